@@ -1,0 +1,3 @@
+//! Benchmarks of Tollgate beside its peers.
+
+fn main() {}

@@ -1,0 +1,5 @@
+//! FUSE for Linux servers: wire format, requests, replies, mounting, transports.
+
+pub mod types;
+
+pub use types::*;

@@ -1,0 +1,3 @@
+//! The `tollgate` binary: command line, servers, demo.
+
+fn main() {}
