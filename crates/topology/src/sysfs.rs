@@ -86,8 +86,8 @@ fn shared_cache(cpu: &Path, id: CpuId) -> Result<CpuSet, TopologyError> {
         let (Some(level), Some(shared)) = (cache_level(&dir)?, list(&path)?) else {
             break;
         };
-        let instructions = text(&dir.join("type"))?.is_some_and(|kind| kind == "Instruction");
-        if !instructions && last.as_ref().is_none_or(|(highest, ..)| level > *highest) {
+        // Of a level with two caches (instructions, data) the first will do: they are shared alike.
+        if last.as_ref().is_none_or(|(highest, ..)| level > *highest) {
             last = Some((level, path, shared));
         }
     }
