@@ -1,0 +1,384 @@
+//! What the machine has: huge-page pools, THP settings, nodes, memory limits, caches.
+//!
+//! Everything is read from `/proc` and `/sys` under a root that tests replace by a tree of their own.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// Size of a base page in bytes, as the kernel of this process has it.
+pub fn base_page_bytes() -> usize {
+    if cfg!(miri) { 4096 } else { crate::sys::page_bytes() }
+}
+
+/// Size of a huge page that one page-middle-directory entry maps on x86-64 and on aarch64 with 4 KiB
+/// base pages.
+pub const HUGE_2M: usize = 2 << 20;
+/// Size of a huge page that one page-upper-directory entry maps.
+pub const HUGE_1G: usize = 1 << 30;
+
+/// A NUMA node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+/// The setting of transparent huge pages for anonymous memory of the PMD size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thp {
+    /// Wherever they fit.
+    Always,
+    /// Where `madvise(MADV_HUGEPAGE)` asks for them.
+    Madvise,
+    /// Never.
+    Never,
+    /// The kernel was built without them.
+    Absent,
+}
+
+impl fmt::Display for Thp {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Always => "always on",
+            Self::Madvise => "on where advised",
+            Self::Never => "set to never",
+            Self::Absent => "not built into this kernel",
+        })
+    }
+}
+
+/// The state of one pool of reserved huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Reserved {
+    /// Pages in the pool.
+    pub total: usize,
+    /// Pages that back nothing yet.
+    pub free: usize,
+    /// Free pages that are promised to a mapping already.
+    pub promised: usize,
+    /// Pages that may still be allocated beyond the pool (`nr_overcommit_hugepages`).
+    pub overcommit: usize,
+}
+
+impl Reserved {
+    /// Pages that a new mapping can have.
+    pub fn available(&self) -> usize {
+        self.free.saturating_sub(self.promised) + self.overcommit
+    }
+}
+
+/// The least of the limits on this process's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// The limit in bytes.
+    pub bytes: usize,
+    /// The file that states it.
+    pub source: String,
+}
+
+/// Reads the machine's state below a root directory.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    root: PathBuf,
+}
+
+impl Machine {
+    /// This machine.
+    pub fn current() -> Self {
+        Self::at(Path::new("/"))
+    }
+
+    /// The machine that the `proc` and `sys` trees below `root` describe.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    /// Sizes in bytes of the huge pages that the kernel can reserve, smallest first.
+    pub fn huge_page_sizes(&self) -> Vec<usize> {
+        let entries = fs::read_dir(self.root.join("sys/kernel/mm/hugepages"));
+        let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let mut sizes: Vec<usize> =
+            names.filter_map(|name| parse_hugepages_name(name.to_str()?)).collect();
+        sizes.sort_unstable();
+        sizes
+    }
+
+    /// The pool of huge pages of `page_bytes`.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchPageSize`] when the kernel has no such pages.
+    pub fn reserved(&self, page_bytes: usize) -> Result<Reserved, Error> {
+        if !self.huge_page_sizes().contains(&page_bytes) {
+            return Err(Error::NoSuchPageSize {
+                page_bytes,
+                available: list_or_none(&self.huge_page_sizes()),
+            });
+        }
+        let count = |file: &str| {
+            let path = format!("sys/kernel/mm/hugepages/hugepages-{}kB/{file}", page_bytes / 1024);
+            self.number(&path).unwrap_or(0)
+        };
+        Ok(Reserved {
+            total: count("nr_hugepages"),
+            free: count("free_hugepages"),
+            promised: count("resv_hugepages"),
+            overcommit: count("nr_overcommit_hugepages").saturating_sub(count("surplus_hugepages")),
+        })
+    }
+
+    /// The setting of transparent huge pages of 2 MiB: the setting of that size, which by default
+    /// inherits the setting for all.
+    pub fn thp(&self) -> Thp {
+        let general = self.chosen("sys/kernel/mm/transparent_hugepage/enabled");
+        let sized = self.chosen("sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled");
+        let word = match sized.as_deref() {
+            None | Some("inherit") => general,
+            _ => sized,
+        };
+        match word.as_deref() {
+            Some("always") => Thp::Always,
+            Some("madvise") => Thp::Madvise,
+            Some(_) => Thp::Never,
+            None => Thp::Absent,
+        }
+    }
+
+    /// The NUMA nodes that are online. One node, 0, where the kernel lists none.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let text = self.text("sys/devices/system/node/online").unwrap_or_else(|| "0".into());
+        parse_list(&text).into_iter().map(NodeId).collect()
+    }
+
+    /// Checks that `node` is online.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchNode`] with the nodes there are.
+    pub fn check_node(&self, node: NodeId) -> Result<(), Error> {
+        let nodes = self.nodes();
+        if nodes.contains(&node) {
+            return Ok(());
+        }
+        let online: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+        Err(Error::NoSuchNode { node, online: online.join(", ") })
+    }
+
+    /// For each CPU number the node it belongs to; node 0 for a number in no list.
+    pub fn node_of_cpus(&self) -> Vec<NodeId> {
+        let mut node_of = Vec::new();
+        for node in self.nodes() {
+            let path = format!("sys/devices/system/node/node{node}/cpulist");
+            for cpu in parse_list(&self.text(&path).unwrap_or_default()) {
+                let cpu = cpu as usize;
+                if node_of.len() <= cpu {
+                    node_of.resize(cpu + 1, NodeId(0));
+                }
+                node_of[cpu] = node;
+            }
+        }
+        node_of
+    }
+
+    /// The least of the physical memory and the memory limits of the cgroups (version 1 or 2) that
+    /// hold this process.
+    pub fn memory_limit(&self) -> Option<MemoryLimit> {
+        let physical = self
+            .meminfo("MemTotal")
+            .map(|bytes| MemoryLimit { bytes, source: "MemTotal in /proc/meminfo".into() });
+        physical.into_iter().chain(self.cgroup_limits()).min_by_key(|limit| limit.bytes)
+    }
+
+    /// A line of `/proc/meminfo` in bytes.
+    pub fn meminfo(&self, key: &str) -> Option<usize> {
+        let text = self.text("proc/meminfo")?;
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+        let kib: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    }
+
+    /// Size in bytes of the last-level cache of CPU 0, `None` where sysfs does not say.
+    pub fn llc_bytes(&self) -> Option<usize> {
+        let cache = |index: u32, file: &str| {
+            self.text(&format!("sys/devices/system/cpu/cpu0/cache/index{index}/{file}"))
+        };
+        let unified_or_data =
+            |index: &u32| cache(*index, "type").is_some_and(|t| t != "Instruction");
+        let sizes = (0..8).filter(unified_or_data).filter_map(|index| cache(index, "size"));
+        sizes.filter_map(|size| parse_size(&size)).max()
+    }
+
+    /// What names this processor in a cache of measurements: vendor, family, model, stepping, name,
+    /// microcode, last-level cache and number of CPUs, on one line.
+    pub fn cpu_key(&self) -> String {
+        let text = self.text("proc/cpuinfo").unwrap_or_default();
+        let first = text.split("\n\n").next().unwrap_or_default();
+        let keys = [
+            "vendor_id",
+            "cpu family",
+            "model",
+            "stepping",
+            "model name",
+            "microcode",
+            "CPU implementer",
+            "CPU part",
+            "CPU variant",
+            "CPU revision",
+        ];
+        let mut parts: Vec<String> = Vec::new();
+        for line in first.lines() {
+            if let Some((key, value)) = line.split_once(':')
+                && keys.contains(&key.trim())
+            {
+                parts.push(format!("{}={}", key.trim(), value.trim()));
+            }
+        }
+        parts.push(format!("llc={}", self.llc_bytes().unwrap_or(0)));
+        parts.push(format!("cpus={}", self.node_of_cpus().len()));
+        parts.join(";")
+    }
+
+    fn cgroup_limits(&self) -> Vec<MemoryLimit> {
+        let text = self.text("proc/self/cgroup").unwrap_or_default();
+        let mut limits = Vec::new();
+        for line in text.lines() {
+            let mut fields = line.splitn(3, ':');
+            let (_, controllers, path) = (fields.next(), fields.next(), fields.next());
+            let (mount, file) = match controllers {
+                Some("") => ("sys/fs/cgroup", "memory.max"),
+                Some(list) if list.split(',').any(|name| name == "memory") => {
+                    ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
+                }
+                _ => continue,
+            };
+            // A limit of any ancestor holds as well.
+            for ancestor in Path::new(path.unwrap_or("/").trim_start_matches('/')).ancestors() {
+                let file = Path::new(mount).join(ancestor).join(file);
+                if let Some(bytes) = self.number(&file.to_string_lossy()) {
+                    limits.push(MemoryLimit { bytes, source: format!("/{}", file.display()) });
+                }
+            }
+        }
+        limits
+    }
+
+    fn text(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.root.join(path)).ok().map(|text| text.trim().to_owned())
+    }
+
+    fn number(&self, path: &str) -> Option<usize> {
+        self.text(path)?.parse().ok()
+    }
+
+    /// The word in brackets: `always [madvise] never`.
+    fn chosen(&self, path: &str) -> Option<String> {
+        let text = self.text(path)?;
+        let (_, rest) = text.split_once('[')?;
+        rest.split_once(']').map(|(word, _)| word.to_owned())
+    }
+}
+
+/// Prints sizes as a list, or the word "none".
+fn list_or_none(sizes: &[usize]) -> String {
+    if sizes.is_empty() {
+        return "none".into();
+    }
+    let words: Vec<String> = sizes.iter().map(|size| format!("{size} bytes")).collect();
+    words.join(", ")
+}
+
+fn parse_hugepages_name(name: &str) -> Option<usize> {
+    name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<usize>().ok()?.checked_mul(1024)
+}
+
+/// Parses a size with an optional suffix `K`, `M` or `G` (powers of 1024, either case).
+pub(crate) fn parse_size(text: &str) -> Option<usize> {
+    let text = text.trim();
+    let (digits, unit) = match text.char_indices().next_back()? {
+        (at, 'k' | 'K') => (&text[..at], 1 << 10),
+        (at, 'm' | 'M') => (&text[..at], 1 << 20),
+        (at, 'g' | 'G') => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+/// Parses a kernel list such as `0-3,8`. Parts that are no numbers are left out.
+fn parse_list(text: &str) -> Vec<u32> {
+    let mut all = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
+            // The kernel's own bound on CPUs keeps a damaged list from filling the memory.
+            all.extend(first..=last.min(first.saturating_add(8191)));
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn a_recorded_two_node_machine_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "8\n");
+        write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "6\n");
+        write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "5\n");
+        write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages", "2\n");
+        write(root, "sys/devices/system/node/online", "0-1\n");
+        write(root, "sys/devices/system/node/node0/cpulist", "0-1,4\n");
+        write(root, "sys/devices/system/node/node1/cpulist", "2-3,5\n");
+        write(root, "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+        write(root, "proc/meminfo", "MemTotal:       1024 kB\nMemFree: 3 kB\n");
+        write(root, "proc/self/cgroup", "4:memory:/a/b\n0::/c\n");
+        write(root, "sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9999\n");
+        write(root, "sys/fs/cgroup/c/memory.max", "max\n");
+        let machine = Machine::at(root);
+        assert_eq!(machine.huge_page_sizes(), [HUGE_2M]);
+        assert_eq!(machine.reserved(HUGE_2M).unwrap().available(), 3);
+        assert!(matches!(machine.reserved(HUGE_1G), Err(Error::NoSuchPageSize { .. })));
+        assert_eq!(machine.thp(), Thp::Madvise);
+        let expected: Vec<NodeId> = [0, 0, 1, 1, 0, 1].map(NodeId).to_vec();
+        assert_eq!(machine.node_of_cpus(), expected);
+        let limit = machine.memory_limit().unwrap();
+        assert_eq!((limit.bytes, limit.source.contains("memory/a/")), (9999, true));
+        let text = machine.check_node(NodeId(7)).unwrap_err().to_string();
+        assert!(text.contains("node 7") && text.contains("0, 1"), "{text}");
+    }
+
+    #[test]
+    fn thp_of_the_size_overrides_the_general_setting() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = "sys/kernel/mm/transparent_hugepage";
+        assert_eq!(Machine::at(dir.path()).thp(), Thp::Absent);
+        write(dir.path(), &format!("{base}/enabled"), "[always] madvise never");
+        assert_eq!(Machine::at(dir.path()).thp(), Thp::Always);
+        let sized = format!("{base}/hugepages-2048kB/enabled");
+        write(dir.path(), &sized, "always inherit madvise [never]");
+        assert_eq!(Machine::at(dir.path()).thp(), Thp::Never);
+        write(dir.path(), &sized, "always [inherit] madvise never");
+        assert_eq!(Machine::at(dir.path()).thp(), Thp::Always);
+    }
+
+    #[test]
+    fn sizes_and_lists_are_parsed() {
+        assert_eq!(parse_size("32768K"), Some(32 << 20));
+        assert_eq!(parse_size("12"), Some(12));
+        assert_eq!(parse_size("x"), None);
+        assert_eq!(parse_size("99999999999999999999G"), None);
+        assert_eq!(parse_list("0-2,5, ,z"), [0, 1, 2, 5]);
+    }
+}

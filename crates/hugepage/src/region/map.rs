@@ -1,0 +1,231 @@
+//! One rung of the ladder: map, set the policy, fault in, lock.
+#![expect(unsafe_code, reason = "mmap, madvise and munmap of an owned range")]
+
+use std::ptr::NonNull;
+
+use super::{Backing, Prefault, RegionOptions, TouchAt, check_multiple};
+use crate::error::{Errno, Error};
+use crate::machine::{HUGE_2M, Thp, base_page_bytes};
+use crate::sys;
+
+/// An owned mapping.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Mapping {
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn advise(&self, advice: i32, call: &'static str) -> Result<(), Error> {
+        // SAFETY: the range is mapped and owned by `self`; every advice given in this module keeps
+        // the bytes (WIPEONFORK clears the child's copy, not this one).
+        unsafe { sys::advise(self.start, self.len, advice) }
+            .map_err(|errno| Error::System { call, errno })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `self` owns the range, and whoever borrowed from it borrowed `self`.
+        unsafe { sys::unmap(self.start, self.len) }
+    }
+}
+
+/// Maps `options.len` bytes on `backing`, completely set up.
+pub(super) fn rung(options: &RegionOptions, backing: Backing) -> Result<Mapping, Error> {
+    let mapping = match backing {
+        Backing::Hugetlb { page_bytes } => hugetlb(options, page_bytes)?,
+        Backing::Thp => thp(options)?,
+        Backing::Base => base(options)?,
+    };
+    if let Some((node, strict)) = options.node {
+        sys::bind(mapping.start, mapping.len, node, strict)
+            .map_err(|errno| Error::System { call: "mbind", errno })?;
+    }
+    if options.dont_dump {
+        mapping.advise(libc::MADV_DONTDUMP, "madvise(MADV_DONTDUMP)")?;
+    }
+    if options.wipe_on_fork {
+        mapping.advise(libc::MADV_WIPEONFORK, "madvise(MADV_WIPEONFORK)")?;
+    }
+    prefault(&mapping, options.prefault, backing)?;
+    if options.lock {
+        sys::lock_on_fault(mapping.start, mapping.len)
+            .map_err(|errno| lock_error(&mapping, errno))?;
+    }
+    Ok(mapping)
+}
+
+fn hugetlb(options: &RegionOptions, page_bytes: usize) -> Result<Mapping, Error> {
+    if options.wipe_on_fork {
+        return Err(Error::Unsupported {
+            what: "MADV_WIPEONFORK".into(),
+            on: "hugetlb".into(),
+            way_out: "leave it out, or use transparent huge pages".into(),
+        });
+    }
+    let pool = options.machine.reserved(page_bytes)?;
+    check_multiple("a region on hugetlb pages", options.len, page_bytes)?;
+    let wanted = options.len / page_bytes;
+    let short = || Error::NotReserved {
+        page_bytes,
+        wanted,
+        free: pool.available(),
+        way_out: reservation_command(
+            page_bytes,
+            pool.total + wanted.saturating_sub(pool.available()),
+        ),
+    };
+    if pool.available() < wanted {
+        return Err(short());
+    }
+    // The size goes into six bits of the flags as its binary logarithm.
+    let size_flag = page_bytes.trailing_zeros().cast_signed() << libc::MAP_HUGE_SHIFT;
+    match sys::map_anonymous(options.len, libc::MAP_HUGETLB | size_flag) {
+        Ok(start) => Ok(Mapping { start, len: options.len }),
+        // Another process was faster, or a limit of the hugetlb cgroup holds.
+        Err(Errno(libc::ENOMEM)) if address_space_left(options.len) => Err(short()),
+        Err(errno) => Err(map_error(options.len, errno)),
+    }
+}
+
+/// The command that makes the pool of `page_bytes` hold `pages`.
+fn reservation_command(page_bytes: usize, pages: usize) -> String {
+    if page_bytes == HUGE_2M {
+        return format!("sysctl vm.nr_hugepages={pages}");
+    }
+    let kib = page_bytes / 1024;
+    format!("echo {pages} > /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages")
+}
+
+fn thp(options: &RegionOptions) -> Result<Mapping, Error> {
+    if options.len < HUGE_2M {
+        return Err(Error::ShorterThanPage { bytes: options.len, page_bytes: HUGE_2M });
+    }
+    let setting = options.machine.thp();
+    if matches!(setting, Thp::Never | Thp::Absent) {
+        let path = "/sys/kernel/mm/transparent_hugepage/enabled".into();
+        return Err(Error::ThpOff { setting, path });
+    }
+    if sys::thp_disabled_for_process() {
+        return Err(Error::Unsupported {
+            what: "a transparent huge page".into(),
+            on: "a process with PR_SET_THP_DISABLE".into(),
+            way_out: "clear the flag with prctl, or start without it".into(),
+        });
+    }
+    let mapping = aligned(options.len, HUGE_2M)?;
+    mapping.advise(libc::MADV_HUGEPAGE, "madvise(MADV_HUGEPAGE)")?;
+    Ok(mapping)
+}
+
+fn base(options: &RegionOptions) -> Result<Mapping, Error> {
+    let start =
+        sys::map_anonymous(options.len, 0).map_err(|errno| map_error(options.len, errno))?;
+    let mapping = Mapping { start, len: options.len };
+    // A kernel without THP does not know the advice, and then it is not needed.
+    if options.machine.thp() != Thp::Absent {
+        mapping.advise(libc::MADV_NOHUGEPAGE, "madvise(MADV_NOHUGEPAGE)")?;
+    }
+    Ok(mapping)
+}
+
+/// Maps `len` bytes at a multiple of `alignment`, a power of two of whole pages: maps more and gives
+/// the ends back.
+fn aligned(len: usize, alignment: usize) -> Result<Mapping, Error> {
+    let padded = len.checked_add(alignment).ok_or_else(|| map_error(len, Errno(libc::ENOMEM)))?;
+    let raw = sys::map_anonymous(padded, 0).map_err(|errno| map_error(len, errno))?;
+    let before = raw.as_ptr().align_offset(alignment);
+    let after = padded - before - len;
+    // SAFETY: `before + len + after` is the length of the fresh mapping, so all three parts lie in it.
+    let (start, end) = unsafe { (raw.add(before), raw.add(before + len)) };
+    for (part, bytes) in [(raw, before), (end, after)] {
+        if bytes > 0 {
+            // SAFETY: an end of the fresh mapping, whole pages, that nothing refers to.
+            unsafe { sys::unmap(part, bytes) }
+        }
+    }
+    Ok(Mapping { start, len })
+}
+
+fn prefault(mapping: &Mapping, how: Prefault, backing: Backing) -> Result<(), Error> {
+    let step = match backing {
+        Backing::Hugetlb { page_bytes } => page_bytes,
+        Backing::Thp => HUGE_2M,
+        Backing::Base => base_page_bytes(),
+    };
+    match how {
+        Prefault::Lazy => Ok(()),
+        Prefault::Populate => populate(mapping, 0, mapping.len),
+        // With base pages there is nothing to choose, and one call does for all.
+        Prefault::Touch(_) if step == base_page_bytes() => populate(mapping, 0, mapping.len),
+        Prefault::Touch(at) => touch(mapping, at, step),
+    }
+}
+
+/// Faults in each page of `step` bytes through one base page of it, then whatever is left: the tail
+/// of a region that is no whole number of pages, and pages the kernel had only in base size.
+fn touch(mapping: &Mapping, at: TouchAt, step: usize) -> Result<(), Error> {
+    let page = base_page_bytes();
+    let within = match at {
+        TouchAt::First => 0,
+        TouchAt::Last => step - page,
+    };
+    for start in (0..mapping.len / step * step).step_by(step) {
+        populate(mapping, start + within, page)?;
+    }
+    populate(mapping, 0, mapping.len)
+}
+
+fn populate(mapping: &Mapping, offset: usize, len: usize) -> Result<(), Error> {
+    debug_assert!(offset + len <= mapping.len);
+    // SAFETY: the range lies in the mapping, and populating keeps every byte as it is.
+    let done = unsafe { sys::advise(mapping.start.add(offset), len, libc::MADV_POPULATE_WRITE) };
+    done.map_err(|errno| match errno {
+        Errno(libc::ENOMEM | libc::EFAULT) => Error::OutOfMemory {
+            bytes: len,
+            limit: "pages could not be faulted in: the cgroup or the node is full".into(),
+            way_out: "raise memory.max or hugetlb.*.max of the cgroup, or drop the node".into(),
+        },
+        errno => Error::System { call: "madvise(MADV_POPULATE_WRITE)", errno },
+    })
+}
+
+fn lock_error(mapping: &Mapping, errno: Errno) -> Error {
+    match errno {
+        Errno(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => Error::LockLimit {
+            bytes: mapping.len,
+            limit_bytes: sys::soft_limit(libc::RLIMIT_MEMLOCK),
+        },
+        errno => Error::System { call: "mlock2", errno },
+    }
+}
+
+fn address_space_left(len: usize) -> bool {
+    u64::try_from(len).is_ok_and(|len| len < sys::soft_limit(libc::RLIMIT_AS))
+}
+
+fn map_error(len: usize, errno: Errno) -> Error {
+    if errno != Errno(libc::ENOMEM) {
+        return Error::System { call: "mmap", errno };
+    }
+    let address_space = sys::soft_limit(libc::RLIMIT_AS);
+    let (limit, way_out) = if address_space == u64::MAX {
+        ("vm.overcommit_memory or vm.max_map_count", "see sysctl vm.overcommit_memory")
+    } else {
+        ("RLIMIT_AS", "raise it with `ulimit -v`")
+    };
+    let limit = match limit {
+        "RLIMIT_AS" => format!("RLIMIT_AS is {address_space} bytes"),
+        other => other.to_owned(),
+    };
+    Error::OutOfMemory { bytes: len, limit, way_out: way_out.into() }
+}

@@ -1,0 +1,161 @@
+//! The system calls that memory needs, each with its error number.
+#![expect(unsafe_code, reason = "system calls on raw addresses")]
+
+use std::ptr::{self, NonNull};
+
+use crate::error::Errno;
+use crate::machine::NodeId;
+
+/// Size of a base page in bytes.
+pub(crate) fn page_bytes() -> usize {
+    // SAFETY: sysconf reads a constant and takes no pointer.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
+}
+
+/// Maps `len` bytes of private anonymous memory, with `flags` added.
+pub(crate) fn map_anonymous(len: usize, flags: i32) -> Result<NonNull<u8>, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping at an address that the kernel chooses overlaps nothing that exists.
+    let address = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+    if address == libc::MAP_FAILED {
+        return Err(Errno::last());
+    }
+    NonNull::new(address.cast()).ok_or(Errno(libc::ENOMEM))
+}
+
+/// Unmaps `[address, address + len)`.
+///
+/// # Safety
+/// The range belongs to the caller, consists of whole pages, and nothing refers to it any more.
+pub(crate) unsafe fn unmap(address: NonNull<u8>, len: usize) {
+    // SAFETY: the caller owns the range and gave up every use of it.
+    let result = unsafe { libc::munmap(address.as_ptr().cast(), len) };
+    debug_assert_eq!(result, 0, "munmap of an owned range: {}", Errno::last());
+}
+
+/// `madvise` with advice that keeps the contents, or that populates.
+///
+/// # Safety
+/// The range is mapped and belongs to the caller. `advice` leaves the bytes of the range as they are.
+pub(crate) unsafe fn advise(address: NonNull<u8>, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: a mapped range of the caller's, and advice that changes no byte of it.
+    check(unsafe { libc::madvise(address.as_ptr().cast(), len, advice) }.into())
+}
+
+/// Asks that pages of the range come from `node`: strictly, or as a preference.
+pub(crate) fn bind(
+    address: NonNull<u8>,
+    len: usize,
+    node: NodeId,
+    strict: bool,
+) -> Result<(), Errno> {
+    const WORDS: usize = 16; // 1024 nodes, the largest NODES_SHIFT of any architecture
+    let bits = u64::BITS;
+    let mut mask = [0u64; WORDS];
+    let word = mask.get_mut((node.0 / bits) as usize).ok_or(Errno(libc::EINVAL))?;
+    *word |= 1 << (node.0 % bits);
+    let mode = if strict { libc::MPOL_BIND } else { libc::MPOL_PREFERRED };
+    let max_node = WORDS * bits as usize;
+    // SAFETY: the mask outlives the call and has `max_node` bits; the policy of a range changes no byte.
+    check(unsafe {
+        libc::syscall(libc::SYS_mbind, address.as_ptr(), len, mode, mask.as_ptr(), max_node, 0)
+    })
+}
+
+/// Locks the pages of the range that are present, and the others as they are faulted in.
+pub(crate) fn lock_on_fault(address: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    const MLOCK_ONFAULT: libc::c_int = 1;
+    // SAFETY: locking changes no byte; a range that is not mapped is refused with ENOMEM.
+    check(unsafe { libc::syscall(libc::SYS_mlock2, address.as_ptr(), len, MLOCK_ONFAULT) })
+}
+
+/// The soft limit of a resource, `u64::MAX` for none.
+pub(crate) fn soft_limit(resource: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes one rlimit structure, which lives until it returns.
+    let result = unsafe { libc::getrlimit(resource, &raw mut limit) };
+    if result == 0 { limit.rlim_cur } else { u64::MAX }
+}
+
+/// The CPU that this thread runs on at this moment.
+pub(crate) fn current_cpu() -> usize {
+    if cfg!(miri) {
+        return 0;
+    }
+    // SAFETY: takes no pointer.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
+/// Bytes of `[address, address + len)` that huge pages map at this moment, by `PAGEMAP_SCAN`
+/// (Linux 6.7).
+pub(crate) fn huge_mapped_bytes(address: NonNull<u8>, len: usize) -> Result<usize, Errno> {
+    use std::os::fd::AsRawFd;
+    const PAGE_IS_HUGE: u64 = 1 << 6;
+    const REGIONS: usize = 64;
+    let pagemap = std::fs::File::open("/proc/self/pagemap")
+        .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    let mut found = [PageRegion::default(); REGIONS];
+    let (mut start, end) = (address.as_ptr() as u64, address.as_ptr() as u64 + len as u64);
+    let mut total = 0;
+    while start < end {
+        let mut scan = ScanArguments {
+            size: size_of::<ScanArguments>() as u64,
+            start,
+            end,
+            vec: found.as_mut_ptr() as u64,
+            vec_len: REGIONS as u64,
+            category_mask: PAGE_IS_HUGE,
+            return_mask: PAGE_IS_HUGE,
+            ..ScanArguments::default()
+        };
+        // SAFETY: `scan` matches the kernel's `struct pm_scan_arg`, and `vec` has room for `vec_len`.
+        let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
+        let count = usize::try_from(count).map_err(|_| Errno::last())?;
+        total += found.iter().take(count).map(|region| region.end - region.start).sum::<u64>();
+        if scan.walk_end <= start {
+            break;
+        }
+        start = scan.walk_end;
+    }
+    usize::try_from(total).map_err(|_| Errno(libc::EOVERFLOW))
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610_u32 as libc::Ioctl;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ScanArguments {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+fn check(result: libc::c_long) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(Errno::last()) }
+}
+
+/// Whether `PR_SET_THP_DISABLE` switched transparent huge pages off for this process.
+pub(crate) fn thp_disabled_for_process() -> bool {
+    // SAFETY: reads a flag of this process; the unused arguments must be 0 and are.
+    unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1 }
+}
