@@ -1,0 +1,206 @@
+//! A bounded multi-producer multi-consumer FIFO.
+//!
+//! Dmitry Vyukov's bounded MPMC queue: each slot carries a sequence number that says whose turn it
+//! is. A push and a pop each cost one compare-and-swap and never wait for a lock. One slot is the
+//! sequence number and the item, so an item of up to 56 bytes travels in one cache line.
+
+#![expect(unsafe_code, reason = "slots are handed over by their sequence numbers")]
+
+use std::mem::MaybeUninit;
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicU32, AtomicUsize, Futex, Ordering, UnsafeCell, seq_cst_gap, yield_now};
+
+/// The fewest slots of a ring: the algorithm needs two.
+pub const MIN_CAPACITY: usize = 2;
+
+/// A FIFO of at most `capacity` items.
+pub(crate) struct Ring<T> {
+    /// Next position to pop. Written by consumers.
+    head: CachePadded<AtomicUsize>,
+    /// Next position to push. Written by producers.
+    tail: CachePadded<AtomicUsize>,
+    /// Producers asleep because the ring is full.
+    waiters: CachePadded<AtomicU32>,
+    /// Bumped when room was made for them.
+    room: Futex,
+    slots: Box<[Slot<T>]>,
+}
+
+#[repr(align(64))]
+struct Slot<T> {
+    /// `position` when free for the push at `position`, `position + 1` when it holds that item.
+    turn: AtomicUsize,
+    item: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: an item is moved in by one thread and out by one other; `turn` hands the slot over with
+// release/acquire, so `T: Send` is all that is needed.
+unsafe impl<T: Send> Send for Ring<T> {}
+// SAFETY: as above; no `&T` is ever given out.
+unsafe impl<T: Send> Sync for Ring<T> {}
+
+impl<T> Ring<T> {
+    /// An empty ring. `capacity` is a power of two, at least [`MIN_CAPACITY`] (checked by
+    /// `Config`).
+    pub(crate) fn new(capacity: usize) -> Self {
+        assert!(capacity.is_power_of_two() && capacity >= MIN_CAPACITY, "capacity {capacity}");
+        let slot = |position| Slot {
+            turn: AtomicUsize::new(position),
+            item: UnsafeCell::new(MaybeUninit::uninit()),
+        };
+        Self {
+            head: CachePadded::new(AtomicUsize::new(0)),
+            tail: CachePadded::new(AtomicUsize::new(0)),
+            waiters: CachePadded::new(AtomicU32::new(0)),
+            room: Futex::new(0),
+            slots: (0..capacity).map(slot).collect(),
+        }
+    }
+
+    fn slot(&self, position: usize) -> &Slot<T> {
+        &self.slots[position & (self.slots.len() - 1)]
+    }
+
+    /// Appends, or gives the item back when the ring is full.
+    ///
+    /// The item is published by a `SeqCst` store, so a caller that then reads the sleepers' state
+    /// with `SeqCst` is ordered against a worker that writes that state and then looks here.
+    #[inline]
+    pub(crate) fn push(&self, item: T) -> Result<(), T> {
+        let mut position = self.tail.load(Ordering::Relaxed);
+        loop {
+            let slot = self.slot(position);
+            let lag = slot.turn.load(Ordering::SeqCst).wrapping_sub(position);
+            if lag == 0 {
+                match self.tail.compare_exchange_weak(
+                    position,
+                    position.wrapping_add(1),
+                    Ordering::SeqCst,
+                    Ordering::Relaxed,
+                ) {
+                    Ok(_) => {
+                        // SAFETY: turn == position and the exchange on `tail` succeeded, so this
+                        // thread alone owns the slot until it stores the next turn.
+                        slot.item.with_mut(|cell| unsafe { (*cell).write(item) });
+                        slot.turn.store(position.wrapping_add(1), Ordering::SeqCst);
+                        return Ok(());
+                    }
+                    Err(now) => position = now,
+                }
+            } else if is_behind(lag) {
+                return Err(item);
+            } else {
+                position = self.tail.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Takes the oldest item whose push has completed.
+    #[inline]
+    pub(crate) fn pop(&self) -> Option<T> {
+        let mut position = self.head.load(Ordering::Relaxed);
+        loop {
+            let slot = self.slot(position);
+            let lag = slot.turn.load(Ordering::Acquire).wrapping_sub(position.wrapping_add(1));
+            if lag == 0 {
+                match self.head.compare_exchange_weak(
+                    position,
+                    position.wrapping_add(1),
+                    Ordering::SeqCst,
+                    Ordering::Relaxed,
+                ) {
+                    Ok(_) => return Some(self.take(slot, position)),
+                    Err(now) => position = now,
+                }
+            } else if is_behind(lag) {
+                return None;
+            } else {
+                position = self.head.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[inline]
+    fn take(&self, slot: &Slot<T>, position: usize) -> T {
+        // SAFETY: turn == position + 1, so the push at `position` has written the item, and the
+        // exchange on `head` succeeded, so this thread alone reads it, once.
+        let item = slot.item.with_mut(|cell| unsafe { (*cell).assume_init_read() });
+        slot.turn.store(position.wrapping_add(self.slots.len()), Ordering::SeqCst);
+        // Four times per lap is often enough for sleeping producers; see `wait_for_room`.
+        let quarter = (self.slots.len() / 4).max(1);
+        if position.wrapping_add(1).is_multiple_of(quarter) {
+            self.announce_room();
+        }
+        item
+    }
+
+    #[cold]
+    fn announce_room(&self) {
+        seq_cst_gap();
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            self.room.word().fetch_add(1, Ordering::SeqCst);
+            self.room.wake(i32::MAX);
+        }
+    }
+
+    /// Sleeps until a quarter of the ring was popped, if the ring is full.
+    ///
+    /// No wake-up is lost: a producer sleeps only when, after it registered, `tail - head` is the
+    /// whole capacity. Then every pop of this lap has its exchange on `head`, and so its look at
+    /// `waiters`, still ahead of it, and one in four of them looks.
+    pub(crate) fn wait_for_room(&self) {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        seq_cst_gap();
+        let epoch = self.room.word().load(Ordering::SeqCst);
+        if self.len() >= self.slots.len() {
+            self.room.wait(epoch, None);
+        } else {
+            yield_now();
+        }
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether [`pop`](Self::pop) would find nothing. Writes nothing.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        let mut head = self.head.load(Ordering::SeqCst);
+        loop {
+            if self.slot(head).turn.load(Ordering::SeqCst) == head.wrapping_add(1) {
+                return false;
+            }
+            // Empty only if the slot looked at still is the head: otherwise a consumer moved on,
+            // and the item behind it must not be overlooked.
+            let now = self.head.load(Ordering::SeqCst);
+            if now == head {
+                return true;
+            }
+            head = now;
+        }
+    }
+
+    /// How many items are queued or being queued: exact when nobody else is at work.
+    pub(crate) fn len(&self) -> usize {
+        let head = self.head.load(Ordering::SeqCst);
+        let tail = self.tail.load(Ordering::SeqCst);
+        // `head` was read first, so it can only be too old, never ahead of `tail`.
+        tail.wrapping_sub(head)
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+/// A wrapped difference that stands for a negative number.
+#[inline]
+fn is_behind(lag: usize) -> bool {
+    lag > usize::MAX / 2
+}
+
+impl<T> Drop for Ring<T> {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}

@@ -1,0 +1,84 @@
+//! Workers as the queue knows them: a number, a home and what they are doing about work.
+
+use crate::placement::ShardId;
+
+/// A worker of one queue. Numbers are reused after a worker has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerId(pub u32);
+
+impl WorkerId {
+    /// As an index.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The right, and the duty, to start a worker thread: hand it to [`WakeQueue::worker`] on the new
+/// thread, or to [`WakeQueue::abandon`] when there can be none.
+///
+/// [`WakeQueue::worker`]: crate::WakeQueue::worker
+/// [`WakeQueue::abandon`]: crate::WakeQueue::abandon
+#[derive(Debug)]
+#[must_use = "pushes rely on this worker: start it, or abandon the claim"]
+pub struct Claim {
+    pub(crate) worker: WorkerId,
+    pub(crate) home: ShardId,
+}
+
+impl Claim {
+    /// The number of the worker to be.
+    #[must_use]
+    pub fn id(&self) -> WorkerId {
+        self.worker
+    }
+
+    /// Its home.
+    #[must_use]
+    pub fn home(&self) -> ShardId {
+        self.home
+    }
+}
+
+/// A worker's side of the queue. Owned by its thread.
+#[derive(Debug)]
+pub struct Worker {
+    pub(crate) id: WorkerId,
+    pub(crate) home: ShardId,
+    /// Counted among the searchers.
+    pub(crate) searching: bool,
+    /// Pulls since the last look at the other shards.
+    pub(crate) pulls: u32,
+}
+
+impl Worker {
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// Its home shard.
+    #[must_use]
+    pub fn home(&self) -> ShardId {
+        self.home
+    }
+}
+
+/// What a worker gets when it asks for work.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<T> {
+    /// Run this. `from` is the shard that it was queued on.
+    Item {
+        /// The item.
+        item: T,
+        /// Where it came from.
+        from: ShardId,
+        /// Whether the worker slept before it got this.
+        slept: bool,
+    },
+    /// Idle for too long: end the thread.
+    Retired,
+    /// The queue is closed and empty: end the thread.
+    Closed,
+}
