@@ -1,0 +1,286 @@
+//! Why an answer is what it is, rule by rule.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::facts::{CallerFacts, Facts};
+use crate::policy::{Policy, is_root};
+use crate::rule::{Holds, Rule, RuleId, listed};
+use crate::words::{Action, Kind, Mode, Operation, Verdict};
+
+/// The answers for one inode and one caller, and what each rule had to do with them.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// The path, with bytes that are not UTF-8 or not printable as `\xNN`.
+    pub path: String,
+    /// Type of the inode.
+    pub kind: Kind,
+    /// How its bytes travel.
+    pub mode: Mode,
+    /// The rule that asks for the mode; `None` is the default.
+    pub mode_rule: Option<String>,
+    /// The answer to each operation asked about.
+    pub operations: Vec<OperationReport>,
+    /// Every rule, in file order.
+    pub rules: Vec<RuleReport>,
+    /// What holds where no rule matches.
+    pub default: Action,
+}
+
+/// The answer to one operation.
+#[derive(Clone, Debug, Serialize)]
+pub struct OperationReport {
+    /// What is asked for.
+    pub operation: Operation,
+    /// The answer.
+    pub verdict: Verdict,
+    /// The rule that says so; `None` is the default.
+    pub rule: Option<String>,
+    /// The line of that rule.
+    pub line: Option<usize>,
+}
+
+/// What one rule makes of the facts.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuleReport {
+    /// The rule's name.
+    pub name: String,
+    /// Its line, from 1.
+    pub line: usize,
+    /// What it does.
+    pub action: Action,
+    /// Whether it matches.
+    pub status: Status,
+}
+
+/// Whether a rule matches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "match")]
+pub enum Status {
+    /// All conditions hold.
+    Yes,
+    /// A condition cannot be judged; it counts against the caller.
+    Maybe {
+        /// The first such condition.
+        condition: Condition,
+        /// What is not known.
+        reason: String,
+    },
+    /// A condition does not hold.
+    No {
+        /// The first such condition.
+        condition: Condition,
+        /// What it asks for, and what was found.
+        reason: String,
+    },
+}
+
+/// A condition of a rule, by the word in a policy file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Condition {
+    /// `path`
+    Path,
+    /// `kind`
+    Kind,
+    /// `size`
+    Size,
+    /// `content`
+    Content,
+    /// `operation`
+    Operation,
+    /// `uid`
+    Uid,
+    /// `gid`
+    Gid,
+    /// `exe`
+    Exe,
+}
+
+impl Policy {
+    /// Explains the answer to `operation`, or to all of them.
+    pub fn explain(
+        &self,
+        facts: &Facts<'_>,
+        operation: Option<Operation>,
+        caller: &CallerFacts<'_>,
+    ) -> Explanation {
+        let (mode, mode_rule) = self.mode(facts);
+        let name = |id: RuleId| self.rule(id).name().to_owned();
+        let operations = operation.map_or(Operation::ALL.to_vec(), |one| vec![one]);
+        let report = |operation| {
+            let decision = self.decide(facts, operation, caller);
+            OperationReport {
+                operation,
+                verdict: decision.verdict,
+                rule: decision.rule.map(name),
+                line: decision.rule.map(|id| self.rule(id).line()),
+            }
+        };
+        let rules = self.rules().iter().map(|rule| RuleReport {
+            name: rule.name().to_owned(),
+            line: rule.line(),
+            action: rule.action(),
+            status: status(rule, facts, operation, caller),
+        });
+        Explanation {
+            path: shown(facts.path),
+            kind: facts.kind,
+            mode,
+            mode_rule: mode_rule.map(name),
+            operations: operations.into_iter().map(report).collect(),
+            rules: rules.collect(),
+            default: self.default_action(),
+        }
+    }
+}
+
+fn status(
+    rule: &Rule,
+    facts: &Facts<'_>,
+    operation: Option<Operation>,
+    caller: &CallerFacts<'_>,
+) -> Status {
+    let checks = [
+        path_check(rule, facts),
+        kind_check(rule, facts),
+        size_check(rule, facts),
+        content_check(rule, facts),
+        operation_check(rule, operation),
+    ];
+    let all = checks.into_iter().chain(caller_checks(rule, caller)).collect::<Vec<_>>();
+    let first = |wanted| all.iter().find(|(_, holds, _)| *holds == wanted).cloned();
+    if let Some((condition, _, reason)) = first(Holds::No) {
+        return Status::No { condition, reason };
+    }
+    match first(Holds::Maybe) {
+        Some((condition, _, reason)) => Status::Maybe { condition, reason },
+        None => Status::Yes,
+    }
+}
+
+type Check = (Condition, Holds, String);
+
+fn path_check(rule: &Rule, facts: &Facts<'_>) -> Check {
+    let covered = rule.globs.iter().any(|glob| glob.covers(facts.path));
+    let hides_root = rule.action() == Action::Hide && is_root(facts.path);
+    let reason = if hides_root {
+        "DIR itself cannot be hidden".to_owned()
+    } else {
+        format!("not covered by {}", list(&rule.glob_texts))
+    };
+    (Condition::Path, (covered && !hides_root).into(), reason)
+}
+
+fn kind_check(rule: &Rule, facts: &Facts<'_>) -> Check {
+    let reason = format!("a {}, not one of: {}", facts.kind, rule.kinds);
+    (Condition::Kind, rule.kinds.has(facts.kind).into(), reason)
+}
+
+fn size_check(rule: &Rule, facts: &Facts<'_>) -> Check {
+    let reason = match &rule.size {
+        Some(range) if facts.kind == Kind::File => {
+            format!("{} bytes, not within {} to {}", facts.size, range.start(), range.end())
+        }
+        _ => format!("a {} has no size to compare", facts.kind),
+    };
+    (Condition::Size, rule.size_holds(facts).into(), reason)
+}
+
+fn content_check(rule: &Rule, facts: &Facts<'_>) -> Check {
+    let holds = rule.content.as_ref().map_or(Holds::Yes, |content| content.holds(facts));
+    let reason = match holds {
+        Holds::Maybe => "the content is not known",
+        _ if facts.kind != Kind::File => "only regular files have content",
+        _ => "the first bytes do not match",
+    };
+    (Condition::Content, holds, reason.to_owned())
+}
+
+fn operation_check(rule: &Rule, operation: Option<Operation>) -> Check {
+    let listed = operation.is_none_or(|operation| rule.operations().has(operation));
+    (Condition::Operation, listed.into(), format!("only about {}", rule.operations()))
+}
+
+fn caller_checks(rule: &Rule, caller: &CallerFacts<'_>) -> Vec<Check> {
+    let Some(condition) = &rule.caller else { return Vec::new() };
+    let ids = |ids: &Option<Vec<u32>>| {
+        let texts: Vec<_> = ids.iter().flatten().map(ToString::to_string).collect();
+        format!("not one of: {}", texts.join(", "))
+    };
+    let exe = match caller.exe {
+        None => "the executable is not known".to_owned(),
+        Some(exe) => format!("`{}` does not match", shown(exe)),
+    };
+    vec![
+        (Condition::Uid, listed(condition.uids.as_ref(), caller.uid).into(), ids(&condition.uids)),
+        (Condition::Gid, listed(condition.gids.as_ref(), caller.gid).into(), ids(&condition.gids)),
+        (Condition::Exe, condition.exe_holds(caller), exe),
+    ]
+}
+
+fn list(globs: &[String]) -> String {
+    let shown: Vec<_> = globs.iter().take(5).map(|glob| format!("`{glob}`")).collect();
+    let more = globs.len() - shown.len();
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    shown.join(", ") + &rest
+}
+
+/// Bytes as text: what is not UTF-8, not printable, or a backslash is escaped.
+fn shown(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text.extend(chunk.valid().chars().flat_map(char::escape_debug));
+        chunk.invalid().iter().for_each(|byte| text += &format!("\\x{byte:02x}"));
+    }
+    text
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Path => "path",
+            Self::Kind => "kind",
+            Self::Size => "size",
+            Self::Content => "content",
+            Self::Operation => "operation",
+            Self::Uid => "uid",
+            Self::Gid => "gid",
+            Self::Exe => "exe",
+        })
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Yes => f.write_str("matches"),
+            Self::Maybe { condition, reason } => write!(f, "may match: {condition}: {reason}"),
+            Self::No { condition, reason } => write!(f, "no: {condition}: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = if self.path.is_empty() { "DIR itself" } else { &self.path };
+        writeln!(f, "{path} ({})", self.kind)?;
+        for one in &self.operations {
+            write!(f, "  {}: {}, ", one.operation, one.verdict)?;
+            match (&one.rule, one.line) {
+                (Some(rule), Some(line)) => writeln!(f, "by rule `{rule}` (line {line})")?,
+                _ => writeln!(f, "by the default `{}`", self.default)?,
+            }
+        }
+        match &self.mode_rule {
+            Some(rule) => writeln!(f, "  I/O mode: {}, by rule `{rule}`", self.mode)?,
+            None => writeln!(f, "  I/O mode: {}, by the default `{}`", self.mode, self.default)?,
+        }
+        for rule in &self.rules {
+            let RuleReport { name, line, action, status } = rule;
+            writeln!(f, "rule `{name}` (line {line}, {action}): {status}")?;
+        }
+        Ok(())
+    }
+}

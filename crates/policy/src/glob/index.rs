@@ -1,0 +1,259 @@
+//! Many globs at once: which rules have a glob that covers a path.
+//!
+//! Most globs in a policy are plain: a path, a directory with everything below it, a name anywhere, the
+//! start or the end of a name anywhere. Those are found by a hash lookup for each component of the path,
+//! however many there are. The others are kept by the directory that they begin with and tried one by one,
+//! so that their cost is that of the globs beginning with a directory above the path (or with `**`).
+//!
+//! Nothing is allocated while a path is looked up. The hash needs no key: only the author of the policy
+//! puts keys into the tables.
+
+use rustc_hash::FxHashMap;
+
+use super::component::Token;
+use super::{Glob, Segment, components};
+
+/// Most rules in a policy; a set of them is a fixed array of this many bits.
+pub const MAX_RULES: usize = 4096;
+
+/// A set of rules, by index.
+#[derive(Clone)]
+pub(crate) struct RuleSet([u64; MAX_RULES / 64]);
+
+impl RuleSet {
+    pub(crate) const fn new() -> Self {
+        Self([0; MAX_RULES / 64])
+    }
+
+    fn insert(&mut self, rule: u16) {
+        self.0[usize::from(rule) / 64] |= 1 << (rule % 64);
+    }
+
+    fn insert_all(&mut self, rules: &[u16]) {
+        for rule in rules {
+            self.insert(*rule);
+        }
+    }
+
+    pub(crate) fn has(&self, rule: u16) -> bool {
+        self.0[usize::from(rule) / 64] & (1 << (rule % 64)) != 0
+    }
+
+    /// The rules in rising order, below `end`.
+    pub(crate) fn iter(&self, end: usize) -> impl Iterator<Item = usize> {
+        self.0.iter().take(end.div_ceil(64)).enumerate().flat_map(|(word, bits)| {
+            let mut left = *bits;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
+                left &= left - 1;
+                Some(word * 64 + bit)
+            })
+        })
+    }
+}
+
+type Table = FxHashMap<Box<[u8]>, Vec<u16>>;
+
+/// The globs of all rules.
+#[derive(Default)]
+pub(crate) struct PathIndex {
+    /// `**`
+    everything: Vec<u16>,
+    /// By a path without wildcards.
+    dirs: FxHashMap<Box<[u8]>, Dir>,
+    /// `**/name`
+    names: Table,
+    /// `**/start*`
+    starts: Affixes,
+    /// `**/*end`
+    ends: Affixes,
+}
+
+/// The globs that begin with the components of one path.
+#[derive(Default)]
+struct Dir {
+    /// The path itself.
+    at: Vec<u16>,
+    /// `path/*`
+    below: Vec<u16>,
+    /// The rest of each other glob, to be tried on the rest of the path.
+    others: Vec<(u16, Glob)>,
+}
+
+/// Starts or ends of names, with the lengths that occur.
+#[derive(Default)]
+struct Affixes {
+    table: Table,
+    lengths: Vec<usize>,
+}
+
+impl Affixes {
+    fn insert(&mut self, text: &[u8], rule: u16) {
+        add(self.table.entry(text.into()).or_default(), rule);
+        if let Err(at) = self.lengths.binary_search(&text.len()) {
+            self.lengths.insert(at, text.len());
+        }
+    }
+
+    /// `part` cuts a start or an end of a length off a name.
+    fn find(&self, name: &[u8], set: &mut RuleSet, part: fn(&[u8], usize) -> &[u8]) {
+        for length in self.lengths.iter().take_while(|length| **length <= name.len()) {
+            if let Some(rules) = self.table.get(part(name, *length)) {
+                set.insert_all(rules);
+            }
+        }
+    }
+}
+
+/// Adds a rule that may be there already. Rules come in rising order.
+fn add(rules: &mut Vec<u16>, rule: u16) {
+    if rules.last() != Some(&rule) {
+        rules.push(rule);
+    }
+}
+
+impl PathIndex {
+    /// Adds a glob of `rule`. Rules are added in rising order.
+    pub(crate) fn insert(&mut self, rule: u16, glob: &Glob) {
+        match &*glob.segments {
+            [] => add(&mut self.everything, rule),
+            [Segment::Deep, Segment::Name(name)] => {
+                add(self.names.entry(name.clone()).or_default(), rule);
+            }
+            [Segment::Deep, Segment::Wild(tokens)] => match &**tokens {
+                [Token::Text(start), Token::Star] => self.starts.insert(start, rule),
+                [Token::Star, Token::Text(end)] => self.ends.insert(end, rule),
+                _ => self.insert_below(rule, glob),
+            },
+            _ => self.insert_below(rule, glob),
+        }
+    }
+
+    /// Puts a glob to the directory that it begins with.
+    fn insert_below(&mut self, rule: u16, glob: &Glob) {
+        let mut path = Vec::new();
+        let mut fixed = 0;
+        for segment in &glob.segments {
+            let Segment::Name(name) = segment else { break };
+            if fixed > 0 {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+            fixed += 1;
+        }
+        let dir = self.dirs.entry(path.into()).or_default();
+        match &glob.segments[fixed..] {
+            [] => add(&mut dir.at, rule),
+            [Segment::Any] => add(&mut dir.below, rule),
+            rest => dir.others.push((rule, Glob { segments: rest.into() })),
+        }
+    }
+
+    /// The rules with a glob that covers `path`. Slashes too many are looked past (at the price of an
+    /// allocation), so that no spelling of a path goes by a rule.
+    pub(crate) fn find(&self, path: &[u8]) -> RuleSet {
+        let mut set = RuleSet::new();
+        set.insert_all(&self.everything);
+        if path.is_empty() {
+            return set;
+        }
+        self.enter(b"", path, &mut set);
+        let mut start = 0;
+        while start < path.len() {
+            let end =
+                path[start..].iter().position(|b| *b == b'/').map_or(path.len(), |n| start + n);
+            if start == end || end + 1 == path.len() {
+                return self.find(&components(path).collect::<Vec<_>>().join(&b'/'));
+            }
+            self.find_name(&path[start..end], &mut set);
+            if let Some(dir) = self.dirs.get(&path[..end]) {
+                set.insert_all(&dir.at);
+            }
+            if end < path.len() {
+                self.enter(&path[..end], &path[end + 1..], &mut set);
+            }
+            start = end + 1;
+        }
+        set
+    }
+
+    /// `rest` is a path below `dir`.
+    fn enter(&self, dir: &[u8], rest: &[u8], set: &mut RuleSet) {
+        let Some(dir) = self.dirs.get(dir) else { return };
+        set.insert_all(&dir.below);
+        for (rule, glob) in &dir.others {
+            if !set.has(*rule) && glob.covers(rest) {
+                set.insert(*rule);
+            }
+        }
+    }
+
+    fn find_name(&self, name: &[u8], set: &mut RuleSet) {
+        if let Some(rules) = self.names.get(name) {
+            set.insert_all(rules);
+        }
+        self.starts.find(name, set, |name, length| &name[..length]);
+        self.ends.find(name, set, |name, length| &name[name.len() - length..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::glob::compile_path;
+
+    fn index(globs: &[&str]) -> PathIndex {
+        let mut index = PathIndex::default();
+        for (rule, text) in globs.iter().enumerate() {
+            for glob in compile_path(text).unwrap() {
+                index.insert(u16::try_from(rule).unwrap(), &glob);
+            }
+        }
+        index
+    }
+
+    fn found(globs: &[&str], path: &[u8]) -> Vec<usize> {
+        index(globs).find(path).iter(globs.len()).collect()
+    }
+
+    const GLOBS: [&str; 10] = [
+        "**",
+        "docs",
+        "docs/**",
+        "**/.env",
+        "**/id_*",
+        "**/*.pem",
+        "src/**/*.c",
+        "*",
+        "a/b/*x*",
+        "**/*k*",
+    ];
+
+    #[test]
+    fn each_class_of_globs_is_found() {
+        assert_eq!(found(&GLOBS, b""), [0]);
+        assert_eq!(found(&GLOBS, b"docs"), [0, 1, 7]);
+        assert_eq!(found(&GLOBS, b"docs/x/y"), [0, 1, 2, 7]);
+        assert_eq!(found(&GLOBS, b"z/.env"), [0, 3, 7]);
+        assert_eq!(found(&GLOBS, b"z/.env/below"), [0, 3, 7]);
+        assert_eq!(found(&GLOBS, b"id_rsa"), [0, 4, 7]);
+        assert_eq!(found(&GLOBS, b"q/.pem"), [0, 5, 7]);
+        assert_eq!(found(&GLOBS, b"src/main.c"), [0, 6, 7]);
+        assert_eq!(found(&GLOBS, b"a/b/1x2"), [0, 7, 8]);
+        assert_eq!(found(&GLOBS, b"p/akb/c"), [0, 7, 9]);
+        for spelling in [&b"/docs"[..], b"docs/", b"//docs//"] {
+            assert_eq!(found(&GLOBS, spelling), [0, 1, 7], "{spelling:?}");
+        }
+        assert_eq!(found(&GLOBS, b"/"), [0]);
+    }
+
+    #[test]
+    fn a_set_counts_upwards_over_words() {
+        let mut set = RuleSet::new();
+        for rule in [4095, 0, 63, 64, 700] {
+            set.insert(rule);
+        }
+        assert_eq!(set.iter(MAX_RULES).collect::<Vec<_>>(), [0, 63, 64, 700, 4095]);
+        assert_eq!(set.iter(65).collect::<Vec<_>>(), [0, 63, 64]);
+    }
+}

@@ -1,0 +1,285 @@
+//! Mistakes in a policy, and where they are.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::glob::index::MAX_RULES;
+
+/// Most characters of a source line that an error shows.
+const MAX_SHOWN: usize = 100;
+
+/// The text of a policy, for turning offsets into lines.
+pub(super) struct Source<'t> {
+    pub(super) text: &'t str,
+    pub(super) origin: &'t str,
+}
+
+impl Source<'_> {
+    pub(super) fn error(&self, span: Range<usize>, problem: Problem) -> PolicyError {
+        let place = self.place(span);
+        PolicyError { place: Box::new(place), problem }
+    }
+
+    pub(super) fn warning(&self, span: Range<usize>, message: String) -> Warning {
+        Warning { place: Box::new(self.place(span)), message }
+    }
+
+    /// Line and column of an offset, both from 1, the column in characters.
+    pub(super) fn place(&self, span: Range<usize>) -> Place {
+        let at = self.char_start(span.start);
+        let line_start = self.text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+        let rest = &self.text[line_start..];
+        let line_text = rest.lines().next().unwrap_or_default();
+        let marked_end =
+            self.char_start(span.end).clamp(at, line_start + line_text.len().max(at - line_start));
+        Place {
+            origin: self.origin.to_owned(),
+            line: 1 + self.text[..at].matches('\n').count(),
+            column: 1 + self.text[line_start..at].chars().count(),
+            width: self.text[at..marked_end].chars().count().max(1),
+            source: line_text.to_owned(),
+        }
+    }
+
+    /// The last character boundary at or before `offset`.
+    fn char_start(&self, offset: usize) -> usize {
+        let mut at = offset.min(self.text.len());
+        while !self.text.is_char_boundary(at) {
+            at -= 1;
+        }
+        at
+    }
+}
+
+/// A place in a policy file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    origin: String,
+    pub(super) line: usize,
+    pub(super) column: usize,
+    width: usize,
+    source: String,
+}
+
+impl Place {
+    /// `policy.toml:7:10`
+    fn write_head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}: ", self.origin, self.line, self.column)
+    }
+
+    /// The source line with a mark under the place. Control characters are shown as spaces; of a long line
+    /// only the part around the place.
+    fn write_source(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.column - 1;
+        let skipped = if at < MAX_SHOWN { 0 } else { at - MAX_SHOWN / 2 };
+        let shown: String = self
+            .source
+            .chars()
+            .skip(skipped)
+            .take(MAX_SHOWN)
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        let (left, before) = if skipped > 0 { ("...", at - skipped + 3) } else { ("", at) };
+        let width = self.width.min(MAX_SHOWN - (at - skipped));
+        let number = self.line.to_string();
+        let margin = " ".repeat(number.len());
+        write!(
+            f,
+            "\n{number} | {left}{shown}\n{margin} | {}{}",
+            " ".repeat(before),
+            "^".repeat(width)
+        )
+    }
+}
+
+/// A policy that cannot be used. Shows itself as `policy.toml:7:10: what is wrong; what is allowed`, with
+/// the source line below.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyError {
+    place: Box<Place>,
+    problem: Problem,
+}
+
+impl PolicyError {
+    /// The line, from 1.
+    pub fn line(&self) -> usize {
+        self.place.line
+    }
+
+    /// The column in characters, from 1.
+    pub fn column(&self) -> usize {
+        self.place.column
+    }
+
+    /// What is wrong, without the place.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place.write_head(f)?;
+        self.problem.fmt(f)?;
+        self.place.write_source(f)
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+/// Something that looks like a mistake, in a policy that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    place: Box<Place>,
+    message: String,
+}
+
+impl Warning {
+    /// The line, from 1.
+    pub fn line(&self) -> usize {
+        self.place.line
+    }
+
+    /// The column in characters, from 1.
+    pub fn column(&self) -> usize {
+        self.place.column
+    }
+
+    /// What looks wrong.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place.write_head(f)?;
+        write!(f, "warning: {}", self.message)?;
+        self.place.write_source(f)
+    }
+}
+
+/// What is wrong with a policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// Not TOML.
+    #[error("{0}")]
+    Syntax(String),
+    /// Longer than a policy may be.
+    #[error("policy of {found} bytes; allowed: {allowed}")]
+    TooLong {
+        /// Bytes found.
+        found: usize,
+        /// Bytes allowed.
+        allowed: usize,
+    },
+    /// A key that does not exist here.
+    #[error("unknown key `{found}` in {place}; allowed: {allowed}")]
+    UnknownKey {
+        /// The key.
+        found: String,
+        /// Where it stands.
+        place: &'static str,
+        /// The keys that may stand there.
+        allowed: String,
+    },
+    /// A word that is not in the list.
+    #[error(transparent)]
+    Word(#[from] crate::words::UnknownWord),
+    /// A word kept for a later version.
+    #[error(
+        "action `{0}` comes later; allowed for now: passthrough, read-only, deny, hide, userspace"
+    )]
+    Reserved(String),
+    /// A value of the wrong type.
+    #[error("`{key}` is {found}; allowed: {allowed}")]
+    Type {
+        /// The key.
+        key: &'static str,
+        /// The type found.
+        found: String,
+        /// The types allowed.
+        allowed: &'static str,
+    },
+    /// A key that has to be there.
+    #[error("rule without `{key}`; {advice}")]
+    Missing {
+        /// The key.
+        key: &'static str,
+        /// What to write.
+        advice: &'static str,
+    },
+    /// A list with nothing in it.
+    #[error("`{key}` is empty, so that the rule could never match; {advice}")]
+    Empty {
+        /// The key.
+        key: &'static str,
+        /// What to write.
+        advice: &'static str,
+    },
+    /// A name given twice.
+    #[error("second rule named `{name}`; the first is on line {first}")]
+    DuplicateName {
+        /// The name.
+        name: String,
+        /// Line of the first rule.
+        first: usize,
+    },
+    /// A glob that cannot be used.
+    #[error("glob `{glob}`: {reason}")]
+    Glob {
+        /// The glob.
+        glob: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A regular expression that cannot be used.
+    #[error("regex: {0}")]
+    Regex(String),
+    /// A magic value that cannot be used.
+    #[error("magic: {0}")]
+    Magic(String),
+    /// A number that cannot be used.
+    #[error("`{key}` is {found}; allowed: {allowed}")]
+    Number {
+        /// The key.
+        key: &'static str,
+        /// The value found.
+        found: String,
+        /// The values allowed.
+        allowed: &'static str,
+    },
+    /// A size range with nothing in it.
+    #[error("size from {min} up to {max} bytes holds for no file; `min` must not be above `max`")]
+    SizeRange {
+        /// Lower end in bytes.
+        min: u64,
+        /// Upper end in bytes.
+        max: u64,
+    },
+    /// A `hide` rule with a condition that it cannot have.
+    #[error(
+        "`hide` cannot depend on `{0}`: the kernel remembers names, and what a name stands for, for every \
+         caller alike; allowed: path, kind"
+    )]
+    HideCondition(&'static str),
+    /// A `userspace` rule with a condition that it cannot have.
+    #[error(
+        "`userspace` cannot depend on `{0}`: it is an I/O mode, and an inode has one mode for every caller \
+         and operation at a time; allowed: path, kind, size, content"
+    )]
+    ModeCondition(&'static str),
+    /// `default = "hide"`.
+    #[error(
+        "the default cannot be `hide`; end with a rule of path `**` and action `hide`, after the rules for \
+         what is to be seen"
+    )]
+    HideByDefault,
+    /// Too many rules.
+    #[error("more than {MAX_RULES} rules; a rule takes a list of globs")]
+    TooManyRules,
+    /// Too many globs.
+    #[error("more than {} globs in one policy, braces spread out", super::MAX_GLOBS)]
+    TooManyGlobs,
+}

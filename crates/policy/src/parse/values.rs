@@ -1,0 +1,179 @@
+//! TOML values of the types that the policy language has.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeInteger, DeTable, DeValue};
+
+use super::error::{PolicyError, Problem, Source};
+
+pub(super) type Value<'a> = Spanned<DeValue<'a>>;
+
+/// A string in the source.
+pub(super) struct Text<'a> {
+    pub(super) text: &'a str,
+    pub(super) span: Range<usize>,
+}
+
+impl Text<'_> {
+    /// Where in the source the bytes `inner` of the string are. Where the string is written with escapes
+    /// or in several lines, that is the whole string.
+    pub(super) fn span_of(&self, source: &Source<'_>, inner: Range<usize>) -> Range<usize> {
+        let raw = source.text.get(self.span.clone()).unwrap_or_default();
+        let quoted = raw.get(1..raw.len().saturating_sub(1));
+        if quoted == Some(self.text) {
+            let start = self.span.start + 1;
+            return start + inner.start..start + inner.end;
+        }
+        self.span.clone()
+    }
+}
+
+/// Refuses keys that are not in the list; the first in the text.
+pub(super) fn check_keys(
+    source: &Source<'_>,
+    table: &DeTable<'_>,
+    place: &'static str,
+    allowed: &[&str],
+) -> Result<(), PolicyError> {
+    let unknown = table.keys().filter(|key| !allowed.contains(&&**key.get_ref()));
+    match unknown.min_by_key(|key| key.span().start) {
+        None => Ok(()),
+        Some(key) => {
+            let found = key.get_ref().to_string();
+            let allowed = allowed.join(", ");
+            Err(source.error(key.span(), Problem::UnknownKey { found, place, allowed }))
+        }
+    }
+}
+
+/// What a value is, for "`key` is ...".
+pub(super) fn type_name(value: &DeValue<'_>) -> String {
+    let article = if matches!(value, DeValue::Integer(_) | DeValue::Array(_)) { "an" } else { "a" };
+    format!("{article} {}", value.type_str())
+}
+
+pub(super) fn string<'a>(
+    source: &Source<'_>,
+    key: &'static str,
+    value: &'a Value<'_>,
+) -> Result<Text<'a>, PolicyError> {
+    text(value).ok_or_else(|| wrong_type(source, key, value, "a string"))
+}
+
+/// A string, or a list of strings. Refuses an empty list, with `advice`.
+pub(super) fn strings<'a>(
+    source: &Source<'_>,
+    key: &'static str,
+    value: &'a Value<'_>,
+    advice: &'static str,
+) -> Result<Vec<Text<'a>>, PolicyError> {
+    let read = |one| text(one);
+    one_or_many(source, key, value, ("a string or a list of strings", advice), read)
+}
+
+/// A number, or a list of numbers, sorted.
+pub(super) fn ids(
+    source: &Source<'_>,
+    key: &'static str,
+    value: &Value<'_>,
+) -> Result<Vec<u32>, PolicyError> {
+    let words = ("a number or a list of numbers", "leave it out to mean everyone");
+    let integers = one_or_many(source, key, value, words, |one| {
+        one.get_ref().as_integer().map(|integer| (integer, one.span()))
+    })?;
+    let mut ids = Vec::with_capacity(integers.len());
+    for (integer, span) in integers {
+        let Ok(id) = u32::from_str_radix(integer.as_str(), integer.radix()) else {
+            let allowed = "0 to 4294967295";
+            return Err(bad_number(source, key, span, integer, allowed));
+        };
+        ids.push(id);
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
+/// A size: bytes as a number, or a string such as `"10 MiB"`.
+pub(super) fn size(
+    source: &Source<'_>,
+    key: &'static str,
+    value: &Value<'_>,
+) -> Result<u64, PolicyError> {
+    const ALLOWED: &str =
+        "a number of bytes, or a string of a whole number and one of B, KiB, MiB, GiB, TiB";
+    match value.get_ref() {
+        DeValue::Integer(integer) => u64::from_str_radix(integer.as_str(), integer.radix())
+            .map_err(|_| bad_number(source, key, value.span(), integer, ALLOWED)),
+        DeValue::String(text) => size_text(text).ok_or_else(|| {
+            let found = format!("\"{}\"", text.escape_debug());
+            source.error(value.span(), Problem::Number { key, found, allowed: ALLOWED })
+        }),
+        _ => Err(wrong_type(source, key, value, ALLOWED)),
+    }
+}
+
+fn size_text(text: &str) -> Option<u64> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let number: u64 = text[..digits].parse().ok()?;
+    let factor = match text[digits..].trim_start_matches(' ') {
+        "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => return None,
+    };
+    number.checked_mul(factor)
+}
+
+pub(super) fn table<'a, 'i>(
+    source: &Source<'_>,
+    key: &'static str,
+    value: &'a Value<'i>,
+    allowed: &'static str,
+) -> Result<&'a DeTable<'i>, PolicyError> {
+    value.get_ref().as_table().ok_or_else(|| wrong_type(source, key, value, allowed))
+}
+
+fn text<'a>(value: &'a Value<'_>) -> Option<Text<'a>> {
+    value.get_ref().as_str().map(|text| Text { text, span: value.span() })
+}
+
+fn one_or_many<'a, 'i, T>(
+    source: &Source<'_>,
+    key: &'static str,
+    value: &'a Value<'i>,
+    (allowed, advice): (&'static str, &'static str),
+    read: impl Fn(&'a Value<'i>) -> Option<T>,
+) -> Result<Vec<T>, PolicyError> {
+    let Some(list) = value.get_ref().as_array() else {
+        let one = read(value).ok_or_else(|| wrong_type(source, key, value, allowed))?;
+        return Ok(vec![one]);
+    };
+    if list.is_empty() {
+        return Err(source.error(value.span(), Problem::Empty { key, advice }));
+    }
+    list.iter().map(|one| read(one).ok_or_else(|| wrong_type(source, key, one, allowed))).collect()
+}
+
+fn wrong_type(
+    source: &Source<'_>,
+    key: &'static str,
+    value: &Value<'_>,
+    allowed: &'static str,
+) -> PolicyError {
+    let found = type_name(value.get_ref());
+    source.error(value.span(), Problem::Type { key, found, allowed })
+}
+
+fn bad_number(
+    source: &Source<'_>,
+    key: &'static str,
+    span: Range<usize>,
+    integer: &DeInteger<'_>,
+    allowed: &'static str,
+) -> PolicyError {
+    source.error(span, Problem::Number { key, found: integer.to_string(), allowed })
+}

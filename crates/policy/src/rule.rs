@@ -1,0 +1,179 @@
+//! A rule: its conditions, and what is known about whether they hold.
+
+use std::ops::RangeInclusive;
+
+use crate::facts::{CallerFacts, Facts};
+use crate::glob::Glob;
+use crate::words::{Action, Kind, KindSet, OperationSet};
+
+/// Names a rule of one policy: its place in the file, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleId(pub(crate) u16);
+
+impl RuleId {
+    /// The rule's place in the file, from 0.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// One `[[rule]]`.
+#[derive(Debug)]
+pub struct Rule {
+    pub(crate) name: String,
+    pub(crate) line: usize,
+    pub(crate) action: Action,
+    pub(crate) globs: Vec<Glob>,
+    pub(crate) glob_texts: Vec<String>,
+    pub(crate) kinds: KindSet,
+    pub(crate) operations: OperationSet,
+    pub(crate) size: Option<RangeInclusive<u64>>,
+    pub(crate) content: Option<Content>,
+    pub(crate) caller: Option<CallerCondition>,
+}
+
+/// The three answers to "does it hold?".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    No,
+    Maybe,
+    Yes,
+}
+
+impl From<bool> for Holds {
+    fn from(holds: bool) -> Self {
+        if holds { Self::Yes } else { Self::No }
+    }
+}
+
+impl Holds {
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::No, _) | (_, Self::No) => Self::No,
+            (Self::Yes, Self::Yes) => Self::Yes,
+            _ => Self::Maybe,
+        }
+    }
+}
+
+impl Rule {
+    /// The rule's name, or `rule N` (from 1) if it was given none.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The line, from 1, on which the rule begins.
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    /// What the rule does.
+    pub fn action(&self) -> Action {
+        self.action
+    }
+
+    /// The operations that the rule is about.
+    pub fn operations(&self) -> OperationSet {
+        self.operations
+    }
+
+    /// Whether the rule looks at nothing but path and kind, so that it holds for every caller, every
+    /// operation and as long as the inode keeps its name.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.is_for_everyone() && self.size.is_none() && self.content.is_none()
+    }
+
+    /// Whether the rule looks at neither caller nor operation, so that it can settle an I/O mode.
+    pub(crate) fn is_for_everyone(&self) -> bool {
+        self.caller.is_none() && self.operations == OperationSet::all()
+    }
+
+    /// Whether the conditions on the inode other than its path hold.
+    pub(crate) fn holds_for_inode(&self, facts: &Facts<'_>) -> Holds {
+        if !self.kinds.has(facts.kind) || !self.size_holds(facts) {
+            return Holds::No;
+        }
+        self.content.as_ref().map_or(Holds::Yes, |content| content.holds(facts))
+    }
+
+    pub(crate) fn size_holds(&self, facts: &Facts<'_>) -> bool {
+        self.size
+            .as_ref()
+            .is_none_or(|range| facts.kind == Kind::File && range.contains(&facts.size))
+    }
+
+    pub(crate) fn holds_for_caller(&self, caller: &CallerFacts<'_>) -> Holds {
+        self.caller.as_ref().map_or(Holds::Yes, |condition| condition.holds(caller))
+    }
+}
+
+/// A condition on the first bytes of a regular file. What is given must all hold.
+#[derive(Debug)]
+pub(crate) struct Content {
+    /// The file begins with one of these; none given means any.
+    pub(crate) magic: Vec<Box<[u8]>>,
+    pub(crate) regex: Option<regex::bytes::Regex>,
+}
+
+impl Content {
+    pub(crate) fn holds(&self, facts: &Facts<'_>) -> Holds {
+        if facts.kind != Kind::File {
+            return Holds::No;
+        }
+        match facts.head {
+            Some(head) => self.matches(head).into(),
+            None if facts.size == 0 => self.matches(b"").into(),
+            None => Holds::Maybe,
+        }
+    }
+
+    fn matches(&self, head: &[u8]) -> bool {
+        let head = &head[..head.len().min(crate::HEAD_LEN)];
+        (self.magic.is_empty() || self.magic.iter().any(|magic| head.starts_with(magic)))
+            && self.regex.as_ref().is_none_or(|regex| regex.is_match(head))
+    }
+}
+
+/// A condition on who asks. What is given must all hold.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct CallerCondition {
+    /// Sorted; `None` means any.
+    pub(crate) uids: Option<Vec<u32>>,
+    /// Sorted; `None` means any.
+    pub(crate) gids: Option<Vec<u32>>,
+    pub(crate) exes: Option<Vec<Glob>>,
+}
+
+impl CallerCondition {
+    fn holds(&self, caller: &CallerFacts<'_>) -> Holds {
+        Holds::from(listed(self.uids.as_ref(), caller.uid))
+            .and(listed(self.gids.as_ref(), caller.gid).into())
+            .and(self.exe_holds(caller))
+    }
+
+    pub(crate) fn exe_holds(&self, caller: &CallerFacts<'_>) -> Holds {
+        match (&self.exes, caller.exe) {
+            (None, _) => Holds::Yes,
+            (Some(_), None) => Holds::Maybe,
+            (Some(globs), Some(exe)) => globs.iter().any(|glob| glob.matches_exactly(exe)).into(),
+        }
+    }
+
+    /// Whether no caller can meet both conditions, as far as the ids tell.
+    pub(crate) fn excludes(&self, other: &Self) -> bool {
+        disjoint(self.uids.as_ref(), other.uids.as_ref())
+            || disjoint(self.gids.as_ref(), other.gids.as_ref())
+    }
+}
+
+/// Whether `id` is in a sorted list; `None` lists everyone.
+pub(crate) fn listed(list: Option<&Vec<u32>>, id: u32) -> bool {
+    list.is_none_or(|ids| ids.binary_search(&id).is_ok())
+}
+
+fn disjoint(one: Option<&Vec<u32>>, other: Option<&Vec<u32>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => !one.iter().any(|id| other.binary_search(id).is_ok()),
+        _ => false,
+    }
+}

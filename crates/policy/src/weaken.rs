@@ -1,0 +1,128 @@
+//! Whether another name would make an inode weaker.
+//!
+//! A decision belongs to the inode, not to its name. Before a rename or a link, the view asks whether any
+//! caller could get more under the new name. The answer is exact where the rules that match are for
+//! everyone, and on the safe side where they look at callers: "yes" may be wrong, "no" never is.
+
+use crate::facts::Facts;
+use crate::policy::{Policy, is_root};
+use crate::rule::{CallerCondition, Content, Holds, Rule};
+use crate::words::{Kind, Operation, Verdict};
+
+/// Up to this many rules for a name are compared pair by pair; with more, the strictest verdict of the
+/// old name is compared with the laxest of the new.
+const MAX_PAIRWISE: usize = 32;
+
+/// What an operation may get: the first entry whose condition holds says it. The last has no condition.
+type Outcomes<'p> = Vec<Outcome<'p>>;
+
+#[derive(Clone, Copy)]
+struct Outcome<'p> {
+    verdict: Verdict,
+    caller: Option<&'p CallerCondition>,
+    /// A content condition that could not be judged.
+    content: Option<&'p Content>,
+}
+
+impl Outcome<'_> {
+    /// Whether this condition holds wherever that of `other` does.
+    fn follows_from(&self, other: &Self) -> bool {
+        let caller = self.caller.is_none() || self.caller == other.caller;
+        let content = match (self.content, other.content) {
+            (None, _) => true,
+            (Some(one), Some(other)) => std::ptr::eq(one, other),
+            (Some(_), None) => false,
+        };
+        caller && content
+    }
+
+    fn excludes(&self, other: &Self) -> bool {
+        matches!((self.caller, other.caller), (Some(one), Some(other)) if one.excludes(other))
+    }
+}
+
+impl Policy {
+    /// Whether any caller could get more on any operation, or the inode a laxer mode, if an inode with the
+    /// facts `from` had the facts `to` (another path, the same contents). Never wrongly `false`.
+    pub fn weakens(&self, from: &Facts<'_>, to: &Facts<'_>) -> bool {
+        if self.is_trivial() {
+            return false;
+        }
+        // An inode whose bytes the server has to see must not become one that the kernel shows.
+        let laxer_mode = self.mode(to).0 < self.mode(from).0;
+        let relevant = |operation: &Operation| {
+            *operation != Operation::List
+                || from.kind == Kind::Directory
+                || to.kind == Kind::Directory
+        };
+        laxer_mode
+            || Operation::ALL.into_iter().filter(relevant).any(|operation| {
+                may_get_more(&self.outcomes(from, operation), &self.outcomes(to, operation))
+            })
+    }
+
+    /// Whether it can be proved that no path below a directory gets another decision when the directory
+    /// moves: every rule matches the same paths below `from_dir` and below `to_dir`.
+    pub fn subtree_move_is_neutral(&self, from_dir: &[u8], to_dir: &[u8]) -> bool {
+        self.is_trivial() || self.rules.iter().all(|rule| same_below(rule, from_dir, to_dir))
+    }
+
+    fn outcomes(&self, facts: &Facts<'_>, operation: Operation) -> Outcomes<'_> {
+        let set = self.find(facts.path);
+        let all = |verdict| Outcome { verdict, caller: None, content: None };
+        if !is_root(facts.path) && self.hidden_in(&set, facts.kind).is_some() {
+            return vec![all(Verdict::Hide)];
+        }
+        let mut outcomes = Vec::new();
+        for (_, rule, holds) in self.inode_rules(&set, facts) {
+            if !rule.operations.has(operation) {
+                continue;
+            }
+            let content = rule.content.as_ref().filter(|_| holds == Holds::Maybe);
+            let caller = rule.caller.as_ref();
+            outcomes.push(Outcome { verdict: rule.action.verdict(operation), caller, content });
+            if caller.is_none() && content.is_none() {
+                return outcomes;
+            }
+        }
+        outcomes.push(all(self.default.verdict(operation)));
+        outcomes
+    }
+}
+
+/// Whether some caller may get a laxer verdict from `to` than from `from`.
+fn may_get_more(from: &[Outcome<'_>], to: &[Outcome<'_>]) -> bool {
+    if from.len().max(to.len()) > MAX_PAIRWISE {
+        let strictest = from.iter().map(|one| one.verdict).max();
+        return to.iter().map(|one| one.verdict).min() < strictest;
+    }
+    from.iter().enumerate().any(|(old, before)| {
+        to.iter().enumerate().any(|(new, after)| {
+            after.verdict < before.verdict && is_possible(&from[..old], before, &to[..new], after)
+        })
+    })
+}
+
+/// Whether a caller may exist for whom `before` and `after` are each the first that holds.
+fn is_possible(
+    from_earlier: &[Outcome<'_>],
+    before: &Outcome<'_>,
+    to_earlier: &[Outcome<'_>],
+    after: &Outcome<'_>,
+) -> bool {
+    let earlier = || from_earlier.iter().chain(to_earlier);
+    !before.excludes(after)
+        && !earlier().any(|one| one.follows_from(before) || one.follows_from(after))
+}
+
+/// Whether `rule` matches the same paths below both directories.
+fn same_below(rule: &Rule, from_dir: &[u8], to_dir: &[u8]) -> bool {
+    let covers = |dir: &[u8]| rule.globs.iter().any(|glob| glob.covers(dir));
+    match (covers(from_dir), covers(to_dir)) {
+        (true, true) => true,
+        (false, false) => {
+            rule.globs.iter().all(|glob| glob.states_below(from_dir) == glob.states_below(to_dir))
+        }
+        _ => false,
+    }
+}
