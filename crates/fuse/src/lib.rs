@@ -1,5 +1,43 @@
 //! FUSE for Linux servers: wire format, requests, replies, mounting, transports.
+//!
+//! Implement [`Filesystem`], mount a [`Device`] with [`mount()`], and serve it with a [`Session`].
+//! A file that needs no further checks is registered with [`Connection::open_backing`] and answered
+//! with [`OpenReply::PASSTHROUGH`]: the kernel then reads, writes and maps the lower file directly.
 
+pub mod abi;
+pub mod buffer;
+mod connection;
+mod counters;
+mod device;
+mod dispatch;
+mod encode;
+mod filesystem;
+mod init;
+mod interrupt;
+pub mod message;
+pub mod mount;
+pub mod operation;
+pub mod reply;
+pub mod request;
+pub mod session;
+mod signal;
+mod sync;
+pub mod transport;
 pub mod types;
+mod worker;
 
+pub use connection::{BackingFile, Connection};
+pub use counters::Counts;
+pub use device::{Device, DeviceQueue, DeviceTransport};
+pub use encode::{Answer, MAX_ANSWER_BYTES};
+pub use filesystem::Filesystem;
+pub use init::{InitError, InitFlags, Negotiated};
+pub use message::{DecodeError, Message};
+pub use mount::{
+    Mount, MountError, MountOptions, clean_stale, mount, mount_device, stale, unmount,
+};
+pub use operation::{Dialect, Operation};
+pub use reply::{DirReply, Reply};
+pub use request::Request;
+pub use session::{Ended, Running, Session, SessionConfig, SessionError, Stopper};
 pub use types::*;

@@ -227,6 +227,8 @@ pub struct Statx {
     pub attributes_mask: u64,
     /// Birth time.
     pub btime: (i64, u32),
+    /// How long they stay valid.
+    pub valid: Duration,
 }
 
 /// Numbers of a file system, for STATFS.

@@ -1,0 +1,224 @@
+//! Which requests are being served, so that an INTERRUPT finds them. Lock-free, bounded.
+//!
+//! A worker has one slot for the request in its hands; a detached reply takes a place in a table of
+//! [`Interrupts::MAX_DETACHED`]. Either holds the request's `unique`, whose lowest bit Linux leaves
+//! free (ids of requests are even; it uses the bit itself to mark INTERRUPT requests) and which serves
+//! as the mark "interrupted". A set mark is never lost while a request moves from slot to table: the
+//! mover writes the table first and then looks at the slot; the marker looks at the slots first and
+//! then at the table. Whoever comes second sees the other (all four steps are sequentially consistent).
+//!
+//! At the maximum: a detached reply without a place cannot be interrupted; it is counted, and while
+//! such replies exist an unknown INTERRUPT is dropped instead of being asked for again.
+
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+
+const INTERRUPTED: u64 = 1;
+
+/// One slot on a cache line pair of its own: written for every request.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Slot(AtomicU64);
+
+/// What became of an INTERRUPT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interrupted {
+    /// The request is marked.
+    Marked,
+    /// No such request; the kernel may send the INTERRUPT again.
+    Unknown,
+    /// No such request, but there are some that are not in the table.
+    Untracked,
+}
+
+/// The requests being served.
+#[derive(Debug)]
+pub(crate) struct Interrupts {
+    workers: Box<[Slot]>,
+    detached: Box<[AtomicU64]>,
+    untracked: AtomicUsize,
+}
+
+/// The place of a detached reply: an index into the table, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(Option<usize>);
+
+impl Interrupts {
+    /// Detached replies that can be interrupted at the same time.
+    #[cfg(not(loom))]
+    pub(crate) const MAX_DETACHED: usize = 1024;
+    /// Small enough to be explored.
+    #[cfg(loom)]
+    pub(crate) const MAX_DETACHED: usize = 1;
+
+    pub(crate) fn new(workers: usize) -> Self {
+        Self {
+            workers: (0..workers).map(|_| Slot(AtomicU64::new(0))).collect(),
+            detached: (0..Self::MAX_DETACHED).map(|_| AtomicU64::new(0)).collect(),
+            untracked: AtomicUsize::new(0),
+        }
+    }
+
+    /// `worker` starts to serve `unique`.
+    pub(crate) fn begin(&self, worker: usize, unique: u64) {
+        debug_assert_eq!(unique & INTERRUPTED, 0, "Linux keeps the lowest bit free");
+        self.workers[worker].0.store(unique & !INTERRUPTED, Ordering::Release);
+    }
+
+    /// `worker` serves nothing.
+    pub(crate) fn end(&self, worker: usize) {
+        self.workers[worker].0.store(0, Ordering::Release);
+    }
+
+    /// `worker` is between [`Interrupts::begin`] and [`Interrupts::end`].
+    pub(crate) fn is_serving(&self, worker: usize) -> bool {
+        self.workers[worker].0.load(Ordering::Acquire) != 0
+    }
+
+    /// The request in `worker`'s hands was interrupted.
+    pub(crate) fn is_interrupted(&self, worker: usize) -> bool {
+        self.workers[worker].0.load(Ordering::Acquire) & INTERRUPTED != 0
+    }
+
+    /// Takes a place in the table for the request in `worker`'s hands.
+    pub(crate) fn detach(&self, worker: usize, unique: u64) -> Place {
+        let Some(place) = self.insert(unique) else {
+            self.untracked.fetch_add(1, Ordering::SeqCst);
+            return Place(None);
+        };
+        // After the insertion: see the module's head.
+        if self.workers[worker].0.load(Ordering::SeqCst) == unique | INTERRUPTED {
+            mark(&self.detached[place], unique);
+        }
+        Place(Some(place))
+    }
+
+    fn insert(&self, unique: u64) -> Option<usize> {
+        let len = self.detached.len();
+        // Ids go up in steps of two: neighbours in time are neighbours in the table.
+        let start = usize::try_from(unique >> 1).unwrap_or(0) % len;
+        (0..len).map(|i| (start + i) % len).find(|&i| {
+            let place = &self.detached[i];
+            place.compare_exchange(0, unique, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// The detached reply at `place` was interrupted.
+    pub(crate) fn is_place_interrupted(&self, place: Place) -> bool {
+        place.0.is_some_and(|i| self.detached[i].load(Ordering::Acquire) & INTERRUPTED != 0)
+    }
+
+    /// The detached reply at `place` is sent.
+    pub(crate) fn release(&self, place: Place) {
+        match place.0 {
+            Some(i) => self.detached[i].store(0, Ordering::Release),
+            None => {
+                self.untracked.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// An INTERRUPT for `unique` arrived.
+    pub(crate) fn interrupt(&self, unique: u64) -> Interrupted {
+        let mut found = false;
+        for slot in &self.workers {
+            found |= mark(&slot.0, unique);
+        }
+        for place in &self.detached {
+            found |= mark(place, unique);
+        }
+        match (found, self.untracked.load(Ordering::SeqCst)) {
+            (true, _) => Interrupted::Marked,
+            (false, 0) => Interrupted::Unknown,
+            (false, _) => Interrupted::Untracked,
+        }
+    }
+}
+
+/// Marks `slot` if it holds `unique`, and tells whether it does.
+fn mark(slot: &AtomicU64, unique: u64) -> bool {
+    let marked = unique | INTERRUPTED;
+    match slot.compare_exchange(unique, marked, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(_) => true,
+        Err(there) => there == marked,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_marks_the_request_in_hand_and_no_other() {
+        let all = Interrupts::new(2);
+        all.begin(0, 10);
+        all.begin(1, 12);
+        assert_eq!(all.interrupt(12), Interrupted::Marked);
+        assert!(!all.is_interrupted(0));
+        assert!(all.is_interrupted(1));
+        all.begin(1, 14);
+        assert!(!all.is_interrupted(1));
+        assert_eq!(all.interrupt(12), Interrupted::Unknown);
+    }
+
+    #[test]
+    fn a_mark_moves_along_when_a_reply_is_detached() {
+        let all = Interrupts::new(1);
+        all.begin(0, 10);
+        all.interrupt(10);
+        let place = all.detach(0, 10);
+        all.end(0);
+        assert!(all.is_place_interrupted(place));
+        all.release(place);
+        assert_eq!(all.interrupt(10), Interrupted::Unknown);
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        let all = Interrupts::new(1);
+        let places: Vec<_> =
+            (1..=Interrupts::MAX_DETACHED as u64).map(|i| all.detach(0, i * 2)).collect();
+        let beyond = all.detach(0, 1 << 20);
+        assert_eq!(beyond, Place(None));
+        assert_eq!(all.interrupt(1 << 20), Interrupted::Untracked);
+        all.release(beyond);
+        assert_eq!(all.interrupt(1 << 20), Interrupted::Unknown);
+        assert!(places.iter().all(|p| p.0.is_some()));
+    }
+}
+
+/// Run with `RUSTFLAGS="--cfg loom" cargo test -p tollgate-fuse --release --lib loom`.
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+
+    #[test]
+    fn loom_no_mark_is_lost_while_a_reply_is_detached() {
+        loom::model(|| {
+            let all = Arc::new(Interrupts::new(1));
+            all.begin(0, 10);
+            let other = Arc::clone(&all);
+            let marker = loom::thread::spawn(move || other.interrupt(10));
+            let place = all.detach(0, 10);
+            all.end(0);
+            let outcome = marker.join().unwrap();
+            assert_eq!(outcome, Interrupted::Marked);
+            assert!(all.is_place_interrupted(place));
+        });
+    }
+
+    #[test]
+    fn loom_a_later_request_is_never_marked() {
+        loom::model(|| {
+            let all = Arc::new(Interrupts::new(1));
+            all.begin(0, 10);
+            let other = Arc::clone(&all);
+            let marker = loom::thread::spawn(move || other.interrupt(10));
+            all.end(0);
+            all.begin(0, 12);
+            assert!(!all.is_interrupted(0));
+            marker.join().unwrap();
+            assert!(!all.is_interrupted(0));
+        });
+    }
+}

@@ -1,0 +1,98 @@
+//! What can go wrong with a mount, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why mounting or unmounting failed.
+#[derive(Debug, Error)]
+pub enum MountError {
+    /// There is no FUSE here.
+    #[error(
+        "no usable /dev/fuse: {source}; load the module (modprobe fuse), or give the container the device"
+    )]
+    NoDevice {
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Neither privilege nor helper.
+    #[error(
+        "mounting at {} is not permitted ({why}); run as root, in a user namespace with a mount \
+         namespace of its own, or install fusermount3 (package fuse3)",
+        path.display()
+    )]
+    NotPermitted {
+        /// The mount point.
+        path: PathBuf,
+        /// What was refused.
+        why: &'static str,
+    },
+    /// The mount point cannot be used.
+    #[error("{} is no place to mount: {source}", path.display())]
+    NoMountPoint {
+        /// The mount point.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The mount point is no directory.
+    #[error("{} is not a directory; a directory tree is mounted on a directory", path.display())]
+    NotADirectory {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// It is mounted already.
+    #[error("a Tollgate view is already mounted at {}; unmount it first", path.display())]
+    AlreadyMounted {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// A mount whose server is gone.
+    #[error(
+        "{} is a mount whose server is gone (Transport endpoint is not connected); unmount it first",
+        path.display()
+    )]
+    Stale {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// It is in use.
+    #[error("{} is in use; end what works there, or unmount lazily", path.display())]
+    Busy {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// It is not mounted.
+    #[error("{} is not a mount point", path.display())]
+    NotMounted {
+        /// The path.
+        path: PathBuf,
+    },
+    /// An option that cannot be expressed.
+    #[error("mount option {option} is {value:?}, but must be {allowed}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What would be right.
+        allowed: &'static str,
+    },
+    /// `fusermount3` failed.
+    #[error("fusermount3 failed at {}: {message}", path.display())]
+    Helper {
+        /// The mount point.
+        path: PathBuf,
+        /// What it said.
+        message: String,
+    },
+    /// Anything else.
+    #[error("mounting or unmounting {}: {source}", path.display())]
+    System {
+        /// The mount point.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}

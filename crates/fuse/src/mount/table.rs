@@ -1,0 +1,81 @@
+//! The kernel's table of mounts.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Whether the topmost mount at `path` (canonical) is of type `fuse.SUBTYPE`.
+pub(super) fn is_ours(path: &Path, subtype: &str) -> bool {
+    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return false };
+    kind_at(&table, super::bytes(path)).is_some_and(|kind| {
+        kind.strip_prefix(b"fuse.").is_some_and(|found| found == subtype.as_bytes())
+    })
+}
+
+/// The type of the topmost mount at `path`: the last line, since mounts are listed in their order.
+fn kind_at<'t>(table: &'t [u8], path: &[u8]) -> Option<&'t [u8]> {
+    table.split(|&b| b == b'\n').filter_map(parse).rfind(|(at, _)| at == path).map(|(_, kind)| kind)
+}
+
+/// Mount point and type of a line: `id parent major:minor root POINT options [tag...] - TYPE ...`.
+fn parse(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut fields = line.split(|&b| b == b' ');
+    let point = fields.nth(4)?;
+    fields.find(|&field| field == b"-")?;
+    Some((unescape(point), fields.next()?))
+}
+
+/// The table writes space, tab, newline and backslash as three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut left = field;
+    while let Some((&byte, after)) = left.split_first() {
+        let escaped = after.first_chunk().filter(|_| byte == b'\\').and_then(octal);
+        out.push(escaped.unwrap_or(byte));
+        left = if escaped.is_some() { &after[3..] } else { after };
+    }
+    out
+}
+
+fn octal(digits: &[u8; 3]) -> Option<u8> {
+    let text = std::str::from_utf8(digits).ok()?;
+    u8::from_str_radix(text, 8).ok()
+}
+
+/// `path` with its parent made canonical: a stale mount cannot be looked into itself.
+pub(super) fn canonical_parent(path: &Path) -> io::Result<PathBuf> {
+    let trimmed: PathBuf = path.components().collect();
+    let Some(name) = trimmed.file_name() else { return trimmed.canonicalize() };
+    if name.as_bytes() == b".." {
+        return trimmed.canonicalize();
+    }
+    let parent = match trimmed.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    Ok(parent.canonicalize()?.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n\
+        30 22 0:40 / /mnt/a\\040b rw shared:7 master:2 - fuse.tollgate /src rw,user_id=0\n\
+        31 22 0:41 / /mnt/a\\040b rw - tmpfs none rw\n\
+        32 22 0:42 / /mnt/c\\134d rw - fuse.tollgate x rw\n";
+
+    #[test]
+    fn the_topmost_mount_counts() {
+        assert_eq!(kind_at(TABLE, b"/mnt/a b"), Some(&b"tmpfs"[..]));
+        assert_eq!(kind_at(TABLE, b"/mnt/c\\d"), Some(&b"fuse.tollgate"[..]));
+        assert_eq!(kind_at(TABLE, b"/mnt"), None);
+    }
+
+    #[test]
+    fn an_unfinished_escape_stays() {
+        assert_eq!(unescape(b"a\\04"), b"a\\04");
+        assert_eq!(unescape(b"\\0400"), b" 0");
+        assert_eq!(unescape(b"\\999"), b"\\999");
+    }
+}

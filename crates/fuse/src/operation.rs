@@ -1,0 +1,467 @@
+//! Decoding of requests into operations. Pure: no I/O, no allocation, no panic for any input.
+
+use std::ffi::CStr;
+
+use zerocopy::FromBytes;
+
+use crate::abi::{self, fattr, opcode};
+use crate::message::{Arguments, DecodeError, Message};
+use crate::types::{FileHandle, FileLock, Name, NodeId, SetAttr, SetTime};
+
+/// What was negotiated and changes how requests are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Dialect {
+    /// SETXATTR has flags of its own ([`crate::InitFlags::SETXATTR_EXT`]).
+    pub setxattr_ext: bool,
+}
+
+/// A request's operation, borrowing names and data from the request's buffer. The node it is about is
+/// in the header.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the methods of `Filesystem` describe the operations and fields")]
+pub enum Operation<'a> {
+    Init {
+        args: &'a [u8],
+    },
+    Destroy,
+    Forget {
+        lookups: u64,
+    },
+    BatchForget {
+        forgets: Forgets<'a>,
+    },
+    Interrupt {
+        unique: u64,
+    },
+    Lookup {
+        name: Name<'a>,
+    },
+    Getattr {
+        handle: Option<FileHandle>,
+    },
+    Statx {
+        handle: Option<FileHandle>,
+        mask: u32,
+    },
+    Setattr {
+        set: SetAttr,
+    },
+    Readlink,
+    Mknod {
+        name: Name<'a>,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    },
+    Mkdir {
+        name: Name<'a>,
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: Name<'a>,
+    },
+    Rmdir {
+        name: Name<'a>,
+    },
+    Symlink {
+        name: Name<'a>,
+        target: &'a CStr,
+    },
+    Rename {
+        name: Name<'a>,
+        new_parent: NodeId,
+        new_name: Name<'a>,
+        flags: u32,
+    },
+    Link {
+        node: NodeId,
+        new_name: Name<'a>,
+    },
+    Open {
+        flags: u32,
+        kill_suidgid: bool,
+    },
+    Create {
+        name: Name<'a>,
+        mode: u32,
+        umask: u32,
+        flags: u32,
+    },
+    Tmpfile {
+        mode: u32,
+        umask: u32,
+        flags: u32,
+    },
+    Read {
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        handle: FileHandle,
+        offset: u64,
+        data: &'a [u8],
+        from_cache: bool,
+        kill_suidgid: bool,
+    },
+    Flush {
+        handle: FileHandle,
+    },
+    Release {
+        handle: FileHandle,
+    },
+    Fsync {
+        handle: FileHandle,
+        data_only: bool,
+    },
+    Opendir {
+        flags: u32,
+    },
+    Readdir {
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+    },
+    Readdirplus {
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+    },
+    Releasedir {
+        handle: FileHandle,
+    },
+    Fsyncdir {
+        handle: FileHandle,
+        data_only: bool,
+    },
+    Statfs,
+    Setxattr {
+        name: &'a CStr,
+        value: &'a [u8],
+        flags: u32,
+        acl_kill_sgid: bool,
+    },
+    Getxattr {
+        name: &'a CStr,
+        size: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: &'a CStr,
+    },
+    Access {
+        mask: u32,
+    },
+    Fallocate {
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    },
+    Lseek {
+        handle: FileHandle,
+        offset: u64,
+        whence: u32,
+    },
+    CopyFileRange {
+        from: (FileHandle, u64),
+        to: (NodeId, FileHandle, u64),
+        length: u64,
+        flags: u64,
+        /// The answer has 64 bits (`FUSE_COPY_FILE_RANGE_64`).
+        wide: bool,
+    },
+    Getlk {
+        handle: FileHandle,
+        owner: u64,
+        lock: FileLock,
+    },
+    Setlk {
+        handle: FileHandle,
+        owner: u64,
+        lock: FileLock,
+        flock: bool,
+        wait: bool,
+    },
+    Ioctl {
+        handle: FileHandle,
+        command: u32,
+        input: &'a [u8],
+        output_size: u32,
+    },
+    /// Known to the kernel, not served here, or not known at all: answered ENOSYS.
+    Unsupported,
+}
+
+/// The forgets of one BATCH_FORGET.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forgets<'a>(&'a [u8]);
+
+impl Iterator for Forgets<'_> {
+    type Item = (NodeId, u64);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (one, left) = abi::ForgetOne::read_from_prefix(self.0).ok()?;
+        self.0 = left;
+        Some((NodeId(one.nodeid), one.nlookup))
+    }
+}
+
+impl<'a> Operation<'a> {
+    /// Decodes a request's arguments.
+    ///
+    /// # Errors
+    /// Arguments that are short, not terminated, or not what the operation allows. Bytes after the
+    /// arguments are ignored: a later kernel may append fields.
+    pub fn decode(message: &Message<'a>, dialect: Dialect) -> Result<Self, DecodeError> {
+        let args = message.arguments();
+        match message.header().opcode {
+            opcode::INIT => Ok(Self::Init { args: args.rest() }),
+            opcode::DESTROY => Ok(Self::Destroy),
+            opcode::FORGET..=opcode::SETATTR | opcode::STATX => attributes(message, args),
+            opcode::BATCH_FORGET | opcode::INTERRUPT => attributes(message, args),
+            opcode::SETXATTR..=opcode::REMOVEXATTR => xattrs(message, args, dialect),
+            opcode::GETLK..=opcode::SETLKW => locks(message, args),
+            opcode::LOOKUP
+            | opcode::READLINK..=opcode::LINK
+            | opcode::RENAME2
+            | opcode::CREATE
+            | opcode::TMPFILE => names(message, args),
+            _ => files(message, args),
+        }
+    }
+}
+
+fn handle(fh: u64) -> FileHandle {
+    FileHandle(fh)
+}
+
+fn attributes<'a>(
+    message: &Message<'a>,
+    mut args: Arguments<'a>,
+) -> Result<Operation<'a>, DecodeError> {
+    let optional = |flags: u32, fh| (flags & abi::GETATTR_FH != 0).then_some(handle(fh));
+    Ok(match message.header().opcode {
+        opcode::FORGET => Operation::Forget { lookups: args.fixed::<abi::ForgetIn>()?.nlookup },
+        opcode::BATCH_FORGET => {
+            let count = args.fixed::<abi::BatchForgetIn>()?.count;
+            let len = u64::from(count) * size_of::<abi::ForgetOne>() as u64;
+            // What does not fit u32 cannot be there either: `data` refuses it.
+            let len = u32::try_from(len).unwrap_or(u32::MAX);
+            Operation::BatchForget { forgets: Forgets(args.data(len)?) }
+        }
+        opcode::INTERRUPT => {
+            Operation::Interrupt { unique: args.fixed::<abi::InterruptIn>()?.unique }
+        }
+        opcode::GETATTR => {
+            let a: abi::GetattrIn = args.fixed()?;
+            Operation::Getattr { handle: optional(a.getattr_flags, a.fh) }
+        }
+        opcode::STATX => {
+            let a: abi::StatxIn = args.fixed()?;
+            Operation::Statx { handle: optional(a.getattr_flags, a.fh), mask: a.sx_mask }
+        }
+        opcode::SETATTR => Operation::Setattr { set: set_attr(&args.fixed()?) },
+        _ => Operation::Unsupported,
+    })
+}
+
+#[expect(clippy::cast_possible_wrap, reason = "the kernel sends signed seconds in unsigned fields")]
+fn set_attr(a: &abi::SetattrIn) -> SetAttr {
+    let has = |bit| a.valid & bit != 0;
+    let time = |bit, now, seconds: u64, nanoseconds| match (has(bit), has(now)) {
+        (false, _) => None,
+        (true, true) => Some(SetTime::Now),
+        (true, false) => Some(SetTime::To(seconds as i64, nanoseconds)),
+    };
+    SetAttr {
+        mode: has(fattr::MODE).then_some(a.mode),
+        uid: has(fattr::UID).then_some(a.uid),
+        gid: has(fattr::GID).then_some(a.gid),
+        size: has(fattr::SIZE).then_some(a.size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, a.atime, a.atimensec),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, a.mtime, a.mtimensec),
+        ctime: has(fattr::CTIME).then_some((a.ctime as i64, a.ctimensec)),
+        handle: has(fattr::FH).then_some(handle(a.fh)),
+        kill_suidgid: has(fattr::KILL_SUIDGID),
+    }
+}
+
+fn names<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation<'a>, DecodeError> {
+    Ok(match message.header().opcode {
+        opcode::LOOKUP => Operation::Lookup { name: args.name()? },
+        opcode::READLINK => Operation::Readlink,
+        opcode::SYMLINK => Operation::Symlink { name: args.name()?, target: args.string()? },
+        opcode::MKNOD => {
+            let a: abi::MknodIn = args.fixed()?;
+            let name = args.name()?;
+            Operation::Mknod { name, mode: a.mode, umask: a.umask, rdev: a.rdev }
+        }
+        opcode::MKDIR => {
+            let a: abi::MkdirIn = args.fixed()?;
+            Operation::Mkdir { name: args.name()?, mode: a.mode, umask: a.umask }
+        }
+        opcode::UNLINK => Operation::Unlink { name: args.name()? },
+        opcode::RMDIR => Operation::Rmdir { name: args.name()? },
+        opcode::RENAME => {
+            let a: abi::RenameIn = args.fixed()?;
+            rename(&mut args, a.newdir, 0)?
+        }
+        opcode::RENAME2 => {
+            let a: abi::Rename2In = args.fixed()?;
+            rename(&mut args, a.newdir, a.flags)?
+        }
+        opcode::LINK => {
+            let a: abi::LinkIn = args.fixed()?;
+            Operation::Link { node: NodeId(a.oldnodeid), new_name: args.name()? }
+        }
+        opcode::CREATE => {
+            let a: abi::CreateIn = args.fixed()?;
+            let name = args.name()?;
+            Operation::Create { name, mode: a.mode, umask: a.umask, flags: a.flags }
+        }
+        opcode::TMPFILE => {
+            // A name follows, "/" in today's kernels, that says nothing.
+            let a: abi::CreateIn = args.fixed()?;
+            Operation::Tmpfile { mode: a.mode, umask: a.umask, flags: a.flags }
+        }
+        _ => Operation::Unsupported,
+    })
+}
+
+fn rename<'a>(
+    args: &mut Arguments<'a>,
+    new_parent: u64,
+    flags: u32,
+) -> Result<Operation<'a>, DecodeError> {
+    let name = args.name()?;
+    let new_name = args.name()?;
+    Ok(Operation::Rename { name, new_parent: NodeId(new_parent), new_name, flags })
+}
+
+fn xattrs<'a>(
+    message: &Message<'a>,
+    mut args: Arguments<'a>,
+    dialect: Dialect,
+) -> Result<Operation<'a>, DecodeError> {
+    Ok(match message.header().opcode {
+        opcode::SETXATTR => {
+            let (size, flags, own) = if dialect.setxattr_ext {
+                let a: abi::SetxattrIn = args.fixed()?;
+                (a.size, a.flags, a.setxattr_flags)
+            } else {
+                let a: abi::SetxattrCompatIn = args.fixed()?;
+                (a.size, a.flags, 0)
+            };
+            let name = args.string()?;
+            let value = args.data(size)?;
+            let acl_kill_sgid = own & abi::SETXATTR_ACL_KILL_SGID != 0;
+            Operation::Setxattr { name, value, flags, acl_kill_sgid }
+        }
+        opcode::GETXATTR => {
+            let a: abi::GetxattrIn = args.fixed()?;
+            Operation::Getxattr { name: args.string()?, size: a.size }
+        }
+        opcode::LISTXATTR => Operation::Listxattr { size: args.fixed::<abi::GetxattrIn>()?.size },
+        _ => Operation::Removexattr { name: args.string()? },
+    })
+}
+
+fn locks<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation<'a>, DecodeError> {
+    let a: abi::LkIn = args.fixed()?;
+    let lock = FileLock { start: a.lk.start, end: a.lk.end, kind: a.lk.kind, pid: a.lk.pid };
+    let (handle, owner) = (handle(a.fh), a.owner);
+    let code = message.header().opcode;
+    if code == opcode::GETLK {
+        return Ok(Operation::Getlk { handle, owner, lock });
+    }
+    let flock = a.lk_flags & abi::LK_FLOCK != 0;
+    Ok(Operation::Setlk { handle, owner, lock, flock, wait: code == opcode::SETLKW })
+}
+
+fn files<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation<'a>, DecodeError> {
+    let code = message.header().opcode;
+    Ok(match code {
+        opcode::OPEN => {
+            let a: abi::OpenIn = args.fixed()?;
+            let kill_suidgid = a.open_flags & abi::OPEN_KILL_SUIDGID != 0;
+            Operation::Open { flags: a.flags, kill_suidgid }
+        }
+        opcode::OPENDIR => Operation::Opendir { flags: args.fixed::<abi::OpenIn>()?.flags },
+        opcode::READ | opcode::READDIR | opcode::READDIRPLUS => {
+            let a: abi::ReadIn = args.fixed()?;
+            let (handle, offset, size) = (handle(a.fh), a.offset, a.size);
+            match code {
+                opcode::READ => Operation::Read { handle, offset, size },
+                opcode::READDIR => Operation::Readdir { handle, offset, size },
+                _ => Operation::Readdirplus { handle, offset, size },
+            }
+        }
+        opcode::WRITE => {
+            let a: abi::WriteIn = args.fixed()?;
+            Operation::Write {
+                handle: handle(a.fh),
+                offset: a.offset,
+                data: args.data(a.size)?,
+                from_cache: a.write_flags & abi::WRITE_CACHE != 0,
+                kill_suidgid: a.write_flags & abi::WRITE_KILL_SUIDGID != 0,
+            }
+        }
+        opcode::FLUSH => Operation::Flush { handle: handle(args.fixed::<abi::FlushIn>()?.fh) },
+        opcode::RELEASE => {
+            Operation::Release { handle: handle(args.fixed::<abi::ReleaseIn>()?.fh) }
+        }
+        opcode::RELEASEDIR => {
+            Operation::Releasedir { handle: handle(args.fixed::<abi::ReleaseIn>()?.fh) }
+        }
+        opcode::FSYNC | opcode::FSYNCDIR => {
+            let a: abi::FsyncIn = args.fixed()?;
+            let data_only = a.fsync_flags & abi::FSYNC_FDATASYNC != 0;
+            match code {
+                opcode::FSYNC => Operation::Fsync { handle: handle(a.fh), data_only },
+                _ => Operation::Fsyncdir { handle: handle(a.fh), data_only },
+            }
+        }
+        opcode::STATFS => Operation::Statfs,
+        opcode::ACCESS => Operation::Access { mask: args.fixed::<abi::AccessIn>()?.mask },
+        _ => return ranges(message, args),
+    })
+}
+
+fn ranges<'a>(
+    message: &Message<'a>,
+    mut args: Arguments<'a>,
+) -> Result<Operation<'a>, DecodeError> {
+    let code = message.header().opcode;
+    Ok(match code {
+        opcode::FALLOCATE => {
+            let a: abi::FallocateIn = args.fixed()?;
+            let (offset, length) = (a.offset, a.length);
+            Operation::Fallocate { handle: handle(a.fh), offset, length, mode: a.mode }
+        }
+        opcode::LSEEK => {
+            let a: abi::LseekIn = args.fixed()?;
+            Operation::Lseek { handle: handle(a.fh), offset: a.offset, whence: a.whence }
+        }
+        opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
+            let a: abi::CopyFileRangeIn = args.fixed()?;
+            Operation::CopyFileRange {
+                from: (handle(a.fh_in), a.off_in),
+                to: (NodeId(a.nodeid_out), handle(a.fh_out), a.off_out),
+                length: a.len,
+                flags: a.flags,
+                wide: code == opcode::COPY_FILE_RANGE_64,
+            }
+        }
+        opcode::IOCTL => {
+            let a: abi::IoctlIn = args.fixed()?;
+            let input = args.data(a.in_size)?;
+            let (command, output_size) = (a.cmd, a.out_size);
+            Operation::Ioctl { handle: handle(a.fh), command, input, output_size }
+        }
+        _ => Operation::Unsupported,
+    })
+}

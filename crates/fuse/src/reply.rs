@@ -1,0 +1,309 @@
+//! Replies. Each request gets exactly one answer, from any thread; one that is dropped unanswered
+//! answers `EIO`, so that no caller hangs.
+
+use std::io::IoSlice;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::abi::{IoctlOut, OutHeader, SizeOut};
+use crate::buffer::{PageBuffer, ReplyArea};
+use crate::counters::{self, QueueCounters};
+use crate::encode::{Answer, MAX_ANSWER_BYTES};
+use crate::interrupt::{Interrupts, Place};
+use crate::transport::ReplySink;
+
+const HEADER_BYTES: usize = size_of::<OutHeader>();
+const IOCTL_BYTES: usize = size_of::<IoctlOut>();
+/// Most slices that [`Reply::vectored`] sends without an allocation.
+const MAX_SLICES: usize = 16;
+
+/// What the replies of one queue share.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) sink: SinkBox,
+    pub(crate) worker: usize,
+    pub(crate) counters: QueueCounters,
+    pub(crate) interrupts: Arc<Interrupts>,
+}
+
+/// A sink that can be printed.
+pub(crate) struct SinkBox(pub(crate) Arc<dyn ReplySink>);
+
+impl std::fmt::Debug for SinkBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ReplySink")
+    }
+}
+
+/// The lane of a reply: lent by the worker, or owned by a detached reply.
+#[derive(Debug)]
+enum LaneRef<'q> {
+    Lent(&'q Arc<Lane>),
+    Owned(Arc<Lane>, Place),
+}
+
+impl LaneRef<'_> {
+    fn get(&self) -> &Arc<Lane> {
+        match self {
+            Self::Lent(lane) => lane,
+            Self::Owned(lane, _) => lane,
+        }
+    }
+}
+
+/// The untyped part of a reply: where it goes, and whether it went.
+#[derive(Debug)]
+pub(crate) struct Ticket<'q> {
+    lane: LaneRef<'q>,
+    unique: u64,
+    area: Option<&'q mut ReplyArea>,
+    /// Data is preceded by `struct fuse_ioctl_out`.
+    ioctl: bool,
+    answered: bool,
+}
+
+impl<'q> Ticket<'q> {
+    pub(crate) fn new(lane: &'q Arc<Lane>, unique: u64, area: &'q mut ReplyArea) -> Self {
+        Self { lane: LaneRef::Lent(lane), unique, area: Some(area), ioctl: false, answered: false }
+    }
+
+    pub(crate) fn typed<T: ?Sized>(self) -> Reply<'q, T> {
+        Reply { ticket: self, answer: PhantomData }
+    }
+
+    pub(crate) fn ioctl(mut self) -> Reply<'q, [u8]> {
+        self.ioctl = true;
+        self.typed()
+    }
+
+    pub(crate) fn directory(self, size: u32) -> DirReply<'q> {
+        let capacity = self.area.as_ref().map_or(0, |area| area.capacity());
+        let max = (size as usize).min(capacity);
+        DirReply { ticket: self, max, len: 0 }
+    }
+
+    fn detach(mut self) -> Ticket<'static> {
+        let lane = Arc::clone(self.lane.get());
+        let lane = match &self.lane {
+            LaneRef::Lent(_) => {
+                let place = lane.interrupts.detach(lane.worker, self.unique);
+                LaneRef::Owned(lane, place)
+            }
+            LaneRef::Owned(_, place) => LaneRef::Owned(lane, *place),
+        };
+        // The new ticket answers; this one must not.
+        self.answered = true;
+        Ticket { lane, unique: self.unique, area: None, ioctl: self.ioctl, answered: false }
+    }
+
+    fn interrupted(&self) -> bool {
+        match &self.lane {
+            LaneRef::Lent(lane) => lane.interrupts.is_interrupted(lane.worker),
+            LaneRef::Owned(lane, place) => lane.interrupts.is_place_interrupted(*place),
+        }
+    }
+
+    /// Header for a reply of `len` bytes after the header.
+    fn header(&self, len: usize) -> Option<OutHeader> {
+        let len = u32::try_from(HEADER_BYTES + len).ok()?;
+        Some(OutHeader { len, error: 0, unique: self.unique })
+    }
+
+    pub(crate) fn error(&mut self, errno: Errno) -> bool {
+        let header = OutHeader { error: wire_error(errno), len: 16, unique: self.unique };
+        self.commit(&[IoSlice::new(header.as_bytes())])
+    }
+
+    pub(crate) fn answer<T: Answer>(&mut self, value: &T) -> bool {
+        // Aligned so that the kernel pins one page, never two.
+        #[repr(align(512))]
+        struct Small([u8; HEADER_BYTES + MAX_ANSWER_BYTES]);
+        let mut small = Small([0; _]);
+        let Some((head, body)) = small.0.split_first_chunk_mut::<HEADER_BYTES>() else {
+            return self.error(Errno::IO);
+        };
+        let len = match body.first_chunk_mut() {
+            Some(body) => value.encode(body),
+            None => return self.error(Errno::IO),
+        };
+        let Some(header) = self.header(len) else { return self.error(Errno::IO) };
+        head.copy_from_slice(header.as_bytes());
+        self.commit(&[IoSlice::new(&small.0[..HEADER_BYTES + len])])
+    }
+
+    /// Header and, for an ioctl, its head: the buffer and how much of it is used.
+    fn heads(&self, len: usize) -> Option<([u8; HEADER_BYTES + IOCTL_BYTES], usize)> {
+        let extra = if self.ioctl { IOCTL_BYTES } else { 0 };
+        let header = self.header(extra + len)?;
+        let mut heads = [0; HEADER_BYTES + IOCTL_BYTES];
+        heads[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        Some((heads, HEADER_BYTES + extra))
+    }
+
+    fn slices(&mut self, data: &[IoSlice<'_>]) -> bool {
+        let len = data.iter().map(|slice| slice.len()).sum();
+        let Some((heads, used)) = self.heads(len) else { return self.error(Errno::IO) };
+        let head = IoSlice::new(&heads[..used]);
+        if data.len() < MAX_SLICES {
+            let mut all = [IoSlice::new(&[]); MAX_SLICES];
+            all[0] = head;
+            all[1..=data.len()].copy_from_slice(data);
+            return self.commit(&all[..=data.len()]);
+        }
+        let all: Vec<_> = std::iter::once(head).chain(data.iter().copied()).collect();
+        self.commit(&all)
+    }
+
+    fn fill(&mut self, max: usize, f: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> bool {
+        let Some(area) = self.area.take() else { return self.fill_own(max, f) };
+        let lent = area.data(max);
+        let max = lent.len();
+        match f(lent) {
+            Ok(len) => self.send_area(area, len.min(max)),
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    fn send_area(&mut self, area: &mut ReplyArea, len: usize) -> bool {
+        let Some((heads, used)) = self.heads(len) else { return self.error(Errno::IO) };
+        let bytes = area.with_head(&heads[..used], len);
+        self.commit(&[IoSlice::new(bytes)])
+    }
+
+    /// A detached reply has no lent area.
+    fn fill_own(&mut self, max: usize, f: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> bool {
+        let mut own = PageBuffer::new(max);
+        match f(&mut own[..max]) {
+            Ok(len) => self.slices(&[IoSlice::new(&own[..len.min(max)])]),
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    fn commit(&mut self, parts: &[IoSlice<'_>]) -> bool {
+        self.answered = true;
+        let lane = self.lane.get();
+        let delivered = lane.sink.0.commit(parts).is_ok();
+        if !delivered {
+            counters::add(&lane.counters.undelivered, 1);
+        }
+        delivered
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            if !std::thread::panicking() {
+                self.lane.get().counters.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+            self.error(Errno::IO);
+        }
+        if let LaneRef::Owned(lane, place) = &self.lane {
+            lane.interrupts.release(*place);
+        }
+    }
+}
+
+/// The kernel takes errors from -511 to 0 only, and ends nothing when it gets another.
+fn wire_error(errno: Errno) -> i32 {
+    match errno.raw_os_error() {
+        raw @ 1..512 => -raw,
+        _ => -Errno::IO.raw_os_error(),
+    }
+}
+
+/// The answer to one request: a `T`, or an error. `true` from a sending method means that the kernel
+/// took the answer; `false` that the request was over already, so that what the answer handed out (a
+/// lookup, a handle) is to be taken back.
+#[derive(Debug)]
+pub struct Reply<'q, T: ?Sized> {
+    ticket: Ticket<'q>,
+    answer: PhantomData<fn(&T)>,
+}
+
+impl<T: ?Sized> Reply<'_, T> {
+    /// Answers with an error.
+    pub fn error(mut self, errno: Errno) -> bool {
+        self.ticket.error(errno)
+    }
+
+    /// Unbinds the answer from the worker, so that another thread can send it later. Allocates nothing.
+    pub fn detach(self) -> Reply<'static, T> {
+        self.ticket.detach().typed()
+    }
+
+    /// An INTERRUPT for this request has arrived: its caller got a signal and would rather have
+    /// `EINTR` than wait.
+    pub fn interrupted(&self) -> bool {
+        self.ticket.interrupted()
+    }
+}
+
+impl<T: Answer> Reply<'_, T> {
+    /// Answers with a value.
+    pub fn ok(mut self, value: &T) -> bool {
+        self.ticket.answer(value)
+    }
+
+    /// Answers with what `result` holds.
+    pub fn send(self, result: Result<T, Errno>) -> bool {
+        match result {
+            Ok(value) => self.ok(&value),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Reply<'_, [u8]> {
+    /// Answers with bytes: data, the target of a link, the value of an attribute.
+    pub fn data(mut self, data: &[u8]) -> bool {
+        self.ticket.slices(&[IoSlice::new(data)])
+    }
+
+    /// Answers with the concatenation of `data`. Allocates from 16 slices on; the system takes 1023.
+    pub fn vectored(mut self, data: &[IoSlice<'_>]) -> bool {
+        self.ticket.slices(data)
+    }
+
+    /// Answers a request that asked for a length (`getxattr` and `listxattr` with `size` 0).
+    pub fn size(mut self, size: u32) -> bool {
+        self.ticket.slices(&[IoSlice::new(SizeOut { size, padding: 0 }.as_bytes())])
+    }
+
+    /// Lends `f` at most `max` bytes (less if the worker's reply area is smaller) of zeroed,
+    /// page-aligned memory and answers with the first `n` of them, for the `Ok(n)` that `f` returns.
+    /// The memory is the worker's own: nothing is allocated, and it is wiped after the request.
+    /// A detached reply allocates.
+    pub fn fill(mut self, max: usize, f: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> bool {
+        self.ticket.fill(max, f)
+    }
+}
+
+/// The answer to READDIR and READDIRPLUS, built in the worker's reply area.
+#[derive(Debug)]
+pub struct DirReply<'q> {
+    ticket: Ticket<'q>,
+    max: usize,
+    len: usize,
+}
+
+mod entries;
+
+impl DirReply<'_> {
+    /// Answers with the entries added so far; none means the end of the directory.
+    pub fn send(mut self) -> bool {
+        match self.ticket.area.take() {
+            Some(area) => self.ticket.send_area(area, self.len),
+            None => self.ticket.slices(&[]),
+        }
+    }
+
+    /// Answers with an error; entries added so far are not sent.
+    pub fn error(mut self, errno: Errno) -> bool {
+        self.ticket.error(errno)
+    }
+}
