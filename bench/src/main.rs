@@ -4,26 +4,53 @@
 //! [--only ROW_SUBSTRING]`
 
 pub mod harness;
+pub mod passthrough;
 
-use anyhow::Result;
-use clap::{Args, Command, FromArgMatches};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use harness::Options;
 
 /// A benchmark: its name on the command line, one line about it, and its entry.
 type Bench = (&'static str, &'static str, fn(&Options) -> Result<()>);
 
 /// All benchmarks. To add one: its `mod` above, its line here.
-const BENCHES: &[Bench] = &[];
+const BENCHES: &[Bench] = &[(
+    "passthrough",
+    "A view against the bare directory and against a server on the fuser crate (as root)",
+    passthrough::run,
+)];
 
 fn main() -> Result<()> {
     harness::interrupt::install()?;
     let matches = command().get_matches();
     let Some((name, arguments)) = matches.subcommand() else { return Ok(()) };
+    if name == SERVE_PEER {
+        return serve_peer(arguments);
+    }
     let options = Options::from_arg_matches(arguments)?;
     match BENCHES.iter().find(|bench| bench.0 == name) {
         Some((_, _, run)) => run(&options),
         None => Ok(()),
     }
+}
+
+/// `bench serve-peer DIR MNT` is how the passthrough benchmark starts its peer.
+const SERVE_PEER: &str = "serve-peer";
+
+fn serve_peer(arguments: &ArgMatches) -> Result<()> {
+    let path = |name| arguments.get_one::<PathBuf>(name).context("clap requires it");
+    let threads = *arguments.get_one("threads").context("clap has a default")?;
+    passthrough::peer::serve(path("DIR")?, path("MNT")?, threads)
+}
+
+fn serve_peer_command() -> Command {
+    let path = |name| Arg::new(name).required(true).value_parser(value_parser!(PathBuf));
+    let threads = Arg::new("threads").long("threads").value_parser(value_parser!(usize));
+    Command::new(SERVE_PEER)
+        .about("Serve DIR at MNT with the peer of the passthrough benchmark, until it is unmounted")
+        .args([path("DIR"), path("MNT"), threads.default_value("2")])
 }
 
 fn command() -> Command {
@@ -35,4 +62,5 @@ fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(subcommands)
+        .subcommand(serve_peer_command())
 }

@@ -47,7 +47,12 @@ impl Interleaved {
                     return Ok(all);
                 }
                 let column = (round + turn) % columns;
-                taken[column] = sample(round, column)?;
+                taken[column] = match sample(round, column) {
+                    Ok(values) => values,
+                    // Ctrl-C also hits the programs that a sample runs.
+                    Err(_) if interrupt::requested() => return Ok(all),
+                    Err(error) => return Err(error),
+                };
                 assert_eq!(taken[column].len(), figures, "a sample has one value per figure");
             }
             for (column, values) in taken.into_iter().enumerate() {

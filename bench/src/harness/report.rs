@@ -37,6 +37,11 @@ impl Row {
         Row { name, unit, better, warm_up: false, base: None }
     }
 
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Measures one round more, first, and throws it away.
     pub fn warm_up(mut self) -> Row {
         self.warm_up = true;

@@ -1,0 +1,175 @@
+//! The servers that are compared, each a child process with a mount.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::mount::{UnmountFlags, unmount};
+
+/// How long a server may take to mount, and to end after its mount is gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(5);
+
+/// A running server. Dropping it unmounts, and ends the process.
+#[derive(Debug)]
+pub(super) struct Server {
+    child: Child,
+    mount_point: PathBuf,
+}
+
+/// The programs and settings that all servers of one run share.
+#[derive(Debug, Clone)]
+pub(super) struct Launcher {
+    /// The `tollgate` binary.
+    tollgate: PathBuf,
+    /// Threads of each server.
+    threads: usize,
+    /// The lower directory that all of them serve.
+    lower: PathBuf,
+}
+
+impl Launcher {
+    /// Finds the `tollgate` binary beside this program, building it if cargo is there to do so;
+    /// `TOLLGATE_BIN` names another one.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be built.
+    pub(super) fn new(lower: &Path) -> Result<Launcher> {
+        let threads = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2));
+        let tollgate = match std::env::var_os("TOLLGATE_BIN") {
+            Some(path) => path.into(),
+            None => build_tollgate()?,
+        };
+        ensure!(tollgate.is_file(), "there is no tollgate binary at {}", tollgate.display());
+        Ok(Launcher { tollgate, threads, lower: lower.to_owned() })
+    }
+
+    /// Threads of each server.
+    pub(super) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Starts `tollgate mount` at `mount_point`, optionally with a policy and a limit on descriptors.
+    pub(super) fn tollgate(
+        &self,
+        mount_point: &Path,
+        policy: Option<&Path>,
+        max_descriptors: Option<u64>,
+    ) -> Result<Server> {
+        let mut command = match max_descriptors {
+            None => Command::new(&self.tollgate),
+            Some(limit) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &format!("ulimit -n {limit} && exec \"$@\""), "sh"]);
+                shell.arg(&self.tollgate);
+                shell
+            }
+        };
+        command.arg("mount").args(["--threads", &self.threads.to_string()]);
+        if let Some(policy) = policy {
+            command.arg("--policy").arg(policy);
+        }
+        command.arg(&self.lower);
+        Server::start(command, mount_point)
+    }
+
+    /// Starts the peer (this program, as `bench serve-peer`) at `mount_point`.
+    pub(super) fn peer(&self, mount_point: &Path) -> Result<Server> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["serve-peer", "--threads", &self.threads.to_string()]).arg(&self.lower);
+        Server::start(command, mount_point)
+    }
+}
+
+impl Server {
+    /// Runs `command` with the mount point as its last argument, and waits for the mount.
+    fn start(mut command: Command, mount_point: &Path) -> Result<Server> {
+        std::fs::create_dir_all(mount_point)?;
+        let before = std::fs::metadata(mount_point)?.dev();
+        let log = mount_point.with_extension("log");
+        let output = File::create(&log)?;
+        // A process group of its own: Ctrl-C is for the benchmark, which then unmounts.
+        command.arg(mount_point).process_group(0);
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
+        let mut server = Server { child, mount_point: mount_point.to_owned() };
+        let deadline = Instant::now() + PATIENCE;
+        while std::fs::metadata(mount_point)?.dev() == before {
+            let ended = server.child.try_wait()?;
+            if ended.is_some() || Instant::now() > deadline {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                bail!("{command:?} mounted nothing ({ended:?}); it said: {}", said.trim());
+            }
+            sleep(POLL);
+        }
+        Ok(server)
+    }
+
+    /// Resident memory in bytes.
+    pub(super) fn resident_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).map(str::parse::<u64>);
+        match kib {
+            Some(Ok(kib)) => Ok(kib * 1024),
+            _ => bail!("{path} has no VmRSS"),
+        }
+    }
+
+    fn end(&mut self) {
+        for _ in 0..20 {
+            match unmount(&self.mount_point, UnmountFlags::empty()) {
+                Err(rustix::io::Errno::BUSY) => sleep(POLL * 10),
+                _ => break,
+            }
+        }
+        // Still busy: out of the way at least. Not mounted (any more): nothing happens.
+        let _ = unmount(&self.mount_point, UnmountFlags::DETACH);
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            sleep(POLL);
+        }
+        eprintln!("the server of {} did not end; killed", self.mount_point.display());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Builds the binary in this program's own profile, so that a stale one is never measured. Without cargo
+/// or sources, takes the one that lies beside this program.
+fn build_tollgate() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let directory = own.parent().context("this program has no directory")?;
+    let tollgate = directory.join("tollgate");
+    let sources = directory.ancestors().find(|up| up.join("crates/fuse/Cargo.toml").is_file());
+    let Some(sources) = sources else { return Ok(tollgate) };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.current_dir(sources).args(["build", "--quiet", "--package", "tollgate"]);
+    if directory.ends_with("release") {
+        build.arg("--release");
+    }
+    match build.status() {
+        Ok(status) => ensure!(status.success(), "{build:?} failed: {status}"),
+        Err(error) if tollgate.is_file() => {
+            eprintln!("cargo cannot be run ({error}); measuring {} as it is", tollgate.display());
+        }
+        Err(error) => return Err(error).context("cannot run cargo to build tollgate"),
+    }
+    Ok(tollgate)
+}
