@@ -5,16 +5,18 @@ use std::fmt::Write;
 use super::must::Verdict;
 use super::report::{Better, Line, Report};
 
+/// Width of a number; a longer one pushes the rest of its line.
+const NUMBER: usize = 9;
+
 /// Renders the whole report as text: head, table, notes, musts.
 pub(super) fn render(report: &Report, verdicts: &[Verdict]) -> String {
     let mut out = head(report);
-    let cells = body(report);
-    let widths = widths(&cells);
-    for (line, row) in std::iter::once(None).chain(report.lines.iter().map(Some)).zip(&cells) {
-        if let Some(title) = line.and_then(|line| line.section.as_ref()) {
-            let _ = writeln!(out, "\n-- {title}");
+    let width = report.columns.iter().map(|column| column.name.chars().count()).max();
+    for line in &report.lines {
+        if let Some(title) = &line.section {
+            let _ = writeln!(out, "\n== {title}");
         }
-        let _ = writeln!(out, "{}", aligned(row, &widths));
+        block(&mut out, report, line, width.unwrap_or(0));
     }
     for note in &report.notes {
         let _ = writeln!(out, "\n{note}");
@@ -43,53 +45,37 @@ fn head(report: &Report) -> String {
     let machine = &report.machine;
     format!(
         "{}, commit {}; {}, {} CPUs, Linux {}\n\
-         median [min .. max] sd; ratio to the base column, pair by pair (x median [min .. max])\n\n",
+         ratios are to the base column, taken pair by pair in each round\n",
         report.bench, report.commit, machine.cpu, machine.cpus, machine.kernel
     )
 }
 
-/// One row of cells per line, the names of the columns first.
-fn body(report: &Report) -> Vec<Vec<String>> {
-    let mut top = vec!["row".to_owned()];
-    for column in &report.columns {
-        let over = column.base.as_ref().map(|base| format!(" (x {base})")).unwrap_or_default();
-        top.push(format!("{}{over}", column.name));
+/// A row: its title with the heads of the numbers, then a line per column.
+fn block(out: &mut String, report: &Report, line: &Line, width: usize) {
+    let better = if line.row.better == Better::Higher { "more" } else { "less" };
+    let title = format!("{}, {} ({better} is better)", line.row.name, line.row.unit);
+    let indent = width + 2;
+    let heads = ["median", "min", "max", "sd"].map(|head| format!("{head:>NUMBER$}")).join(" ");
+    let _ = writeln!(out, "\n{title}\n{:indent$}{heads}   ratio", "");
+    for (index, column) in report.columns.iter().enumerate() {
+        let Some(s) = line.summary(index) else { continue };
+        let numbers = [s.median, s.min, s.max, s.sd].map(|n| format!("{:>NUMBER$}", figure(n)));
+        let ratio = ratio(report, line, index);
+        let text = format!("  {:<width$}{} {ratio}", column.name, numbers.join(" "));
+        let _ = writeln!(out, "{}", text.trim_end());
     }
-    let lines = report.lines.iter().map(|line| {
-        let arrow = if line.row.better == Better::Higher { "more" } else { "less" };
-        let name = format!("{} [{}, {arrow} is better]", line.row.name, line.row.unit);
-        let cells = (0..report.columns.len()).map(|column| cell(report, line, column));
-        std::iter::once(name).chain(cells).collect()
-    });
-    std::iter::once(top).chain(lines).collect()
 }
 
-fn cell(report: &Report, line: &Line, column: usize) -> String {
-    let Some(summary) = line.summary(column) else {
-        return "-".to_owned();
-    };
-    let [median, min, max, sd] = [summary.median, summary.min, summary.max, summary.sd].map(figure);
-    let mut text = format!("{median} [{min} .. {max}] {sd}");
-    if let Some(ratio) = report.ratio(line, column).and_then(|ratio| ratio.summary()) {
-        let [median, min, max] = [ratio.median, ratio.min, ratio.max].map(|r| format!("{r:.2}"));
-        let _ = write!(text, "  x{median} [{min} .. {max}]");
+/// `0.970 of native [0.960 .. 0.980]`, or nothing for a base.
+fn ratio(report: &Report, line: &Line, index: usize) -> String {
+    let ratio = report.ratio(line, index).and_then(|ratio| ratio.summary());
+    let base = report.base(line, &report.columns[index]);
+    match (ratio, base) {
+        (Some(r), Some(base)) => {
+            format!("{:>7.3} of {base} [{:.3} .. {:.3}]", r.median, r.min, r.max)
+        }
+        _ => String::new(),
     }
-    text
-}
-
-fn widths(rows: &[Vec<String>]) -> Vec<usize> {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    (0..columns).map(|column| width(column).unwrap_or(0)).collect()
-}
-
-fn aligned(row: &[String], widths: &[usize]) -> String {
-    let mut out = String::new();
-    for (cell, width) in row.iter().zip(widths) {
-        let _ = write!(out, "{cell:<width$}   ");
-    }
-    out.truncate(out.trim_end().len());
-    out
 }
 
 #[cfg(test)]
@@ -109,14 +95,15 @@ mod tests {
         report.add(&Row::new("only native", "us", Better::Lower), "native", vec![0.5]);
         let verdicts = [Must::at_least(("read", "ours"), 0.95).against("native").judge(&report)];
         let text = render(&report, &verdicts);
-        assert!(text.contains("-- group\nread [MiB/s, more is better]"), "{text}");
-        assert!(text.contains("x0.90 [0.50 .. 0.90]"), "{text}");
+        assert!(text.contains("== group\n\nread, MiB/s (more is better)"), "{text}");
+        assert!(text.contains("0.900 of native [0.500 .. 0.900]"), "{text}");
         assert!(text.contains("MISSED 0.900"), "{text}");
-        let starts: Vec<_> = text
-            .lines()
-            .filter_map(|line| line.find("1000 [900").or(line.find("ours (x native)")))
-            .collect();
-        assert!(starts.len() == 2 && starts[0] == starts[1], "{text}");
+        let end = |start: &str, number: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(start));
+            line.and_then(|line| line.find(number)).map(|at| at + number.len())
+        };
+        assert_eq!(end("native", " 2000"), end("ours", " 1000"), "{text}");
+        assert_eq!(end("native", " 2000"), end("median", "median"), "{text}");
     }
 
     #[test]
