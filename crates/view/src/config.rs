@@ -1,0 +1,65 @@
+//! What a view is made from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use tollgate_policy::Policy;
+
+use crate::audit::Audit;
+
+/// Settings of a view.
+#[derive(Clone)]
+pub struct Config {
+    /// What is allowed.
+    pub policy: Arc<Policy>,
+    /// How long the kernel may believe attributes. What changes in the lower tree behind the view's back
+    /// becomes visible within this time.
+    pub attr_timeout: Duration,
+    /// How long the kernel may believe that a name leads to an inode, or to none.
+    pub entry_timeout: Duration,
+    /// Most descriptors that the view keeps open; `None` for the process's limit less 64.
+    pub max_descriptors: Option<usize>,
+    /// Who hears what happens.
+    pub audit: Option<Arc<dyn Audit>>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            policy: Arc::new(Policy::allow_all()),
+            attr_timeout: Duration::from_secs(1),
+            entry_timeout: Duration::from_secs(1),
+            max_descriptors: None,
+            audit: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("attr_timeout", &self.attr_timeout)
+            .field("entry_timeout", &self.entry_timeout)
+            .field("max_descriptors", &self.max_descriptors)
+            .field("audit", &self.audit.as_ref().map(|audit| audit.level()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a directory cannot be viewed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The source is a file.
+    #[error("the source is not a directory")]
+    NotADirectory,
+    /// The source cannot be looked at.
+    #[error("the source directory cannot be read: {0}")]
+    Unreadable(#[source] Errno),
+    /// `/proc` is needed to open what a descriptor names.
+    #[error("/proc/self/fd is not there ({0}); mount proc at /proc")]
+    NoProc(#[source] Errno),
+    /// A helper thread could not be started.
+    #[error("no thread could be started: {0}")]
+    Thread(#[source] std::io::Error),
+}

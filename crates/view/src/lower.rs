@@ -1,0 +1,419 @@
+//! System calls on the lower tree: always relative to a descriptor, one component at a time, and no
+//! symbolic link is ever followed (invariant 4).
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+use tollgate_fuse::{Attr, Name};
+
+/// What makes a lower inode itself. Inode numbers are reused after deletion; together with the time of
+/// birth (nanoseconds; ext4, xfs, btrfs, tmpfs keep it) a reuse is recognised. Where a file system keeps
+/// none the field is 0 and the number alone has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    dev: u64,
+    ino: u64,
+    born_ns: i64,
+}
+
+impl Key {
+    /// A shard of `n` for this key. Inode numbers are dense, so a multiplication spreads them well.
+    pub(crate) fn spread(&self, n: usize) -> usize {
+        let mixed = (self.ino ^ self.dev).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        usize::try_from(mixed).unwrap_or(0) % n
+    }
+}
+
+impl Key {
+    /// The number that stat(2) on the view shows.
+    pub(crate) fn shown_ino(&self, root_dev: u64) -> u64 {
+        shown_ino(self.ino, self.dev, root_dev)
+    }
+}
+
+/// Attributes of a lower inode as statx(2) gives them.
+#[derive(Clone, Copy)]
+pub(crate) struct Stat(Statx);
+
+impl std::fmt::Debug for Stat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stat").field("key", &self.key()).field("mode", &self.0.stx_mode).finish()
+    }
+}
+
+fn device(major: u32, minor: u32) -> u64 {
+    (u64::from(major) << 32) | u64::from(minor)
+}
+
+impl Stat {
+    /// Device and inode number, made one: what tells two inodes apart.
+    pub(crate) fn key(&self) -> Key {
+        let born = &self.0.stx_btime;
+        Key {
+            dev: self.dev(),
+            ino: self.0.stx_ino,
+            born_ns: born.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(i64::from(born.tv_nsec)),
+        }
+    }
+
+    pub(crate) fn dev(&self) -> u64 {
+        device(self.0.stx_dev_major, self.0.stx_dev_minor)
+    }
+
+    pub(crate) fn file_type(&self) -> FileType {
+        FileType::from_raw_mode(u32::from(self.0.stx_mode))
+    }
+
+    pub(crate) fn mode(&self) -> u32 {
+        u32::from(self.0.stx_mode)
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.0.stx_size
+    }
+
+    pub(crate) fn nlink(&self) -> u32 {
+        self.0.stx_nlink
+    }
+
+    /// The kernel answers statx attributes as a bit set of `STATX_ATTR_*`.
+    pub(crate) fn has_attribute(&self, bit: u64) -> bool {
+        self.0.stx_attributes.bits() & bit != 0
+    }
+
+    /// As FUSE wants them. Inodes of another device than `root_dev` (a mount below DIR) get the device
+    /// mixed into their number, because the view shows one device and tools compare numbers.
+    pub(crate) fn attr(&self, root_dev: u64) -> Attr {
+        let s = &self.0;
+        let time = |t: &rustix::fs::StatxTimestamp| (t.tv_sec, t.tv_nsec);
+        Attr {
+            ino: shown_ino(s.stx_ino, self.dev(), root_dev),
+            size: s.stx_size,
+            blocks: s.stx_blocks,
+            atime: time(&s.stx_atime),
+            mtime: time(&s.stx_mtime),
+            ctime: time(&s.stx_ctime),
+            mode: u32::from(s.stx_mode),
+            nlink: s.stx_nlink,
+            uid: s.stx_uid,
+            gid: s.stx_gid,
+            rdev: encode_device(s.stx_rdev_major, s.stx_rdev_minor),
+            blksize: s.stx_blksize,
+        }
+    }
+
+    /// The same with birth time and attribute bits.
+    pub(crate) fn statx(&self, root_dev: u64, valid: Duration) -> tollgate_fuse::Statx {
+        let s = &self.0;
+        tollgate_fuse::Statx {
+            mask: s.stx_mask & WANTED.bits(),
+            attr: self.attr(root_dev),
+            valid,
+            attributes: s.stx_attributes.bits(),
+            attributes_mask: s.stx_attributes_mask.bits(),
+            btime: (s.stx_btime.tv_sec, s.stx_btime.tv_nsec),
+        }
+    }
+}
+
+fn shown_ino(ino: u64, dev: u64, root_dev: u64) -> u64 {
+    if dev == root_dev {
+        ino
+    } else {
+        ino ^ dev.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(48)
+    }
+}
+
+/// The kernel's `new_encode_dev`.
+fn encode_device(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// The inverse of [`encode_device`], as mknod(2) takes it.
+pub(crate) fn decode_device(rdev: u32) -> u64 {
+    rustix::fs::makedev((rdev & 0xf_ff00) >> 8, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
+}
+
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+/// Attributes of `name` in directory `dir`.
+pub(crate) fn stat_at(dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    rustix::fs::statx(dir, name, flags, WANTED).map(Stat)
+}
+
+/// Attributes of what `fd` refers to.
+pub(crate) fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
+    rustix::fs::statx(fd, c"", flags, WANTED).map(Stat)
+}
+
+/// A descriptor that names `name` in `dir` without opening it (`O_PATH`): neither a FIFO's nor a
+/// device's open side effects can happen.
+pub(crate) fn open_path(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Opens what an `O_PATH` descriptor names. Only for regular files and directories: the magic link
+/// leads to the very inode, no name is walked.
+pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = ProcPath::of(fd);
+    rustix::fs::open(path.as_c_str(), (flags | OFlags::CLOEXEC) - OFlags::NOFOLLOW, Mode::empty())
+}
+
+/// Opens directory `fd` for listing.
+pub(crate) fn open_dir(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(fd, c".", flags, Mode::empty())
+}
+
+/// `/proc/self/fd/N` on the stack, for calls that have no form on an `O_PATH` descriptor (xattrs,
+/// truncate, chmod before fchmodat2).
+pub(crate) struct ProcPath([u8; Self::LEN]);
+
+impl ProcPath {
+    const PREFIX: &'static [u8] = b"/proc/self/fd/";
+    const LEN: usize = Self::PREFIX.len() + 11;
+
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> Self {
+        let mut bytes = [0; Self::LEN];
+        bytes[..Self::PREFIX.len()].copy_from_slice(Self::PREFIX);
+        let mut digits = [0; 10];
+        let mut rest = fd.as_raw_fd().unsigned_abs();
+        let mut at = digits.len();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        let digits = &digits[at..];
+        bytes[Self::PREFIX.len()..Self::PREFIX.len() + digits.len()].copy_from_slice(digits);
+        Self(bytes)
+    }
+
+    pub(crate) fn as_c_str(&self) -> &CStr {
+        // The array is one byte longer than prefix and digits can be, so a NUL is there.
+        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
+    }
+}
+
+/// One entry of a directory, borrowed from the buffer that getdents64 filled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DirEntry<'a> {
+    pub(crate) ino: u64,
+    /// Where to go on after this entry.
+    pub(crate) next_offset: u64,
+    /// `DT_*`.
+    pub(crate) kind: u8,
+    pub(crate) name: &'a CStr,
+}
+
+impl<'a> DirEntry<'a> {
+    /// The name, unless it is `.` or `..`.
+    pub(crate) fn child_name(&self) -> Option<Name<'a>> {
+        Name::new(self.name).ok()
+    }
+}
+
+/// A directory being listed, with the entries that the kernel gave and nobody took yet.
+#[derive(Debug)]
+pub(crate) struct DirStream {
+    fd: OwnedFd,
+    buffer: Vec<u8>,
+    /// Unread part of `buffer`.
+    unread: std::ops::Range<usize>,
+    /// Cookie that the unread part (or the descriptor, when nothing is unread) goes on from.
+    position: u64,
+}
+
+impl DirStream {
+    /// Bytes per getdents64: what glibc asks for, and about one readdir reply.
+    const BUFFER_LEN: usize = 32 << 10;
+
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self { fd, buffer: Vec::new(), unread: 0..0, position: 0 }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Goes on from the cookie `offset`, a no-op when the last reply ended there.
+    pub(crate) fn seek(&mut self, offset: u64) -> Result<(), Errno> {
+        if offset != self.position {
+            rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(offset))?;
+            self.unread = 0..0;
+            self.position = offset;
+        }
+        Ok(())
+    }
+
+    /// The next entry, without taking it; `None` at the end.
+    pub(crate) fn peek(&mut self) -> Result<Option<DirEntry<'_>>, Errno> {
+        if self.unread.is_empty() {
+            if self.buffer.is_empty() {
+                self.buffer = vec![0; Self::BUFFER_LEN];
+            }
+            let filled = getdents(self.fd.as_fd(), &mut self.buffer)?;
+            self.unread = 0..filled;
+        }
+        parse_entry(&self.buffer[self.unread.clone()]).map(|e| e.map(|(entry, _)| entry))
+    }
+
+    /// Takes the entry that [`DirStream::peek`] showed.
+    pub(crate) fn advance(&mut self) {
+        if let Ok(Some((entry, len))) = parse_entry(&self.buffer[self.unread.clone()]) {
+            self.position = entry.next_offset;
+            self.unread.start += len;
+        }
+    }
+}
+
+/// Parses the entry at the start of `bytes`: `ino u64, off i64, reclen u16, type u8, name, NUL`.
+fn parse_entry(bytes: &[u8]) -> Result<Option<(DirEntry<'_>, usize)>, Errno> {
+    const NAME_AT: usize = 19;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let word = |at: usize| -> Option<u64> {
+        Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+    };
+    let len = bytes.get(16..18).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes);
+    let entry = (|| {
+        let len = usize::from(len?);
+        let name = CStr::from_bytes_until_nul(bytes.get(NAME_AT..len)?).ok()?;
+        Some((DirEntry { ino: word(0)?, next_offset: word(8)?, kind: bytes[18], name }, len))
+    })();
+    entry.map(Some).ok_or(Errno::IO)
+}
+
+/// getdents64(2) into `buffer`; answers how many bytes were filled, 0 at the end.
+fn getdents(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
+    // `RawDir` hides how far it read; the raw call leaves parsing, and what is left over, to us.
+    #[expect(unsafe_code, reason = "rustix has no getdents that leaves the buffer to its caller")]
+    // SAFETY: the pointer and length describe `buffer`, exclusively borrowed for the call; the kernel
+    // writes at most `len` bytes of plain data into it; the descriptor is open while borrowed.
+    let filled = unsafe {
+        libc::syscall(libc::SYS_getdents64, fd.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
+    };
+    usize::try_from(filled).map_err(|_| last_errno())
+}
+
+pub(crate) fn last_errno() -> Errno {
+    std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+}
+
+/// Reads into `buffer` at `offset` until it is full or the file ends.
+pub(crate) fn read_full(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    offset: u64,
+) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match rustix::io::pread(fd, &mut buffer[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            // What was read is given; the error comes back with the next read.
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes `data` at `offset`, as much as the file takes. An error after a part was written is reported
+/// as a short write, as write(2) does it.
+pub(crate) fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// The target of the symbolic link that `fd` (`O_PATH`) names, into `buffer`.
+pub(crate) fn read_link<'b>(
+    fd: BorrowedFd<'_>,
+    buffer: &'b mut [MaybeUninit<u8>],
+) -> Result<&'b [u8], Errno> {
+    let (target, _) = rustix::fs::readlinkat_raw(fd, c"", &mut *buffer)?;
+    Ok(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn proc_path_names_the_descriptor() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let path = ProcPath::of(file.as_fd());
+        let expected = format!("/proc/self/fd/{}", file.as_raw_fd());
+        assert_eq!(path.as_c_str().to_bytes(), expected.as_bytes());
+    }
+
+    #[test]
+    fn device_numbers_survive_the_wire() {
+        for (major, minor) in [(1, 3), (8, 0), (259, 4095), (4095, 1_048_575)] {
+            assert_eq!(
+                decode_device(encode_device(major, minor)),
+                rustix::fs::makedev(major, minor)
+            );
+        }
+    }
+
+    #[test]
+    fn a_listing_can_be_left_and_taken_up_anywhere() {
+        let dir = tempfile::tempdir().unwrap();
+        for i in 0..3000 {
+            std::fs::write(dir.path().join(format!("file-{i}")), b"").unwrap();
+        }
+        let open =
+            || DirStream::new(open_dir(std::fs::File::open(dir.path()).unwrap().as_fd()).unwrap());
+        let mut stream = open();
+        let mut seen = BTreeSet::new();
+        let mut resume = None;
+        while let Some(entry) = stream.peek().unwrap() {
+            seen.insert(entry.name.to_owned());
+            let offset = entry.next_offset;
+            stream.advance();
+            if seen.len() == 1500 {
+                resume = Some((offset, seen.clone()));
+            }
+        }
+        assert_eq!(seen.len(), 3002);
+        let (offset, first_half) = resume.unwrap();
+        let mut second = open();
+        second.seek(offset).unwrap();
+        let mut rest = BTreeSet::new();
+        while let Some(entry) = second.peek().unwrap() {
+            rest.insert(entry.name.to_owned());
+            second.advance();
+        }
+        assert_eq!(rest.len() + first_half.len(), 3002);
+        assert!(rest.is_disjoint(&first_half));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
+            let _ = parse_entry(&bytes);
+        }
+    }
+}

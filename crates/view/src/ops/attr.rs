@@ -1,0 +1,166 @@
+//! Finding inodes and their attributes.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use rustix::io::Errno;
+use tollgate_fuse::{
+    Attributes, Entry, FileHandle, Name, NodeId, Request, SetAttr, SetTime, Statx,
+};
+use tollgate_policy::Operation;
+
+use crate::creds::without_fsetid;
+use crate::io::PASSTHROUGH_HANDLE;
+use crate::lower::{self, ProcPath, Stat};
+use crate::stats::Count;
+use crate::table::{Node, Sighting};
+use crate::view::View;
+
+impl View {
+    pub(crate) fn do_lookup(
+        &self,
+        req: &Request<'_>,
+        parent: NodeId,
+        name: Name<'_>,
+    ) -> Result<Entry, Errno> {
+        self.count(req, Count::lookup);
+        let dir = self.node(parent)?;
+        let dir_fd = self.fds.path(&dir)?;
+        let stat = match lower::stat_at(dir_fd.as_fd(), name.as_c_str()) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(Entry::negative(self.entry_timeout)),
+            Err(e) => return Err(e),
+        };
+        if self.is_hidden(&dir, name, &stat)? {
+            self.count(req, Count::hidden);
+            return Ok(Entry::negative(self.entry_timeout));
+        }
+        let node = self.remember(&stat, &dir, name);
+        Ok(self.entry(&node, &stat))
+    }
+
+    pub(crate) fn is_hidden(
+        &self,
+        dir: &Arc<Node>,
+        name: Name<'_>,
+        stat: &Stat,
+    ) -> Result<bool, Errno> {
+        if self.gate.is_trivial() {
+            return Ok(false);
+        }
+        let path = self.gate.child_path(dir, name)?;
+        Ok(self.gate.hidden(&path, stat.file_type()).is_some())
+    }
+
+    /// Counts a lookup. A directory seen elsewhere was moved behind our back: paths are stale.
+    pub(crate) fn remember(&self, stat: &Stat, dir: &Arc<Node>, name: Name<'_>) -> Arc<Node> {
+        let (node, sighting) = self.table.remember(stat, dir, name);
+        if sighting == Sighting::Moved && node.is_dir() {
+            self.gate.directory_moved();
+        }
+        node
+    }
+
+    pub(crate) fn do_forget(&self, node: NodeId, lookups: u64) {
+        // What the node held (descriptors, a registration) goes with the last reference.
+        drop(self.table.forget(node, lookups));
+    }
+
+    pub(crate) fn do_getattr(
+        &self,
+        req: &Request<'_>,
+        node: NodeId,
+        handle: Option<FileHandle>,
+    ) -> Result<Attributes, Errno> {
+        self.count(req, Count::getattr);
+        Ok(self.attributes(&self.stat_handle(node, handle)?))
+    }
+
+    pub(crate) fn do_statx(
+        &self,
+        req: &Request<'_>,
+        node: NodeId,
+        handle: Option<FileHandle>,
+    ) -> Result<Statx, Errno> {
+        self.count(req, Count::getattr);
+        Ok(self.stat_handle(node, handle)?.statx(self.root_dev, self.attr_timeout))
+    }
+
+    /// Through the handle's own descriptor if it has one: that works without any name.
+    fn stat_handle(&self, node: NodeId, handle: Option<FileHandle>) -> Result<Stat, Errno> {
+        if let Some(file) =
+            handle.filter(|h| *h != PASSTHROUGH_HANDLE).and_then(|h| self.files.get(h).ok())
+        {
+            return lower::stat_fd(file.fd.as_fd());
+        }
+        self.stat(&self.node(node)?)
+    }
+
+    pub(crate) fn do_setattr(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        set: &SetAttr,
+    ) -> Result<Attributes, Errno> {
+        self.count(req, Count::setattr);
+        let node = self.node(id)?;
+        // A truncation through a handle was decided when the handle was opened.
+        let through_handle = set.handle.is_some() && set.size.is_some();
+        if !through_handle {
+            self.permit(req, &node, Operation::Write, "setattr")?;
+        }
+        let path = self.fds.path_once(&node)?;
+        let fd = path.as_fd();
+        if set.uid.is_some() || set.gid.is_some() {
+            let uid = set.uid.map(Uid::from_raw);
+            let gid = set.gid.map(Gid::from_raw);
+            rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = set.mode {
+            rustix::fs::chmod(ProcPath::of(fd).as_c_str(), Mode::from_raw_mode(mode & 0o7777))?;
+        }
+        if let Some(size) = set.size {
+            self.truncate(fd, set, size)?;
+        }
+        set_times(fd, set)?;
+        let stat = lower::stat_fd(fd)?;
+        Ok(self.attributes(&stat))
+    }
+
+    fn truncate(
+        &self,
+        path: std::os::fd::BorrowedFd<'_>,
+        set: &SetAttr,
+        size: u64,
+    ) -> Result<(), Errno> {
+        let user_file =
+            set.handle.filter(|h| *h != PASSTHROUGH_HANDLE).and_then(|h| self.files.get(h).ok());
+        let act = || match user_file {
+            Some(file) => rustix::fs::ftruncate(&file.fd, size),
+            None => truncate_path(path, size),
+        };
+        if set.kill_suidgid { without_fsetid(act) } else { act() }
+    }
+}
+
+/// Truncates the file that an `O_PATH` descriptor names.
+pub(crate) fn truncate_path(fd: std::os::fd::BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
+    let file = lower::reopen(fd, rustix::fs::OFlags::WRONLY)?;
+    rustix::fs::ftruncate(file, size)
+}
+
+fn set_times(fd: std::os::fd::BorrowedFd<'_>, set: &SetAttr) -> Result<(), Errno> {
+    if set.atime.is_none() && set.mtime.is_none() {
+        return Ok(());
+    }
+    let spec = |time: Option<SetTime>| match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::To(seconds, nanoseconds)) => {
+            Timespec { tv_sec: seconds, tv_nsec: i64::from(nanoseconds) }
+        }
+    };
+    let times = Timestamps { last_access: spec(set.atime), last_modification: spec(set.mtime) };
+    rustix::fs::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH)
+}

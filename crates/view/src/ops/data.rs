@@ -1,0 +1,261 @@
+//! Bytes that travel through this process, and what the kernel never passes through.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::io::Errno;
+use tollgate_fuse::{Caller, FileHandle, NodeId, Reply, Request, StatFs};
+use tollgate_policy::Operation;
+
+use crate::audit::{AuditLevel, Outcome};
+use crate::creds::without_fsetid;
+use crate::io::{PASSTHROUGH_HANDLE, UserFile};
+use crate::lower;
+use crate::stats::Count;
+use crate::table::Node;
+use crate::view::{Subjects, View};
+
+/// Bytes copied between two looks at whether the caller was interrupted.
+const COPY_STEP: u64 = 64 << 20;
+
+impl View {
+    pub(crate) fn do_read(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        reply: Reply<'_, [u8]>,
+    ) {
+        self.count(req, Count::read);
+        let read = |buffer: &mut [u8]| {
+            let file = self.user_file(handle)?;
+            let len = lower::read_full(file.fd.as_fd(), buffer, offset)?;
+            self.counters.add(req.worker(), Count::read_bytes, len as u64);
+            self.record_span(req, id, "read", offset, len as u64);
+            Ok(len)
+        };
+        reply.fill(size as usize, read);
+    }
+
+    pub(crate) fn do_write(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        kill_suidgid: bool,
+    ) -> Result<u32, Errno> {
+        self.count(req, Count::write);
+        let file = self.user_file(handle)?;
+        let act = || lower::write_full(file.fd.as_fd(), data, offset);
+        let len = if kill_suidgid { without_fsetid(act) } else { act() }?;
+        self.counters.add(req.worker(), Count::write_bytes, len as u64);
+        self.record_span(req, id, "write", offset, len as u64);
+        u32::try_from(len).map_err(|_| Errno::IO)
+    }
+
+    /// Passthrough handles have no descriptor here: the kernel never asks to read or write them.
+    fn user_file(&self, handle: FileHandle) -> Result<Arc<UserFile>, Errno> {
+        self.files.get(handle)
+    }
+
+    fn record_span(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        what: &'static str,
+        offset: u64,
+        bytes: u64,
+    ) {
+        if !self.audits(AuditLevel::All) {
+            return;
+        }
+        let Ok(node) = self.node(id) else { return };
+        let path = self.audit_path(&node);
+        let inode = self.shown_ino(&node);
+        let about = Subjects { path: &path, inode, rule: None, span: Some((offset, bytes)) };
+        self.record(AuditLevel::All, req.caller(), what, Outcome::Userspace, about);
+    }
+
+    /// Errors of closing (a full network file system) come back through a close of a duplicate.
+    pub(crate) fn do_flush(&self, handle: FileHandle) -> Result<(), Errno> {
+        if handle == PASSTHROUGH_HANDLE {
+            return Ok(());
+        }
+        let file = self.user_file(handle)?;
+        close(rustix::io::fcntl_dupfd_cloexec(&file.fd, 0)?)
+    }
+
+    pub(crate) fn do_fsync(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        handle: FileHandle,
+        data_only: bool,
+    ) -> Result<(), Errno> {
+        self.count(req, Count::other);
+        let node = self.node(id)?;
+        let sync = |fd: &OwnedFd| {
+            if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) }
+        };
+        if handle != PASSTHROUGH_HANDLE {
+            return sync(&self.user_file(handle)?.fd);
+        }
+        if let Some(error) = node.io.lock().sync_error {
+            return Err(error);
+        }
+        let result = sync(&self.reopened(&node, OFlags::RDONLY)?);
+        if let Err(error) = result {
+            node.io.lock().sync_error = Some(error);
+        }
+        result
+    }
+
+    /// A real descriptor on an open passthrough file, for what the kernel does not pass through.
+    fn reopened(&self, node: &Arc<Node>, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let path = self.fds.path_once(node)?;
+        self.fds.retrying(|| lower::reopen(path.as_fd(), flags))
+    }
+
+    /// Runs `act` on a descriptor of the handle.
+    fn with_file<T>(
+        &self,
+        id: NodeId,
+        handle: FileHandle,
+        flags: OFlags,
+        act: impl FnOnce(&OwnedFd) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        if handle == PASSTHROUGH_HANDLE {
+            act(&self.reopened(&self.node(id)?, flags)?)
+        } else {
+            act(&self.user_file(handle)?.fd)
+        }
+    }
+
+    pub(crate) fn do_fallocate(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    ) -> Result<(), Errno> {
+        self.count(req, Count::other);
+        let mode = FallocateFlags::from_bits_retain(mode);
+        self.with_file(id, handle, OFlags::RDWR, |fd| {
+            as_writer(req.caller(), || rustix::fs::fallocate(fd, mode, offset, length))
+        })
+    }
+
+    pub(crate) fn do_lseek(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        handle: FileHandle,
+        offset: u64,
+        whence: u32,
+    ) -> Result<u64, Errno> {
+        self.count(req, Count::other);
+        let to = match i32::try_from(whence).map_err(|_| Errno::INVAL)? {
+            libc::SEEK_DATA => SeekFrom::Data(offset),
+            libc::SEEK_HOLE => SeekFrom::Hole(offset),
+            _ => return Err(Errno::INVAL),
+        };
+        // The descriptor's own position is used by nothing else: reads and writes carry offsets.
+        self.with_file(id, handle, OFlags::RDONLY, |fd| rustix::fs::seek(fd, to))
+    }
+
+    pub(crate) fn do_copy_file_range(
+        &self,
+        req: &Request<'_>,
+        from: (NodeId, FileHandle, u64),
+        to: (NodeId, FileHandle, u64),
+        length: u64,
+    ) -> Result<u64, Errno> {
+        self.count(req, Count::other);
+        let (mut from_at, mut to_at) = (from.2, to.2);
+        self.with_file(from.0, from.1, OFlags::RDONLY, |source| {
+            self.with_file(to.0, to.1, OFlags::WRONLY, |target| {
+                let mut done = 0;
+                while done < length && !(done > 0 && req.interrupted()) {
+                    let step = usize::try_from((length - done).min(COPY_STEP));
+                    let step = step.map_err(|_| Errno::INVAL)?;
+                    let copy = || {
+                        rustix::fs::copy_file_range(
+                            source,
+                            Some(&mut from_at),
+                            target,
+                            Some(&mut to_at),
+                            step,
+                        )
+                    };
+                    match as_writer(req.caller(), copy) {
+                        Ok(0) => break,
+                        Ok(n) => done += n as u64,
+                        Err(_) if done > 0 => break,
+                        Err(e) => return Err(e),
+                    }
+                }
+                Ok(done)
+            })
+        })
+    }
+
+    pub(crate) fn do_statfs(&self, req: &Request<'_>, id: NodeId) -> Result<StatFs, Errno> {
+        self.count(req, Count::other);
+        let node = self.node(id)?;
+        let fd = self.fds.path_once(&node)?;
+        let fs = rustix::fs::fstatvfs(&fd)?;
+        let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        Ok(StatFs {
+            blocks: fs.f_blocks,
+            bfree: fs.f_bfree,
+            bavail: fs.f_bavail,
+            files: fs.f_files,
+            ffree: fs.f_ffree,
+            bsize: narrow(fs.f_bsize),
+            namelen: narrow(fs.f_namemax),
+            frsize: narrow(fs.f_frsize),
+        })
+    }
+
+    pub(crate) fn do_readlink(&self, req: &Request<'_>, id: NodeId, reply: Reply<'_, [u8]>) {
+        self.count(req, Count::other);
+        let mut buffer = [const { std::mem::MaybeUninit::uninit() }; libc::PATH_MAX as usize];
+        let target = self.node(id).and_then(|node| {
+            self.permit(req, &node, Operation::Read, "readlink")?;
+            let fd = self.fds.path_once(&node)?;
+            lower::read_link(fd.as_fd(), &mut buffer)
+        });
+        match target {
+            Ok(target) => reply.data(target),
+            Err(e) => reply.error(e),
+        };
+    }
+
+    /// The inode number that stat(2) on the view gives.
+    pub(crate) fn shown_ino(&self, node: &Node) -> u64 {
+        node.key.shown_ino(self.root_dev)
+    }
+}
+
+/// Runs `act` with the privilege over set-id bits that the caller would have. The kernel sends no flag
+/// with these requests; root is taken to have it, everyone else not to.
+fn as_writer<T>(caller: Caller, act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    if caller.uid == 0 { act() } else { without_fsetid(act) }
+}
+
+/// close(2) with its error, which dropping a descriptor would swallow.
+fn close(fd: OwnedFd) -> Result<(), Errno> {
+    use std::os::fd::IntoRawFd;
+    #[expect(unsafe_code, reason = "no safe close reports its error")]
+    // SAFETY: the descriptor was owned by the argument, which gave it up with `into_raw_fd`: it is open,
+    // and nobody uses it after this.
+    let result = unsafe { libc::close(fd.into_raw_fd()) };
+    if result == 0 { Ok(()) } else { Err(lower::last_errno()) }
+}

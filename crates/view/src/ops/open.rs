@@ -1,0 +1,385 @@
+//! Opening, making and closing files: where the I/O mode is decided.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use tollgate_fuse::{Created, FileHandle, Name, NodeId, OpenReply, Opened, Request};
+use tollgate_policy::Operation;
+
+use crate::audit::{AuditLevel, Outcome};
+use crate::creds::without_fsetid;
+use crate::io::{Io, IoMode, PASSTHROUGH_HANDLE, UserFile, io_mode};
+use crate::lower::{self, Stat};
+use crate::ops::attr::truncate_path;
+use crate::stats::Count;
+use crate::table::Node;
+use crate::view::{OwnedSubject, Subjects, View};
+
+/// `STATX_ATTR_IMMUTABLE` and `STATX_ATTR_APPEND`.
+const IMMUTABLE: u64 = 0x10;
+const APPEND_ONLY: u64 = 0x20;
+
+/// What open(2) was asked for.
+#[derive(Clone, Copy)]
+struct Access {
+    flags: OFlags,
+}
+
+impl Access {
+    fn new(flags: u32) -> Self {
+        Self { flags: OFlags::from_bits_retain(flags) }
+    }
+
+    fn reads(self) -> bool {
+        (self.flags & OFlags::ACCMODE) != OFlags::WRONLY
+    }
+
+    fn writes(self) -> bool {
+        (self.flags & OFlags::ACCMODE) != OFlags::RDONLY || self.truncates()
+    }
+
+    fn truncates(self) -> bool {
+        self.flags.contains(OFlags::TRUNC)
+    }
+
+    fn appends(self) -> bool {
+        self.flags.contains(OFlags::APPEND)
+    }
+
+    /// The flags for a lower descriptor that this process reads and writes itself. The kernel sends
+    /// offsets, so `O_APPEND` must not move them (ten appends of 3,000 bytes once left 50,312 bytes);
+    /// `O_DIRECT` would demand aligned buffers of requests that need none; `O_TRUNC` was done.
+    fn lower(self) -> OFlags {
+        let kept = OFlags::ACCMODE | OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME;
+        (self.flags & kept) | OFlags::CLOEXEC
+    }
+}
+
+impl View {
+    pub(crate) fn do_open(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        flags: u32,
+        kill_suidgid: bool,
+    ) -> Result<Opened, Errno> {
+        self.count(req, Count::open);
+        let node = self.node(id)?;
+        if node.kind != FileType::RegularFile {
+            return Err(Errno::NXIO);
+        }
+        let access = Access::new(flags);
+        let subject = self.admit(req, &node, access)?;
+        if access.writes() {
+            refuse_protected(&self.stat(&node)?, access)?;
+        }
+        // Held over system calls on purpose: two openers must not register two backing files.
+        let mut io = node.io.lock();
+        let mode = self.mode_of(&io, subject.as_ref());
+        let mut lower = LowerFile { view: self, node: &node, fd: None };
+        if access.truncates() {
+            let fd = lower.path()?;
+            let act = || truncate_path(fd.as_fd(), 0);
+            if kill_suidgid { without_fsetid(act) } else { act() }?;
+        }
+        let opened = self.open_in_mode(req, &mut io, mode, access, &mut lower)?;
+        drop(io);
+        self.record_open(req, &node, "open", opened.flags, subject.as_ref());
+        Ok(opened)
+    }
+
+    /// Asks the policy; answers the facts it was asked about, if it had to be asked.
+    fn admit(
+        &self,
+        req: &Request<'_>,
+        node: &Arc<Node>,
+        access: Access,
+    ) -> Result<Option<OwnedSubject>, Errno> {
+        if self.gate.is_trivial() {
+            return Ok(None);
+        }
+        let subject = self.facts_of(node)?;
+        if access.reads() {
+            self.permit_subject(req, &subject, Operation::Read, "open")?;
+        }
+        if access.writes() {
+            self.permit_subject(req, &subject, Operation::Write, "open")?;
+        }
+        Ok(Some(subject))
+    }
+
+    /// The mode that holds while the file is open, else the one that the policy asks for now.
+    fn mode_of(&self, io: &Io, subject: Option<&OwnedSubject>) -> IoMode {
+        io.mode.unwrap_or_else(|| io_mode(self.wanted_mode(subject), &self.passthrough))
+    }
+
+    fn open_in_mode(
+        &self,
+        req: &Request<'_>,
+        io: &mut MutexGuard<'_, Io>,
+        mode: IoMode,
+        access: Access,
+        lower: &mut LowerFile<'_>,
+    ) -> Result<Opened, Errno> {
+        match mode {
+            IoMode::Passthrough => match self.open_passthrough(io, lower) {
+                Ok(opened) => {
+                    self.count(req, Count::open_passthrough);
+                    Ok(opened)
+                }
+                // The mode holds while anyone has the file open: too late for another.
+                Err(_) if io.opens > 0 => Err(Errno::IO),
+                Err(error) => {
+                    self.passthrough.registration_failed(&error);
+                    self.open_here(req, io, IoMode::Cached, access, lower)
+                }
+            },
+            mode => self.open_here(req, io, mode, access, lower),
+        }
+    }
+
+    fn open_passthrough(
+        &self,
+        io: &mut MutexGuard<'_, Io>,
+        lower: &mut LowerFile<'_>,
+    ) -> std::io::Result<Opened> {
+        let id = match io.backing_id() {
+            Some(id) => id,
+            None => {
+                let connection = self
+                    .connection
+                    .get()
+                    .ok_or_else(|| std::io::Error::other("the session has not started"))?;
+                let fd = lower.any()?;
+                let id = io.register(connection, &fd)?;
+                // Found again without a name while it is open, as long as descriptors are plenty.
+                if let Some(held) = self.fds.hold_if_cheap() {
+                    io.keep(held);
+                    lower.node.fd.lock().get_or_insert(fd);
+                }
+                id
+            }
+        };
+        io.opened(IoMode::Passthrough);
+        Ok(Opened {
+            handle: PASSTHROUGH_HANDLE,
+            flags: OpenReply::PASSTHROUGH | OpenReply::NOFLUSH,
+            backing: Some(id),
+        })
+    }
+
+    fn open_here(
+        &self,
+        req: &Request<'_>,
+        io: &mut MutexGuard<'_, Io>,
+        mode: IoMode,
+        access: Access,
+        lower: &mut LowerFile<'_>,
+    ) -> Result<Opened, Errno> {
+        let held = self.fds.hold()?;
+        let fd = lower.real(access)?;
+        let handle = self.files.insert(UserFile { fd, _held: held });
+        io.opened(mode);
+        let direct = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
+        let (flags, count) = match mode {
+            IoMode::Direct => (direct, Count::open_userspace),
+            IoMode::Cached | IoMode::Passthrough => (OpenReply::empty(), Count::open_fallback),
+        };
+        self.count(req, count);
+        Ok(Opened { handle, flags, backing: None })
+    }
+
+    pub(crate) fn do_create(
+        &self,
+        req: &Request<'_>,
+        parent: NodeId,
+        name: Name<'_>,
+        mode: u32,
+        umask: u32,
+        flags: u32,
+    ) -> Result<Created, Errno> {
+        self.count(req, Count::create);
+        let dir = self.node(parent)?;
+        let access = Access::new(flags);
+        let subject = self.admit_new(req, &dir, Some(name))?;
+        let dir_fd = self.fds.path(&dir)?;
+        // Always exclusively: a file that exists was not checked for this caller. ESTALE makes the
+        // kernel look the name up again and take the way of an open.
+        let wanted = access.lower() | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let fd = self.make(req, umask, || {
+            rustix::fs::openat(
+                dir_fd.as_fd(),
+                name.as_c_str(),
+                wanted,
+                Mode::from_raw_mode(mode & 0o7777),
+            )
+        });
+        let fd = match fd {
+            Err(Errno::EXIST) if !access.flags.contains(OFlags::EXCL) => {
+                return Err(Errno::STALE);
+            }
+            fd => fd?,
+        };
+        let stat = lower::stat_fd(fd.as_fd())?;
+        let node = self.remember(&stat, &dir, name);
+        self.finish_create(req, &node, &stat, access, fd, subject.as_ref())
+    }
+
+    pub(crate) fn do_tmpfile(
+        &self,
+        req: &Request<'_>,
+        parent: NodeId,
+        mode: u32,
+        umask: u32,
+        flags: u32,
+    ) -> Result<Created, Errno> {
+        self.count(req, Count::create);
+        let dir = self.node(parent)?;
+        let access = Access::new(flags);
+        let subject = self.admit_new(req, &dir, None)?;
+        let dir_fd = self.fds.path(&dir)?;
+        // O_EXCL here means "may never get a name"; it is passed on.
+        let wanted = access.lower() | OFlags::TMPFILE | (access.flags & OFlags::EXCL);
+        let fd = self.make(req, umask, || {
+            rustix::fs::openat(dir_fd.as_fd(), c".", wanted, Mode::from_raw_mode(mode & 0o7777))
+        })?;
+        let stat = lower::stat_fd(fd.as_fd())?;
+        let node = self.table.remember_unnamed(&stat);
+        let kept = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
+        crate::fds::Descriptors::pin(&node, Arc::new(kept));
+        if let Some(subject) = &subject {
+            node.keep_path(subject.path().to_vec());
+        }
+        self.finish_create(req, &node, &stat, access, fd, subject.as_ref())
+    }
+
+    fn finish_create(
+        &self,
+        req: &Request<'_>,
+        node: &Arc<Node>,
+        stat: &Stat,
+        access: Access,
+        fd: OwnedFd,
+        subject: Option<&OwnedSubject>,
+    ) -> Result<Created, Errno> {
+        let mut io = node.io.lock();
+        let mode = self.mode_of(&io, subject);
+        let mut lower = LowerFile { view: self, node, fd: Some(fd) };
+        let opened = self.open_in_mode(req, &mut io, mode, access, &mut lower);
+        drop(io);
+        let opened = opened.inspect_err(|_| self.do_forget(node.id, 1))?;
+        self.record_open(req, node, "create", opened.flags, subject);
+        Ok(Created { entry: self.entry(node, stat), opened })
+    }
+
+    /// Asks the policy about a name that is to be made in `dir`; without a name (`O_TMPFILE`) about
+    /// a file of no name there.
+    pub(crate) fn admit_new(
+        &self,
+        req: &Request<'_>,
+        dir: &Arc<Node>,
+        name: Option<Name<'_>>,
+    ) -> Result<Option<OwnedSubject>, Errno> {
+        if self.gate.is_trivial() {
+            return Ok(None);
+        }
+        let name = match name {
+            Some(name) => name,
+            None => Name::new(c"#tmpfile")?,
+        };
+        let path = self.gate.child_path(dir, name)?;
+        let subject = OwnedSubject::new_name(path, FileType::RegularFile);
+        self.permit_subject(req, &subject, Operation::Create, "create")?;
+        Ok(Some(subject))
+    }
+
+    /// Runs `make` on the caller's behalf.
+    pub(crate) fn make<T>(
+        &self,
+        req: &Request<'_>,
+        umask: u32,
+        make: impl Fn() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.powers
+            .create_as(req.caller(), req.supplementary_group(), umask, || self.fds.retrying(make))
+    }
+
+    pub(crate) fn do_release(&self, req: &Request<'_>, id: NodeId, handle: FileHandle) {
+        if handle != PASSTHROUGH_HANDLE {
+            drop(self.files.remove(handle));
+        }
+        let Ok(node) = self.node(id) else { return };
+        let lingers = node.io.lock().closed();
+        if lingers {
+            self.idle.push(req.worker(), &node);
+        }
+    }
+
+    fn record_open(
+        &self,
+        req: &Request<'_>,
+        node: &Arc<Node>,
+        what: &'static str,
+        flags: OpenReply,
+        subject: Option<&OwnedSubject>,
+    ) {
+        if !self.audits(AuditLevel::Opens) {
+            return;
+        }
+        let path = subject.map_or_else(|| self.audit_path(node), |s| s.path().to_vec());
+        let outcome = if flags.contains(OpenReply::PASSTHROUGH) {
+            Outcome::Passthrough
+        } else {
+            Outcome::Userspace
+        };
+        let inode = self.shown_ino(node);
+        let about = Subjects { path: &path, inode, rule: None, span: None };
+        self.record(AuditLevel::Opens, req.caller(), what, outcome, about);
+    }
+}
+
+/// What the kernel's passthrough would not check: it opens the lower file past the checks of open(2).
+fn refuse_protected(stat: &Stat, access: Access) -> Result<(), Errno> {
+    let append_only = stat.has_attribute(APPEND_ONLY);
+    if stat.has_attribute(IMMUTABLE) || (append_only && (!access.appends() || access.truncates())) {
+        return Err(Errno::PERM);
+    }
+    Ok(())
+}
+
+/// The lower file of a node, opened as far as somebody needs it.
+struct LowerFile<'a> {
+    view: &'a View,
+    node: &'a Arc<Node>,
+    /// A real descriptor, from creating the file.
+    fd: Option<OwnedFd>,
+}
+
+impl LowerFile<'_> {
+    /// A descriptor that names the file.
+    fn path(&self) -> Result<Arc<OwnedFd>, Errno> {
+        self.view.fds.path_once(self.node)
+    }
+
+    /// Any descriptor of the file: the kernel opens the backing file anew for each opener.
+    fn any(&mut self) -> Result<Arc<OwnedFd>, Errno> {
+        match self.fd.take() {
+            Some(fd) => Ok(Arc::new(fd)),
+            None => self.path(),
+        }
+    }
+
+    /// A descriptor to read and write through.
+    fn real(&mut self, access: Access) -> Result<OwnedFd, Errno> {
+        if let Some(fd) = self.fd.take() {
+            return Ok(fd);
+        }
+        let path = self.path()?;
+        let open =
+            |fd: BorrowedFd<'_>| self.view.fds.retrying(|| lower::reopen(fd, access.lower()));
+        open(path.as_fd())
+    }
+}

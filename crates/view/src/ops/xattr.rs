@@ -1,0 +1,105 @@
+//! Extended attributes, POSIX ACLs among them.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+
+use rustix::fs::{Mode, XattrFlags};
+use rustix::io::Errno;
+use tollgate_fuse::{NodeId, Reply, Request};
+use tollgate_policy::Operation;
+
+use crate::creds::without_fsetid;
+use crate::lower::{self, ProcPath};
+use crate::stats::Count;
+use crate::view::View;
+
+/// The kernel's `XATTR_SIZE_MAX` and `XATTR_LIST_MAX`.
+const MAX_LEN: usize = 64 << 10;
+
+impl View {
+    pub(crate) fn do_setxattr(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        name: &CStr,
+        value: &[u8],
+        flags: u32,
+        acl_kill_sgid: bool,
+    ) -> Result<(), Errno> {
+        self.count(req, Count::xattr);
+        let node = self.node(id)?;
+        self.permit(req, &node, Operation::Write, "setxattr")?;
+        let fd = self.fds.path_once(&node)?;
+        let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        let path = ProcPath::of(fd.as_fd());
+        let act = || rustix::fs::setxattr(path.as_c_str(), name, value, flags);
+        if !acl_kill_sgid {
+            return act();
+        }
+        without_fsetid(act)?;
+        // The lower file system judges by this thread's groups; the caller is in none that counts.
+        let mode = lower::stat_fd(fd.as_fd())?.mode();
+        rustix::fs::chmod(path.as_c_str(), Mode::from_raw_mode(mode & 0o5777))
+    }
+
+    pub(crate) fn do_getxattr(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        name: &CStr,
+        size: u32,
+        reply: Reply<'_, [u8]>,
+    ) {
+        self.count(req, Count::xattr);
+        let read = |buffer: &mut [u8]| {
+            let node = self.node(id)?;
+            // Access control lists are attributes that the kernel itself asks for, as it does for the mode.
+            if !name.to_bytes().starts_with(b"system.posix_acl_") {
+                self.permit(req, &node, Operation::Read, "getxattr")?;
+            }
+            let fd = self.fds.path_once(&node)?;
+            rustix::fs::getxattr(ProcPath::of(fd.as_fd()).as_c_str(), name, buffer)
+        };
+        answer(size, reply, read);
+    }
+
+    pub(crate) fn do_listxattr(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        size: u32,
+        reply: Reply<'_, [u8]>,
+    ) {
+        self.count(req, Count::xattr);
+        let read = |buffer: &mut [u8]| {
+            let fd = self.fds.path_once(&self.node(id)?)?;
+            rustix::fs::listxattr(ProcPath::of(fd.as_fd()).as_c_str(), buffer)
+        };
+        answer(size, reply, read);
+    }
+
+    pub(crate) fn do_removexattr(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        name: &CStr,
+    ) -> Result<(), Errno> {
+        self.count(req, Count::xattr);
+        let node = self.node(id)?;
+        self.permit(req, &node, Operation::Write, "removexattr")?;
+        let fd = self.fds.path_once(&node)?;
+        rustix::fs::removexattr(ProcPath::of(fd.as_fd()).as_c_str(), name)
+    }
+}
+
+/// Answers a request that asks either for bytes or, with `size` 0, for their number.
+fn answer(size: u32, reply: Reply<'_, [u8]>, read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
+    if size == 0 {
+        match read(&mut []) {
+            Ok(len) => reply.size(u32::try_from(len).unwrap_or(u32::MAX)),
+            Err(e) => reply.error(e),
+        };
+    } else {
+        reply.fill((size as usize).min(MAX_LEN), read);
+    }
+}

@@ -1,0 +1,146 @@
+//! What a view has done, counted without a shared cache line.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use serde::Serialize;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// Counts since the start, by decision and by operation.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct Counts { $($(#[$doc])* pub $name: u64),+ }
+
+        #[derive(Debug, Default)]
+        struct Shard { $($name: AtomicU64),+ }
+
+        /// What can be counted.
+        #[expect(non_camel_case_types, reason = "one name for the counter and for its field")]
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum Count { $($name),+ }
+
+        impl Shard {
+            fn slot(&self, count: Count) -> &AtomicU64 {
+                match count { $(Count::$name => &self.$name),+ }
+            }
+        }
+
+        impl Counters {
+            /// All shards added up.
+            pub(crate) fn counts(&self) -> Counts {
+                let mut sum = Counts::default();
+                for shard in &self.shards {
+                    $(sum.$name += shard.$name.load(Ordering::Relaxed);)+
+                }
+                sum
+            }
+        }
+    };
+}
+
+counters! {
+    /// Opens and creations granted in passthrough mode.
+    open_passthrough,
+    /// Opens and creations served by this process because the policy says so.
+    open_userspace,
+    /// Opens and creations served by this process because passthrough cannot be had.
+    open_fallback,
+    /// Refused with `EACCES`.
+    refused_deny,
+    /// Refused with `EROFS`.
+    refused_read_only,
+    /// Renames and links refused because they would weaken a decision.
+    refused_weakening,
+    /// Names not shown.
+    hidden,
+    /// LOOKUP requests.
+    lookup,
+    /// GETATTR and STATX requests.
+    getattr,
+    /// SETATTR requests.
+    setattr,
+    /// OPEN requests.
+    open,
+    /// CREATE and TMPFILE requests.
+    create,
+    /// READ requests.
+    read,
+    /// Bytes read through this process.
+    read_bytes,
+    /// WRITE requests.
+    write,
+    /// Bytes written through this process.
+    write_bytes,
+    /// READDIR and READDIRPLUS requests.
+    readdir,
+    /// Requests that make, remove or rename names.
+    change_names,
+    /// Requests on extended attributes.
+    xattr,
+    /// Everything else.
+    other,
+}
+
+/// Counters, one set per worker (folded into sixteen).
+#[derive(Debug)]
+pub(crate) struct Counters {
+    shards: [CachePadded<Shard>; 16],
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self { shards: Default::default() }
+    }
+
+    pub(crate) fn add(&self, worker: usize, count: Count, n: u64) {
+        self.shards[worker % self.shards.len()].slot(count).fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// Something that could not be had, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unavailable {
+    /// What is missing.
+    pub feature: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// State of a view at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Snapshot {
+    /// What happened since the start.
+    pub counts: Counts,
+    /// Inodes that the kernel remembers.
+    pub nodes: u64,
+    /// Descriptors in use.
+    pub descriptors_used: usize,
+    /// Most descriptors that may be in use.
+    pub descriptors_max: usize,
+    /// Handles whose reads and writes come to this process.
+    pub userspace_handles: usize,
+    /// Directories being listed.
+    pub directory_handles: usize,
+    /// Whether passthrough is used.
+    pub passthrough: bool,
+    /// Files that fell back to user space although the policy allows passthrough.
+    pub fallbacks: u64,
+    /// What is missing, with the reason.
+    pub unavailable: Vec<Unavailable>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_add_up() {
+        let counters = Counters::new();
+        for worker in 0..40 {
+            counters.add(worker, Count::lookup, 2);
+        }
+        counters.add(3, Count::read_bytes, 4096);
+        let counts = counters.counts();
+        assert_eq!((counts.lookup, counts.read_bytes, counts.open), (80, 4096, 0));
+    }
+}

@@ -1,0 +1,358 @@
+//! The inodes that the kernel remembers, and nothing else.
+//!
+//! A node enters with the first lookup that reaches the kernel and leaves with the FORGET that takes its
+//! last reference, so the table is bounded by the kernel's own inode cache. Ids count upwards and are
+//! never reused: a stale id is an error, never another file.
+//!
+//! Locks are one per shard, held for a look into a hash map. A request touches the shard of its node's
+//! id (read lock) and, when it counts a lookup, the shard of the node's key.
+
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use tollgate_fuse::{Name, NodeId};
+
+use crate::io::Io;
+use crate::lower::{Key, Stat};
+
+/// Where an inode can be found: a name in a directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) parent: Arc<Node>,
+    pub(crate) name: Box<CStr>,
+}
+
+impl Place {
+    fn is(&self, parent: &Arc<Node>, name: Name<'_>) -> bool {
+        Arc::ptr_eq(&self.parent, parent) && *self.name == *name.as_c_str()
+    }
+}
+
+/// Names that this server knows for a node: one for nearly every file, several for hard links.
+pub(crate) type Places = SmallVec<[Place; 1]>;
+
+/// One inode that the kernel remembers.
+///
+/// Lock order: `io` before `places` before `fd`; a parent's locks after its child's. Shard locks are
+/// innermost.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) key: Key,
+    pub(crate) kind: FileType,
+    /// References that the kernel holds; changed under the key shard's lock only.
+    lookups: AtomicU64,
+    places: Mutex<Places>,
+    /// An `O_PATH` descriptor, kept while the budget allows: see [`crate::fds`].
+    pub(crate) fd: Mutex<Option<Arc<OwnedFd>>>,
+    /// Used since the descriptor cache last looked (second chance).
+    pub(crate) fd_used: AtomicBool,
+    /// The descriptor is the only way to the inode (its last name is gone): never evicted.
+    pub(crate) pinned: AtomicBool,
+    /// The path of a directory, with the rename count that it was built at.
+    pub(crate) path: Mutex<Option<(u64, Arc<[u8]>)>>,
+    /// The path under which a node without names is judged: where it was last, or was made.
+    last_path: Mutex<Option<Box<[u8]>>>,
+    /// How the file is open; regular files only.
+    pub(crate) io: Mutex<Io>,
+}
+
+impl Node {
+    fn new(id: NodeId, key: Key, kind: FileType, places: Places) -> Self {
+        Self {
+            id,
+            key,
+            kind,
+            lookups: AtomicU64::new(0),
+            places: Mutex::new(places),
+            fd: Mutex::new(None),
+            fd_used: AtomicBool::new(false),
+            pinned: AtomicBool::new(false),
+            path: Mutex::new(None),
+            last_path: Mutex::new(None),
+            io: Mutex::new(Io::default()),
+        }
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind == FileType::Directory
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.id == NodeId::ROOT
+    }
+
+    /// The places where this node was last seen.
+    pub(crate) fn places(&self) -> Places {
+        self.places.lock().clone()
+    }
+
+    /// The node was seen at `name` in `parent`. A file with one link has moved there; one with several
+    /// is also there. Answers whether anything changed.
+    pub(crate) fn seen_at(&self, parent: &Arc<Self>, name: Name<'_>, nlink: u32) -> bool {
+        let mut places = self.places.lock();
+        if places.iter().any(|place| place.is(parent, name)) {
+            return false;
+        }
+        if nlink <= 1 || self.is_dir() {
+            places.clear();
+        }
+        places.push(Place { parent: Arc::clone(parent), name: name.as_c_str().into() });
+        true
+    }
+
+    /// The node got this name by a request of ours.
+    pub(crate) fn now_at(&self, parent: &Arc<Self>, name: Name<'_>) {
+        let mut places = self.places.lock();
+        if !places.iter().any(|place| place.is(parent, name)) {
+            places.push(Place { parent: Arc::clone(parent), name: name.as_c_str().into() });
+        }
+    }
+
+    /// It has a name (again): its descriptor need not be kept for want of one.
+    pub(crate) fn unpin(&self) {
+        if self.pinned.swap(false, Ordering::Relaxed) && !self.is_root() {
+            *self.fd.lock() = None;
+        }
+    }
+
+    /// Where a node without names is judged.
+    pub(crate) fn last_path(&self) -> Option<Vec<u8>> {
+        self.last_path.lock().as_deref().map(<[u8]>::to_vec)
+    }
+
+    /// Keeps `path` for the time when no name is left.
+    pub(crate) fn keep_path(&self, path: Vec<u8>) {
+        *self.last_path.lock() = Some(path.into_boxed_slice());
+    }
+
+    /// The name is gone.
+    pub(crate) fn gone_from(&self, parent: &Arc<Self>, name: Name<'_>) {
+        self.places.lock().retain(|place| !place.is(parent, name));
+    }
+}
+
+const SHARDS: usize = 64;
+
+/// All nodes, by id and by lower identity.
+pub(crate) struct Table {
+    by_id: [RwLock<FxHashMap<u64, Arc<Node>>>; SHARDS],
+    by_key: [Mutex<FxHashMap<Key, Arc<Node>>>; SHARDS],
+    next_id: AtomicU64,
+    len: AtomicU64,
+}
+
+impl Table {
+    /// A table that holds the root alone. The root is never forgotten.
+    pub(crate) fn new(root: &Stat) -> Self {
+        let table = Self {
+            by_id: std::array::from_fn(|_| RwLock::default()),
+            by_key: std::array::from_fn(|_| Mutex::default()),
+            next_id: AtomicU64::new(NodeId::ROOT.0 + 1),
+            len: AtomicU64::new(1),
+        };
+        let node = Node::new(NodeId::ROOT, root.key(), FileType::Directory, Places::new());
+        node.lookups.store(1, Ordering::Relaxed);
+        node.pinned.store(true, Ordering::Relaxed);
+        let node = Arc::new(node);
+        table.id_shard(NodeId::ROOT).write().insert(NodeId::ROOT.0, Arc::clone(&node));
+        table.key_shard(&node.key).lock().insert(node.key, node);
+        table
+    }
+
+    /// Nodes in the table.
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// The node with this id.
+    ///
+    /// # Errors
+    /// `ESTALE` for an id that the kernel should have forgotten.
+    pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>, Errno> {
+        self.id_shard(id).read().get(&id.0).cloned().ok_or(Errno::STALE)
+    }
+
+    /// The node of a lower inode, if the kernel remembers it.
+    pub(crate) fn find(&self, key: &Key) -> Option<Arc<Node>> {
+        self.key_shard(key).lock().get(key).cloned()
+    }
+
+    /// Counts one lookup of the inode `stat`, found at `name` in `parent`, and makes its node if needed.
+    pub(crate) fn remember(
+        &self,
+        stat: &Stat,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+    ) -> (Arc<Node>, Sighting) {
+        let key = stat.key();
+        let mut shard = self.key_shard(&key).lock();
+        if let Some(node) = shard.get(&key) {
+            node.lookups.fetch_add(1, Ordering::Relaxed);
+            let node = Arc::clone(node);
+            drop(shard);
+            let moved = node.seen_at(parent, name, stat.nlink());
+            return (node, if moved { Sighting::Moved } else { Sighting::Known });
+        }
+        let place = Place { parent: Arc::clone(parent), name: name.as_c_str().into() };
+        let node = self.insert(&mut shard, stat, SmallVec::from_buf([place]));
+        (node, Sighting::New)
+    }
+
+    /// Counts one lookup of a new inode that has no name yet (`O_TMPFILE`).
+    pub(crate) fn remember_unnamed(&self, stat: &Stat) -> Arc<Node> {
+        let mut shard = self.key_shard(&stat.key()).lock();
+        self.insert(&mut shard, stat, Places::new())
+    }
+
+    fn insert(
+        &self,
+        shard: &mut FxHashMap<Key, Arc<Node>>,
+        stat: &Stat,
+        places: Places,
+    ) -> Arc<Node> {
+        let id = NodeId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let node = Node::new(id, stat.key(), stat.file_type(), places);
+        node.lookups.store(1, Ordering::Relaxed);
+        let node = Arc::new(node);
+        shard.insert(node.key, Arc::clone(&node));
+        self.id_shard(id).write().insert(id.0, Arc::clone(&node));
+        self.len.fetch_add(1, Ordering::Relaxed);
+        node
+    }
+
+    /// The kernel drops `count` references. Answers the node when those were the last.
+    pub(crate) fn forget(&self, id: NodeId, count: u64) -> Option<Arc<Node>> {
+        if id == NodeId::ROOT {
+            return None;
+        }
+        let node = self.get(id).ok()?;
+        let mut shard = self.key_shard(&node.key).lock();
+        let held = node.lookups.load(Ordering::Relaxed);
+        node.lookups.store(held.saturating_sub(count), Ordering::Relaxed);
+        if held > count || held == 0 {
+            return None;
+        }
+        shard.remove(&node.key);
+        shrink(&mut shard);
+        let mut by_id = self.id_shard(id).write();
+        by_id.remove(&id.0);
+        shrink(&mut by_id);
+        drop(by_id);
+        drop(shard);
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        // Lets go of the parents: trees that were moved about behind our back could hold each other.
+        node.places.lock().clear();
+        Some(node)
+    }
+
+    fn id_shard(&self, id: NodeId) -> &RwLock<FxHashMap<u64, Arc<Node>>> {
+        &self.by_id[usize::try_from(id.0 % SHARDS as u64).unwrap_or(0)]
+    }
+
+    fn key_shard(&self, key: &Key) -> &Mutex<FxHashMap<Key, Arc<Node>>> {
+        &self.by_key[key.spread(SHARDS)]
+    }
+}
+
+/// What a lookup meant for the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sighting {
+    /// First of this inode.
+    New,
+    /// Seen before at this very name.
+    Known,
+    /// Seen before, under another name.
+    Moved,
+}
+
+/// Gives memory back when a map has become much too large for what is in it.
+fn shrink<K: std::hash::Hash + Eq, V>(map: &mut FxHashMap<K, V>) {
+    if map.capacity() > 64 && map.capacity() / 8 > map.len() {
+        map.shrink_to(map.len() * 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::{stat_at, stat_fd};
+    use std::os::fd::AsFd;
+
+    fn table() -> (tempfile::TempDir, std::fs::File, Table) {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = std::fs::File::open(dir.path()).unwrap();
+        let table = Table::new(&stat_fd(fd.as_fd()).unwrap());
+        (dir, fd, table)
+    }
+
+    #[test]
+    fn a_node_lives_from_its_first_lookup_to_its_last_forget() {
+        let (dir, fd, table) = table();
+        std::fs::write(dir.path().join("a"), b"").unwrap();
+        let stat = stat_at(fd.as_fd(), c"a").unwrap();
+        let root = table.get(NodeId::ROOT).unwrap();
+        let name = Name::new(c"a").unwrap();
+        let (node, sighting) = table.remember(&stat, &root, name);
+        assert_eq!(sighting, Sighting::New);
+        assert_eq!(table.remember(&stat, &root, name).1, Sighting::Known);
+        assert!(table.forget(node.id, 1).is_none());
+        assert!(table.get(node.id).is_ok());
+        assert!(table.forget(node.id, 1).is_some());
+        assert_eq!(table.get(node.id).unwrap_err(), Errno::STALE);
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn the_root_stays_and_too_many_forgets_do_no_harm() {
+        let (dir, fd, table) = table();
+        assert!(table.forget(NodeId::ROOT, u64::MAX).is_none());
+        std::fs::write(dir.path().join("a"), b"").unwrap();
+        let stat = stat_at(fd.as_fd(), c"a").unwrap();
+        let root = table.get(NodeId::ROOT).unwrap();
+        let (node, _) = table.remember(&stat, &root, Name::new(c"a").unwrap());
+        assert!(table.forget(node.id, 99).is_some());
+        assert!(table.forget(node.id, 1).is_none());
+    }
+
+    #[test]
+    fn hard_links_gather_names_and_a_moved_file_has_one() {
+        let (dir, fd, table) = table();
+        std::fs::write(dir.path().join("a"), b"").unwrap();
+        let root = table.get(NodeId::ROOT).unwrap();
+        let [a, b] = [c"a", c"b"].map(|n| Name::new(n).unwrap());
+        let (node, _) = table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, a);
+        std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
+        let (_, sighting) = table.remember(&stat_at(fd.as_fd(), c"b").unwrap(), &root, b);
+        assert_eq!(sighting, Sighting::Moved);
+        assert_eq!(node.places().len(), 2);
+        node.gone_from(&root, a);
+        assert_eq!(node.places().len(), 1);
+        std::fs::remove_file(dir.path().join("a")).unwrap();
+        std::fs::rename(dir.path().join("b"), dir.path().join("a")).unwrap();
+        table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, a);
+        let places = node.places();
+        assert_eq!((places.len(), &*places[0].name), (1, c"a"));
+    }
+
+    #[test]
+    fn a_reused_inode_number_is_another_node() {
+        let (dir, fd, table) = table();
+        let root = table.get(NodeId::ROOT).unwrap();
+        let name = Name::new(c"a").unwrap();
+        std::fs::write(dir.path().join("a"), b"").unwrap();
+        let (first, _) = table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, name);
+        std::fs::remove_file(dir.path().join("a")).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::write(dir.path().join("a"), b"").unwrap();
+        let (second, _) = table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, name);
+        assert_ne!(first.id, second.id);
+    }
+}
