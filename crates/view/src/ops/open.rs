@@ -11,6 +11,7 @@ use tollgate_policy::Operation;
 
 use crate::audit::{AuditLevel, Outcome};
 use crate::creds::without_fsetid;
+use crate::fds::Descriptors;
 use crate::io::{Io, IoMode, PASSTHROUGH_HANDLE, UserFile, io_mode};
 use crate::lower::{self, Stat};
 use crate::ops::attr::truncate_path;
@@ -153,7 +154,7 @@ impl View {
                     .connection
                     .get()
                     .ok_or_else(|| std::io::Error::other("the session has not started"))?;
-                let fd = lower.any()?;
+                let fd = lower.registrable()?;
                 let id = io.register(connection, &fd)?;
                 // Found again without a name while it is open, as long as descriptors are plenty.
                 if let Some(held) = self.fds.hold_if_cheap() {
@@ -248,8 +249,8 @@ impl View {
         })?;
         let stat = lower::stat_fd(fd.as_fd())?;
         let node = self.table.remember_unnamed(&stat);
-        let kept = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
-        crate::fds::Descriptors::pin(&node, Arc::new(kept));
+        let kept = self.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH))?;
+        Descriptors::pin(&node, Arc::new(kept));
         if let Some(subject) = &subject {
             node.keep_path(subject.path().to_vec());
         }
@@ -364,10 +365,14 @@ impl LowerFile<'_> {
         self.view.fds.path_once(self.node)
     }
 
-    /// Any descriptor of the file: the kernel opens the backing file anew for each opener.
-    fn any(&mut self) -> Result<Arc<OwnedFd>, Errno> {
+    /// A descriptor to register: the kernel opens the backing file anew for each opener. Never one that
+    /// can write: it would outlive the caller's own, and the file could not be executed meanwhile.
+    fn registrable(&mut self) -> Result<Arc<OwnedFd>, Errno> {
         match self.fd.take() {
-            Some(fd) => Ok(Arc::new(fd)),
+            Some(fd) => {
+                let path = self.view.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH))?;
+                Ok(Arc::new(path))
+            }
             None => self.path(),
         }
     }
