@@ -1,3 +1,127 @@
 //! The `tollgate` binary: command line, servers, demo.
 
-fn main() {}
+mod audit;
+mod check;
+mod cli;
+mod control;
+mod daemon;
+mod demo;
+mod explain;
+mod mount;
+mod mountinfo;
+mod policy_file;
+mod run;
+mod serve;
+mod status;
+mod sys;
+mod tree;
+mod umount;
+
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use cli::{Cli, Command};
+use run::{CommandEnd, NotExecuted};
+
+/// Something failed.
+const FAILED: u8 = 1;
+/// `run` failed before CMD, or the command line of `run` was wrong; as env(1) and timeout(1) say it.
+const RUN_FAILED: u8 = 125;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return wrong_usage(&error),
+    };
+    log(cli.verbose);
+    let (name, result) = dispatch(cli.command);
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            say(&format!("{name}: {error:#}"));
+            ExitCode::from(failure_code(name, &error))
+        }
+    }
+}
+
+fn dispatch(command: Command) -> (&'static str, anyhow::Result<ExitCode>) {
+    let done = |result: anyhow::Result<()>| result.map(|()| ExitCode::SUCCESS);
+    match command {
+        Command::Run(args) => ("run", run::run(&args).map(end_like_command)),
+        Command::Mount(args) => ("mount", done(mount::run(args))),
+        Command::Umount(args) => ("umount", done(umount::run(&args))),
+        Command::Status(args) => ("status", done(status::run(&args))),
+        Command::Check(args) => ("check", done(check::run(&args))),
+        Command::Explain(args) => ("explain", done(explain::run(&args))),
+        Command::Demo(args) => ("demo", done(demo::run(&args))),
+        Command::DemoProbe { dir } => ("demo-probe", done(demo::probe(&dir))),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);
+            let written = std::io::Write::write_all(&mut std::io::stdout(), &script);
+            ("completions", done(written.map_err(Into::into)))
+        }
+    }
+}
+
+/// Ends as CMD did: with its code, or by its signal.
+fn end_like_command(end: CommandEnd) -> ExitCode {
+    match end {
+        CommandEnd::Exited(code) => ExitCode::from(code),
+        CommandEnd::Signalled(signal) => {
+            sys::die_by_signal(signal);
+            // Only for a signal that ended CMD and does not end us.
+            ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+        }
+    }
+}
+
+fn failure_code(name: &str, error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<NotExecuted>() {
+        Some(not_executed) => not_executed.exit_code(),
+        None if name == "run" => RUN_FAILED,
+        None => FAILED,
+    }
+}
+
+fn wrong_usage(error: &clap::Error) -> ExitCode {
+    // Nobody reads what cannot be printed.
+    let _ = error.print();
+    let help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    if help {
+        ExitCode::SUCCESS
+    } else if std::env::args_os().nth(1).as_deref() == Some(OsStr::new("run")) {
+        ExitCode::from(RUN_FAILED)
+    } else {
+        ExitCode::from(2)
+    }
+}
+
+/// What the libraries have to say goes to standard error; warnings always, more with `--verbose`.
+fn log(verbose: bool) {
+    let level = if verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .without_time()
+        .init();
+}
+
+/// A line on standard error.
+fn say(text: &str) {
+    use std::io::Write;
+    // Without a standard error there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "tollgate: {text}");
+}
+
+fn warn(text: &str) {
+    say(&format!("warning: {text}"));
+}
+
+fn note(text: &str) {
+    say(&format!("note: {text}"));
+}

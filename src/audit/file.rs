@@ -1,0 +1,168 @@
+//! The file that audit lines go to, rotated by size.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// An append-only file that is renamed to `FILE.1` (and `FILE.1` to `FILE.2`, ...) when it is full.
+#[derive(Debug)]
+pub(super) struct RotatedFile {
+    path: PathBuf,
+    file: File,
+    size_bytes: u64,
+    max_bytes: u64,
+    keep: u32,
+    /// A write failed half way, so that the last line may lack its end.
+    torn: bool,
+}
+
+impl RotatedFile {
+    /// Opens `path` for appending; makes it, readable by its owner alone, when it is not there.
+    ///
+    /// # Errors
+    /// What open(2) says; `InvalidInput` when `path` is not a regular file. A symbolic link is refused.
+    pub(super) fn open(path: PathBuf, max_bytes: u64, keep: u32) -> io::Result<Self> {
+        let file = open(&path)?;
+        let size_bytes = file.metadata()?.size();
+        Ok(Self { path, file, size_bytes, max_bytes, keep, torn: false })
+    }
+
+    /// Appends whole lines. They stay together in one file, so a file can pass its maximum by one batch.
+    ///
+    /// # Errors
+    /// What write(2) says. The lines are lost then; the next call starts on a line of its own.
+    pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.size_bytes >= self.max_bytes {
+            self.rotate()?;
+        }
+        if self.torn {
+            self.write(b"\n")?;
+        }
+        self.torn = true;
+        self.write(lines)?;
+        self.torn = false;
+        Ok(())
+    }
+
+    /// Makes what was appended durable.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.size_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        if self.keep == 0 {
+            self.file.set_len(0)?;
+        } else {
+            for number in (1..self.keep).rev() {
+                rename_if_there(&self.numbered(number), &self.numbered(number + 1))?;
+            }
+            rename_if_there(&self.path, &self.numbered(1))?;
+            self.file = open(&self.path)?;
+        }
+        self.size_bytes = 0;
+        self.torn = false;
+        Ok(())
+    }
+
+    fn numbered(&self, number: u32) -> PathBuf {
+        let mut name = OsString::from(&self.path);
+        name.push(format!(".{number}"));
+        name.into()
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(flags)
+        .open(path)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ELOOP) => io::Error::new(error.kind(), "it is a symbolic link"),
+            _ => error,
+        })?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+}
+
+fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {
+    match std::fs::rename(from, to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_files_are_renamed_and_the_oldest_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut file = RotatedFile::open(path.clone(), 4, 2).unwrap();
+        for line in ["one\n", "two\n", "three\n", "four\n"] {
+            file.append(line.as_bytes()).unwrap();
+        }
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(
+            (read("log"), read("log.1"), read("log.2")),
+            ("four\n".into(), "three\n".into(), "two\n".into())
+        );
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn with_none_kept_the_file_starts_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut file = RotatedFile::open(path.clone(), 4, 0).unwrap();
+        file.append(b"one\n").unwrap();
+        file.append(b"two\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "two\n");
+    }
+
+    #[test]
+    fn a_restarted_log_is_continued() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        RotatedFile::open(path.clone(), 100, 1).unwrap().append(b"one\n").unwrap();
+        RotatedFile::open(path.clone(), 100, 1).unwrap().append(b"two\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+    }
+
+    #[test]
+    fn links_and_special_files_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let error = RotatedFile::open(link, 1, 1).unwrap_err();
+        assert!(error.to_string().contains("symbolic link"), "{error}");
+        let error = RotatedFile::open("/dev/null".into(), 1, 1).unwrap_err();
+        assert!(error.to_string().contains("regular file"), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_and_the_next_line_stands_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut file = RotatedFile::open(path.clone(), 100, 1).unwrap();
+        file.append(b"one\n").unwrap();
+        file.write(b"tor").unwrap();
+        file.torn = true;
+        file.append(b"two\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntor\ntwo\n");
+    }
+}

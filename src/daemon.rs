@@ -1,0 +1,129 @@
+//! Going into the background with a ready signal.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::{Context, anyhow, bail};
+use rustix::pipe::PipeFlags;
+use rustix::process::WaitOptions;
+
+use crate::sys::{self, Forked};
+
+/// What the server sends when it serves.
+const READY: &[u8] = b"ready\n";
+/// Longest error text in bytes that is passed on.
+const ERROR_MAX_BYTES: u64 = 16 << 10;
+
+/// Which process comes back from [`split`].
+#[derive(Debug)]
+pub(crate) enum Side {
+    /// The one that was started; the server is ready.
+    Starter,
+    /// The server to be, in a session of its own, with `/` as its working directory.
+    Server(ReadyPipe),
+}
+
+/// Tells the starter how it went. Dropped without a word, it tells of a death.
+#[derive(Debug)]
+pub(crate) struct ReadyPipe(File);
+
+impl ReadyPipe {
+    /// The server serves: the starter may end.
+    pub(crate) fn ready(mut self) {
+        // A starter that is gone does not mind.
+        let _ = self.0.write_all(READY);
+    }
+
+    /// The server cannot serve: the starter shows why.
+    pub(crate) fn failed(mut self, error: &anyhow::Error) {
+        let _ = self.0.write_all(format!("{error:#}").as_bytes());
+    }
+}
+
+/// Forks a server off, and in the starter waits for it to be ready.
+///
+/// # Errors
+/// In the starter, what the server failed with.
+pub(crate) fn split(log: Option<&Path>) -> anyhow::Result<Side> {
+    let output = open_output(log)?;
+    let (read, write) =
+        rustix::pipe::pipe_with(PipeFlags::CLOEXEC).context("cannot make a pipe")?;
+    match sys::fork().context("cannot fork")? {
+        Forked::Parent(child) => {
+            drop((write, output));
+            let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
+            wait(&mut File::from(read)).map(|()| Side::Starter)
+        }
+        Forked::Child => {
+            drop(read);
+            let pipe = ReadyPipe(File::from(write));
+            if let Err(error) = leave(&output) {
+                pipe.failed(&error);
+                sys::exit_now(1);
+            }
+            Ok(Side::Server(pipe))
+        }
+    }
+}
+
+fn open_output(log: Option<&Path>) -> anyhow::Result<OwnedFd> {
+    let path = log.unwrap_or(Path::new("/dev/null"));
+    let file = File::options()
+        .append(true)
+        .create(log.is_some())
+        .mode(0o600)
+        .open(path)
+        .with_context(|| format!("log file `{}` cannot be opened", path.display()))?;
+    Ok(file.into())
+}
+
+fn wait(pipe: &mut File) -> anyhow::Result<()> {
+    let mut said = Vec::new();
+    pipe.take(ERROR_MAX_BYTES).read_to_end(&mut said).context("the server cannot be heard")?;
+    if said == READY {
+        return Ok(());
+    }
+    if said.is_empty() {
+        bail!("the server died before it was ready");
+    }
+    Err(anyhow!("{}", String::from_utf8_lossy(&said)))
+}
+
+/// A session of its own, without a terminal to get one back, and nothing of the starter's held.
+fn leave(output: &OwnedFd) -> anyhow::Result<()> {
+    rustix::process::setsid().context("setsid")?;
+    if let Forked::Parent(_) = sys::fork().context("cannot fork")? {
+        sys::exit_now(0);
+    }
+    rustix::process::chdir("/").context("cannot change to `/`")?;
+    let input = File::open("/dev/null").context("/dev/null")?;
+    rustix::stdio::dup2_stdin(input.as_fd()).context("dup2")?;
+    rustix::stdio::dup2_stdout(output.as_fd()).context("dup2")?;
+    rustix::stdio::dup2_stderr(output.as_fd()).context("dup2")?;
+    Ok(())
+}
+
+/// Tells a service manager that the server is ready (`sd_notify(3)`), if one asked to be told.
+pub(crate) fn notify_manager() {
+    let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    if let Err(error) = notify(&address) {
+        crate::warn(&format!("NOTIFY_SOCKET cannot be told: {error:#}"));
+    }
+}
+
+fn notify(address: &std::ffi::OsStr) -> anyhow::Result<()> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    let address = match address.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(address)?,
+    };
+    let text = format!("READY=1\nMAINPID={}", std::process::id());
+    UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address)?;
+    Ok(())
+}

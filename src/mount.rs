@@ -1,0 +1,119 @@
+//! `tollgate mount`.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use tollgate_fuse::{Ended, MountError, Stopper};
+
+use crate::cli::MountArgs;
+use crate::daemon::{self, ReadyPipe, Side};
+use crate::serve::{self, Place, Server, Spec};
+use crate::sys::{self, SignalFd};
+use crate::tree::{self, Tree};
+
+/// Signals that end the server.
+const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Mounts a view and serves it until it is unmounted or a signal arrives.
+///
+/// # Errors
+/// Everything that keeps the view from being served; with `--daemon`, of the server in the background.
+pub(crate) fn run(args: MountArgs) -> anyhow::Result<()> {
+    let (tree, source) = tree::open(&args.dir)?;
+    clean_leftover(&args.mnt)?;
+    let mnt = tree::check_mount_point(&args.mnt, &tree)?;
+    let spec = Spec::load(&args.serve, &tree, Place::Mount)?;
+    if !args.daemon {
+        return View { tree, source, mnt, spec }.serve(None);
+    }
+    match daemon::split(args.log.as_deref())? {
+        Side::Starter => Ok(()),
+        Side::Server(ready) => View { tree, source, mnt, spec }.serve(Some(ready)),
+    }
+}
+
+fn clean_leftover(mnt: &Path) -> anyhow::Result<()> {
+    let cleaned = tollgate_fuse::clean_stale(mnt)
+        .with_context(|| format!("MNT `{}` is a view whose server is dead", mnt.display()))?;
+    if cleaned {
+        crate::note(&format!("MNT `{}` was left by a dead server; cleaned up", mnt.display()));
+    }
+    Ok(())
+}
+
+struct View {
+    tree: Tree,
+    source: OwnedFd,
+    mnt: PathBuf,
+    spec: Spec,
+}
+
+impl View {
+    fn serve(self, ready: Option<ReadyPipe>) -> anyhow::Result<()> {
+        let mnt = self.mnt.clone();
+        let server = match self.start() {
+            Ok(server) => server,
+            Err(error) => {
+                let Some(ready) = ready else { return Err(error) };
+                ready.failed(&error);
+                // The starter shows it; a log file has it, too.
+                return Err(error);
+            }
+        };
+        crate::say(&server.summary());
+        daemon::notify_manager();
+        if let Some(ready) = ready {
+            ready.ready();
+        }
+        let ended = server.wait()?;
+        say_how_it_ended(ended, &mnt);
+        Ok(())
+    }
+
+    fn start(self) -> anyhow::Result<Server> {
+        // Before the first thread, so that no thread is ended by them.
+        sys::block_signals(ENDING).context("cannot block signals")?;
+        let signals = SignalFd::new(ENDING).context("cannot read signals")?;
+        let options = serve::mount_options(&self.tree)?;
+        // Dropped on the way out of an error, the guard unmounts.
+        let (device, guard) = tollgate_fuse::mount::mount(&self.mnt, &options)?;
+        let server = Server::start(self.spec, self.source, device, &self.mnt)?;
+        let mnt = guard.keep();
+        let stopper = server.stopper();
+        std::thread::Builder::new()
+            .name("tollgate-signal".to_owned())
+            .spawn(move || end_on_signal(&signals, &mnt, &stopper))
+            .context("cannot start the signal thread")?;
+        Ok(server)
+    }
+}
+
+/// The first signal unmounts; while the view is in use, the second one ends the server all the same.
+fn end_on_signal(signals: &SignalFd, mnt: &Path, stopper: &Stopper) {
+    let Ok(_) = signals.read() else { return };
+    match tollgate_fuse::unmount(mnt, false) {
+        Ok(()) => return,
+        Err(MountError::Busy { .. }) => crate::note(&format!(
+            "`{}` is in use; it is detached and served until it is closed; a second signal ends it now",
+            mnt.display()
+        )),
+        Err(error) => crate::warn(&format!("{error}")),
+    }
+    if let Err(error) = tollgate_fuse::unmount(mnt, true) {
+        crate::warn(&format!("{error}"));
+    }
+    let _ = signals.read();
+    stopper.stop();
+}
+
+fn say_how_it_ended(ended: Ended, mnt: &Path) {
+    let mnt = mnt.display();
+    match ended {
+        Ended::Unmounted => crate::say(&format!("`{mnt}` is unmounted")),
+        Ended::Aborted => crate::warn(&format!(
+            "the connection of `{mnt}` was aborted; clean up with `tollgate umount {mnt}`"
+        )),
+        Ended::Stopped => crate::say(&format!("`{mnt}` is no longer served")),
+    }
+}

@@ -1,0 +1,105 @@
+//! `/proc/self/mountinfo`: which mounts there are.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// One mount of this mount namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountInfo {
+    /// Names the mount, until it is unmounted.
+    pub(crate) id: u64,
+    /// `major:minor` of the file system.
+    pub(crate) device: String,
+    /// The directory of the file system that is mounted.
+    pub(crate) root: PathBuf,
+    /// Where it is mounted.
+    pub(crate) point: PathBuf,
+    /// Type of the file system, with its subtype.
+    pub(crate) kind: String,
+}
+
+/// Every mount, in the kernel's order: of two on the same point, the later one is seen.
+///
+/// # Errors
+/// When /proc is not mounted.
+pub(crate) fn read() -> anyhow::Result<Vec<MountInfo>> {
+    let text = std::fs::read("/proc/self/mountinfo").context("cannot read /proc/self/mountinfo")?;
+    Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
+}
+
+/// The mount that covers exactly `point`, if one does.
+pub(crate) fn at<'a>(mounts: &'a [MountInfo], point: &Path) -> Option<&'a MountInfo> {
+    mounts.iter().rev().find(|mount| mount.point == point)
+}
+
+fn parse(line: &[u8]) -> Option<MountInfo> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let id = text(words.next()?)?.parse().ok()?;
+    let device = text(words.nth(1)?)?;
+    let root = path(words.next()?);
+    let point = path(words.next()?);
+    // Options and any number of optional fields, ended by a dash.
+    let kind = text(words.skip_while(|word| *word != b"-").nth(1)?)?;
+    Some(MountInfo { id, device, root, point, kind })
+}
+
+fn text(word: &[u8]) -> Option<String> {
+    String::from_utf8(word.to_vec()).ok()
+}
+
+/// Undoes the kernel's octal escapes for space, tab, newline and backslash.
+fn path(word: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((&first, after)) = rest.split_first() {
+        match octal(rest) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &rest[4..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
+fn octal(text: &[u8]) -> Option<u8> {
+    let [b'\\', digits @ ..] = text.get(..4)? else { return None };
+    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_with_its_escapes() {
+        let line =
+            b"36 35 98:0 /mnt1 /a\\040b\\134c rw,noatime master:1 shared:2 - fuse.tollgate x rw";
+        let mount = parse(line).unwrap();
+        assert_eq!(mount.id, 36);
+        assert_eq!(mount.device, "98:0");
+        assert_eq!(mount.root, Path::new("/mnt1"));
+        assert_eq!(mount.point, Path::new("/a b\\c"));
+        assert_eq!(mount.kind, "fuse.tollgate");
+    }
+
+    #[test]
+    fn a_broken_line_is_none() {
+        for line in [&b""[..], b"1 2", b"x 1 2 3 4 - ext4", b"36 35 98:0 / /a rw"] {
+            assert_eq!(parse(line), None);
+        }
+    }
+
+    #[test]
+    fn this_machine_has_proc() {
+        let mounts = read().unwrap();
+        assert_eq!(at(&mounts, Path::new("/proc")).unwrap().kind, "proc");
+    }
+}

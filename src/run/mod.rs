@@ -1,0 +1,260 @@
+//! `tollgate run`: CMD sees DIR through the policy, and nothing else of it.
+
+mod aliases;
+mod guard;
+mod stage;
+mod wire;
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+
+use crate::cli::RunArgs;
+use crate::serve::{Place, Server, Spec};
+use crate::sys::{self, Forked, SignalFd};
+use crate::tree;
+use stage::Plan;
+use wire::{Channel, Message, Received};
+
+/// Signals that are passed on to CMD when a process sent them. The terminal sends its own to CMD, too.
+const FORWARDED: &[libc::c_int] = &[
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+];
+
+/// How CMD ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommandEnd {
+    /// By itself, with this exit code.
+    Exited(u8),
+    /// By this signal.
+    Signalled(i32),
+}
+
+/// Runs CMD over a view of DIR until it ends.
+///
+/// # Errors
+/// Everything that kept CMD from being started, and the loss of the processes in between.
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
+    let (tree, source) = tree::open(&args.dir)?;
+    if tree.path.parent().is_none() {
+        bail!("DIR is `/`: the view cannot cover the root of all paths; name a directory below it");
+    }
+    refuse_open_directories()?;
+    let spec = Spec::load(&args.serve, &tree, Place::Run)?;
+    let cwd = working_directory()?;
+    let plan = Plan { tree, cwd, command: args.command.clone() };
+    // Before the fork, so that no signal comes between it and the signal descriptor.
+    sys::block_signals(FORWARDED).context("cannot block signals")?;
+    let signals = SignalFd::new(FORWARDED).context("cannot read signals")?;
+    let (channel, child_channel) = Channel::pair()?;
+    match sys::fork().context("cannot fork")? {
+        Forked::Child => stage::build(&plan, &child_channel),
+        Forked::Parent(builder) => {
+            drop(child_channel);
+            let mut running = Running { channel, signals, builder, keeper: None, command: None };
+            let end = running.supervise(spec, source, &plan);
+            running.collect();
+            end
+        }
+    }
+}
+
+/// A directory on a standard stream would be a door into the raw tree.
+fn refuse_open_directories() -> anyhow::Result<()> {
+    let streams = [
+        ("input", std::io::stdin().as_fd().try_clone_to_owned()),
+        ("output", std::io::stdout().as_fd().try_clone_to_owned()),
+        ("error", std::io::stderr().as_fd().try_clone_to_owned()),
+    ];
+    for (name, fd) in streams {
+        if fd.is_ok_and(|fd| tree::is_directory(&fd)) {
+            bail!(
+                "standard {name} is a directory, which would be a way past the view; redirect it"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn working_directory() -> anyhow::Result<PathBuf> {
+    std::env::current_dir().context("the working directory cannot be named; change to another")
+}
+
+struct Running {
+    channel: Channel,
+    signals: SignalFd,
+    builder: Pid,
+    /// Known once it is ready.
+    keeper: Option<Pid>,
+    /// CMD, from the moment it exists.
+    command: Option<OwnedFd>,
+}
+
+impl Running {
+    fn supervise(
+        &mut self,
+        spec: Spec,
+        source: OwnedFd,
+        plan: &Plan,
+    ) -> anyhow::Result<CommandEnd> {
+        let device = self.until_mounted()?;
+        let server = Server::start(spec, source, device, &plan.tree.path)?;
+        let end = self.until_ended(plan);
+        server.finish();
+        end
+    }
+
+    fn until_mounted(&mut self) -> anyhow::Result<OwnedFd> {
+        loop {
+            match self.next()? {
+                Received { message: Message::Mounted, fd: Some(device), .. } => return Ok(device),
+                other => self.common(other)?,
+            }
+        }
+    }
+
+    /// Starts CMD and passes signals on until it ends.
+    fn until_ended(&mut self, plan: &Plan) -> anyhow::Result<CommandEnd> {
+        loop {
+            let received = self.next()?;
+            match received.message {
+                Message::Ready => {
+                    self.keeper = received.sender;
+                    self.channel.send(&Message::Go, None)?;
+                }
+                Message::Starting => self.command = received.sender.and_then(open_process),
+                Message::NotExecuted(errno) => return Err(not_executed(&plan.command[0], errno)),
+                Message::Ended(status) => return Ok(end(status)),
+                _ => self.common(received)?,
+            }
+        }
+    }
+
+    fn common(&mut self, received: Received) -> anyhow::Result<()> {
+        match received.message {
+            Message::Failed(text) => bail!("{text}"),
+            Message::Warning(text) => {
+                crate::warn(&text);
+                Ok(())
+            }
+            other => bail!("the other side of `run` sent {other:?} out of turn"),
+        }
+    }
+
+    /// The next message; signals that arrive before it are dealt with.
+    fn next(&mut self) -> anyhow::Result<Received> {
+        loop {
+            let mut ready = [
+                PollFd::new(&self.channel, PollFlags::IN),
+                PollFd::new(&self.signals, PollFlags::IN),
+            ];
+            match rustix::event::poll(&mut ready, None) {
+                Err(Errno::INTR) => continue,
+                other => other.context("cannot wait for CMD")?,
+            };
+            let [message, signal] = ready.map(|fd| !fd.revents().is_empty());
+            if signal {
+                self.pass_on()?;
+            }
+            if message {
+                let lost = || anyhow::anyhow!("CMD's process group was killed from outside");
+                return self.channel.receive()?.with_context(|| lost().to_string());
+            }
+        }
+    }
+
+    fn pass_on(&self) -> anyhow::Result<()> {
+        let arrived = self.signals.read().context("cannot read a signal")?;
+        match &self.command {
+            Some(command) => {
+                if arrived.by_process
+                    && let Some(signal) = Signal::from_named_raw(arrived.signal)
+                {
+                    // It may have ended by now.
+                    let _ = rustix::process::pidfd_send_signal(command, signal);
+                }
+                Ok(())
+            }
+            None if arrived.signal == libc::SIGWINCH => Ok(()),
+            None => bail!("ended by signal {} before CMD was started", arrived.signal),
+        }
+    }
+
+    /// Ends the processes in between, which are still there when we failed, and waits for them. With the
+    /// keeper, everything in its pid namespace ends.
+    fn collect(self) {
+        let Self { channel, builder, keeper, .. } = self;
+        // A keeper that is not ready ends by this.
+        drop(channel);
+        for process in [Some(builder), keeper].into_iter().flatten() {
+            // Children that nobody waited for: their ids cannot belong to others.
+            let _ = rustix::process::kill_process(process, Signal::KILL);
+        }
+        loop {
+            match rustix::process::waitpid(None, WaitOptions::empty()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+fn open_process(pid: Pid) -> Option<OwnedFd> {
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// CMD could not be executed, with the exit status that shells give that.
+#[derive(Debug)]
+pub(crate) struct NotExecuted {
+    command: String,
+    errno: i32,
+}
+
+impl NotExecuted {
+    /// 127 when there is no such file, else 126.
+    pub(crate) fn exit_code(&self) -> u8 {
+        if self.errno == libc::ENOENT { 127 } else { 126 }
+    }
+}
+
+impl std::fmt::Display for NotExecuted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { command, errno } = self;
+        match *errno {
+            libc::ENOENT if command.contains('/') => {
+                write!(f, "CMD `{command}` (or the interpreter it names) does not exist")
+            }
+            libc::ENOENT => write!(f, "CMD `{command}` is not found in PATH"),
+            errno => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                write!(f, "CMD `{command}` cannot be executed: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for NotExecuted {}
+
+fn not_executed(command: &OsStr, errno: i32) -> anyhow::Error {
+    NotExecuted { command: command.to_string_lossy().into_owned(), errno }.into()
+}
+
+fn end(status: i32) -> CommandEnd {
+    if libc::WIFSIGNALED(status) {
+        CommandEnd::Signalled(libc::WTERMSIG(status))
+    } else {
+        CommandEnd::Exited(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX))
+    }
+}

@@ -1,0 +1,212 @@
+//! Messages between `run`'s server and the processes it starts, over a sequenced-packet socket pair.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use anyhow::{Context, bail};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use rustix::process::Pid;
+
+/// Longest message in bytes; an error text is cut to fit.
+const MESSAGE_MAX_BYTES: usize = 4096;
+
+/// What the processes tell each other.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// To the server: the view is mounted; the `/dev/fuse` descriptor comes along.
+    Mounted,
+    /// To the server: everything is in place, CMD can start on [`Message::Go`].
+    Ready,
+    /// From the server: start CMD.
+    Go,
+    /// To the server, sent by the process that is about to become CMD.
+    Starting,
+    /// To the server: exec failed with this error number.
+    NotExecuted(i32),
+    /// To the server: CMD ended with this wait(2) status.
+    Ended(i32),
+    /// To the server: it went wrong, in words.
+    Failed(String),
+    /// To the server: something a user should know.
+    Warning(String),
+}
+
+impl Message {
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Mounted => vec![b'M'],
+            Self::Ready => vec![b'R'],
+            Self::Go => vec![b'G'],
+            Self::Starting => vec![b'S'],
+            Self::NotExecuted(errno) => tagged(b'X', &errno.to_ne_bytes()),
+            Self::Ended(status) => tagged(b'E', &status.to_ne_bytes()),
+            Self::Failed(text) => tagged(b'F', text.as_bytes()),
+            Self::Warning(text) => tagged(b'W', text.as_bytes()),
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (tag, rest) = bytes.split_first()?;
+        let number = || Some(i32::from_ne_bytes(rest.try_into().ok()?));
+        let text = || String::from_utf8_lossy(rest).into_owned();
+        Some(match tag {
+            b'M' => Self::Mounted,
+            b'R' => Self::Ready,
+            b'G' => Self::Go,
+            b'S' => Self::Starting,
+            b'X' => Self::NotExecuted(number()?),
+            b'E' => Self::Ended(number()?),
+            b'F' => Self::Failed(text()),
+            b'W' => Self::Warning(text()),
+            _ => return None,
+        })
+    }
+}
+
+fn tagged(tag: u8, rest: &[u8]) -> Vec<u8> {
+    let kept = &rest[..rest.len().min(MESSAGE_MAX_BYTES - 1)];
+    [&[tag], kept].concat()
+}
+
+/// A message with what the kernel added to it.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) message: Message,
+    /// The sender, in the receiver's pid namespace, as the kernel knows it.
+    pub(super) sender: Option<Pid>,
+    pub(super) fd: Option<OwnedFd>,
+}
+
+/// One end of the pair.
+#[derive(Debug)]
+pub(super) struct Channel(OwnedFd);
+
+impl Channel {
+    /// Both ends; the first one, the server's, learns who sends.
+    pub(super) fn pair() -> anyhow::Result<(Self, Self)> {
+        let flags = SocketFlags::CLOEXEC;
+        let (server, child) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .context("cannot make a socket pair")?;
+        rustix::net::sockopt::set_socket_passcred(&server, true)
+            .context("cannot ask for credentials on a socket pair")?;
+        Ok((Self(server), Self(child)))
+    }
+
+    /// Sends, with a descriptor or without.
+    pub(super) fn send(&self, message: &Message, fd: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
+        let bytes = message.encode();
+        let fds: Vec<_> = fd.into_iter().collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+            bail!("no room for a descriptor in a message");
+        }
+        let parts = [IoSlice::new(&bytes)];
+        rustix::net::sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL)
+            .context("the other side of `run` is gone")?;
+        Ok(())
+    }
+
+    /// Waits for a message; `None` when the other side is gone.
+    pub(super) fn receive(&self) -> anyhow::Result<Option<Received>> {
+        let mut bytes = [0; MESSAGE_MAX_BYTES];
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            match rustix::net::recvmsg(&self.0, &mut parts, &mut control, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(None),
+                other => break other.context("cannot receive from the other side of `run`")?,
+            }
+        };
+        if received.bytes == 0 {
+            return Ok(None);
+        }
+        let (sender, fd) = extras(&mut control);
+        let message = Message::decode(&bytes[..received.bytes])
+            .filter(|_| !received.flags.contains(ReturnFlags::TRUNC))
+            .context("the other side of `run` sent what is no message")?;
+        Ok(Some(Received { message, sender, fd }))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn extras(control: &mut RecvAncillaryBuffer<'_>) -> (Option<Pid>, Option<OwnedFd>) {
+    let (mut sender, mut fd) = (None, None);
+    for extra in control.drain() {
+        match extra {
+            RecvAncillaryMessage::ScmCredentials(credentials) => sender = Some(credentials.pid),
+            RecvAncillaryMessage::ScmRights(fds) => fd = fds.last(),
+            _ => {}
+        }
+    }
+    (sender, fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_arrives_as_it_was_sent() {
+        let (server, child) = Channel::pair().unwrap();
+        let text = || "text \u{fc}".to_owned();
+        let all = [
+            Message::Mounted,
+            Message::Ready,
+            Message::Go,
+            Message::Starting,
+            Message::NotExecuted(2),
+            Message::Ended(-1),
+            Message::Failed(text()),
+            Message::Warning(text()),
+        ];
+        for message in all {
+            child.send(&message, None).unwrap();
+            let received = server.receive().unwrap().unwrap();
+            assert_eq!(received.message, message);
+            assert_eq!(received.sender, Some(rustix::process::getpid()));
+        }
+    }
+
+    #[test]
+    fn a_descriptor_comes_along() {
+        let (server, child) = Channel::pair().unwrap();
+        let file = OwnedFd::from(tempfile::tempfile().unwrap());
+        child.send(&Message::Mounted, Some(file.as_fd())).unwrap();
+        let fd = server.receive().unwrap().unwrap().fd.unwrap();
+        let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
+        assert_eq!(inode(&fd), inode(&file));
+    }
+
+    #[test]
+    fn a_long_text_is_cut_and_an_end_is_seen() {
+        let (server, child) = Channel::pair().unwrap();
+        child.send(&Message::Failed("x".repeat(10_000)), None).unwrap();
+        let received = server.receive().unwrap().unwrap();
+        assert_eq!(received.message, Message::Failed("x".repeat(MESSAGE_MAX_BYTES - 1)));
+        drop(child);
+        assert!(server.receive().unwrap().is_none());
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        for bytes in [&b""[..], b"?", b"X12", b"E12345"] {
+            assert_eq!(Message::decode(bytes), None, "{bytes:?}");
+        }
+    }
+}

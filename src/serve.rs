@@ -1,0 +1,314 @@
+//! A view with everything that serves it: session, audit log, control socket.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use rustix::fs::StatVfsMountFlags;
+use tollgate_fuse::{Connection, Device, MountOptions, Running, Session};
+use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
+use tollgate_view::{Config, View};
+
+use crate::audit::{AuditConfig, AuditLog};
+use crate::cli::{AuditDetail, ServeArgs};
+use crate::control::{self, ControlServer};
+use crate::policy_file;
+use crate::status::{self, Report};
+use crate::tree::Tree;
+use tollgate_view::AuditLevel;
+
+/// Where the view shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Over DIR itself, for one command.
+    Run,
+    /// At a mount point.
+    Mount,
+}
+
+/// What to serve, checked before anything is mounted or started.
+pub(crate) struct Spec {
+    place: Place,
+    dir: PathBuf,
+    policy: Arc<Policy>,
+    policy_file: Option<PathBuf>,
+    audit: Option<AuditConfig>,
+    timeout: Duration,
+    threads: Option<usize>,
+    max_descriptors: Option<usize>,
+}
+
+impl Spec {
+    /// Reads the policy and checks where the audit log goes.
+    ///
+    /// # Errors
+    /// When the policy is wrong, or when the audit log would lie inside DIR.
+    pub(crate) fn load(args: &ServeArgs, tree: &Tree, place: Place) -> anyhow::Result<Self> {
+        let (policy, policy_file) = match &args.policy {
+            None => (Policy::allow_all(), None),
+            Some(file) => {
+                let policy = policy_file::load(file)?;
+                warn_if_writable(&policy, file, tree);
+                (policy, Some(std::path::absolute(file)?))
+            }
+        };
+        Ok(Self {
+            place,
+            dir: tree.path.clone(),
+            policy: Arc::new(policy),
+            policy_file,
+            audit: args.audit.as_deref().map(|file| audit_config(args, file, tree)).transpose()?,
+            timeout: args.attr_timeout,
+            threads: args.threads,
+            max_descriptors: args.max_descriptors,
+        })
+    }
+}
+
+/// Who may change the policy through the view decides over the next start.
+fn warn_if_writable(policy: &Policy, file: &Path, tree: &Tree) {
+    let Ok(path) = std::fs::canonicalize(file) else { return };
+    let Ok(inside) = path.strip_prefix(&tree.path) else { return };
+    let path = inside.as_os_str().as_encoded_bytes();
+    let facts = Facts { path, kind: Kind::File, size: 0, head: None };
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let caller = CallerFacts { uid, gid, exe: None };
+    if policy.decide(&facts, Operation::Write, &caller).verdict == Verdict::Allow {
+        crate::warn(&format!(
+            "the policy `{}` lies inside DIR and can be changed through the view, which counts at the \
+             next start; add a rule that makes it read-only",
+            file.display()
+        ));
+    }
+}
+
+fn audit_config(args: &ServeArgs, file: &Path, tree: &Tree) -> anyhow::Result<AuditConfig> {
+    let shown = file.display();
+    let path = std::path::absolute(file).with_context(|| format!("audit file `{shown}`"))?;
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        bail!("audit file `{shown}` names a directory");
+    };
+    let parent = std::fs::canonicalize(parent)
+        .with_context(|| format!("the directory of audit file `{shown}` cannot be used"))?;
+    if parent.starts_with(&tree.path) {
+        bail!(
+            "audit file `{shown}` lies inside DIR `{}`, where what it watches could change it",
+            tree.path.display()
+        );
+    }
+    let level = match args.audit_level {
+        AuditDetail::Refused => AuditLevel::Refused,
+        AuditDetail::Opens => AuditLevel::Opens,
+        AuditDetail::All => AuditLevel::All,
+    };
+    let max_bytes = args.audit_size << 20;
+    Ok(AuditConfig { path: parent.join(name), level, max_bytes, keep: args.audit_keep })
+}
+
+/// How a view of `tree` is mounted: never with set-user-id programs or devices, and not more freely than
+/// the file system beneath.
+pub(crate) fn mount_options(tree: &Tree) -> anyhow::Result<MountOptions> {
+    let lower = rustix::fs::statvfs(&tree.path).context("statvfs")?.f_flag;
+    Ok(MountOptions {
+        allow_other: rustix::process::geteuid().is_root(),
+        read_only: lower.contains(StatVfsMountFlags::RDONLY),
+        noexec: lower.contains(StatVfsMountFlags::NOEXEC),
+        ..MountOptions::default()
+    })
+}
+
+/// Mounts a new connection over the directory `place`, in the mount namespace of the caller.
+///
+/// # Errors
+/// When /dev/fuse cannot be opened or the kernel refuses the mount.
+pub(crate) fn mount_over(place: &OwnedFd, tree: &Tree) -> anyhow::Result<Device> {
+    let device = open_device()?;
+    let options = MountOptions { allow_other: true, ..mount_options(tree)? };
+    let path = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
+    tollgate_fuse::mount_device(&device, &path, &options)
+        .with_context(|| format!("cannot mount the view over `{}`", tree.path.display()))?;
+    Ok(device)
+}
+
+/// Opens /dev/fuse.
+///
+/// # Errors
+/// With what to do about it.
+pub(crate) fn open_device() -> anyhow::Result<Device> {
+    Device::open().map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => anyhow::anyhow!(
+            "/dev/fuse is not there: load the kernel module (`modprobe fuse`), or give this container \
+             the device"
+        ),
+        Some(libc::EACCES | libc::EPERM) => anyhow::anyhow!(
+            "/dev/fuse may not be opened by this user: run as root, or have it made accessible \
+             (`chmod 666 /dev/fuse`, or the group that owns it)"
+        ),
+        _ => anyhow::anyhow!("/dev/fuse cannot be opened: {error}"),
+    })
+}
+
+/// A view that is being served.
+#[derive(Debug)]
+pub(crate) struct Server {
+    state: Arc<State>,
+    running: Running,
+    control: Option<ControlServer>,
+}
+
+struct State {
+    place: Place,
+    dir: PathBuf,
+    mount_point: PathBuf,
+    policy_file: Option<PathBuf>,
+    started: SystemTime,
+    view: Arc<View>,
+    connection: Connection,
+    audit: Option<Arc<AuditLog>>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("mount_point", &self.mount_point).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Starts threads, answers the kernel's first request, and opens the control socket.
+    ///
+    /// # Errors
+    /// When the audit log cannot be opened, the directory cannot be viewed, or the kernel does not agree.
+    pub(crate) fn start(
+        spec: Spec,
+        source: OwnedFd,
+        device: impl Into<Device>,
+        mount_point: &Path,
+    ) -> anyhow::Result<Self> {
+        let audit = spec.audit.map(start_audit).transpose()?.map(Arc::new);
+        let config = Config {
+            policy: spec.policy,
+            attr_timeout: spec.timeout,
+            entry_timeout: spec.timeout,
+            max_descriptors: spec.max_descriptors,
+            audit: audit.clone().map(|log| log as Arc<dyn tollgate_view::Audit>),
+        };
+        let view = View::open(source, config)
+            .with_context(|| format!("DIR `{}` cannot be viewed", spec.dir.display()))?;
+        let session_config = view.session_config(spec.threads);
+        let view = Arc::new(view);
+        let running = Session::new(device.into(), view.clone(), session_config)
+            .start()
+            .context("the FUSE connection cannot be started")?;
+        let state = Arc::new(State {
+            place: spec.place,
+            dir: spec.dir,
+            mount_point: mount_point.to_owned(),
+            policy_file: spec.policy_file,
+            started: SystemTime::now(),
+            view,
+            connection: running.connection().clone(),
+            audit,
+        });
+        for missing in state.view.snapshot().unavailable {
+            crate::note(&format!("no {}: {}", missing.feature, missing.reason));
+        }
+        let control = start_control(&state);
+        Ok(Self { state, running, control })
+    }
+
+    /// One line about what is served.
+    pub(crate) fn summary(&self) -> String {
+        let how = if self.state.view.snapshot().passthrough {
+            "kernel passthrough"
+        } else {
+            "user space only"
+        };
+        let (dir, at) = (self.state.dir.display(), self.state.mount_point.display());
+        let queues = self.state.connection.queues();
+        let threads = if queues == 1 { "1 thread".to_owned() } else { format!("{queues} threads") };
+        format!("ready: `{dir}` at `{at}`, {how}, {threads}")
+    }
+
+    /// Ends the session from another thread.
+    pub(crate) fn stopper(&self) -> tollgate_fuse::Stopper {
+        self.running.stopper()
+    }
+
+    /// Waits until the view is unmounted, then closes everything; the reason in words.
+    ///
+    /// # Errors
+    /// When the transport failed.
+    pub(crate) fn wait(self) -> anyhow::Result<tollgate_fuse::Ended> {
+        let Self { state, running, control } = self;
+        let ended = running.wait().context("the FUSE connection failed");
+        drop(control);
+        state.finish();
+        ended
+    }
+
+    /// Ends the session now.
+    pub(crate) fn finish(self) {
+        self.running.stop();
+        if let Err(error) = self.wait() {
+            crate::warn(&format!("{error:#}"));
+        }
+    }
+}
+
+impl State {
+    fn finish(&self) {
+        let Some(audit) = &self.audit else { return };
+        audit.finish();
+        let status = audit.status();
+        if status.dropped + status.failed > 0 {
+            crate::warn(&format!(
+                "the audit log lacks {} events that were dropped and {} that could not be written",
+                status.dropped, status.failed
+            ));
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            version: status::VERSION,
+            pid: std::process::id(),
+            kind: match self.place {
+                Place::Run => "run",
+                Place::Mount => "mount",
+            },
+            dir: self.dir.to_string_lossy().into_owned(),
+            mount_point: self.mount_point.to_string_lossy().into_owned(),
+            policy: self.policy_file.as_ref().map(|file| file.to_string_lossy().into_owned()),
+            started: crate::audit::timestamp(self.started),
+            uptime_seconds: self.started.elapsed().unwrap_or_default().as_secs(),
+            queues: self.connection.queues(),
+            negotiated: status::negotiated(self.connection.negotiated()),
+            transport: status::transport(&self.connection.counts()),
+            view: self.view.snapshot(),
+            audit: self.audit.as_ref().map(|audit| audit.status()),
+        }
+    }
+}
+
+fn start_audit(config: AuditConfig) -> anyhow::Result<AuditLog> {
+    let shown = config.path.display().to_string();
+    AuditLog::start(config).with_context(|| format!("audit file `{shown}` cannot be opened"))
+}
+
+/// A server without a control socket still serves.
+fn start_control(state: &Arc<State>) -> Option<ControlServer> {
+    let state = Arc::clone(state);
+    let started = control::ControlServer::start(Box::new(move || {
+        serde_json::to_value(state.report())
+            .unwrap_or_else(|error| status::error(&error.to_string()))
+    }));
+    match started {
+        Ok(control) => Some(control),
+        Err(error) => {
+            crate::warn(&format!("`tollgate status` will not show this server: {error:#}"));
+            None
+        }
+    }
+}

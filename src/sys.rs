@@ -1,0 +1,243 @@
+//! The system calls that need `unsafe`, each behind a safe function.
+
+#![expect(unsafe_code, reason = "fork, clone, signal masks and seccomp have no safe wrapper")]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::process::Pid;
+
+/// Which side of a fork this is.
+#[derive(Debug)]
+pub(crate) enum Forked {
+    Child,
+    Parent(Pid),
+}
+
+/// fork(2).
+///
+/// # Errors
+/// What fork(2) says; `Unsupported` when the process has more than one thread, whose locks the child
+/// would inherit for ever.
+pub(crate) fn fork() -> io::Result<Forked> {
+    only_thread()?;
+    // SAFETY: the child may do anything when the parent has one thread, which `only_thread` checked.
+    let pid = unsafe { libc::fork() };
+    forked(i64::from(pid))
+}
+
+/// A child that is the first process of a new pid namespace and belongs to *our parent*, so that this
+/// process may end and the parent's death signal still reaches the child.
+///
+/// # Errors
+/// As [`fork`].
+pub(crate) fn fork_sibling_in_pid_namespace() -> io::Result<Forked> {
+    only_thread()?;
+    let flags = libc::CLONE_PARENT | libc::CLONE_NEWPID | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM and with a null stack this is fork(2) by another name: the child goes on
+    // with a copy of this memory. There is one thread, so no lock is held by another. What libc's fork
+    // would do beside it is for other threads, and for a cached thread id that nothing here uses.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, 0, 0, 0) };
+    forked(pid)
+}
+
+fn forked(pid: i64) -> io::Result<Forked> {
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let pid = i32::try_from(pid).map_err(io::Error::other)?;
+    Ok(Pid::from_raw(pid).map_or(Forked::Child, Forked::Parent))
+}
+
+fn only_thread() -> io::Result<()> {
+    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    if threads == 1 {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::Unsupported, format!("cannot fork with {threads} threads")))
+}
+
+/// Ends the process without running destructors or exit handlers, as the child of a fork must.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: `_exit` has no precondition.
+    unsafe { libc::_exit(code) }
+}
+
+/// unshare(2) with `CLONE_NEW*` flags.
+///
+/// # Errors
+/// What unshare(2) says.
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: new namespaces change no memory. CLONE_FILES, which would undermine owned descriptors, is
+    // not among the flags used here.
+    check(unsafe { libc::unshare(flags) })
+}
+
+/// Closes every descriptor but 0, 1, 2 and `keep`, for a process that will never drop what it inherited:
+/// the child of a fork that ends by [`exit_now`] or exec.
+///
+/// # Errors
+/// What close_range(2) says.
+pub(crate) fn close_all_but(keep: &impl AsFd) -> io::Result<()> {
+    let keep = u32::try_from(keep.as_fd().as_raw_fd()).map_err(io::Error::other)?;
+    if keep > 3 {
+        close_range(3, keep - 1)?;
+    }
+    close_range(keep.max(2) + 1, u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: the callers run in a forked child whose inherited owners are never used or dropped again.
+    check(unsafe { libc::close_range(first, last, 0) })
+}
+
+/// Blocks `signals` in this thread, and so in the threads it starts. What was blocked before stays so.
+///
+/// # Errors
+/// What pthread_sigmask(3) says.
+pub(crate) fn block_signals(signals: &[libc::c_int]) -> io::Result<()> {
+    mask(libc::SIG_BLOCK, signals)
+}
+
+/// Unblocks `signals` in this thread.
+///
+/// # Errors
+/// What pthread_sigmask(3) says.
+pub(crate) fn unblock_signals(signals: &[libc::c_int]) -> io::Result<()> {
+    mask(libc::SIG_UNBLOCK, signals)
+}
+
+fn mask(how: libc::c_int, signals: &[libc::c_int]) -> io::Result<()> {
+    let set = signal_set(signals);
+    // SAFETY: `set` is an initialised set; a null old set is allowed.
+    match unsafe { libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+fn signal_set(signals: &[libc::c_int]) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set it is given; sigaddset gets an initialised one and refuses
+    // numbers that are no signals.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// Signals read as data.
+#[derive(Debug)]
+pub(crate) struct SignalFd(OwnedFd);
+
+/// One signal that arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    pub(crate) signal: i32,
+    /// Sent by a process; not by the kernel, as a terminal's signals are.
+    pub(crate) by_process: bool,
+}
+
+impl SignalFd {
+    /// A descriptor that is readable when one of `signals`, which must be blocked, has arrived.
+    ///
+    /// # Errors
+    /// What signalfd(2) says.
+    pub(crate) fn new(signals: &[libc::c_int]) -> io::Result<Self> {
+        let set = signal_set(signals);
+        // SAFETY: `set` is initialised; -1 asks for a new descriptor.
+        let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
+        check(fd)?;
+        // SAFETY: the call succeeded, so `fd` is open and nobody else's.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Waits for a signal.
+    ///
+    /// # Errors
+    /// What read(2) says.
+    pub(crate) fn read(&self) -> io::Result<Arrived> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: `info` has `size` writable bytes.
+        let read = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        if usize::try_from(read) != Ok(size) {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the structure is made of integers, for which every byte pattern (zeroed before, filled
+        // by the kernel now) is a value.
+        let info = unsafe { info.assume_init() };
+        let signal = i32::try_from(info.ssi_signo).unwrap_or_default();
+        Ok(Arrived { signal, by_process: info.ssi_code <= 0 })
+    }
+}
+
+impl AsFd for SignalFd {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Ends this process by `signal`, as if it had been sent to it, but without a second core dump. Returns
+/// only when the signal does not end processes.
+pub(crate) fn die_by_signal(signal: libc::c_int) {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `none` is a valid limit; resetting a signal to its default action installs no handler; raise
+    // has no precondition. Failures leave the process as it was.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+        libc::signal(signal, libc::SIG_DFL);
+    }
+    let _ = unblock_signals(&[signal]);
+    // SAFETY: as above.
+    unsafe { libc::raise(signal) };
+}
+
+/// Makes the mount at `path`, and with `recursive` all below it, read-only.
+///
+/// # Errors
+/// What mount_setattr(2) says.
+pub(crate) fn make_read_only(path: &std::ffi::CStr, recursive: bool) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_RDONLY,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    let flags = if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: `path` ends with a NUL, and the structure is given with its size.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            flags,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    check(libc::c_int::try_from(result).unwrap_or(-1))
+}
+
+/// Installs a seccomp filter (classic BPF) on this process and what it becomes. Needs `CAP_SYS_ADMIN` in
+/// the process's user namespace.
+///
+/// # Errors
+/// What seccomp(2) says.
+pub(crate) fn install_filter(program: &mut [libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(io::Error::other)?;
+    let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
+    // SAFETY: `program` points to `len` instructions, which the kernel copies and verifies.
+    let result = unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
+    };
+    check(libc::c_int::try_from(result).unwrap_or(-1))
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

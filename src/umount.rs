@@ -1,0 +1,54 @@
+//! `tollgate umount`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use tollgate_fuse::MountError;
+
+use crate::cli::UmountArgs;
+use crate::{mountinfo, tree};
+
+/// How /proc/self/mountinfo names our mounts.
+pub(crate) const KIND: &str = "fuse.tollgate";
+
+/// Unmounts a view; of one whose server is dead, cleans up.
+///
+/// # Errors
+/// When no view is mounted there, or when it is in use.
+pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
+    let shown = args.mnt.display();
+    let path = absolute(&args.mnt)?;
+    let mounts = mountinfo::read()?;
+    match mountinfo::at(&mounts, &path) {
+        Some(mount) if mount.kind == KIND => {}
+        Some(mount) => {
+            bail!("MNT `{shown}` is a mount of type {}, not a Tollgate view", mount.kind)
+        }
+        None if path.exists() => bail!("MNT `{shown}` is not a mount point"),
+        None => bail!("MNT `{shown}` does not exist"),
+    }
+    let lazy = args.lazy || tollgate_fuse::stale(&path);
+    match tollgate_fuse::unmount(&path, lazy) {
+        Ok(()) => Ok(()),
+        Err(MountError::Busy { .. }) => bail!(
+            "MNT `{shown}` is in use; end what works there, or detach it with `tollgate umount --lazy`"
+        ),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The path without symbolic links. The last component is not looked at: behind a dead server nothing can
+/// be.
+fn absolute(mnt: &Path) -> anyhow::Result<PathBuf> {
+    if let Ok(path) = std::fs::canonicalize(mnt) {
+        return Ok(path);
+    }
+    let absolute = std::path::absolute(mnt).with_context(|| format!("MNT `{}`", mnt.display()))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Ok(absolute);
+    };
+    match std::fs::canonicalize(parent) {
+        Ok(parent) => Ok(parent.join(name)),
+        Err(error) => bail!("MNT `{}` {}", mnt.display(), tree::why(&error)),
+    }
+}
