@@ -5,6 +5,7 @@
 
 pub mod harness;
 pub mod passthrough;
+mod workqueue;
 
 use std::path::PathBuf;
 
@@ -16,11 +17,14 @@ use harness::Options;
 type Bench = (&'static str, &'static str, fn(&Options) -> Result<()>);
 
 /// All benchmarks. To add one: its `mod` above, its line here.
-const BENCHES: &[Bench] = &[(
-    "passthrough",
-    "A view against the bare directory and against a server on the fuser crate (as root)",
-    passthrough::run,
-)];
+const BENCHES: &[Bench] = &[
+    (
+        "passthrough",
+        "A view against the bare directory and against a server on the fuser crate (as root)",
+        passthrough::run,
+    ),
+    ("workqueue", "The workqueue runtime beside rayon, tokio and affinitypool", workqueue::run),
+];
 
 fn main() -> Result<()> {
     harness::interrupt::install()?;

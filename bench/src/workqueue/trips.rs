@@ -1,0 +1,31 @@
+//! Round trips: one job, from submission to the result in the caller's hands.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::pool::{Pool, Trips, percentile};
+
+/// Median microseconds of a trip whose caller waits in the pool's own way.
+pub(super) fn own_wait_us(pool: &impl Pool, plan: Trips) -> f64 {
+    percentile(&mut pool.round_trips(plan), 0.5) / 1e3
+}
+
+/// Median microseconds of a trip whose caller spins on a flag that the job sets: what the pool itself
+/// takes to get a job going.
+pub(super) fn spinning_us(pool: &impl Pool, plan: Trips) -> f64 {
+    static DONE: AtomicU64 = AtomicU64::new(0);
+    let mut times = plan.time(|| {
+        let before = DONE.load(Ordering::Relaxed);
+        let wait = || {
+            while DONE.load(Ordering::Acquire) == before {
+                std::hint::spin_loop();
+            }
+        };
+        pool.spawn_while(
+            || {
+                DONE.fetch_add(1, Ordering::Release);
+            },
+            wait,
+        );
+    });
+    percentile(&mut times, 0.5) / 1e3
+}
