@@ -8,6 +8,7 @@ mod parallel;
 mod plan;
 mod region;
 mod sys;
+pub mod tune;
 mod wipe;
 
 pub use engine::{Chunk, ClearSpec, Clearer, Copier, CopySpec, Order, Store};
