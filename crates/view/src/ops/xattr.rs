@@ -53,8 +53,7 @@ impl View {
         self.count(req, Count::xattr);
         let read = |buffer: &mut [u8]| {
             let node = self.node(id)?;
-            // Access control lists are attributes that the kernel itself asks for, as it does for the mode.
-            if !name.to_bytes().starts_with(b"system.posix_acl_") {
+            if is_content(name) {
                 self.permit(req, &node, Operation::Read, "getxattr")?;
             }
             let fd = self.fds.path_once(&node)?;
@@ -90,6 +89,13 @@ impl View {
         let fd = self.fds.path_once(&node)?;
         rustix::fs::removexattr(ProcPath::of(fd.as_fd()).as_c_str(), name)
     }
+}
+
+/// Access control lists and security labels are what `ls -l` shows beside the mode: they can be seen
+/// wherever the mode can. The rest is data that somebody put there.
+fn is_content(name: &CStr) -> bool {
+    let name = name.to_bytes();
+    !name.starts_with(b"system.posix_acl_") && !name.starts_with(b"security.")
 }
 
 /// Answers a request that asks either for bytes or, with `size` 0, for their number.
