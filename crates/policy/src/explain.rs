@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::facts::{CallerFacts, Facts};
-use crate::policy::{Policy, is_root};
+use crate::policy::Policy;
 use crate::rule::{Holds, Rule, RuleId, listed};
 use crate::words::{Action, Kind, Mode, Operation, Verdict};
 
@@ -164,13 +164,7 @@ type Check = (Condition, Holds, String);
 
 fn path_check(rule: &Rule, facts: &Facts<'_>) -> Check {
     let covered = rule.globs.iter().any(|glob| glob.covers(facts.path));
-    let hides_root = rule.action() == Action::Hide && is_root(facts.path);
-    let reason = if hides_root {
-        "DIR itself cannot be hidden".to_owned()
-    } else {
-        format!("not covered by {}", list(&rule.glob_texts))
-    };
-    (Condition::Path, (covered && !hides_root).into(), reason)
+    (Condition::Path, covered.into(), format!("not covered by {}", list(&rule.glob_texts)))
 }
 
 fn kind_check(rule: &Rule, facts: &Facts<'_>) -> Check {

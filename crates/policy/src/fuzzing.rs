@@ -47,3 +47,30 @@ fn ask(policy: &Policy, facts: &Facts<'_>) {
     assert!(policy.subtree_move_is_neutral(facts.path, facts.path));
     assert!(!policy.explain(facts, None, &known).to_string().is_empty());
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_input_contradicts_itself(
+            lines in prop::collection::vec(prop::sample::select(vec![
+                "[[rule]]\n", "path='**'\n", "path=['a','src/*.rs']\n", "action='deny'\n", "uid=1000\n",
+                "action='hide'\n", "action='userspace'\n", "exe='/usr/bin/*'\n", "default='deny'\n",
+                "content={regex='=$'}\n", "action='read-only'\n", "operation='write'\n", "\0", "x/a\n", "//\n",
+            ]), 0..12),
+            noise in prop::collection::vec(any::<u8>(), 0..4),
+        ) {
+            let mut data = lines.concat().into_bytes();
+            data.extend(noise);
+            super::fuzz_one(&data);
+        }
+
+        #[test]
+        fn a_rule_and_any_paths(path in "[ab*/?.\\[\\]{},\\\\é-]{1,12}", names in "[ab/.\\n]{0,12}") {
+            super::fuzz_one(format!("[[rule]]\npath='{path}'\naction='hide'\n\0{names}").as_bytes());
+            super::fuzz_one(format!("[[rule]]\npath='{path}'\nexe='/*/node'\naction='deny'\n\0{names}").as_bytes());
+        }
+    }
+}

@@ -12,7 +12,7 @@
 //! match; the strictest of what may be is the answer.
 
 use crate::facts::{CallerFacts, CallerNeeds, Facts};
-use crate::glob::components;
+use crate::glob::Glob;
 use crate::glob::index::{PathIndex, RuleSet};
 use crate::parse::{self, PolicyError, Warning};
 use crate::rule::{Holds, Rule, RuleId};
@@ -51,7 +51,10 @@ impl Policy {
         Self::new(Action::Passthrough, Vec::new(), Vec::new())
     }
 
-    pub(crate) fn new(default: Action, rules: Vec<Rule>, warnings: Vec<Warning>) -> Self {
+    pub(crate) fn new(default: Action, mut rules: Vec<Rule>, warnings: Vec<Warning>) -> Self {
+        for rule in rules.iter_mut().filter(|rule| rule.action == Action::Hide) {
+            rule.globs.iter_mut().for_each(Glob::leave_out_root);
+        }
         let mut index = PathIndex::default();
         for (number, rule) in (0..).zip(&rules) {
             rule.globs.iter().for_each(|glob| index.insert(number, glob));
@@ -62,7 +65,8 @@ impl Policy {
         Self { default, rules, warnings, index, trivial, hides }
     }
 
-    /// Whether no rule can change anything: every answer is [`Verdict::Allow`] and passthrough.
+    /// Whether no rule can change anything: every answer is [`Verdict::Allow`] and passthrough, and names
+    /// no rule.
     pub fn is_trivial(&self) -> bool {
         self.trivial
     }
@@ -92,7 +96,7 @@ impl Policy {
 
     /// Whether `path` is hidden, and by which rule. DIR itself never is.
     pub fn hidden(&self, path: &[u8], kind: Kind) -> Option<RuleId> {
-        if !self.hides || is_root(path) {
+        if !self.hides {
             return None;
         }
         self.hidden_in(&self.index.find(path), kind)
@@ -158,7 +162,7 @@ impl Policy {
             return Decision { verdict: Verdict::Allow, rule: None };
         }
         let set = self.index.find(facts.path);
-        if let Some(rule) = self.hidden_in(&set, facts.kind).filter(|_| !is_root(facts.path)) {
+        if let Some(rule) = self.hidden_in(&set, facts.kind) {
             return Decision { verdict: Verdict::Hide, rule: Some(rule) };
         }
         let mut strictest: Option<Decision> = None;
@@ -168,7 +172,7 @@ impl Policy {
             }
             strictest
         };
-        for (id, rule) in self.verdict_rules(&set, facts, operation) {
+        for (id, rule) in self.covering(&set).filter(|(_, rule)| rule.operations.has(operation)) {
             let holds = rule.holds_for_inode(facts).and(rule.holds_for_caller(caller));
             if holds == Holds::No {
                 continue;
@@ -180,20 +184,6 @@ impl Policy {
         }
         let verdict = self.default.verdict(operation);
         consider(verdict, None).unwrap_or(Decision { verdict, rule: None })
-    }
-
-    /// The rules about `operation` that cover the path and are not made void by being `hide`: a hidden
-    /// name was answered before, DIR itself cannot be hidden.
-    fn verdict_rules<'p>(
-        &'p self,
-        set: &RuleSet,
-        facts: &Facts<'_>,
-        operation: Operation,
-    ) -> impl Iterator<Item = (RuleId, &'p Rule)> {
-        let is_root = is_root(facts.path);
-        self.covering(set).filter(move |(_, rule)| {
-            rule.operations.has(operation) && (rule.action != Action::Hide || !is_root)
-        })
     }
 
     /// The rules with a glob that covers the path that `set` was found for, in file order.
@@ -233,9 +223,4 @@ impl Policy {
 /// A policy has at most [`crate::MAX_RULES`] rules, so that every number fits.
 fn id(number: usize) -> RuleId {
     RuleId(u16::try_from(number).unwrap_or(u16::MAX))
-}
-
-/// Whether `path` is DIR itself, however it is spelled.
-pub(crate) fn is_root(path: &[u8]) -> bool {
-    components(path).next().is_none()
 }

@@ -5,7 +5,7 @@
 //! everyone, and on the safe side where they look at callers: "yes" may be wrong, "no" never is.
 
 use crate::facts::Facts;
-use crate::policy::{Policy, is_root};
+use crate::policy::Policy;
 use crate::rule::{CallerCondition, Content, Holds, Rule};
 use crate::words::{Kind, Operation, Verdict};
 
@@ -70,7 +70,7 @@ impl Policy {
     fn outcomes(&self, facts: &Facts<'_>, operation: Operation) -> Outcomes<'_> {
         let set = self.find(facts.path);
         let all = |verdict| Outcome { verdict, caller: None, content: None };
-        if !is_root(facts.path) && self.hidden_in(&set, facts.kind).is_some() {
+        if self.hidden_in(&set, facts.kind).is_some() {
             return vec![all(Verdict::Hide)];
         }
         let mut outcomes = Vec::new();

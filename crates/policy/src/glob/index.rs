@@ -10,7 +10,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::component::Token;
+use super::component::{self, Token};
 use super::{Glob, Segment, components};
 
 /// Most rules in a policy; a set of them is a fixed array of this many bits.
@@ -63,9 +63,9 @@ pub(crate) struct PathIndex {
     dirs: FxHashMap<Box<[u8]>, Dir>,
     /// `**/name`
     names: Table,
-    /// `**/start*`
+    /// `**/start*`, `**/start*more`
     starts: Affixes,
-    /// `**/*end`
+    /// `**/*end`, `**/?more*end`
     ends: Affixes,
 }
 
@@ -80,16 +80,23 @@ struct Dir {
     others: Vec<(u16, Glob)>,
 }
 
-/// Starts or ends of names, with the lengths that occur.
+/// Name patterns by the text that they start or end with, and the lengths of such texts.
 #[derive(Default)]
 struct Affixes {
-    table: Table,
+    table: FxHashMap<Box<[u8]>, Vec<Affixed>>,
     lengths: Vec<usize>,
 }
 
+/// A pattern of one table entry; the tokens are left out if the start or end says it all.
+struct Affixed {
+    rule: u16,
+    tokens: Option<Box<[Token]>>,
+}
+
 impl Affixes {
-    fn insert(&mut self, text: &[u8], rule: u16) {
-        add(self.table.entry(text.into()).or_default(), rule);
+    fn insert(&mut self, text: &[u8], rule: u16, tokens: &[Token]) {
+        let tokens = (tokens.len() > 2).then(|| tokens.into());
+        self.table.entry(text.into()).or_default().push(Affixed { rule, tokens });
         if let Err(at) = self.lengths.binary_search(&text.len()) {
             self.lengths.insert(at, text.len());
         }
@@ -98,8 +105,10 @@ impl Affixes {
     /// `part` cuts a start or an end of a length off a name.
     fn find(&self, name: &[u8], set: &mut RuleSet, part: fn(&[u8], usize) -> &[u8]) {
         for length in self.lengths.iter().take_while(|length| **length <= name.len()) {
-            if let Some(rules) = self.table.get(part(name, *length)) {
-                set.insert_all(rules);
+            for one in self.table.get(part(name, *length)).into_iter().flatten() {
+                if one.tokens.as_ref().is_none_or(|tokens| component::matches(tokens, name)) {
+                    set.insert(one.rule);
+                }
             }
         }
     }
@@ -121,8 +130,8 @@ impl PathIndex {
                 add(self.names.entry(name.clone()).or_default(), rule);
             }
             [Segment::Deep, Segment::Wild(tokens)] => match &**tokens {
-                [Token::Text(start), Token::Star] => self.starts.insert(start, rule),
-                [Token::Star, Token::Text(end)] => self.ends.insert(end, rule),
+                [Token::Text(start), Token::Star, ..] => self.starts.insert(start, rule, tokens),
+                [.., Token::Star, Token::Text(end)] => self.ends.insert(end, rule, tokens),
                 _ => self.insert_below(rule, glob),
             },
             _ => self.insert_below(rule, glob),

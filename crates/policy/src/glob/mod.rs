@@ -75,6 +75,13 @@ impl Glob {
         self.segments.is_empty()
     }
 
+    /// Makes `**` mean everything in DIR, but not DIR itself.
+    pub(crate) fn leave_out_root(&mut self) {
+        if self.is_everything() {
+            self.segments = [Segment::Any].into();
+        }
+    }
+
     /// Whether the glob matches `path` or a directory above it.
     pub(crate) fn covers(&self, path: &[u8]) -> bool {
         run(&self.segments, path) & self.end() != 0

@@ -64,7 +64,7 @@ pub(crate) struct Place {
 impl Place {
     /// `policy.toml:7:10`
     fn write_head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}: ", self.origin, self.line, self.column)
+        write!(f, "{}:{}:{}: ", Printable(&self.origin), self.line, self.column)
     }
 
     /// The source line with a mark under the place. Control characters are shown as spaces; of a long line
@@ -89,6 +89,17 @@ impl Place {
             " ".repeat(before),
             "^".repeat(width)
         )
+    }
+}
+
+/// Text on its way to a terminal: control characters are escaped.
+struct Printable<'t>(&'t str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| {
+            if c.is_control() { c.escape_default().fmt(f) } else { fmt::Write::write_char(f, c) }
+        })
     }
 }
 
@@ -120,7 +131,7 @@ impl PolicyError {
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.place.write_head(f)?;
-        self.problem.fmt(f)?;
+        Printable(&self.problem.to_string()).fmt(f)?;
         self.place.write_source(f)
     }
 }
@@ -154,7 +165,7 @@ impl Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.place.write_head(f)?;
-        write!(f, "warning: {}", self.message)?;
+        write!(f, "warning: {}", Printable(&self.message))?;
         self.place.write_source(f)
     }
 }

@@ -183,7 +183,7 @@ fn magic_bytes(source: &Source<'_>, text: &Text<'_>) -> Result<Vec<u8>, PolicyEr
     }
     if bytes.is_empty() || bytes.len() > HEAD_LEN {
         let reason = format!("{} bytes; allowed: 1 to {HEAD_LEN}", bytes.len());
-        return Err(fail(0, reason));
+        return Err(source.error(text.span.clone(), Problem::Magic(reason)));
     }
     Ok(bytes)
 }

@@ -1,0 +1,389 @@
+//! What rules mean: the examples of `docs/policy.md` and the corners beside them.
+
+use Operation::{Create, List, Read, Write};
+use tollgate_policy::{
+    Action, CallerFacts, CallerNeeds, Facts, Kind, Mode, Operation, Policy, RuleId, Verdict,
+};
+
+const USER: CallerFacts<'static> = CallerFacts { uid: 1000, gid: 1000, exe: Some(b"/usr/bin/cat") };
+const NODE: CallerFacts<'static> = CallerFacts { exe: Some(b"/usr/bin/node"), ..USER };
+const UNKNOWN: CallerFacts<'static> = CallerFacts { exe: None, ..USER };
+
+fn policy(text: &str) -> Policy {
+    Policy::parse(text, "p.toml").unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn file(path: &str) -> Facts<'_> {
+    Facts { path: path.as_bytes(), kind: Kind::File, size: 10, head: None }
+}
+
+fn dir(path: &str) -> Facts<'_> {
+    Facts { kind: Kind::Directory, ..file(path) }
+}
+
+fn verdict(policy: &Policy, facts: &Facts<'_>, operation: Operation) -> Verdict {
+    policy.decide(facts, operation, &USER).verdict
+}
+
+const ISSUE: &str = r#"
+default = "passthrough"
+
+[[rule]]
+name = "keys"
+path = ["**/*.pem", "**/id_*"]
+action = "deny"
+
+[[rule]]
+name = "docs stay as they are"
+path = ["docs/**"]
+operation = ["write", "create"]
+exe = ["/usr/bin/node"]
+action = "read-only"
+"#;
+
+#[test]
+fn the_first_rule_that_matches_wins() {
+    let policy = policy(ISSUE);
+    for operation in Operation::ALL {
+        let key = policy.decide(&file("docs/id_rsa"), operation, &NODE);
+        assert_eq!(key.verdict, Verdict::Deny);
+        assert_eq!(policy.rule(key.rule.unwrap()).name(), "keys");
+    }
+    let docs = file("docs/a.md");
+    assert_eq!(policy.decide(&docs, Write, &NODE).verdict, Verdict::ReadOnly);
+    assert_eq!(policy.decide(&docs, Create, &NODE).verdict, Verdict::ReadOnly);
+    assert_eq!(policy.decide(&docs, Read, &NODE).verdict, Verdict::Allow);
+    assert_eq!(policy.decide(&docs, Write, &USER).verdict, Verdict::Allow);
+    assert_eq!(policy.decide(&docs, Write, &USER).rule, None);
+}
+
+#[test]
+fn what_is_not_known_counts_against_the_caller() {
+    let restricting = policy(ISSUE);
+    assert_eq!(restricting.decide(&file("docs/a"), Write, &UNKNOWN).verdict, Verdict::ReadOnly);
+    let allowing = policy(
+        "default = \"deny\"\n[[rule]]\npath = \"**\"\nexe = \"/usr/bin/node\"\naction = \"passthrough\"",
+    );
+    assert_eq!(allowing.decide(&file("x"), Read, &NODE).verdict, Verdict::Allow);
+    assert_eq!(allowing.decide(&file("x"), Read, &USER).verdict, Verdict::Deny);
+    assert_eq!(allowing.decide(&file("x"), Read, &UNKNOWN).verdict, Verdict::Deny);
+}
+
+#[test]
+fn hide_is_for_everyone() {
+    let policy = policy(
+        r#"
+        [[rule]]
+        path = "secret/open"
+        action = "passthrough"
+        [[rule]]
+        path = "secret/**"
+        uid = 1000
+        action = "passthrough"
+        [[rule]]
+        path = ["secret/**", "**/.env"]
+        kind = ["file", "symlink"]
+        action = "hide"
+        "#,
+    );
+    assert!(policy.hidden(b"secret/key", Kind::File).is_some());
+    assert_eq!(verdict(&policy, &file("secret/key"), Read), Verdict::Hide);
+    assert!(policy.hidden(b"secret/open", Kind::File).is_none());
+    assert!(policy.hidden(b"secret", Kind::Directory).is_none());
+    assert!(policy.hidden(b"secret/dir", Kind::Directory).is_none());
+    assert!(policy.hidden(b"a/.env", Kind::Symlink).is_some());
+    assert!(policy.hidden(b"a/.env", Kind::Fifo).is_none());
+}
+
+#[test]
+fn the_root_is_never_hidden() {
+    let policy = policy(
+        "[[rule]]\npath = \"src\"\naction = \"passthrough\"\n[[rule]]\npath = \"**\"\naction = \"hide\"",
+    );
+    assert!(policy.hidden(b"", Kind::Directory).is_none());
+    assert_eq!(verdict(&policy, &dir(""), List), Verdict::Allow);
+    assert!(policy.hidden(b"src", Kind::Directory).is_none());
+    assert!(policy.hidden(b"src/x", Kind::File).is_none());
+    assert!(policy.hidden(b"other", Kind::File).is_some());
+}
+
+#[test]
+fn read_only_refuses_changes_alone() {
+    let policy = policy("[[rule]]\npath = \"docs\"\naction = \"read-only\"");
+    assert_eq!(verdict(&policy, &dir("docs"), List), Verdict::Allow);
+    assert_eq!(verdict(&policy, &file("docs/a"), Read), Verdict::Allow);
+    assert_eq!(verdict(&policy, &file("docs/a"), Write), Verdict::ReadOnly);
+    assert_eq!(verdict(&policy, &file("docs/new"), Create), Verdict::ReadOnly);
+    assert_eq!(verdict(&policy, &dir("docs"), Write), Verdict::ReadOnly);
+    assert_eq!(verdict(&policy, &file("docs2/a"), Write), Verdict::Allow);
+}
+
+#[test]
+fn the_default_speaks_last() {
+    let denying = policy("default = \"deny\"\n[[rule]]\npath = \"out\"\naction = \"passthrough\"");
+    assert_eq!(verdict(&denying, &file("out/x"), Write), Verdict::Allow);
+    assert_eq!(verdict(&denying, &file("in"), Read), Verdict::Deny);
+    let read_only = policy("default = \"read-only\"");
+    assert_eq!(verdict(&read_only, &file("x"), Read), Verdict::Allow);
+    assert_eq!(verdict(&read_only, &file("x"), Create), Verdict::ReadOnly);
+    let audited = policy("default = \"userspace\"");
+    assert_eq!(audited.mode(&file("x")), (Mode::Userspace, None));
+    assert_eq!(verdict(&audited, &file("x"), Write), Verdict::Allow);
+    assert_eq!(audited.default_action(), Action::Userspace);
+}
+
+#[test]
+fn the_mode_is_the_same_for_every_caller() {
+    let policy = policy(
+        r#"
+        [[rule]]
+        path = "logs/own"
+        uid = 0
+        action = "passthrough"
+        [[rule]]
+        path = "logs"
+        operation = "write"
+        action = "read-only"
+        [[rule]]
+        path = "fast"
+        action = "passthrough"
+        [[rule]]
+        path = ["logs", "fast/**"]
+        action = "userspace"
+        "#,
+    );
+    let userspace = policy.mode(&file("logs/own"));
+    assert_eq!((userspace.0, userspace.1.map(RuleId::index)), (Mode::Userspace, Some(3)));
+    assert_eq!(policy.mode(&file("fast/x")).0, Mode::Passthrough);
+    assert_eq!(policy.mode(&file("other")), (Mode::Passthrough, None));
+    assert_eq!(verdict(&policy, &file("logs/x"), Write), Verdict::ReadOnly);
+    assert_eq!(verdict(&policy, &file("logs/x"), Read), Verdict::Allow);
+}
+
+#[test]
+fn a_restriction_leaves_the_mode_to_later_rules() {
+    let policy = policy(
+        "[[rule]]\npath = \"docs\"\naction = \"read-only\"\n[[rule]]\npath = \"**\"\naction = \"userspace\"",
+    );
+    assert_eq!(policy.mode(&file("docs/a")).0, Mode::Userspace);
+    assert_eq!(verdict(&policy, &file("docs/a"), Write), Verdict::ReadOnly);
+}
+
+#[test]
+fn content_and_size() {
+    let policy = policy(
+        r"
+        [[rule]]
+        path = '**'
+        content = { magic = ['\x7fELF', '#!'] }
+        action = 'userspace'
+        [[rule]]
+        path = '**'
+        size = { max = '1 KiB' }
+        content = { regex = '(?m)^-----BEGIN [A-Z ]+ KEY' }
+        action = 'deny'
+        ",
+    );
+    let with = |head: &'static [u8]| Facts { head: Some(head), ..file("x") };
+    assert_eq!(policy.mode(&with(b"\x7fELF\x02")).0, Mode::Userspace);
+    assert_eq!(policy.mode(&with(b"\x7fELG")).0, Mode::Passthrough);
+    assert_eq!(policy.mode(&file("x")).0, Mode::Userspace);
+    let key = with(b"x\n-----BEGIN RSA PRIVATE KEY");
+    assert_eq!(verdict(&policy, &key, Read), Verdict::Deny);
+    assert_eq!(verdict(&policy, &Facts { size: 1025, ..key }, Read), Verdict::Allow);
+    assert_eq!(verdict(&policy, &with(b"hello"), Read), Verdict::Allow);
+    assert_eq!(verdict(&policy, &file("x"), Read), Verdict::Deny);
+    // Nothing but regular files has content, and an empty one needs no look.
+    assert_eq!(verdict(&policy, &dir("x"), Read), Verdict::Allow);
+    assert_eq!(verdict(&policy, &Facts { size: 0, ..file("x") }, Read), Verdict::Allow);
+    assert!(policy.needs_head(b"x", Kind::File, 10));
+    assert!(!policy.needs_head(b"x", Kind::File, 0));
+    assert!(!policy.needs_head(b"x", Kind::Directory, 10));
+}
+
+#[test]
+fn only_the_first_bytes_are_content() {
+    let policy = policy("[[rule]]\npath = '**'\ncontent = { regex = 'x$' }\naction = 'deny'");
+    let mut head = vec![b'a'; 4097];
+    head[4096] = b'x';
+    assert_eq!(verdict(&policy, &Facts { head: Some(&head), ..file("f") }, Read), Verdict::Allow);
+    head[4095] = b'x';
+    assert_eq!(verdict(&policy, &Facts { head: Some(&head), ..file("f") }, Read), Verdict::Deny);
+}
+
+#[test]
+fn callers_are_asked_for_only_where_it_matters() {
+    let policy = policy(
+        r#"
+        [[rule]]
+        path = "a"
+        uid = 3
+        action = "deny"
+        [[rule]]
+        path = "a/b"
+        exe = "/bin/sh"
+        kind = "file"
+        action = "deny"
+        [[rule]]
+        path = "a"
+        action = "read-only"
+        [[rule]]
+        path = "**"
+        gid = 7
+        exe = "/bin/sh"
+        action = "deny"
+        "#,
+    );
+    let needs = |path: &str, kind| policy.needs_caller(path.as_bytes(), kind);
+    assert_eq!(needs("a", Kind::File), CallerNeeds { ids: true, exe: false });
+    assert_eq!(needs("a/b", Kind::File), CallerNeeds { ids: true, exe: true });
+    assert_eq!(needs("a/b", Kind::Directory), CallerNeeds { ids: true, exe: false });
+    assert_eq!(needs("c", Kind::File), CallerNeeds { ids: true, exe: true });
+    assert_eq!(Policy::allow_all().needs_caller(b"a", Kind::File), CallerNeeds::default());
+}
+
+#[test]
+fn ids_are_lists() {
+    let policy = policy("[[rule]]\npath = \"x\"\nuid = [5, 1000]\ngid = 7\naction = \"deny\"");
+    let ask =
+        |uid, gid| policy.decide(&file("x"), Read, &CallerFacts { uid, gid, exe: None }).verdict;
+    assert_eq!(ask(1000, 7), Verdict::Deny);
+    assert_eq!(ask(5, 7), Verdict::Deny);
+    assert_eq!(ask(1000, 8), Verdict::Allow);
+    assert_eq!(ask(6, 7), Verdict::Allow);
+}
+
+#[test]
+fn trivial_policies_are_known() {
+    assert!(Policy::allow_all().is_trivial());
+    assert!(policy("").is_trivial());
+    assert!(policy("[[rule]]\npath = \"x\"\naction = \"passthrough\"").is_trivial());
+    assert!(!policy("default = \"userspace\"").is_trivial());
+    assert!(!policy(ISSUE).is_trivial());
+}
+
+#[test]
+fn renames_that_weaken() {
+    let policy = policy(
+        r#"
+        [[rule]]
+        path = "**/*.pem"
+        action = "deny"
+        [[rule]]
+        path = "docs"
+        operation = "write"
+        exe = "/usr/bin/node"
+        action = "read-only"
+        [[rule]]
+        path = "audited"
+        action = "userspace"
+        [[rule]]
+        path = "private"
+        action = "hide"
+        "#,
+    );
+    let weakens = |from, to| policy.weakens(&file(from), &file(to));
+    assert!(weakens("a.pem", "a.txt"));
+    assert!(!weakens("a.txt", "a.pem"));
+    assert!(!weakens("a.pem", "docs/b.pem"));
+    assert!(weakens("docs/a", "a"));
+    assert!(!weakens("docs/a", "docs/b"));
+    assert!(!weakens("a", "docs/a"));
+    assert!(weakens("audited/x", "x"));
+    assert!(weakens("audited/x", "docs/x"));
+    assert!(!weakens("x", "audited/x"));
+    assert!(weakens("private/x", "x.pem"));
+    assert!(!weakens("x.pem", "private/x"));
+    assert!(!Policy::allow_all().weakens(&file("a"), &file("b")));
+}
+
+#[test]
+fn weakening_looks_at_callers() {
+    let policy = policy(
+        r#"
+        [[rule]]
+        path = "one"
+        uid = 1
+        action = "deny"
+        [[rule]]
+        path = "two"
+        uid = 2
+        action = "deny"
+        [[rule]]
+        path = "both"
+        uid = [1, 2]
+        action = "deny"
+        "#,
+    );
+    let weakens = |from, to| policy.weakens(&file(from), &file(to));
+    assert!(weakens("one", "two"));
+    assert!(weakens("both", "one"));
+    assert!(!weakens("one", "one/x"));
+    assert!(!weakens("free", "two"));
+}
+
+#[test]
+fn moves_of_directories() {
+    let policy = policy(
+        r#"
+        [[rule]]
+        path = ["**/*.pem", "**/.env", "vault/key", "src/**/gen/*.c"]
+        action = "deny"
+        "#,
+    );
+    let neutral =
+        |from: &str, to: &str| policy.subtree_move_is_neutral(from.as_bytes(), to.as_bytes());
+    assert!(neutral("a", "b"));
+    assert!(neutral("a/b/c", "d"));
+    assert!(!neutral("vault", "b"));
+    assert!(!neutral("b", "vault"));
+    assert!(!neutral("a.pem", "b"));
+    assert!(neutral("a.pem", "b.pem"));
+    assert!(neutral("src/a", "src/b"));
+    assert!(!neutral("src/a", "b"));
+    assert!(!neutral("src/gen", "src/other"));
+    assert!(neutral("vault/x", "b"));
+}
+
+#[test]
+fn strange_names_are_names() {
+    let policy = policy(
+        r#"
+        [[rule]]
+        path = ["**/*.pem", "Secret"]
+        action = "deny"
+    "#,
+    );
+    for path in
+        [&b"\xff\xfe.pem"[..], b"a\nb/c.pem", b" .pem", "ü/é.pem".as_bytes(), b"x.pem/", b"//x.pem"]
+    {
+        let facts = Facts { path, ..file("") };
+        assert_eq!(verdict(&policy, &facts, Read), Verdict::Deny, "{path:?}");
+    }
+    // Bytes, not letters: another case or another normal form is another name.
+    for path in ["secret", "x.PEM", "x.pem "] {
+        assert_eq!(verdict(&policy, &file(path), Read), Verdict::Allow, "{path:?}");
+    }
+}
+
+#[test]
+fn explanations_name_the_condition() {
+    let policy = policy(ISSUE);
+    let explanation = policy.explain(&file("docs/a.md"), Some(Write), &USER);
+    assert_eq!(
+        explanation.to_string(),
+        "docs/a.md (file)\n\
+         \x20 write: allowed, by the default `passthrough`\n\
+         \x20 I/O mode: passthrough, by the default `passthrough`\n\
+         rule `keys` (line 4, deny): no: path: not covered by `**/*.pem`, `**/id_*`\n\
+         rule `docs stay as they are` (line 9, read-only): no: exe: `/usr/bin/cat` does not match\n"
+    );
+    let json = serde_json::to_value(policy.explain(&file("docs/a.md"), None, &UNKNOWN)).unwrap();
+    assert_eq!(json["operations"][1]["operation"], "write");
+    assert_eq!(json["operations"][1]["verdict"], "read-only");
+    assert_eq!(json["operations"][1]["line"], 9);
+    assert_eq!(json["rules"][1]["status"]["match"], "maybe");
+    assert_eq!(json["rules"][1]["status"]["condition"], "exe");
+    let strange = Facts { path: b"a\xff\n", ..file("") };
+    assert_eq!(policy.explain(&strange, None, &USER).path, "a\\xff\\n");
+}

@@ -1,0 +1,344 @@
+//! Every mistake that a policy can have, with the text shown for it.
+
+use tollgate_policy::Policy;
+
+#[track_caller]
+fn refused(text: &str) -> String {
+    match Policy::parse(text, "p.toml") {
+        Ok(_) => panic!("accepted: {text}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// A rule with one line of its own, on line 3.
+fn rule_with(line: &str) -> String {
+    format!("[[rule]]\npath = \"a\"\n{line}\naction = \"deny\"\n")
+}
+
+#[track_caller]
+fn first_line(text: &str) -> String {
+    refused(text).lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn an_error_shows_the_place() {
+    assert_eq!(
+        refused("[[rule]]\npath = \"a\"\naction = \"denied\"\n"),
+        "p.toml:3:10: unknown action `denied`; allowed: passthrough, read-only, deny, hide, userspace\n\
+         3 | action = \"denied\"\n  \
+         |          ^^^^^^^^"
+    );
+}
+
+#[test]
+fn columns_are_characters() {
+    let text = rule_with("name = \"é\"; kind = \"é\"");
+    assert!(first_line(&text).starts_with("p.toml:3:11: "), "{}", first_line(&text));
+    let text = "rule = [{ name = \"éé\", path = \"a\", action = \"x\" }]";
+    assert!(
+        first_line(text).starts_with("p.toml:1:45: unknown action `x`"),
+        "{}",
+        first_line(text)
+    );
+}
+
+#[test]
+fn a_long_line_is_cut_around_the_place() {
+    let text = format!(
+        "# {0}\nrule = [{{ name = \"{0}\", path = \"a\", action = \"x\" }}]",
+        "é".repeat(500)
+    );
+    let shown = refused(&text);
+    let lines: Vec<_> = shown.lines().collect();
+    assert_eq!(lines.len(), 3);
+    let at = lines[2].chars().position(|c| c == '^').unwrap();
+    assert_eq!(lines[1].chars().skip(at).take(3).collect::<String>(), "\"x\"");
+    assert!(lines.iter().all(|line| line.chars().count() < 130), "{shown}");
+}
+
+#[test]
+fn control_characters_do_not_reach_the_terminal() {
+    let shown = refused("default = \"a\\u001b[31m\"\n");
+    assert!(!shown.contains('\x1b'), "{shown:?}");
+    let shown = refused("[[rule]]\npath = \"x\\u001b[31m**\"\naction = \"deny\"");
+    assert!(!shown.contains('\x1b'), "{shown:?}");
+    let shown = refused("\"a\\u001b\" = 1\n");
+    assert!(!shown.contains('\x1b'), "{shown:?}");
+}
+
+#[test]
+fn toml_mistakes() {
+    assert!(
+        first_line("default = \n").starts_with("p.toml:1:11: "),
+        "{}",
+        first_line("default = \n")
+    );
+    assert!(
+        first_line("default = \"deny\"\ndefault = \"deny\"")
+            .starts_with("p.toml:2:1: duplicate key")
+    );
+    assert!(first_line("[[rule]\n").starts_with("p.toml:1:8: "), "{}", first_line("[[rule]\n"));
+}
+
+#[test]
+fn keys_and_types() {
+    for (text, expected) in [
+        (
+            "defualt = \"deny\"",
+            "p.toml:1:1: unknown key `defualt` in a policy; allowed: default, rule",
+        ),
+        ("rule = 3", "p.toml:1:8: `rule` is an integer; allowed: tables, each headed `[[rule]]`"),
+        (
+            "[rule]\npath = \"a\"",
+            "p.toml:1:1: `rule` is a table; allowed: tables, each headed `[[rule]]`",
+        ),
+        ("rule = [1]", "p.toml:1:9: `rule` is an integer; allowed: tables, each headed `[[rule]]`"),
+        ("default = 1", "p.toml:1:11: `default` is an integer; allowed: a string"),
+        (
+            "default = \"hide\"",
+            "p.toml:1:11: the default cannot be `hide`; end with a rule of path `**` and action `hide`, \
+             after the rules for what is to be seen",
+        ),
+        (
+            "default = \"seal\"",
+            "p.toml:1:11: action `seal` comes later; allowed for now: passthrough, read-only, deny, hide, \
+             userspace",
+        ),
+        (
+            "\n[[rule]]\naction = \"deny\"",
+            "p.toml:2:1: rule without `path`; write `path = \"**\"` for everything",
+        ),
+        (
+            "\n[[rule]]\npath = \"x\"",
+            "p.toml:2:1: rule without `action`; allowed: passthrough, read-only, deny, hide, userspace",
+        ),
+        (
+            "[[rule]]\npath = []\naction = \"deny\"",
+            "p.toml:2:8: `path` is empty, so that the rule could never match; write `path = \"**\"` for \
+             everything",
+        ),
+        (
+            "[[rule]]\npath = [\"a\", 7]\naction = \"deny\"",
+            "p.toml:2:14: `path` is an integer; allowed: a string or a list of strings",
+        ),
+    ] {
+        assert_eq!(first_line(text), expected);
+    }
+}
+
+#[test]
+fn conditions() {
+    for (line, expected) in [
+        (
+            "paht = 1",
+            "p.toml:3:1: unknown key `paht` in a rule; allowed: name, path, kind, size, content, \
+             operation, exe, uid, gid, action",
+        ),
+        (
+            "operation = [\"read\", \"delete\"]",
+            "p.toml:3:22: unknown operation `delete`; allowed: read, write, create, list",
+        ),
+        (
+            "operation = []",
+            "p.toml:3:13: `operation` is empty, so that the rule could never match; leave it out to mean all",
+        ),
+        (
+            "kind = \"dir\"",
+            "p.toml:3:8: unknown kind `dir`; allowed: file, directory, symlink, fifo, socket, char-device, \
+             block-device",
+        ),
+        ("uid = -1", "p.toml:3:7: `uid` is -1; allowed: 0 to 4294967295"),
+        ("gid = [1, 0x1_0000_0000]", "p.toml:3:11: `gid` is 0x100000000; allowed: 0 to 4294967295"),
+        ("uid = \"root\"", "p.toml:3:7: `uid` is a string; allowed: a number or a list of numbers"),
+        (
+            "exe = \"node\"",
+            "p.toml:3:8: glob `node`: a glob on executables begins with `/` or `**/`",
+        ),
+        (
+            "exe = [\"/usr/b[in\"]",
+            "p.toml:3:15: glob `/usr/b[in`: `[` without `]`; write `\\[` for the character itself",
+        ),
+        (
+            "size = \">1 MiB\"",
+            "p.toml:3:8: `size` is a string; allowed: a table such as { min = \"1 KiB\", max = \"10 MiB\" }",
+        ),
+        (
+            "size = { min = \"1 MB\" }",
+            "p.toml:3:16: `min` is \"1 MB\"; allowed: a number of bytes, or a string of a whole number and one \
+             of B, KiB, MiB, GiB, TiB",
+        ),
+        (
+            "size = { max = \"99999999999 TiB\" }",
+            "p.toml:3:16: `max` is \"99999999999 TiB\"; allowed: a number of bytes, or a string of a whole \
+             number and one of B, KiB, MiB, GiB, TiB",
+        ),
+        (
+            "size = { min = 2, max = 1 }",
+            "p.toml:3:8: size from 2 up to 1 bytes holds for no file; `min` must not be above `max`",
+        ),
+        (
+            "size = {}",
+            "p.toml:3:8: `size` is empty, so that the rule could never match; give `min`, `max` or both",
+        ),
+        ("size = { mni = 1 }", "p.toml:3:10: unknown key `mni` in `size`; allowed: min, max"),
+        (
+            "content = {}",
+            "p.toml:3:11: `content` is empty, so that the rule could never match; give `magic`, `regex` or both",
+        ),
+        ("content = { regex = 'a(b' }", "p.toml:3:23: regex: unclosed group"),
+        (
+            "content = { regex = 'a{3,2}' }",
+            "p.toml:3:23: regex: invalid repetition count range, the start must be <= the end",
+        ),
+        (
+            "content = { regex = '(\\w{500}){500}' }",
+            "p.toml:3:21: regex: needs more than 1048576 bytes compiled; write smaller repetitions",
+        ),
+        ("content = { magic = '\\x7g' }", "p.toml:3:22: magic: `\\x` takes two hexadecimal digits"),
+        (
+            "content = { magic = 'a\\n' }",
+            "p.toml:3:23: magic: `\\` begins `\\xNN` or `\\\\`; best written in single quotes",
+        ),
+        ("content = { magic = '' }", "p.toml:3:21: magic: 0 bytes; allowed: 1 to 4096"),
+        (
+            "name = \"\"",
+            "p.toml:3:8: `name` is empty, so that the rule could never match; leave it out to have the rule numbered",
+        ),
+    ] {
+        assert_eq!(first_line(&rule_with(line)), expected);
+    }
+}
+
+#[test]
+fn globs_say_where() {
+    let glob =
+        |text: &str| first_line(&format!("[[rule]]\npath = [\"ok\", {text}]\naction = \"deny\""));
+    assert_eq!(
+        glob("\"/etc/*\""),
+        "p.toml:2:16: glob `/etc/*`: absolute glob; paths are relative to DIR: write `etc/*`"
+    );
+    assert_eq!(
+        glob("'a/../b'"),
+        "p.toml:2:18: glob `a/../b`: `..` in a glob; paths are relative to DIR and do not leave it"
+    );
+    assert_eq!(
+        glob("\"ab**\""),
+        "p.toml:2:18: glob `ab**`: `**` must stand alone between slashes, as in `a/**/b`; inside a name write `*`"
+    );
+    // Written with an escape, the string as a whole is the place.
+    assert_eq!(
+        glob("\"\\u0061/b[\""),
+        "p.toml:2:15: glob `a/b[`: `[` without `]`; write `\\[` for the character itself"
+    );
+}
+
+#[test]
+fn what_the_kernel_cannot_honour() {
+    let rule = |line: &str, action: &str| {
+        first_line(&format!("[[rule]]\npath = \"a\"\n{line}\naction = \"{action}\""))
+    };
+    let conditions = ["operation = \"read\"", "exe = \"/bin/sh\"", "uid = 0", "gid = 0"];
+    for condition in conditions {
+        let key = condition.split(' ').next().unwrap();
+        assert_eq!(
+            rule(condition, "hide"),
+            format!(
+                "p.toml:3:1: `hide` cannot depend on `{key}`: the kernel remembers names, and what a name \
+                 stands for, for every caller alike; allowed: path, kind"
+            )
+        );
+        assert_eq!(
+            rule(condition, "userspace"),
+            format!(
+                "p.toml:3:1: `userspace` cannot depend on `{key}`: it is an I/O mode, and an inode has one \
+                 mode for every caller and operation at a time; allowed: path, kind, size, content"
+            )
+        );
+    }
+    for condition in ["size = { min = 1 }", "content = { magic = 'x' }"] {
+        assert!(rule(condition, "hide").contains("`hide` cannot depend on"));
+        let userspace = format!("[[rule]]\npath = \"a\"\n{condition}\naction = \"userspace\"");
+        assert!(Policy::parse(&userspace, "p.toml").is_ok());
+    }
+}
+
+#[test]
+fn names_are_unique() {
+    let text = "[[rule]]\nname = \"x\"\npath = \"a\"\naction = \"deny\"\n\
+                [[rule]]\nname = \"x\"\npath = \"b\"\naction = \"deny\"\n";
+    assert_eq!(first_line(text), "p.toml:6:8: second rule named `x`; the first is on line 1");
+}
+
+#[test]
+fn maxima() {
+    let long = "#".repeat(tollgate_policy::MAX_TEXT_LEN + 1);
+    assert_eq!(first_line(&long), "p.toml:1:1: policy of 4194305 bytes; allowed: 4194304");
+    let rules = "[[rule]]\npath=\"a\"\naction=\"deny\"\n".repeat(tollgate_policy::MAX_RULES + 1);
+    assert_eq!(
+        first_line(&rules),
+        "p.toml:12289:1: more than 4096 rules; a rule takes a list of globs"
+    );
+    let many = "\"{a,b,c,d}{a,b,c,d}{a,b,c,d}{a,b,c,d}\",".repeat(257);
+    let globs = format!("[[rule]]\npath = [{many}]\naction = \"deny\"");
+    assert_eq!(
+        first_line(&globs),
+        "p.toml:1:1: more than 65536 globs in one policy, braces spread out"
+    );
+}
+
+fn warnings(text: &str) -> Vec<String> {
+    let policy = Policy::parse(text, "p.toml").unwrap();
+    let shown = policy.warnings().iter().map(ToString::to_string);
+    shown.map(|warning| warning.lines().next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn suspicious_rules_are_named() {
+    let rule = |path: &str, rest: &str| format!("[[rule]]\npath = \"{path}\"\n{rest}\n");
+    let deny = "action = \"deny\"";
+    assert_eq!(
+        warnings(&(rule("**", "name = \"all\"\naction = \"deny\"") + &rule("x", deny))),
+        [
+            "p.toml:5:1: warning: rule `rule 2` is never reached: rule `all` on line 1 matches all that it matches"
+        ]
+    );
+    assert_eq!(
+        warnings(&(rule("{x,y}", deny) + &rule("y", "kind = \"file\"\naction = \"hide\""))).len(),
+        1
+    );
+    // Only one kind, only one operation, only one caller: the second rule is reached.
+    for condition in ["kind = \"file\"", "operation = \"read\"", "uid = 0", "size = { min = 1 }"] {
+        let first = rule("**", &format!("{condition}\n{deny}"));
+        assert_eq!(warnings(&(first + &rule("x", deny))), [""; 0]);
+    }
+    // `read-only` leaves the I/O mode to later rules.
+    let read_only = rule("**", "action = \"read-only\"");
+    assert_eq!(warnings(&(read_only.clone() + &rule("x", "action = \"userspace\""))), [""; 0]);
+    assert_eq!(warnings(&(read_only + &rule("x", deny))).len(), 1);
+    assert_eq!(
+        warnings(&rule("*.pem", deny)),
+        [
+            "p.toml:1:1: warning: glob `*.pem` matches at the top of DIR only; write `**/*.pem` for every directory"
+        ]
+    );
+    assert_eq!(
+        warnings(&rule("x", "operation = \"read\"\naction = \"read-only\"")),
+        [
+            "p.toml:1:1: warning: `read-only` refuses write and create; a rule about neither refuses nothing"
+        ]
+    );
+    assert_eq!(
+        warnings(&rule("x", "kind = \"directory\"\nsize = { min = 1 }\naction = \"deny\"")),
+        [
+            "p.toml:1:1: warning: the rule never matches: size and content are those of regular files"
+        ]
+    );
+    let exception = rule("keys", "uid = 0\naction = \"passthrough\"");
+    assert_eq!(
+        warnings(&(exception + &rule("keys", "action = \"hide\""))),
+        [
+            "p.toml:5:1: warning: rule `rule 1` on line 1 is no exception to this `hide`: names are hidden from \
+          everyone; only a rule without operation, caller, size and content can be one"
+        ]
+    );
+}
