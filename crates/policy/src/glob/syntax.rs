@@ -49,7 +49,7 @@ pub(crate) enum GlobProblem {
     Nesting,
     #[error("braces stand for more than {MAX_ALTERNATIVES} globs; write several globs")]
     Alternatives,
-    #[error("more than {MAX_SEGMENTS} components in a glob")]
+    #[error("more than {} components in a glob", MAX_SEGMENTS - 1)]
     Components,
     #[error("a glob on executables begins with `/` or `**/`")]
     RelativeExe,
@@ -349,7 +349,7 @@ mod tests {
             Some("braces stand for more than 256 globs")
         );
         assert_eq!(refused(&"{".repeat(9)).0, 8);
-        assert_eq!(refused(&vec!["a"; 64].join("/")).1, "more than 63 components in a glob");
+        assert_eq!(refused(&vec!["a"; 64].join("/")).1, "more than 62 components in a glob");
         assert_eq!(refused("{a,}").1, "empty glob; write `**` for everything");
     }
 
