@@ -11,6 +11,7 @@ use crate::daemon::{self, ReadyPipe, Side};
 use crate::serve::{self, Place, Server, Spec};
 use crate::sys::{self, SignalFd};
 use crate::tree::{self, Tree};
+use crate::umount;
 
 /// Signals that end the server.
 const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -34,8 +35,9 @@ pub(crate) fn run(args: MountArgs) -> anyhow::Result<()> {
 }
 
 fn clean_leftover(mnt: &Path) -> anyhow::Result<()> {
-    let cleaned = tollgate_fuse::clean_stale(mnt)
-        .with_context(|| format!("MNT `{}` is a view whose server is dead", mnt.display()))?;
+    let cleaned = umount::clean_dead(mnt).with_context(|| {
+        format!("MNT `{}` was left by a dead server and cannot be cleaned up", mnt.display())
+    })?;
     if cleaned {
         crate::note(&format!("MNT `{}` was left by a dead server; cleaned up", mnt.display()));
     }

@@ -212,7 +212,7 @@ impl Server {
             audit,
         });
         for missing in state.view.snapshot().unavailable {
-            crate::note(&format!("no {}: {}", missing.feature, missing.reason));
+            crate::note(&format!("not available: {} ({})", missing.feature, missing.reason));
         }
         let control = start_control(&state);
         Ok(Self { state, running, control })

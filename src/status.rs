@@ -106,7 +106,7 @@ fn shows_at(report: &Value, path: &Path) -> bool {
 }
 
 fn hint(mnt: &Path) -> String {
-    if tollgate_fuse::stale(mnt) {
+    if crate::umount::is_dead(mnt) {
         "its server is dead: clean up with `tollgate umount`".to_owned()
     } else {
         "`tollgate status` lists those that run".to_owned()

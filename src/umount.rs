@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use rustix::io::Errno;
 use tollgate_fuse::MountError;
 
 use crate::cli::UmountArgs;
@@ -27,7 +28,7 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
         None if path.exists() => bail!("MNT `{shown}` is not a mount point"),
         None => bail!("MNT `{shown}` does not exist"),
     }
-    let lazy = args.lazy || tollgate_fuse::stale(&path);
+    let lazy = args.lazy || is_dead(&path);
     match tollgate_fuse::unmount(&path, lazy) {
         Ok(()) => Ok(()),
         Err(MountError::Busy { .. }) => bail!(
@@ -35,6 +36,26 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
         ),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the server of the file system at `path` is gone. Asks with statfs(2), which no cache answers:
+/// for a moment after a server died, stat(2) still works.
+pub(crate) fn is_dead(path: &Path) -> bool {
+    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN))
+}
+
+/// Detaches a view at `mnt` whose server is dead; false when there is none.
+///
+/// # Errors
+/// When the mount cannot be detached.
+pub(crate) fn clean_dead(mnt: &Path) -> anyhow::Result<bool> {
+    let Ok(path) = absolute(mnt) else { return Ok(false) };
+    let mounts = mountinfo::read()?;
+    if mountinfo::at(&mounts, &path).is_none_or(|mount| mount.kind != KIND) || !is_dead(&path) {
+        return Ok(false);
+    }
+    tollgate_fuse::unmount(&path, true)?;
+    Ok(true)
 }
 
 /// The path without symbolic links. The last component is not looked at: behind a dead server nothing can

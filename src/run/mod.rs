@@ -203,7 +203,7 @@ impl Running {
             let _ = rustix::process::kill_process(process, Signal::KILL);
         }
         loop {
-            match rustix::process::waitpid(None, WaitOptions::empty()) {
+            match rustix::process::wait(WaitOptions::empty()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return,
             }

@@ -264,7 +264,7 @@ fn prepare_command(channel: &Channel) -> anyhow::Result<()> {
 /// Collects children, our own and orphans, until `command` ended; its raw wait status.
 fn reap_until(command: Pid) -> anyhow::Result<i32> {
     loop {
-        match rustix::process::waitpid(None, WaitOptions::empty()) {
+        match rustix::process::wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid == command => return Ok(status.as_raw()),
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error).context("cannot wait for CMD"),
