@@ -13,10 +13,8 @@ use crate::harness::{Better, Must, Options, Report, Row};
 /// The runtime of this project.
 pub(super) const OURS: &str = "tollgate";
 
-/// All contestants.
-pub(super) const COLUMNS: [&str; 3] = ["rayon", "tokio", "affinitypool"];
-
-const PEERS: [&str; 3] = ["rayon", "tokio", "affinitypool"];
+/// Whom it is compared with.
+pub(super) const PEERS: [&str; 3] = ["rayon", "tokio", "affinitypool"];
 
 /// Calls `$body` with a fresh pool of the contestant `$name`, as an `Arc` of its type.
 macro_rules! with_pool {
@@ -61,8 +59,8 @@ fn spawn_rows(report: &mut Report, options: &Options) -> Result<()> {
     let tasks = options.pick(400_000, 100_000);
     for producers in [1, 2, 4, 8] {
         let row = Row::new(&spawn_name(producers), "ns/task", Better::Lower).warm_up();
-        report.measure(&row, &COLUMNS, |_, column| {
-            with_pool!(COLUMNS[column], pool => spawn::ns_per_task(&*pool, producers, tasks))
+        report.measure(&row, &PEERS, |_, column| {
+            with_pool!(PEERS[column], pool => spawn::ns_per_task(&*pool, producers, tasks))
         })?;
     }
     let (one, eight) = (spawn_name(1), spawn_name(8));
@@ -80,8 +78,8 @@ fn trip_rows(report: &mut Report, options: &Options) -> Result<()> {
         let row = Row::new(&format!("round trip {name}"), "us", Better::Lower).warm_up();
         report.measure(
             &row,
-            &COLUMNS,
-            |_, column| with_pool!(COLUMNS[column], pool => Ok(trips::own_wait_us(&*pool, plan))),
+            &PEERS,
+            |_, column| with_pool!(PEERS[column], pool => Ok(trips::own_wait_us(&*pool, plan))),
         )?;
     }
     report.must(Must::at_most(("round trip hot", OURS), 1.0).against_best_of(&PEERS));
@@ -92,8 +90,8 @@ fn trip_rows(report: &mut Report, options: &Options) -> Result<()> {
         let row = Row::new(&format!("spinning round trip {name}"), "us", Better::Lower).warm_up();
         report.measure(
             &row,
-            &COLUMNS,
-            |_, column| with_pool!(COLUMNS[column], pool => Ok(trips::spinning_us(&*pool, plan))),
+            &PEERS,
+            |_, column| with_pool!(PEERS[column], pool => Ok(trips::spinning_us(&*pool, plan))),
         )?;
     }
     Ok(())
@@ -105,8 +103,8 @@ fn pair_rows(report: &mut Report, options: &Options) -> Result<()> {
     let row = Row::new("message pairs, each message a spawn", "1/s", Better::Higher).warm_up();
     report.measure(
         &row,
-        &COLUMNS,
-        |_, column| with_pool!(COLUMNS[column], pool => pairs::by_spawn(&pool, messages)),
+        &PEERS,
+        |_, column| with_pool!(PEERS[column], pool => pairs::by_spawn(&pool, messages)),
     )?;
     let own = Row::new("message pairs, own way", "1/s", Better::Higher).warm_up();
     report
@@ -120,8 +118,8 @@ fn tree_rows(report: &mut Report, options: &Options) -> Result<()> {
     let row = Row::new("fork-join tree, each node a spawn", "ns/node", Better::Lower).warm_up();
     report.measure(
         &row,
-        &COLUMNS,
-        |_, column| with_pool!(COLUMNS[column], pool => tree::by_spawn(&pool, depth)),
+        &PEERS,
+        |_, column| with_pool!(PEERS[column], pool => tree::by_spawn(&pool, depth)),
     )?;
     let own = Row::new("fork-join tree, own way", "ns/node", Better::Lower).warm_up();
     report.measure(&own, &["rayon", "tokio"], |_, column| match column {
@@ -136,8 +134,8 @@ fn blocking_row(report: &mut Report, options: &Options) -> Result<()> {
     let row = Row::new("mixed blocking load", "jobs/s", Better::Higher).warm_up();
     report.measure(
         &row,
-        &COLUMNS,
-        |_, column| with_pool!(COLUMNS[column], pool => blocking::jobs_per_s(&pool, jobs)),
+        &PEERS,
+        |_, column| with_pool!(PEERS[column], pool => blocking::jobs_per_s(&pool, jobs)),
     )
 }
 
@@ -151,9 +149,9 @@ fn load_rows(report: &mut Report, options: &Options) -> Result<()> {
             let name = format!("latency p{} at {percent} % load", 100.0 * share);
             Row::new(&name, "us", Better::Lower)
         });
-        report.measure_many(&rows, &COLUMNS, |round, column| {
+        report.measure_many(&rows, &PEERS, |round, column| {
             let load = f64::from(percent) / 100.0;
-            with_pool!(COLUMNS[column], pool => {
+            with_pool!(PEERS[column], pool => {
                 load::latencies_us(&*pool, workers()?, load, run, round as u64)
             })
         })?;
@@ -167,8 +165,8 @@ fn idle_row(report: &mut Report, options: &Options) -> Result<()> {
     let row = Row::new("idle", "% of a CPU", Better::Lower);
     report.measure(
         &row,
-        &COLUMNS,
-        |_, column| with_pool!(COLUMNS[column], pool => idle::cpu_percent(&*pool, window)),
+        &PEERS,
+        |_, column| with_pool!(PEERS[column], pool => idle::cpu_percent(&*pool, window)),
     )?;
     report.must(Must::at_most(("idle", OURS), 0.1).aim(0.0));
     Ok(())

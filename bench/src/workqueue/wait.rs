@@ -21,22 +21,22 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// to leave the CPU to the workers.
 const POLL: Duration = Duration::from_micros(50);
 
-/// Cells of the count; a worker has one of its own while there are fewer workers than cells.
-const CELLS: usize = 64;
+/// Parts of the count; a worker has one of its own while there are fewer workers than parts.
+const SLOT_COUNT: usize = 64;
 
 #[repr(align(128))]
-struct Cell64(AtomicU64);
+struct Slot(AtomicU64);
 
-static CELL: [Cell64; CELLS] = [const { Cell64(AtomicU64::new(0)) }; CELLS];
+static SLOTS: [Slot; SLOT_COUNT] = [const { Slot(AtomicU64::new(0)) }; SLOT_COUNT];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % CELLS);
+    static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % SLOT_COUNT);
 }
 
 /// Counts one more task of the running sample as done.
 pub(super) fn mark_done() {
-    CELL[MINE.get()].0.fetch_add(1, Ordering::Release);
+    SLOTS[MINE.get()].0.fetch_add(1, Ordering::Release);
 }
 
 /// How many tasks have been counted since some point in time.
@@ -65,7 +65,7 @@ impl Count {
 }
 
 fn total() -> u64 {
-    CELL.iter().map(|cell| cell.0.load(Ordering::Acquire)).sum()
+    SLOTS.iter().map(|slot| slot.0.load(Ordering::Acquire)).sum()
 }
 
 struct Signal {
