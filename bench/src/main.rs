@@ -8,6 +8,7 @@ pub mod passthrough;
 mod workqueue;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
@@ -26,13 +27,23 @@ const BENCHES: &[Bench] = &[
     ("workqueue", "The workqueue runtime beside rayon, tokio and affinitypool", workqueue::run),
 ];
 
-fn main() -> Result<()> {
-    harness::interrupt::install()?;
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     let matches = command().get_matches();
     let Some((name, arguments)) = matches.subcommand() else { return Ok(()) };
     if name == SERVE_PEER {
         return serve_peer(arguments);
     }
+    harness::interrupt::install()?;
     let options = Options::from_arg_matches(arguments)?;
     match BENCHES.iter().find(|bench| bench.0 == name) {
         Some((_, _, run)) => run(&options),

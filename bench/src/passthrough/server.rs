@@ -1,4 +1,8 @@
 //! The servers that are compared, each a child process with a mount.
+#![expect(
+    unsafe_code,
+    reason = "a child asks for a signal at its parent's death before it executes"
+)]
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// How long a server may take to mount, and to end after its mount is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -95,6 +100,7 @@ impl Server {
         let output = File::create(&log)?;
         // A process group of its own: Ctrl-C is for the benchmark, which then unmounts.
         command.arg(mount_point).process_group(0);
+        end_with_parent(&mut command);
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let mut server = Server { child, mount_point: mount_point.to_owned() };
@@ -148,6 +154,14 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Has the child get SIGTERM, at which every server unmounts, should this process be killed.
+fn end_with_parent(command: &mut Command) {
+    let ask = || Ok(set_parent_process_death_signal(Some(Signal::TERM))?);
+    // SAFETY: between fork and exec, only async-signal-safe calls are allowed. `ask` makes one raw
+    // system call (prctl) and converts its error number; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// Builds the binary in this program's own profile, so that a stale one is never measured. Without cargo

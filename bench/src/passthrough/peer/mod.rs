@@ -22,9 +22,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 use rustix::fs::Mode;
-use rustix::process::Signal;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use inodes::Inodes;
 
@@ -43,8 +44,6 @@ struct Peer {
 /// # Errors
 /// If `source` cannot be opened or the mount is refused.
 pub fn serve(source: &Path, mount_point: &Path, threads: usize) -> Result<()> {
-    // The benchmark unmounts when it ends; this is for the case that it is killed.
-    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
     // The kernel has applied the caller's umask already.
     rustix::process::umask(Mode::empty());
     let inodes = Inodes::open(source).with_context(|| format!("{}", source.display()))?;
@@ -60,7 +59,21 @@ pub fn serve(source: &Path, mount_point: &Path, threads: usize) -> Result<()> {
         MountOption::NoDev,
         MountOption::NoSuid,
     ];
-    let session = Session::new(peer, mount_point, &config)
+    let mut session = Session::new(peer, mount_point, &config)
         .with_context(|| format!("cannot mount at {}", mount_point.display()))?;
+    unmount_on_signal(session.unmount_callable())?;
     session.run().context("the session ended with an error")
+}
+
+/// Ends the session from a thread of its own at SIGINT or SIGTERM (the benchmark was killed).
+fn unmount_on_signal(mut unmounter: SessionUnmounter) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        if signals.forever().next().is_some()
+            && let Err(error) = unmounter.unmount()
+        {
+            eprintln!("cannot unmount: {error}");
+        }
+    })?;
+    Ok(())
 }
