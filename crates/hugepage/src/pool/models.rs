@@ -1,0 +1,184 @@
+//! The lists and the gate under the model checker:
+//! `RUSTFLAGS="--cfg loom" cargo test -p tollgate-hugepage --release --lib models`.
+//!
+//! Two buffers of one byte each stand for memory; the model's cells report every access that the
+//! lists do not order.
+#![expect(unsafe_code, reason = "the model's cells lend raw pointers")]
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use std::time::Duration;
+
+use super::gate::Gate;
+use super::lists::{Index, List, Lists};
+
+const FOREVER: Duration = Duration::from_secs(1 << 40);
+
+struct Shelf {
+    lists: Lists,
+    gate: Gate,
+    bytes: [UnsafeCell<u8>; 2],
+}
+
+impl Shelf {
+    fn new(on_zeroed: u32) -> Arc<Self> {
+        let lists = Lists::new(2);
+        (0..on_zeroed).for_each(|index| lists.push(List::Zeroed, Index(index)));
+        let bytes = [UnsafeCell::new(0), UnsafeCell::new(0)];
+        Arc::new(Self { lists, gate: Gate::new(), bytes })
+    }
+
+    fn write(&self, index: Index, value: u8) {
+        // SAFETY: the holder of the index is alone, which is what the model checks.
+        self.bytes[index.0 as usize].with_mut(|byte| unsafe { *byte = value });
+    }
+
+    fn read(&self, index: Index) -> u8 {
+        // SAFETY: as in `write`.
+        self.bytes[index.0 as usize].with(|byte| unsafe { *byte })
+    }
+
+    /// What the pool does: a zeroed buffer, else a dirty one cleared inline.
+    fn take(&self) -> Option<Index> {
+        let zeroed = self.lists.pop(List::Zeroed);
+        let index = zeroed.or_else(|| {
+            let index = self.lists.pop(List::Dirty)?;
+            self.write(index, 0);
+            Some(index)
+        })?;
+        assert_eq!(self.read(index), 0, "the mark of an earlier owner");
+        Some(index)
+    }
+
+    /// Uses and gives back, as an owner of `mark`.
+    fn own(&self, index: Index, mark: u8) {
+        self.write(index, mark);
+        assert_eq!(self.read(index), mark, "another owner's mark");
+        self.put(List::Dirty, index);
+    }
+
+    fn put(&self, list: List, index: Index) -> bool {
+        self.lists.push(list, index);
+        self.gate.arrived()
+    }
+}
+
+fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(run);
+}
+
+#[test]
+fn owners_never_share_and_never_see_marks() {
+    model(3, || {
+        let shelf = Shelf::new(2);
+        let owner = |mark| {
+            let shelf = shelf.clone();
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    if let Some(index) = shelf.take() {
+                        shelf.own(index, mark);
+                    }
+                }
+            })
+        };
+        let owners = [owner(1), owner(2)];
+        owners.into_iter().for_each(|owner| owner.join().unwrap());
+        // Nothing is lost and nothing is there twice.
+        assert!(shelf.take().is_some() && shelf.take().is_some() && shelf.take().is_none());
+    });
+}
+
+#[test]
+fn a_top_that_was_taken_and_given_back_deceives_nobody() {
+    model(3, || {
+        let shelf = Shelf::new(2);
+        let other = {
+            let shelf = shelf.clone();
+            thread::spawn(move || shelf.take().map(|index| shelf.own(index, 3)))
+        };
+        // Takes both, gives the top back first: the classic sequence.
+        let (first, second) = (shelf.take(), shelf.take());
+        first.into_iter().for_each(|index| shelf.own(index, 1));
+        second.into_iter().for_each(|index| shelf.own(index, 2));
+        other.join().unwrap();
+        assert!(shelf.take().is_some() && shelf.take().is_some() && shelf.take().is_none());
+    });
+}
+
+#[test]
+fn a_waiter_gets_the_only_buffer() {
+    model(3, || {
+        let shelf = Shelf::new(0);
+        let waiter = {
+            let shelf = shelf.clone();
+            thread::spawn(move || {
+                let index = shelf.gate.wait(FOREVER, || shelf.take());
+                shelf.own(index.unwrap(), 1);
+            })
+        };
+        shelf.own(Index(0), 9);
+        // Should the waiter sleep on, the model ends in a deadlock, which fails.
+        waiter.join().unwrap();
+        assert!(shelf.take().is_some() && shelf.take().is_none());
+    });
+}
+
+#[test]
+fn two_waiters_get_one_buffer_after_the_other() {
+    model(2, || {
+        let shelf = Shelf::new(0);
+        let waiter = |mark| {
+            let shelf = shelf.clone();
+            thread::spawn(move || {
+                let index = shelf.gate.wait(FOREVER, || shelf.take());
+                shelf.own(index.unwrap(), mark);
+            })
+        };
+        let waiters = [waiter(1), waiter(2)];
+        shelf.own(Index(0), 9);
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    });
+}
+
+#[test]
+fn a_cleaner_and_a_taker_do_not_meet_on_a_buffer() {
+    model(3, || {
+        let shelf = Shelf::new(1);
+        shelf.lists.push(List::Dirty, Index(1));
+        shelf.write(Index(1), 7);
+        let cleaner = {
+            let shelf = shelf.clone();
+            thread::spawn(move || {
+                while let Some(index) = shelf.lists.pop(List::Dirty) {
+                    shelf.write(index, 0);
+                    shelf.put(List::Zeroed, index);
+                }
+            })
+        };
+        for mark in 1..3 {
+            shelf.take().map(|index| shelf.own(index, mark));
+        }
+        cleaner.join().unwrap();
+        assert!(shelf.take().is_some() && shelf.take().is_some() && shelf.take().is_none());
+    });
+}
+
+/// The cleaner falls asleep while a buffer is given back: either it finds the buffer, or the giver
+/// learns that it must be started; never neither.
+#[test]
+fn the_cleaner_sleeps_over_no_dirty_buffer() {
+    model(3, || {
+        let shelf = Shelf::new(0);
+        let giver = {
+            let shelf = shelf.clone();
+            thread::spawn(move || shelf.put(List::Dirty, Index(0)))
+        };
+        shelf.gate.cleaner_asleep();
+        let found = !shelf.lists.is_empty(List::Dirty) && shelf.gate.cleaner_awake();
+        let told = giver.join().unwrap();
+        assert!(found != told, "found {found}, told {told}");
+    });
+}

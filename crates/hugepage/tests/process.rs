@@ -1,0 +1,147 @@
+//! What holds for the whole process: limits, fork, THP switched off, reserved huge pages. Each test
+//! that changes its process runs in one of its own: this test program, started again.
+#![expect(unsafe_code, reason = "fork, setrlimit and prctl")]
+
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use tollgate_hugepage::{
+    AtMaximum, Backing, Error, HUGE_2M, Machine, Pool, Prefault, Region, Thp, TouchAt,
+};
+
+const CHILD: &str = "TOLLGATE_HUGEPAGE_CHILD";
+
+/// Runs `test` of this program again with [`CHILD`] set. `true` in the parent, when that is done.
+fn in_own_process(test: &str) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return false;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new(program);
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, "1");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stdout));
+    true
+}
+
+#[test]
+fn out_of_address_space_is_an_error_that_names_rlimit_as() {
+    if in_own_process("out_of_address_space_is_an_error_that_names_rlimit_as") {
+        return;
+    }
+    let limit = libc::rlimit { rlim_cur: 1 << 30, rlim_max: 1 << 30 };
+    // SAFETY: passes a structure that lives through the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+    for backing in [Backing::Thp, Backing::Base] {
+        if backing == Backing::Thp && matches!(Machine::current().thp(), Thp::Never | Thp::Absent) {
+            continue;
+        }
+        let error = Region::options(2 << 30).exactly(backing).map().unwrap_err();
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+        assert!(error.to_string().contains("RLIMIT_AS is 1073741824 bytes"), "{error}");
+    }
+    let pool = Pool::builder().class(HUGE_2M, 1024).prefault(Prefault::Lazy).build();
+    assert!(matches!(pool.unwrap_err(), Error::OutOfMemory { .. }));
+    // What fits still works.
+    assert!(Region::options(64 << 20).map().is_ok());
+}
+
+#[test]
+fn thp_switched_off_for_the_process_falls_back_and_says_so() {
+    if in_own_process("thp_switched_off_for_the_process_falls_back_and_says_so") {
+        return;
+    }
+    // SAFETY: sets a flag of this process.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }, 0);
+    let region = Region::options(2 * HUGE_2M).ladder(&[Backing::Thp, Backing::Base]).map().unwrap();
+    assert_eq!((region.report().backing, region.huge_bytes().unwrap()), (Backing::Base, 0));
+    if !matches!(Machine::current().thp(), Thp::Never | Thp::Absent) {
+        let text = region.report().to_string();
+        assert!(text.contains("a process with PR_SET_THP_DISABLE"), "{text}");
+    }
+}
+
+#[test]
+fn a_forked_child_finds_zeroes_in_a_secret_buffer() {
+    if in_own_process("a_forked_child_finds_zeroes_in_a_secret_buffer") {
+        return;
+    }
+    let pool = Pool::builder().class(HUGE_2M, 1).secret().build().unwrap();
+    let mut buffer = pool.take(1).unwrap();
+    buffer.fill(0x77);
+    // SAFETY: the child only reads memory and ends with _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let zero = buffer.iter().all(|byte| *byte == 0);
+        // SAFETY: ends the child without running anything of the parent's.
+        unsafe { libc::_exit(if zero { 0 } else { 1 }) }
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child, and writes its status to a variable that lives through the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status}");
+    assert!(buffer.iter().all(|byte| *byte == 0x77), "the parent keeps its bytes");
+}
+
+/// Two tests must not count each other's pages.
+static RESERVATION: Mutex<()> = Mutex::new(());
+
+/// Reserves huge pages for a test, gives them back at its end.
+struct Reserved {
+    before: String,
+}
+
+impl Reserved {
+    const FILE: &str = "/proc/sys/vm/nr_hugepages";
+
+    /// `None` where the process may not, or the memory is fragmented.
+    fn more(pages: usize) -> Option<Self> {
+        let before = std::fs::read_to_string(Self::FILE).ok()?;
+        let wanted = before.trim().parse::<usize>().ok()? + pages;
+        std::fs::write(Self::FILE, wanted.to_string()).ok()?;
+        let reserved = Self { before };
+        let pool = Machine::current().reserved(HUGE_2M).ok()?;
+        (pool.available() >= pages).then_some(reserved)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        std::fs::write(Self::FILE, self.before.trim()).unwrap();
+    }
+}
+
+#[test]
+fn reserved_huge_pages_are_taken_first_and_run_out() {
+    let _alone = RESERVATION.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(_reserved) = Reserved::more(4) else {
+        eprintln!("not tested: this process may not reserve huge pages");
+        return;
+    };
+    let hugetlb = Backing::Hugetlb { page_bytes: HUGE_2M };
+    for prefault in
+        [Prefault::Touch(TouchAt::First), Prefault::Touch(TouchAt::Last), Prefault::Populate]
+    {
+        let mut region = Region::options(3 * HUGE_2M).prefault(prefault).map().unwrap();
+        assert_eq!(region.report().backing, hugetlb, "{}", region.report());
+        assert_eq!(region.huge_bytes().unwrap(), 3 * HUGE_2M);
+        assert!(region.as_slice().iter().all(|byte| *byte == 0));
+        region.as_mut_slice().fill(9);
+    }
+    let held = Region::options(3 * HUGE_2M).map().unwrap();
+    let available = Machine::current().reserved(HUGE_2M).unwrap().available();
+    let error = Region::options((available + 1) * HUGE_2M).exactly(hugetlb).map().unwrap_err();
+    assert!(matches!(error, Error::NotReserved { free, .. } if free == available), "{error}");
+    let next = Region::options((available + 1) * HUGE_2M).map().unwrap();
+    assert_ne!(next.report().backing, hugetlb);
+    drop(held);
+
+    let error = Region::options(HUGE_2M + 4096).exactly(hugetlb).map().unwrap_err();
+    assert!(matches!(error, Error::Unaligned { next, .. } if next == 2 * HUGE_2M), "{error}");
+    let pool = Pool::builder().class(HUGE_2M, 2).at_maximum(AtMaximum::BasePages { most: 1 });
+    let pool = pool.build().unwrap();
+    assert_eq!(pool.classes().next().unwrap().2[0].backing, hugetlb);
+    let held: Vec<_> = (0..3).map(|_| pool.take(1).unwrap()).collect();
+    assert!(held.iter().all(|buffer| buffer.iter().all(|byte| *byte == 0)));
+}
