@@ -65,12 +65,12 @@ impl Connection {
     }
 
     /// Registers `fd` with the kernel as the lower file of an inode. Needs `CAP_SYS_ADMIN` in the
-    /// initial user namespace. The kernel holds the file from then on: `fd` may be closed.
+    /// initial user namespace. A descriptor opened with `O_PATH` serves as well: the kernel opens the
+    /// file anew for each handle. It holds the file from then on: `fd` may be closed.
     ///
     /// # Errors
-    /// `EPERM` without the capability or without [`InitFlags::PASSTHROUGH`]; `EBADF` for a descriptor
-    /// opened with `O_PATH`, which has no file behind it to read; `EOPNOTSUPP` for what is not a
-    /// regular file; `ELOOP` when the lower file system is stacked too deep already.
+    /// `EPERM` without the capability or without [`InitFlags::PASSTHROUGH`]; `EISDIR` and `EOPNOTSUPP` for
+    /// what is not a regular file; `ELOOP` when the lower file system is stacked too deep already.
     pub fn open_backing(&self, fd: BorrowedFd<'_>) -> io::Result<BackingFile> {
         let id = self.shared.control.open_backing(fd)?;
         Ok(BackingFile { id: BackingId(id), connection: self.clone() })

@@ -8,6 +8,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -62,12 +64,17 @@ impl AsFd for Device {
 pub struct DeviceTransport {
     main: Arc<SharedFd>,
     opened: bool,
+    spin: Duration,
+    /// Set while a worker spins: one at a time.
+    spinning: Arc<AtomicBool>,
 }
 
 impl DeviceTransport {
     /// The transport of a connection that begins with `device`.
-    pub fn new(device: Device) -> Self {
-        Self { main: Arc::new(SharedFd(device.fd)), opened: false }
+    /// See [`crate::SessionConfig::spin`].
+    pub fn new(device: Device, spin: Duration) -> Self {
+        let spinning = Arc::new(AtomicBool::new(false));
+        Self { main: Arc::new(SharedFd(device.fd)), opened: false, spin, spinning }
     }
 
     /// A descriptor of the same connection with a processing list of its own. Where `/dev/fuse` cannot
@@ -93,7 +100,8 @@ impl Transport for DeviceTransport {
     fn queue(&mut self) -> io::Result<DeviceQueue> {
         let first = !std::mem::replace(&mut self.opened, true);
         let fd = if first { Arc::clone(&self.main) } else { self.clone_queue() };
-        Ok(DeviceQueue { fd })
+        let spinning = Arc::clone(&self.spinning);
+        Ok(DeviceQueue { fd, spin: self.spin, spinning, nonblocking: false })
     }
 
     fn control(&self) -> Arc<dyn Control> {
@@ -105,6 +113,9 @@ impl Transport for DeviceTransport {
 #[derive(Debug)]
 pub struct DeviceQueue {
     fd: Arc<SharedFd>,
+    spin: Duration,
+    spinning: Arc<AtomicBool>,
+    nonblocking: bool,
 }
 
 impl Queue for DeviceQueue {
@@ -112,13 +123,51 @@ impl Queue for DeviceQueue {
         &'q mut self,
         buffers: &'q mut Buffers,
     ) -> Result<(Raw<'q>, &'q mut ReplyArea), ReceiveError> {
-        let len = rustix::io::read(&self.fd.0, &mut *buffers.request).map_err(receive_error)?;
+        let len = match self.spin_for_request(&mut buffers.request) {
+            Some(len) => len?,
+            None => self.wait_for_request(&mut buffers.request)?,
+        };
         buffers.received = len;
         Ok((Raw::Contiguous(&buffers.request[..len]), &mut buffers.reply))
     }
 
     fn sink(&self) -> Arc<dyn ReplySink> {
         Arc::clone(&self.fd) as Arc<dyn ReplySink>
+    }
+}
+
+impl DeviceQueue {
+    /// Asks again and again for `spin`. `None`: nothing came, or another worker spins.
+    fn spin_for_request(&mut self, buffer: &mut [u8]) -> Option<Result<usize, ReceiveError>> {
+        if self.spin.is_zero() || self.spinning.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        self.set_nonblocking(true);
+        let start = Instant::now();
+        let outcome = loop {
+            match rustix::io::read(&self.fd.0, &mut *buffer) {
+                // Whoever wants this CPU, above all the caller that was just answered, gets it first.
+                Err(Errno::AGAIN) if start.elapsed() < self.spin => rustix::thread::sched_yield(),
+                Err(Errno::AGAIN) => break None,
+                other => break Some(other.map_err(receive_error)),
+            }
+        };
+        self.spinning.store(false, Ordering::Release);
+        outcome
+    }
+
+    fn wait_for_request(&mut self, buffer: &mut [u8]) -> Result<usize, ReceiveError> {
+        self.set_nonblocking(false);
+        rustix::io::read(&self.fd.0, buffer).map_err(receive_error)
+    }
+
+    fn set_nonblocking(&mut self, on: bool) {
+        if self.nonblocking != on {
+            let flags = if on { OFlags::NONBLOCK } else { OFlags::empty() };
+            // On failure the next read blocks or does not: slower, never wrong.
+            let _ = rustix::fs::fcntl_setfl(&self.fd.0, flags);
+            self.nonblocking = on;
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod encode;
 mod filesystem;
 mod init;
 mod interrupt;
+pub mod memory;
 pub mod message;
 pub mod mount;
 pub mod operation;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FileType, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -215,12 +215,13 @@ fn mount_data(device: &Device, path: &Path, options: &MountOptions) -> Result<CS
 
 /// The canonical path of a place where a mount can be made.
 fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
-    let real = path.canonicalize().map_err(|source| match source.raw_os_error() {
-        Some(libc::ENOTCONN) => MountError::Stale { path: path.into() },
-        _ => MountError::NoMountPoint { path: path.into(), source },
-    })?;
+    if stale(path) {
+        return Err(MountError::Stale { path: path.into() });
+    }
+    let real = path
+        .canonicalize()
+        .map_err(|source| MountError::NoMountPoint { path: path.into(), source })?;
     match rustix::fs::stat(&real) {
-        Err(Errno::NOTCONN) => Err(MountError::Stale { path: real }),
         Err(errno) => Err(MountError::NoMountPoint { path: real, source: errno.into() }),
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => {
             Err(MountError::NotADirectory { path: real })
@@ -249,9 +250,13 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     }
 }
 
-/// Whether `path` is a mount whose server is gone ("Transport endpoint is not connected").
+/// Whether `path` is a mount whose server is gone ("Transport endpoint is not connected"). Asks the
+/// server, and so waits while one is alive and busy; attributes that the kernel still remembers would
+/// hide for their validity that it is gone.
 pub fn stale(path: &Path) -> bool {
-    matches!(rustix::fs::stat(path), Err(Errno::NOTCONN))
+    let flags = AtFlags::STATX_FORCE_SYNC;
+    let asked = rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::BASIC_STATS);
+    matches!(asked, Err(Errno::NOTCONN))
 }
 
 /// Unmounts `path` if it is a mount of type `fuse.tollgate` whose server is gone, and tells whether it

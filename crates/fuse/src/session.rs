@@ -172,7 +172,7 @@ pub struct Session<F, T = DeviceTransport> {
 impl<F: Filesystem> Session<F> {
     /// A session over a mounted device.
     pub fn new(device: Device, fs: Arc<F>, config: SessionConfig) -> Self {
-        let transport = DeviceTransport::new(device);
+        let transport = DeviceTransport::new(device, config.spin);
         Self { fs, transport, config }
     }
 }

@@ -1,13 +1,18 @@
-//! A real kernel: mounts, passthrough, several queues, and every way to end.
+//! A real kernel: passthrough, several queues, interrupts, and every way to end.
 
 mod common;
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::{Served, can_mount};
+use rustix::io::Errno;
+use tollgate_fuse::abi::opcode;
 use tollgate_fuse::*;
 
 #[test]
@@ -26,7 +31,308 @@ fn files_are_read_and_written_in_both_modes() {
     let counts = served.connection().counts();
     assert!(served.connection().has(InitFlags::PASSTHROUGH));
     // The direct file alone reached the server.
-    assert_eq!(counts.of(abi::opcode::WRITE), 1);
+    assert_eq!(counts.of(opcode::WRITE), 1);
     // The kernel asks for `security.capability` once, not with every write.
-    assert!(counts.of(abi::opcode::GETXATTR) <= 1, "{counts:?}");
+    assert!(counts.of(opcode::GETXATTR) <= 1, "{counts:?}");
+}
+
+#[test]
+fn created_files_pass_through_too() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig::default());
+    fs::write(served.path("pass-new"), b"new").unwrap();
+    assert_eq!(fs::read(served.lower.path().join("pass-new")).unwrap(), b"new");
+    assert_eq!(served.connection().counts().of(opcode::WRITE), 0);
+}
+
+#[test]
+fn megabytes_cross_in_requests_of_a_megabyte() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig { threads: 2, ..SessionConfig::default() });
+    // Page-aligned: one that straddles a page more than it needs takes a request more.
+    let mut data = buffer::PageBuffer::new(3 << 20);
+    data.iter_mut().zip((0..251).cycle()).for_each(|(byte, i)| *byte = i);
+    fs::write(served.lower.path().join("big"), b"").unwrap();
+    let file = File::options().read(true).write(true).open(served.path("big")).unwrap();
+    file.write_all_at(&data, 0).unwrap();
+    let mut back = buffer::PageBuffer::new(data.len());
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert!(*back == *data);
+    let counts = served.connection().counts();
+    assert_eq!((counts.of(opcode::WRITE), counts.of(opcode::READ)), (3, 3), "{counts:?}");
+    assert_eq!(served.connection().negotiated().max_pages, 256);
+}
+
+#[test]
+fn requests_are_served_by_several_threads_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig { threads: 2, ..SessionConfig::default() });
+    fs::write(served.lower.path().join("meet"), b"").unwrap();
+    // Two directories' worth of parallelism is not needed: PARALLEL_DIROPS lets two names of one
+    // directory be looked up at once. Each waits for the other, so one thread alone would hang.
+    let other = served.path("meet");
+    let second = std::thread::spawn({
+        let other = other.clone();
+        move || fs::metadata(other).map(drop)
+    });
+    served.fs.meeting.wait();
+    second.join().unwrap().unwrap();
+    assert!(served.connection().has(InitFlags::PARALLEL_DIROPS));
+    assert_eq!(served.connection().queues(), 2);
+    for i in 0..2000 {
+        let missing = served.path(&format!("missing-{i}"));
+        assert_eq!(fs::metadata(missing).unwrap_err().kind(), ErrorKind::NotFound);
+        if served.fs.workers_seen.load(Ordering::SeqCst) == 0b11 {
+            return;
+        }
+    }
+    panic!("one of two workers never got a request");
+}
+
+#[test]
+fn a_large_directory_is_listed_completely() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig::default());
+    for i in 0..1000 {
+        fs::write(served.lower.path().join(format!("{i:0>100}")), b"").unwrap();
+    }
+    let names: Vec<_> =
+        fs::read_dir(served.at.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 1002);
+    // The kernel chose between the two; one request does not hold them all.
+    let counts = served.connection().counts();
+    assert!(counts.of(opcode::READDIRPLUS) >= 1, "{counts:?}");
+    assert!(counts.of(opcode::READDIRPLUS) + counts.of(opcode::READDIR) > 2, "{counts:?}");
+}
+
+#[test]
+fn the_length_of_an_attribute_can_be_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig::default());
+    let mut buffer = [0u8; 16];
+    let get = |buffer: &mut [u8]| rustix::fs::getxattr(served.path("pass"), "user.long", buffer);
+    assert_eq!(rustix::fs::getxattr_query(served.path("pass"), "user.long").unwrap(), 5);
+    assert_eq!(get(&mut buffer[..3]).unwrap_err(), Errno::RANGE);
+    assert_eq!(get(&mut buffer).unwrap(), 5);
+    assert_eq!(&buffer[..5], b"value");
+}
+
+#[test]
+fn a_handlers_panic_is_eio_for_its_caller_alone() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig::default());
+    for name in ["panic", "drop"] {
+        let error = fs::metadata(served.path(name)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
+    }
+    assert!(fs::metadata(served.path("pass")).is_ok());
+    let counts = served.connection().counts();
+    assert_eq!((counts.panics, counts.dropped), (1, 1));
+}
+
+/// A caller that gets a signal: its request is interrupted, whether its reply is detached or not.
+#[test]
+fn a_signal_interrupts_a_request() {
+    if !can_mount() {
+        return;
+    }
+    // One more thread than requests, or nobody would hear of the interrupt.
+    let served = Served::new(SessionConfig { threads: 2, ..SessionConfig::default() });
+    for name in ["slow", "slow-detached"] {
+        let mut child = std::process::Command::new("stat")
+            .arg(served.path(name))
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let before = served.connection().counts().interrupts;
+        std::thread::sleep(Duration::from_millis(100));
+        let pid = i32::try_from(child.id()).unwrap();
+        let start = Instant::now();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        child.wait().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5), "{name}: the interrupt was not heard");
+        assert!(served.connection().counts().interrupts > before);
+    }
+    assert!(served.fs.interrupted.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_descriptor_without_access_rights_serves_as_backing_file() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig::default());
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+    let path = served.lower.path().join("pass");
+    let fd = rustix::fs::open(path, flags, rustix::fs::Mode::empty()).unwrap();
+    let backing = served.connection().open_backing(fd.as_fd()).unwrap();
+    assert_ne!(backing.id().0, 0);
+    let directory = File::open(served.lower.path()).unwrap();
+    let error = served.connection().open_backing(directory.as_fd()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::ISDIR.raw_os_error()));
+}
+
+#[test]
+fn invalidation_shows_what_changed_below() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig::default());
+    let root = served.connection().clone();
+    let size = || fs::metadata(served.path("pass")).unwrap().size();
+    assert_eq!(size(), 7);
+    let node = NodeId(fs::metadata(served.path("pass")).unwrap().ino());
+    fs::write(served.lower.path().join("pass"), b"longer than before").unwrap();
+    assert_eq!(size(), 7, "attributes are cached for a second");
+    root.invalidate_inode(node, -1, 0).unwrap();
+    assert_eq!(size(), 18);
+    fs::remove_file(served.lower.path().join("direct")).unwrap();
+    fs::metadata(served.path("pass")).unwrap();
+    root.invalidate_entry(NodeId::ROOT, Name::new(c"pass").unwrap()).unwrap();
+    let unknown = root.invalidate_inode(NodeId(999_999), 0, 0).unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::NotFound);
+}
+
+fn abort(at: &Path) {
+    let minor = rustix::fs::minor(fs::metadata(at).unwrap().dev());
+    let path = format!("/sys/fs/fuse/connections/{minor}/abort");
+    if !Path::new(&path).exists() {
+        let at = Path::new("/sys/fs/fuse/connections");
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("fusectl", at, "fusectl", flags, None).unwrap();
+    }
+    fs::write(path, b"1").unwrap();
+}
+
+#[test]
+fn unmounting_ends_the_session() {
+    if !can_mount() {
+        return;
+    }
+    let mut served = Served::new(SessionConfig { threads: 3, ..SessionConfig::default() });
+    let file = File::open(served.path("pass")).unwrap();
+    let busy = unmount(served.at.path(), false).unwrap_err();
+    assert!(matches!(busy, MountError::Busy { .. }), "{busy}");
+    drop(file);
+    served.mount.take().unwrap().unmount(false).unwrap();
+    assert_eq!(served.running.take().unwrap().wait().unwrap(), Ended::Unmounted);
+    assert!(served.fs.destroyed.load(Ordering::SeqCst));
+    let again = unmount(served.at.path(), false).unwrap_err();
+    assert!(matches!(again, MountError::NotMounted { .. }), "{again}");
+}
+
+#[test]
+fn an_aborted_connection_ends_the_session_and_leaves_a_stale_mount() {
+    if !can_mount() {
+        return;
+    }
+    let mut served = Served::new(SessionConfig { threads: 3, ..SessionConfig::default() });
+    // A handle on the connection does not keep it open.
+    let connection = served.connection().clone();
+    abort(served.at.path());
+    assert_eq!(served.running.take().unwrap().wait().unwrap(), Ended::Aborted);
+    let mount = served.mount.take().unwrap().keep();
+    assert!(stale(&mount));
+    let error = tollgate_fuse::mount(&mount, &MountOptions::default()).unwrap_err();
+    assert!(matches!(error, MountError::Stale { .. }), "{error}");
+    assert!(clean_stale(&mount).unwrap());
+    assert!(!stale(&mount) && !clean_stale(&mount).unwrap());
+    assert!(connection.resend().is_err());
+}
+
+#[test]
+fn stopping_ends_a_session_that_waits() {
+    if !can_mount() {
+        return;
+    }
+    let mut served = Served::new(SessionConfig { threads: 3, ..SessionConfig::default() });
+    let stopper = served.running.as_ref().unwrap().stopper();
+    let start = Instant::now();
+    stopper.stop();
+    assert_eq!(served.running.take().unwrap().wait().unwrap(), Ended::Stopped);
+    assert!(start.elapsed() < Duration::from_secs(5));
+    // The device was let go of although the file system holds a `Connection`.
+    assert!(stale(served.at.path()));
+    assert!(clean_stale(served.at.path()).unwrap());
+    served.mount.take().unwrap().keep();
+}
+
+#[test]
+fn only_our_stale_mounts_are_cleaned() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig::default());
+    assert!(!clean_stale(served.at.path()).unwrap(), "it is alive");
+    assert!(fs::metadata(served.path("pass")).is_ok());
+    let dir = tempfile::tempdir().unwrap();
+    let options = MountOptions { subtype: "other".into(), ..MountOptions::default() };
+    let (device, mount) = mount(dir.path(), &options).unwrap();
+    drop(device);
+    assert!(stale(dir.path()));
+    assert!(!clean_stale(dir.path()).unwrap(), "it is not of our type");
+    mount.unmount(false).unwrap();
+}
+
+#[test]
+fn what_cannot_be_mounted_says_why() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig::default());
+    let options = MountOptions::default();
+    let error = |path: &Path| mount(path, &options).map(drop).unwrap_err();
+    let file = error(&served.lower.path().join("pass"));
+    assert!(matches!(file, MountError::NotADirectory { .. }), "{file}");
+    let missing = error(Path::new("/does/not/exist"));
+    assert!(missing.to_string().contains("/does/not/exist"), "{missing}");
+    let twice = error(served.at.path());
+    assert!(matches!(twice, MountError::AlreadyMounted { .. }), "{twice}");
+    let strange = MountOptions { subtype: "a,b".into(), ..MountOptions::default() };
+    let strange = mount(served.lower.path(), &strange).map(drop).unwrap_err();
+    assert!(strange.to_string().contains("subtype"), "{strange}");
+}
+
+#[test]
+fn a_device_that_is_not_mounted_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let fs = common::Lower::new(Path::new("/"));
+    let session = Session::new(Device::open().unwrap(), fs, SessionConfig::default());
+    assert!(matches!(session.start(), Err(SessionError::NotMounted)));
+}
+
+#[test]
+fn spaces_and_commas_in_names_survive() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("a, b\\c\nd");
+    fs::create_dir(&at).unwrap();
+    let options = MountOptions { source: "/x,allow_other y\\z".into(), ..MountOptions::default() };
+    let (device, mount) = mount(&at, &options).unwrap();
+    let mut table = String::new();
+    File::open("/proc/self/mounts").unwrap().read_to_string(&mut table).unwrap();
+    let line = table.lines().find(|line| line.starts_with("/x,allow_other\\040y\\134z ")).unwrap();
+    let mut fields = line.split(' ').skip(2);
+    assert_eq!(fields.next(), Some("fuse.tollgate"));
+    assert!(!fields.next().unwrap().contains("allow_other"), "{line}");
+    drop(device);
+    assert!(clean_stale(&at).unwrap());
+    mount.keep();
 }

@@ -2,9 +2,10 @@
 //!
 //! Files whose names start with `pass` are served in passthrough mode, others by the server with
 //! direct I/O.
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "shared by test binaries, each of which uses a part")]
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -112,16 +113,29 @@ impl Lower {
             backing: None,
         };
         if pass {
-            if !files.backing.contains_key(&node) {
-                let backing =
-                    self.connection.get().unwrap().open_backing(file.as_fd()).map_err(errno)?;
-                files.backing.insert(node, backing);
+            if let MapEntry::Vacant(vacant) = files.backing.entry(node) {
+                let connection = self.connection.get().unwrap();
+                vacant.insert(connection.open_backing(file.as_fd()).map_err(errno)?);
             }
             opened.flags = OpenReply::PASSTHROUGH | OpenReply::NOFLUSH;
             opened.backing = Some(files.backing[&node].id());
         }
         files.open.insert(handle, file);
         Ok(opened)
+    }
+
+    /// Calls `add` for each entry from `offset` on, until it returns `false`.
+    fn list(&self, offset: u64, mut add: impl FnMut(Entry, u64, &[u8]) -> bool) {
+        use std::os::unix::ffi::OsStrExt;
+        let mut names: Vec<_> =
+            fs::read_dir(&self.dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        for (i, name) in names.iter().enumerate().skip(usize::try_from(offset).unwrap()) {
+            let Ok(entry) = self.entry(name.as_bytes()) else { continue };
+            if !add(entry, i as u64 + 1, name.as_bytes()) {
+                return;
+            }
+        }
     }
 
     fn with_file<T>(&self, handle: FileHandle, f: impl FnOnce(&File) -> T) -> Result<T, Errno> {
@@ -133,6 +147,7 @@ impl Lower {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
 fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
@@ -294,6 +309,20 @@ impl Filesystem for Lower {
         reply.ok(&Opened { handle: FileHandle(1), flags: OpenReply::empty(), backing: None });
     }
 
+    fn readdir(
+        &self,
+        _req: &Request<'_>,
+        _node: NodeId,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: DirReply<'_>,
+    ) {
+        self.list(offset, |entry, next, name| {
+            reply.add(entry.attr.ino, entry.attr.mode >> 12, next, name)
+        });
+        reply.send();
+    }
+
     fn readdirplus(
         &self,
         _req: &Request<'_>,
@@ -302,17 +331,9 @@ impl Filesystem for Lower {
         offset: u64,
         mut reply: DirReply<'_>,
     ) {
-        use std::os::unix::ffi::OsStrExt;
-        let mut names: Vec<_> =
-            fs::read_dir(&self.dir).unwrap().map(|e| e.unwrap().file_name()).collect();
-        names.sort();
-        for (i, name) in names.iter().enumerate().skip(usize::try_from(offset).unwrap()) {
-            let Ok(entry) = self.entry(name.as_bytes()) else { continue };
-            let kind = entry.attr.mode >> 12;
-            if !reply.add_plus(&entry, kind, i as u64 + 1, name.as_bytes()) {
-                break;
-            }
-        }
+        self.list(offset, |entry, next, name| {
+            reply.add_plus(&entry, entry.attr.mode >> 12, next, name)
+        });
         reply.send();
     }
 
