@@ -57,7 +57,12 @@ impl View {
                 self.permit(req, &node, Operation::Read, "getxattr")?;
             }
             let fd = self.fds.path_once(&node)?;
-            rustix::fs::getxattr(ProcPath::of(fd.as_fd()).as_c_str(), name, buffer)
+            let path = ProcPath::of(fd.as_fd());
+            // `rustix` takes an empty buffer for what it is, not for the question of the length.
+            if buffer.is_empty() {
+                return rustix::fs::getxattr_query(path.as_c_str(), name);
+            }
+            rustix::fs::getxattr(path.as_c_str(), name, buffer)
         };
         answer(size, reply, read);
     }
@@ -72,7 +77,11 @@ impl View {
         self.count(req, Count::xattr);
         let read = |buffer: &mut [u8]| {
             let fd = self.fds.path_once(&self.node(id)?)?;
-            rustix::fs::listxattr(ProcPath::of(fd.as_fd()).as_c_str(), buffer)
+            let path = ProcPath::of(fd.as_fd());
+            if buffer.is_empty() {
+                return rustix::fs::listxattr_query(path.as_c_str());
+            }
+            rustix::fs::listxattr(path.as_c_str(), buffer)
         };
         answer(size, reply, read);
     }
