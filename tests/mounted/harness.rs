@@ -1,0 +1,179 @@
+//! A served view for the length of a test.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Longest time for a server to start or to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whether views can be mounted here. If not, says why, or fails where they have to be.
+pub(crate) fn can_mount() -> bool {
+    let reason = if !rustix::process::geteuid().is_root() {
+        "not root"
+    } else if fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
+        "no /dev/fuse"
+    } else {
+        return true;
+    };
+    let required = std::env::var_os("TOLLGATE_REQUIRE_MOUNT").is_some_and(|value| value == "1");
+    assert!(!required, "a mounted test is required here, but: {reason}");
+    println!("skipped: {reason}");
+    false
+}
+
+/// A directory, a view of it, and the server between them.
+pub(crate) struct View {
+    base: TempDir,
+    lower: PathBuf,
+    mnt: PathBuf,
+    server: Child,
+}
+
+impl View {
+    /// A view of a new directory under `policy`.
+    pub(crate) fn new(policy: &str) -> Self {
+        let base = tempfile::tempdir().unwrap();
+        let lower = base.path().join("lower");
+        fs::create_dir(&lower).unwrap();
+        Self::serve(base, lower, policy, &[])
+    }
+
+    /// The same, with files made before the server starts.
+    pub(crate) fn with(policy: &str, files: &[(&str, &str)]) -> Self {
+        let base = tempfile::tempdir().unwrap();
+        let lower = base.path().join("lower");
+        fs::create_dir(&lower).unwrap();
+        for (path, text) in files {
+            fs::create_dir_all(lower.join(path).parent().unwrap()).unwrap();
+            fs::write(lower.join(path), text).unwrap();
+        }
+        Self::serve(base, lower, policy, &[])
+    }
+
+    /// A view of `lower`, a directory that outlives it.
+    pub(crate) fn of(lower: &Path, policy: &str, options: &[&str]) -> Self {
+        Self::serve(tempfile::tempdir().unwrap(), lower.to_owned(), policy, options)
+    }
+
+    fn serve(base: TempDir, lower: PathBuf, policy: &str, options: &[&str]) -> Self {
+        let mnt = base.path().join("mnt");
+        fs::create_dir(&mnt).unwrap();
+        let policy_file = base.path().join("policy.toml");
+        fs::write(&policy_file, policy).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.arg("mount").arg("--policy").arg(&policy_file).args(options);
+        command.arg(&lower).arg(&mnt).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut server = command.spawn().unwrap();
+        wait_until_ready(&mut server);
+        let view = Self { base, lower, mnt, server };
+        assert_ne!(
+            fs::metadata(&view.mnt).unwrap().dev(),
+            fs::metadata(view.base.path()).unwrap().dev()
+        );
+        view
+    }
+
+    /// `path` in the view.
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
+        self.mnt.join(path)
+    }
+
+    /// `path` in the directory beneath.
+    pub(crate) fn below(&self, path: &str) -> PathBuf {
+        self.lower.join(path)
+    }
+
+    /// Where the view is mounted.
+    pub(crate) fn root(&self) -> &Path {
+        &self.mnt
+    }
+
+    /// The directory that is shown.
+    pub(crate) fn lower(&self) -> &Path {
+        &self.lower
+    }
+
+    /// Kills the server with SIGKILL. What it mounted stays until the end of the test.
+    pub(crate) fn kill_server(&self) {
+        kill_process(Pid::from_child(&self.server), Signal::KILL).unwrap();
+    }
+
+    fn stop(&mut self) -> Result<(), String> {
+        let pid = Pid::from_child(&self.server);
+        kill_process(pid, Signal::TERM).map_err(|error| error.to_string())?;
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Ok(Some(status)) = self.server.try_wait() {
+                let killed =
+                    std::os::unix::process::ExitStatusExt::signal(&status) == Some(libc::SIGKILL);
+                return (killed || status.success())
+                    .then_some(())
+                    .ok_or_else(|| status.to_string());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        Err("the server did not end".to_owned())
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let stopped = self.stop();
+        unmount(&self.mnt);
+        if !std::thread::panicking() {
+            stopped.unwrap();
+        }
+    }
+}
+
+/// Takes away whatever is mounted at `mnt`, if anything.
+fn unmount(mnt: &Path) {
+    let _ = rustix::mount::unmount(mnt, rustix::mount::UnmountFlags::DETACH);
+}
+
+/// Reads what the server says until it is ready; the rest is read by a thread, so that it never blocks.
+fn wait_until_ready(server: &mut Child) {
+    let mut said = BufReader::new(server.stderr.take().unwrap());
+    let mut all = String::new();
+    while !all.contains("ready: ") {
+        let before = all.len();
+        said.read_line(&mut all).unwrap();
+        if all.len() == before {
+            let status = server.wait().unwrap();
+            panic!("the server ended with {status}: {all}");
+        }
+    }
+    std::thread::spawn(move || {
+        let mut rest = String::new();
+        let _ = said.read_to_string(&mut rest);
+    });
+}
+
+/// Runs `work` on a thread that has given root up for `uid` and `gid`.
+pub(crate) fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            become_user(uid, gid);
+            work()
+        });
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Changes the calling thread's identity alone: the C library's functions would change every thread's.
+fn become_user(uid: u32, gid: u32) {
+    use rustix::process::{Gid, Uid};
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    rustix::thread::set_thread_groups(&[]).unwrap();
+    rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+    rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+}

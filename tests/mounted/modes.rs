@@ -1,0 +1,129 @@
+//! One inode, one I/O mode: however many open it, in whatever way, none gets `EIO`.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{View, can_mount};
+use crate::mapping::Map;
+
+/// Runs a shell command in another process; `$1` is `path`.
+#[track_caller]
+fn shell(script: &str, path: &Path) -> String {
+    let output = Command::new("sh").args(["-ec", script, "sh"]).arg(path).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "`{script}`: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Everything another process may do with a file that this one has open.
+fn use_from_another_process(path: &Path, held: &mut fs::File) {
+    assert_eq!(shell("cat \"$1\"", path), "first\n");
+    shell("echo second >> \"$1\"", path);
+    let mut text = String::new();
+    held.seek(SeekFrom::Start(0)).unwrap();
+    held.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "first\nsecond\n");
+    shell("dd if=/dev/zero of=\"$1\" bs=4096 count=1 oflag=direct conv=notrunc status=none", path);
+    assert_eq!(held.metadata().unwrap().len(), 4096);
+    let direct = "dd if=\"$1\" bs=4096 count=1 iflag=direct status=none | tr -d '\\0' | wc -c";
+    assert_eq!(shell(direct, path).trim(), "0");
+    held.seek(SeekFrom::Start(10)).unwrap();
+    held.write_all(b"held").unwrap();
+    assert_eq!(shell("tr -d '\\0' < \"$1\"", path), "held");
+    let map = Map::new(&*held, 4096, true, true).unwrap();
+    map.write(0, b"map ");
+    map.sync();
+    assert_eq!(shell("tr -d '\\0' < \"$1\"", path), "map held");
+    shell("truncate -s 3 \"$1\"", path);
+    assert_eq!(held.metadata().unwrap().len(), 3);
+    shell("printf 'first\\n' > \"$1\"", path);
+}
+
+#[test]
+fn any_way_to_open_goes_with_any_other() {
+    if !can_mount() {
+        return;
+    }
+    for policy in ["", "default = 'userspace'"] {
+        let view = View::with(policy, &[("f", "first\n")]);
+        let path = view.at("f");
+        let read_write = || fs::File::options().read(true).write(true).open(&path).unwrap();
+        use_from_another_process(&path, &mut read_write());
+        // The first opener is one of a different kind each time.
+        let reader = fs::File::open(&path).unwrap();
+        use_from_another_process(&path, &mut read_write());
+        drop(reader);
+        let direct =
+            fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+        use_from_another_process(&path, &mut read_write());
+        drop(direct);
+        let appender = fs::File::options().append(true).open(&path).unwrap();
+        use_from_another_process(&path, &mut read_write());
+        drop(appender);
+        assert_eq!(fs::read(view.below("f")).unwrap(), b"first\n");
+    }
+}
+
+const TWO_NAMES: &str = "[[rule]]\npath = 'slow'\naction = 'userspace'\n";
+
+/// An inode with two names of which one asks for user space, opened by either first.
+#[test]
+fn two_names_of_one_inode_agree() {
+    if !can_mount() {
+        return;
+    }
+    for (first, second) in [("fast/f", "slow/f"), ("slow/f", "fast/f")] {
+        let base = tempfile::tempdir().unwrap();
+        fs::create_dir(base.path().join("fast")).unwrap();
+        fs::create_dir(base.path().join("slow")).unwrap();
+        fs::write(base.path().join("fast/f"), "first\n").unwrap();
+        fs::hard_link(base.path().join("fast/f"), base.path().join("slow/f")).unwrap();
+        let view = View::of(base.path(), TWO_NAMES, &[]);
+        let mut held = fs::File::options().read(true).write(true).open(view.at(first)).unwrap();
+        use_from_another_process(&view.at(second), &mut held);
+    }
+}
+
+/// A file whose content comes to ask for another mode while it is open.
+#[test]
+fn the_mode_holds_while_a_handle_is_open() {
+    if !can_mount() {
+        return;
+    }
+    let policy = "[[rule]]\npath = '**'\ncontent = { magic = 'map' }\naction = 'userspace'\n";
+    let view = View::with(policy, &[("f", "first\n")]);
+    let mut held = fs::File::options().read(true).write(true).open(view.at("f")).unwrap();
+    use_from_another_process(&view.at("f"), &mut held);
+    drop(held);
+    fs::write(view.at("f"), "map me").unwrap();
+    let mut held = fs::File::options().read(true).write(true).open(view.at("f")).unwrap();
+    assert_eq!(shell("cat \"$1\"", &view.at("f")), "map me");
+    held.write_all(b"fir").unwrap();
+    assert_eq!(shell("cat \"$1\"", &view.at("f")), "fir me");
+}
+
+/// Many processes at once, each with its own way to open, over and over.
+#[test]
+fn openers_that_race_get_no_error() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with(TWO_NAMES, &[("fast/f", "first\n"), ("slow/f", "first\n")]);
+    for name in ["fast/f", "slow/f"] {
+        let path = view.at(name);
+        let loops = [
+            "for i in $(seq 60); do cat \"$1\" > /dev/null; done",
+            "for i in $(seq 60); do echo x >> \"$1\"; done",
+            "for i in $(seq 60); do dd if=\"$1\" of=/dev/null bs=4096 iflag=direct status=none; done",
+            "for i in $(seq 60); do truncate -s 4096 \"$1\"; done",
+        ];
+        std::thread::scope(|scope| {
+            for script in loops {
+                scope.spawn(|| shell(script, &path));
+            }
+        });
+    }
+}
