@@ -51,7 +51,7 @@ fn dispatch(command: Command) -> (&'static str, anyhow::Result<ExitCode>) {
     let done = |result: anyhow::Result<()>| result.map(|()| ExitCode::SUCCESS);
     match command {
         Command::Run(args) => ("run", run::run(&args).map(end_like_command)),
-        Command::Mount(args) => ("mount", done(mount::run(args))),
+        Command::Mount(args) => ("mount", done(mount::run(&args))),
         Command::Umount(args) => ("umount", done(umount::run(&args))),
         Command::Status(args) => ("status", done(status::run(&args))),
         Command::Check(args) => ("check", done(check::run(&args))),

@@ -20,7 +20,7 @@ const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 ///
 /// # Errors
 /// Everything that keeps the view from being served; with `--daemon`, of the server in the background.
-pub(crate) fn run(args: MountArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let (tree, source) = tree::open(&args.dir)?;
     clean_leftover(&args.mnt)?;
     let mnt = tree::check_mount_point(&args.mnt, &tree)?;

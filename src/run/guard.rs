@@ -207,7 +207,7 @@ mod tests {
                     };
                 }
                 code if code == libc::BPF_ALU | libc::BPF_AND | libc::BPF_K => {
-                    accumulator &= step.k
+                    accumulator &= step.k;
                 }
                 code if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K => {
                     at += usize::from(if accumulator == step.k { step.jt } else { step.jf });
@@ -228,7 +228,7 @@ mod tests {
                 assert_eq!(judge(architecture, ioctl | form, tioclinux()), refused);
                 assert_eq!(judge(architecture, ioctl | form, tcgets), libc::SECCOMP_RET_ALLOW);
                 assert_eq!(judge(architecture, by_handle | form, tcgets), refused);
-                assert_eq!(judge(architecture, 0 | form, tiocsti()), libc::SECCOMP_RET_ALLOW);
+                assert_eq!(judge(architecture, form, tiocsti()), libc::SECCOMP_RET_ALLOW);
             }
         }
         assert_eq!(judge(0x1234_5678, 16, tiocsti()), libc::SECCOMP_RET_ALLOW);

@@ -31,6 +31,7 @@ use super::{FORWARDED, aliases, guard};
 use crate::mountinfo;
 use crate::sys::{self, Forked};
 use crate::tree::{self, Tree};
+use crate::umount;
 
 /// What the processes need to know.
 #[derive(Debug)]
@@ -133,6 +134,13 @@ fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
     let device = crate::serve::mount_over(&raw, &plan.tree)?;
     channel.send(&Message::Mounted, Some(device.as_fd()))?;
     drop(device);
+    // The mount went by path; nobody may have moved the path meanwhile.
+    let covered = mountinfo::read()?;
+    ensure!(
+        mountinfo::at(&covered, &plan.tree.path).is_some_and(|mount| mount.kind == umount::KIND),
+        "DIR `{}` was moved while tollgate started",
+        plan.tree.path.display()
+    );
     let view = open_path(&plan.tree.path)?;
     let view_path = format!("/proc/self/fd/{}", view.as_raw_fd());
     for alias in aliases {
