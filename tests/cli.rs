@@ -1,0 +1,303 @@
+//! The command line's answers to bad input, and what needs no mount.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn tollgate<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Answer {
+    let output = command(arguments).output().unwrap();
+    Answer(output)
+}
+
+fn command<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(arguments).env("LC_ALL", "C");
+    command
+}
+
+/// What a call printed, and how it ended.
+#[derive(Debug)]
+struct Answer(Output);
+
+impl Answer {
+    fn code(&self) -> i32 {
+        self.0.status.code().unwrap()
+    }
+
+    fn out(&self) -> &str {
+        std::str::from_utf8(&self.0.stdout).unwrap()
+    }
+
+    fn err(&self) -> &str {
+        std::str::from_utf8(&self.0.stderr).unwrap()
+    }
+
+    /// Failed with `code` and a message that holds each of `parts`, and printed no result.
+    #[track_caller]
+    fn fails(&self, code: i32, parts: &[&str]) {
+        for part in parts {
+            assert!(self.err().contains(part), "`{part}` is not in: {}", self.err());
+        }
+        assert_eq!(self.code(), code, "{self:?}");
+        assert_eq!(self.out(), "");
+    }
+}
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        for directory in ["dir/sub", "mnt", "full/x", "other"] {
+            std::fs::create_dir_all(place.0.path().join(directory)).unwrap();
+        }
+        place.write("file", "");
+        place.write("dir/.env", "SECRET=1\n");
+        place.write("dir/script", "not a program\n");
+        place
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.path().join(name), text).unwrap();
+        self.path(name)
+    }
+}
+
+#[test]
+fn help_and_version_are_printed_and_no_arguments_are_wrong() {
+    let version = tollgate(["--version"]);
+    assert_eq!(version.code(), 0);
+    assert!(version.out().starts_with(&format!("tollgate {}", env!("CARGO_PKG_VERSION"))));
+    let help = tollgate(["--help"]);
+    assert_eq!(help.code(), 0);
+    for part in ["run", "mount", "umount", "status", "check", "explain", "demo", "Examples:"] {
+        assert!(help.out().contains(part), "{part}");
+    }
+    for command in ["run", "mount", "check", "explain", "completions"] {
+        let help = tollgate([command, "--help"]);
+        assert!(help.code() == 0 && help.out().contains("tollgate "), "{command}");
+        assert!(help.out().contains("Example"), "{command} has no example");
+    }
+    assert_eq!(tollgate::<&str>([]).code(), 2);
+}
+
+#[test]
+fn unknown_flags_and_commands_are_named() {
+    tollgate(["mount", "--polcy", "x", "a", "b"]).fails(2, &["--polcy", "--policy"]);
+    tollgate(["munt"]).fails(2, &["munt", "mount"]);
+    tollgate(["check"]).fails(2, &["<POLICY>"]);
+    tollgate(["mount", "a"]).fails(2, &["<MNT>"]);
+    tollgate(["run", "--unknown", "a", "--", "b"]).fails(125, &["--unknown"]);
+}
+
+#[test]
+fn run_wants_a_command_after_two_dashes() {
+    tollgate(["run", "."]).fails(125, &["<CMD>", "-- "]);
+    tollgate(["run", ".", "true"]).fails(125, &["true"]);
+    tollgate(["run", ".", "--"]).fails(125, &["<CMD>"]);
+}
+
+#[test]
+fn numbers_out_of_range_say_what_would_be_right() {
+    tollgate(["mount", "--threads", "0", "a", "b"]).fails(2, &["'0'", "from 1 to 256"]);
+    tollgate(["mount", "--attr-timeout=-1", "a", "b"]).fails(2, &["'-1'", "seconds from 0"]);
+    tollgate(["mount", "--max-descriptors", "3", "a", "b"]).fails(2, &["'3'", "at least 32"]);
+    tollgate(["mount", "--audit-keep", "1", "a", "b"]).fails(2, &["--audit <FILE>"]);
+    tollgate(["mount", "--log", "x", "a", "b"]).fails(2, &["--daemon"]);
+    tollgate(["explain", "--as", "uid=x", "a"]).fails(2, &["uid=`x`"]);
+    tollgate(["explain", "--as", "user=x", "a"]).fails(2, &["`user=x`", "uid=N"]);
+    tollgate(["completions", "csh"]).fails(2, &["csh", "bash"]);
+}
+
+#[test]
+fn a_directory_that_cannot_be_shown_is_refused() {
+    let place = Place::new();
+    let (missing, file, mnt) = (place.path("missing"), place.path("file"), place.path("mnt"));
+    let names = |path: &str, why: &str| format!("DIR `{path}` {why}");
+    for (path, why) in [(&missing, "does not exist"), (&file, "is not a directory")] {
+        let message = names(path, why);
+        tollgate(["mount", path, &mnt]).fails(1, &["tollgate: mount: ", &message]);
+        tollgate(["mount", "--daemon", path, &mnt]).fails(1, &[&message]);
+        tollgate(["run", path, "--", "true"]).fails(125, &["tollgate: run: ", &message]);
+    }
+    tollgate(["run", "/", "--", "true"]).fails(125, &["DIR is `/`"]);
+}
+
+#[test]
+fn a_directory_that_cannot_be_read_is_refused() {
+    let place = Place::new();
+    let closed = place.path("other");
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0)).unwrap();
+    if std::fs::read_dir(&closed).is_ok() {
+        eprintln!("skipped: this user may read every directory");
+        return;
+    }
+    tollgate(["mount", &closed, &place.path("mnt")]).fails(1, &["permission denied"]);
+}
+
+#[test]
+fn a_mount_point_that_does_not_do_is_refused() {
+    let place = Place::new();
+    let dir = place.path("dir");
+    for (name, why) in [
+        ("missing", "does not exist"),
+        ("file", "is not a directory"),
+        ("full", "is not empty"),
+        ("dir", "is DIR itself"),
+        ("dir/sub", "lies inside DIR"),
+        (".", "contains DIR"),
+    ] {
+        let mnt = place.path(name);
+        let message = format!("MNT `{mnt}` {why}");
+        tollgate(["mount", &dir, &mnt]).fails(1, &[&message]);
+        tollgate(["mount", "--daemon", &dir, &mnt]).fails(1, &[&message]);
+    }
+    tollgate(["mount", &dir, "/proc"]).fails(1, &["MNT `/proc` is already a mount point"]);
+}
+
+#[test]
+fn a_wrong_policy_names_file_line_and_column() {
+    let place = Place::new();
+    let policy = place.write("p.toml", "[[rule]]\npath = \"a\"\naction = \"denied\"\n");
+    let position = format!("{policy}:3:10");
+    let parts = [position.as_str(), "denied", "passthrough"];
+    let (dir, mnt) = (place.path("dir"), place.path("mnt"));
+    tollgate(["check", &policy]).fails(1, &parts);
+    tollgate(["explain", "--policy", &policy, "a"]).fails(1, &parts);
+    tollgate(["mount", "--policy", &policy, &dir, &mnt]).fails(1, &parts);
+    tollgate(["run", "--policy", &policy, &dir, "--", "true"]).fails(125, &parts);
+}
+
+#[test]
+fn a_policy_that_cannot_be_read_is_refused() {
+    let place = Place::new();
+    let missing = place.path("missing");
+    tollgate(["check", &missing]).fails(1, &[&format!("policy `{missing}`"), "No such file"]);
+    tollgate(["check", &place.path("dir")]).fails(1, &["not a regular file"]);
+    tollgate(["check", "/dev/zero"]).fails(1, &["not a regular file"]);
+    let binary = place.path("binary");
+    std::fs::write(&binary, b"default = \"\xff\"").unwrap();
+    tollgate(["check", &binary]).fails(1, &["not UTF-8", "byte 11"]);
+    let fifo = place.path("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfifo");
+    tollgate(["check", &fifo]).fails(1, &["not a regular file"]);
+}
+
+#[test]
+fn a_good_policy_is_summed_up_and_its_warnings_are_printed() {
+    let place = Place::new();
+    let policy = place.write(
+        "p.toml",
+        "[[rule]]\npath = \"**\"\naction = \"deny\"\n[[rule]]\npath = \"a\"\naction = \"hide\"\n",
+    );
+    let answer = tollgate(["check", &policy]);
+    assert_eq!(answer.code(), 0, "{answer:?}");
+    assert!(answer.out().contains("2 rules, default passthrough"), "{answer:?}");
+    assert!(answer.err().contains("warning: "), "{answer:?}");
+}
+
+#[test]
+fn explain_says_which_rule_and_why() {
+    let place = Place::new();
+    let policy = place.write(
+        "p.toml",
+        "[[rule]]\nname = \"env\"\npath = \"**/.env\"\naction = \"hide\"\n\
+         [[rule]]\nname = \"big\"\npath = \"**\"\nuid = 7\naction = \"deny\"\n",
+    );
+    let answer = tollgate(["explain", "--policy", &policy, "a/.env"]);
+    assert_eq!(answer.code(), 0, "{answer:?}");
+    assert!(answer.out().contains("hidden") && answer.out().contains("`env`"), "{answer:?}");
+
+    let json = |arguments: &[&str]| {
+        let all = [&["explain", "--json", "--policy", &policy], arguments].concat();
+        let answer = tollgate(all);
+        assert_eq!(answer.code(), 0, "{answer:?}");
+        serde_json::from_str::<serde_json::Value>(answer.out()).unwrap()
+    };
+    let denied = json(&["--as", "uid=7,gid=7,exe=/bin/x", "--operation", "read", "b"]);
+    assert_eq!(denied["operations"].as_array().unwrap().len(), 1);
+    assert_eq!(denied["operations"][0]["rule"], "big");
+    let allowed = json(&["--as", "uid=8", "--operation", "read", "b"]);
+    assert!(allowed["operations"][0]["rule"].is_null());
+    let directory = json(&["--dir", &place.path("dir"), "sub"]);
+    assert_eq!(directory["kind"], "directory");
+}
+
+#[test]
+fn explain_refuses_paths_outside() {
+    let place = Place::new();
+    tollgate(["explain", "/etc/passwd"]).fails(1, &["PATH `/etc/passwd` is absolute"]);
+    tollgate(["explain", "a/../../b"]).fails(1, &["contains `..`"]);
+    let dir = place.path("dir");
+    tollgate(["explain", "--dir", &dir, "missing"]).fails(1, &["PATH `missing`", "No such file"]);
+    tollgate(["explain", "--dir", &place.path("file"), "a"]).fails(1, &["is not a directory"]);
+}
+
+#[test]
+fn a_path_that_is_not_utf8_can_be_explained() {
+    let odd = OsStr::from_bytes(b"a\xff\nb");
+    let answer = tollgate([OsStr::new("explain"), OsStr::new("--json"), odd]);
+    assert_eq!(answer.code(), 0, "{answer:?}");
+    assert!(serde_json::from_str::<serde_json::Value>(answer.out()).is_ok());
+}
+
+#[test]
+fn umount_touches_nothing_that_is_not_ours() {
+    let place = Place::new();
+    let dir = place.path("dir");
+    tollgate(["umount", "/proc"]).fails(1, &["`/proc` is a mount of type proc"]);
+    tollgate(["umount", "--lazy", "/proc"]).fails(1, &["not a Tollgate view"]);
+    tollgate(["umount", &dir]).fails(1, &["is not a mount point"]);
+    tollgate(["umount", &place.path("missing")]).fails(1, &["does not exist"]);
+    assert!(Path::new("/proc/self").exists());
+}
+
+#[test]
+fn the_audit_log_cannot_lie_where_it_could_be_changed() {
+    let place = Place::new();
+    let (dir, mnt) = (place.path("dir"), place.path("mnt"));
+    let refused = |file: &str, parts: &[&str]| {
+        tollgate(["mount", "--audit", file, &dir, &mnt]).fails(1, parts);
+        tollgate(["run", "--audit", file, &dir, "--", "true"]).fails(125, parts);
+    };
+    refused(&place.path("dir/log"), &["lies inside DIR"]);
+    refused(&place.path("missing/log"), &["directory of audit file"]);
+    std::os::unix::fs::symlink(&dir, place.path("link")).unwrap();
+    refused(&place.path("link/log"), &["lies inside DIR"]);
+}
+
+#[test]
+fn a_directory_as_standard_input_is_refused() {
+    let place = Place::new();
+    let dir = place.path("dir");
+    let door = std::fs::File::open(&dir).unwrap();
+    let output = command(["run", &dir, "--", "true"]).stdin(door).output().unwrap();
+    Answer(output).fails(125, &["standard input is a directory"]);
+}
+
+#[test]
+fn status_without_a_server_says_so() {
+    let place = Place::new();
+    tollgate(["status", &place.path("mnt")]).fails(1, &["no server of this user shows at"]);
+    let list = tollgate(["status", "--json"]);
+    assert_eq!(list.code(), 0, "{list:?}");
+    assert!(serde_json::from_str::<serde_json::Value>(list.out()).unwrap().is_array());
+}
+
+#[test]
+fn completions_are_scripts() {
+    for (shell, part) in
+        [("bash", "complete -F"), ("zsh", "#compdef tollgate"), ("fish", "complete -c tollgate")]
+    {
+        let answer = tollgate(["completions", shell]);
+        assert!(answer.code() == 0 && answer.out().contains(part), "{shell}");
+        assert!(answer.out().contains("max-descriptors"), "{shell}");
+    }
+}
