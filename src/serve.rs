@@ -1,13 +1,13 @@
 //! A view with everything that serves it: session, audit log, control socket.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
-use rustix::fs::StatVfsMountFlags;
-use tollgate_fuse::{Connection, Device, MountOptions, Running, Session};
+use rustix::fs::{MemfdFlags, StatVfsMountFlags};
+use tollgate_fuse::{Connection, Device, InitFlags, MountOptions, Running, Session};
 use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
 use tollgate_view::{Config, View};
 
@@ -156,6 +156,7 @@ pub(crate) struct Server {
     state: Arc<State>,
     running: Running,
     control: Option<ControlServer>,
+    passthrough: bool,
 }
 
 struct State {
@@ -211,20 +212,22 @@ impl Server {
             connection: running.connection().clone(),
             audit,
         });
+        let passthrough = probe_passthrough(&state.connection);
+        if let Err(reason) = &passthrough {
+            crate::note(&format!(
+                "not available: passthrough ({reason}); files are served by tollgate"
+            ));
+        }
         for missing in state.view.snapshot().unavailable {
             crate::note(&format!("not available: {} ({})", missing.feature, missing.reason));
         }
         let control = start_control(&state);
-        Ok(Self { state, running, control })
+        Ok(Self { state, running, control, passthrough: passthrough.is_ok() })
     }
 
     /// One line about what is served.
     pub(crate) fn summary(&self) -> String {
-        let how = if self.state.view.snapshot().passthrough {
-            "kernel passthrough"
-        } else {
-            "user space only"
-        };
+        let how = if self.passthrough { "kernel passthrough" } else { "user space only" };
         let (dir, at) = (self.state.dir.display(), self.state.mount_point.display());
         let queues = self.state.connection.queues();
         let threads = if queues == 1 { "1 thread".to_owned() } else { format!("{queues} threads") };
@@ -241,7 +244,7 @@ impl Server {
     /// # Errors
     /// When the transport failed.
     pub(crate) fn wait(self) -> anyhow::Result<tollgate_fuse::Ended> {
-        let Self { state, running, control } = self;
+        let Self { state, running, control, passthrough: _ } = self;
         let ended = running.wait().context("the FUSE connection failed");
         drop(control);
         state.finish();
@@ -289,6 +292,21 @@ impl State {
             view: self.view.snapshot(),
             audit: self.audit.as_ref().map(|audit| audit.status()),
         }
+    }
+}
+
+/// Registers a file of our own, to know before the first open whether the kernel lets us.
+fn probe_passthrough(connection: &Connection) -> Result<(), String> {
+    if !connection.has(InitFlags::PASSTHROUGH) {
+        return Err("this kernel does not offer it; Linux 6.9 and later do".to_owned());
+    }
+    let file = rustix::fs::memfd_create("tollgate-probe", MemfdFlags::CLOEXEC);
+    match file.map_err(Into::into).and_then(|file| connection.open_backing(file.as_fd())) {
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            Err("registering a file with the kernel needs CAP_SYS_ADMIN".to_owned())
+        }
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -133,7 +133,7 @@ fn a_directory_that_cannot_be_shown_is_refused() {
 fn a_directory_that_cannot_be_read_is_refused() {
     let place = Place::new();
     let closed = place.path("other");
-    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
     if std::fs::read_dir(&closed).is_ok() {
         eprintln!("skipped: this user may read every directory");
         return;
