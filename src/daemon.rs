@@ -39,7 +39,7 @@ impl ReadyPipe {
 
     /// The server cannot serve: the starter shows why.
     pub(crate) fn failed(mut self, error: &anyhow::Error) {
-        let _ = self.0.write_all(format!("{error:#}").as_bytes());
+        let _ = self.0.write_all(crate::in_words(error).as_bytes());
     }
 }
 

@@ -255,7 +255,7 @@ impl Server {
     pub(crate) fn finish(self) {
         self.running.stop();
         if let Err(error) = self.wait() {
-            crate::warn(&format!("{error:#}"));
+            crate::warn(&crate::in_words(&error));
         }
     }
 }

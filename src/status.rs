@@ -179,13 +179,10 @@ fn resources(report: &Value, to: &mut String) {
     operations.sort_by(|a, b| b.cmp(a));
     let operations: Vec<_> =
         operations.iter().map(|(count, name)| format!("{} {count}", name.to_lowercase())).collect();
-    say!(
-        to,
-        "  requests   {} on {} queues: {}",
-        transport["requests"],
-        report["queues"],
-        operations.join(", ")
-    );
+    say!(to, "  requests   {} on {} queues", transport["requests"], report["queues"]);
+    if !operations.is_empty() {
+        say!(to, "             {}", operations.join(", "));
+    }
     say!(
         to,
         "  holds      {} inodes, {} of {} descriptors, {} handles served in user space",
@@ -255,7 +252,7 @@ mod tests {
             "/d at /m",
             "policy     none: everything passes through",
             "opens      passthrough 5",
-            "requests   9 on 2 queues: lookup 8, getattr 1",
+            "requests   9 on 2 queues\n             lookup 8, getattr 1",
             "troubles   undelivered 2\n",
             "not agreed passthrough",
             "without    passthrough: no CAP_SYS_ADMIN",

@@ -56,7 +56,7 @@ enum Privilege {
 pub(super) fn build(plan: &Plan, channel: &Channel) -> ! {
     if let Err(error) = build_view(plan, channel) {
         // When the server is gone nobody waits for the text.
-        let _ = channel.send(&Message::Failed(format!("{error:#}")), None);
+        let _ = channel.send(&Message::Failed(crate::in_words(&error)), None);
         sys::exit_now(1);
     }
     sys::exit_now(0)
@@ -189,7 +189,7 @@ fn identity_map(own: &str) -> String {
 /// The keeper: never returns.
 fn keep(plan: &Plan, channel: &Channel, privilege: Privilege, builder: UnixStream) -> ! {
     if let Err(error) = keep_command(plan, channel, privilege, builder) {
-        let _ = channel.send(&Message::Failed(format!("{error:#}")), None);
+        let _ = channel.send(&Message::Failed(crate::in_words(&error)), None);
         sys::exit_now(1);
     }
     sys::exit_now(0)
@@ -254,7 +254,7 @@ fn become_command(plan: &Plan, channel: &Channel) -> ! {
         // Sets the default action for SIGPIPE and looks `PATH` through.
         Ok(()) => std::process::Command::new(&plan.command[0]).args(&plan.command[1..]).exec(),
         Err(error) => {
-            let _ = channel.send(&Message::Failed(format!("{error:#}")), None);
+            let _ = channel.send(&Message::Failed(crate::in_words(&error)), None);
             sys::exit_now(125);
         }
     };
