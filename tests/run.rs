@@ -352,6 +352,22 @@ fn an_unprivileged_user_gets_the_same_view_in_a_user_namespace() {
 }
 
 #[test]
+fn run_works_inside_run() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    std::fs::write(project.path("dir/docs/.env"), SECRET).unwrap();
+    let script =
+        "$T run --policy ../policy.toml docs -- sh -c 'ls -A docs; cat docs/guide.md; exit 6'";
+    let mut command = project.run();
+    command.args(["sh", "-c", script]).env("T", env!("CARGO_BIN_EXE_tollgate"));
+    let output = command.output().unwrap();
+    assert_eq!(text(&output.stdout), "guide.md\nguide\n", "{}", all(&output));
+    assert_eq!(output.status.code(), Some(6), "{}", all(&output));
+}
+
+#[test]
 fn every_refused_open_is_in_the_audit_log_when_run_ends() {
     if !can_mount() {
         return;

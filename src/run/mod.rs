@@ -110,10 +110,28 @@ impl Running {
         plan: &Plan,
     ) -> anyhow::Result<CommandEnd> {
         let device = self.until_mounted()?;
-        let server = Server::start(spec, source, device, &plan.tree.path)?;
+        let server = match Server::start(spec, source, device, &plan.tree.path) {
+            // The connection ends when the processes that hold the mount fail: their reason is the better one.
+            Err(error) => return Err(self.said_failure().unwrap_or(error)),
+            Ok(server) => server,
+        };
         let end = self.until_ended(plan);
         server.finish();
         end
+    }
+
+    /// What the other side failed with, if it has said so.
+    fn said_failure(&self) -> Option<anyhow::Error> {
+        while self.channel.is_readable() {
+            match self.channel.receive() {
+                Ok(Some(Received { message: Message::Failed(text), .. })) => {
+                    return Some(anyhow::anyhow!("{text}"));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return None,
+            }
+        }
+        None
     }
 
     fn until_mounted(&mut self) -> anyhow::Result<OwnedFd> {

@@ -203,8 +203,8 @@ fn keep_command(
 ) -> anyhow::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     match rustix::mount::mount("proc", "/proc", "proc", flags, None) {
-        // A container that hides parts of /proc does not let it be mounted again.
-        Err(Errno::PERM) if privilege == Privilege::User => channel.send(
+        // A container that hides parts of /proc (as `run` itself does) does not let it be mounted again.
+        Err(Errno::PERM) => channel.send(
             &Message::Warning(
                 "/proc cannot be mounted here; CMD sees the outer process list".into(),
             ),

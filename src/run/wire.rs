@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -111,6 +112,13 @@ impl Channel {
         rustix::net::sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL)
             .context("the other side of `run` is gone")?;
         Ok(())
+    }
+
+    /// Whether a message, or the end, is there or comes in a moment.
+    pub(super) fn is_readable(&self) -> bool {
+        let moment = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&moment)).is_ok_and(|ready| ready > 0)
     }
 
     /// Waits for a message; `None` when the other side is gone.
