@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::machine::Machine;
+use super::machine::{Disturbance, Machine};
 use super::must::Verdict;
 use super::report::{Better, Line, Report};
 use super::samples::Samples;
@@ -15,6 +15,7 @@ struct Document<'a> {
     bench: &'a str,
     commit: &'a str,
     machine: &'a Machine,
+    disturbance: Option<Disturbance>,
     rows: Vec<Cell<'a>>,
     musts: &'a [Verdict],
     notes: &'a [String],
@@ -48,6 +49,7 @@ pub(super) fn json(report: &Report, verdicts: &[Verdict]) -> Result<String> {
         bench: &report.bench,
         commit: &report.commit,
         machine: &report.machine,
+        disturbance: report.quiet.disturbance(),
         rows: rows.collect(),
         musts: verdicts,
         notes: &report.notes,

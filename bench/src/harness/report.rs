@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use anyhow::{Context, Result};
 
 use super::interleaved::Interleaved;
-use super::machine::{Machine, commit};
+use super::machine::{Machine, Quiet, commit};
 use super::must::Must;
 use super::options::Options;
 use super::samples::{Samples, Summary};
@@ -27,6 +27,7 @@ pub struct Row {
     pub(super) unit: String,
     pub(super) better: Better,
     pub(super) warm_up: bool,
+    pub(super) times: usize,
     pub(super) base: Option<String>,
 }
 
@@ -34,7 +35,7 @@ impl Row {
     /// A row. `name` is unique in the report.
     pub fn new(name: &str, unit: &str, better: Better) -> Row {
         let (name, unit) = (name.to_owned(), unit.to_owned());
-        Row { name, unit, better, warm_up: false, base: None }
+        Row { name, unit, better, warm_up: false, times: 1, base: None }
     }
 
     /// The name.
@@ -45,6 +46,13 @@ impl Row {
     /// Measures one round more, first, and throws it away.
     pub fn warm_up(mut self) -> Row {
         self.warm_up = true;
+        self
+    }
+
+    /// Measures `times` as many rounds as other rows: for short samples of what falls into one mode or
+    /// another from sample to sample (which CPU a server is woken on).
+    pub fn rounds_times(mut self, times: usize) -> Row {
+        self.times = times;
         self
     }
 
@@ -100,6 +108,7 @@ pub struct Report {
     pub(super) columns: Vec<Column>,
     pub(super) lines: Vec<Line>,
     pub(super) notes: Vec<String>,
+    pub(super) quiet: Quiet,
     musts: Vec<Must>,
     options: Options,
     next_section: Option<String>,
@@ -115,6 +124,7 @@ impl Report {
             columns: columns.to_vec(),
             lines: Vec::new(),
             notes: Vec::new(),
+            quiet: Quiet::start(),
             musts: Vec::new(),
             options: options.clone(),
             next_section: None,
@@ -178,7 +188,8 @@ impl Report {
         }
         let title = rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>().join(", ");
         let warm_up = usize::from(rows.iter().any(|row| row.warm_up));
-        let rounds = self.options.rounds() + warm_up;
+        let times = rows.iter().map(|row| row.times).max().unwrap_or(1);
+        let rounds = self.options.rounds() * times + warm_up;
         let mut taken =
             Interleaved::run_many(rounds, columns.len(), rows.len(), |round, column| {
                 progress(&format!("{title}: round {}/{rounds}, {}", round + 1, columns[column]));

@@ -18,6 +18,14 @@ pub(super) fn render(report: &Report, verdicts: &[Verdict]) -> String {
         }
         block(&mut out, report, line, width.unwrap_or(0));
     }
+    if let Some(taken) = report.quiet.disturbance() {
+        let (others, stolen) = (taken.others_cpus, taken.stolen_cpus);
+        let cpus = report.machine.cpus;
+        let _ = writeln!(
+            out,
+            "\nmeanwhile, other processes used {others:.2} of {cpus} CPUs, and the hypervisor took {stolen:.2}."
+        );
+    }
     for note in &report.notes {
         let _ = writeln!(out, "\n{note}");
     }

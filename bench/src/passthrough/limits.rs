@@ -2,15 +2,16 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{AtFlags, CWD, statat};
 
 use super::site::{Place, Site, TOLLGATE, USER_SPACE, forget_names};
-use crate::harness::{Better, Must, Options, Report, Row};
+use crate::harness::{Better, Must, Options, Report, Row, interrupt};
 
 const MIB: f64 = 1024.0 * 1024.0;
 /// Files that are looked up for the row about memory.
@@ -43,12 +44,18 @@ pub(super) fn run(site: &Site, options: &Options, report: &mut Report) -> Result
     for place in columns.iter().filter_map(|column| site.place(column)) {
         if report.wants(&memory) || report.wants(&peak) {
             let (held, kept) = memory_mib(place)?;
+            if interrupt::requested() {
+                return Ok(());
+            }
             report.add(&peak, place.column, vec![held]);
             report.add(&memory, place.column, vec![kept]);
         }
     }
     if site.place(TOLLGATE).is_some() && (report.wants(&failures) || report.wants(&each)) {
         let (failed, us) = site.with_limited_view(DESCRIPTORS, read_all)?;
+        if interrupt::requested() {
+            return Ok(());
+        }
         report.add(&failures, TOLLGATE, vec![failed as f64]);
         report.add(&each, TOLLGATE, vec![us]);
     }
@@ -59,9 +66,10 @@ pub(super) fn run(site: &Site, options: &Options, report: &mut Report) -> Result
 fn memory_mib(place: &Place) -> Result<(f64, f64)> {
     forget_names()?;
     let before = settled_bytes(place)?;
-    for file in 0..LOOKED_UP {
-        statat(CWD, path(&place.root.join("large"), file), AtFlags::empty())?;
-    }
+    for_directories(LOOKED_UP, |directory| {
+        files(&place.root.join("large"), directory)
+            .try_for_each(|file| Ok(statat(CWD, file, AtFlags::empty()).map(drop)?))
+    })?;
     let held = settled_bytes(place)?;
     forget_names()?;
     let after = settled_bytes(place)?;
@@ -85,18 +93,18 @@ fn settled_bytes(place: &Place) -> Result<f64> {
 /// How many files could not be read whole, and microseconds per file.
 fn read_all(place: &Place) -> Result<(usize, f64)> {
     let root = place.root.join("large");
-    let mut failed = 0;
+    let read = AtomicUsize::new(0);
     let start = Instant::now();
-    for directory in 0..READ / FILES_PER_DIRECTORY {
-        let listed = root.join(format!("d{directory}"));
-        let Ok(entries) = std::fs::read_dir(&listed) else {
-            failed += FILES_PER_DIRECTORY;
-            continue;
-        };
-        let read = entries.filter(|e| e.as_ref().is_ok_and(|e| read_one(&e.path()).is_ok()));
-        failed += FILES_PER_DIRECTORY - read.count();
-    }
-    Ok((failed, start.elapsed().as_secs_f64() * 1e6 / READ as f64))
+    for_directories(READ, |directory| {
+        // A directory that cannot be listed leaves all its files unread.
+        if let Ok(entries) = std::fs::read_dir(root.join(directory_name(directory))) {
+            let whole = entries.filter(|e| e.as_ref().is_ok_and(|e| read_one(&e.path()).is_ok()));
+            read.fetch_add(whole.count(), Ordering::Relaxed);
+        }
+        Ok(())
+    })?;
+    let us = start.elapsed().as_secs_f64() * 1e6 / READ as f64;
+    Ok((READ.saturating_sub(read.into_inner()), us))
 }
 
 fn read_one(path: &Path) -> Result<()> {
@@ -107,18 +115,46 @@ fn read_one(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes [`LOOKED_UP`] files that hold their own name.
 fn make_tree(root: &Path) -> Result<()> {
-    for directory in 0..LOOKED_UP / FILES_PER_DIRECTORY {
-        std::fs::create_dir_all(root.join(format!("d{directory}")))?;
-    }
-    for file in 0..LOOKED_UP {
-        let path = path(root, file);
-        let name = path.file_name().context("a file has a name")?;
-        std::fs::write(&path, name.as_encoded_bytes())?;
-    }
-    Ok(())
+    for_directories(LOOKED_UP, |directory| {
+        std::fs::create_dir_all(root.join(directory_name(directory)))?;
+        for path in files(root, directory) {
+            let name = path.file_name().context("a file has a name")?;
+            std::fs::write(&path, name.as_encoded_bytes())?;
+        }
+        Ok(())
+    })
 }
 
-fn path(root: &Path, file: usize) -> std::path::PathBuf {
-    root.join(format!("d{}/f{file}", file / FILES_PER_DIRECTORY))
+/// Calls `work` with the number of each directory that the first `files` files lie in, on as many threads
+/// as there are CPUs.
+fn for_directories(files: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let take = || -> Result<()> {
+        loop {
+            let directory = next.fetch_add(1, Ordering::Relaxed);
+            if directory >= files / FILES_PER_DIRECTORY || interrupt::requested() {
+                return Ok(());
+            }
+            work(directory)?;
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(result) => result,
+            Err(_) => bail!("a thread of the rows about limits panicked"),
+        })
+    })
+}
+
+fn files(root: &Path, directory: usize) -> impl Iterator<Item = PathBuf> {
+    let directory = root.join(directory_name(directory));
+    (0..FILES_PER_DIRECTORY).map(move |file| directory.join(format!("f{file}")))
+}
+
+fn directory_name(number: usize) -> String {
+    format!("d{number}")
 }
