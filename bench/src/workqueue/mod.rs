@@ -1,14 +1,28 @@
 //! `workqueue`: the workqueue runtime beside rayon, tokio and affinitypool.
 //!
 //! Every sample makes a pool of its own with one worker per CPU, so that no other pool's threads run,
-//! and drops it afterwards; neither is timed.
+//! and drops it afterwards; neither is timed. What was chosen so that each peer is used well:
+//!
+//! | row | rayon | tokio | affinitypool |
+//! |---|---|---|---|
+//! | spawn | `spawn` | `spawn`, handle dropped | a window of 4096 futures, because a dropped one cancels its task |
+//! | round trip | `install` | one `block_on` around all trips | a caller that spins before it parks, longer when that is better |
+//! | blocking section | none | `block_in_place` | none |
+//! | message pairs, own way | - | two tasks and a channel each way | - |
+//! | fork-join tree, own way | `join` | tasks that await their children | - |
+//!
+//! Rows named "own way" use what a library has for the purpose; the row before each gives all the same
+//! code. Latencies are measured from when a job was due, not from when it was submitted.
 
 mod blocking;
+mod crypto;
 mod idle;
 mod load;
+mod ours;
 mod pairs;
 mod peers;
 mod pool;
+mod scopes;
 mod shards;
 mod spawn;
 mod tree;
@@ -30,8 +44,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut columns = vec![Column::new(versus::OURS)];
     columns.extend(versus::PEERS.map(|peer| Column::against(peer, versus::OURS)));
     columns.extend([Column::new(UNSHARDED), Column::against(SHARDED, UNSHARDED)]);
+    columns.extend(scopes::columns());
     let mut report = Report::new("workqueue", options, &columns);
     versus::measure(&mut report, options)?;
+    scopes::measure(&mut report, options)?;
     shard_rows(&mut report, options)?;
     report.finish()
 }
@@ -49,7 +65,8 @@ fn shard_rows(report: &mut Report, options: &Options) -> Result<()> {
     report.section("the wake queue alone: as many producers as workers, items that do nothing");
     let items = options.pick(1_000_000, 200_000);
     for threads in shards::steps(workers()?) {
-        let name = format!("wake queue, {threads} producers, {threads} workers");
+        let s = if threads == 1 { "" } else { "s" };
+        let name = format!("wake queue, {threads} producer{s}, {threads} worker{s}");
         let row = Row::new(&name, "ns/item", Better::Lower).warm_up();
         report.measure(&row, &[UNSHARDED, SHARDED], |_, column| {
             shards::ns_per_item(threads, column == 1, items)

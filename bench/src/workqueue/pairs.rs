@@ -1,10 +1,13 @@
 //! Message pairs: 40 tasks in 20 pairs, each sending to its partner and being sent to.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use tollgate_workqueue::{Queue, Work};
 
+use super::ours::Ours;
 use super::peers::Tokio;
 use super::pool::Pool;
 use super::wait::{Count, mark_done};
@@ -70,6 +73,54 @@ async fn pair_of_tasks(turns: usize) {
     let _ = partner.await;
 }
 
-pub(super) fn rate(messages: usize, start: Instant) -> f64 {
+/// Messages per second of two work items per pair, each of which queues the other: nothing is
+/// allocated for a message.
+pub(super) fn by_item(ours: &Ours, messages: usize) -> Result<f64> {
+    let pairs: Vec<_> = (0..PAIRS).map(|_| Items::new(ours.queue(), messages)).collect();
+    let count = Count::start();
+    let start = Instant::now();
+    for pair in &pairs {
+        pair.send(0);
+    }
+    count.wait(PAIRS as u64)?;
+    Ok(rate(messages, start))
+}
+
+struct Items {
+    items: [Work; 2],
+    left: AtomicUsize,
+}
+
+impl Items {
+    fn new(queue: &Queue, messages: usize) -> Arc<Self> {
+        Arc::new_cyclic(|pair: &Weak<Self>| {
+            let item = |other: usize| {
+                let pair = Weak::clone(pair);
+                // The pair is gone only when the benchmark is.
+                queue.item(move || {
+                    if let Some(pair) = pair.upgrade() {
+                        pair.send(other);
+                    }
+                })
+            };
+            Self { items: [item(1), item(0)], left: AtomicUsize::new(messages) }
+        })
+    }
+
+    fn send(&self, to: usize) {
+        // One message of a pair is on its way at a time, so nobody else counts.
+        let left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            return mark_done();
+        }
+        self.left.store(left - 1, Ordering::Relaxed);
+        if let Err(refused) = self.items[to].queue() {
+            // As in `Ours::spawn`.
+            panic!("a message was refused: {refused}");
+        }
+    }
+}
+
+fn rate(messages: usize, start: Instant) -> f64 {
     (PAIRS * messages) as f64 / start.elapsed().as_secs_f64()
 }

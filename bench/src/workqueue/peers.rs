@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
@@ -76,6 +76,14 @@ pub(super) struct Affinity(affinitypool::Threadpool);
 /// Futures that a submitter outside keeps at most; then it waits for the oldest.
 const AFFINITY_WINDOW: usize = 4096;
 
+/// How long a caller spins for a worker that is awake. A worker of this pool stays awake when the
+/// next job comes soon, so not to park is what makes trips short.
+const AFFINITY_HOT_SPIN: Duration = Duration::from_micros(50);
+
+/// How long a caller spins for a worker that sleeps. Longer spinning was measured to be worse: with
+/// few CPUs the worker waits for this one.
+const AFFINITY_COLD_SPIN: Duration = Duration::from_micros(3);
+
 /// Kept futures of a thread above which finished ones are let go.
 const AFFINITY_KEPT: usize = 64;
 
@@ -110,21 +118,22 @@ impl Pool for Affinity {
             if window.len() == AFFINITY_WINDOW
                 && let Some(oldest) = window.pop_front()
             {
-                block_on(oldest);
+                block_on(Duration::ZERO, oldest);
             }
             window.push_back(self.0.spawn(job));
         }
-        window.into_iter().for_each(block_on);
+        window.into_iter().for_each(|task| block_on(Duration::ZERO, task));
     }
 
     fn spawn_while(&self, job: impl FnOnce() + Send + 'static, wait: impl FnOnce()) {
         let task = self.0.spawn(job);
         wait();
-        block_on(task);
+        block_on(Duration::ZERO, task);
     }
 
     fn round_trips(&self, plan: Trips) -> Vec<f64> {
-        plan.time(|| block_on(self.0.spawn(|| ())))
+        let spin = if plan.idle.is_zero() { AFFINITY_HOT_SPIN } else { AFFINITY_COLD_SPIN };
+        plan.time(|| block_on(spin, self.0.spawn(|| ())))
     }
 
     fn blocking(section: impl FnOnce()) {

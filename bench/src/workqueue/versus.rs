@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use super::ours::Ours;
 use super::peers::{Affinity, Rayon, Tokio};
 use super::pool::Trips;
 use super::{blocking, idle, load, pairs, spawn, tree, trips, workers};
@@ -12,6 +13,9 @@ use crate::harness::{Better, Must, Options, Report, Row};
 
 /// The runtime of this project.
 pub(super) const OURS: &str = "tollgate";
+
+/// All contestants.
+const CONTESTANTS: [&str; 4] = [OURS, "rayon", "tokio", "affinitypool"];
 
 /// Whom it is compared with.
 pub(super) const PEERS: [&str; 3] = ["rayon", "tokio", "affinitypool"];
@@ -21,6 +25,10 @@ macro_rules! with_pool {
     ($name:expr, $pool:ident => $body:expr) => {{
         let workers = workers()?;
         match $name {
+            OURS => {
+                let $pool = Arc::new(Ours::new()?);
+                $body
+            }
             "rayon" => {
                 let $pool = Arc::new(Rayon::new(workers)?);
                 $body
@@ -36,6 +44,15 @@ macro_rules! with_pool {
             other => bail!("there is no contestant {other:?}"),
         }
     }};
+}
+
+/// Measures `$row` with a fresh pool of every contestant per round.
+macro_rules! contest {
+    ($report:expr, $row:expr, $pool:ident => $body:expr) => {
+        $report.measure($row, &CONTESTANTS, |_, contestant| {
+            with_pool!(CONTESTANTS[contestant], $pool => $body)
+        })
+    };
 }
 
 /// Measures every row.
@@ -59,9 +76,7 @@ fn spawn_rows(report: &mut Report, options: &Options) -> Result<()> {
     let tasks = options.pick(400_000, 100_000);
     for producers in [1, 2, 4, 8] {
         let row = Row::new(&spawn_name(producers), "ns/task", Better::Lower).warm_up();
-        report.measure(&row, &PEERS, |_, column| {
-            with_pool!(PEERS[column], pool => spawn::ns_per_task(&*pool, producers, tasks))
-        })?;
+        contest!(report, &row, pool => spawn::ns_per_task(&*pool, producers, tasks))?;
     }
     let (one, eight) = (spawn_name(1), spawn_name(8));
     report.must(Must::at_most((&one, OURS), 1.0).against_best_of(&PEERS).aim(0.5));
@@ -76,24 +91,16 @@ fn trip_rows(report: &mut Report, options: &Options) -> Result<()> {
     let long = Trips { count: options.pick(300, 80), idle: Duration::from_millis(1) };
     for (name, plan) in [("hot", hot), ("after 200 us idle", short), ("after 1 ms idle", long)] {
         let row = Row::new(&format!("round trip {name}"), "us", Better::Lower).warm_up();
-        report.measure(
-            &row,
-            &PEERS,
-            |_, column| with_pool!(PEERS[column], pool => Ok(trips::own_wait_us(&*pool, plan))),
-        )?;
+        contest!(report, &row, pool => Ok(trips::own_wait_us(&*pool, plan)))?;
     }
     report.must(Must::at_most(("round trip hot", OURS), 1.0).against_best_of(&PEERS));
     report
         .must(Must::at_most(("round trip after 200 us idle", OURS), 0.8).against("tokio").aim(0.5));
     report.section("round trip, median: the caller spins on a flag that the job sets");
-    for (name, plan) in [("hot", hot), ("after 200 us idle", short)] {
-        let row = Row::new(&format!("spinning round trip {name}"), "us", Better::Lower).warm_up();
-        report.measure(
-            &row,
-            &PEERS,
-            |_, column| with_pool!(PEERS[column], pool => Ok(trips::spinning_us(&*pool, plan))),
-        )?;
-    }
+    // Only hot: a caller that spins while its worker wakes up often holds the CPU that the worker
+    // was put on, and then this measures the scheduler.
+    let row = Row::new("spinning round trip hot", "us", Better::Lower).warm_up();
+    contest!(report, &row, pool => Ok(trips::spinning_us(&*pool, hot)))?;
     Ok(())
 }
 
@@ -101,14 +108,16 @@ fn pair_rows(report: &mut Report, options: &Options) -> Result<()> {
     report.section("message pairs: 40 tasks in 20 pairs, messages both ways");
     let messages = options.pick(20_000, 4_000);
     let row = Row::new("message pairs, each message a spawn", "1/s", Better::Higher).warm_up();
-    report.measure(
-        &row,
-        &PEERS,
-        |_, column| with_pool!(PEERS[column], pool => pairs::by_spawn(&pool, messages)),
-    )?;
+    contest!(report, &row, pool => pairs::by_spawn(&pool, messages))?;
     let own = Row::new("message pairs, own way", "1/s", Better::Higher).warm_up();
-    report
-        .measure(&own, &["tokio"], |_, _| pairs::by_channel(&Tokio::new(workers()?)?, messages))?;
+    report.measure(&own, &[OURS, "tokio"], |_, column| match column {
+        0 => pairs::by_item(&Ours::new()?, messages),
+        _ => pairs::by_channel(&Tokio::new(workers()?)?, messages),
+    })?;
+    let spawned = Must::at_least(("message pairs, each message a spawn", OURS), 1.0);
+    report.must(spawned.against_best_of(&PEERS).aim(1.3));
+    let own = Must::at_least(("message pairs, own way", OURS), 1.0);
+    report.must(own.against("tokio").aim(1.3));
     Ok(())
 }
 
@@ -116,11 +125,7 @@ fn tree_rows(report: &mut Report, options: &Options) -> Result<()> {
     report.section("fork-join tree");
     let depth = options.pick(17, 15);
     let row = Row::new("fork-join tree, each node a spawn", "ns/node", Better::Lower).warm_up();
-    report.measure(
-        &row,
-        &PEERS,
-        |_, column| with_pool!(PEERS[column], pool => tree::by_spawn(&pool, depth)),
-    )?;
+    contest!(report, &row, pool => tree::by_spawn(&pool, depth))?;
     let own = Row::new("fork-join tree, own way", "ns/node", Better::Lower).warm_up();
     report.measure(&own, &["rayon", "tokio"], |_, column| match column {
         0 => Ok(tree::by_join(&Rayon::new(workers()?)?, depth)),
@@ -132,11 +137,7 @@ fn blocking_row(report: &mut Report, options: &Options) -> Result<()> {
     report.section("mixed load: jobs of 50 us, every fourth blocks for 1 ms as well");
     let jobs = options.pick(2_000, 500);
     let row = Row::new("mixed blocking load", "jobs/s", Better::Higher).warm_up();
-    report.measure(
-        &row,
-        &PEERS,
-        |_, column| with_pool!(PEERS[column], pool => blocking::jobs_per_s(&pool, jobs)),
-    )
+    contest!(report, &row, pool => blocking::jobs_per_s(&pool, jobs))
 }
 
 fn load_rows(report: &mut Report, options: &Options) -> Result<()> {
@@ -149,9 +150,9 @@ fn load_rows(report: &mut Report, options: &Options) -> Result<()> {
             let name = format!("latency p{} at {percent} % load", 100.0 * share);
             Row::new(&name, "us", Better::Lower)
         });
-        report.measure_many(&rows, &PEERS, |round, column| {
+        report.measure_many(&rows, &CONTESTANTS, |round, contestant| {
             let load = f64::from(percent) / 100.0;
-            with_pool!(PEERS[column], pool => {
+            with_pool!(CONTESTANTS[contestant], pool => {
                 load::latencies_us(&*pool, workers()?, load, run, round as u64)
             })
         })?;
@@ -163,11 +164,7 @@ fn idle_row(report: &mut Report, options: &Options) -> Result<()> {
     report.section("CPU time of an idle runtime");
     let window = options.pick(Duration::from_secs(2), Duration::from_millis(300));
     let row = Row::new("idle", "% of a CPU", Better::Lower);
-    report.measure(
-        &row,
-        &PEERS,
-        |_, column| with_pool!(PEERS[column], pool => idle::cpu_percent(&*pool, window)),
-    )?;
+    contest!(report, &row, pool => idle::cpu_percent(&*pool, window))?;
     report.must(Must::at_most(("idle", OURS), 0.1).aim(0.0));
     Ok(())
 }

@@ -10,10 +10,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// How long [`block_on`] spins before it parks: enough for a worker that is awake (1.3 us), and little
-/// beside the wake-up of one that is not, which may need this very CPU.
-const SPIN: Duration = Duration::from_micros(3);
-
 /// A sample that takes longer is an error: a task was lost.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -89,9 +85,9 @@ thread_local! {
         Arc::new(Signal { woken: AtomicBool::new(false), thread: thread::current() });
 }
 
-/// Drives `future` on this thread. Spins for a while before it parks, so that a pool whose tasks are
+/// Drives `future` on this thread, which spins for `spin` before it parks: a pool whose tasks are
 /// futures is not charged for a wake-up that its user could avoid.
-pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(super) fn block_on<T>(spin: Duration, future: impl Future<Output = T>) -> T {
     let signal = SIGNAL.with(Arc::clone);
     let waker = Waker::from(Arc::clone(&signal));
     let mut context = Context::from_waker(&waker);
@@ -102,7 +98,7 @@ pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
         }
         let start = Instant::now();
         while !signal.woken.swap(false, Ordering::Acquire) {
-            if start.elapsed() < SPIN {
+            if start.elapsed() < spin {
                 std::hint::spin_loop();
             } else {
                 thread::park();
@@ -123,7 +119,7 @@ mod tests {
                 thread::sleep(Duration::from_micros(delay_us));
                 sender.send(7)
             });
-            assert_eq!(block_on(receiver), Ok(7));
+            assert_eq!(block_on(Duration::from_micros(50), receiver), Ok(7));
             other.join().expect("no panic").expect("received");
         }
     }
