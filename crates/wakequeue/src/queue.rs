@@ -135,6 +135,17 @@ impl<T: Send> WakeQueue<T> {
         }
     }
 
+    /// The next item for this worker if there is one right now. `None` says nothing about later:
+    /// follow it with [`next`](Self::next).
+    #[inline]
+    pub fn try_next(&self, worker: &mut Worker) -> Option<Next<T>> {
+        if worker.searching {
+            // It has to stop being a searcher by the protocol of `next`.
+            return None;
+        }
+        self.pull(worker).map(|(item, from)| Next::Item { item, from, slept: false })
+    }
+
     /// The next item for this worker: sleeps while there is none.
     pub fn next(&self, worker: &mut Worker, grow: impl Fn(Claim)) -> Next<T> {
         let group = self.group(worker.home);
@@ -188,14 +199,11 @@ impl<T: Send> WakeQueue<T> {
     }
 
     /// The worker stops counting as awake (a blocking section, a hog): another one may run
-    /// instead, and is woken if there is work. Returns false if it was not counted anyway.
+    /// instead, and is woken if there is work. True when somebody was.
     pub fn discount(&self, id: WorkerId, home: ShardId, grow: impl FnOnce(Claim)) -> bool {
         let discounted = self.group(home).discount(id);
         seq_cst_gap();
-        if discounted && self.sees_work(home) {
-            self.wake_for(home, None, grow);
-        }
-        discounted
+        discounted && self.sees_work(home) && self.wake_for(home, None, grow)
     }
 
     /// The worker counts as awake again.
@@ -273,11 +281,12 @@ impl<T: Send> WakeQueue<T> {
         }
     }
 
+    /// True when somebody was woken or asked for.
     #[cold]
-    fn wake_for(&self, shard: ShardId, prefer: Option<WorkerId>, grow: impl FnOnce(Claim)) {
+    fn wake_for(&self, shard: ShardId, prefer: Option<WorkerId>, grow: impl FnOnce(Claim)) -> bool {
         let near = self.layout.near(shard);
         match self.group(shard).claim(&self.layout, near, prefer) {
-            None => {}
+            None => return false,
             Some(Claimed::Sleeper(worker)) => {
                 self.wakes.fetch_add(1, Ordering::Relaxed);
                 self.desks[worker.index()].parker.unpark();
@@ -287,6 +296,7 @@ impl<T: Send> WakeQueue<T> {
                 grow(Claim { worker, home });
             }
         }
+        true
     }
 
     /// Sleeps on the worker's parker. False when it retired.
