@@ -1,0 +1,122 @@
+//! What a thread knows of itself: whose worker it is and what it is running.
+
+#![expect(unsafe_code, reason = "frames are borrowed from the stack of the same thread")]
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+use tollgate_wakequeue::{ShardId, WorkerId};
+
+use crate::core::QueueCore;
+use crate::item::ItemState;
+use crate::pool::Pool;
+
+thread_local! {
+    static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
+    static WORKER: Cell<Option<NonNull<WorkerContext>>> = const { Cell::new(None) };
+    static FRAME: Cell<Option<NonNull<Frame>>> = const { Cell::new(None) };
+}
+
+/// A small number of this thread, to spread counters with.
+#[inline]
+pub(crate) fn thread_slot() -> usize {
+    let slot = SLOT.get();
+    if slot == usize::MAX { assign_slot() } else { slot }
+}
+
+#[cold]
+fn assign_slot() -> usize {
+    // Not part of any protocol, hence outside the shim.
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let slot = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) & (usize::MAX >> 1);
+    SLOT.set(slot);
+    slot
+}
+
+/// The worker that this thread is.
+pub(crate) struct WorkerContext {
+    pub(crate) pool: std::sync::Arc<Pool>,
+    pub(crate) id: WorkerId,
+    pub(crate) home: ShardId,
+    /// Nested blocking sections.
+    pub(crate) blocking_depth: Cell<u32>,
+}
+
+/// Makes this thread a worker while `body` runs.
+pub(crate) fn as_worker<R>(context: &WorkerContext, body: impl FnOnce() -> R) -> R {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            WORKER.set(None);
+        }
+    }
+    WORKER.set(Some(NonNull::from(context)));
+    let _reset = Reset;
+    body()
+}
+
+/// Calls `body` with the worker that this thread is, if it is one.
+pub(crate) fn with_worker<R>(body: impl FnOnce(Option<&WorkerContext>) -> R) -> R {
+    // SAFETY: set by `as_worker` of this thread, which borrows the context for as long as it is
+    // set.
+    body(WORKER.get().map(|context| unsafe { context.as_ref() }))
+}
+
+pub(crate) fn is_worker() -> bool {
+    WORKER.get().is_some()
+}
+
+/// A job that this thread is running. Frames nest when a job runs inside another (a full queue).
+pub(crate) struct Frame {
+    queue: NonNull<QueueCore>,
+    item: Cell<Option<NonNull<ItemState>>>,
+    outer: Option<NonNull<Frame>>,
+}
+
+/// Marks this thread as running a job of `queue` while `body` runs. `body` must not unwind.
+#[inline]
+pub(crate) fn in_frame<R>(queue: NonNull<QueueCore>, body: impl FnOnce() -> R) -> R {
+    let outer = FRAME.get();
+    let frame = Frame { queue, item: Cell::new(None), outer };
+    FRAME.set(Some(NonNull::from(&frame)));
+    let result = body();
+    FRAME.set(outer);
+    result
+}
+
+/// Notes which item the innermost job is.
+pub(crate) fn set_item(item: Option<&ItemState>) {
+    if let Some(frame) = FRAME.get() {
+        // SAFETY: the frame is on this thread's stack below us: `in_frame` is still running.
+        unsafe { frame.as_ref() }.item.set(item.map(NonNull::from));
+    }
+}
+
+/// Whether this thread is inside a job of `queue`.
+pub(crate) fn is_inside_queue(queue: &QueueCore) -> bool {
+    any_frame(|frame| std::ptr::eq(frame.queue.as_ptr(), queue))
+}
+
+/// Whether this thread is inside this item.
+pub(crate) fn is_inside_item(item: &ItemState) -> bool {
+    any_frame(|frame| frame.item.get().is_some_and(|inner| std::ptr::eq(inner.as_ptr(), item)))
+}
+
+/// The queue of the innermost job.
+pub(crate) fn current_queue<R>(body: impl FnOnce(&QueueCore) -> R) -> Option<R> {
+    // SAFETY: the frame is on this thread's stack below us, and a queue outlives its jobs.
+    FRAME.get().map(|frame| body(unsafe { frame.as_ref().queue.as_ref() }))
+}
+
+fn any_frame(mut matches: impl FnMut(&Frame) -> bool) -> bool {
+    let mut next = FRAME.get();
+    while let Some(frame) = next {
+        // SAFETY: frames are on this thread's stack below us, innermost first.
+        let frame = unsafe { frame.as_ref() };
+        if matches(frame) {
+            return true;
+        }
+        next = frame.outer;
+    }
+    false
+}

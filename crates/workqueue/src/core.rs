@@ -1,0 +1,418 @@
+//! The inside of a queue: where its items go, its limits and its counters.
+
+#![expect(unsafe_code, reason = "pools are reached through a swappable pointer")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tollgate_topology::CpuId;
+use tollgate_wakequeue::Full;
+use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, seq_cst_gap};
+
+use crate::gate::{Entry, Gate};
+use crate::job::{Job, Kind, Tag};
+use crate::pool::Pool;
+use crate::rescuer::Rescuer;
+use crate::tally::Tally;
+use crate::{Attributes, SubmitError, context, sys};
+
+/// What happens to an item when its shard, or its queue's backlog, is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenFull {
+    /// The caller waits until there is room. Inside an item, where waiting could block the very
+    /// workers that make room, the new item runs at once on the same worker instead.
+    #[default]
+    Block,
+    /// The caller gets [`SubmitError::Full`].
+    Refuse,
+    /// The item runs at once on the caller's thread. Queues with a backlog of their own (ordered,
+    /// limited or with a rescuer) wait instead, because running there would break their promise.
+    RunInline,
+}
+
+/// Items go through the gate.
+const GATED: u32 = 1;
+/// Only items of the queue itself may queue.
+const DRAINED: u32 = 1 << 1;
+/// Nobody may.
+const SHUT: u32 = 1 << 2;
+/// One gate for all nodes.
+const ORDERED: u32 = 1 << 3;
+
+/// Jobs of a gated queue that a worker runs in a row before it lets other queues have a turn.
+const GATE_BATCH: u32 = 16;
+
+/// Lock legend: (c) constant while the queue exists; (m) changed under `attributes`, read without.
+/// A `QueueCore` lives until its runtime is dropped and all workers are gone; dropped queues are
+/// used again for new ones.
+pub(crate) struct QueueCore {
+    /// (m)
+    mode: AtomicU32,
+    /// The pool that serves the queue. (m)
+    pool: AtomicPtr<Pool>,
+    pub(crate) tally: Tally,
+    /// By node; an ordered queue uses the first only.
+    gates: Box<[Gate<Job>]>,
+    /// By CPU number, the index of its gate. (c)
+    node_of: Arc<[u16]>,
+    pub(crate) attributes: Mutex<Attributes>,
+    pub(crate) identity: Mutex<Identity>,
+    pub(crate) stats: Stats,
+    pub(crate) rescuer: Mutex<Option<Arc<Rescuer>>>,
+}
+
+/// What a queue was built as.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) name: String,
+    pub(crate) ordered: bool,
+    pub(crate) high_priority: bool,
+    pub(crate) capacity: usize,
+    pub(crate) when_full: WhenFull,
+}
+
+/// Counters of the slow paths. What every item counts is in `tally`.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) panics: AtomicU64,
+    pub(crate) cpu_ns: AtomicU64,
+    pub(crate) cpu_intensive: AtomicU64,
+    pub(crate) concurrency_wakes: AtomicU64,
+    pub(crate) repatriated: AtomicU64,
+    pub(crate) mayday: AtomicU64,
+    pub(crate) rescued: AtomicU64,
+    pub(crate) inlined: AtomicU64,
+}
+
+impl Stats {
+    pub(crate) fn reset(&self) {
+        for counter in [
+            &self.panics,
+            &self.cpu_ns,
+            &self.cpu_intensive,
+            &self.concurrency_wakes,
+            &self.repatriated,
+            &self.mayday,
+            &self.rescued,
+            &self.inlined,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What `close` leaves possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Close {
+    Drained,
+    Shut,
+}
+
+impl QueueCore {
+    pub(crate) fn new(
+        threads: usize,
+        nodes: usize,
+        node_of: Arc<[u16]>,
+        pool: &Arc<Pool>,
+        identity: Identity,
+    ) -> Self {
+        Self {
+            mode: AtomicU32::new(0),
+            pool: AtomicPtr::new(Arc::as_ptr(pool).cast_mut()),
+            tally: Tally::new(threads),
+            gates: (0..nodes).map(|_| Gate::new(u32::MAX, identity.capacity)).collect(),
+            node_of,
+            attributes: Mutex::new(Attributes::default()),
+            identity: Mutex::new(identity),
+            stats: Stats::default(),
+            rescuer: Mutex::new(None),
+        }
+    }
+
+    /// The pool that serves the queue now.
+    #[inline]
+    pub(crate) fn pool(&self) -> &Pool {
+        // SAFETY: the pointer came from an `Arc<Pool>` in the runtime's list, which only grows and
+        // is dropped after the last worker and the last queue handle are gone.
+        unsafe { &*self.pool.load(Ordering::Acquire) }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.identity.lock().name.clone()
+    }
+
+    /// Sends later items to this pool. Items in the old one are run there.
+    pub(crate) fn set_pool(&self, pool: &Arc<Pool>) {
+        self.pool.store(Arc::as_ptr(pool).cast_mut(), Ordering::Release);
+    }
+
+    /// Sets a limit per gate, or none at all. What waits and may now run is released.
+    pub(crate) fn set_limits(&self, limits: Option<&[u32]>, keep_gate: bool) {
+        let gated = limits.is_some() || keep_gate;
+        if gated {
+            self.mode.fetch_or(GATED, Ordering::SeqCst);
+        }
+        for (index, gate) in self.gates.iter().enumerate() {
+            let limit = limits.map_or(u32::MAX, |limits| limits[index]);
+            let node = u16::try_from(index).unwrap_or(0);
+            for _ in 0..gate.set_limit(limit) {
+                self.put_token(node, None);
+            }
+        }
+        if !gated {
+            self.mode.fetch_and(!GATED, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn set_capacity(&self, capacity: usize) {
+        for gate in &self.gates {
+            gate.set_capacity(capacity);
+        }
+    }
+
+    pub(crate) fn close(&self, how: Close) {
+        let bit = if how == Close::Drained { DRAINED } else { SHUT };
+        self.mode.fetch_or(bit, Ordering::SeqCst);
+    }
+
+    /// Undoes a drain, or everything for a new life.
+    pub(crate) fn open(&self, anew: bool) {
+        let bits = if anew { GATED | DRAINED | SHUT | ORDERED } else { DRAINED };
+        self.mode.fetch_and(!bits, Ordering::SeqCst);
+        if anew && self.identity.lock().ordered {
+            self.mode.fetch_or(ORDERED, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.mode.load(Ordering::SeqCst) & (DRAINED | SHUT) != 0
+    }
+
+    /// Queues a job, issued on this CPU or on behalf of `cpu`. A job that is refused is dropped.
+    #[inline]
+    pub(crate) fn submit(&self, mut job: Job, cpu: Option<CpuId>) -> Result<(), SubmitError> {
+        let thread = context::thread_slot();
+        let colour = self.tally.enter(thread);
+        // Counted first and looked second, so that a drain that misses the count is seen here.
+        seq_cst_gap();
+        let mode = self.mode.load(Ordering::SeqCst);
+        let pool = self.pool();
+        let cpu = cpu.unwrap_or_else(|| {
+            if pool.needs_cpu || self.gates.len() > 1 { sys::current_cpu() } else { CpuId(0) }
+        });
+        job.tag = Tag { colour, kind: Kind::Direct, node: self.node(cpu), cpu: cpu.0 };
+        let queued = if mode == 0 {
+            self.put(pool, job, cpu)
+        } else {
+            self.submit_in_mode(mode, pool, job, cpu)
+        };
+        queued.inspect_err(|_| self.count_out(thread, colour))
+    }
+
+    #[inline]
+    fn node(&self, cpu: CpuId) -> u16 {
+        if self.gates.len() == 1 {
+            return 0;
+        }
+        self.node_of.get(cpu.index()).copied().unwrap_or(0)
+    }
+
+    fn submit_in_mode(
+        &self,
+        mode: u32,
+        pool: &Pool,
+        mut job: Job,
+        cpu: CpuId,
+    ) -> Result<(), SubmitError> {
+        if mode & SHUT != 0 {
+            return Err(SubmitError::ShutDown(self.name()));
+        }
+        if mode & DRAINED != 0 && !context::is_inside_queue(self) {
+            return Err(SubmitError::Drained(self.name()));
+        }
+        if mode & GATED == 0 {
+            return self.put(pool, job, cpu);
+        }
+        if mode & ORDERED != 0 {
+            job.tag.node = 0;
+        }
+        self.put_gated(job, cpu)
+    }
+
+    #[inline]
+    fn put(&self, pool: &Pool, job: Job, cpu: CpuId) -> Result<(), SubmitError> {
+        match pool.push(pool.plan.shard_of(cpu), job) {
+            Ok(()) => Ok(()),
+            Err(Full(job)) => self.put_when_full(pool, job, cpu),
+        }
+    }
+
+    #[cold]
+    fn put_when_full(&self, pool: &Pool, job: Job, cpu: CpuId) -> Result<(), SubmitError> {
+        let (when_full, _) = self.full_policy();
+        match when_full {
+            WhenFull::Refuse => {
+                let capacity = pool.queue.capacity();
+                return Err(SubmitError::Full { queue: self.name(), capacity });
+            }
+            WhenFull::RunInline => self.run_inline(job),
+            WhenFull::Block if context::is_worker() => self.run_inline(job),
+            WhenFull::Block => pool.push_blocking(pool.plan.shard_of(cpu), job),
+        }
+        Ok(())
+    }
+
+    fn put_gated(&self, job: Job, cpu: CpuId) -> Result<(), SubmitError> {
+        let node = job.tag.node;
+        let gate = &self.gates[usize::from(node)];
+        let mut job = job;
+        loop {
+            match gate.enter(job) {
+                Entry::Token => {
+                    self.put_token(node, Some(cpu));
+                    return Ok(());
+                }
+                Entry::Waits => return Ok(()),
+                Entry::Full(back) => job = back,
+            }
+            let (when_full, capacity) = self.full_policy();
+            if when_full == WhenFull::Refuse || context::is_worker() {
+                return Err(SubmitError::Full { queue: self.name(), capacity });
+            }
+            gate.wait_for_room();
+        }
+    }
+
+    fn full_policy(&self) -> (WhenFull, usize) {
+        let identity = self.identity.lock();
+        (identity.when_full, identity.capacity)
+    }
+
+    /// Puts the right to run the next job of a gate into the pool.
+    pub(crate) fn put_token(&self, node: u16, cpu: Option<CpuId>) {
+        let pool = self.pool();
+        let cpu = cpu.unwrap_or_else(sys::current_cpu);
+        let shard = pool.plan.shard_of(cpu);
+        if let Err(Full(token)) = pool.push(shard, Job::token(self, node, cpu.0)) {
+            if context::is_worker() {
+                self.run_inline(token);
+            } else {
+                pool.push_blocking(shard, token);
+            }
+        }
+    }
+
+    /// Runs a job here and now, because there is no room for it elsewhere.
+    fn run_inline(&self, job: Job) {
+        self.stats.inlined.fetch_add(1, Ordering::Relaxed);
+        let mut owed = Owed::default();
+        self.run(job, &mut owed, &mut |_| ());
+        owed.pay();
+    }
+
+    /// Runs a job, or what a token stands for. `before` is called before each closure.
+    pub(crate) fn run(&self, job: Job, owed: &mut Owed, before: &mut dyn FnMut(&Tag)) {
+        match job.tag.kind {
+            Kind::Direct => self.run_one(job, owed, before),
+            Kind::Token => self.run_gated(job.tag.node, owed, before),
+        }
+    }
+
+    fn run_gated(&self, node: u16, owed: &mut Owed, before: &mut dyn FnMut(&Tag)) {
+        let gate = &self.gates[usize::from(node)];
+        let Some(mut job) = gate.redeem() else { return };
+        for turn in 1.. {
+            self.run_one(job, owed, before);
+            if turn % GATE_BATCH == 0 {
+                if gate.leave() {
+                    self.put_token(node, None);
+                }
+                return;
+            }
+            match gate.next() {
+                Some(next) => job = next,
+                None => return,
+            }
+        }
+    }
+
+    #[inline]
+    fn run_one(&self, job: Job, owed: &mut Owed, before: &mut dyn FnMut(&Tag)) {
+        let colour = job.tag.colour;
+        owed.pay_unless(self, colour);
+        before(&job.tag);
+        let outcome = context::in_frame(std::ptr::NonNull::from(self), || {
+            catch_unwind(AssertUnwindSafe(|| job.run()))
+        });
+        if let Err(panic) = outcome {
+            self.count_panic();
+            // A payload may panic when dropped; the worker must survive that too.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+        }
+        self.tally.finish(context::thread_slot(), colour);
+        owed.incur(self, colour);
+    }
+
+    /// Runs one job that waits for a worker which does not come. False when there is none.
+    pub(crate) fn rescue_one(&self) -> bool {
+        for (index, gate) in self.gates.iter().enumerate() {
+            if let Some(job) = gate.rescue() {
+                let mut owed = Owed::default();
+                self.run_one(job, &mut owed, &mut |_| ());
+                owed.pay();
+                self.stats.rescued.fetch_add(1, Ordering::Relaxed);
+                if gate.leave() {
+                    self.put_token(u16::try_from(index).unwrap_or(0), None);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Items that wait in front of a gate, and tokens that nobody redeemed yet.
+    pub(crate) fn waiting(&self) -> (usize, u32) {
+        self.gates.iter().map(Gate::waiting).fold((0, 0), |(a, b), (x, y)| (a + x, b + y))
+    }
+
+    #[cold]
+    pub(crate) fn count_panic(&self) {
+        self.stats.panics.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn count_out(&self, thread: usize, colour: u8) {
+        self.tally.finish(thread, colour);
+        self.tally.announce(colour);
+    }
+}
+
+/// A finished item that a flush has not been told of yet.
+///
+/// While the next item has the same queue and colour, that colour is not empty and there is nothing
+/// to tell, so a busy worker pays once per run of equal items.
+#[derive(Default)]
+pub(crate) struct Owed(Option<(std::ptr::NonNull<QueueCore>, u8)>);
+
+impl Owed {
+    #[inline]
+    fn incur(&mut self, queue: &QueueCore, colour: u8) {
+        self.0 = Some((std::ptr::NonNull::from(queue), colour));
+    }
+
+    #[inline]
+    fn pay_unless(&mut self, queue: &QueueCore, colour: u8) {
+        if self.0.is_some_and(|(owed, c)| !std::ptr::eq(owed.as_ptr(), queue) || c != colour) {
+            self.pay();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pay(&mut self) {
+        if let Some((queue, colour)) = self.0.take() {
+            // SAFETY: queues live until all workers are gone (see `QueueCore`).
+            unsafe { queue.as_ref() }.tally.announce(colour);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What can be refused, and what would be right instead.
+
+use std::time::Duration;
+
+use tollgate_topology::{MaskError, TopologyError, UnknownScope};
+
+use crate::attributes::{MAX_MAX_ACTIVE, MAX_NICE, MIN_NICE};
+use crate::runtime::{MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES};
+
+/// Attributes that make no sense, on their own or on this machine.
+#[derive(Debug, thiserror::Error)]
+pub enum AttributeError {
+    /// Not `NAME=VALUE`.
+    #[error("setting {0:?} is not ATTRIBUTE=VALUE")]
+    NotASetting(String),
+    /// No such attribute.
+    #[error(
+        "unknown attribute {0:?}: one of affinity_scope, affinity_strict, localize, cpumask, nice, max_active"
+    )]
+    Unknown(String),
+    /// No such scope.
+    #[error(transparent)]
+    Scope(#[from] UnknownScope),
+    /// Not a value of this attribute.
+    #[error("{attribute}={value}: expected {expected}")]
+    Value {
+        /// Which attribute.
+        attribute: &'static str,
+        /// What was given.
+        value: String,
+        /// What would be right.
+        expected: &'static str,
+    },
+    /// The mask is empty, or names a CPU that is offline, not allowed or not there.
+    #[error("cpumask: {0}")]
+    Mask(#[from] MaskError),
+    /// Zero or more than the most.
+    #[error("max_active {0}: must be from 1 to {MAX_MAX_ACTIVE}")]
+    MaxActive(u32),
+    /// Out of range.
+    #[error("nice {0}: must be from {MIN_NICE} to {MAX_NICE}")]
+    Nice(i32),
+    /// An ordered queue runs one item at a time, by definition.
+    #[error("max_active of the ordered queue {queue:?} cannot be changed: it is 1 by construction")]
+    Ordered {
+        /// Which queue.
+        queue: String,
+    },
+    /// A high-priority queue has its nice level from its pool.
+    #[error(
+        "nice of the high-priority queue {queue:?} is {MIN_NICE}: build it without high_priority() to choose another"
+    )]
+    HighPriority {
+        /// Which queue.
+        queue: String,
+    },
+    /// Every combination of attributes has a pool, and there are that many already.
+    #[error(
+        "there are {MAX_POOLS} pools already: use fewer different combinations of scope, strict, localize, cpumask and nice"
+    )]
+    TooManyPools,
+    /// The machine is too large for one pool.
+    #[error(transparent)]
+    Layout(tollgate_wakequeue::ConfigError),
+    /// No queue has this name.
+    #[error("no queue is named {0:?}")]
+    NoSuchQueue(String),
+}
+
+/// A runtime or queue that cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The attributes are wrong.
+    #[error(transparent)]
+    Attributes(#[from] AttributeError),
+    /// This machine could not be understood.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// A runtime setting is out of range.
+    #[error("{setting} {value}: {expected}")]
+    Setting {
+        /// Which.
+        setting: &'static str,
+        /// What was given.
+        value: u64,
+        /// What would be right.
+        expected: &'static str,
+    },
+    /// Names are what tools call queues by.
+    #[error(
+        "queue name {0:?}: must have 1 to {MAX_NAME_LEN} bytes, none of them a control character, a space or '='"
+    )]
+    Name(String),
+    /// There is one already.
+    #[error("a queue named {0:?} exists: drop it first, or choose another name")]
+    NameTaken(String),
+    /// Too many queues.
+    #[error("there are {MAX_QUEUES} queues already")]
+    TooManyQueues,
+    /// The runtime is going away.
+    #[error("the runtime is shut down")]
+    ShutDown,
+    /// The operating system refused a thread.
+    #[error("a thread could not be started: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+/// An item that was not queued.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// Only items of the queue itself may still queue.
+    #[error("queue {0:?} is drained: reopen() it first")]
+    Drained(String),
+    /// The runtime is gone or going.
+    #[error("queue {0:?}: the runtime is shut down")]
+    ShutDown(String),
+    /// There was no room, and the queue was built to refuse then.
+    #[error("queue {queue:?} is full: {capacity} items wait already")]
+    Full {
+        /// Which queue.
+        queue: String,
+        /// What it holds.
+        capacity: usize,
+    },
+    /// The item was disabled more often than enabled.
+    #[error("the item is disabled: enable() it first")]
+    Disabled,
+    /// The CPU is not one of the queue's.
+    #[error("CPU {cpu} is not in the cpumask of queue {queue:?}, which is {mask}")]
+    Cpu {
+        /// What was asked for.
+        cpu: u32,
+        /// Which queue.
+        queue: String,
+        /// What would be right.
+        mask: String,
+    },
+    /// Too many items wait for their time.
+    #[error("{0} delayed items are pending already")]
+    TooManyDelayed(usize),
+    /// Too far away to be a time.
+    #[error("a delay of {0:?} is too long")]
+    Delay(Duration),
+}
+
+/// A wait that would never end, or an operation out of balance.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WaitError {
+    /// The item would wait for itself.
+    #[error(
+        "{operation} of queue {queue:?} from inside one of its items would wait for that item itself"
+    )]
+    InsideQueue {
+        /// What was called.
+        operation: &'static str,
+        /// Which queue.
+        queue: String,
+    },
+    /// The item would wait for itself.
+    #[error("{operation} of an item from inside that item would wait for itself")]
+    InsideItem {
+        /// What was called.
+        operation: &'static str,
+    },
+    /// There is a limit to nesting.
+    #[error("the item is disabled 255 times already")]
+    DisabledTooOften,
+    /// enable() without disable().
+    #[error("the item is not disabled")]
+    NotDisabled,
+    /// The item could not be queued.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+}
+
+/// Why a handle has no result to give.
+pub enum JoinError {
+    /// The closure panicked, with this.
+    Panicked(Box<dyn std::any::Any + Send>),
+    /// The closure was dropped without being run: its runtime was shut down, or refused it.
+    Cancelled,
+}
+
+impl JoinError {
+    /// The panic's message, when it is text.
+    #[must_use]
+    pub fn message(&self) -> Option<&str> {
+        let Self::Panicked(payload) = self else { return None };
+        payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+    }
+}
+
+impl std::fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "JoinError({self})")
+    }
+}
+
+impl std::fmt::Display for JoinError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Cancelled => f.write_str("the item was dropped without being run"),
+            Self::Panicked(_) => {
+                write!(f, "the item panicked: {}", self.message().unwrap_or("(not text)"))
+            }
+        }
+    }
+}
+
+impl std::error::Error for JoinError {}

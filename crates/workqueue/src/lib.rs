@@ -1,0 +1,71 @@
+//! Named work queues that know the machine's caches.
+//!
+//! A queue separates who issues work from who runs it. Its *affinity scope* says which CPUs work
+//! together (a core, a last-level cache, a NUMA node, all); items run near where they were issued,
+//! and idle workers elsewhere help when there is too much. Attributes are set per queue and can be
+//! changed while it runs. Queues of equal attributes share workers.
+//!
+//! ```
+//! use tollgate_workqueue::{Runtime, Scope, blocking};
+//!
+//! let runtime = Runtime::builder().build()?;
+//!
+//! // Anything that is Send: its result comes back, by wait() or by .await.
+//! let crypt = runtime.queue("crypt").scope(Scope::Cache).max_active(8).build()?;
+//! let sum = crypt.spawn(|| (1..=10).sum::<u32>())?;
+//! assert_eq!(sum.wait()?, 55);
+//!
+//! // One at a time, in order; no result, no allocation.
+//! let log = runtime.queue("log").ordered().build()?;
+//! for line in 0..3 {
+//!     log.post(move || println!("line {line}"))?;
+//! }
+//! log.flush()?;
+//!
+//! // An item to be queued again and again, here and later.
+//! let text = log.item(|| drop(blocking(|| std::fs::read_to_string("/etc/hostname"))));
+//! text.queue()?;
+//! text.queue_delayed(std::time::Duration::from_secs(60))?;
+//! text.cancel_sync()?;
+//!
+//! // Attributes change while work is queued.
+//! crypt.set("affinity_scope=numa")?;
+//! crypt.change(|attributes| attributes.max_active = Some(2))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Inside an item, declare waits with [`blocking`], so that the pool can run something else
+//! meanwhile.
+
+mod attributes;
+mod context;
+mod core;
+mod error;
+mod gate;
+mod handle;
+mod item;
+mod job;
+mod keeper;
+pub mod placement;
+mod pool;
+mod queue;
+mod rescuer;
+mod runtime;
+mod sys;
+mod tally;
+mod tools;
+mod work;
+
+pub use attributes::{Attributes, MAX_MAX_ACTIVE, MAX_NICE, MIN_NICE};
+pub use core::WhenFull;
+pub use error::{AttributeError, BuildError, JoinError, SubmitError, WaitError};
+pub use handle::Handle;
+pub use keeper::MAX_DELAYED;
+pub use pool::blocking;
+pub use queue::{DEFAULT_BACKLOG, Queue, QueueBuilder};
+pub use runtime::{Builder, MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES, Runtime};
+pub use tollgate_topology::{CpuId, CpuSet, Scope, Topology};
+pub use tools::{
+    Dump, Monitor, PodDump, PoolDump, QueueDump, QueueMonitor, QueueRates, Rates, ShardDump,
+};
+pub use work::{Queued, Work};

@@ -1,0 +1,249 @@
+//! From a machine and a queue's attributes to shards, pods and limits: pure.
+//!
+//! What a worker then does with them (whom to wake, whom to take from) is
+//! [`tollgate_wakequeue::placement`], as pure as this.
+
+use tollgate_topology::{CpuId, CpuSet, MaskError, NodeId, PodId, Scope, Topology};
+use tollgate_wakequeue::{ConfigError, Layout, ShardId, ShardPlan};
+
+/// The most CPUs that share a FIFO. Cutting large caches finer than one FIFO per cache is what
+/// keeps the cost of an operation from growing with the CPUs of the cache.
+pub const MAX_SHARD_CPUS: usize = 8;
+
+/// Each node may have at least this many items of a queue active, or `max_active` if less.
+pub const MIN_NODE_ACTIVE: u32 = 8;
+
+/// What decides where the items of a queue run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PlacementKey {
+    /// CPUs that work together.
+    pub scope: Scope,
+    /// Whether workers stay in their pod.
+    pub strict: bool,
+    /// The CPUs to use.
+    pub cpumask: CpuSet,
+}
+
+/// The shards of a pool.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Who sees whom.
+    pub layout: Layout,
+    /// By shard.
+    pub shards: Vec<Shard>,
+    /// By pod.
+    pub pods: Vec<CpuSet>,
+    /// By CPU number: the shard that its items go to. CPUs outside the mask go to the nearest.
+    shard_of: Vec<ShardId>,
+}
+
+/// A shard's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Its CPUs: at most [`MAX_SHARD_CPUS`], of one pod and one cache.
+    pub cpus: CpuSet,
+    /// Its pod.
+    pub pod: PodId,
+    /// Where its workers may run: the pod when strict, else the whole mask.
+    pub allowed: CpuSet,
+}
+
+/// A plan that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The mask is not usable on this machine.
+    #[error(transparent)]
+    Mask(#[from] MaskError),
+    /// The machine is too large for one queue.
+    #[error(transparent)]
+    Layout(#[from] ConfigError),
+}
+
+impl Plan {
+    /// Cuts the mask into pods by scope, and pods into shards along caches; or, not `sharded`,
+    /// leaves each pod with one FIFO, for comparison.
+    ///
+    /// # Errors
+    /// The mask is empty or not allowed; more shards than a queue can have.
+    pub fn new(topology: &Topology, key: &PlacementKey, sharded: bool) -> Result<Self, PlanError> {
+        let machine = topology.restricted(&key.cpumask)?;
+        let pods = machine.pods(key.scope);
+        let mut shards = Vec::new();
+        for pod in &pods {
+            let cut = if sharded { cut(&machine, &pod.cpus) } else { vec![pod.cpus.clone()] };
+            for cpus in cut {
+                let allowed = if key.strict { pod.cpus.clone() } else { key.cpumask.clone() };
+                shards.push(Shard { cpus, pod: pod.id, allowed });
+            }
+        }
+        let plans = (0..shards.len()).map(|index| shard_plan(&machine, key, &shards, index));
+        let layout = Layout::new(plans.collect())?;
+        let shard_of = topology.cpus().iter().last().map_or(0, |cpu| cpu.index() + 1);
+        let shard_of =
+            (0..shard_of).map(|cpu| nearest(topology, &shards, CpuId::from_index(cpu))).collect();
+        let pods = pods.iter().map(|pod| pod.cpus.clone()).collect();
+        Ok(Self { layout, shards, pods, shard_of })
+    }
+
+    /// The shard for items issued on this CPU.
+    #[must_use]
+    #[inline]
+    pub fn shard_of(&self, cpu: CpuId) -> ShardId {
+        self.shard_of.get(cpu.index()).copied().unwrap_or(ShardId(0))
+    }
+}
+
+/// Cuts a pod along caches, and what is larger than a shard into even parts that keep SMT
+/// siblings together.
+fn cut(machine: &Topology, pod: &CpuSet) -> Vec<CpuSet> {
+    let mut cut = Vec::new();
+    for llc in machine.llcs() {
+        let here = llc.intersection(pod);
+        let cores: Vec<CpuSet> = (machine.cores().iter())
+            .map(|core| core.intersection(&here))
+            .filter(|core| !core.is_empty())
+            .collect();
+        let parts = here.len().div_ceil(MAX_SHARD_CPUS).min(cores.len());
+        for part in 0..parts {
+            let bounds = cores.len() * part / parts..cores.len() * (part + 1) / parts;
+            cut.push(cores[bounds].iter().fold(CpuSet::new(), |set, core| set.union(core)));
+        }
+    }
+    cut
+}
+
+fn shard_plan(machine: &Topology, key: &PlacementKey, shards: &[Shard], index: usize) -> ShardPlan {
+    let me = &shards[index];
+    let visible = |&other: &usize| !key.strict || shards[other].pod == me.pod;
+    let mut near: Vec<usize> = (0..shards.len()).filter(visible).collect();
+    // Equals start after this shard and wrap, so that not all hungry ones look at the first.
+    near.sort_by_key(|&other| {
+        let them = &shards[other];
+        let turn = (other + shards.len() - index) % shards.len();
+        (other != index, them.pod != me.pod, apart(machine, &me.cpus, &them.cpus), turn)
+    });
+    let near = near.into_iter().map(shard_id).collect();
+    ShardPlan { workers: u16::try_from(me.cpus.len()).unwrap_or(u16::MAX), near }
+}
+
+/// A shard has a number below `MAX_SHARDS`; `Layout::new` has the last word on how many there are.
+fn shard_id(index: usize) -> ShardId {
+    ShardId(u16::try_from(index).unwrap_or(u16::MAX))
+}
+
+/// The CPUs of a shard share a cache, so any one of them stands for all.
+fn apart(machine: &Topology, a: &CpuSet, b: &CpuSet) -> u8 {
+    match (a.lowest(), b.lowest()) {
+        (Some(a), Some(b)) => machine.distance(a, b).as_u8(),
+        _ => u8::MAX,
+    }
+}
+
+fn nearest(topology: &Topology, shards: &[Shard], cpu: CpuId) -> ShardId {
+    let apart = |shard: &Shard| {
+        shard.cpus.lowest().map_or(u8::MAX, |lowest| topology.distance(cpu, lowest).as_u8())
+    };
+    let best = shards
+        .iter()
+        .enumerate()
+        .min_by_key(|(_, shard)| (!shard.cpus.contains(cpu), apart(shard)));
+    shard_id(best.map_or(0, |(index, _)| index))
+}
+
+/// How a queue's `max_active` is divided over the nodes: in proportion to their CPUs, each at
+/// least `min(max_active, 8)`. The sum may therefore exceed `max_active` on machines of many nodes,
+/// as in the kernel's unbound workqueues.
+#[must_use]
+pub fn node_limits(max_active: u32, cpus_by_node: &[usize]) -> Vec<u32> {
+    let total: usize = cpus_by_node.iter().sum();
+    let least = max_active.min(MIN_NODE_ACTIVE);
+    let share = |cpus: usize| {
+        let share = u64::from(max_active) * cpus as u64 / total.max(1) as u64;
+        u32::try_from(share).unwrap_or(u32::MAX)
+    };
+    cpus_by_node.iter().map(|&cpus| share(cpus).max(least)).collect()
+}
+
+/// By CPU number, the index of its node among `nodes`.
+pub(crate) fn node_index(topology: &Topology) -> (Vec<usize>, Vec<u16>) {
+    let ids: Vec<NodeId> = topology.nodes().map(|(id, _)| id).collect();
+    let usable = |cpus: &CpuSet| cpus.intersection(topology.allowed()).len();
+    let cpus = topology.nodes().map(|(_, cpus)| usable(cpus)).collect();
+    let last = topology.cpus().iter().last().map_or(0, |cpu| cpu.index() + 1);
+    let index_of = |cpu| {
+        let node = topology.node_of(CpuId::from_index(cpu));
+        let index = ids.iter().position(|&id| Some(id) == node).unwrap_or(0);
+        u16::try_from(index).unwrap_or(0)
+    };
+    (cpus, (0..last).map(index_of).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plan(machine: &str, scope: Scope, strict: bool) -> Plan {
+        let topology = Topology::from_synthetic(machine).unwrap();
+        let cpumask = topology.allowed().clone();
+        Plan::new(&topology, &PlacementKey { scope, strict, cpumask }, true).unwrap()
+    }
+
+    #[test]
+    fn a_large_cache_is_cut_and_smt_siblings_stay_together() {
+        let plan = plan("l3:1 core:9 pu:2", Scope::Cache, false);
+        assert_eq!(plan.pods.len(), 1);
+        let cpus: Vec<_> = plan.shards.iter().map(|s| s.cpus.to_string()).collect();
+        assert_eq!(cpus, ["0-5", "6-11", "12-17"]);
+    }
+
+    #[test]
+    fn strict_pods_do_not_see_each_other() {
+        let strict = plan("numa:2 l3:2 core:4", Scope::Cache, true);
+        assert_eq!(strict.layout.groups(), 4);
+        assert!(strict.shards.iter().all(|s| s.allowed == s.cpus));
+        let soft = plan("numa:2 l3:2 core:4", Scope::Cache, false);
+        assert_eq!(soft.layout.groups(), 1);
+        let near: Vec<_> = soft.layout.near(ShardId(2)).iter().map(|s| s.0).collect();
+        assert_eq!(near, [2, 3, 0, 1], "own, then the other cache of the node, then far ones");
+    }
+
+    #[test]
+    fn cpus_outside_the_mask_go_to_the_nearest_shard() {
+        let topology = Topology::from_synthetic("l3:2 core:2").unwrap();
+        let cpumask = "0,2".parse().unwrap();
+        let key = PlacementKey { scope: Scope::Cache, strict: false, cpumask };
+        let plan = Plan::new(&topology, &key, true).unwrap();
+        assert_eq!(plan.shard_of(CpuId(3)), plan.shard_of(CpuId(2)));
+        assert_ne!(plan.shard_of(CpuId(3)), plan.shard_of(CpuId(1)));
+    }
+
+    #[test]
+    fn limits_follow_the_cpus_of_the_nodes() {
+        assert_eq!(node_limits(64, &[4, 4]), [32, 32]);
+        assert_eq!(node_limits(64, &[12, 4]), [48, 16]);
+        assert_eq!(node_limits(16, &[12, 4]), [12, 8], "at least eight each");
+        assert_eq!(node_limits(3, &[2, 2]), [3, 3], "or max_active, if less");
+        assert_eq!(node_limits(1, &[2]), [1]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_cpu_is_in_exactly_one_shard_of_its_pod(
+            numa in 1_usize..3, l3 in 1_usize..4, core in 1_usize..20, pu in 1_usize..3,
+            scope in 0..6_usize, strict: bool,
+        ) {
+            let machine = format!("numa:{numa} l3:{l3} core:{core} pu:{pu}");
+            let plan = plan(&machine, Scope::ALL[scope], strict);
+            for cpu in 0..numa * l3 * core * pu {
+                let cpu = CpuId::from_index(cpu);
+                let homes: Vec<_> =
+                    plan.shards.iter().filter(|s| s.cpus.contains(cpu)).collect();
+                prop_assert_eq!(homes.len(), 1);
+                prop_assert!(homes[0].cpus.is_subset(&plan.pods[homes[0].pod.index()]));
+                prop_assert!(homes[0].cpus.len() <= MAX_SHARD_CPUS + 1);
+                prop_assert!(plan.shards[plan.shard_of(cpu).index()].cpus.contains(cpu));
+            }
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! A queue as its users see it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tollgate_topology::{CpuId, CpuSet, Scope};
+
+use crate::core::{Close, Identity, QueueCore};
+use crate::handle::Handle;
+use crate::job::Job;
+use crate::keeper::Keeper;
+use crate::runtime::Shared;
+use crate::{
+    AttributeError, Attributes, BuildError, JoinError, SubmitError, WaitError, WhenFull, Work,
+    blocking, context,
+};
+
+/// A named queue. Clones are the same queue; its name becomes free when the last one is dropped,
+/// and what is still queued then is run.
+#[derive(Clone)]
+pub struct Queue {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    core: Arc<QueueCore>,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.retire(&self.core);
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(core: Arc<QueueCore>, shared: Arc<Shared>) -> Self {
+        Self { inner: Arc::new(Inner { core, shared }) }
+    }
+
+    pub(crate) fn core(&self) -> &QueueCore {
+        &self.inner.core
+    }
+
+    pub(crate) fn keeper(&self) -> &Keeper {
+        &self.inner.shared.keeper
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.core().name()
+    }
+
+    /// Runs a closure and forgets it. Closures of up to 32 bytes are queued without an allocation.
+    ///
+    /// # Errors
+    /// The queue is drained, shut down or full. The closure is dropped then.
+    #[inline]
+    pub fn post<F: FnOnce() + Send + 'static>(&self, closure: F) -> Result<(), SubmitError> {
+        let core = self.core();
+        core.submit(Job::new(core, closure), None)
+    }
+
+    /// As [`post`](Self::post), as if issued on `cpu`: a worker near it runs the closure.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post); or the CPU is not in the queue's mask.
+    pub fn post_on<F>(&self, cpu: CpuId, closure: F) -> Result<(), SubmitError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        self.check_cpu(cpu)?;
+        let core = self.core();
+        core.submit(Job::new(core, closure), Some(cpu))
+    }
+
+    /// Runs a closure and gives its result, or its panic, to whoever waits for the handle.
+    ///
+    /// ```
+    /// # let runtime = tollgate_workqueue::Runtime::builder().build()?;
+    /// # let queue = runtime.queue("example").build()?;
+    /// let answer = queue.spawn(|| 6 * 7)?;
+    /// assert_eq!(answer.wait()?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The queue is drained, shut down or full.
+    #[inline]
+    pub fn spawn<T, F>(&self, closure: F) -> Result<Handle<T>, SubmitError>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        self.spawn_near(None, closure)
+    }
+
+    /// As [`spawn`](Self::spawn), as if issued on `cpu`.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn); or the CPU is not in the queue's mask.
+    pub fn spawn_on<T, F>(&self, cpu: CpuId, closure: F) -> Result<Handle<T>, SubmitError>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        self.check_cpu(cpu)?;
+        self.spawn_near(Some(cpu), closure)
+    }
+
+    fn spawn_near<T, F>(&self, cpu: Option<CpuId>, closure: F) -> Result<Handle<T>, SubmitError>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let (handle, completer) = Handle::new();
+        let job = move || {
+            let result = catch_unwind(AssertUnwindSafe(closure));
+            if result.is_err() {
+                context::current_queue(QueueCore::count_panic);
+            }
+            completer.complete(result.map_err(JoinError::Panicked));
+        };
+        let core = self.core();
+        core.submit(Job::new(core, job), cpu)?;
+        Ok(handle)
+    }
+
+    /// Makes an item that can be queued again and again.
+    pub fn item(&self, body: impl FnMut() + Send + 'static) -> Work {
+        Work::new(self.clone(), Box::new(body))
+    }
+
+    /// Waits until everything queued before this call has been run. Delayed items whose time has
+    /// not come are not waited for.
+    ///
+    /// # Errors
+    /// From inside an item of this queue, which would wait for itself.
+    pub fn flush(&self) -> Result<(), WaitError> {
+        self.not_inside("flush")?;
+        blocking(|| self.core().tally.flush());
+        Ok(())
+    }
+
+    /// Refuses new items, except those that its own items queue, and waits until none is left.
+    /// Afterwards the queue stays closed until [`reopen`](Self::reopen).
+    ///
+    /// # Errors
+    /// From inside an item of this queue, which would wait for itself.
+    pub fn drain(&self) -> Result<(), WaitError> {
+        self.not_inside("drain")?;
+        let core = self.core();
+        core.close(Close::Drained);
+        blocking(|| {
+            loop {
+                core.tally.flush();
+                if core.tally.totals().0 == 0 {
+                    return;
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Accepts items again after a [`drain`](Self::drain).
+    pub fn reopen(&self) {
+        self.core().open(false);
+    }
+
+    /// The attributes as they are now.
+    #[must_use]
+    pub fn attributes(&self) -> Attributes {
+        self.core().attributes.lock().clone()
+    }
+
+    /// Changes the attributes while work is queued: no item is lost, doubled or, in an ordered
+    /// queue, reordered. Items that are in the old pool are run there.
+    ///
+    /// # Errors
+    /// The attributes make no sense or cannot be had here. Nothing has changed then.
+    pub fn change(&self, change: impl FnOnce(&mut Attributes)) -> Result<(), AttributeError> {
+        let mut attributes = self.attributes();
+        change(&mut attributes);
+        self.inner.shared.apply(&self.inner.core, attributes)
+    }
+
+    /// Changes one attribute by its `ATTRIBUTE=VALUE` form.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn set(&self, setting: &str) -> Result<(), AttributeError> {
+        let mut attributes = self.attributes();
+        attributes.set(setting)?;
+        self.inner.shared.apply(&self.inner.core, attributes)
+    }
+
+    /// Items queued and not yet finished.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.core().tally.totals().0
+    }
+
+    pub(crate) fn check_cpu(&self, cpu: CpuId) -> Result<(), SubmitError> {
+        let mask = &self.core().pool().key.placement.cpumask;
+        if mask.contains(cpu) {
+            return Ok(());
+        }
+        Err(SubmitError::Cpu { cpu: cpu.0, queue: self.name(), mask: mask.to_string() })
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), SubmitError> {
+        if self.inner.shared.is_shut_down() {
+            return Err(SubmitError::ShutDown(self.name()));
+        }
+        if self.core().is_drained() && !context::is_inside_queue(self.core()) {
+            return Err(SubmitError::Drained(self.name()));
+        }
+        Ok(())
+    }
+
+    fn not_inside(&self, operation: &'static str) -> Result<(), WaitError> {
+        if context::is_inside_queue(self.core()) {
+            return Err(WaitError::InsideQueue { operation, queue: self.name() });
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// The default capacity of a queue's backlog.
+pub const DEFAULT_BACKLOG: usize = 65_536;
+
+/// A queue to be. See [`Runtime::queue`](crate::Runtime::queue).
+#[must_use = "call build()"]
+pub struct QueueBuilder<'r> {
+    shared: &'r Arc<Shared>,
+    pub(crate) identity: Identity,
+    pub(crate) attributes: Attributes,
+    pub(crate) rescuer: bool,
+}
+
+impl<'r> QueueBuilder<'r> {
+    pub(crate) fn new(shared: &'r Arc<Shared>, name: &str) -> Self {
+        let identity = Identity {
+            name: name.to_owned(),
+            ordered: false,
+            high_priority: false,
+            capacity: DEFAULT_BACKLOG,
+            when_full: WhenFull::default(),
+        };
+        Self { shared, identity, attributes: Attributes::default(), rescuer: false }
+    }
+
+    /// One item at a time, in the order in which they were queued.
+    pub fn ordered(mut self) -> Self {
+        self.identity.ordered = true;
+        self
+    }
+
+    /// CPUs that work together; the runtime's default otherwise.
+    pub fn scope(mut self, scope: Scope) -> Self {
+        self.attributes.affinity_scope = Some(scope);
+        self
+    }
+
+    /// Workers never leave the pod of their scope.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.attributes.affinity_strict = strict;
+        self
+    }
+
+    /// Workers are moved to the CPU that issued the item. For comparison.
+    pub fn localize(mut self, localize: bool) -> Self {
+        self.attributes.localize = localize;
+        self
+    }
+
+    /// The CPUs that workers may use; all that the process may otherwise.
+    pub fn cpumask(mut self, cpus: CpuSet) -> Self {
+        self.attributes.cpumask = Some(cpus);
+        self
+    }
+
+    /// Scheduling priority of the workers, -20 to 19.
+    pub fn nice(mut self, nice: i32) -> Self {
+        self.attributes.nice = nice;
+        self
+    }
+
+    /// Items running at once, over all nodes; each node may have at least eight of them, or all if
+    /// fewer.
+    pub fn max_active(mut self, max_active: u32) -> Self {
+        self.attributes.max_active = Some(max_active);
+        self
+    }
+
+    /// Workers of their own, at nice -20 where the system allows it.
+    pub fn high_priority(mut self) -> Self {
+        self.identity.high_priority = true;
+        self
+    }
+
+    /// One worker in reserve, which runs items one at a time when the pool makes no progress.
+    pub fn rescuer(mut self) -> Self {
+        self.rescuer = true;
+        self
+    }
+
+    /// What happens to an item when there is no room for it.
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.identity.when_full = when_full;
+        self
+    }
+
+    /// The most items of the queue's own backlog (ordered, limited or with a rescuer), per node.
+    /// Other queues have their items in the shards of their pool, which are bounded by
+    /// [`Builder::shard_capacity`](crate::Builder::shard_capacity).
+    pub fn backlog(mut self, capacity: usize) -> Self {
+        self.identity.capacity = capacity;
+        self
+    }
+
+    /// Makes the queue.
+    ///
+    /// # Errors
+    /// The name is malformed or taken; the attributes make no sense or cannot be had here; there
+    /// are too many queues or pools; the runtime is shut down.
+    pub fn build(self) -> Result<Queue, BuildError> {
+        let core = self.shared.add_queue(&self)?;
+        Ok(Queue::new(core, Arc::clone(self.shared)))
+    }
+}

@@ -1,0 +1,75 @@
+//! The few things asked of the operating system.
+
+#![expect(unsafe_code, reason = "scheduling calls on threads")]
+
+use std::io;
+
+use tollgate_topology::{CpuId, CpuSet};
+
+/// The CPU that this thread is running on. Free of system calls where the C library has rseq.
+#[inline]
+pub(crate) fn current_cpu() -> CpuId {
+    #[cfg(miri)]
+    return CpuId(0);
+    #[cfg(not(miri))]
+    {
+        // SAFETY: takes no arguments and has no preconditions.
+        let cpu = unsafe { libc::sched_getcpu() };
+        CpuId(u32::try_from(cpu).unwrap_or(0))
+    }
+}
+
+/// Restricts the calling thread to these CPUs.
+pub(crate) fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
+    let bits = u64::BITS as usize;
+    let words = cpus.iter().last().map_or(1, |cpu| cpu.index() / bits + 1);
+    let mut mask = vec![0_u64; words];
+    for cpu in cpus {
+        mask[cpu.index() / bits] |= 1 << (cpu.index() % bits);
+    }
+    if cfg!(miri) {
+        return Ok(());
+    }
+    // SAFETY: pid 0 is the calling thread; the pointer and the size in bytes describe `mask`, which
+    // the kernel only reads, during the call.
+    let rc =
+        unsafe { libc::sched_setaffinity(0, mask.len() * size_of::<u64>(), mask.as_ptr().cast()) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sets the nice level of the calling thread.
+pub(crate) fn set_nice(nice: i32) -> io::Result<()> {
+    if cfg!(miri) {
+        return Ok(());
+    }
+    // SAFETY: no pointers; `who` 0 is the calling thread on Linux.
+    let rc = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The kernel's number of the calling thread.
+pub(crate) fn thread_id() -> u32 {
+    if cfg!(miri) {
+        return 0;
+    }
+    // SAFETY: takes no arguments and has no preconditions.
+    let id = unsafe { libc::gettid() };
+    u32::try_from(id).unwrap_or(0)
+}
+
+/// CPU time used so far by a thread of this process, in nanoseconds; 0 when it is gone.
+pub(crate) fn cpu_time_ns(thread_id: u32) -> u64 {
+    if cfg!(miri) || thread_id == 0 {
+        return 0;
+    }
+    // The kernel's encoding of a thread's CPU clock (CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED).
+    let clock: libc::clockid_t = (!thread_id.cast_signed() << 3) | 6;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writing during the call; an unknown clock only yields an error.
+    let rc = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    if rc != 0 {
+        return 0;
+    }
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
+        + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
