@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use rustix::fs::{MemfdFlags, StatVfsMountFlags};
+use rustix::process::{Resource, Rlimit};
 use tollgate_fuse::{Connection, Device, InitFlags, MountOptions, Running, Session};
 use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
 use tollgate_view::{Config, View};
@@ -187,6 +188,7 @@ impl Server {
         device: impl Into<Device>,
         mount_point: &Path,
     ) -> anyhow::Result<Self> {
+        raise_descriptor_limit(spec.max_descriptors)?;
         let audit = spec.audit.map(start_audit).transpose()?.map(Arc::new);
         let config = Config {
             policy: spec.policy,
@@ -307,6 +309,26 @@ fn probe_passthrough(connection: &Connection) -> Result<(), String> {
             Err("registering a file with the kernel needs CAP_SYS_ADMIN".to_owned())
         }
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Descriptors beside those that the view holds on DIR.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// Takes what the hard limit allows; CMD of `run` was forked before and keeps its own.
+fn raise_descriptor_limit(wanted: Option<usize>) -> anyhow::Result<()> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    // Without it, the soft limit holds.
+    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+    let now = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = now.saturating_sub(OTHER_DESCRIPTORS);
+    match wanted {
+        Some(wanted) if wanted as u64 > most => bail!(
+            "--max-descriptors {wanted} is more than this process may open; at most {most} (`ulimit -n` \
+             less {OTHER_DESCRIPTORS})"
+        ),
+        _ => Ok(()),
     }
 }
 

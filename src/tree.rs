@@ -74,6 +74,12 @@ pub(crate) fn check_mount_point(mnt: &Path, tree: &Tree) -> anyhow::Result<PathB
     if tree.path.starts_with(&path) {
         bail!("MNT `{shown}` contains DIR `{dir}`, which would vanish beneath the view");
     }
+    // By another path: a mount inside a bind mount of DIR can show in DIR itself.
+    if path.ancestors().skip(1).any(|above| is_tree(above, tree)) {
+        bail!(
+            "MNT `{shown}` lies inside DIR `{dir}` by another path, so the view would contain itself"
+        );
+    }
     let stat =
         rustix::fs::stat(&path).map_err(|error| anyhow!("MNT `{shown}` {}", why(&error.into())))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -91,6 +97,10 @@ pub(crate) fn check_mount_point(mnt: &Path, tree: &Tree) -> anyhow::Result<PathB
     Ok(path)
 }
 
+fn is_tree(path: &Path, tree: &Tree) -> bool {
+    rustix::fs::stat(path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == tree.identity)
+}
+
 /// Continues a sentence that begins with the path.
 pub(crate) fn why(error: &io::Error) -> String {
     match error.raw_os_error() {
@@ -100,7 +110,7 @@ pub(crate) fn why(error: &io::Error) -> String {
         }
         Some(libc::EACCES) => "cannot be read: permission denied".to_owned(),
         Some(libc::ELOOP) => "cannot be reached: too many symbolic links".to_owned(),
-        Some(libc::ENOTCONN) => {
+        Some(libc::ENOTCONN | libc::ECONNABORTED) => {
             "is a view whose server is dead; clean it up with `tollgate umount`".to_owned()
         }
         _ => format!("cannot be used: {error}"),

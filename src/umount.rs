@@ -39,9 +39,10 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
 }
 
 /// Whether the server of the file system at `path` is gone. Asks with statfs(2), which no cache answers:
-/// for a moment after a server died, stat(2) still works.
+/// for a moment after a server died, stat(2) still works. A request that the server took and left
+/// unanswered ends with `ECONNABORTED`, later ones with `ENOTCONN`.
 pub(crate) fn is_dead(path: &Path) -> bool {
-    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN))
+    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Detaches a view at `mnt` whose server is dead; false when there is none.

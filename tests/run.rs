@@ -270,12 +270,13 @@ fn other_paths_to_the_same_tree_are_covered() {
     }
     let project = Project::new();
     let script = "
-        mkdir whole exact below
+        mkdir whole exact below disk dir/disk
         mount --bind . whole; mount --bind dir exact; mount --bind dir/keys below
-        cat whole/dir/.env exact/.env below/id_rsa >/dev/null
+        mount -t tmpfs disk disk; mount --bind disk dir/disk; cp dir/.env disk/.env
+        cat disk/.env whole/dir/.env exact/.env below/id_rsa >/dev/null
         set +e
         $T run --policy policy.toml dir -- sh -c '
-            cat whole/dir/.env exact/.env below/id_rsa; cat exact/a.txt
+            cat disk/.env whole/dir/.env exact/.env below/id_rsa; cat exact/a.txt
             umount exact; umount -l whole; cat exact/.env whole/dir/.env'
         echo; $T run --policy policy.toml exact -- cat dir/.env whole/dir/.env dir/a.txt";
     let output = project.in_mount_namespace(script);
@@ -490,6 +491,52 @@ fn what_a_dead_server_left_is_cleaned_by_the_next_start_and_by_umount() {
     until("the server is dead", || std::fs::read_dir(project.path("mnt")).is_err());
     assert!(daemon.umount().status.success());
     assert_eq!(std::fs::read_dir(project.path("mnt")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_mount_point_inside_the_tree_by_another_path_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "mkdir alias dir/empty; mount --bind dir alias; $T mount dir alias/empty";
+    let output = project.in_mount_namespace(script);
+    assert!(all(&output).contains("lies inside DIR"), "{}", all(&output));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_service_manager_is_told_when_the_view_is_ready() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let manager = std::os::unix::net::UnixDatagram::bind(project.path("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let output = tollgate()
+        .args(["mount", "--daemon"])
+        .args([project.path("dir"), project.path("mnt")])
+        .env("NOTIFY_SOCKET", project.path("notify"))
+        .output()
+        .unwrap();
+    let daemon = Daemon(&project);
+    assert!(output.status.success(), "{}", all(&output));
+    let mut bytes = [0; 100];
+    let len = manager.recv(&mut bytes).unwrap();
+    let expected = format!("READY=1\nMAINPID={}", daemon.status()["pid"]);
+    assert_eq!(text(&bytes[..len]), expected);
+}
+
+#[test]
+fn more_descriptors_than_the_process_may_open_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "ulimit -n 100; $T mount --max-descriptors 50 dir mnt";
+    let output = project.in_mount_namespace(script);
+    assert!(all(&output).contains("--max-descriptors 50"), "{}", all(&output));
+    assert!(all(&output).contains("at most 36"), "{}", all(&output));
 }
 
 #[test]

@@ -5,39 +5,70 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 
+use super::guard::KERNEL_FILE_SYSTEMS;
 use crate::mountinfo::MountInfo;
+
+/// File systems without files of the tree: what is mounted of them below DIR needs no cover elsewhere.
+const WITHOUT_FILES: &[&str] = &["autofs", "devpts", "devtmpfs", "mqueue", "proc"];
 
 /// A path that must be covered, and with which part of the view.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Alias {
+    /// The mount that shows it.
+    pub(super) mount: u64,
     /// Where the raw tree shows, too.
     pub(super) at: PathBuf,
     /// What shows there, relative to DIR; empty for DIR itself.
     pub(super) part: PathBuf,
 }
 
-/// Finds the aliases of `dir` (an absolute path without symbolic links, on the mount `on`).
+/// Finds the aliases of `dir` (an absolute path without symbolic links, on the mount `on`) and of what is
+/// mounted below it.
 pub(super) fn find(mounts: &[MountInfo], on: u64, dir: &Path) -> Vec<Alias> {
-    let Some(own) = mounts.iter().find(|mount| mount.id == on) else { return Vec::new() };
-    let Ok(below_mount) = dir.strip_prefix(&own.point) else { return Vec::new() };
-    let inside = join(&own.root, below_mount);
-    let same = |mount: &&MountInfo| mount.id != on && mount.device == own.device;
-    let mut aliases: Vec<_> =
-        mounts.iter().filter(same).filter_map(|mount| alias(mount, &inside)).collect();
+    let own = mounts.iter().filter(|mount| mount.id == on).map(|mount| (mount, dir));
+    let below = mounts
+        .iter()
+        .filter(|mount| mount.id != on && mount.point.starts_with(dir) && has_files(mount))
+        .map(|mount| (mount, mount.point.as_path()));
+    let mut aliases = Vec::new();
+    for (mount, shown) in own.chain(below) {
+        let (Ok(rest), Ok(part)) = (shown.strip_prefix(&mount.point), shown.strip_prefix(dir))
+        else {
+            continue;
+        };
+        let inside = join(&mount.root, rest);
+        let same = |other: &&MountInfo| other.id != mount.id && other.device == mount.device;
+        aliases.extend(mounts.iter().filter(same).filter_map(|other| alias(other, &inside, part)));
+    }
     // What is below DIR is covered with DIR.
     aliases.retain(|alias| !alias.at.starts_with(dir));
-    aliases
+    outermost(aliases)
 }
 
-/// `inside` is DIR's path in its file system.
-fn alias(mount: &MountInfo, inside: &Path) -> Option<Alias> {
+/// Drops what lies below another alias, and is covered with that.
+fn outermost(aliases: Vec<Alias>) -> Vec<Alias> {
+    let places: Vec<_> = aliases.iter().map(|alias| alias.at.clone()).collect();
+    let covered = |alias: &Alias| {
+        places.iter().any(|place| alias.at != *place && alias.at.starts_with(place))
+    };
+    aliases.into_iter().filter(|alias| !covered(alias)).collect()
+}
+
+fn has_files(mount: &MountInfo) -> bool {
+    let kind = mount.kind.as_str();
+    !WITHOUT_FILES.contains(&kind) && !KERNEL_FILE_SYSTEMS.contains(&kind)
+}
+
+/// `inside` is the path in the file system of what the view shows as `part`.
+fn alias(mount: &MountInfo, inside: &Path, part: &Path) -> Option<Alias> {
     if let Ok(rest) = inside.strip_prefix(&mount.root) {
-        return Some(Alias { at: join(&mount.point, rest), part: PathBuf::new() });
+        let at = join(&mount.point, rest);
+        return Some(Alias { mount: mount.id, at, part: part.to_owned() });
     }
-    let part = mount.root.strip_prefix(inside).ok()?;
-    Some(Alias { at: mount.point.clone(), part: part.to_owned() })
+    let deeper = mount.root.strip_prefix(inside).ok()?;
+    Some(Alias { mount: mount.id, at: mount.point.clone(), part: join(part, deeper) })
 }
 
 /// As [`Path::join`], without a slash at the end when `rest` is empty.
@@ -45,18 +76,18 @@ fn join(base: &Path, rest: &Path) -> PathBuf {
     if rest.as_os_str().is_empty() { base.to_owned() } else { base.join(rest) }
 }
 
-/// Covers `alias` with its part of the view, unless something else is mounted over it already.
-///
-/// `view` is a path to the view's root; `raw` is the device number of the raw tree.
-pub(super) fn cover(alias: &Alias, view: &str, raw: u64) -> anyhow::Result<()> {
+/// Covers `alias` with its part of the view, which is at `view`. Nothing is done where the path leads
+/// elsewhere: something else is mounted over it already, or it does not exist.
+pub(super) fn cover(alias: &Alias, view: &str) -> anyhow::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(place) = rustix::fs::openat(CWD, &alias.at, flags, Mode::empty()) else {
         return Ok(());
     };
-    let found = rustix::fs::fstat(&place).context("fstat")?;
-    if found.st_dev != raw {
+    let found = rustix::fs::statx(&place, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    if found.context("statx")?.stx_mnt_id != alias.mount {
         return Ok(());
     }
+    drop(place);
     let part = join(Path::new(view), &alias.part);
     rustix::mount::mount_bind(&part, &alias.at).with_context(|| {
         format!(
@@ -111,5 +142,21 @@ mod tests {
         let mounts = [mount(1, "8:1", "/", "/"), mount(2, "8:1", "/home/a", "/work")];
         assert_eq!(found(&mounts, 2, "/work/p"), [("/home/a/p".into(), String::new())]);
         assert_eq!(found(&mounts, 2, "/work"), [("/home/a".into(), String::new())]);
+    }
+
+    #[test]
+    fn what_is_mounted_below_the_tree_is_covered_elsewhere_too() {
+        let mut mounts = vec![
+            mount(1, "8:1", "/", "/"),
+            mount(2, "8:2", "/", "/home/a/p/disk"),
+            mount(3, "8:2", "/", "/mnt/disk"),
+            mount(4, "8:2", "/deep", "/mnt/deep"),
+            mount(5, "0:5", "/", "/home/a/p/proc"),
+            mount(6, "0:5", "/", "/proc"),
+        ];
+        mounts[4].kind = "proc".to_owned();
+        let expected = [("/mnt/disk", "disk"), ("/mnt/deep", "disk/deep")];
+        let expected: Vec<_> = expected.map(|(at, part)| (at.into(), part.into())).into();
+        assert_eq!(found(&mounts, 1, "/home/a/p"), expected);
     }
 }

@@ -17,7 +17,7 @@ const DEVICES_MAX: usize = 4096;
 const DEVICE_DEPTH_MAX: usize = 6;
 
 /// File systems whose files steer the kernel.
-const KERNEL_FILE_SYSTEMS: &[&str] = &[
+pub(super) const KERNEL_FILE_SYSTEMS: &[&str] = &[
     "binfmt_misc",
     "bpf",
     "cgroup",

@@ -183,12 +183,13 @@ impl Running {
                 other => other.context("cannot wait for CMD")?,
             };
             let [message, signal] = ready.map(|fd| !fd.revents().is_empty());
+            // Messages first: one may say that CMD, whom a signal is for, exists.
+            if message {
+                let lost = "the processes between tollgate and CMD were killed from outside";
+                return self.channel.receive()?.context(lost);
+            }
             if signal {
                 self.pass_on()?;
-            }
-            if message {
-                let lost = || anyhow::anyhow!("CMD's process group was killed from outside");
-                return self.channel.receive()?.with_context(|| lost().to_string());
             }
         }
     }

@@ -144,7 +144,7 @@ fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
     let view = open_path(&plan.tree.path)?;
     let view_path = format!("/proc/self/fd/{}", view.as_raw_fd());
     for alias in aliases {
-        aliases::cover(&alias, &view_path, plan.tree.identity.0)?;
+        aliases::cover(&alias, &view_path)?;
     }
     Ok(())
 }
