@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tollgate_topology::Scope;
 
 /// A policy-enforced view of a directory, at native speed.
 #[derive(Debug, Parser)]
@@ -56,6 +57,12 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Build a small project with secrets, run real programs over it, show what happened
     Demo(DemoArgs),
+    /// Show the CPUs, caches and NUMA nodes of this machine, or of an invented one
+    #[command(after_long_help = TOPOLOGY_EXAMPLES)]
+    Topology(TopologyArgs),
+    /// Huge pages: what is fastest on this machine
+    #[command(subcommand)]
+    Hugepage(HugepageCommand),
     /// Print a completion script for a shell
     #[command(after_long_help = COMPLETION_EXAMPLES)]
     Completions {
@@ -101,6 +108,20 @@ Examples:
   tollgate explain --policy p.toml src/main.rs
   tollgate explain --policy p.toml --dir ~/project --operation write docs/a.md
   tollgate explain --policy p.toml --as uid=1000,exe=/usr/bin/node --json .env";
+
+const TOPOLOGY_EXAMPLES: &str = "\
+Examples:
+  tollgate topology
+  tollgate topology --scope cache_shard
+  tollgate topology --synthetic 'numa:2 l3:4 core:8 pu:2' --scope cache --json";
+
+const TUNE_EXAMPLES: &str = "\
+Measures, whatever was kept from an earlier time, and changes nothing. Rows given here, or in the
+environment variable TOLLGATE_CLEAR_PLAN, hold whatever is measured.
+
+Examples:
+  tollgate hugepage tune
+  tollgate hugepage tune --rounds 3 --json";
 
 const COMPLETION_EXAMPLES: &str = "\
 Examples:
@@ -261,6 +282,44 @@ pub(crate) struct CallerArg {
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
     pub(crate) exe: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopologyArgs {
+    /// Describe this machine instead, such as 'numa:2 l3:4 core:8 pu:2'
+    #[arg(long, value_name = "DESCRIPTION")]
+    pub(crate) synthetic: Option<String>,
+
+    /// Cut the CPUs into the pods of a scope: cpu, smt, cache, cache_shard, numa or system
+    #[arg(long, value_name = "SCOPE")]
+    pub(crate) scope: Option<Scope>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HugepageCommand {
+    /// Measure the ways to clear and copy memory, and print the samples and the choice
+    #[command(after_long_help = TUNE_EXAMPLES)]
+    Tune(TuneArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TuneArgs {
+    /// Samples of each way, taken in turn
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
+
+    /// Rows of the plan that hold whatever is measured
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) plan: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

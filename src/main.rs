@@ -7,6 +7,7 @@ mod control;
 mod daemon;
 mod demo;
 mod explain;
+mod machine;
 mod mount;
 mod mountinfo;
 mod policy_file;
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, HugepageCommand};
 use run::{CommandEnd, NotExecuted};
 
 /// Something failed.
@@ -58,6 +59,8 @@ fn dispatch(command: Command) -> (&'static str, anyhow::Result<ExitCode>) {
         Command::Explain(args) => ("explain", done(explain::run(&args))),
         Command::Demo(args) => ("demo", done(demo::run(&args))),
         Command::DemoProbe { dir } => ("demo-probe", done(demo::probe(&dir))),
+        Command::Topology(args) => ("topology", done(machine::topology(&args))),
+        Command::Hugepage(HugepageCommand::Tune(args)) => ("hugepage", done(machine::tune(&args))),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);

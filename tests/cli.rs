@@ -292,6 +292,30 @@ fn status_without_a_server_says_so() {
 }
 
 #[test]
+fn a_synthetic_machine_is_shown_and_cut_into_pods() {
+    let arguments = ["topology", "--synthetic", "numa:2 l3:2 core:4 pu:2", "--scope", "cache"];
+    let tree = tollgate(arguments);
+    assert_eq!(tree.code(), 0, "{tree:?}");
+    assert!(
+        tree.out().contains("node 1") && tree.out().contains("scope cache has 4 pods"),
+        "{tree:?}"
+    );
+    let json = tollgate(arguments.into_iter().chain(["--json"]));
+    let value: serde_json::Value = serde_json::from_str(json.out()).unwrap();
+    assert_eq!(value["cpus"].as_array().unwrap().len(), 32);
+    assert_eq!(value["pods"].as_array().unwrap().len(), 4);
+    assert_eq!(tollgate(["topology"]).code(), 0);
+    tollgate(["topology", "--synthetic", "numa:x"]).fails(1, &["tollgate: topology: ", "numa:x"]);
+    tollgate(["topology", "--scope", "socket"]).fails(2, &["socket", "cache_shard"]);
+}
+
+#[test]
+fn a_wrong_clear_plan_is_refused() {
+    tollgate(["hugepage", "tune", "--plan", "nonsense"]).fails(1, &["nonsense"]);
+    tollgate(["hugepage", "tune", "--rounds", "0"]).fails(2, &["'0'"]);
+}
+
+#[test]
 fn completions_are_scripts() {
     for (shell, part) in
         [("bash", "complete -F"), ("zsh", "#compdef tollgate"), ("fish", "complete -c tollgate")]
