@@ -40,7 +40,7 @@ pub(super) fn freeze_kernel_settings(mounts: &[MountInfo]) -> anyhow::Result<()>
     for mount in mounts.iter().filter(|mount| KERNEL_FILE_SYSTEMS.contains(&mount.kind.as_str())) {
         // A mount that another one hides cannot be named, nor used.
         if let Err(error) = read_only(&mount.point)
-            && error.raw_os_error() != Some(libc::EINVAL)
+            && !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT | libc::ENOTDIR))
         {
             let point = mount.point.display();
             return Err(error).with_context(|| format!("cannot make `{point}` read-only"));

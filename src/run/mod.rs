@@ -63,7 +63,8 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
         Forked::Child => stage::build(&plan, &child_channel),
         Forked::Parent(builder) => {
             drop(child_channel);
-            let mut running = Running { channel, signals, builder, keeper: None, command: None };
+            let mut running =
+                Running { channel, signals, builder: Some(builder), keeper: None, command: None };
             let end = running.supervise(spec, source, &plan);
             running.collect();
             end
@@ -95,7 +96,8 @@ fn working_directory() -> anyhow::Result<PathBuf> {
 struct Running {
     channel: Channel,
     signals: SignalFd,
-    builder: Pid,
+    /// Until it was waited for.
+    builder: Option<Pid>,
     /// Known once it is ready.
     keeper: Option<Pid>,
     /// CMD, from the moment it exists.
@@ -150,6 +152,7 @@ impl Running {
             match received.message {
                 Message::Ready => {
                     self.keeper = received.sender;
+                    self.reap_builder();
                     self.channel.send(&Message::Go, None)?;
                 }
                 Message::Starting => self.command = received.sender.and_then(open_process),
@@ -194,6 +197,13 @@ impl Running {
         }
     }
 
+    /// Its work is done, so that it ends without another word.
+    fn reap_builder(&mut self) {
+        if let Some(builder) = self.builder.take() {
+            let _ = rustix::process::waitpid(Some(builder), WaitOptions::empty());
+        }
+    }
+
     fn pass_on(&self) -> anyhow::Result<()> {
         let arrived = self.signals.read().context("cannot read a signal")?;
         match &self.command {
@@ -217,7 +227,7 @@ impl Running {
         let Self { channel, builder, keeper, .. } = self;
         // A keeper that is not ready ends by this.
         drop(channel);
-        for process in [Some(builder), keeper].into_iter().flatten() {
+        for process in [builder, keeper].into_iter().flatten() {
             // Children that nobody waited for: their ids cannot belong to others.
             let _ = rustix::process::kill_process(process, Signal::KILL);
         }
