@@ -10,7 +10,7 @@
 //! At the maximum: a detached reply without a place cannot be interrupted; it is counted, and while
 //! such replies exist an unknown INTERRUPT is dropped instead of being asked for again.
 
-use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
 const INTERRUPTED: u64 = 1;
 
@@ -61,12 +61,12 @@ impl Interrupts {
     /// `worker` starts to serve `unique`.
     pub(crate) fn begin(&self, worker: usize, unique: u64) {
         debug_assert_eq!(unique & INTERRUPTED, 0, "Linux keeps the lowest bit free");
-        self.workers[worker].0.store(unique & !INTERRUPTED, Ordering::Release);
+        self.workers[worker].0.swap(unique & !INTERRUPTED, Ordering::AcqRel);
     }
 
     /// `worker` serves nothing.
     pub(crate) fn end(&self, worker: usize) {
-        self.workers[worker].0.store(0, Ordering::Release);
+        self.workers[worker].0.swap(0, Ordering::AcqRel);
     }
 
     /// `worker` is between [`Interrupts::begin`] and [`Interrupts::end`].
@@ -86,6 +86,7 @@ impl Interrupts {
             return Place(None);
         };
         // After the insertion: see the module's head.
+        fence(Ordering::SeqCst);
         if self.workers[worker].0.load(Ordering::SeqCst) == unique | INTERRUPTED {
             mark(&self.detached[place], unique);
         }
@@ -123,6 +124,7 @@ impl Interrupts {
         for slot in &self.workers {
             found |= mark(&slot.0, unique);
         }
+        fence(Ordering::SeqCst);
         for place in &self.detached {
             found |= mark(place, unique);
         }
