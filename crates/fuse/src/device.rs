@@ -2,20 +2,26 @@
 //!
 //! One descriptor per queue, made by `FUSE_DEV_IOC_CLONE`, so that each has a processing list of its
 //! own in the kernel. A request costs one `read` and one `write` (`writev` with several parts).
+//!
+//! With [`crate::SessionConfig::spin`] the workers form a [crew](crate::crew): as few as keep up wait for
+//! requests, and the one that waits asks for a while before it sleeps. Without it every worker blocks
+//! in `read`, and the kernel wakes them in turn.
 #![expect(unsafe_code, reason = "ioctl, dup3 onto a shared descriptor, signals")]
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use zerocopy::FromBytes;
 
-use crate::abi::BackingMap;
+use crate::abi::{BackingMap, InHeader, opcode};
 use crate::buffer::{Buffers, ReplyArea};
+use crate::crew::{Crew, Parked};
 use crate::transport::{Control, Queue, Raw, ReceiveError, ReplySink, Transport};
 
 /// An open `/dev/fuse`. It becomes a connection when it is mounted.
@@ -65,16 +71,15 @@ pub struct DeviceTransport {
     main: Arc<SharedFd>,
     opened: bool,
     spin: Duration,
-    /// Set while a worker spins: one at a time.
-    spinning: Arc<AtomicBool>,
+    crew: Arc<Crew>,
 }
 
 impl DeviceTransport {
-    /// The transport of a connection that begins with `device`.
-    /// See [`crate::SessionConfig::spin`].
+    /// The transport of a connection that begins with `device`; `spin` as in
+    /// [`crate::SessionConfig::spin`].
     pub fn new(device: Device, spin: Duration) -> Self {
-        let spinning = Arc::new(AtomicBool::new(false));
-        Self { main: Arc::new(SharedFd(device.fd)), opened: false, spin, spinning }
+        let main = Arc::new(SharedFd(device.fd));
+        Self { main, opened: false, spin, crew: Arc::new(Crew::new()) }
     }
 
     /// A descriptor of the same connection with a processing list of its own. Where `/dev/fuse` cannot
@@ -100,12 +105,16 @@ impl Transport for DeviceTransport {
     fn queue(&mut self) -> io::Result<DeviceQueue> {
         let first = !std::mem::replace(&mut self.opened, true);
         let fd = if first { Arc::clone(&self.main) } else { self.clone_queue() };
-        let spinning = Arc::clone(&self.spinning);
-        Ok(DeviceQueue { fd, spin: self.spin, spinning, nonblocking: false })
+        let crew = (!self.spin.is_zero()).then(|| Member::new(&self.crew, first));
+        if crew.is_some() {
+            let flags = rustix::fs::fcntl_getfl(&fd.0)? | OFlags::NONBLOCK;
+            rustix::fs::fcntl_setfl(&fd.0, flags)?;
+        }
+        Ok(DeviceQueue { fd, spin: self.spin, crew })
     }
 
     fn control(&self) -> Arc<dyn Control> {
-        Arc::clone(&self.main) as Arc<dyn Control>
+        Arc::new(DeviceControl { fd: Arc::clone(&self.main), crew: Arc::clone(&self.crew) })
     }
 }
 
@@ -114,8 +123,7 @@ impl Transport for DeviceTransport {
 pub struct DeviceQueue {
     fd: Arc<SharedFd>,
     spin: Duration,
-    spinning: Arc<AtomicBool>,
-    nonblocking: bool,
+    crew: Option<Member>,
 }
 
 impl Queue for DeviceQueue {
@@ -123,9 +131,10 @@ impl Queue for DeviceQueue {
         &'q mut self,
         buffers: &'q mut Buffers,
     ) -> Result<(Raw<'q>, &'q mut ReplyArea), ReceiveError> {
-        let len = match self.spin_for_request(&mut buffers.request) {
-            Some(len) => len?,
-            None => self.wait_for_request(&mut buffers.request)?,
+        let request = &mut buffers.request;
+        let len = match &mut self.crew {
+            None => rustix::io::read(&self.fd.0, &mut request[..]).map_err(receive_error)?,
+            Some(member) => member.receive(&self.fd.0, self.spin, request)?,
         };
         buffers.received = len;
         Ok((Raw::Contiguous(&buffers.request[..len]), &mut buffers.reply))
@@ -136,39 +145,119 @@ impl Queue for DeviceQueue {
     }
 }
 
-impl DeviceQueue {
-    /// Asks again and again for `spin`. `None`: nothing came, or another worker spins.
-    fn spin_for_request(&mut self, buffer: &mut [u8]) -> Option<Result<usize, ReceiveError>> {
-        if self.spin.is_zero() || self.spinning.swap(true, Ordering::Acquire) {
-            return None;
+/// A worker's part in the crew.
+#[derive(Debug)]
+struct Member {
+    crew: Arc<Crew>,
+    active: bool,
+    /// In a handler, as far as the crew knows.
+    serving: bool,
+    /// Requests that somebody waits for and that were there before this worker asked, in a row.
+    backlog: u32,
+    /// Most workers that a backlog makes active: past half the CPUs the callers have none to run on.
+    enough: u32,
+}
+
+/// So many requests in a row that were there already make another worker active: fewer are left behind
+/// by every caller whose RELEASE and next request come together.
+const BACKLOG: u32 = 16;
+/// Moving so many bytes takes longer than waking another worker.
+const LARGE: u32 = 128 << 10;
+
+impl Member {
+    fn new(crew: &Arc<Crew>, first: bool) -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let enough = u32::try_from(cpus / 2).unwrap_or(u32::MAX).max(1);
+        Self { crew: Arc::clone(crew), active: first, serving: false, backlog: 0, enough }
+    }
+
+    fn receive(
+        &mut self,
+        fd: &OwnedFd,
+        spin: Duration,
+        buffer: &mut [u8],
+    ) -> Result<usize, ReceiveError> {
+        if std::mem::take(&mut self.serving) {
+            self.crew.back();
         }
-        self.set_nonblocking(true);
-        let start = Instant::now();
-        let outcome = loop {
-            match rustix::io::read(&self.fd.0, &mut *buffer) {
-                // Whoever wants this CPU, above all the caller that was just answered, gets it first.
-                Err(Errno::AGAIN) if start.elapsed() < self.spin => rustix::thread::sched_yield(),
-                Err(Errno::AGAIN) => break None,
-                other => break Some(other.map_err(receive_error)),
+        loop {
+            if !self.active {
+                self.active = self.crew.park() == Parked::Promoted;
+                if !self.active {
+                    return Err(ReceiveError::Retry);
+                }
             }
-        };
-        self.spinning.store(false, Ordering::Release);
-        outcome
-    }
-
-    fn wait_for_request(&mut self, buffer: &mut [u8]) -> Result<usize, ReceiveError> {
-        self.set_nonblocking(false);
-        rustix::io::read(&self.fd.0, buffer).map_err(receive_error)
-    }
-
-    fn set_nonblocking(&mut self, on: bool) {
-        if self.nonblocking != on {
-            let flags = if on { OFlags::NONBLOCK } else { OFlags::empty() };
-            // On failure the next read blocks or does not: slower, never wrong.
-            let _ = rustix::fs::fcntl_setfl(&self.fd.0, flags);
-            self.nonblocking = on;
+            match rustix::io::read(fd, &mut *buffer) {
+                Err(Errno::AGAIN) => self.backlog = 0,
+                other => return self.took(other, buffer, true),
+            }
+            if self.crew.retire() {
+                self.active = false;
+                continue;
+            }
+            if let Some(read) = ask_again(fd, spin, buffer) {
+                return self.took(read, buffer, false);
+            }
+            let mut readable = [PollFd::new(fd, PollFlags::IN)];
+            rustix::event::poll(&mut readable, None).map_err(receive_error)?;
         }
     }
+
+    /// Tells the crew of a request, and sees to it that nobody has to wait behind it.
+    fn took(
+        &mut self,
+        read: Result<usize, Errno>,
+        buffer: &[u8],
+        was_there: bool,
+    ) -> Result<usize, ReceiveError> {
+        let len = read.map_err(receive_error)?;
+        self.serving = true;
+        let another_left = self.crew.took();
+        let Ok((header, _)) = InHeader::read_from_prefix(&buffer[..len]) else { return Ok(len) };
+        if was_there && header.pid != 0 {
+            self.backlog += 1;
+        }
+        let queued = self.backlog >= BACKLOG && self.crew.active() < self.enough;
+        if queued || (!another_left && takes_long(&header, buffer)) {
+            self.backlog = 0;
+            self.crew.promote();
+        }
+        Ok(len)
+    }
+}
+
+/// Whether others should not wait behind this request.
+fn takes_long(header: &InHeader, buffer: &[u8]) -> bool {
+    match header.opcode {
+        opcode::FSYNC
+        | opcode::FSYNCDIR
+        | opcode::FALLOCATE
+        | opcode::COPY_FILE_RANGE
+        | opcode::IOCTL
+        | opcode::SETLKW => true,
+        opcode::WRITE => header.len >= LARGE,
+        // `struct fuse_read_in`: handle and offset, then the size.
+        opcode::READ => {
+            let size_at = size_of::<InHeader>() + 16;
+            let size = buffer.get(size_at..size_at + 4).and_then(|bytes| bytes.try_into().ok());
+            size.map(u32::from_ne_bytes).is_some_and(|size| size >= LARGE)
+        }
+        _ => false,
+    }
+}
+
+/// Asks again and again for `spin`; `None` if nothing came.
+fn ask_again(fd: &OwnedFd, spin: Duration, buffer: &mut [u8]) -> Option<Result<usize, Errno>> {
+    let start = Instant::now();
+    while start.elapsed() < spin {
+        // Whoever wants this CPU, above all the caller that was just answered, gets it first.
+        rustix::thread::sched_yield();
+        match rustix::io::read(fd, &mut *buffer) {
+            Err(Errno::AGAIN) => {}
+            other => return Some(other),
+        }
+    }
+    None
 }
 
 fn receive_error(errno: Errno) -> ReceiveError {
@@ -211,9 +300,16 @@ impl ReplySink for SharedFd {
     }
 }
 
-impl Control for SharedFd {
+/// The connection apart from its queues.
+#[derive(Debug)]
+struct DeviceControl {
+    fd: Arc<SharedFd>,
+    crew: Arc<Crew>,
+}
+
+impl Control for DeviceControl {
     fn notify(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        rustix::io::writev(&self.0, parts)?;
+        rustix::io::writev(&self.fd.0, parts)?;
         Ok(())
     }
 
@@ -221,13 +317,13 @@ impl Control for SharedFd {
         let map = BackingMap { fd: fd.as_raw_fd(), flags: 0, padding: 0 };
         // SAFETY: the request reads a `struct fuse_backing_map`, which `map` is (layout checked in
         // `abi`), and which lives until the call returns.
-        let id = unsafe { libc::ioctl(self.0.as_raw_fd(), IOC_BACKING_OPEN, &raw const map) };
+        let id = unsafe { libc::ioctl(self.fd.0.as_raw_fd(), IOC_BACKING_OPEN, &raw const map) };
         u32::try_from(id).ok().filter(|&id| id != 0).ok_or_else(io::Error::last_os_error)
     }
 
     fn close_backing(&self, id: u32) -> io::Result<()> {
         // SAFETY: the request reads a `u32`, which lives until the call returns.
-        let rc = unsafe { libc::ioctl(self.0.as_raw_fd(), IOC_BACKING_CLOSE, &raw const id) };
+        let rc = unsafe { libc::ioctl(self.fd.0.as_raw_fd(), IOC_BACKING_CLOSE, &raw const id) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
@@ -237,10 +333,11 @@ impl Control for SharedFd {
 
     fn wake(&self, tid: i32) {
         crate::signal::wake(tid);
+        self.crew.kick();
     }
 
     fn retire(&self) {
-        self.let_go();
+        self.fd.let_go();
     }
 }
 

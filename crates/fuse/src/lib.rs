@@ -8,6 +8,7 @@ pub mod abi;
 pub mod buffer;
 mod connection;
 mod counters;
+mod crew;
 mod device;
 mod dispatch;
 mod encode;

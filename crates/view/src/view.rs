@@ -104,6 +104,7 @@ impl View {
             threads: threads.unwrap_or_else(workers),
             want: wanted_features(),
             max_stack_depth: self.stack_depth,
+            spin: SPIN,
             on_thread_start: Some(Arc::new(|_| {
                 if let Err(error) = creds::private_umask() {
                     tracing::error!(%error, "a worker shares its umask; new files may get wrong modes");
@@ -378,6 +379,10 @@ fn wanted_features() -> InitFlags {
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 16)
 }
+
+/// How long the waiting worker asks again before it sleeps: longer than a program takes from one
+/// request to the next, shorter than anything a user would see. See `docs/fuse-transport.md`.
+const SPIN: Duration = Duration::from_micros(20);
 
 /// The process's limit less what the server itself needs (devices, sockets, logs).
 fn default_max_descriptors() -> usize {
