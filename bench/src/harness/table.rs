@@ -2,11 +2,15 @@
 
 use std::fmt::Write;
 
+use super::machine::Disturbance;
 use super::must::Verdict;
 use super::report::{Better, Line, Report};
 
 /// Width of a number; a longer one pushes the rest of its line.
 const NUMBER: usize = 9;
+
+/// CPUs that others may take on average before the report warns of its own figures.
+const TOLERATED_CPUS: f64 = 0.1;
 
 /// Renders the whole report as text: head, table, notes, musts.
 pub(super) fn render(report: &Report, verdicts: &[Verdict]) -> String {
@@ -19,12 +23,7 @@ pub(super) fn render(report: &Report, verdicts: &[Verdict]) -> String {
         block(&mut out, report, line, width.unwrap_or(0));
     }
     if let Some(taken) = report.quiet.disturbance() {
-        let (others, stolen) = (taken.others_cpus, taken.stolen_cpus);
-        let cpus = report.machine.cpus;
-        let _ = writeln!(
-            out,
-            "\nmeanwhile, other processes used {others:.2} of {cpus} CPUs, and the hypervisor took {stolen:.2}."
-        );
+        let _ = writeln!(out, "\n{}", meanwhile(&taken, report.machine.cpus));
     }
     for note in &report.notes {
         let _ = writeln!(out, "\n{note}");
@@ -36,6 +35,20 @@ pub(super) fn render(report: &Report, verdicts: &[Verdict]) -> String {
         let _ = writeln!(out, "  {}", verdict.line());
     }
     out
+}
+
+/// What else ran, and what that means for the figures.
+fn meanwhile(taken: &Disturbance, cpus: usize) -> String {
+    let (others, stolen) = (taken.others_cpus, taken.stolen_cpus);
+    let warning = if others + stolen > TOLERATED_CPUS {
+        "\nThat is too much: ratios and musts of this run are no verdict. Measure again on an idle machine."
+    } else {
+        ""
+    };
+    format!(
+        "meanwhile, other processes used {others:.2} of {cpus} CPUs, and the hypervisor took \
+         {stolen:.2}.{warning}"
+    )
 }
 
 /// A figure with three or four significant digits.
@@ -112,6 +125,17 @@ mod tests {
         };
         assert_eq!(end("native", " 2000"), end("ours", " 1000"), "{text}");
         assert_eq!(end("native", " 2000"), end("median", "median"), "{text}");
+    }
+
+    #[test]
+    fn a_busy_machine_is_warned_of() {
+        let idle = Disturbance { others_cpus: 0.04, stolen_cpus: 0.0 };
+        let busy = Disturbance { others_cpus: 0.05, stolen_cpus: 0.07 };
+        assert!(!meanwhile(&idle, 2).contains("too much"));
+        assert!(
+            meanwhile(&busy, 2).contains("0.05 of 2 CPUs")
+                && meanwhile(&busy, 2).contains("too much")
+        );
     }
 
     #[test]
