@@ -17,7 +17,6 @@
 //! machine hits all of them; a ratio is taken between the two samples of one round, and its median
 //! over the rounds is what is printed. Speed is reported, never asserted: a missed must is printed as
 //! `MISSED`, and the exit code stays 0.
-#![allow(dead_code, reason = "each benchmark uses its share of the harness")]
 
 pub mod interrupt;
 
