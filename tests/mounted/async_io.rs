@@ -10,6 +10,8 @@ use crate::harness::{View, can_mount};
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 64;
+/// The result of each request.
+const WHOLE: [i64; BLOCKS] = [4096; BLOCKS];
 
 /// One block of memory, aligned as direct I/O wants it.
 #[derive(Clone)]
@@ -79,13 +81,13 @@ fn write_and_read_back(policy: &str, flags: i32) {
     options.read(true).write(true).create(true).custom_flags(flags);
     let file = options.open(view.at("f")).unwrap();
     let mut blocks: Vec<Block> = (0..BLOCKS).map(pattern).collect();
-    assert_eq!(submit_all(&file, Command::Write, &mut blocks), vec![BLOCK as i64; BLOCKS]);
+    assert_eq!(submit_all(&file, Command::Write, &mut blocks), WHOLE);
     let below = fs::read(view.below("f")).unwrap();
     let expected: Vec<u8> = (0..BLOCKS).flat_map(|number| pattern(number).0).collect();
     assert_eq!(below.len(), expected.len());
     assert!(below == expected, "the file beneath has other bytes");
     let mut back = vec![Block([0; BLOCK]); BLOCKS];
-    assert_eq!(submit_all(&file, Command::Read, &mut back), vec![BLOCK as i64; BLOCKS]);
+    assert_eq!(submit_all(&file, Command::Read, &mut back), WHOLE);
     assert!(back.iter().enumerate().all(|(number, block)| block.0 == pattern(number).0));
 }
 

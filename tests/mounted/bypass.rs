@@ -1,5 +1,5 @@
-//! Ways past a path policy, each an attempt that must fail. The numbers are those of the list in
-//! `docs/policy-bypasses.md`.
+//! Ways past a path policy, each an attempt that must fail. The numbers are those of the table in
+//! `docs/policy.md`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -182,6 +182,48 @@ fn renames_of_secrets() {
     let _ = fs::rename(view.at("keys"), view.at("moved"));
     let _ = fs::rename(view.at("moved"), view.at("keys"));
     assert_still_secret(&view);
+}
+
+/// 6: a rule that names a place in a directory, which moves.
+#[test]
+fn moves_of_directories_above() {
+    if !can_mount() {
+        return;
+    }
+    let policy = "[[rule]]\npath = 'a/b/key'\naction = 'deny'\n";
+    let view = View::with(policy, &[("a/b/key", SECRET), ("c/d/key", "public")]);
+    for (from, to) in [("a", "x"), ("a/b", "x"), ("a/b", "a/c")] {
+        let moved = rustix::fs::rename(view.at(from), view.at(to));
+        assert_eq!(moved, Err(Errno::XDEV), "{from} to {to}");
+    }
+    let exchange =
+        rustix::fs::renameat_with(CWD, view.at("a"), CWD, view.at("c"), RenameFlags::EXCHANGE);
+    assert!(exchange.is_err());
+    // `mv` copies then, and cannot read what it would copy.
+    let moved =
+        std::process::Command::new("mv").arg(view.at("a/b")).arg(view.at("x")).output().unwrap();
+    assert!(!moved.status.success());
+    assert_eq!(fs::read_to_string(view.below("a/b/key")).unwrap(), SECRET);
+    assert!(fs::read(view.at("a/b/key")).is_err());
+    assert!(fs::read(view.at("x/key")).is_err());
+    // What no rule names moves freely.
+    fs::rename(view.at("c/d"), view.at("c/e")).unwrap();
+    assert_eq!(fs::read_to_string(view.at("c/e/key")).unwrap(), "public");
+}
+
+/// 7: a secret with another name since before, once the server knows both.
+#[test]
+fn hard_links_that_were_there_before() {
+    if !can_mount() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    fs::write(base.path().join("secret"), SECRET).unwrap();
+    fs::hard_link(base.path().join("secret"), base.path().join("alias")).unwrap();
+    let view = View::of(base.path(), POLICY, &[]);
+    assert!(fs::metadata(view.at("secret")).is_ok());
+    assert!(fs::read(view.at("alias")).is_err());
+    assert!(fs::hard_link(view.at("alias"), view.at("third")).is_err());
 }
 
 /// 8, 9: a descriptor that allows little, opened again.

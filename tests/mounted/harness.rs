@@ -100,6 +100,16 @@ impl View {
         &self.lower
     }
 
+    /// What the server counted under `name`, as `tollgate status` tells it.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        let mut status = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let output = status.args(["status", "--json"]).arg(&self.mnt).output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        report[0]["view"]["counts"][name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no `{name}`: {report}"))
+    }
+
     /// Kills the server with SIGKILL. What it mounted stays until the end of the test.
     pub(crate) fn kill_server(&self) {
         kill_process(Pid::from_child(&self.server), Signal::KILL).unwrap();

@@ -71,6 +71,12 @@ fn use_it(lower: &Path, policy: &str) {
     names.sort();
     assert_eq!(names.iter().filter(|name| *name == "a" || *name == "h").count(), 2);
     drop((map, file));
+    let (passed, served) = (view.count("open_passthrough"), view.count("open_userspace"));
+    assert_eq!(
+        (passed > 0, served > 0),
+        (policy.is_empty(), !policy.is_empty()),
+        "{passed} {served}"
+    );
     fs::remove_dir(view.at("a")).unwrap();
     fs::remove_file(view.at("h")).unwrap();
 }

@@ -42,6 +42,24 @@ fn use_from_another_process(path: &Path, held: &mut fs::File) {
     shell("printf 'first\\n' > \"$1\"", path);
 }
 
+/// Where the bytes go: past the server, or through it.
+#[test]
+fn each_policy_takes_its_road() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with("", &[("f", "first\n")]);
+    assert_eq!(fs::read_to_string(view.at("f")).unwrap(), "first\n");
+    fs::write(view.at("f"), "again\n").unwrap();
+    assert_eq!(view.count("open_passthrough"), 2);
+    assert_eq!((view.count("read"), view.count("write")), (0, 0));
+    let view = View::with("default = 'userspace'", &[("f", "first\n")]);
+    assert_eq!(fs::read_to_string(view.at("f")).unwrap(), "first\n");
+    fs::write(view.at("f"), "again\n").unwrap();
+    assert_eq!(view.count("open_userspace"), 2);
+    assert_eq!((view.count("read_bytes"), view.count("write_bytes")), (6, 6));
+}
+
 #[test]
 fn any_way_to_open_goes_with_any_other() {
     if !can_mount() {

@@ -16,6 +16,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("times", times),
     ("set-id bits", set_id_bits),
     ("inheritance", inheritance),
+    ("capabilities", capabilities),
     ("extended attributes", extended),
     ("access control lists", lists),
     ("access", accesses),
@@ -116,6 +117,27 @@ fn set_id_bits(dir: &Path, log: &mut Log) {
         fresh(bits);
         log.note("chown", chown(&file, None, Some(Gid::from_raw(stat(&file).unwrap().st_gid))));
         log.note("mode after chown", stat(&file).map(|stat| stat.st_mode));
+    }
+}
+
+/// File capabilities go at the first change of the data.
+fn capabilities(dir: &Path, log: &mut Log) {
+    let file = dir.join("f");
+    let name = "security.capability";
+    // Version 2, CAP_NET_RAW permitted.
+    let value = [0x0200_0000_u32, 1 << 13, 0, 0, 0].map(u32::to_le_bytes).concat();
+    type Change = fn(&Path) -> Result<(), rustix::io::Errno>;
+    let changes: [(&str, Change); 3] = [
+        ("write", |path| rustix::io::write(open(path, OFlags::WRONLY, mode(0))?, b"x").map(|_| ())),
+        ("truncate", |path| rustix::fs::ftruncate(open(path, OFlags::WRONLY, mode(0))?, 3)),
+        ("chown", |path| chown(path, None, Some(Gid::from_raw(stat(path)?.st_gid)))),
+    ];
+    for (what, change) in changes {
+        std::fs::write(&file, "0123456789").unwrap();
+        log.note("set", setxattr(&file, name, &value, XattrFlags::empty()));
+        log.note("length", rustix::fs::getxattr_query(&file, name));
+        log.note(what, change(&file));
+        log.note("length afterwards", rustix::fs::getxattr_query(&file, name));
     }
 }
 

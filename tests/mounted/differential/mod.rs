@@ -95,9 +95,9 @@ fn play(dir: &Path, uid: u32, scenario: fn(&Path, &mut Log)) -> Vec<String> {
     let mut log = Log::default();
     let mut run = || scenario(dir, &mut log);
     if uid == 0 {
-        run()
+        run();
     } else {
-        as_user(uid, uid, run)
+        as_user(uid, uid, run);
     }
     // What a link or an error says about where it is must not count.
     let dir = dir.to_str().unwrap();
