@@ -18,6 +18,7 @@ use tollgate_policy::Mode;
 
 use crate::creds::without_fsetid;
 use crate::fds::Held;
+use crate::memory::Trim;
 use crate::table::Node;
 
 /// How the kernel treats an inode while it is open.
@@ -170,6 +171,7 @@ pub(crate) struct Idle {
     waiting: Mutex<bool>,
     wake: Condvar,
     stop: AtomicBool,
+    trim: Trim,
 }
 
 type IdleList = VecDeque<(Instant, Weak<Node>)>;
@@ -187,7 +189,20 @@ impl Idle {
             waiting: Mutex::new(false),
             wake: Condvar::new(),
             stop: AtomicBool::new(false),
+            trim: Trim::default(),
         }
+    }
+
+    /// A node was forgotten; after many the sweeper gives their memory back.
+    pub(crate) fn forgotten(&self) {
+        if self.trim.count() {
+            self.wake_up();
+        }
+    }
+
+    fn wake_up(&self) {
+        *self.waiting.lock() = true;
+        self.wake.notify_one();
     }
 
     /// `node` was closed for the last time by `worker`, and is on no list.
@@ -202,8 +217,7 @@ impl Idle {
             retire_now(&node);
         }
         if first {
-            *self.waiting.lock() = true;
-            self.wake.notify_one();
+            self.wake_up();
         }
     }
 
@@ -235,8 +249,9 @@ impl Idle {
         self.wake.notify_all();
     }
 
-    /// Drops what has lingered long enough. Answers whether anything is left.
+    /// Drops what has lingered long enough, and memory that is not used. Answers whether anything is left.
     fn sweep(&self) -> bool {
+        self.trim.run_if_due();
         let mut left = false;
         for list in &self.lists {
             while let Some(node) = Self::due(list) {

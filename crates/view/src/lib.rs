@@ -10,6 +10,7 @@ mod fds;
 mod gate;
 mod io;
 mod lower;
+mod memory;
 mod ops;
 mod stats;
 mod table;

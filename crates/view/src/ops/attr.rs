@@ -64,7 +64,9 @@ impl View {
 
     pub(crate) fn do_forget(&self, node: NodeId, lookups: u64) {
         // What the node held (descriptors, a registration) goes with the last reference.
-        drop(self.table.forget(node, lookups));
+        if self.table.forget(node, lookups).is_some() {
+            self.idle.forgotten();
+        }
     }
 
     pub(crate) fn do_getattr(
