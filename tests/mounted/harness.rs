@@ -100,14 +100,29 @@ impl View {
         &self.lower
     }
 
-    /// What the server counted under `name`, as `tollgate status` tells it.
+    /// What the server counted under `name`.
     pub(crate) fn count(&self, name: &str) -> u64 {
+        number(&self.report()["counts"], name)
+    }
+
+    /// What the server has of `name` at the moment.
+    pub(crate) fn status(&self, name: &str) -> u64 {
+        number(&self.report(), name)
+    }
+
+    /// What `tollgate status` says about the view.
+    fn report(&self) -> serde_json::Value {
         let mut status = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         let output = status.args(["status", "--json"]).arg(&self.mnt).output().unwrap();
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        report[0]["view"]["counts"][name]
-            .as_u64()
-            .unwrap_or_else(|| panic!("no `{name}`: {report}"))
+        report[0]["view"].clone()
+    }
+
+    /// Memory of the server, in KiB.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.server.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
     /// Kills the server with SIGKILL. What it mounted stays until the end of the test.
@@ -143,6 +158,10 @@ impl Drop for View {
             stopped.unwrap();
         }
     }
+}
+
+fn number(report: &serde_json::Value, name: &str) -> u64 {
+    report[name].as_u64().unwrap_or_else(|| panic!("no `{name}`: {report}"))
 }
 
 /// Takes away whatever is mounted at `mnt`, if anything.

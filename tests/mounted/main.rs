@@ -11,4 +11,5 @@ mod harness;
 mod lower;
 mod mapping;
 mod modes;
+mod scale;
 mod snapshot;
