@@ -132,15 +132,13 @@ impl Policy {
 
     /// The I/O mode of an inode, the same for every caller, and the rule that asks for it.
     pub fn mode(&self, facts: &Facts<'_>) -> (Mode, Option<RuleId>) {
-        let fallback = self.default.mode().unwrap_or(Mode::Passthrough);
+        let fallback = self.default_mode();
         if self.trivial {
             return (fallback, None);
         }
         let mut strictest: Option<(Mode, Option<RuleId>)> = None;
         for (id, rule, holds) in self.inode_rules(&self.find(facts.path), facts) {
-            let Some(mode) = rule.action.mode().filter(|_| rule.is_for_everyone()) else {
-                continue;
-            };
+            let Some(mode) = rule.asks_for_mode() else { continue };
             if strictest.is_none_or(|(known, _)| mode > known) {
                 strictest = Some((mode, Some(id)));
             }
@@ -149,6 +147,11 @@ impl Policy {
             }
         }
         strictest.filter(|(mode, _)| *mode > fallback).unwrap_or((fallback, None))
+    }
+
+    /// The mode where no rule asks for one.
+    pub(crate) fn default_mode(&self) -> Mode {
+        self.default.mode().unwrap_or(Mode::Passthrough)
     }
 
     /// The answer to `operation` by `caller`.
@@ -174,7 +177,8 @@ impl Policy {
         };
         for (id, rule) in self.covering(&set).filter(|(_, rule)| rule.operations.has(operation)) {
             let holds = rule.holds_for_inode(facts).and(rule.holds_for_caller(caller));
-            if holds == Holds::No {
+            let shadowed = || self.is_shadowed(&set, facts, operation, id);
+            if holds == Holds::No || (holds == Holds::Maybe && shadowed()) {
                 continue;
             }
             let so_far = consider(rule.action.verdict(operation), Some(id));
@@ -184,6 +188,24 @@ impl Policy {
         }
         let verdict = self.default.verdict(operation);
         consider(verdict, None).unwrap_or(Decision { verdict, rule: None })
+    }
+
+    /// Whether a rule that may match can never be the first to: an earlier one asks for the same caller
+    /// and matches otherwise.
+    fn is_shadowed(
+        &self,
+        set: &RuleSet,
+        facts: &Facts<'_>,
+        operation: Operation,
+        id: RuleId,
+    ) -> bool {
+        let caller = self.rule(id).caller.as_ref();
+        let mut earlier = self.covering(set).take_while(|(one, _)| *one < id);
+        earlier.any(|(_, one)| {
+            one.operations.has(operation)
+                && one.caller.as_ref() == caller
+                && one.holds_for_inode(facts) == Holds::Yes
+        })
     }
 
     /// The rules with a glob that covers the path that `set` was found for, in file order.

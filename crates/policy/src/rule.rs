@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use crate::facts::{CallerFacts, Facts};
 use crate::glob::Glob;
-use crate::words::{Action, Kind, KindSet, OperationSet};
+use crate::words::{Action, Kind, KindSet, Mode, OperationSet};
 
 /// Names a rule of one policy: its place in the file, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,6 +86,12 @@ impl Rule {
     /// Whether the rule looks at neither caller nor operation, so that it can settle an I/O mode.
     pub(crate) fn is_for_everyone(&self) -> bool {
         self.caller.is_none() && self.operations == OperationSet::all()
+    }
+
+    /// The I/O mode that the rule settles where it matches. None if it looks at caller or operation: the
+    /// mode is the same for all.
+    pub(crate) fn asks_for_mode(&self) -> Option<Mode> {
+        self.action.mode().filter(|_| self.is_for_everyone())
     }
 
     /// Whether the conditions on the inode other than its path hold.

@@ -7,24 +7,25 @@
 use crate::facts::Facts;
 use crate::policy::Policy;
 use crate::rule::{CallerCondition, Content, Holds, Rule};
-use crate::words::{Kind, Operation, Verdict};
+use crate::words::{Kind, Mode, Operation, Verdict};
 
-/// Up to this many rules for a name are compared pair by pair; with more, the strictest verdict of the
+/// Up to this many rules for a name are compared pair by pair; with more, the strictest answer of the
 /// old name is compared with the laxest of the new.
 const MAX_PAIRWISE: usize = 32;
 
-/// What an operation may get: the first entry whose condition holds says it. The last has no condition.
-type Outcomes<'p> = Vec<Outcome<'p>>;
+/// The verdicts or modes there may be, from lax to strict: the first entry whose condition holds says it.
+/// The last has no condition.
+type Outcomes<'p, A> = Vec<Outcome<'p, A>>;
 
 #[derive(Clone, Copy)]
-struct Outcome<'p> {
-    verdict: Verdict,
+struct Outcome<'p, A> {
+    answer: A,
     caller: Option<&'p CallerCondition>,
     /// A content condition that could not be judged.
     content: Option<&'p Content>,
 }
 
-impl Outcome<'_> {
+impl<A> Outcome<'_, A> {
     /// Whether this condition holds wherever that of `other` does.
     fn follows_from(&self, other: &Self) -> bool {
         let caller = self.caller.is_none() || self.caller == other.caller;
@@ -49,7 +50,7 @@ impl Policy {
             return false;
         }
         // An inode whose bytes the server has to see must not become one that the kernel shows.
-        let laxer_mode = self.mode(to).0 < self.mode(from).0;
+        let laxer_mode = may_get_more(&self.modes(from), &self.modes(to));
         let relevant = |operation: &Operation| {
             *operation != Operation::List
                 || from.kind == Kind::Directory
@@ -67,9 +68,24 @@ impl Policy {
         self.is_trivial() || self.rules.iter().all(|rule| same_below(rule, from_dir, to_dir))
     }
 
-    fn outcomes(&self, facts: &Facts<'_>, operation: Operation) -> Outcomes<'_> {
+    /// The modes that an inode may have, as far as it is known.
+    fn modes(&self, facts: &Facts<'_>) -> Outcomes<'_, Mode> {
+        let mut outcomes = Vec::new();
+        for (_, rule, holds) in self.inode_rules(&self.find(facts.path), facts) {
+            let Some(answer) = rule.asks_for_mode() else { continue };
+            let content = rule.content.as_ref().filter(|_| holds == Holds::Maybe);
+            outcomes.push(Outcome { answer, caller: None, content });
+            if content.is_none() {
+                return outcomes;
+            }
+        }
+        outcomes.push(Outcome { answer: self.default_mode(), caller: None, content: None });
+        outcomes
+    }
+
+    fn outcomes(&self, facts: &Facts<'_>, operation: Operation) -> Outcomes<'_, Verdict> {
         let set = self.find(facts.path);
-        let all = |verdict| Outcome { verdict, caller: None, content: None };
+        let all = |answer| Outcome { answer, caller: None, content: None };
         if self.hidden_in(&set, facts.kind).is_some() {
             return vec![all(Verdict::Hide)];
         }
@@ -80,7 +96,7 @@ impl Policy {
             }
             let content = rule.content.as_ref().filter(|_| holds == Holds::Maybe);
             let caller = rule.caller.as_ref();
-            outcomes.push(Outcome { verdict: rule.action.verdict(operation), caller, content });
+            outcomes.push(Outcome { answer: rule.action.verdict(operation), caller, content });
             if caller.is_none() && content.is_none() {
                 return outcomes;
             }
@@ -90,25 +106,25 @@ impl Policy {
     }
 }
 
-/// Whether some caller may get a laxer verdict from `to` than from `from`.
-fn may_get_more(from: &[Outcome<'_>], to: &[Outcome<'_>]) -> bool {
+/// Whether some caller may get a laxer answer from `to` than from `from`.
+fn may_get_more<A: Copy + Ord>(from: &[Outcome<'_, A>], to: &[Outcome<'_, A>]) -> bool {
     if from.len().max(to.len()) > MAX_PAIRWISE {
-        let strictest = from.iter().map(|one| one.verdict).max();
-        return to.iter().map(|one| one.verdict).min() < strictest;
+        let strictest = from.iter().map(|one| one.answer).max();
+        return to.iter().map(|one| one.answer).min() < strictest;
     }
     from.iter().enumerate().any(|(old, before)| {
         to.iter().enumerate().any(|(new, after)| {
-            after.verdict < before.verdict && is_possible(&from[..old], before, &to[..new], after)
+            after.answer < before.answer && is_possible(&from[..old], before, &to[..new], after)
         })
     })
 }
 
 /// Whether a caller may exist for whom `before` and `after` are each the first that holds.
-fn is_possible(
-    from_earlier: &[Outcome<'_>],
-    before: &Outcome<'_>,
-    to_earlier: &[Outcome<'_>],
-    after: &Outcome<'_>,
+fn is_possible<A>(
+    from_earlier: &[Outcome<'_, A>],
+    before: &Outcome<'_, A>,
+    to_earlier: &[Outcome<'_, A>],
+    after: &Outcome<'_, A>,
 ) -> bool {
     let earlier = || from_earlier.iter().chain(to_earlier);
     !before.excludes(after)

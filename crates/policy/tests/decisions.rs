@@ -322,6 +322,47 @@ fn weakening_looks_at_callers() {
     assert!(!weakens("free", "two"));
 }
 
+/// A rule behind another about the same callers never speaks, not even where the caller is not known: or
+/// else a move that weakens nothing for any caller would for those.
+#[test]
+fn rules_behind_others_say_nothing() {
+    let policy = policy(
+        r#"
+        [[rule]]
+        path = ["x", "y"]
+        exe = "/usr/bin/node"
+        action = "passthrough"
+        [[rule]]
+        path = "x"
+        exe = "/usr/bin/node"
+        action = "deny"
+        "#,
+    );
+    assert!(!policy.weakens(&file("x"), &file("y")));
+    assert_eq!(policy.decide(&file("x"), Read, &UNKNOWN).verdict, Verdict::Allow);
+}
+
+/// A content that is not known may turn out either way.
+#[test]
+fn a_mode_that_may_be_laxer_weakens() {
+    let policy = policy(
+        r#"
+        [[rule]]
+        path = "y"
+        content = { magic = "a" }
+        action = "passthrough"
+        [[rule]]
+        path = "**"
+        content = { magic = "ab" }
+        action = "userspace"
+        "#,
+    );
+    assert!(policy.weakens(&file("x"), &file("y")));
+    assert!(!policy.weakens(&file("y"), &file("x")));
+    let abc = |path| Facts { head: Some(b"abc"), ..file(path) };
+    assert!(policy.weakens(&abc("x"), &abc("y")));
+}
+
 #[test]
 fn moves_of_directories() {
     let policy = policy(

@@ -333,15 +333,20 @@ proptest! {
         if policy.weakens(&from, &to) {
             return Ok(());
         }
-        prop_assert!(policy.mode(&to).0 >= policy.mode(&from).0);
-        for operation in Operation::ALL {
-            if operation == Operation::List && kind != Kind::Directory {
-                continue;
-            }
-            for caller in CALLERS.iter().flat_map(|known| [*known, CallerFacts { exe: None, ..*known }]) {
-                let before = policy.decide(&from, operation, &caller).verdict;
-                let after = policy.decide(&to, operation, &caller).verdict;
-                prop_assert!(after >= before, "{:?} {:?}: {:?} to {:?}", operation, caller, before, after);
+        // What was not known to the question may come to be known.
+        let heads = if head.is_some() || size == 0 { vec![head] } else { vec![None, Some(&b""[..]), Some(b"M"), Some(b"MM")] };
+        for head in heads {
+            let (from, to) = (Facts { head, ..from }, Facts { head, ..to });
+            prop_assert!(policy.mode(&to).0 >= policy.mode(&from).0);
+            for operation in Operation::ALL {
+                if operation == Operation::List && kind != Kind::Directory {
+                    continue;
+                }
+                for caller in CALLERS.iter().flat_map(|known| [*known, CallerFacts { exe: None, ..*known }]) {
+                    let before = policy.decide(&from, operation, &caller).verdict;
+                    let after = policy.decide(&to, operation, &caller).verdict;
+                    prop_assert!(after >= before, "{:?} {:?}: {:?} to {:?}", operation, caller, before, after);
+                }
             }
         }
     }
