@@ -342,6 +342,18 @@ fn rules_behind_others_say_nothing() {
     assert_eq!(policy.decide(&file("x"), Read, &UNKNOWN).verdict, Verdict::Allow);
 }
 
+#[test]
+fn a_name_under_the_same_rules_is_as_good_however_many_there_are() {
+    let rule = |uid: u32| {
+        let action = if uid.is_multiple_of(2) { "deny" } else { "read-only" };
+        format!("[[rule]]\npath = ['x', 'y']\nuid = {uid}\naction = '{action}'\n")
+    };
+    let many = policy(&(0..100).map(rule).collect::<String>());
+    assert!(!many.weakens(&file("x"), &file("y")));
+    assert!(!many.weakens(&file("z"), &file("y")));
+    assert!(many.weakens(&file("x"), &file("z")));
+}
+
 /// A content that is not known may turn out either way.
 #[test]
 fn a_mode_that_may_be_laxer_weakens() {
