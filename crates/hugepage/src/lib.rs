@@ -11,6 +11,8 @@ mod region;
 mod sync;
 mod sys;
 pub mod tune;
+#[cfg(feature = "userfaultfd")]
+pub mod uffd;
 mod wipe;
 
 pub use engine::{Chunk, ClearSpec, Clearer, Copier, CopySpec, Order, Store};
@@ -20,4 +22,4 @@ pub use parallel::{Executor, ScopedThreads, clear_parallel};
 pub use plan::{Cell, ClearPlan, Heat, SMALL_BYTES, Situation};
 pub use pool::{AtMaximum, Buffer, Pool, PoolBuilder, PoolStats};
 pub use region::{Backing, Fallback, Prefault, Region, RegionOptions, Report, TouchAt};
-pub use wipe::{wipe, wipe_with};
+pub use wipe::{wipe, wipe_cold, wipe_with};

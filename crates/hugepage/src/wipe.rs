@@ -3,12 +3,10 @@
 use std::sync::OnceLock;
 
 use crate::engine::Clearer;
-use crate::plan::{ClearPlan, Heat, Situation};
+use crate::plan::{ClearPlan, Situation};
 
-/// Up to this many bytes a secret is taken to be in the cache still.
-const HOT_BYTES: usize = 1 << 20;
-
-/// Overwrites `secret` with zeroes.
+/// Overwrites `secret`, which was used a moment ago, with zeroes. What does not fit in half of the
+/// last-level cache is wiped as [`wipe_cold`] does.
 ///
 /// The stores are followed by an assembly barrier that is told the address: the compiler must assume
 /// that all bytes are read there, so that it can neither drop the stores, though `secret` be dead
@@ -16,8 +14,12 @@ const HOT_BYTES: usize = 1 << 20;
 /// the speed of vector stores. Copies of the secret that the program made elsewhere (registers, moved
 /// values, reallocated vectors) are not found.
 pub fn wipe(secret: &mut [u8]) {
-    let heat = if secret.len() <= HOT_BYTES { Heat::Hot } else { Heat::Cold };
-    wipe_with(plan().clearer(Situation { heat, ..Situation::cold(secret.len()) }), secret);
+    wipe_with(plan().clearer(Situation::hot(secret.len())), secret);
+}
+
+/// As [`wipe`], for a secret that has not been used for a while and is no longer in the cache.
+pub fn wipe_cold(secret: &mut [u8]) {
+    wipe_with(plan().clearer(Situation::cold(secret.len())), secret);
 }
 
 /// As [`wipe`], with an engine of the caller's choice, such as one of a tuned plan.
@@ -74,6 +76,9 @@ mod tests {
         for len in (0..300).chain([4095, 65_537]) {
             let mut secret = vec![1; len];
             wipe(&mut secret);
+            assert!(secret.iter().all(|byte| *byte == 0));
+            secret.fill(2);
+            wipe_cold(&mut secret);
             assert!(secret.iter().all(|byte| *byte == 0));
         }
     }

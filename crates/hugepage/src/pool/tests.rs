@@ -213,6 +213,8 @@ fn what_went_through_the_cache_since_makes_a_buffer_cold() {
     let bytes = 1 << 20;
     let count = llc / bytes;
     let builder = Pool::builder().class(bytes, count).prefault(Prefault::Lazy).plan(plan);
+    // Reserved pages are other tests' business.
+    let builder = builder.ladder(&[Backing::Base]);
     let pool = builder.build().unwrap();
     let held: Vec<_> = (0..count).map(|_| pool.take(1).unwrap()).collect();
     held.into_iter().for_each(Buffer::give_back);

@@ -16,6 +16,11 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
+    #[cfg(feature = "userfaultfd")]
+    pub(super) fn adopt(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len }
+    }
+
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -185,7 +190,7 @@ fn touch(mapping: &Mapping, at: TouchAt, step: usize) -> Result<(), Error> {
     populate(mapping, 0, mapping.len)
 }
 
-fn populate(mapping: &Mapping, offset: usize, len: usize) -> Result<(), Error> {
+pub(super) fn populate(mapping: &Mapping, offset: usize, len: usize) -> Result<(), Error> {
     debug_assert!(offset + len <= mapping.len);
     // SAFETY: the range lies in the mapping, and populating keeps every byte as it is.
     let done = unsafe { sys::advise(mapping.start.add(offset), len, libc::MADV_POPULATE_WRITE) };

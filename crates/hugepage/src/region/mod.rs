@@ -3,7 +3,7 @@
 
 mod map;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -324,6 +324,30 @@ impl Region {
     pub fn huge_bytes(&self) -> Result<usize, Error> {
         sys::huge_mapped_bytes(self.start(), self.len())
             .map_err(|errno| Error::System { call: "PAGEMAP_SCAN", errno })
+    }
+}
+
+#[cfg(feature = "userfaultfd")]
+impl Region {
+    /// Takes over a mapping of `len` bytes that nothing else unmaps, and whose bytes are initialised.
+    pub(crate) fn adopt(start: NonNull<u8>, len: usize, backing: Backing) -> Self {
+        let report = Report { backing, huge_bytes: None, fallbacks: Vec::new() };
+        Self { mapping: map::Mapping::adopt(start, len), report }
+    }
+
+    /// The first address of page `number` of `page_bytes`.
+    ///
+    /// # Panics
+    /// When the region has no such page.
+    pub(crate) fn page(&self, number: usize, page_bytes: usize) -> NonNull<u8> {
+        assert!(number < self.len() / page_bytes, "page {number} of {} bytes", self.len());
+        // SAFETY: the page lies in the mapping, by the line above.
+        unsafe { self.start().add(number * page_bytes) }
+    }
+
+    /// Faults in page `number` of `page_bytes`.
+    pub(crate) fn populate_page(&self, number: usize, page_bytes: usize) -> Result<(), Error> {
+        map::populate(&self.mapping, number * page_bytes, page_bytes)
     }
 }
 

@@ -1,6 +1,9 @@
 use super::*;
 use crate::machine::Thp;
 
+/// Held by tests that count reserved huge pages, or reserve some.
+pub(crate) static HUGETLB: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 const MIB: usize = 1 << 20;
 
 fn thp_is_on() -> bool {
@@ -84,6 +87,7 @@ fn thp_never_falls_back_to_base_pages_and_says_how_to_switch_it_on() {
 
 #[test]
 fn exhausted_hugetlb_names_the_sysctl_and_falls_back() {
+    let _alone = HUGETLB.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let machine = Machine::current();
     let Ok(pool) = machine.reserved(HUGE_2M) else { return };
     let pages = pool.available() + 1;

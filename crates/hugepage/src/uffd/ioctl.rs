@@ -1,0 +1,238 @@
+//! The system calls of userfaultfd, each checked against the kernel's header.
+#![expect(unsafe_code, reason = "ioctls on raw addresses, and a shared mapping")]
+
+use std::fs::File;
+use std::io::Read;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::time::Duration;
+
+use crate::error::Errno;
+
+/// Bits of the ioctls that a registered range supports are numbered like the ioctls.
+const COPY: u32 = 0x03;
+const ZEROPAGE: u32 = 0x04;
+const MOVE: u32 = 0x05;
+const CONTINUE: u32 = 0x07;
+
+/// `_IOC(direction, 0xAA, number, size)` of a call with argument `T`.
+const fn request<T>(direction: u32, number: u32) -> libc::Ioctl {
+    let size = size_of::<T>();
+    assert!(size < 1 << 14);
+    #[expect(clippy::cast_possible_truncation, reason = "checked in the line above")]
+    let code = direction << 30 | (size as u32) << 16 | 0xAA << 8 | number;
+    code as libc::Ioctl
+}
+const READ: u32 = 2;
+const READ_WRITE: u32 = 3;
+
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Range {
+    start: u64,
+    len: u64,
+}
+
+#[repr(C)]
+struct Register {
+    range: Range,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_copy` and `struct uffdio_move`.
+#[repr(C)]
+struct Transfer {
+    to: u64,
+    from: u64,
+    len: u64,
+    mode: u64,
+    done: i64,
+}
+
+/// `struct uffdio_zeropage` and `struct uffdio_continue`.
+#[repr(C)]
+struct InPlace {
+    range: Range,
+    mode: u64,
+    done: i64,
+}
+
+/// How a fault is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Copy,
+    ZeroPage,
+    Move,
+    Continue,
+}
+
+impl Call {
+    fn number(self) -> u32 {
+        match self {
+            Self::Copy => COPY,
+            Self::ZeroPage => ZEROPAGE,
+            Self::Move => MOVE,
+            Self::Continue => CONTINUE,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "UFFDIO_COPY",
+            Self::ZeroPage => "UFFDIO_ZEROPAGE",
+            Self::Move => "UFFDIO_MOVE",
+            Self::Continue => "UFFDIO_CONTINUE",
+        }
+    }
+}
+
+/// A userfaultfd.
+#[derive(Debug)]
+pub(super) struct Uffd(File);
+
+impl Uffd {
+    /// Opens one with `features`. Where the process may not see faults of the kernel itself, one for
+    /// faults of user space only.
+    pub(super) fn open(features: u64) -> Result<Self, Errno> {
+        const USER_MODE_ONLY: i32 = 1;
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        let fd = Self::create(flags).or_else(|_| Self::create(flags | USER_MODE_ONLY))?;
+        let mut api = Api { api: 0xAA, features, ioctls: 0 };
+        // SAFETY: `api` matches `struct uffdio_api` and lives through the call.
+        check(unsafe {
+            libc::ioctl(fd.as_raw_fd(), request::<Api>(READ_WRITE, 0x3F), &raw mut api)
+        })?;
+        Ok(Self(File::from(fd)))
+    }
+
+    fn create(flags: i32) -> Result<OwnedFd, Errno> {
+        // SAFETY: takes no pointer.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        let fd = i32::try_from(fd).map_err(|_| Errno(libc::EBADF))?;
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: a descriptor that the kernel just gave out, and that nobody else has.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Registers a range for faults on missing pages, and on present but unmapped ones if `minor`.
+    /// Tells whether `call` can answer them.
+    pub(super) fn register(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+        minor: bool,
+        call: Call,
+    ) -> Result<bool, Errno> {
+        let mode = if minor { 1 | 4 } else { 1 };
+        let range = Range { start: start.as_ptr() as u64, len: len as u64 };
+        let mut register = Register { range, mode, ioctls: 0 };
+        self.call(request::<Register>(READ_WRITE, 0x00), &mut register)?;
+        Ok(register.ioctls & 1 << call.number() != 0)
+    }
+
+    /// Maps a page of `len` bytes at `to`: the page or a copy of the bytes at `from`, or what the file
+    /// or nothing holds.
+    ///
+    /// # Safety
+    /// Both ranges are the caller's. Moving leaves a hole at `from`, which then reads as zeroes, so
+    /// nothing may rely on its bytes.
+    pub(super) unsafe fn answer(
+        &self,
+        call: Call,
+        to: NonNull<u8>,
+        from: NonNull<u8>,
+        len: usize,
+    ) -> Result<(), Errno> {
+        let (to, from, len) = (to.as_ptr() as u64, from.as_ptr() as u64, len as u64);
+        match call {
+            Call::Copy | Call::Move => {
+                let mut transfer = Transfer { to, from, len, mode: 0, done: 0 };
+                self.call(request::<Transfer>(READ_WRITE, call.number()), &mut transfer)
+            }
+            Call::ZeroPage | Call::Continue => {
+                let mut in_place = InPlace { range: Range { start: to, len }, mode: 0, done: 0 };
+                self.call(request::<InPlace>(READ_WRITE, call.number()), &mut in_place)
+            }
+        }
+    }
+
+    /// Lets threads go on that wait for a page which is there.
+    pub(super) fn wake(&self, start: NonNull<u8>, len: usize) -> Result<(), Errno> {
+        let mut range = Range { start: start.as_ptr() as u64, len: len as u64 };
+        self.call(request::<Range>(READ, 0x02), &mut range)
+    }
+
+    /// Waits up to `timeout` for faults, and returns the addresses of up to 16.
+    pub(super) fn faults(&mut self, timeout: Duration) -> Result<Vec<u64>, Errno> {
+        const MESSAGE: usize = 32;
+        const EVENT_PAGEFAULT: u8 = 0x12;
+        let milliseconds = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, which lives through the call.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, milliseconds) };
+        if ready <= 0 {
+            let errno = Errno::last();
+            return if ready == 0 || errno.0 == libc::EINTR { Ok(Vec::new()) } else { Err(errno) };
+        }
+        let mut messages = [0u8; 16 * MESSAGE];
+        let read = match self.0.read(&mut messages) {
+            Ok(read) => read,
+            // Another server of the same range was faster.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(Errno(error.raw_os_error().unwrap_or(libc::EIO))),
+        };
+        let faults = messages[..read].chunks_exact(MESSAGE).filter(|m| m[0] == EVENT_PAGEFAULT);
+        let address = |message: &[u8]| message[16..24].try_into().map(u64::from_ne_bytes).ok();
+        Ok(faults.filter_map(address).collect())
+    }
+
+    fn call<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<(), Errno> {
+        // SAFETY: each request is made with the size of its argument's type, which matches the
+        // kernel's structure and lives through the call.
+        check(unsafe { libc::ioctl(self.0.as_raw_fd(), request, ptr::from_mut(argument)) })
+    }
+}
+
+/// A file of `len` bytes on hugetlb pages of 2 MiB that has no name.
+pub(super) fn hugetlb_memfd(len: usize) -> Result<OwnedFd, Errno> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+    // SAFETY: the name is a C string.
+    let fd = unsafe { libc::memfd_create(c"tollgate-hugepage".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(Errno::last());
+    }
+    // SAFETY: a descriptor that the kernel just gave out, and that nobody else has.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let len = libc::off_t::try_from(len).map_err(|_| Errno(libc::EFBIG))?;
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), len) })?;
+    Ok(fd)
+}
+
+/// Maps the whole of `fd`, shared.
+pub(super) fn map_shared(fd: &OwnedFd, len: usize) -> Result<NonNull<u8>, Errno> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping at an address that the kernel chooses overlaps nothing that exists.
+    let address = unsafe {
+        libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+    };
+    if address == libc::MAP_FAILED {
+        return Err(Errno::last());
+    }
+    NonNull::new(address.cast()).ok_or(Errno(libc::ENOMEM))
+}
+
+fn check(result: i32) -> Result<(), Errno> {
+    if result < 0 { Err(Errno::last()) } else { Ok(()) }
+}
