@@ -4,6 +4,7 @@
 //! [--only ROW_SUBSTRING]`
 
 pub mod harness;
+mod hugepage;
 pub mod passthrough;
 mod workqueue;
 
@@ -24,6 +25,7 @@ const BENCHES: &[Bench] = &[
         "A view against the bare directory and against a server on the fuser crate (as root)",
         passthrough::run,
     ),
+    ("hugepage", "Clearing, getting, using and copying 2 MiB buffers", hugepage::run),
     ("workqueue", "The workqueue runtime beside rayon, tokio and affinitypool", workqueue::run),
 ];
 
