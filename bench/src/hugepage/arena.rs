@@ -3,26 +3,34 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use tollgate_hugepage::{Backing, HUGE_2M, Machine, Region};
+use tollgate_hugepage::{Backing, HUGE_2M, Region};
 
 /// Size of the buffers in bytes.
 pub(super) const PAGE: usize = HUGE_2M;
 
-/// Working set of at least four last-level caches on huge pages, handed out buffer by buffer in a ring.
+/// Buffers of 2 MiB, handed out one after the other in a ring, and memory to evict them with.
 #[derive(Debug)]
 pub(super) struct Arena {
     region: Region,
     next: usize,
+    /// Twice the last-level cache. Reading it leaves nothing of the buffers in any cache. Clearing other
+    /// buffers would not do: stores past the cache evict nothing.
+    evictor: Region,
 }
+
+/// Buffers in the ring: twice as many as a sample uses.
+const BUFFERS: usize = 64;
 
 impl Arena {
     pub(super) fn new(llc_bytes: usize) -> Result<Self> {
-        let free = Machine::current().meminfo("MemAvailable").unwrap_or(usize::MAX);
-        // Half as much again, so that buffers taken in pairs or groups stay cold.
-        let wanted = (6 * llc_bytes).max(64 * PAGE).min(free / 4);
-        let bytes = wanted.max(16 * PAGE).next_multiple_of(PAGE);
-        let region = Region::options(bytes).ladder(&[Backing::Thp, Backing::Base]).map();
-        Ok(Self { region: region.context("no memory to measure on")?, next: 0 })
+        let map = |bytes: usize| {
+            let bytes = bytes.next_multiple_of(PAGE);
+            let region = Region::options(bytes).ladder(&[Backing::Thp, Backing::Base]).map();
+            region.context("no memory to measure on")
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let buffers = BUFFERS.max(8 * threads);
+        Ok(Self { region: map(buffers * PAGE)?, next: 0, evictor: map(2 * llc_bytes)? })
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -53,9 +61,9 @@ impl Arena {
         self.region.as_mut_slice()
     }
 
-    /// Reads all of it, which leaves nothing else in the caches.
-    pub(super) fn flush_caches(&mut self) {
-        read(self.region.as_slice());
+    /// Makes every buffer cold.
+    pub(super) fn cool(&self) {
+        read(self.evictor.as_slice());
     }
 }
 

@@ -44,6 +44,7 @@ fn orders(report: &mut Report, options: &Options, arena: &mut Arena, cpu: usize)
             .collect::<Result<_, _>>()?;
         let row = Row::new(&format!("clear, CPU {cpu}, {order}"), "us", Better::Lower).base("4K");
         report.measure(&row, &names, |_, column| {
+            arena.cool();
             Ok(mean(options.pick(16, 8), || {
                 let page = arena.next();
                 // The fault is in the middle, as far from both ends as it gets.

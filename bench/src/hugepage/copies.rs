@@ -23,6 +23,7 @@ pub(super) fn run(
         let word = if source == Heat::Hot { "hot" } else { "cold" };
         let row = Row::new(&format!("copy, {word} source"), "GB/s", Better::Higher).base(LIBC);
         report.measure(&row, &names, |_, column| {
+            arena.cool();
             Ok(gb_per_s(typical(options.pick(32, 12), || {
                 let (from, to) = arena.next_many(2).split_at_mut(PAGE);
                 if source == Heat::Hot {

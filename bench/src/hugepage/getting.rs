@@ -47,7 +47,7 @@ pub(super) fn run(
         WAYS.into_iter().filter(|way| hugetlb || !way.starts_with("hugetlb")).collect();
     let mut recycling = Recycling::new(arena.bytes() / PAGE, plan, options.pick(32, 16))?;
     report.measure(&row, &ways, |_, column| {
-        recycling.flush(arena);
+        arena.cool();
         let count = options.pick(16, 6);
         let seconds = match ways[column] {
             "base pages" => fresh(count, Backing::Base, TouchAt::First),
@@ -113,11 +113,6 @@ impl Recycling {
         let vecs = (0..count).map(|_| vec![1; PAGE]).collect();
         let many = (0..count).map(|_| BytesMut::from(&vec![1; PAGE][..])).collect();
         Ok(Self { pool, vecs, many, count })
-    }
-
-    /// Makes all buffers cold.
-    fn flush(&mut self, arena: &mut Arena) {
-        arena.flush_caches();
     }
 
     /// Seconds per take from a pool whose buffers are all dirty, or all cleared by the cleaner.

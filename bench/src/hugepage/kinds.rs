@@ -53,6 +53,7 @@ fn one_thread(
     // Most faults hit the first byte of a page; the order that ends there has the longest way down.
     for (name, target) in [("clear cold, 1 thread", 0), ("clear cold, target midway", TARGET)] {
         report.measure(&rate(name), &names(&list), |_, column| {
+            arena.cool();
             Ok(gb_per_s(typical(count, || {
                 let page = arena.next();
                 seconds(|| clear(&list[column].clearer, page, target))
@@ -82,6 +83,7 @@ fn all_threads(
         let word = if heat == Heat::Hot { "hot" } else { "cold" };
         let row = rate(&format!("clear {word}, {threads} threads"));
         report.measure(&row, &names(&list), |round, column| {
+            arena.cool();
             Ok(crowd(&list[column].clearer, arena, threads, (round, count), heat))
         })?;
     }

@@ -1,7 +1,7 @@
 //! The `hugepage` benchmark: clearing, getting, using and copying 2 MiB buffers.
 //!
-//! Every buffer that is called cold was last touched a working set of at least four last-level caches
-//! ago. A sample is the mean (a) or the median (b to f) over several buffers; the table has its median and
+//! Before a sample of cold buffers, memory of twice the last-level cache is read, so that no cache holds any
+//! of them. A sample is the mean (a) or the median (b to f) over several buffers; the table has its median and
 //! spread over the rounds.
 
 mod arena;

@@ -31,6 +31,7 @@ pub(super) fn run(
         let tuned = plan.clearer(situation);
         let row = Row::new(name, "GB/s", Better::Higher).base(ZEROIZE);
         report.measure(&row, &WAYS, |_, column| {
+            arena.cool();
             let seconds = typical(options.pick(32, 8), || {
                 let secret = &mut arena.next()[..bytes];
                 if hot {

@@ -35,6 +35,7 @@ pub(super) fn run(
         let mut columns = names(&list);
         columns.push(PRE_CLEARED);
         report.measure(&row, &columns, |_, column| {
+            arena.cool();
             // A buffer is cleared ahead past the caches, as the cleaner does, and used when cold.
             let ahead = column == list.len();
             let clearer = &list[if ahead { past_caches } else { column }].clearer;

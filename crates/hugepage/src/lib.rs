@@ -1,4 +1,4 @@
-//! Huge-page buffers: cleared fast, cleared always.
+#![doc = include_str!("../README.md")]
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 mod engine;

@@ -40,6 +40,10 @@ pub(crate) unsafe fn unmap(address: NonNull<u8>, len: usize) {
 /// # Safety
 /// The range is mapped and belongs to the caller. `advice` leaves the bytes of the range as they are.
 pub(crate) unsafe fn advise(address: NonNull<u8>, len: usize, advice: i32) -> Result<(), Errno> {
+    // The interpreter has no advice to give, and faults everything in by itself.
+    if cfg!(miri) {
+        return Ok(());
+    }
     // SAFETY: a mapped range of the caller's, and advice that changes no byte of it.
     check(unsafe { libc::madvise(address.as_ptr().cast(), len, advice) }.into())
 }
@@ -156,6 +160,9 @@ fn check(result: libc::c_long) -> Result<(), Errno> {
 
 /// Whether `PR_SET_THP_DISABLE` switched transparent huge pages off for this process.
 pub(crate) fn thp_disabled_for_process() -> bool {
+    if cfg!(miri) {
+        return false;
+    }
     // SAFETY: reads a flag of this process; the unused arguments must be 0 and are.
     unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1 }
 }

@@ -52,8 +52,11 @@ pub(super) fn rung(options: &RegionOptions, backing: Backing) -> Result<Mapping,
         Backing::Base => base(options)?,
     };
     if let Some((node, strict)) = options.node {
-        sys::bind(mapping.start, mapping.len, node, strict)
-            .map_err(|errno| Error::System { call: "mbind", errno })?;
+        match sys::bind(mapping.start, mapping.len, node, strict) {
+            // A kernel without NUMA has one node, and the options were checked to name that.
+            Ok(()) | Err(Errno(libc::ENOSYS)) => {}
+            Err(errno) => return Err(Error::System { call: "mbind", errno }),
+        }
     }
     if options.dont_dump {
         mapping.advise(libc::MADV_DONTDUMP, "madvise(MADV_DONTDUMP)")?;

@@ -40,13 +40,19 @@ pub(super) fn measure(options: &TuneOptions) -> Result<Tuning, Error> {
         let hugetlb = matches!(fallback.tried, Backing::Hugetlb { .. });
         (!hugetlb).then(|| fallback.reason.to_string())
     }));
-    for cell in Cell::ALL {
-        let (chosen, row) = bench.row(cell);
-        plan.set_clear(cell, chosen);
-        samples.extend(row);
-    }
-    for source in [Heat::Cold, Heat::Hot] {
-        let (chosen, row) = bench.copies(source);
+    // Several threads at once use all buffers, so they come last: a row finds cold only what no row right
+    // before it has used.
+    let mut clears = |bench: &mut Bench, cells: &[Cell]| {
+        for cell in cells {
+            let (chosen, row) = bench.row(*cell);
+            plan.set_clear(*cell, chosen);
+            samples.extend(row);
+        }
+    };
+    clears(&mut bench, &[Cell::Cold, Cell::Target]);
+    let copies = [Heat::Cold, Heat::Hot].map(|source| (source, bench.copies(source)));
+    clears(&mut bench, &[Cell::Hot, Cell::ColdMany, Cell::TargetMany]);
+    for (source, (chosen, row)) in copies {
         plan.set_copy(source, chosen);
         samples.extend(row);
     }
@@ -125,7 +131,9 @@ impl Bench {
     }
 
     fn cold(&mut self, clearers: &[Clearer], target: bool) -> Vec<Vec<u64>> {
-        knock_out(self.rounds, clearers.len(), |each| {
+        // No knock-out: stores past the cache evict nothing, so it takes the cached ones between them to
+        // make the buffers of the rounds before cold again.
+        interleaved(self.rounds, clearers.len(), &mut |each| {
             let buffer = self.take();
             sample_ns(&clearers[each], buffer, target)
         })
@@ -135,7 +143,7 @@ impl Bench {
     fn hot(&mut self, clearers: &[Clearer]) -> Vec<Vec<u64>> {
         let rounds = self.rounds;
         let buffer = self.take();
-        knock_out(rounds, clearers.len(), |each| {
+        knock_out(rounds, clearers.len(), &mut |each| {
             dirty(buffer);
             sample_ns(&clearers[each], buffer, false)
         })
@@ -152,7 +160,7 @@ impl Bench {
         let run = |part: &mut [u8]| {
             let mut buffers = 0..;
             let mut passed = 0;
-            interleaved(rounds, clearers.len(), |each| {
+            interleaved(rounds, clearers.len(), &mut |each| {
                 let start = buffers.next().unwrap_or(0) * HUGE_2M % part.len();
                 passed += crowd;
                 gather(&gate, passed);
@@ -171,7 +179,8 @@ impl Bench {
 
     fn copies(&mut self, source: Heat) -> (Copier, Vec<Sample>) {
         let copiers = copy_candidates();
-        let times = knock_out(self.rounds, copiers.len(), |each| {
+        let run = if source == Heat::Hot { knock_out } else { interleaved };
+        let times = run(self.rounds, copiers.len(), &mut |each| {
             let start = self.advance(2);
             let pair = &mut self.region.as_mut_slice()[start..start + 2 * HUGE_2M];
             let (from, to) = pair.split_at_mut(HUGE_2M);
@@ -238,7 +247,7 @@ fn copy_candidates() -> Vec<Copier> {
 
 /// Calls `sample` for each of `count` engines in every round, starting with another one each time, and
 /// gathers the results by engine.
-fn interleaved(rounds: usize, count: usize, mut sample: impl FnMut(usize) -> u64) -> Vec<Vec<u64>> {
+fn interleaved(rounds: usize, count: usize, sample: &mut dyn FnMut(usize) -> u64) -> Vec<Vec<u64>> {
     let mut times = vec![Vec::with_capacity(rounds); count];
     for round in 0..rounds {
         for each in (0..count).map(|step| (round + step) % count) {
@@ -250,13 +259,14 @@ fn interleaved(rounds: usize, count: usize, mut sample: impl FnMut(usize) -> u64
 
 /// As [`interleaved`], but after [`TRIAL_ROUNDS`] only the engines go on whose best sample is within
 /// half of the best of all.
-fn knock_out(rounds: usize, count: usize, mut sample: impl FnMut(usize) -> u64) -> Vec<Vec<u64>> {
-    let mut times = interleaved(rounds.min(TRIAL_ROUNDS), count, &mut sample);
+fn knock_out(rounds: usize, count: usize, sample: &mut dyn FnMut(usize) -> u64) -> Vec<Vec<u64>> {
+    let mut times = interleaved(rounds.min(TRIAL_ROUNDS), count, sample);
     let best_of = |times: &[u64]| times.iter().copied().min().unwrap_or(u64::MAX);
     let best = times.iter().map(|times| best_of(times)).min().unwrap_or(0);
     let limit = best.saturating_add(best / 2);
     let left: Vec<usize> = (0..count).filter(|each| best_of(&times[*each]) <= limit).collect();
-    let rest = interleaved(rounds.saturating_sub(TRIAL_ROUNDS), left.len(), |at| sample(left[at]));
+    let more = rounds.saturating_sub(TRIAL_ROUNDS);
+    let rest = interleaved(more, left.len(), &mut |at| sample(left[at]));
     for (each, more) in left.into_iter().zip(rest) {
         times[each].extend(more);
     }

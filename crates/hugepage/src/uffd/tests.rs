@@ -80,23 +80,34 @@ fn copies_and_zero_pages_work_on_anonymous_memory() {
     }
 }
 
+const RESERVATION: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Puts the reservation back, though the test fail.
+struct Before(String);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        std::fs::write(RESERVATION, self.0.trim()).unwrap();
+    }
+}
+
 /// Reserves pages for the tests below, where the process may, and gives them back.
 fn with_hugetlb(run: impl FnOnce()) {
-    const FILE: &str = "/proc/sys/vm/nr_hugepages";
     let alone = &crate::region::tests::HUGETLB;
     let _alone = alone.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let before = std::fs::read_to_string(FILE).unwrap();
+    let before = std::fs::read_to_string(RESERVATION).unwrap();
     let wanted = before.trim().parse::<usize>().unwrap() + 2 * PAGES;
-    let may = std::fs::write(FILE, wanted.to_string()).is_ok();
-    let available = Machine::current().reserved(HUGE_2M).map_or(0, |pool| pool.available());
-    if may && available >= 2 * PAGES {
-        run();
-    } else {
+    if std::fs::write(RESERVATION, wanted.to_string()).is_err() {
         eprintln!("not tested: this process may not reserve huge pages");
+        return;
     }
-    if may {
-        std::fs::write(FILE, before.trim()).unwrap();
+    let _before = Before(before);
+    let available = Machine::current().reserved(HUGE_2M).map_or(0, |pool| pool.available());
+    if available < 2 * PAGES {
+        eprintln!("not tested: the memory is too fragmented to reserve huge pages");
+        return;
     }
+    run();
 }
 
 #[test]
