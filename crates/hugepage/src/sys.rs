@@ -98,6 +98,9 @@ pub(crate) fn huge_mapped_bytes(address: NonNull<u8>, len: usize) -> Result<usiz
     use std::os::fd::AsRawFd;
     const PAGE_IS_HUGE: u64 = 1 << 6;
     const REGIONS: usize = 64;
+    if cfg!(miri) {
+        return Err(Errno(libc::ENOSYS));
+    }
     let pagemap = std::fs::File::open("/proc/self/pagemap")
         .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
     let mut found = [PageRegion::default(); REGIONS];

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use tollgate_hugepage::{
-    AtMaximum, Backing, Error, HUGE_2M, Machine, Pool, Prefault, Region, Thp, TouchAt,
+    AtMaximum, Backing, Error, HUGE_1G, HUGE_2M, Machine, Pool, Prefault, Region, Thp, TouchAt,
 };
 
 const CHILD: &str = "TOLLGATE_HUGEPAGE_CHILD";
@@ -89,33 +89,34 @@ static RESERVATION: Mutex<()> = Mutex::new(());
 
 /// Reserves huge pages for a test, gives them back at its end.
 struct Reserved {
+    file: String,
     before: String,
 }
 
 impl Reserved {
-    const FILE: &str = "/proc/sys/vm/nr_hugepages";
-
     /// `None` where the process may not, or the memory is fragmented.
-    fn more(pages: usize) -> Option<Self> {
-        let before = std::fs::read_to_string(Self::FILE).ok()?;
+    fn more(page_bytes: usize, pages: usize) -> Option<Self> {
+        let kib = page_bytes / 1024;
+        let file = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages");
+        let before = std::fs::read_to_string(&file).ok()?;
         let wanted = before.trim().parse::<usize>().ok()? + pages;
-        std::fs::write(Self::FILE, wanted.to_string()).ok()?;
-        let reserved = Self { before };
-        let pool = Machine::current().reserved(HUGE_2M).ok()?;
+        std::fs::write(&file, wanted.to_string()).ok()?;
+        let reserved = Self { file, before };
+        let pool = Machine::current().reserved(page_bytes).ok()?;
         (pool.available() >= pages).then_some(reserved)
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        std::fs::write(Self::FILE, self.before.trim()).unwrap();
+        std::fs::write(&self.file, self.before.trim()).unwrap();
     }
 }
 
 #[test]
 fn reserved_huge_pages_are_taken_first_and_run_out() {
     let _alone = RESERVATION.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(_reserved) = Reserved::more(4) else {
+    let Some(_reserved) = Reserved::more(HUGE_2M, 4) else {
         eprintln!("not tested: this process may not reserve huge pages");
         return;
     };
@@ -144,4 +145,23 @@ fn reserved_huge_pages_are_taken_first_and_run_out() {
     assert_eq!(pool.classes().next().unwrap().2[0].backing, hugetlb);
     let held: Vec<_> = (0..3).map(|_| pool.take(1).unwrap()).collect();
     assert!(held.iter().all(|buffer| buffer.iter().all(|byte| *byte == 0)));
+}
+
+#[test]
+fn a_page_of_a_gibibyte_is_taken_where_reserved() {
+    let _alone = RESERVATION.lock().unwrap_or_else(PoisonError::into_inner);
+    let exactly = Region::options(HUGE_1G).exactly(Backing::Hugetlb { page_bytes: HUGE_1G });
+    if let Err(error) = exactly.map() {
+        let text = error.to_string();
+        let way_out = "> /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages` reserves them";
+        assert!(text.contains(way_out) || text.contains("are not to be had here"), "{text}");
+    }
+    let Some(_reserved) = Reserved::more(HUGE_1G, 1) else {
+        eprintln!("not tested: no page of a gibibyte can be reserved");
+        return;
+    };
+    let region = Region::options(HUGE_1G).map().unwrap();
+    assert_eq!(region.report().backing, Backing::Hugetlb { page_bytes: HUGE_1G });
+    assert_eq!((region.as_slice()[0], region.as_slice()[HUGE_1G - 1]), (0, 0));
+    assert_eq!(region.huge_bytes().unwrap(), HUGE_1G);
 }

@@ -1,7 +1,7 @@
 //! A bounded, thread-safe pool of buffers that are zero when taken.
 //!
 //! Each class has one shelf per NUMA node: a region cut into buffers, and lock-free lists of those
-//! that are zeroed and those that are dirty ([`lists`]). A take looks at the zeroed buffers of its own
+//! that are zeroed and those that are dirty. A take looks at the zeroed buffers of its own
 //! node, then at the dirty ones, one of which it clears inline, then at other nodes. Only when every
 //! buffer is taken does it come to the chosen behaviour [`AtMaximum`].
 

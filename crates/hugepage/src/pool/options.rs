@@ -38,6 +38,8 @@ pub struct PoolBuilder {
     plan: Option<ClearPlan>,
     secret: bool,
     leak_check: bool,
+    /// `None`: at once, through the byte that the plan says.
+    prefault: Option<Prefault>,
     region: RegionOptions,
 }
 
@@ -51,6 +53,7 @@ impl Default for PoolBuilder {
             plan: None,
             secret: false,
             leak_check: false,
+            prefault: None,
             // The length is set for each shelf.
             region: Region::options(base_page_bytes()),
         }
@@ -96,9 +99,9 @@ impl PoolBuilder {
         self
     }
 
-    /// When the memory is faulted in; at once unless set.
+    /// When the memory is faulted in; unless set at once, through the byte that the plan says.
     pub fn prefault(mut self, prefault: Prefault) -> Self {
-        self.region = self.region.prefault(prefault);
+        self.prefault = Some(prefault);
         self
     }
 
@@ -133,14 +136,16 @@ impl PoolBuilder {
         if self.all_nodes {
             self.nodes = self.region.machine.nodes().into_iter().map(Some).collect();
         }
+        let plan = self.plan.take();
+        let plan = plan.unwrap_or_else(|| ClearPlan::detected_on(&self.region.machine));
+        self.region.prefault = self.prefault.unwrap_or(Prefault::Touch(plan.touch()));
         let classes = self.classes.iter().map(|(bytes, count)| self.make_class(*bytes, *count));
         let classes = classes.collect::<Result<Vec<Class>, Error>>()?;
-        let plan = self.plan.take();
         Ok(Pool {
             inner: Arc::new(Inner {
                 classes,
                 shelf_of_cpu: self.shelf_of_cpu(),
-                plan: plan.unwrap_or_else(|| ClearPlan::detected_on(&self.region.machine)),
+                plan,
                 at_maximum: self.at_maximum,
                 secret: self.secret,
                 leak_check: self.leak_check,
