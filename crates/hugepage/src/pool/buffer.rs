@@ -190,10 +190,9 @@ impl Buffer<Clearing> {
         target: Option<usize>,
         count: Count,
     ) -> Buffer<Zeroed> {
-        let last = self.len().saturating_sub(1);
         let bytes = self.bytes();
         match target {
-            Some(target) if clearer.clear_towards(bytes, target.min(last)).is_ok() => {}
+            Some(target) if clearer.clear_towards(bytes, target).is_ok() => {}
             _ => clearer.clear(bytes),
         }
         if let Some(place) = &self.place {

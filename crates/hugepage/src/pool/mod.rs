@@ -108,7 +108,7 @@ impl Pool {
     /// the buffer have to be cleared, these are left in the cache.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    /// As [`take`](Self::take), and [`Error::TargetOutside`].
     pub fn take_towards(&self, bytes: usize, target: usize) -> Result<Buffer<Taken>, Error> {
         self.take_with(bytes, Some(target))
     }
@@ -166,6 +166,9 @@ impl Pool {
 
     fn take_with(&self, bytes: usize, target: Option<usize>) -> Result<Buffer<Taken>, Error> {
         let class = self.class_for(bytes)?;
+        if let Some(target) = target.filter(|target| *target >= bytes) {
+            return Err(Error::TargetOutside { target, len: bytes });
+        }
         let found = self.inner.find(class, target);
         let mut zeroed = match found {
             Some(zeroed) => zeroed,

@@ -61,7 +61,8 @@ impl Default for PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// Adds `count` buffers of `buffer_bytes` each: the maximum, and what is mapped from the start.
+    /// Adds `count` buffers of `buffer_bytes` each, to those of that size if there are any: the maximum, and
+    /// what is mapped from the start.
     pub fn class(mut self, buffer_bytes: usize, count: usize) -> Self {
         self.classes.push((buffer_bytes, count));
         self
@@ -131,8 +132,8 @@ impl PoolBuilder {
     /// [`Error::Zero`], [`Error::Unaligned`] and [`Error::TooLarge`] for classes that cannot be, and
     /// the errors of [`RegionOptions::map`].
     pub fn build(mut self) -> Result<Pool, Error> {
-        self.classes.sort_unstable();
         self.check()?;
+        self.merge_classes();
         if self.all_nodes {
             self.nodes = self.region.machine.nodes().into_iter().map(Some).collect();
         }
@@ -153,6 +154,19 @@ impl PoolBuilder {
                 extra_options: self.region.prefault(Prefault::Lazy),
             }),
         })
+    }
+
+    /// Smallest first; classes of one size become one.
+    fn merge_classes(&mut self) {
+        self.classes.sort_unstable();
+        self.classes.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                // `check` has added them up without overflow.
+                kept.1 += next.1;
+            }
+            same
+        });
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -53,6 +53,11 @@ fn bad_classes_and_sizes_are_named() {
     assert_eq!(pool.take(0).unwrap_err(), Error::Zero { what: "a buffer", least_bytes: 1 });
     let error = pool.take(9 * KIB).unwrap_err();
     assert_eq!(error, Error::NoSuchClass { bytes: 9 * KIB, largest: 8 * KIB });
+    let error = pool.take_towards(5, 5).unwrap_err();
+    assert_eq!(error, Error::TargetOutside { target: 5, len: 5 });
+    assert!(is_zero(&pool.take_towards(5, 4).unwrap()));
+    let twice = Pool::builder().class(4 * KIB, 1).class(4 * KIB, 2).build().unwrap();
+    assert_eq!(twice.classes().map(|(_, count, _)| count).collect::<Vec<_>>(), [3]);
     assert_eq!(pool.take(4 * KIB).unwrap().len(), 4 * KIB);
     assert_eq!(pool.take(4 * KIB + 1).unwrap().len(), 8 * KIB);
 }

@@ -237,7 +237,8 @@ impl PageServer {
     ///
     /// # Errors
     /// [`Error::System`] when the kernel refuses a page, [`Error::OutOfMemory`] when none can be made.
-    /// The thread that waits for it goes on waiting until the next try or until the server is dropped.
+    /// The other faults of the call are answered all the same; the thread that waits for the missing
+    /// page faults again, which the next call sees, or the kernel once the server is dropped.
     pub fn serve(&mut self, timeout: Duration) -> Result<usize, Error> {
         let faults = self.uffd.faults(timeout);
         let faults = faults.map_err(|errno| Error::System { call: "read(userfaultfd)", errno })?;
