@@ -60,16 +60,21 @@ fn workers() -> Result<usize> {
 const SHARDED: &str = "sharded";
 const UNSHARDED: &str = "unsharded";
 
-/// The wake queue alone, without the runtime above it.
+/// A FIFO per CPU against one for all: in the runtime, and in the wake queue alone.
 fn shard_rows(report: &mut Report, options: &Options) -> Result<()> {
-    report.section("the wake queue alone: as many producers as workers, items that do nothing");
-    let items = options.pick(1_000_000, 200_000);
+    report.section("a FIFO per CPU (sharded) against one for all, as threads grow");
+    let tasks = options.pick(400_000, 100_000);
     for threads in shards::steps(workers()?) {
         let s = if threads == 1 { "" } else { "s" };
+        let name = format!("spawn, scope cpu, {threads} producer{s}");
+        let row = Row::new(&name, "ns/task", Better::Lower).warm_up();
+        report.measure(&row, &[UNSHARDED, SHARDED], |_, column| {
+            scopes::spawn_ns(column == 1, usize::from(threads), tasks)
+        })?;
         let name = format!("wake queue, {threads} producer{s}, {threads} worker{s}");
         let row = Row::new(&name, "ns/item", Better::Lower).warm_up();
         report.measure(&row, &[UNSHARDED, SHARDED], |_, column| {
-            shards::ns_per_item(threads, column == 1, items)
+            shards::ns_per_item(threads, column == 1, 2 * tasks as u64)
         })?;
     }
     Ok(())

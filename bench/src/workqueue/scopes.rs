@@ -132,6 +132,12 @@ fn label(topology: &Topology) -> String {
     }
 }
 
+/// Nanoseconds per task from `producers` outside, with a FIFO per CPU or one for all.
+pub(super) fn spawn_ns(sharded: bool, producers: usize, tasks: usize) -> Result<f64> {
+    let runtime = Runtime::builder().sharded(sharded).default_scope(Scope::Cpu).build()?;
+    spawn::ns_per_task(&Ours::of(runtime.queue("bench").build()?), producers, tasks)
+}
+
 fn attributes(scope: Scope, strict: bool, localize: bool) -> Attributes {
     Attributes {
         affinity_scope: Some(scope),

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::pool::{Pool, Trips, percentile};
 
-/// Median microseconds of a trip whose caller waits in the pool's own way.
-pub(super) fn own_wait_us(pool: &impl Pool, plan: Trips) -> f64 {
-    percentile(&mut pool.round_trips(plan), 0.5) / 1e3
+/// Microseconds of a trip whose caller waits in the pool's own way: median and 99th percentile.
+pub(super) fn own_wait_us(pool: &impl Pool, plan: Trips) -> Vec<f64> {
+    let mut times = pool.round_trips(plan);
+    [0.5, 0.99].map(|share| percentile(&mut times, share) / 1e3).to_vec()
 }
 
 /// Median microseconds of a trip whose caller spins on a flag that the job sets: what the pool itself

@@ -46,8 +46,13 @@ macro_rules! with_pool {
     }};
 }
 
-/// Measures `$row` with a fresh pool of every contestant per round.
+/// Measures `$row` (or several `$rows` at once) with a fresh pool of every contestant per round.
 macro_rules! contest {
+    ($report:expr, many $rows:expr, $pool:ident => $body:expr) => {
+        $report.measure_many($rows, &CONTESTANTS, |_, contestant| {
+            with_pool!(CONTESTANTS[contestant], $pool => $body)
+        })
+    };
     ($report:expr, $row:expr, $pool:ident => $body:expr) => {
         $report.measure($row, &CONTESTANTS, |_, contestant| {
             with_pool!(CONTESTANTS[contestant], $pool => $body)
@@ -85,13 +90,15 @@ fn spawn_rows(report: &mut Report, options: &Options) -> Result<()> {
 }
 
 fn trip_rows(report: &mut Report, options: &Options) -> Result<()> {
-    report.section("round trip, median: the caller waits in the pool's own way");
+    report.section("round trip, median and p99: the caller waits in the pool's own way");
     let hot = Trips { count: options.pick(20_000, 5_000), idle: Duration::ZERO };
     let short = Trips { count: options.pick(1_000, 300), idle: Duration::from_micros(200) };
     let long = Trips { count: options.pick(300, 80), idle: Duration::from_millis(1) };
     for (name, plan) in [("hot", hot), ("after 200 us idle", short), ("after 1 ms idle", long)] {
-        let row = Row::new(&format!("round trip {name}"), "us", Better::Lower).warm_up();
-        contest!(report, &row, pool => Ok(trips::own_wait_us(&*pool, plan)))?;
+        let name = format!("round trip {name}");
+        let rows = [name.clone(), format!("{name}, p99")]
+            .map(|name| Row::new(&name, "us", Better::Lower).warm_up());
+        contest!(report, many &rows, pool => Ok(trips::own_wait_us(&*pool, plan)))?;
     }
     report.must(Must::at_most(("round trip hot", OURS), 1.0).against_best_of(&PEERS));
     report
