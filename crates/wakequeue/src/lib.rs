@@ -15,7 +15,7 @@
 //!     thread::spawn(move || {
 //!         let mut worker = queue.worker(claim);
 //!         let grow = |claim| start(Arc::clone(&queue), claim);
-//!         while let Next::Item { item, .. } = queue.next(&mut worker, grow) {
+//!         while let Next::Item(item) = queue.next(&mut worker, grow) {
 //!             println!("{item}");
 //!         }
 //!     });

@@ -6,27 +6,32 @@ use crate::sync::{spin_loop, yield_now};
 
 /// Bounded busy waiting that gives way to others.
 ///
-/// The first microseconds only pause: an answer that comes at all soon comes then, and a system
-/// call would delay seeing it. After that each turn also yields, so that a runnable thread never
-/// waits for a spinning one.
+/// The first microsecond only pauses: an answer that comes at all soon comes then, and a system
+/// call would delay seeing it. After that it yields once per microsecond, so that a runnable thread
+/// never waits for a spinning one. Where yielding shows that another thread wants this CPU, waiting
+/// ends early: the awaited thread may be the very one, and a sleeper is placed on an idle CPU when
+/// it is woken, which a spinner never is.
 #[derive(Debug)]
 pub struct Patience {
     start: Instant,
     budget: Duration,
     turns: u32,
+    shared: u32,
 }
 
 impl Patience {
-    const PAUSES_PER_TURN: u32 = 4;
-    /// Looks at the clock are spread out: reading it costs more than a turn.
-    const TURNS_PER_LOOK: u32 = 8;
-    /// Turns before the first yield, about 4 us.
-    const EAGER_TURNS: u32 = 64;
+    const PAUSES_PER_TURN: u32 = 2;
+    /// Turns between two looks at the clock, each with a yield: about a microsecond.
+    const TURNS_PER_LOOK: u32 = 16;
+    /// A yield without takers returns within about 0.4 us.
+    const SHARED_YIELD: Duration = Duration::from_nanos(1200);
+    /// Yields in a row that let somebody else run before waiting ends.
+    const SHARED_MAX: u32 = 2;
 
     /// Starts the clock.
     #[must_use]
     pub fn new(budget: Duration) -> Self {
-        Self { start: Instant::now(), budget, turns: 0 }
+        Self { start: Instant::now(), budget, turns: 0, shared: 0 }
     }
 
     /// Waits a moment. False when the time is up.
@@ -36,12 +41,14 @@ impl Patience {
         for _ in 0..Self::PAUSES_PER_TURN {
             spin_loop();
         }
-        if !self.turns.is_multiple_of(Self::TURNS_PER_LOOK) {
-            return true;
-        }
-        if self.turns > Self::EAGER_TURNS {
-            yield_now();
-        }
-        self.start.elapsed() < self.budget
+        !self.turns.is_multiple_of(Self::TURNS_PER_LOOK) || self.look_up()
+    }
+
+    fn look_up(&mut self) -> bool {
+        let before = Instant::now();
+        yield_now();
+        let shared = before.elapsed() > Self::SHARED_YIELD;
+        self.shared = if shared { self.shared + 1 } else { 0 };
+        self.shared < Self::SHARED_MAX && self.start.elapsed() < self.budget
     }
 }

@@ -190,11 +190,19 @@ impl Load {
     }
 }
 
-/// Pulls between two looks at the other shards.
+/// Pulls between two looks at the other shards: the most, and the fewest.
 ///
 /// A worker that takes elsewhere only when its own shard is empty leaves a shard whose workers are
-/// swamped to itself: its items then get a fraction of the CPU time of the others'.
-pub const FAIR_EVERY: u32 = 32;
+/// swamped to itself: its items then get a fraction of the CPU time of the others'. A look costs
+/// two cache lines per shard, so looks become rare while they find the load balanced, and while
+/// they do not every second item comes from the shard in need.
+pub const LOOK_EVERY: std::ops::RangeInclusive<u32> = 2..=1024;
+
+/// Pulls until the next look, after one that did or did not find a shard in need.
+#[must_use]
+pub fn next_look(pulls: u32, found: bool) -> u32 {
+    if found { *LOOK_EVERY.start() } else { (pulls * 2).min(*LOOK_EVERY.end()) }
+}
 
 /// The shard to help, if `own` is so much shorter than the longest of the others that fairness
 /// asks for it: more than twice the length and by more than one item per worker of the visitor.
@@ -254,17 +262,20 @@ mod tests {
     /// The starved-LLC case: shard 0 is swamped, shard 1 always has one more item of its own.
     #[test]
     fn an_unbalanced_load_is_shared() {
-        let (mut swamped, mut served_by_visitor) = (1000_usize, 0);
-        for pull in 0..1600_u32 {
-            let visit = pull.is_multiple_of(FAIR_EVERY)
-                && fair_victim(1, 1, [(ShardId(0), swamped)].into_iter()).is_some();
-            if visit {
-                swamped -= 1;
-                served_by_visitor += 1;
+        let (mut swamped, mut helped, mut every, mut pulls) = (1000_usize, 0, 1024, 0);
+        for _ in 0..2000 {
+            pulls += 1;
+            if pulls >= every {
+                pulls = 0;
+                let victim = fair_victim(1, 1, [(ShardId(0), swamped)].into_iter());
+                swamped -= usize::from(victim.is_some());
+                helped += usize::from(victim.is_some());
+                every = next_look(every, victim.is_some());
             }
         }
-        assert!(served_by_visitor >= 50, "{served_by_visitor}");
+        assert!(helped >= 450, "half of the pulls after the first look: {helped}");
         assert_eq!(fair_victim(10, 1, [(ShardId(0), 12)].into_iter()), None, "balanced enough");
+        assert_eq!(next_look(1024, false), 1024);
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 use crate::group::{Bed, Claimed, Group};
 use crate::parker::Parker;
 use crate::patience::Patience;
-use crate::placement::{FAIR_EVERY, Layout, Load, ShardId, fair_victim};
+use crate::placement::{LOOK_EVERY, Layout, Load, ShardId, fair_victim, next_look};
 use crate::ring::Ring;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, seq_cst_gap};
 use crate::worker::{Claim, Next, Worker, WorkerId};
@@ -116,7 +116,14 @@ impl<T: Send> WakeQueue<T> {
     pub fn worker(&self, claim: Claim) -> Worker {
         let Claim { worker: id, home } = claim;
         // A claim is counted as an awake searcher from the moment it was made.
-        Worker { id, home, searching: true, pulls: 0 }
+        Worker {
+            id,
+            home,
+            searching: true,
+            pulls: 0,
+            look_every: *LOOK_EVERY.start(),
+            slept: false,
+        }
     }
 
     /// The thread of this claim could not be started. Wakes a sleeper instead where there is one;
@@ -138,56 +145,54 @@ impl<T: Send> WakeQueue<T> {
     /// The next item for this worker if there is one right now. `None` says nothing about later:
     /// follow it with [`next`](Self::next).
     #[inline]
-    pub fn try_next(&self, worker: &mut Worker) -> Option<Next<T>> {
-        if worker.searching {
-            // It has to stop being a searcher by the protocol of `next`.
-            return None;
-        }
-        self.pull(worker).map(|(item, from)| Next::Item { item, from, slept: false })
+    pub fn try_next(&self, worker: &mut Worker) -> Option<T> {
+        worker.slept = false;
+        // A searcher has to stop being one, by the protocol of `next`.
+        if worker.searching { None } else { self.pull(worker) }
     }
 
     /// The next item for this worker: sleeps while there is none.
     pub fn next(&self, worker: &mut Worker, grow: impl Fn(Claim)) -> Next<T> {
         let group = self.group(worker.home);
-        let mut slept = false;
+        worker.slept = false;
         if !worker.searching {
-            if let Some((item, from)) = self.pull(worker) {
-                return Next::Item { item, from, slept };
+            if let Some(item) = self.pull(worker) {
+                return Next::Item(item);
             }
             worker.searching = group.start_search();
         }
         loop {
             if worker.searching
-                && let Some((item, from)) = self.search(worker)
+                && let Some(item) = self.search(worker)
             {
                 worker.searching = false;
                 if group.stop_search() {
                     seq_cst_gap();
                     self.wake_if_work(worker, None, &grow);
                 }
-                return Next::Item { item, from, slept };
+                return Next::Item(item);
             }
             if group.lie_down(worker.id, worker.home, worker.searching) == Bed::Closed {
-                return self.next_when_closed(worker, slept);
+                return self.next_when_closed(worker);
             }
             seq_cst_gap();
             self.wake_if_work(worker, Some(worker.id), &grow);
             if !self.sleep(worker) {
                 return Next::Retired;
             }
-            slept = true;
+            worker.slept = true;
             worker.searching = true;
         }
     }
 
-    fn next_when_closed(&self, worker: &mut Worker, slept: bool) -> Next<T> {
+    fn next_when_closed(&self, worker: &mut Worker) -> Next<T> {
         let group = self.group(worker.home);
-        if let Some((item, from)) = self.pull(worker) {
+        if let Some(item) = self.pull(worker) {
             if std::mem::take(&mut worker.searching) {
                 // All are awake and nobody lies down any more: nobody is left to be woken.
                 group.stop_search();
             }
-            return Next::Item { item, from, slept };
+            return Next::Item(item);
         }
         group.leave(worker.id, worker.home, worker.searching);
         Next::Closed
@@ -316,19 +321,22 @@ impl<T: Send> WakeQueue<T> {
 
     /// Takes an item from the nearest shard that has one, now and then from the one that needs it.
     #[inline]
-    fn pull(&self, worker: &mut Worker) -> Option<(T, ShardId)> {
+    fn pull(&self, worker: &mut Worker) -> Option<T> {
         let near = self.layout.near(worker.home);
         worker.pulls += 1;
-        if worker.pulls >= FAIR_EVERY {
+        if worker.pulls >= worker.look_every && near.len() > 1 {
             worker.pulls = 0;
-            if let Some(found) = self.pull_fairly(worker, near) {
-                return Some(found);
+            let found = self.pull_fairly(worker, near);
+            worker.look_every = next_look(worker.look_every, found.is_some());
+            if found.is_some() {
+                return found;
             }
         }
         near.iter().find_map(|&shard| self.pull_from(worker, shard))
     }
 
-    fn pull_fairly(&self, worker: &Worker, near: &[ShardId]) -> Option<(T, ShardId)> {
+    #[cold]
+    fn pull_fairly(&self, worker: &Worker, near: &[ShardId]) -> Option<T> {
         let (&own, others) = near.split_first()?;
         let lengths = others.iter().map(|&shard| (shard, self.len(shard)));
         let workers = self.layout.shards()[own.index()].workers;
@@ -337,15 +345,15 @@ impl<T: Send> WakeQueue<T> {
     }
 
     #[inline]
-    fn pull_from(&self, worker: &Worker, shard: ShardId) -> Option<(T, ShardId)> {
+    fn pull_from(&self, worker: &Worker, shard: ShardId) -> Option<T> {
         let item = self.rings[shard.index()].pop()?;
         let desk = &self.desks[worker.id.index()];
         bump(if shard == worker.home { &desk.own } else { &desk.taken });
-        Some((item, shard))
+        Some(item)
     }
 
     /// Looks for work for as long as the settings allow.
-    fn search(&self, worker: &mut Worker) -> Option<(T, ShardId)> {
+    fn search(&self, worker: &mut Worker) -> Option<T> {
         if let Some(found) = self.pull(worker) {
             return Some(found);
         }

@@ -89,9 +89,13 @@ impl<T> Ring<T> {
                     }
                     Err(now) => position = now,
                 }
-            } else if is_behind(lag) {
+            } else if !is_behind(lag) {
+                position = self.tail.load(Ordering::Relaxed);
+            } else if self.len() >= self.slots.len() {
                 return Err(item);
             } else {
+                // The slot's consumer has the item but was interrupted before it said so.
+                yield_now();
                 position = self.tail.load(Ordering::Relaxed);
             }
         }
@@ -127,7 +131,8 @@ impl<T> Ring<T> {
         // SAFETY: turn == position + 1, so the push at `position` has written the item, and the
         // exchange on `head` succeeded, so this thread alone reads it, once.
         let item = slot.item.with_mut(|cell| unsafe { (*cell).assume_init_read() });
-        slot.turn.store(position.wrapping_add(self.slots.len()), Ordering::SeqCst);
+        // Nobody decides to sleep by this store: `wait_for_room` goes by `head`.
+        slot.turn.store(position.wrapping_add(self.slots.len()), Ordering::Release);
         // Four times per lap is often enough for sleeping producers; see `wait_for_room`.
         let quarter = (self.slots.len() / 4).max(1);
         if position.wrapping_add(1).is_multiple_of(quarter) {

@@ -49,6 +49,9 @@ pub struct Worker {
     pub(crate) searching: bool,
     /// Pulls since the last look at the other shards.
     pub(crate) pulls: u32,
+    /// Pulls between two such looks.
+    pub(crate) look_every: u32,
+    pub(crate) slept: bool,
 }
 
 impl Worker {
@@ -63,20 +66,19 @@ impl Worker {
     pub fn home(&self) -> ShardId {
         self.home
     }
+
+    /// Whether it slept before it got its latest item.
+    #[must_use]
+    pub fn slept(&self) -> bool {
+        self.slept
+    }
 }
 
 /// What a worker gets when it asks for work.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<T> {
-    /// Run this. `from` is the shard that it was queued on.
-    Item {
-        /// The item.
-        item: T,
-        /// Where it came from.
-        from: ShardId,
-        /// Whether the worker slept before it got this.
-        slept: bool,
-    },
+    /// Run this.
+    Item(T),
     /// Idle for too long: end the thread.
     Retired,
     /// The queue is closed and empty: end the thread.

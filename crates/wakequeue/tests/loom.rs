@@ -65,7 +65,7 @@ fn start(
         for _ in 0..count {
             let grow = |claim| start(&queue, claim, &others, count, run.clone());
             match queue.next(&mut worker, grow) {
-                Next::Item { item, .. } => run(item),
+                Next::Item(item) => run(item),
                 other => panic!("{other:?}"),
             }
         }
@@ -186,7 +186,7 @@ fn start_blocking(
         let (id, home) = (claim.id(), claim.home());
         let grow = |claim| start_blocking(&queue, claim, &others, &meeting);
         let mut worker = queue.worker(claim);
-        assert!(matches!(queue.next(&mut worker, grow), Next::Item { .. }));
+        assert!(matches!(queue.next(&mut worker, grow), Next::Item(_)));
         queue.discount(id, home, grow);
         meeting.attend();
         queue.recount(id, home);
@@ -221,7 +221,7 @@ fn closing_is_seen() {
             let (queue, ran) = (Arc::clone(&queue), Arc::clone(&ran));
             worker = Some(thread::spawn(move || {
                 let mut worker = queue.worker(claim);
-                while let Next::Item { .. } = queue.next(&mut worker, |_| unreachable!()) {
+                while let Next::Item(_) = queue.next(&mut worker, |_| unreachable!()) {
                     ran.fetch_add(1, Ordering::SeqCst);
                 }
             }));
