@@ -56,10 +56,19 @@ pub(crate) fn as_worker<R>(context: &WorkerContext, body: impl FnOnce() -> R) ->
 }
 
 /// Calls `body` with the worker that this thread is, if it is one.
+#[inline]
 pub(crate) fn with_worker<R>(body: impl FnOnce(Option<&WorkerContext>) -> R) -> R {
     // SAFETY: set by `as_worker` of this thread, which borrows the context for as long as it is
     // set.
     body(WORKER.get().map(|context| unsafe { context.as_ref() }))
+}
+
+/// The home of this thread in `pool`, if it is one of its workers.
+#[inline]
+pub(crate) fn home_in(pool: &Pool) -> Option<ShardId> {
+    with_worker(|worker| {
+        worker.filter(|worker| std::ptr::eq(&*worker.pool, pool)).map(|worker| worker.home)
+    })
 }
 
 pub(crate) fn is_worker() -> bool {
@@ -106,6 +115,16 @@ pub(crate) fn is_inside_item(item: &ItemState) -> bool {
 pub(crate) fn current_queue<R>(body: impl FnOnce(&QueueCore) -> R) -> Option<R> {
     // SAFETY: the frame is on this thread's stack below us, and a queue outlives its jobs.
     FRAME.get().map(|frame| body(unsafe { frame.as_ref().queue.as_ref() }))
+}
+
+/// How many jobs this thread is inside of.
+pub(crate) fn depth() -> usize {
+    let mut depth = 0;
+    any_frame(|_| {
+        depth += 1;
+        false
+    });
+    depth
 }
 
 fn any_frame(mut matches: impl FnMut(&Frame) -> bool) -> bool {

@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tollgate_topology::CpuId;
-use tollgate_wakequeue::Full;
 use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, seq_cst_gap};
+use tollgate_wakequeue::{Full, ShardId};
 
 use crate::gate::{Entry, Gate};
-use crate::job::{Job, Kind, Tag};
+use crate::job::{Job, Kind, RunOnce, Tag};
 use crate::pool::Pool;
 use crate::rescuer::Rescuer;
 use crate::tally::Tally;
@@ -21,7 +21,8 @@ use crate::{Attributes, SubmitError, context, sys};
 #[serde(rename_all = "snake_case")]
 pub enum WhenFull {
     /// The caller waits until there is room. Inside an item, where waiting could block the very
-    /// workers that make room, the new item runs at once on the same worker instead.
+    /// workers that make room, the new item runs at once on the same worker instead; in the 32nd
+    /// such item within another, it is refused as by `Refuse`.
     #[default]
     Block,
     /// The caller gets [`SubmitError::Full`].
@@ -42,6 +43,9 @@ const ORDERED: u32 = 1 << 3;
 
 /// Jobs of a gated queue that a worker runs in a row before it lets other queues have a turn.
 const GATE_BATCH: u32 = 16;
+
+/// How deep items run inside items that found no room; beyond, they are refused.
+const MAX_INLINE_DEPTH: usize = 32;
 
 /// Lock legend: (c) constant while the queue exists; (m) changed under `attributes`, read without.
 /// A `QueueCore` lives until its runtime is dropped and all workers are gone; dropped queues are
@@ -198,14 +202,20 @@ impl QueueCore {
         seq_cst_gap();
         let mode = self.mode.load(Ordering::SeqCst);
         let pool = self.pool();
-        let cpu = cpu.unwrap_or_else(|| {
+        let near = cpu;
+        let cpu = near.unwrap_or_else(|| {
             if pool.needs_cpu || self.gates.len() > 1 { sys::current_cpu() } else { CpuId(0) }
         });
+        let shard = match near {
+            // What a worker issues stays with it, wherever the system has put it.
+            None => context::home_in(pool).unwrap_or_else(|| pool.plan.shard_of(cpu)),
+            Some(cpu) => pool.plan.shard_of(cpu),
+        };
         job.tag = Tag { colour, kind: Kind::Direct, node: self.node(cpu), cpu: cpu.0 };
         let queued = if mode == 0 {
-            self.put(pool, job, cpu)
+            self.put(pool, job, shard)
         } else {
-            self.submit_in_mode(mode, pool, job, cpu)
+            self.submit_in_mode(mode, pool, job, shard)
         };
         queued.inspect_err(|_| self.count_out(thread, colour))
     }
@@ -223,7 +233,7 @@ impl QueueCore {
         mode: u32,
         pool: &Pool,
         mut job: Job,
-        cpu: CpuId,
+        shard: ShardId,
     ) -> Result<(), SubmitError> {
         if mode & SHUT != 0 {
             return Err(SubmitError::ShutDown(self.name()));
@@ -232,45 +242,47 @@ impl QueueCore {
             return Err(SubmitError::Drained(self.name()));
         }
         if mode & GATED == 0 {
-            return self.put(pool, job, cpu);
+            return self.put(pool, job, shard);
         }
         if mode & ORDERED != 0 {
             job.tag.node = 0;
         }
-        self.put_gated(job, cpu)
+        self.put_gated(job)
     }
 
     #[inline]
-    fn put(&self, pool: &Pool, job: Job, cpu: CpuId) -> Result<(), SubmitError> {
-        match pool.push(pool.plan.shard_of(cpu), job) {
+    fn put(&self, pool: &Pool, job: Job, shard: ShardId) -> Result<(), SubmitError> {
+        match pool.push(shard, job) {
             Ok(()) => Ok(()),
-            Err(Full(job)) => self.put_when_full(pool, job, cpu),
+            Err(Full(job)) => self.put_when_full(pool, job, shard),
         }
     }
 
     #[cold]
-    fn put_when_full(&self, pool: &Pool, job: Job, cpu: CpuId) -> Result<(), SubmitError> {
+    fn put_when_full(&self, pool: &Pool, job: Job, shard: ShardId) -> Result<(), SubmitError> {
         let (when_full, _) = self.full_policy();
-        match when_full {
-            WhenFull::Refuse => {
-                let capacity = pool.queue.capacity();
-                return Err(SubmitError::Full { queue: self.name(), capacity });
-            }
-            WhenFull::RunInline => self.run_inline(job),
-            WhenFull::Block if context::is_worker() => self.run_inline(job),
-            WhenFull::Block => pool.push_blocking(pool.plan.shard_of(cpu), job),
+        let inline = when_full == WhenFull::RunInline
+            || when_full == WhenFull::Block && context::is_worker();
+        if inline && context::depth() < MAX_INLINE_DEPTH {
+            self.run_inline(job);
+            return Ok(());
         }
+        if inline || when_full == WhenFull::Refuse {
+            let capacity = pool.queue.capacity();
+            return Err(SubmitError::Full { queue: self.name(), capacity });
+        }
+        pool.push_blocking(shard, job);
         Ok(())
     }
 
-    fn put_gated(&self, job: Job, cpu: CpuId) -> Result<(), SubmitError> {
-        let node = job.tag.node;
+    fn put_gated(&self, job: Job) -> Result<(), SubmitError> {
+        let Tag { node, cpu, .. } = job.tag;
         let gate = &self.gates[usize::from(node)];
         let mut job = job;
         loop {
             match gate.enter(job) {
                 Entry::Token => {
-                    self.put_token(node, Some(cpu));
+                    self.put_token(node, Some(CpuId(cpu)));
                     return Ok(());
                 }
                 Entry::Waits => return Ok(()),
@@ -312,14 +324,15 @@ impl QueueCore {
     }
 
     /// Runs a job, or what a token stands for. `before` is called before each closure.
-    pub(crate) fn run(&self, job: Job, owed: &mut Owed, before: &mut dyn FnMut(&Tag)) {
+    #[inline]
+    pub(crate) fn run(&self, job: Job, owed: &mut Owed, before: &mut impl FnMut(&Tag)) {
         match job.tag.kind {
             Kind::Direct => self.run_one(job, owed, before),
             Kind::Token => self.run_gated(job.tag.node, owed, before),
         }
     }
 
-    fn run_gated(&self, node: u16, owed: &mut Owed, before: &mut dyn FnMut(&Tag)) {
+    fn run_gated(&self, node: u16, owed: &mut Owed, before: &mut impl FnMut(&Tag)) {
         let gate = &self.gates[usize::from(node)];
         let Some(mut job) = gate.redeem() else { return };
         for turn in 1.. {
@@ -338,12 +351,13 @@ impl QueueCore {
     }
 
     #[inline]
-    fn run_one(&self, job: Job, owed: &mut Owed, before: &mut dyn FnMut(&Tag)) {
+    fn run_one(&self, job: Job, owed: &mut Owed, before: &mut impl FnMut(&Tag)) {
         let colour = job.tag.colour;
         owed.pay_unless(self, colour);
         before(&job.tag);
+        let mut job = RunOnce::new(job);
         let outcome = context::in_frame(std::ptr::NonNull::from(self), || {
-            catch_unwind(AssertUnwindSafe(|| job.run()))
+            catch_unwind(AssertUnwindSafe(|| Job::run(&mut job)))
         });
         if let Err(panic) = outcome {
             self.count_panic();

@@ -54,6 +54,7 @@ pub(crate) enum Kind {
 unsafe impl Send for Job {}
 
 impl Job {
+    #[inline]
     pub(crate) fn new<F: FnOnce() + Send + 'static>(queue: &QueueCore, closure: F) -> Self {
         let mut payload: Payload = [const { MaybeUninit::uninit() }; WORDS];
         let consume = if fits::<F>() {
@@ -81,16 +82,40 @@ impl Job {
         }
     }
 
-    /// Runs the closure. A panic in it unwinds through here.
-    pub(crate) fn run(self) {
-        let mut job = ManuallyDrop::new(self);
-        // SAFETY: `consume` belongs to this payload (set together in `new`), and the job is not
-        // dropped, so the payload is used exactly once.
-        unsafe { (job.consume)(&raw mut job.payload, Use::Run) }
+    /// Runs the closure where it lies. A panic in it unwinds through here.
+    #[inline]
+    pub(crate) fn run(job: &mut RunOnce) {
+        assert!(!std::mem::replace(&mut job.used, true), "a job runs once");
+        let inner = &mut *job.job;
+        // SAFETY: `consume` belongs to this payload (set together in `new`). It is used once:
+        // `used` was false (asserted) and now keeps this function and the drop away from it.
+        unsafe { (inner.consume)(&raw mut inner.payload, Use::Run) }
     }
 
     pub(crate) fn queue(&self) -> NonNull<QueueCore> {
         self.queue
+    }
+}
+
+/// A job about to be run, without moving it once more.
+pub(crate) struct RunOnce {
+    job: ManuallyDrop<Job>,
+    used: bool,
+}
+
+impl RunOnce {
+    #[inline]
+    pub(crate) fn new(job: Job) -> Self {
+        Self { job: ManuallyDrop::new(job), used: false }
+    }
+}
+
+impl Drop for RunOnce {
+    fn drop(&mut self) {
+        if !self.used {
+            // SAFETY: the payload was not used, and nothing touches the job after this.
+            unsafe { ManuallyDrop::drop(&mut self.job) }
+        }
     }
 }
 

@@ -6,9 +6,10 @@
 use tollgate_topology::{CpuId, CpuSet, MaskError, NodeId, PodId, Scope, Topology};
 use tollgate_wakequeue::{ConfigError, Layout, ShardId, ShardPlan};
 
-/// The most CPUs that share a FIFO. Cutting large caches finer than one FIFO per cache is what
-/// keeps the cost of an operation from growing with the CPUs of the cache.
-pub const MAX_SHARD_CPUS: usize = 8;
+/// The CPUs that share a FIFO: one, or the SMT siblings of one core. What a worker queues itself
+/// then stays in its core's cache, and the cost of an operation does not grow with the CPUs of the
+/// last-level cache.
+pub const MAX_SHARD_CPUS: usize = 1;
 
 /// Each node may have at least this many items of a queue active, or `max_active` if less.
 pub const MIN_NODE_ACTIVE: u32 = 8;
@@ -40,7 +41,7 @@ pub struct Plan {
 /// A shard's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Its CPUs: at most [`MAX_SHARD_CPUS`], of one pod and one cache.
+    /// Its CPUs: [`MAX_SHARD_CPUS`] or one core, of one pod and one cache.
     pub cpus: CpuSet,
     /// Its pod.
     pub pod: PodId,
@@ -194,18 +195,20 @@ mod tests {
         let plan = plan("l3:1 core:9 pu:2", Scope::Cache, false);
         assert_eq!(plan.pods.len(), 1);
         let cpus: Vec<_> = plan.shards.iter().map(|s| s.cpus.to_string()).collect();
-        assert_eq!(cpus, ["0-5", "6-11", "12-17"]);
+        assert_eq!(cpus.len(), 9, "{cpus:?}");
+        assert_eq!(cpus[1], "2-3", "siblings share one FIFO");
     }
 
     #[test]
     fn strict_pods_do_not_see_each_other() {
         let strict = plan("numa:2 l3:2 core:4", Scope::Cache, true);
         assert_eq!(strict.layout.groups(), 4);
-        assert!(strict.shards.iter().all(|s| s.allowed == s.cpus));
+        assert!(strict.shards.iter().all(|s| s.allowed == strict.pods[s.pod.index()]));
         let soft = plan("numa:2 l3:2 core:4", Scope::Cache, false);
         assert_eq!(soft.layout.groups(), 1);
-        let near: Vec<_> = soft.layout.near(ShardId(2)).iter().map(|s| s.0).collect();
-        assert_eq!(near, [2, 3, 0, 1], "own, then the other cache of the node, then far ones");
+        let near: Vec<_> = soft.layout.near(ShardId(9)).iter().map(|s| s.0).collect();
+        let order = [9, 10, 11, 8, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7];
+        assert_eq!(near, order, "own, its cache, the other cache of the node, far ones");
     }
 
     #[test]

@@ -188,15 +188,17 @@ impl Pool {
         let mut until_look = 0;
         shared.keeper.arm();
         loop {
-            let next = match self.queue.try_next(worker) {
-                Some(next) => next,
+            let job = match self.queue.try_next(worker) {
+                Some(job) => job,
                 None => {
                     owed.pay();
-                    self.queue.next(worker, |claim| self.grow(claim))
+                    match self.queue.next(worker, |claim| self.grow(claim)) {
+                        Next::Item(job) => job,
+                        Next::Retired | Next::Closed => break,
+                    }
                 }
             };
-            let Next::Item { item: job, slept, .. } = next else { break };
-            if slept {
+            if worker.slept() {
                 until_look = 0;
                 shared.keeper.arm();
             }

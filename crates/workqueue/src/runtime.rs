@@ -22,6 +22,10 @@ use crate::{AttributeError, Attributes, BuildError};
 pub const MAX_QUEUES: usize = 4096;
 /// The most pools: different combinations of scope, strict, localize, cpumask and nice.
 pub const MAX_POOLS: usize = 256;
+/// What the shards of a pool hold together by default.
+const POOL_CAPACITY: usize = 65_536;
+const MIN_SHARD_CAPACITY: usize = 512;
+const MAX_SHARD_CAPACITY: usize = 8192;
 /// The longest name of a queue, in bytes.
 pub const MAX_NAME_LEN: usize = 64;
 
@@ -59,7 +63,7 @@ pub(crate) struct Settings {
     pub(crate) default_scope: Scope,
     pub(crate) sharded: bool,
     pub(crate) spin: Duration,
-    pub(crate) shard_capacity: usize,
+    pub(crate) shard_capacity: Option<usize>,
     pub(crate) max_workers: Option<u16>,
     pub(crate) retire_after: Option<Duration>,
     pub(crate) cpu_intensive_after: Duration,
@@ -93,7 +97,7 @@ impl Runtime {
                 default_scope: Scope::Cache,
                 sharded: true,
                 spin: Duration::from_micros(50),
-                shard_capacity: 8192,
+                shard_capacity: None,
                 max_workers: None,
                 retire_after: Some(Duration::from_secs(300)),
                 cpu_intensive_after: Duration::from_millis(10),
@@ -209,10 +213,11 @@ impl Builder {
         self
     }
 
-    /// Items per shard, a power of two: 8,192 by default. When a shard is full, the queue's
+    /// Items per shard (64 bytes each), a power of two. By default the shards of a pool hold 65,536
+    /// together, each from 512 to 8,192. When a shard is full, the queue's
     /// [`WhenFull`](crate::WhenFull) decides.
     pub fn shard_capacity(mut self, items: usize) -> Self {
-        self.settings.shard_capacity = items;
+        self.settings.shard_capacity = Some(items);
         self
     }
 
@@ -287,7 +292,7 @@ impl Settings {
             let value = u64::try_from(value).unwrap_or(u64::MAX);
             Err(BuildError::Setting { setting, value, expected })
         };
-        let capacity = self.shard_capacity;
+        let capacity = self.shard_capacity.unwrap_or(MAX_SHARD_CAPACITY);
         let range = tollgate_wakequeue::MIN_CAPACITY..=tollgate_wakequeue::MAX_CAPACITY;
         if !capacity.is_power_of_two() || !range.contains(&capacity) {
             return fail(
@@ -483,7 +488,10 @@ impl Shared {
             u16::try_from((4 * cpus / pods).clamp(32, 4096)).unwrap_or(4096)
         });
         let config = Config {
-            shard_capacity: self.settings.shard_capacity,
+            shard_capacity: self.settings.shard_capacity.unwrap_or_else(|| {
+                let share = POOL_CAPACITY / plan.shards.len();
+                share.next_power_of_two().clamp(MIN_SHARD_CAPACITY, MAX_SHARD_CAPACITY)
+            }),
             max_workers: workers,
             max_searchers: None,
             spin: self.settings.spin,

@@ -50,6 +50,14 @@ pub struct PoolDump {
     pub wakes: u64,
     /// Workers that were started.
     pub started_workers: u64,
+    /// Items (or tokens) that workers took from their own shard.
+    pub taken_at_home: u64,
+    /// Items (or tokens) that workers took from another shard.
+    pub taken_elsewhere: u64,
+    /// Items that a worker found by searching, without having slept.
+    pub found_searching: u64,
+    /// Times a worker went to sleep.
+    pub sleeps: u64,
 }
 
 /// A pod of a pool.
@@ -253,6 +261,10 @@ fn dump_pool(pool: &Pool, runtime: &Runtime) -> PoolDump {
         start_failures: pool.start_failures.load(Ordering::Relaxed),
         wakes: counters.wakes,
         started_workers: counters.grown,
+        taken_at_home: counters.own,
+        taken_elsewhere: counters.taken,
+        found_searching: counters.spun,
+        sleeps: counters.parks,
     }
 }
 
