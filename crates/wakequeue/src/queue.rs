@@ -198,11 +198,6 @@ impl<T: Send> WakeQueue<T> {
         Next::Closed
     }
 
-    /// Takes an item without waiting and without being a worker: for a rescuer, or to help.
-    pub fn try_take(&self, near: ShardId) -> Option<T> {
-        self.layout.near(near).iter().find_map(|shard| self.rings[shard.index()].pop())
-    }
-
     /// The worker stops counting as awake (a blocking section, a hog): another one may run
     /// instead, and is woken if there is work. True when somebody was.
     pub fn discount(&self, id: WorkerId, home: ShardId, grow: impl FnOnce(Claim)) -> bool {

@@ -1,0 +1,181 @@
+//! The queue with real threads.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tollgate_wakequeue::{Claim, Config, ConfigError, Layout, Next, ShardId, WakeQueue};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A queue with its threads.
+struct Crew {
+    queue: WakeQueue<Job>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    retired: AtomicUsize,
+}
+
+impl Crew {
+    fn new(layout: Layout, config: Config) -> Arc<Self> {
+        let queue = WakeQueue::new(layout, config).unwrap();
+        Arc::new(Self { queue, threads: Mutex::default(), retired: AtomicUsize::new(0) })
+    }
+
+    fn start(self: &Arc<Self>, claim: Claim) {
+        let crew = Arc::clone(self);
+        let thread = thread::spawn(move || {
+            let mut worker = crew.queue.worker(claim);
+            loop {
+                match crew.queue.next(&mut worker, |claim| crew.start(claim)) {
+                    Next::Item(job) => job(),
+                    Next::Closed => return,
+                    Next::Retired => {
+                        crew.retired.fetch_add(1, Ordering::SeqCst);
+                        return;
+                    }
+                }
+            }
+        });
+        self.threads.lock().unwrap().push(thread);
+    }
+
+    fn push(self: &Arc<Self>, shard: u16, job: impl FnOnce() + Send + 'static) {
+        self.queue.push_blocking(ShardId(shard), Box::new(job), |claim| self.start(claim));
+    }
+
+    fn close(&self) {
+        self.queue.close();
+        loop {
+            let next = self.threads.lock().unwrap().pop();
+            match next {
+                Some(thread) => thread.join().unwrap(),
+                None => return,
+            }
+        }
+    }
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} did not happen");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn count() -> (Arc<AtomicU64>, impl Fn() -> Box<dyn FnOnce() + Send>) {
+    let counter = Arc::new(AtomicU64::new(0));
+    let one = Arc::clone(&counter);
+    let make = move || -> Box<dyn FnOnce() + Send> {
+        let one = Arc::clone(&one);
+        Box::new(move || {
+            one.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    (counter, make)
+}
+
+#[test]
+fn many_pushers_small_shards_everything_once() {
+    let config = Config { shard_capacity: 8, max_workers: 4, ..Config::default() };
+    for layout in [Layout::unsharded(3), Layout::uniform(3, 1)] {
+        let crew = Crew::new(layout.unwrap(), config.clone());
+        let shards = crew.queue.layout().shards().len();
+        let (counter, job) = count();
+        thread::scope(|scope| {
+            for pusher in 0..4_usize {
+                let (crew, job) = (&crew, &job);
+                let jobs: Vec<_> = (0..2000).map(|_| job()).collect();
+                scope.spawn(move || {
+                    for job in jobs {
+                        crew.push(u16::try_from(pusher % shards).unwrap(), job);
+                    }
+                });
+            }
+        });
+        crew.close();
+        assert_eq!(counter.load(Ordering::Relaxed), 8000);
+        let counters = crew.queue.counters();
+        assert_eq!(counters.own + counters.taken, 8000);
+    }
+}
+
+#[test]
+fn one_worker_keeps_the_order_of_a_shard() {
+    let crew = Crew::new(Layout::unsharded(1).unwrap(), Config::default());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    for item in 0..1000 {
+        let seen = Arc::clone(&seen);
+        crew.push(0, move || seen.lock().unwrap().push(item));
+    }
+    crew.close();
+    assert_eq!(*seen.lock().unwrap(), (0..1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn idle_workers_retire_and_come_back() {
+    let config = Config {
+        retire_after: Some(Duration::from_millis(5)),
+        keep_per_shard: 0,
+        spin: Duration::ZERO,
+        ..Config::default()
+    };
+    let crew = Crew::new(Layout::unsharded(2).unwrap(), config);
+    let (counter, job) = count();
+    for round in 1..=5 {
+        crew.push(0, job());
+        until("the run", || counter.load(Ordering::Relaxed) == round);
+        until("retirement", || crew.queue.load(ShardId(0)).room == 256);
+    }
+    assert!(crew.retired.load(Ordering::SeqCst) >= 5);
+    crew.close();
+}
+
+#[test]
+fn a_swamped_shard_is_helped_by_one_that_always_has_work() {
+    let crew = Crew::new(Layout::uniform(2, 1).unwrap(), Config::default());
+    let helped = Arc::new(AtomicU64::new(0));
+    let stop = Arc::new(AtomicU64::new(0));
+    fn own_work(crew: &Arc<Crew>, stop: &Arc<AtomicU64>) {
+        if stop.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        let (again, stop) = (Arc::clone(crew), Arc::clone(stop));
+        crew.push(1, move || own_work(&again, &stop));
+    }
+    // The worker of shard 0 is held; its items can only be run by the other one, which never
+    // finds its own shard empty.
+    let (open, closed) = std::sync::mpsc::channel::<()>();
+    crew.push(0, move || closed.recv().unwrap_or(()));
+    own_work(&crew, &stop);
+    own_work(&crew, &stop);
+    for _ in 0..500 {
+        let helped = Arc::clone(&helped);
+        crew.push(0, move || {
+            helped.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    until("help", || helped.load(Ordering::Relaxed) >= 400);
+    stop.store(1, Ordering::Relaxed);
+    drop(open);
+    crew.close();
+}
+
+#[test]
+fn full_shards_and_bad_settings_are_refused() {
+    let config = Config { shard_capacity: 2, ..Config::default() };
+    let queue = WakeQueue::new(Layout::unsharded(1).unwrap(), config).unwrap();
+    let mut claim = None;
+    queue.push(ShardId(0), 1, |new| claim = Some(new)).unwrap();
+    queue.push(ShardId(0), 2, |_| unreachable!("one is on its way")).unwrap();
+    assert_eq!(queue.push(ShardId(0), 3, |_| ()).unwrap_err().0, 3);
+    queue.abandon(claim.unwrap());
+    assert_eq!(queue.load(ShardId(0)).room, 256, "as if nobody had been asked for");
+    let bad = |config| WakeQueue::<u32>::new(Layout::unsharded(1).unwrap(), config).err();
+    let capacity = |shard_capacity| Config { shard_capacity, ..Config::default() };
+    assert_eq!(bad(capacity(100)), Some(ConfigError::Capacity { capacity: 100 }));
+    assert_eq!(bad(capacity(1)), Some(ConfigError::Capacity { capacity: 1 }));
+    let nobody = Config { max_workers: 0, ..Config::default() };
+    assert_eq!(bad(nobody), Some(ConfigError::MaxWorkers));
+}
