@@ -23,7 +23,8 @@ pub struct Attributes {
     pub localize: bool,
     /// The CPUs that workers may use. `None`: all that the process may.
     pub cpumask: Option<CpuSet>,
-    /// Scheduling priority of the workers, -20 to 19. Below 0 needs CAP_SYS_NICE.
+    /// Scheduling priority of the workers, -20 to 19. Below 0 needs CAP_SYS_NICE. Zero is the level
+    /// of the thread that built the runtime.
     pub nice: i32,
     /// Items running at once. `None`: as many as there are workers.
     pub max_active: Option<u32>,

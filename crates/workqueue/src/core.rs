@@ -47,7 +47,7 @@ const GATE_BATCH: u32 = 16;
 /// How deep items run inside items that found no room; beyond, they are refused.
 const MAX_INLINE_DEPTH: usize = 32;
 
-/// Lock legend: (c) constant while the queue exists; (m) changed under `attributes`, read without.
+/// Lock legend: (c) constant while the queue exists; (m) changed under `changing`, read without.
 /// A `QueueCore` lives until its runtime is dropped and all workers are gone; dropped queues are
 /// used again for new ones.
 pub(crate) struct QueueCore {
@@ -61,6 +61,8 @@ pub(crate) struct QueueCore {
     /// By CPU number, the index of its gate. (c)
     node_of: Arc<[u16]>,
     pub(crate) attributes: Mutex<Attributes>,
+    /// One change of attributes at a time.
+    pub(crate) changing: Mutex<()>,
     pub(crate) identity: Mutex<Identity>,
     pub(crate) stats: Stats,
     pub(crate) rescuer: Mutex<Option<Arc<Rescuer>>>,
@@ -128,6 +130,7 @@ impl QueueCore {
             gates: (0..nodes).map(|_| Gate::new(u32::MAX, identity.capacity)).collect(),
             node_of,
             attributes: Mutex::new(Attributes::default()),
+            changing: Mutex::new(()),
             identity: Mutex::new(identity),
             stats: Stats::default(),
             rescuer: Mutex::new(None),

@@ -137,6 +137,7 @@ impl Keeper {
     /// The keeper's thread.
     pub(crate) fn serve(&self, shared: &Shared) {
         let mut last_tick = Instant::now();
+        let mut last_look = false;
         loop {
             let rings = self.bell.word().load(Ordering::SeqCst);
             if self.stop.load(Ordering::SeqCst) {
@@ -144,11 +145,15 @@ impl Keeper {
             }
             let next_timer = self.expire();
             let tick = shared.settings.cpu_intensive_after;
-            if self.armed.load(Ordering::SeqCst) && last_tick.elapsed() >= tick {
+            let ticking = self.armed.load(Ordering::SeqCst) || last_look;
+            if ticking && last_tick.elapsed() >= tick {
                 last_tick = Instant::now();
-                self.tick(shared);
+                // A worker may have seen the keeper armed just before it disarmed. One more look,
+                // a tick later, sees what that worker does now.
+                last_look = self.tick(shared);
             }
-            let next_tick = self.armed.load(Ordering::SeqCst).then(|| last_tick + tick);
+            let ticking = self.armed.load(Ordering::SeqCst) || last_look;
+            let next_tick = ticking.then(|| last_tick + tick);
             let next = [next_timer, next_tick].into_iter().flatten().min();
             let sleep = next.map(|next| next.saturating_duration_since(Instant::now()));
             if sleep != Some(Duration::ZERO) {
@@ -175,18 +180,17 @@ impl Keeper {
         }
     }
 
-    /// One round over the workers: who runs what, for how long.
-    fn tick(&self, shared: &Shared) {
+    /// One round over the workers: who runs what, for how long. True when this round disarmed the
+    /// keeper.
+    fn tick(&self, shared: &Shared) -> bool {
         let mut busy = false;
         for pool in shared.pools() {
             let found = self.look_at(shared, &pool);
             busy |= found.busy || pool.has_backlog();
             self.watch_progress(shared, &pool, &found);
         }
-        if !busy {
-            // A worker that wakes up from here on arms the keeper anew.
-            self.armed.store(false, Ordering::SeqCst);
-        }
+        // A worker that wakes up after this has said false arms the keeper anew.
+        self.armed.swap(busy, Ordering::SeqCst) && !busy
     }
 
     /// Brings the CPU times of the queues up to date.

@@ -41,6 +41,8 @@ pub(crate) struct Pool {
     pub(crate) desks: Box<[CachePadded<Desk>]>,
     threads: StdMutex<Vec<(WorkerId, JoinHandle<()>)>>,
     pub(crate) start_failures: AtomicU64,
+    /// The system refused something to a worker, and that was said.
+    warned: AtomicBool,
     pub(crate) number: usize,
     me: Weak<Pool>,
     shared: Weak<Shared>,
@@ -80,6 +82,7 @@ impl Pool {
             desks: (0..desks).map(|_| CachePadded::new(Desk::new())).collect(),
             threads: StdMutex::new(Vec::new()),
             start_failures: AtomicU64::new(0),
+            warned: AtomicBool::new(false),
             number,
             me: me.clone(),
             shared,
@@ -156,7 +159,7 @@ impl Pool {
 
     fn work(self: &Arc<Self>, shared: &Arc<Shared>, claim: Claim) {
         let mut worker = self.queue.worker(claim);
-        self.settle(&worker);
+        self.settle(&worker, shared.base_nice);
         let context = WorkerContext {
             pool: Arc::clone(self),
             id: worker.id(),
@@ -168,14 +171,19 @@ impl Pool {
     }
 
     /// Gives the thread its CPUs and priority. What the system refuses, it does without.
-    fn settle(&self, worker: &Worker) {
+    fn settle(&self, worker: &Worker, base_nice: i32) {
         let allowed = &self.plan.shards[worker.home().index()].allowed;
-        if let Err(error) = sys::set_affinity(allowed) {
-            tracing::warn!(pool = self.number, cpus = %allowed, %error, "no affinity for a worker");
+        if let Err(error) = sys::set_affinity(allowed)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(pool = self.number, cpus = %allowed, %error, "no affinity for workers");
         }
-        if let Err(error) = sys::set_nice(self.key.nice) {
-            let nice = self.key.nice;
-            tracing::warn!(pool = self.number, nice, %error, "a worker keeps its nice level");
+        // A thread inherits the level of whoever starts it, which may be any worker.
+        let nice = if self.key.nice == 0 { base_nice } else { self.key.nice };
+        if let Err(error) = sys::set_nice(nice)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(pool = self.number, nice, %error, "workers keep their nice level");
         }
         let desk = self.desk(worker.id());
         desk.home.store(u32::from(worker.home().0), Ordering::Relaxed);

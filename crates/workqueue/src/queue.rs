@@ -180,9 +180,10 @@ impl Queue {
     /// # Errors
     /// The attributes make no sense or cannot be had here. Nothing has changed then.
     pub fn change(&self, change: impl FnOnce(&mut Attributes)) -> Result<(), AttributeError> {
-        let mut attributes = self.attributes();
-        change(&mut attributes);
-        self.inner.shared.apply(&self.inner.core, attributes)
+        self.inner.shared.apply(&self.inner.core, |attributes| {
+            change(attributes);
+            Ok(())
+        })
     }
 
     /// Changes one attribute by its `ATTRIBUTE=VALUE` form.
@@ -190,9 +191,7 @@ impl Queue {
     /// # Errors
     /// As [`change`](Self::change).
     pub fn set(&self, setting: &str) -> Result<(), AttributeError> {
-        let mut attributes = self.attributes();
-        attributes.set(setting)?;
-        self.inner.shared.apply(&self.inner.core, attributes)
+        self.inner.shared.apply(&self.inner.core, |attributes| attributes.set(setting))
     }
 
     /// Items queued and not yet finished.

@@ -56,6 +56,8 @@ pub(crate) struct Shared {
     node_of: Arc<[u16]>,
     cpus_by_node: Vec<usize>,
     shut_down: AtomicBool,
+    /// The nice level of the thread that built the runtime: that of workers that did not choose.
+    pub(crate) base_nice: i32,
 }
 
 #[derive(Clone, Debug)]
@@ -135,9 +137,7 @@ impl Runtime {
     pub fn set(&self, queue: &str, setting: &str) -> Result<(), AttributeError> {
         let core = self.shared.registry().live.get(queue).cloned();
         let core = core.ok_or_else(|| AttributeError::NoSuchQueue(queue.to_owned()))?;
-        let mut attributes = core.attributes.lock().clone();
-        attributes.set(setting)?;
-        self.shared.apply(&core, attributes)
+        self.shared.apply(&core, |attributes| attributes.set(setting))
     }
 
     /// Refuses new items, forgets delayed ones, runs what is queued and ends the workers. Items
@@ -274,6 +274,7 @@ impl Builder {
             node_of: node_of.into(),
             cpus_by_node,
             shut_down: AtomicBool::new(false),
+            base_nice: crate::sys::nice(),
         });
         let keeper = {
             let shared = Arc::clone(&shared);
@@ -419,21 +420,23 @@ impl Shared {
         }
     }
 
-    /// Gives a queue these attributes.
+    /// Changes the attributes of a queue, or nothing.
     pub(crate) fn apply(
         self: &Arc<Self>,
         core: &Arc<QueueCore>,
-        mut attributes: Attributes,
+        change: impl FnOnce(&mut Attributes) -> Result<(), AttributeError>,
     ) -> Result<(), AttributeError> {
+        // Held over the whole change, so that two changes do not mix.
+        let _changing = core.changing.lock();
+        let mut attributes = core.attributes.lock().clone();
+        change(&mut attributes)?;
         let identity = core.identity.lock().clone();
         check_kind(identity.ordered, identity.high_priority, &identity.name, &mut attributes)?;
         attributes.check(&self.topology)?;
         let pool = self.pool_for(&mut self.registry(), &attributes)?;
-        // Held over the whole change, so that two changes do not mix.
-        let mut current = core.attributes.lock();
         core.set_pool(&pool);
         self.limit(core, &attributes, &pool);
-        *current = attributes;
+        *core.attributes.lock() = attributes;
         Ok(())
     }
 

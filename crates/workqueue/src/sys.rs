@@ -37,13 +37,22 @@ pub(crate) fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets the nice level of the calling thread.
-pub(crate) fn set_nice(nice: i32) -> io::Result<()> {
+/// The nice level of the calling thread.
+pub(crate) fn nice() -> i32 {
     if cfg!(miri) {
-        return Ok(());
+        return 0;
     }
     // SAFETY: no pointers; `who` 0 is the calling thread on Linux.
-    let rc = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Sets the nice level of the calling thread.
+pub(crate) fn set_nice(wanted: i32) -> io::Result<()> {
+    if cfg!(miri) || nice() == wanted {
+        return Ok(());
+    }
+    // SAFETY: as in `nice`.
+    let rc = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, wanted) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
