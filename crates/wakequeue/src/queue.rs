@@ -92,7 +92,22 @@ impl<T: Send> WakeQueue<T> {
     /// The shard is full: the item comes back.
     #[inline]
     pub fn push(&self, shard: ShardId, item: T, grow: impl FnOnce(Claim)) -> Result<(), Full<T>> {
-        self.rings[shard.index()].push(item).map_err(Full)?;
+        self.push_with(shard, || item, grow).map_err(|make| Full(make()))
+    }
+
+    /// As [`push`](Self::push), for an item that is made where it will lie, which saves moving it.
+    /// `make` must be quick and must not panic: the shard stands still until it returns.
+    ///
+    /// # Errors
+    /// The shard is full: `make` comes back.
+    #[inline]
+    pub fn push_with<M: FnOnce() -> T>(
+        &self,
+        shard: ShardId,
+        make: M,
+        grow: impl FnOnce(Claim),
+    ) -> Result<(), M> {
+        self.rings[shard.index()].push_with(make)?;
         seq_cst_gap();
         if self.group(shard).wants_wake() {
             self.wake_for(shard, None, grow);

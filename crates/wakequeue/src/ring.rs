@@ -63,12 +63,13 @@ impl<T> Ring<T> {
         &self.slots[position & (self.slots.len() - 1)]
     }
 
-    /// Appends, or gives the item back when the ring is full.
+    /// Appends what `make` makes, in its place in the ring, or gives `make` back when the ring is
+    /// full. `make` must not panic: its slot would never be published.
     ///
     /// The item is published by a `SeqCst` store, so a caller that then reads the sleepers' state
     /// with `SeqCst` is ordered against a worker that writes that state and then looks here.
     #[inline]
-    pub(crate) fn push(&self, item: T) -> Result<(), T> {
+    pub(crate) fn push_with<M: FnOnce() -> T>(&self, make: M) -> Result<(), M> {
         let mut position = self.tail.load(Ordering::Relaxed);
         loop {
             let slot = self.slot(position);
@@ -83,7 +84,7 @@ impl<T> Ring<T> {
                     Ok(_) => {
                         // SAFETY: turn == position and the exchange on `tail` succeeded, so this
                         // thread alone owns the slot until it stores the next turn.
-                        slot.item.with_mut(|cell| unsafe { (*cell).write(item) });
+                        slot.item.with_mut(|cell| unsafe { (*cell).write(make()) });
                         slot.turn.store(position.wrapping_add(1), Ordering::SeqCst);
                         return Ok(());
                     }
@@ -92,7 +93,7 @@ impl<T> Ring<T> {
             } else if !is_behind(lag) {
                 position = self.tail.load(Ordering::Relaxed);
             } else if self.len() >= self.slots.len() {
-                return Err(item);
+                return Err(make);
             } else {
                 // The slot's consumer has the item but was interrupted before it said so.
                 yield_now();
