@@ -10,7 +10,7 @@ use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering,
 use tollgate_wakequeue::{Full, ShardId};
 
 use crate::gate::{Entry, Gate};
-use crate::job::{Job, Kind, RunOnce, Tag};
+use crate::job::{Job, RunOnce, Tag};
 use crate::pool::Pool;
 use crate::rescuer::Rescuer;
 use crate::tally::Tally;
@@ -196,29 +196,35 @@ impl QueueCore {
         self.mode.load(Ordering::SeqCst) & (DRAINED | SHUT) != 0
     }
 
-    /// Queues a job, issued on this CPU or on behalf of `cpu`. A job that is refused is dropped.
+    /// Queues a closure, issued on this CPU or on behalf of `near`. One that is refused is dropped.
     #[inline]
-    pub(crate) fn submit(&self, mut job: Job, cpu: Option<CpuId>) -> Result<(), SubmitError> {
+    pub(crate) fn submit<F>(&self, closure: F, near: Option<CpuId>) -> Result<(), SubmitError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
         let thread = context::thread_slot();
         let colour = self.tally.enter(thread);
         // Counted first and looked second, so that a drain that misses the count is seen here.
         seq_cst_gap();
         let mode = self.mode.load(Ordering::SeqCst);
         let pool = self.pool();
-        let near = cpu;
+        let home = if near.is_none() { context::home_in(pool) } else { None };
+        // Asking for the CPU is left out where nothing depends on it.
+        let anywhere = mode == 0 && self.gates.len() == 1 && (!pool.needs_cpu || home.is_some());
         let cpu = near.unwrap_or_else(|| {
-            if pool.needs_cpu || self.gates.len() > 1 { sys::current_cpu() } else { CpuId(0) }
+            if anywhere && !pool.key.localize { CpuId(0) } else { sys::current_cpu() }
         });
-        let shard = match near {
-            // What a worker issues stays with it, wherever the system has put it.
-            None => context::home_in(pool).unwrap_or_else(|| pool.plan.shard_of(cpu)),
-            Some(cpu) => pool.plan.shard_of(cpu),
-        };
-        job.tag = Tag { colour, kind: Kind::Direct, node: self.node(cpu), cpu: cpu.0 };
+        // What a worker issues stays with it, wherever the system has put it.
+        let shard = home.unwrap_or_else(|| pool.plan.shard_of(cpu));
+        let tag = Tag::direct(colour, self.node(cpu), cpu.0);
+        let make = move || Job::new(self, tag, closure);
         let queued = if mode == 0 {
-            self.put(pool, job, shard)
+            match pool.push_with(shard, make) {
+                Ok(()) => Ok(()),
+                Err(make) => self.put_when_full(pool, make(), shard),
+            }
         } else {
-            self.submit_in_mode(mode, pool, job, shard)
+            self.submit_in_mode(mode, pool, make(), shard)
         };
         queued.inspect_err(|_| self.count_out(thread, colour))
     }
@@ -248,7 +254,7 @@ impl QueueCore {
             return self.put(pool, job, shard);
         }
         if mode & ORDERED != 0 {
-            job.tag.node = 0;
+            job.tag = job.tag.at_node(0);
         }
         self.put_gated(job)
     }
@@ -279,7 +285,7 @@ impl QueueCore {
     }
 
     fn put_gated(&self, job: Job) -> Result<(), SubmitError> {
-        let Tag { node, cpu, .. } = job.tag;
+        let (node, cpu) = (job.tag.node(), job.tag.cpu());
         let gate = &self.gates[usize::from(node)];
         let mut job = job;
         loop {
@@ -329,9 +335,10 @@ impl QueueCore {
     /// Runs a job, or what a token stands for. `before` is called before each closure.
     #[inline]
     pub(crate) fn run(&self, job: Job, owed: &mut Owed, before: &mut impl FnMut(&Tag)) {
-        match job.tag.kind {
-            Kind::Direct => self.run_one(job, owed, before),
-            Kind::Token => self.run_gated(job.tag.node, owed, before),
+        if job.tag.is_token() {
+            self.run_gated(job.tag.node(), owed, before);
+        } else {
+            self.run_one(job, owed, before);
         }
     }
 
@@ -355,7 +362,7 @@ impl QueueCore {
 
     #[inline]
     fn run_one(&self, job: Job, owed: &mut Owed, before: &mut impl FnMut(&Tag)) {
-        let colour = job.tag.colour;
+        let colour = job.tag.colour();
         owed.pay_unless(self, colour);
         before(&job.tag);
         let mut job = RunOnce::new(job);

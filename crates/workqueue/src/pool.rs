@@ -94,6 +94,11 @@ impl Pool {
         self.queue.push(shard, job, |claim| self.grow(claim))
     }
 
+    #[inline]
+    pub(crate) fn push_with<M: FnOnce() -> Job>(&self, shard: ShardId, make: M) -> Result<(), M> {
+        self.queue.push_with(shard, make, |claim| self.grow(claim))
+    }
+
     pub(crate) fn push_blocking(&self, shard: ShardId, job: Job) {
         self.queue.push_blocking(shard, job, |claim| self.grow(claim));
     }
@@ -225,7 +230,7 @@ impl Pool {
         until_look: &mut u32,
     ) {
         // SAFETY: a queue outlives its jobs and its workers (see `QueueCore`).
-        let queue = unsafe { job.queue().as_ref() };
+        let queue = unsafe { &*job.queue() };
         desk.queue.store(std::ptr::from_ref(queue).cast_mut(), Ordering::Relaxed);
         queue.run(job, owed, &mut |tag| {
             // The next odd number: running, and not the item of before.
@@ -249,7 +254,7 @@ impl Pool {
         let shard = &self.plan.shards[worker.home().index()];
         let here = sys::current_cpu();
         if self.key.localize {
-            let issuer = CpuId(tag.cpu);
+            let issuer = CpuId(tag.cpu());
             if here != issuer && shard.allowed.contains(issuer) {
                 self.move_to(&[issuer].into_iter().collect(), &shard.allowed, queue);
             }

@@ -7,7 +7,6 @@ use tollgate_topology::{CpuId, CpuSet, Scope};
 
 use crate::core::{Close, Identity, QueueCore};
 use crate::handle::Handle;
-use crate::job::Job;
 use crate::keeper::Keeper;
 use crate::runtime::Shared;
 use crate::{
@@ -58,8 +57,7 @@ impl Queue {
     /// The queue is drained, shut down or full. The closure is dropped then.
     #[inline]
     pub fn post<F: FnOnce() + Send + 'static>(&self, closure: F) -> Result<(), SubmitError> {
-        let core = self.core();
-        core.submit(Job::new(core, closure), None)
+        self.core().submit(closure, None)
     }
 
     /// As [`post`](Self::post), as if issued on `cpu`: a worker near it runs the closure.
@@ -71,8 +69,7 @@ impl Queue {
         F: FnOnce() + Send + 'static,
     {
         self.check_cpu(cpu)?;
-        let core = self.core();
-        core.submit(Job::new(core, closure), Some(cpu))
+        self.core().submit(closure, Some(cpu))
     }
 
     /// Runs a closure and gives its result, or its panic, to whoever waits for the handle.
@@ -122,8 +119,7 @@ impl Queue {
             }
             completer.complete(result.map_err(JoinError::Panicked));
         };
-        let core = self.core();
-        core.submit(Job::new(core, job), cpu)?;
+        self.core().submit(job, cpu)?;
         Ok(handle)
     }
 

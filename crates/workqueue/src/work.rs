@@ -7,7 +7,6 @@ use tollgate_topology::CpuId;
 use tollgate_wakequeue::sync::{AtomicU64, Ordering};
 
 use crate::item::{Arrival, ItemState, Refusal, Ticket};
-use crate::job::Job;
 use crate::queue::Queue;
 use crate::{SubmitError, WaitError, blocking, context};
 
@@ -218,8 +217,7 @@ impl WorkCore {
     /// Sends a ticket on its way to a worker. When that is refused the item is not pending.
     fn deliver(self: &Arc<Self>, ticket: Ticket, cpu: Option<CpuId>) -> Result<(), SubmitError> {
         let work = Arc::clone(self);
-        let core = self.queue.core();
-        let sent = core.submit(Job::new(core, move || work.arrive(ticket)), cpu);
+        let sent = self.queue.core().submit(move || work.arrive(ticket), cpu);
         sent.inspect_err(|_| {
             self.state.cancel();
         })
