@@ -22,6 +22,7 @@ use zerocopy::FromBytes;
 use crate::abi::{BackingMap, InHeader, opcode};
 use crate::buffer::{Buffers, ReplyArea};
 use crate::crew::{Crew, Parked};
+use crate::follow::{Follower, take_short_turns};
 use crate::transport::{Control, Queue, Raw, ReceiveError, ReplySink, Transport};
 
 /// An open `/dev/fuse`. It becomes a connection when it is mounted.
@@ -156,6 +157,7 @@ struct Member {
     backlog: u32,
     /// Most workers that a backlog makes active: past half the CPUs the callers have none to run on.
     enough: u32,
+    follower: Follower,
 }
 
 /// So many requests in a row that were there already make another worker active: fewer are left behind
@@ -168,7 +170,14 @@ impl Member {
     fn new(crew: &Arc<Crew>, first: bool) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let enough = u32::try_from(cpus / 2).unwrap_or(u32::MAX).max(1);
-        Self { crew: Arc::clone(crew), active: first, serving: false, backlog: 0, enough }
+        Self {
+            crew: Arc::clone(crew),
+            active: first,
+            serving: false,
+            backlog: 0,
+            enough,
+            follower: Follower::new(),
+        }
     }
 
     fn receive(
@@ -193,6 +202,7 @@ impl Member {
             }
             if self.crew.retire() {
                 self.active = false;
+                self.follower.stay_anywhere();
                 continue;
             }
             if let Some(read) = ask_again(fd, spin, buffer) {
@@ -214,8 +224,9 @@ impl Member {
         self.serving = true;
         let another_left = self.crew.took();
         let Ok((header, _)) = InHeader::read_from_prefix(&buffer[..len]) else { return Ok(len) };
-        if was_there && header.pid != 0 {
-            self.backlog += 1;
+        if header.pid != 0 {
+            self.backlog += u32::from(was_there);
+            self.follower.request_from(header.pid);
         }
         let queued = self.backlog >= BACKLOG && self.crew.active() < self.enough;
         if queued || (!another_left && takes_long(&header, buffer)) {
@@ -329,6 +340,7 @@ impl Control for DeviceControl {
 
     fn prepare_thread(&self) {
         crate::signal::prepare_thread();
+        take_short_turns();
     }
 
     fn wake(&self, tid: i32) {

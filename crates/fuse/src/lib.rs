@@ -13,6 +13,7 @@ mod device;
 mod dispatch;
 mod encode;
 mod filesystem;
+mod follow;
 mod init;
 mod interrupt;
 pub mod memory;

@@ -1,0 +1,183 @@
+//! A worker that goes where its caller is.
+//!
+//! A caller that makes one request after the other waits for each answer: it and the server never run
+//! at the same time, so they need one CPU, not two. The scheduler, seeing another CPU idle, wakes the
+//! server there all the same, and both directions pay for waking an idle CPU (on virtual machines with
+//! an exit to the host: an open and close took 14 us on one CPU and 40 to 100 us across two). The wake-up
+//! that would tell the scheduler so is the kernel's to make. What is left to us: when many requests in a
+//! row came from one thread, look which CPU it runs on, and stay there while they go on coming.
+//!
+//! With several callers at once nothing is done: then the scheduler knows better.
+#![expect(unsafe_code, reason = "sched_setattr has no wrapper")]
+
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::CpuSet;
+use rustix::time::ClockId;
+
+/// Requests in a row from one thread before it is followed.
+const ALIKE: u32 = 16;
+/// Requests in a row from others before it is not followed any more.
+const STRANGERS: u32 = 4;
+/// How long a look is good for. A look costs about 10 us.
+const LOOK_EVERY: Duration = Duration::from_millis(4);
+
+/// Decides whom to follow, and where. Belongs to one worker thread.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    caller: u32,
+    alike: u32,
+    strangers: u32,
+    looked_at: Option<Duration>,
+    /// The CPU that this thread is bound to, and those that it may use otherwise.
+    bound: Option<(usize, CpuSet)>,
+}
+
+impl Follower {
+    pub(crate) fn new() -> Self {
+        Self { caller: 0, alike: 0, strangers: 0, looked_at: None, bound: None }
+    }
+
+    /// A request came from thread `caller`.
+    pub(crate) fn request_from(&mut self, caller: u32) {
+        if caller == self.caller {
+            self.strangers = 0;
+            self.alike += 1;
+            if self.alike >= ALIKE && self.look_is_due() {
+                self.go_where_the_caller_is();
+            }
+            return;
+        }
+        self.strangers += 1;
+        if self.strangers >= STRANGERS || self.bound.is_none() {
+            self.stay_anywhere();
+            *self = Self { caller, looked_at: self.looked_at, ..Self::new() };
+        }
+    }
+
+    /// Lets the scheduler choose again.
+    pub(crate) fn stay_anywhere(&mut self) {
+        if let Some((_, allowed)) = self.bound.take() {
+            // On failure (the set of allowed CPUs shrank) the thread stays where it is.
+            let _ = rustix::thread::sched_setaffinity(None, &allowed);
+        }
+    }
+
+    fn look_is_due(&mut self) -> bool {
+        let now = rustix::time::clock_gettime(ClockId::MonotonicCoarse);
+        let now = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.try_into().unwrap_or(0));
+        let due = self.looked_at.is_none_or(|at| now.saturating_sub(at) >= LOOK_EVERY);
+        if due {
+            self.looked_at = Some(now);
+        }
+        due
+    }
+
+    fn go_where_the_caller_is(&mut self) {
+        let Some(cpu) = cpu_of(self.caller) else { return };
+        let allowed = match &self.bound {
+            Some((bound, _)) if *bound == cpu => return,
+            Some((_, allowed)) => *allowed,
+            None => match rustix::thread::sched_getaffinity(None) {
+                Ok(allowed) => allowed,
+                Err(_) => return,
+            },
+        };
+        if cpu >= CpuSet::MAX_CPU || !allowed.is_set(cpu) {
+            return;
+        }
+        let mut there = CpuSet::new();
+        there.set(cpu);
+        if rustix::thread::sched_setaffinity(None, &there).is_ok() {
+            self.bound = Some((cpu, allowed));
+        }
+    }
+}
+
+/// The CPU that thread `tid` ran on last.
+fn cpu_of(tid: u32) -> Option<usize> {
+    let path = format!("/proc/{tid}/stat");
+    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut buffer = [0; 1024];
+    let len = rustix::io::read(fd, &mut buffer).ok()?;
+    parse_cpu(&buffer[..len])
+}
+
+/// Field 39 of `/proc/TID/stat`. The second field is a name in parentheses that may hold anything, so
+/// the fields are counted from the last one closed.
+fn parse_cpu(stat: &[u8]) -> Option<usize> {
+    const FIELDS_AFTER_NAME: usize = 39 - 2;
+    let name_end = stat.iter().rposition(|&b| b == b')')?;
+    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    rest.split_ascii_whitespace().nth(FIELDS_AFTER_NAME - 1)?.parse().ok()
+}
+
+/// Asks for short turns of the CPU (0.1 ms, the least there is): a thread that answers in microseconds
+/// should not wait until another one's turn of some milliseconds is over. Its share stays the same.
+/// Kernels before 6.12 have one length for all and ignore it.
+pub(crate) fn take_short_turns() {
+    /// `struct sched_attr` in its first version (48 bytes), for SCHED_OTHER: the runtime is the slice.
+    #[repr(C)]
+    struct SchedAttr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime_ns: u64,
+        deadline_ns: u64,
+        period_ns: u64,
+    }
+    const SLICE_NS: u64 = 100_000;
+    /// `SCHED_FLAG_KEEP_POLICY`: only the parameters change.
+    const KEEP_POLICY: u64 = 0x08;
+    // The nice value is a parameter too, so it is read and given back.
+    let nice = rustix::process::getpriority_process(None).unwrap_or(0);
+    let attr = SchedAttr {
+        size: 48,
+        policy: 0,
+        flags: KEEP_POLICY,
+        nice,
+        priority: 0,
+        runtime_ns: SLICE_NS,
+        deadline_ns: 0,
+        period_ns: 0,
+    };
+    // SAFETY: the call reads `size` bytes of a structure of that size and layout, which lives until it
+    // returns. A refusal changes nothing, and nothing depends on success.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_is_found_behind_any_name() {
+        let fields: Vec<String> = (3..=52).map(|n| n.to_string()).collect();
+        let stat = format!("7 (a) b (c 1 2) {}\n", fields.join(" "));
+        assert_eq!(parse_cpu(stat.as_bytes()), Some(39));
+        assert_eq!(parse_cpu(b"7 (x) S 1 2"), None);
+        assert_eq!(parse_cpu(b""), None);
+    }
+
+    #[test]
+    fn a_thread_that_asks_alone_is_followed_and_left_for_many() {
+        let before = rustix::thread::sched_getaffinity(None).unwrap();
+        let me = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let mut follower = Follower::new();
+        follower.request_from(me);
+        assert_eq!(follower.bound, None);
+        for _ in 0..=ALIKE {
+            follower.request_from(me);
+        }
+        let (cpu, _) = follower.bound.expect("this thread has a CPU");
+        let now = rustix::thread::sched_getaffinity(None).unwrap();
+        assert!(now.is_set(cpu) && now.count() == 1);
+        for stranger in 1..=STRANGERS {
+            follower.request_from(me + stranger);
+        }
+        assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), before);
+    }
+}
