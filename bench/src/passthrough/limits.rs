@@ -22,7 +22,7 @@ const READ: usize = 60_000;
 const DESCRIPTORS: u64 = 1_024;
 const FILES_PER_DIRECTORY: usize = 500;
 /// Memory counts as settled when it has not changed for this long, or after [`PATIENCE`].
-const SETTLED: Duration = Duration::from_millis(500);
+const SETTLED: Duration = Duration::from_millis(2500);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Measures all rows. Each is measured once: it is a limit, not a speed.
