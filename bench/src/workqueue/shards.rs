@@ -63,8 +63,7 @@ impl Crew {
     fn work(crew: &Arc<Self>, claim: Claim) {
         let mut worker = crew.queue.worker(claim);
         let mut taken = 0;
-        while let Next::Item(item) =
-            crew.queue.next(&mut worker, |claim| Self::start(crew, claim))
+        while let Next::Item(item) = crew.queue.next(&mut worker, |claim| Self::start(crew, claim))
         {
             std::hint::black_box(item);
             taken += 1;

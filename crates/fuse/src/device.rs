@@ -205,7 +205,9 @@ impl Member {
                 self.follower.stay_anywhere();
                 continue;
             }
-            if let Some(read) = ask_again(fd, spin, buffer) {
+            if self.follower.is_bound()
+                && let Some(read) = ask_again(fd, spin, buffer)
+            {
                 return self.took(read, buffer, false);
             }
             let mut readable = [PollFd::new(fd, PollFlags::IN)];
@@ -239,20 +241,17 @@ impl Member {
 
 /// Whether others should not wait behind this request.
 fn takes_long(header: &InHeader, buffer: &[u8]) -> bool {
+    // Sizes as the kernel sends them: `fuse_read_in`, `fuse_copy_file_range_in`.
+    let field = |at: usize| {
+        let at = size_of::<InHeader>() + at;
+        buffer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)
+    };
     match header.opcode {
-        opcode::FSYNC
-        | opcode::FSYNCDIR
-        | opcode::FALLOCATE
-        | opcode::COPY_FILE_RANGE
-        | opcode::IOCTL
-        | opcode::SETLKW => true,
+        opcode::FSYNC | opcode::FSYNCDIR | opcode::SETLKW => true,
         opcode::WRITE => header.len >= LARGE,
-        // `struct fuse_read_in`: handle and offset, then the size.
-        opcode::READ => {
-            let size_at = size_of::<InHeader>() + 16;
-            let size = buffer.get(size_at..size_at + 4).and_then(|bytes| bytes.try_into().ok());
-            size.map(u32::from_ne_bytes).is_some_and(|size| size >= LARGE)
-        }
+        opcode::READ => field(16).is_some_and(|size| size >= LARGE),
+        // The low half of the length; the kernel asks for less than 4 GiB at a time.
+        opcode::COPY_FILE_RANGE => field(40).is_some_and(|len| len >= LARGE),
         _ => false,
     }
 }

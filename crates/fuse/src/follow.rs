@@ -18,7 +18,7 @@ use rustix::time::ClockId;
 
 /// Requests in a row from one thread before it is followed.
 const ALIKE: u32 = 16;
-/// Requests in a row from others before it is not followed any more.
+/// Requests from others, between two looks, after which it is not followed any more.
 const STRANGERS: u32 = 4;
 /// How long a look is good for. A look costs about 10 us.
 const LOOK_EVERY: Duration = Duration::from_millis(4);
@@ -42,9 +42,9 @@ impl Follower {
     /// A request came from thread `caller`.
     pub(crate) fn request_from(&mut self, caller: u32) {
         if caller == self.caller {
-            self.strangers = 0;
             self.alike += 1;
             if self.alike >= ALIKE && self.look_is_due() {
+                self.strangers = 0;
                 self.go_where_the_caller_is();
             }
             return;
@@ -54,6 +54,11 @@ impl Follower {
             self.stay_anywhere();
             *self = Self { caller, looked_at: self.looked_at, ..Self::new() };
         }
+    }
+
+    /// Whether this thread shares its caller's CPU.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound.is_some()
     }
 
     /// Lets the scheduler choose again.

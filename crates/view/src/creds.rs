@@ -48,10 +48,7 @@ impl Powers {
         umask: u32,
         make: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let old = rustix::process::umask(Mode::from_raw_mode(umask & 0o777));
-        let _restore_umask = OnDrop(|| {
-            rustix::process::umask(old);
-        });
+        set_umask(umask & 0o777);
         let needs_switch = caller.uid != self.own_uid || caller.gid != self.own_gid;
         if !self.may_switch || !needs_switch {
             return make();
@@ -59,6 +56,22 @@ impl Powers {
         let _switched = Switched::to(self, caller, group)?;
         make()
     }
+}
+
+/// Sets this thread's umask, unless it is so already: callers rarely differ. Nothing else depends on it.
+fn set_umask(umask: u32) {
+    if OWN_UMASK.get() != Some(umask) {
+        rustix::process::umask(Mode::from_raw_mode(umask));
+        // Only a umask that no other thread can change is remembered.
+        if OWN_UMASK.get().is_some() {
+            OWN_UMASK.set(Some(umask));
+        }
+    }
+}
+
+thread_local! {
+    /// The umask of a thread that has one of its own.
+    static OWN_UMASK: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
 }
 
 /// Gives the calling thread a umask (and working directory) of its own. Once per worker thread, before
@@ -71,8 +84,12 @@ pub(crate) fn private_umask() -> Result<(), Errno> {
     // SAFETY: CLONE_FS only detaches umask, root and working directory of this thread; no descriptor or
     // memory changes hands.
     unsafe {
-        rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS)
+        rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS)?;
     }
+    let known = 0o077;
+    rustix::process::umask(Mode::from_raw_mode(known));
+    OWN_UMASK.set(Some(known));
+    Ok(())
 }
 
 /// Runs `act` without `CAP_FSETID`, so that the lower file system drops set-id bits as it does for an

@@ -50,6 +50,8 @@ pub struct View {
     audit: Option<Arc<dyn Audit>>,
     sweeper: Option<std::thread::JoinHandle<()>>,
     stack_depth: u32,
+    /// Copying in the kernel, through the pipe of splice(2), is as good as asking this process.
+    pub(crate) kernel_copies: bool,
 }
 
 impl View {
@@ -66,6 +68,7 @@ impl View {
         lower::stat_at(source.as_fd(), lower::ProcPath::of(source.as_fd()).as_c_str())
             .map_err(OpenError::NoProc)?;
         let stack_depth = stack_depth(source.as_fd());
+        let kernel_copies = !may_share_blocks(source.as_fd());
         let max = config.max_descriptors.unwrap_or_else(default_max_descriptors);
         let idle = Arc::new(Idle::new(workers()));
         let sweeper = std::thread::Builder::new()
@@ -93,6 +96,7 @@ impl View {
             audit: config.audit,
             sweeper: Some(sweeper),
             stack_depth,
+            kernel_copies,
         })
     }
 
@@ -396,9 +400,23 @@ fn stack_depth(source: std::os::fd::BorrowedFd<'_>) -> u32 {
     const OVERLAYFS: u32 = 0x794c_7630;
     const ECRYPTFS: u32 = 0xf15f;
     const FUSE: u32 = 0x6573_5546;
-    let magic = rustix::fs::fstatfs(source).map(|s| s.f_type.cast_unsigned() & 0xffff_ffff);
-    match magic.ok().and_then(|m| u32::try_from(m).ok()) {
+    match file_system(source) {
         Some(OVERLAYFS | ECRYPTFS | FUSE) => 2,
         _ => 1,
     }
+}
+
+/// Whether the lower file system may copy a range by sharing its blocks. Only those known not to are
+/// told so: elsewhere the lower copy_file_range is worth a request.
+fn may_share_blocks(source: std::os::fd::BorrowedFd<'_>) -> bool {
+    const EXT4: u32 = 0xef53;
+    const TMPFS: u32 = 0x0102_1994;
+    const F2FS: u32 = 0xf2f5_2010;
+    !matches!(file_system(source), Some(EXT4 | TMPFS | F2FS))
+}
+
+/// The `*_MAGIC` of the file system that `source` lies on.
+fn file_system(source: std::os::fd::BorrowedFd<'_>) -> Option<u32> {
+    let magic = rustix::fs::fstatfs(source).ok()?.f_type.cast_unsigned() & 0xffff_ffff;
+    u32::try_from(magic).ok()
 }
