@@ -17,7 +17,7 @@ use rustix::thread::CpuSet;
 use rustix::time::ClockId;
 
 /// Requests in a row from one thread before it is followed.
-const ALIKE: u32 = 16;
+const ALIKE: u32 = 6;
 /// Requests from others, between two looks, after which it is not followed any more.
 const STRANGERS: u32 = 4;
 /// How long a look is good for. A look costs about 10 us.
