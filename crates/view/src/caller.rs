@@ -115,7 +115,17 @@ mod tests {
     use super::*;
 
     fn sleeper(program: &str) -> Child {
-        Command::new(program).arg("60").stdout(Stdio::null()).spawn().unwrap()
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match Command::new(program).arg("60").stdout(Stdio::null()).spawn() {
+                // A child that another test forked has the copy open for writing until it executes.
+                Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                    assert!(Instant::now() < deadline, "{program} stays busy");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                child => return child.unwrap(),
+            }
+        }
     }
 
     fn end(child: &mut Child) {
