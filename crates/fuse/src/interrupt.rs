@@ -58,9 +58,9 @@ impl Interrupts {
         }
     }
 
-    /// `worker` starts to serve `unique`.
+    /// `worker` starts to serve `unique`. An id with the lowest bit set, which Linux does not send, is
+    /// taken for its even neighbour: at worst that one's INTERRUPT marks it too.
     pub(crate) fn begin(&self, worker: usize, unique: u64) {
-        debug_assert_eq!(unique & INTERRUPTED, 0, "Linux keeps the lowest bit free");
         self.workers[worker].0.swap(unique & !INTERRUPTED, Ordering::AcqRel);
     }
 
@@ -81,6 +81,7 @@ impl Interrupts {
 
     /// Takes a place in the table for the request in `worker`'s hands.
     pub(crate) fn detach(&self, worker: usize, unique: u64) -> Place {
+        let unique = unique & !INTERRUPTED;
         let Some(place) = self.insert(unique) else {
             self.untracked.fetch_add(1, Ordering::SeqCst);
             return Place(None);
@@ -94,6 +95,10 @@ impl Interrupts {
     }
 
     fn insert(&self, unique: u64) -> Option<usize> {
+        // 0 means "free". Linux does not send it.
+        if unique == 0 {
+            return None;
+        }
         let len = self.detached.len();
         // Ids go up in steps of two: neighbours in time are neighbours in the table.
         let start = usize::try_from(unique >> 1).unwrap_or(0) % len;
@@ -120,6 +125,11 @@ impl Interrupts {
 
     /// An INTERRUPT for `unique` arrived.
     pub(crate) fn interrupt(&self, unique: u64) -> Interrupted {
+        let unique = unique & !INTERRUPTED;
+        // 0 means "free": marked, free places would be taken for ever.
+        if unique == 0 {
+            return Interrupted::Untracked;
+        }
         let mut found = false;
         for slot in &self.workers {
             found |= mark(&slot.0, unique);
@@ -172,6 +182,21 @@ mod tests {
         assert!(all.is_place_interrupted(place));
         all.release(place);
         assert_eq!(all.interrupt(10), Interrupted::Unknown);
+    }
+
+    #[test]
+    fn an_interrupt_for_request_0_marks_no_free_place() {
+        let all = Interrupts::new(1);
+        for unique in [0, 1] {
+            assert_eq!(all.interrupt(unique), Interrupted::Untracked);
+        }
+        all.begin(0, 10);
+        let place = all.detach(0, 10);
+        assert!(place.0.is_some() && !all.is_place_interrupted(place));
+        assert!(all.detached.iter().filter(|p| p.load(Ordering::Relaxed) != 0).count() == 1);
+        let nowhere = all.detach(0, 0);
+        assert_eq!(nowhere, Place(None));
+        all.release(nowhere);
     }
 
     #[test]
