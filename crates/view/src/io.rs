@@ -114,7 +114,7 @@ impl Passthrough {
         self.refused.store(true, Ordering::Relaxed);
         let reason = reason.into();
         if self.reason.set(reason.clone()).is_ok() {
-            tracing::warn!(reason, "no passthrough: files are served by this process");
+            tracing::debug!(reason, "no passthrough: files are served by this process");
         }
     }
 

@@ -141,8 +141,8 @@ impl View {
         }
         if !self.powers.may_switch() {
             missing.push(Unavailable {
-                feature: "new files belong to other callers".into(),
-                reason: "the server does not run as root; only its own user is served".into(),
+                feature: "callers other than the server's user".into(),
+                reason: "the server does not run as root, so what they make could not be theirs".into(),
             });
         }
         missing
