@@ -121,4 +121,21 @@ mod tests {
             "default_permissions,nosuid,nodev,subtype=tollgate,fsname=/a\\,allow_other\\\\"
         );
     }
+
+    /// With the real helper, where it is installed.
+    #[test]
+    fn the_helper_mounts_and_unmounts() {
+        let (dir, options) = (tempfile::tempdir().unwrap(), MountOptions::default());
+        let device = match mount(dir.path(), &options) {
+            Ok(device) => device,
+            Err(MountError::NotPermitted { why, .. }) => return eprintln!("SKIPPED: {why}"),
+            Err(error) => panic!("{error}"),
+        };
+        assert!(crate::mount::table::is_ours(&dir.path().canonicalize().unwrap(), "tollgate"));
+        drop(device);
+        assert!(crate::stale(dir.path()));
+        unmount(dir.path(), false).unwrap();
+        let error = unmount(dir.path(), false).unwrap_err();
+        assert!(matches!(error, MountError::Helper { .. }), "{error}");
+    }
 }
