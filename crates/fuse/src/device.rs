@@ -153,28 +153,31 @@ struct Member {
     active: bool,
     /// In a handler, as far as the crew knows.
     serving: bool,
-    /// Requests that somebody waits for and that were there before this worker asked, in a row.
+    /// Two for each request that was there before this worker asked, from another thread than the one
+    /// before; less one for each time that none was there. One thread alone never has two that it waits
+    /// for, so this tells several callers.
     backlog: u32,
-    /// Most workers that a backlog makes active: past half the CPUs the callers have none to run on.
+    last_caller: u32,
+    /// Most workers that a backlog makes active: one for each CPU.
     enough: u32,
     follower: Follower,
 }
 
-/// So many requests in a row that were there already make another worker active: fewer are left behind
-/// by every caller whose RELEASE and next request come together.
-const BACKLOG: u32 = 16;
+/// So much of it makes another worker active.
+const BACKLOG: u32 = 8;
 /// Moving so many bytes takes longer than waking another worker.
 const LARGE: u32 = 128 << 10;
 
 impl Member {
     fn new(crew: &Arc<Crew>, first: bool) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let enough = u32::try_from(cpus / 2).unwrap_or(u32::MAX).max(1);
+        let enough = u32::try_from(cpus).unwrap_or(u32::MAX);
         Self {
             crew: Arc::clone(crew),
             active: first,
             serving: false,
             backlog: 0,
+            last_caller: 0,
             enough,
             follower: Follower::new(),
         }
@@ -197,7 +200,7 @@ impl Member {
                 }
             }
             match rustix::io::read(fd, &mut *buffer) {
-                Err(Errno::AGAIN) => self.backlog = 0,
+                Err(Errno::AGAIN) => self.backlog = self.backlog.saturating_sub(1),
                 other => return self.took(other, buffer, true),
             }
             if self.crew.retire() {
@@ -227,7 +230,8 @@ impl Member {
         let another_left = self.crew.took();
         let Ok((header, _)) = InHeader::read_from_prefix(&buffer[..len]) else { return Ok(len) };
         if header.pid != 0 {
-            self.backlog += u32::from(was_there);
+            self.backlog += 2 * u32::from(was_there && header.pid != self.last_caller);
+            self.last_caller = header.pid;
             self.follower.request_from(header.pid);
         }
         let queued = self.backlog >= BACKLOG && self.crew.active() < self.enough;
