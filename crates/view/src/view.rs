@@ -142,7 +142,8 @@ impl View {
         if !self.powers.may_switch() {
             missing.push(Unavailable {
                 feature: "callers other than the server's user".into(),
-                reason: "the server does not run as root, so what they make could not be theirs".into(),
+                reason: "the server does not run as root, so what they make could not be theirs"
+                    .into(),
             });
         }
         missing
