@@ -139,9 +139,9 @@ mod tests {
 
     #[test]
     fn a_tree_that_is_itself_seen_through_a_bind_mount_has_its_origin_as_alias() {
-        let mounts = [mount(1, "8:1", "/", "/"), mount(2, "8:1", "/home/a", "/work")];
-        assert_eq!(found(&mounts, 2, "/work/p"), [("/home/a/p".into(), String::new())]);
-        assert_eq!(found(&mounts, 2, "/work"), [("/home/a".into(), String::new())]);
+        let mounts = [mount(1, "8:1", "/", "/"), mount(2, "8:1", "/home/a", "/build")];
+        assert_eq!(found(&mounts, 2, "/build/p"), [("/home/a/p".into(), String::new())]);
+        assert_eq!(found(&mounts, 2, "/build"), [("/home/a".into(), String::new())]);
     }
 
     #[test]
