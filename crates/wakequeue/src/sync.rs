@@ -14,12 +14,12 @@
 #[cfg(loom)]
 pub use loom::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 #[cfg(not(loom))]
 pub use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub use std::sync::MutexGuard;
 #[inline]
 pub fn seq_cst_gap() {
     #[cfg(loom)]
-    loom::sync::atomic::fence(Ordering::SeqCst);
+    fence(Ordering::SeqCst);
 }
 
 /// One turn of a busy-wait loop.

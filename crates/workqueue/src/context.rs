@@ -10,6 +10,7 @@ use tollgate_wakequeue::{ShardId, WorkerId};
 use crate::core::QueueCore;
 use crate::item::ItemState;
 use crate::pool::Pool;
+use crate::tally::Seat;
 
 thread_local! {
     static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -17,9 +18,18 @@ thread_local! {
     static FRAME: Cell<Option<NonNull<Frame>>> = const { Cell::new(None) };
 }
 
+/// Where this thread counts in the tallies of a runtime.
+#[inline]
+pub(crate) fn seat(runtime: RuntimeId) -> Seat {
+    with_worker(|worker| match worker {
+        Some(worker) if worker.seats.runtime == runtime => worker.seats.seat,
+        _ => Seat::Shared(thread_slot()),
+    })
+}
+
 /// A small number of this thread, to spread counters with.
 #[inline]
-pub(crate) fn thread_slot() -> usize {
+fn thread_slot() -> usize {
     let slot = SLOT.get();
     if slot == usize::MAX { assign_slot() } else { slot }
 }
@@ -33,11 +43,31 @@ fn assign_slot() -> usize {
     slot
 }
 
+/// Tells the runtimes of a process apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RuntimeId(u64);
+
+impl RuntimeId {
+    pub(crate) fn new() -> Self {
+        // Not part of any protocol, hence outside the shim.
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+    }
+}
+
+/// Where a worker counts, for queues of its own runtime.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeatHere {
+    pub(crate) runtime: RuntimeId,
+    pub(crate) seat: Seat,
+}
+
 /// The worker that this thread is.
 pub(crate) struct WorkerContext {
     pub(crate) pool: std::sync::Arc<Pool>,
     pub(crate) id: WorkerId,
     pub(crate) home: ShardId,
+    pub(crate) seats: SeatHere,
     /// Nested blocking sections.
     pub(crate) blocking_depth: Cell<u32>,
 }
@@ -99,6 +129,13 @@ pub(crate) fn set_item(item: Option<&ItemState>) {
         // SAFETY: the frame is on this thread's stack below us: `in_frame` is still running.
         unsafe { frame.as_ref() }.item.set(item.map(NonNull::from));
     }
+}
+
+/// Whether the innermost job that this thread is running is one of `queue`.
+#[inline]
+pub(crate) fn is_running_for(queue: &QueueCore) -> bool {
+    // SAFETY: the frame is on this thread's stack below us.
+    FRAME.get().is_some_and(|frame| std::ptr::eq(unsafe { frame.as_ref() }.queue.as_ptr(), queue))
 }
 
 /// Whether this thread is inside a job of `queue`.

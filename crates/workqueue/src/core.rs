@@ -9,12 +9,13 @@ use tollgate_topology::CpuId;
 use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, seq_cst_gap};
 use tollgate_wakequeue::{Full, ShardId};
 
+use crate::context::{self, RuntimeId};
 use crate::gate::{Entry, Gate};
 use crate::job::{Job, RunOnce, Tag};
 use crate::pool::Pool;
 use crate::rescuer::Rescuer;
-use crate::tally::Tally;
-use crate::{Attributes, SubmitError, context, sys};
+use crate::tally::{Seat, Tally};
+use crate::{Attributes, SubmitError, sys};
 
 /// What happens to an item when its shard, or its queue's backlog, is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -56,6 +57,8 @@ pub(crate) struct QueueCore {
     /// The pool that serves the queue. (m)
     pool: AtomicPtr<Pool>,
     pub(crate) tally: Tally,
+    /// (c)
+    runtime: RuntimeId,
     /// By node; an ordered queue uses the first only.
     gates: Box<[Gate<Job>]>,
     /// By CPU number, the index of its gate. (c)
@@ -117,6 +120,7 @@ pub(crate) enum Close {
 
 impl QueueCore {
     pub(crate) fn new(
+        runtime: RuntimeId,
         threads: usize,
         nodes: usize,
         node_of: Arc<[u16]>,
@@ -127,6 +131,7 @@ impl QueueCore {
             mode: AtomicU32::new(0),
             pool: AtomicPtr::new(Arc::as_ptr(pool).cast_mut()),
             tally: Tally::new(threads),
+            runtime,
             gates: (0..nodes).map(|_| Gate::new(u32::MAX, identity.capacity)).collect(),
             node_of,
             attributes: Mutex::new(Attributes::default()),
@@ -202,8 +207,12 @@ impl QueueCore {
     where
         F: FnOnce() + Send + 'static,
     {
-        let thread = context::thread_slot();
-        let colour = self.tally.enter(thread);
+        let seat = context::seat(self.runtime);
+        let colour = if context::is_running_for(self) {
+            self.tally.enter_within(seat)
+        } else {
+            self.tally.enter(seat)
+        };
         // Counted first and looked second, so that a drain that misses the count is seen here.
         seq_cst_gap();
         let mode = self.mode.load(Ordering::SeqCst);
@@ -226,7 +235,7 @@ impl QueueCore {
         } else {
             self.submit_in_mode(mode, pool, make(), shard)
         };
-        queued.inspect_err(|_| self.count_out(thread, colour))
+        queued.inspect_err(|_| self.count_out(seat, colour))
     }
 
     #[inline]
@@ -374,7 +383,7 @@ impl QueueCore {
             // A payload may panic when dropped; the worker must survive that too.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
         }
-        self.tally.finish(context::thread_slot(), colour);
+        self.tally.finish(context::seat(self.runtime), colour);
         owed.incur(self, colour);
     }
 
@@ -406,8 +415,8 @@ impl QueueCore {
     }
 
     #[cold]
-    fn count_out(&self, thread: usize, colour: u8) {
-        self.tally.finish(thread, colour);
+    fn count_out(&self, seat: Seat, colour: u8) {
+        self.tally.finish(seat, colour);
         self.tally.announce(colour);
     }
 }

@@ -10,12 +10,13 @@ use tollgate_topology::CpuId;
 use tollgate_wakequeue::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use tollgate_wakequeue::{Claim, Config, Full, Next, ShardId, WakeQueue, Worker, WorkerId};
 
-use crate::context::{self, WorkerContext};
+use crate::context::{self, SeatHere, WorkerContext};
 use crate::core::{Owed, QueueCore};
 use crate::job::{Job, Tag};
 use crate::placement::{PlacementKey, Plan};
 use crate::runtime::Shared;
 use crate::sys;
+use crate::tally::Seat;
 
 /// What the queues of a pool have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -165,7 +166,10 @@ impl Pool {
     fn work(self: &Arc<Self>, shared: &Arc<Shared>, claim: Claim) {
         let mut worker = self.queue.worker(claim);
         self.settle(&worker, shared.base_nice);
+        let own_seat = shared.take_seat();
+        let seat = own_seat.map_or(Seat::Shared(worker.id().index()), Seat::Own);
         let context = WorkerContext {
+            seats: SeatHere { runtime: shared.id, seat },
             pool: Arc::clone(self),
             id: worker.id(),
             home: worker.home(),
@@ -173,6 +177,9 @@ impl Pool {
         };
         context::as_worker(&context, || self.serve(shared, &mut worker));
         self.desk(worker.id()).thread.store(0, Ordering::Relaxed);
+        if let Some(number) = own_seat {
+            shared.give_seat(number);
+        }
     }
 
     /// Gives the thread its CPUs and priority. What the system refuses, it does without.

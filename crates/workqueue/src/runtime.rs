@@ -10,12 +10,14 @@ use tollgate_wakequeue::Config;
 use tollgate_wakequeue::sync::{AtomicBool, Ordering};
 
 use crate::attributes::{MAX_MAX_ACTIVE, MIN_NICE};
+use crate::context::RuntimeId;
 use crate::core::{Close, QueueCore};
 use crate::keeper::Keeper;
 use crate::placement::{PlacementKey, Plan, PlanError, node_index, node_limits};
 use crate::pool::{Pool, PoolKey};
 use crate::queue::QueueBuilder;
 use crate::rescuer::Rescuer;
+use crate::tally::own_seats;
 use crate::{AttributeError, Attributes, BuildError};
 
 /// The most queues of a runtime.
@@ -56,6 +58,10 @@ pub(crate) struct Shared {
     node_of: Arc<[u16]>,
     cpus_by_node: Vec<usize>,
     shut_down: AtomicBool,
+    pub(crate) id: RuntimeId,
+    /// Numbers of seats that no worker has. More workers than seats is no error: the others count in
+    /// shared cells.
+    seats: StdMutex<Vec<usize>>,
     /// The nice level of the thread that built the runtime: that of workers that did not choose.
     pub(crate) base_nice: i32,
 }
@@ -266,6 +272,8 @@ impl Builder {
             None => Topology::current()?,
         };
         let (cpus_by_node, node_of) = node_index(&topology);
+        // The lowest number is handed out first.
+        let seats = (0..own_seats(counting_threads(&topology))).rev().collect();
         let shared = Arc::new(Shared {
             topology,
             settings: self.settings,
@@ -274,6 +282,8 @@ impl Builder {
             node_of: node_of.into(),
             cpus_by_node,
             shut_down: AtomicBool::new(false),
+            id: RuntimeId::new(),
+            seats: StdMutex::new(seats),
             base_nice: crate::sys::nice(),
         });
         let keeper = {
@@ -334,6 +344,16 @@ impl Shared {
         registry.live.values().chain(&registry.retired).cloned().collect()
     }
 
+    /// A seat of its own for a worker, while there are any.
+    pub(crate) fn take_seat(&self) -> Option<usize> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    /// The worker that had this seat counts no more.
+    pub(crate) fn give_seat(&self, number: usize) {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+    }
+
     pub(crate) fn is_shut_down(&self) -> bool {
         self.shut_down.load(Ordering::SeqCst)
     }
@@ -390,9 +410,10 @@ impl Shared {
         let identity = builder.identity.clone();
         let quiet = |queue: &Arc<QueueCore>| queue.tally.totals().0 == 0;
         let Some(index) = registry.retired.iter().position(quiet) else {
-            let threads = 2 * self.topology.allowed().len();
+            let threads = counting_threads(&self.topology);
             let nodes = self.cpus_by_node.len();
-            let core = QueueCore::new(threads, nodes, Arc::clone(&self.node_of), pool, identity);
+            let core =
+                QueueCore::new(self.id, threads, nodes, Arc::clone(&self.node_of), pool, identity);
             core.open(true);
             return Arc::new(core);
         };
@@ -534,6 +555,12 @@ fn check_kind(
         attributes.nice = MIN_NICE;
     }
     Ok(())
+}
+
+/// How many threads are expected to count at once: a worker per CPU, and as many blocked or of another
+/// pool.
+fn counting_threads(topology: &Topology) -> usize {
+    2 * topology.allowed().len()
 }
 
 fn check_name(name: &str) -> Result<(), BuildError> {
