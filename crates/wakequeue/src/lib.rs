@@ -34,6 +34,7 @@ mod config;
 mod group;
 mod parker;
 mod patience;
+mod place;
 pub mod placement;
 mod queue;
 mod ring;
@@ -42,6 +43,7 @@ mod worker;
 
 pub use config::{Config, ConfigError, Full, MAX_CAPACITY};
 pub use patience::Patience;
+pub use place::Place;
 pub use placement::{Layout, Load, ShardId, ShardPlan};
 pub use queue::{Counters, WakeQueue};
 pub use ring::MIN_CAPACITY;

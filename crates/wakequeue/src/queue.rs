@@ -1,5 +1,8 @@
 //! The queue: shards, groups and workers put together.
 
+#![expect(unsafe_code, reason = "an item is moved into its slot only when there is one")]
+
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
@@ -7,6 +10,7 @@ use crossbeam_utils::CachePadded;
 use crate::group::{Bed, Claimed, Group};
 use crate::parker::Parker;
 use crate::patience::Patience;
+use crate::place::Place;
 use crate::placement::{LOOK_EVERY, Layout, Load, ShardId, fair_victim, next_look};
 use crate::ring::Ring;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, seq_cst_gap};
@@ -92,22 +96,27 @@ impl<T: Send> WakeQueue<T> {
     /// The shard is full: the item comes back.
     #[inline]
     pub fn push(&self, shard: ShardId, item: T, grow: impl FnOnce(Claim)) -> Result<(), Full<T>> {
-        self.push_with(shard, || item, grow).map_err(|make| Full(make()))
+        let item = ManuallyDrop::new(item);
+        // SAFETY: called at most once, and the item is not used again when it was called.
+        let pushed = self.push_with(shard, || unsafe { std::ptr::read(&raw const *item) }, grow);
+        pushed.map_err(|Full(())| Full(ManuallyDrop::into_inner(item)))
     }
 
     /// As [`push`](Self::push), for an item that is made where it will lie, which saves moving it.
     /// `make` must be quick and must not panic: the shard stands still until it returns.
     ///
     /// # Errors
-    /// The shard is full: `make` comes back.
+    /// The shard is full: `make` was not called.
     #[inline]
-    pub fn push_with<M: FnOnce() -> T>(
+    pub fn push_with(
         &self,
         shard: ShardId,
-        make: M,
+        make: impl FnOnce() -> T,
         grow: impl FnOnce(Claim),
-    ) -> Result<(), M> {
-        self.rings[shard.index()].push_with(make)?;
+    ) -> Result<(), Full<()>> {
+        if !self.rings[shard.index()].push_with(make) {
+            return Err(Full(()));
+        }
         seq_cst_gap();
         if self.group(shard).wants_wake() {
             self.wake_for(shard, None, grow);
@@ -157,38 +166,52 @@ impl<T: Send> WakeQueue<T> {
         }
     }
 
-    /// The next item for this worker if there is one right now. `None` says nothing about later:
-    /// follow it with [`next`](Self::next).
+    /// The next item for this worker, into `place`, if there is one right now. False says nothing
+    /// about later: follow it with [`next_into`](Self::next_into).
     #[inline]
-    pub fn try_next(&self, worker: &mut Worker) -> Option<T> {
+    pub fn try_next_into(&self, worker: &mut Worker, place: &mut Place<T>) -> bool {
         worker.slept = false;
-        // A searcher has to stop being one, by the protocol of `next`.
-        if worker.searching { None } else { self.pull(worker) }
+        // A searcher has to stop being one, by the protocol of `next_into`.
+        !worker.searching && self.pull(worker, place)
     }
 
     /// The next item for this worker: sleeps while there is none.
     pub fn next(&self, worker: &mut Worker, grow: impl Fn(Claim)) -> Next<T> {
+        let mut place = Place::empty();
+        match (self.next_into(worker, &mut place, grow), place.take()) {
+            (Next::Item(()), Some(item)) => Next::Item(item),
+            (Next::Retired, _) => Next::Retired,
+            // An item would be in its place.
+            (Next::Closed | Next::Item(()), _) => Next::Closed,
+        }
+    }
+
+    /// As [`next`](Self::next), with the item put into `place`.
+    pub fn next_into(
+        &self,
+        worker: &mut Worker,
+        place: &mut Place<T>,
+        grow: impl Fn(Claim),
+    ) -> Next<()> {
         let group = self.group(worker.home);
         worker.slept = false;
         if !worker.searching {
-            if let Some(item) = self.pull(worker) {
-                return Next::Item(item);
+            if self.pull(worker, place) {
+                return Next::Item(());
             }
             worker.searching = group.start_search();
         }
         loop {
-            if worker.searching
-                && let Some(item) = self.search(worker)
-            {
+            if worker.searching && self.search(worker, place) {
                 worker.searching = false;
                 if group.stop_search() {
                     seq_cst_gap();
                     self.wake_if_work(worker, None, &grow);
                 }
-                return Next::Item(item);
+                return Next::Item(());
             }
             if group.lie_down(worker.id, worker.home, worker.searching) == Bed::Closed {
-                return self.next_when_closed(worker);
+                return self.next_when_closed(worker, place);
             }
             seq_cst_gap();
             self.wake_if_work(worker, Some(worker.id), &grow);
@@ -200,14 +223,14 @@ impl<T: Send> WakeQueue<T> {
         }
     }
 
-    fn next_when_closed(&self, worker: &mut Worker) -> Next<T> {
+    fn next_when_closed(&self, worker: &mut Worker, place: &mut Place<T>) -> Next<()> {
         let group = self.group(worker.home);
-        if let Some(item) = self.pull(worker) {
+        if self.pull(worker, place) {
             if std::mem::take(&mut worker.searching) {
                 // All are awake and nobody lies down any more: nobody is left to be woken.
                 group.stop_search();
             }
-            return Next::Item(item);
+            return Next::Item(());
         }
         group.leave(worker.id, worker.home, worker.searching);
         Next::Closed
@@ -331,56 +354,56 @@ impl<T: Send> WakeQueue<T> {
 
     /// Takes an item from the nearest shard that has one, now and then from the one that needs it.
     #[inline]
-    fn pull(&self, worker: &mut Worker) -> Option<T> {
+    fn pull(&self, worker: &mut Worker, place: &mut Place<T>) -> bool {
         let near = self.layout.near(worker.home);
         worker.pulls += 1;
         if worker.pulls >= worker.look_every && near.len() > 1 {
             worker.pulls = 0;
-            let found = self.pull_fairly(worker, near);
-            worker.look_every = next_look(worker.look_every, found.is_some());
-            if found.is_some() {
-                return found;
+            let found = self.pull_fairly(worker, near, place);
+            worker.look_every = next_look(worker.look_every, found);
+            if found {
+                return true;
             }
         }
-        near.iter().find_map(|&shard| self.pull_from(worker, shard))
+        near.iter().any(|&shard| self.pull_from(worker, shard, place))
     }
 
     #[cold]
-    fn pull_fairly(&self, worker: &Worker, near: &[ShardId]) -> Option<T> {
-        let (&own, others) = near.split_first()?;
+    fn pull_fairly(&self, worker: &Worker, near: &[ShardId], place: &mut Place<T>) -> bool {
+        let Some((&own, others)) = near.split_first() else { return false };
         let lengths = others.iter().map(|&shard| (shard, self.len(shard)));
         let workers = self.layout.shards()[own.index()].workers;
-        let victim = fair_victim(self.len(own), workers, lengths)?;
-        self.pull_from(worker, victim)
+        fair_victim(self.len(own), workers, lengths)
+            .is_some_and(|victim| self.pull_from(worker, victim, place))
     }
 
     #[inline]
-    fn pull_from(&self, worker: &Worker, shard: ShardId) -> Option<T> {
-        let item = self.rings[shard.index()].pop()?;
-        let desk = &self.desks[worker.id.index()];
-        bump(if shard == worker.home { &desk.own } else { &desk.taken });
-        Some(item)
+    fn pull_from(&self, worker: &Worker, shard: ShardId, place: &mut Place<T>) -> bool {
+        let found = self.rings[shard.index()].pop_into(place);
+        if found {
+            let desk = &self.desks[worker.id.index()];
+            bump(if shard == worker.home { &desk.own } else { &desk.taken });
+        }
+        found
     }
 
     /// Looks for work for as long as the settings allow.
-    fn search(&self, worker: &mut Worker) -> Option<T> {
-        if let Some(found) = self.pull(worker) {
-            return Some(found);
+    fn search(&self, worker: &mut Worker, place: &mut Place<T>) -> bool {
+        if self.pull(worker, place) {
+            return true;
         }
         let budget_ns = self.spin_ns.load(Ordering::Relaxed);
         if budget_ns == 0 {
-            return None;
+            return false;
         }
         let mut patience = Patience::new(Duration::from_nanos(budget_ns.into()));
         while patience.wait_a_little() {
-            if self.sees_work(worker.home)
-                && let Some(found) = self.pull(worker)
-            {
+            if self.sees_work(worker.home) && self.pull(worker, place) {
                 bump(&self.desks[worker.id.index()].spun);
-                return Some(found);
+                return true;
             }
         }
-        None
+        false
     }
 }
 

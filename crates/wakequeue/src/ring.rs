@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 
 use crossbeam_utils::CachePadded;
 
+use crate::place::Place;
 use crate::sync::{AtomicU32, AtomicUsize, Futex, Ordering, UnsafeCell, seq_cst_gap, yield_now};
 
 /// The fewest slots of a ring: the algorithm needs two.
@@ -63,13 +64,13 @@ impl<T> Ring<T> {
         &self.slots[position & (self.slots.len() - 1)]
     }
 
-    /// Appends what `make` makes, in its place in the ring, or gives `make` back when the ring is
-    /// full. `make` must not panic: its slot would never be published.
+    /// Appends what `make` makes, in its place in the ring. False when the ring is full; `make` was
+    /// not called then. It must not panic: its slot would never be published.
     ///
     /// The item is published by a `SeqCst` store, so a caller that then reads the sleepers' state
     /// with `SeqCst` is ordered against a worker that writes that state and then looks here.
     #[inline]
-    pub(crate) fn push_with<M: FnOnce() -> T>(&self, make: M) -> Result<(), M> {
+    pub(crate) fn push_with(&self, make: impl FnOnce() -> T) -> bool {
         let mut position = self.tail.load(Ordering::Relaxed);
         loop {
             let slot = self.slot(position);
@@ -86,14 +87,14 @@ impl<T> Ring<T> {
                         // thread alone owns the slot until it stores the next turn.
                         slot.item.with_mut(|cell| unsafe { (*cell).write(make()) });
                         slot.turn.store(position.wrapping_add(1), Ordering::SeqCst);
-                        return Ok(());
+                        return true;
                     }
                     Err(now) => position = now,
                 }
             } else if !is_behind(lag) {
                 position = self.tail.load(Ordering::Relaxed);
             } else if self.len() >= self.slots.len() {
-                return Err(make);
+                return false;
             } else {
                 // The slot's consumer has the item but was interrupted before it said so.
                 yield_now();
@@ -102,9 +103,9 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Takes the oldest item whose push has completed.
+    /// Takes the oldest item whose push has completed. False when there is none.
     #[inline]
-    pub(crate) fn pop(&self) -> Option<T> {
+    pub(crate) fn pop_into(&self, place: &mut Place<T>) -> bool {
         let mut position = self.head.load(Ordering::Relaxed);
         loop {
             let slot = self.slot(position);
@@ -116,11 +117,14 @@ impl<T> Ring<T> {
                     Ordering::SeqCst,
                     Ordering::Relaxed,
                 ) {
-                    Ok(_) => return Some(self.take(slot, position)),
+                    Ok(_) => {
+                        self.take(slot, position, place);
+                        return true;
+                    }
                     Err(now) => position = now,
                 }
             } else if is_behind(lag) {
-                return None;
+                return false;
             } else {
                 position = self.head.load(Ordering::Relaxed);
             }
@@ -128,10 +132,10 @@ impl<T> Ring<T> {
     }
 
     #[inline]
-    fn take(&self, slot: &Slot<T>, position: usize) -> T {
+    fn take(&self, slot: &Slot<T>, position: usize, place: &mut Place<T>) {
         // SAFETY: turn == position + 1, so the push at `position` has written the item, and the
         // exchange on `head` succeeded, so this thread alone reads it, once.
-        let item = slot.item.with_mut(|cell| unsafe { (*cell).assume_init_read() });
+        slot.item.with_mut(|cell| unsafe { place.fill((*cell).as_ptr()) });
         // Nobody decides to sleep by this store: `wait_for_room` goes by `head`.
         slot.turn.store(position.wrapping_add(self.slots.len()), Ordering::Release);
         // Four times per lap is often enough for sleeping producers; see `wait_for_room`.
@@ -139,7 +143,6 @@ impl<T> Ring<T> {
         if position.wrapping_add(1).is_multiple_of(quarter) {
             self.announce_room();
         }
-        item
     }
 
     #[cold]
@@ -207,6 +210,6 @@ fn is_behind(lag: usize) -> bool {
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        while self.pop().is_some() {}
+        while self.pop_into(&mut Place::empty()) {}
     }
 }

@@ -2,16 +2,17 @@
 
 #![expect(unsafe_code, reason = "pools are reached through a swappable pointer")]
 
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tollgate_topology::CpuId;
 use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, seq_cst_gap};
-use tollgate_wakequeue::{Full, ShardId};
+use tollgate_wakequeue::{Full, Place, ShardId};
 
 use crate::context::{self, RuntimeId};
 use crate::gate::{Entry, Gate};
-use crate::job::{Job, RunOnce, Tag};
+use crate::job::{Job, Tag};
 use crate::pool::Pool;
 use crate::rescuer::Rescuer;
 use crate::tally::{Seat, Tally};
@@ -226,16 +227,36 @@ impl QueueCore {
         // What a worker issues stays with it, wherever the system has put it.
         let shard = home.unwrap_or_else(|| pool.plan.shard_of(cpu));
         let tag = Tag::direct(colour, self.node(cpu), cpu.0);
-        let make = move || Job::new(self, tag, closure);
         let queued = if mode == 0 {
-            match pool.push_with(shard, make) {
-                Ok(()) => Ok(()),
-                Err(make) => self.put_when_full(pool, make(), shard),
-            }
+            self.put_closure(pool, tag, closure, shard)
         } else {
-            self.submit_in_mode(mode, pool, make(), shard)
+            self.submit_in_mode(mode, pool, Job::new(self, tag, closure), shard)
         };
         queued.inspect_err(|_| self.count_out(seat, colour))
+    }
+
+    /// Makes the job where it will lie.
+    #[inline]
+    fn put_closure<F>(
+        &self,
+        pool: &Pool,
+        tag: Tag,
+        closure: F,
+        shard: ShardId,
+    ) -> Result<(), SubmitError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let closure = ManuallyDrop::new(closure);
+        // SAFETY: called at most once, and the closure is not used again when it was called.
+        let make = || Job::new(self, tag, unsafe { std::ptr::read(&raw const *closure) });
+        match pool.push_with(shard, make) {
+            Ok(()) => Ok(()),
+            Err(Full(())) => {
+                let job = Job::new(self, tag, ManuallyDrop::into_inner(closure));
+                self.put_when_full(pool, job, shard)
+            }
+        }
     }
 
     #[inline]
@@ -337,25 +358,33 @@ impl QueueCore {
     fn run_inline(&self, job: Job) {
         self.stats.inlined.fetch_add(1, Ordering::Relaxed);
         let mut owed = Owed::default();
-        self.run(job, &mut owed, &mut |_| ());
+        self.run(&mut Place::of(job), &mut owed, &mut |_| ());
         owed.pay();
     }
 
     /// Runs a job, or what a token stands for. `before` is called before each closure.
     #[inline]
-    pub(crate) fn run(&self, job: Job, owed: &mut Owed, before: &mut impl FnMut(&Tag)) {
-        if job.tag.is_token() {
-            self.run_gated(job.tag.node(), owed, before);
+    pub(crate) fn run(
+        &self,
+        place: &mut Place<Job>,
+        owed: &mut Owed,
+        before: &mut impl FnMut(Tag),
+    ) {
+        let Some(tag) = place.get().map(|job| job.tag) else { return };
+        if tag.is_token() {
+            drop(place.take());
+            self.run_gated(tag.node(), owed, before);
         } else {
-            self.run_one(job, owed, before);
+            self.run_one(place, tag, owed, before);
         }
     }
 
-    fn run_gated(&self, node: u16, owed: &mut Owed, before: &mut impl FnMut(&Tag)) {
+    fn run_gated(&self, node: u16, owed: &mut Owed, before: &mut impl FnMut(Tag)) {
         let gate = &self.gates[usize::from(node)];
         let Some(mut job) = gate.redeem() else { return };
         for turn in 1.. {
-            self.run_one(job, owed, before);
+            let tag = job.tag;
+            self.run_one(&mut Place::of(job), tag, owed, before);
             if turn % GATE_BATCH == 0 {
                 if gate.leave() {
                     self.put_token(node, None);
@@ -370,13 +399,18 @@ impl QueueCore {
     }
 
     #[inline]
-    fn run_one(&self, job: Job, owed: &mut Owed, before: &mut impl FnMut(&Tag)) {
-        let colour = job.tag.colour();
+    fn run_one(
+        &self,
+        place: &mut Place<Job>,
+        tag: Tag,
+        owed: &mut Owed,
+        before: &mut impl FnMut(Tag),
+    ) {
+        let colour = tag.colour();
         owed.pay_unless(self, colour);
-        before(&job.tag);
-        let mut job = RunOnce::new(job);
+        before(tag);
         let outcome = context::in_frame(std::ptr::NonNull::from(self), || {
-            catch_unwind(AssertUnwindSafe(|| Job::run(&mut job)))
+            catch_unwind(AssertUnwindSafe(|| Job::run(place)))
         });
         if let Err(panic) = outcome {
             self.count_panic();
@@ -392,7 +426,8 @@ impl QueueCore {
         for (index, gate) in self.gates.iter().enumerate() {
             if let Some(job) = gate.rescue() {
                 let mut owed = Owed::default();
-                self.run_one(job, &mut owed, &mut |_| ());
+                let tag = job.tag;
+                self.run_one(&mut Place::of(job), tag, &mut owed, &mut |_| ());
                 owed.pay();
                 self.stats.rescued.fetch_add(1, Ordering::Relaxed);
                 if gate.leave() {

@@ -4,7 +4,9 @@
 
 #![expect(unsafe_code, reason = "closures are stored without their types")]
 
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::MaybeUninit;
+
+use tollgate_wakequeue::Place;
 
 use crate::core::QueueCore;
 
@@ -114,39 +116,20 @@ impl Job {
     }
 
     /// Runs the closure where it lies. A panic in it unwinds through here.
+    ///
+    /// # Panics
+    /// If there is no job in the place.
     #[inline]
-    pub(crate) fn run(job: &mut RunOnce) {
-        assert!(!std::mem::replace(&mut job.used, true), "a job runs once");
-        let inner = &mut *job.job;
-        // SAFETY: `consume` belongs to this payload (set together in `new`). It is used once:
-        // `used` was false (asserted) and now keeps this function and the drop away from it.
-        unsafe { (inner.consume)(&raw mut inner.payload, Use::Run) }
+    pub(crate) fn run(place: &mut Place<Self>) {
+        let job = place.release();
+        let job = job.expect("a job runs once").as_ptr();
+        // SAFETY: the place gave the job up to us and is not touched meanwhile. `consume` belongs to
+        // this payload (set together in `new`) and uses it up.
+        unsafe { ((*job).consume)(&raw mut (*job).payload, Use::Run) }
     }
 
     pub(crate) fn queue(&self) -> *const QueueCore {
         self.queue
-    }
-}
-
-/// A job about to be run, without moving it once more.
-pub(crate) struct RunOnce {
-    job: ManuallyDrop<Job>,
-    used: bool,
-}
-
-impl RunOnce {
-    #[inline]
-    pub(crate) fn new(job: Job) -> Self {
-        Self { job: ManuallyDrop::new(job), used: false }
-    }
-}
-
-impl Drop for RunOnce {
-    fn drop(&mut self) {
-        if !self.used {
-            // SAFETY: the payload was not used, and nothing touches the job after this.
-            unsafe { ManuallyDrop::drop(&mut self.job) }
-        }
     }
 }
 

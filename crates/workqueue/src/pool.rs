@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use crossbeam_utils::CachePadded;
 use tollgate_topology::CpuId;
 use tollgate_wakequeue::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use tollgate_wakequeue::{Claim, Config, Full, Next, ShardId, WakeQueue, Worker, WorkerId};
+use tollgate_wakequeue::{Claim, Config, Full, Next, Place, ShardId, WakeQueue, Worker, WorkerId};
 
 use crate::context::{self, SeatHere, WorkerContext};
 use crate::core::{Owed, QueueCore};
@@ -96,7 +96,11 @@ impl Pool {
     }
 
     #[inline]
-    pub(crate) fn push_with<M: FnOnce() -> Job>(&self, shard: ShardId, make: M) -> Result<(), M> {
+    pub(crate) fn push_with(
+        &self,
+        shard: ShardId,
+        make: impl FnOnce() -> Job,
+    ) -> Result<(), Full<()>> {
         self.queue.push_with(shard, make, |claim| self.grow(claim))
     }
 
@@ -206,23 +210,22 @@ impl Pool {
         let desk = self.desk(worker.id());
         let mut owed = Owed::default();
         let mut until_look = 0;
+        // Every job is moved once, from its shard to here.
+        let mut hand = Place::empty();
         shared.keeper.arm();
         loop {
-            let job = match self.queue.try_next(worker) {
-                Some(job) => job,
-                None => {
-                    owed.pay();
-                    match self.queue.next(worker, |claim| self.grow(claim)) {
-                        Next::Item(job) => job,
-                        Next::Retired | Next::Closed => break,
-                    }
+            if !self.queue.try_next_into(worker, &mut hand) {
+                owed.pay();
+                let next = self.queue.next_into(worker, &mut hand, |claim| self.grow(claim));
+                if next != Next::Item(()) {
+                    break;
                 }
-            };
+            }
             if worker.slept() {
                 until_look = 0;
                 shared.keeper.arm();
             }
-            self.serve_one(desk, worker, job, &mut owed, &mut until_look);
+            self.serve_one(desk, worker, &mut hand, &mut owed, &mut until_look);
         }
         owed.pay();
     }
@@ -232,14 +235,15 @@ impl Pool {
         &self,
         desk: &Desk,
         worker: &Worker,
-        job: Job,
+        hand: &mut Place<Job>,
         owed: &mut Owed,
         until_look: &mut u32,
     ) {
+        let Some(job) = hand.get() else { return };
         // SAFETY: a queue outlives its jobs and its workers (see `QueueCore`).
         let queue = unsafe { &*job.queue() };
         desk.queue.store(std::ptr::from_ref(queue).cast_mut(), Ordering::Relaxed);
-        queue.run(job, owed, &mut |tag| {
+        queue.run(hand, owed, &mut |tag| {
             // The next odd number: running, and not the item of before.
             desk.turn.store((desk.turn.load(Ordering::Relaxed) + 1) | 1, Ordering::Release);
             if self.strays || self.key.localize {
@@ -257,7 +261,7 @@ impl Pool {
     ///
     /// Workers of a soft pool may run anywhere; this looks at where they are for the first item
     /// after sleep and for every 32nd in a row, because being moved costs up to 44 us.
-    fn go_home(&self, worker: &Worker, tag: &Tag, queue: &QueueCore, until_look: &mut u32) {
+    fn go_home(&self, worker: &Worker, tag: Tag, queue: &QueueCore, until_look: &mut u32) {
         let shard = &self.plan.shards[worker.home().index()];
         let here = sys::current_cpu();
         if self.key.localize {
