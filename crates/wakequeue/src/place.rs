@@ -41,7 +41,7 @@ impl<T> Place<T> {
     }
 
     /// Gives the item up without moving it: the place is empty, and the item is the caller's, to be
-    /// used or dropped through the pointer, once, before the place is written or moved again.
+    /// used or dropped through the pointer, once, before anything else is done with the place.
     #[inline]
     pub fn release(&mut self) -> Option<NonNull<T>> {
         let item = NonNull::from(&mut self.item).cast();
@@ -94,9 +94,9 @@ mod tests {
 
         let mut place = Place::of(Rc::clone(&item));
         let released = place.release().unwrap();
-        assert!(place.release().is_none());
-        // SAFETY: the place was neither written nor moved since.
+        // SAFETY: nothing was done with the place since.
         unsafe { released.drop_in_place() };
+        assert!(place.release().is_none());
         drop(place);
         assert_eq!(Rc::strong_count(&item), 1, "released");
 
