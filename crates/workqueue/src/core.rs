@@ -19,7 +19,7 @@ use crate::tally::{Seat, Tally};
 use crate::{Attributes, SubmitError, sys};
 
 /// What happens to an item when its shard, or its queue's backlog, is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenFull {
     /// The caller waits until there is room. Inside an item, where waiting could block the very

@@ -39,6 +39,7 @@
 
 mod attributes;
 mod context;
+pub mod control;
 mod core;
 mod error;
 mod gate;

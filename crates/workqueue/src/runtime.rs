@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate_topology::{Scope, Topology};
 use tollgate_wakequeue::Config;
@@ -59,6 +59,7 @@ pub(crate) struct Shared {
     cpus_by_node: Vec<usize>,
     shut_down: AtomicBool,
     pub(crate) id: RuntimeId,
+    pub(crate) started: Instant,
     /// Numbers of seats that no worker has. More workers than seats is no error: the others count in
     /// shared cells.
     seats: StdMutex<Vec<usize>>,
@@ -135,17 +136,6 @@ impl Runtime {
         }
     }
 
-    /// Changes an attribute of the queue with this name, by its `ATTRIBUTE=VALUE` form: what the
-    /// `set` command does.
-    ///
-    /// # Errors
-    /// There is no such queue or attribute, or it cannot have this value.
-    pub fn set(&self, queue: &str, setting: &str) -> Result<(), AttributeError> {
-        let core = self.shared.registry().live.get(queue).cloned();
-        let core = core.ok_or_else(|| AttributeError::NoSuchQueue(queue.to_owned()))?;
-        self.shared.apply(&core, |attributes| attributes.set(setting))
-    }
-
     /// Refuses new items, forgets delayed ones, runs what is queued and ends the workers. Items
     /// that queue further items are refused too. Called from inside an item, it does not wait for
     /// the items that are running.
@@ -175,7 +165,7 @@ impl Runtime {
         }
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 }
@@ -283,6 +273,7 @@ impl Builder {
             cpus_by_node,
             shut_down: AtomicBool::new(false),
             id: RuntimeId::new(),
+            started: Instant::now(),
             seats: StdMutex::new(seats),
             base_nice: crate::sys::nice(),
         });
@@ -330,6 +321,10 @@ impl Shared {
 
     pub(crate) fn pools(&self) -> Vec<Arc<Pool>> {
         self.registry().pool_list.clone()
+    }
+
+    pub(crate) fn live_queue(&self, name: &str) -> Option<Arc<QueueCore>> {
+        self.registry().live.get(name).cloned()
     }
 
     /// The queues that users hold, by name.
