@@ -63,6 +63,9 @@ pub(crate) enum Command {
     /// Huge pages: what is fastest on this machine
     #[command(subcommand)]
     Hugepage(HugepageCommand),
+    /// Work queues of a running program: what they are, what they do, and changes while they run
+    #[command(subcommand, after_long_help = WQ_EXAMPLES)]
+    Wq(WqCommand),
     /// Print a completion script for a shell
     #[command(after_long_help = COMPLETION_EXAMPLES)]
     Completions {
@@ -122,6 +125,15 @@ environment variable TOLLGATE_CLEAR_PLAN, hold whatever is measured.
 Examples:
   tollgate hugepage tune
   tollgate hugepage tune --rounds 3 --json";
+
+const WQ_EXAMPLES: &str = "\
+For programs that use the crate tollgate-workqueue and called control::serve_default; the columns are
+explained in docs/workqueue-tools.md.
+
+Examples:
+  tollgate wq dump                                   the only such program of this user
+  tollgate wq monitor --pid 4711 --interval 5 crypt  one line per queue and interval
+  tollgate wq set crypt affinity_scope=numa max_active=8";
 
 const COMPLETION_EXAMPLES: &str = "\
 Examples:
@@ -322,6 +334,73 @@ pub(crate) struct TuneArgs {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum WqCommand {
+    /// Show scopes, pods, pools, queues with their attributes, and where the items of each CPU go
+    Dump(WqDumpArgs),
+    /// Show what each queue did, per second, until Ctrl-C
+    Monitor(WqMonitorArgs),
+    /// Change attributes of a queue, all or none
+    Set(WqSetArgs),
+}
+
+/// Which process to look into.
+#[derive(Debug, Args)]
+pub(crate) struct WqTarget {
+    /// The process; left out, the only one of this user with a socket
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+
+    /// The control socket, where it is not in the usual place
+    #[arg(long, value_name = "PATH", conflicts_with = "pid")]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WqDumpArgs {
+    #[command(flatten)]
+    pub(crate) target: WqTarget,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WqMonitorArgs {
+    #[command(flatten)]
+    pub(crate) target: WqTarget,
+
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub(crate) interval: Duration,
+
+    /// End after so many tables
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+
+    /// Print JSON, one line per interval
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The queues to show; left out, all
+    #[arg(value_name = "QUEUE")]
+    pub(crate) queues: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WqSetArgs {
+    #[command(flatten)]
+    pub(crate) target: WqTarget,
+
+    /// The queue
+    pub(crate) queue: String,
+
+    /// What to set: affinity_scope, affinity_strict, localize, cpumask, nice or max_active
+    #[arg(required = true, value_name = "ATTRIBUTE=VALUE")]
+    pub(crate) settings: Vec<String>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Keep the project and print where it is
@@ -360,6 +439,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
             Ok(Duration::from_secs_f64(seconds))
         }
         _ => Err(format!("expected seconds from 0 to {MAX_TIMEOUT_SECONDS}, such as 0.5")),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("expected seconds from 0.1 to 3600".to_owned()),
     }
 }
 

@@ -17,6 +17,7 @@ mod status;
 mod sys;
 mod tree;
 mod umount;
+mod wq;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -38,6 +39,10 @@ fn main() -> ExitCode {
         Err(error) => return wrong_usage(&error),
     };
     log(cli.verbose);
+    if only_prints(&cli.command) {
+        // As other tools do that feed `head`. A server must not end because a client went away.
+        sys::end_on_closed_pipe();
+    }
     let (name, result) = dispatch(cli.command);
     match result {
         Ok(code) => code,
@@ -61,12 +66,23 @@ fn dispatch(command: Command) -> (&'static str, anyhow::Result<ExitCode>) {
         Command::DemoProbe { dir } => ("demo-probe", done(demo::probe(&dir))),
         Command::Topology(args) => ("topology", done(machine::topology(&args))),
         Command::Hugepage(HugepageCommand::Tune(args)) => ("hugepage", done(machine::tune(&args))),
+        Command::Wq(command) => ("wq", done(wq::run(&command))),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);
             let written = std::io::Write::write_all(&mut std::io::stdout(), &script);
             ("completions", done(written.map_err(Into::into)))
         }
+    }
+}
+
+/// Whether the command ends by itself and keeps nothing that would have to be cleaned up.
+fn only_prints(command: &Command) -> bool {
+    match command {
+        Command::Run(_) | Command::Mount(_) | Command::Umount(_) | Command::Demo(_) => false,
+        Command::Status(_) | Command::Check(_) | Command::Explain(_) | Command::Topology(_) => true,
+        Command::Hugepage(_) | Command::Wq(_) => true,
+        Command::DemoProbe { .. } | Command::Completions { .. } => true,
     }
 }
 

@@ -197,6 +197,12 @@ pub(crate) fn die_by_signal(signal: libc::c_int) {
     unsafe { libc::raise(signal) };
 }
 
+/// From now on, writing to a pipe that nobody reads ends this process, silently.
+pub(crate) fn end_on_closed_pipe() {
+    // SAFETY: the default action installs no handler. It fails for no valid signal.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Makes the mount at `path`, and with `recursive` all below it, read-only.
 ///
 /// # Errors

@@ -1,0 +1,150 @@
+//! `tollgate wq`: the work queues of a running program.
+
+mod target;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tollgate_workqueue::control::{self, Answer, Request};
+use tollgate_workqueue::{Dump, Monitor, Rates};
+
+use crate::cli::{WqCommand, WqDumpArgs, WqMonitorArgs, WqSetArgs};
+use crate::sys::{self, SignalFd};
+
+const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM];
+
+/// Runs `tollgate wq`.
+///
+/// # Errors
+/// No process to ask, or it cannot be told from others; it does not answer; it refuses.
+pub(crate) fn run(command: &WqCommand) -> anyhow::Result<()> {
+    match command {
+        WqCommand::Dump(args) => dump(args),
+        WqCommand::Monitor(args) => monitor(args),
+        WqCommand::Set(args) => set(args),
+    }
+}
+
+fn dump(args: &WqDumpArgs) -> anyhow::Result<()> {
+    let dump = Client::of(&args.target)?.dump()?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&dump)?);
+    } else {
+        print!("{dump}");
+    }
+    Ok(())
+}
+
+fn set(args: &WqSetArgs) -> anyhow::Result<()> {
+    let client = Client::of(&args.target)?;
+    let (queue, settings) = (args.queue.clone(), args.settings.clone());
+    match client.ask(&Request::Set { queue, settings })? {
+        Answer::Set(_) => {}
+        other => return Err(unexpected(other)),
+    }
+    let dump = client.dump()?;
+    // Whoever dropped the queue just now still set it.
+    for queue in dump.queues.iter().filter(|queue| queue.name == args.queue) {
+        println!("{} {queue}", queue.name);
+    }
+    Ok(())
+}
+
+fn monitor(args: &WqMonitorArgs) -> anyhow::Result<()> {
+    let client = Client::of(&args.target)?;
+    let mut before = client.monitor()?;
+    for name in &args.queues {
+        let known = before.queues.iter().any(|queue| queue.name == *name);
+        ensure!(known, "no queue is named {name:?}; there are: {}", names(&before));
+    }
+    sys::block_signals(ENDING).context("cannot block signals")?;
+    let signals = SignalFd::new(ENDING).context("cannot read signals")?;
+    let mut left = args.count;
+    while left != Some(0) {
+        if ended_within(args.interval, &signals)? {
+            return Ok(());
+        }
+        let now = client.monitor()?;
+        show(now.since(&before), args)?;
+        before = now;
+        left = left.map(|left| left - 1);
+    }
+    Ok(())
+}
+
+fn names(monitor: &Monitor) -> String {
+    let names: Vec<_> = monitor.queues.iter().map(|queue| queue.name.as_str()).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+fn show(mut rates: Rates, args: &WqMonitorArgs) -> anyhow::Result<()> {
+    if !args.queues.is_empty() {
+        rates.queues.retain(|queue| args.queues.contains(&queue.name));
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&rates)?);
+        return Ok(());
+    }
+    print!("{rates}");
+    if rates.stalls > 0 || rates.delayed > 0 {
+        println!("delayed items {}, stalls reported {}", rates.delayed, rates.stalls);
+    }
+    println!();
+    Ok(())
+}
+
+/// Waits; true when a signal came meanwhile that ends us.
+fn ended_within(interval: Duration, signals: &SignalFd) -> anyhow::Result<bool> {
+    let timeout = Timespec::try_from(interval).context("interval")?;
+    let ready = poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&timeout));
+    Ok(ready.context("cannot wait")? > 0)
+}
+
+/// One process that was chosen.
+struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    fn of(target: &crate::cli::WqTarget) -> anyhow::Result<Self> {
+        Ok(Self { socket: target::socket(target)? })
+    }
+
+    fn ask(&self, request: &Request) -> anyhow::Result<Answer> {
+        let text = control::ask(&self.socket, &serde_json::to_string(request)?)?;
+        let shown = self.socket.display();
+        let answer = serde_json::from_str(&text).with_context(|| {
+            format!("the answer of `{shown}` is not understood; is it of another version?")
+        })?;
+        if let Answer::Error(error) = answer {
+            bail!(error);
+        }
+        Ok(answer)
+    }
+
+    fn dump(&self) -> anyhow::Result<Dump> {
+        match self.ask(&Request::Dump)? {
+            Answer::Dump(dump) => Ok(dump),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    fn monitor(&self) -> anyhow::Result<Monitor> {
+        match self.ask(&Request::Monitor)? {
+            Answer::Monitor(monitor) => Ok(monitor),
+            other => Err(unexpected(other)),
+        }
+    }
+}
+
+fn unexpected(answer: Answer) -> anyhow::Error {
+    let what = match answer {
+        Answer::Dump(_) => "a dump",
+        Answer::Monitor(_) => "counters",
+        Answer::Set(_) => "what was set",
+        Answer::Error(error) => return anyhow::anyhow!(error),
+    };
+    anyhow::anyhow!("the process answered with {what}, which was not asked for")
+}
