@@ -37,15 +37,19 @@ impl Rescuer {
     }
 
     fn serve(&self, queue: &Weak<QueueCore>) {
+        let mut answered = 0;
         loop {
             let calls = self.calls.word().load(Ordering::SeqCst);
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
+            if calls == answered {
+                self.calls.wait(calls, None);
+                continue;
+            }
+            answered = calls;
             let Some(queue) = queue.upgrade() else { return };
             while queue.rescue_one() {}
-            drop(queue);
-            self.calls.wait(calls, None);
         }
     }
 
