@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "an item is moved into its slot only when there is one")]
 
 use std::mem::ManuallyDrop;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
@@ -146,7 +146,7 @@ impl<T: Send> WakeQueue<T> {
             searching: true,
             pulls: 0,
             look_every: *LOOK_EVERY.start(),
-            slept: false,
+            slept_since: None,
         }
     }
 
@@ -170,7 +170,7 @@ impl<T: Send> WakeQueue<T> {
     /// about later: follow it with [`next_into`](Self::next_into).
     #[inline]
     pub fn try_next_into(&self, worker: &mut Worker, place: &mut Place<T>) -> bool {
-        worker.slept = false;
+        worker.slept_since = None;
         // A searcher has to stop being one, by the protocol of `next_into`.
         !worker.searching && self.pull(worker, place)
     }
@@ -194,7 +194,7 @@ impl<T: Send> WakeQueue<T> {
         grow: impl Fn(Claim),
     ) -> Next<()> {
         let group = self.group(worker.home);
-        worker.slept = false;
+        worker.slept_since = None;
         if !worker.searching {
             if self.pull(worker, place) {
                 return Next::Item(());
@@ -215,10 +215,11 @@ impl<T: Send> WakeQueue<T> {
             }
             seq_cst_gap();
             self.wake_if_work(worker, Some(worker.id), &grow);
+            // Sleeping costs much more than looking at the clock.
+            worker.slept_since = worker.slept_since.or_else(|| Some(Instant::now()));
             if !self.sleep(worker) {
                 return Next::Retired;
             }
-            worker.slept = true;
             worker.searching = true;
         }
     }

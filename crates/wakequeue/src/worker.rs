@@ -1,5 +1,7 @@
 //! Workers as the queue knows them: a number, a home and what they are doing about work.
 
+use std::time::Instant;
+
 use crate::placement::ShardId;
 
 /// A worker of one queue. Numbers are reused after a worker has left.
@@ -51,7 +53,7 @@ pub struct Worker {
     pub(crate) pulls: u32,
     /// Pulls between two such looks.
     pub(crate) look_every: u32,
-    pub(crate) slept: bool,
+    pub(crate) slept_since: Option<Instant>,
 }
 
 impl Worker {
@@ -70,7 +72,14 @@ impl Worker {
     /// Whether it slept before it got its latest item.
     #[must_use]
     pub fn slept(&self) -> bool {
-        self.slept
+        self.slept_since.is_some()
+    }
+
+    /// When it fell asleep before it got its latest item, if it did: for the first time, if it woke up
+    /// in vain in between.
+    #[must_use]
+    pub fn slept_since(&self) -> Option<Instant> {
+        self.slept_since
     }
 }
 

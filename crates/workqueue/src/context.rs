@@ -10,6 +10,7 @@ use tollgate_wakequeue::{ShardId, WorkerId};
 use crate::core::QueueCore;
 use crate::item::ItemState;
 use crate::pool::Pool;
+use crate::shares::Shares;
 use crate::tally::Seat;
 
 thread_local! {
@@ -68,6 +69,7 @@ pub(crate) struct WorkerContext {
     pub(crate) id: WorkerId,
     pub(crate) home: ShardId,
     pub(crate) seats: SeatHere,
+    pub(crate) shares: Shares,
     /// Nested blocking sections.
     pub(crate) blocking_depth: Cell<u32>,
 }

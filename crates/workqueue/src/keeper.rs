@@ -17,6 +17,7 @@ use crate::core::QueueCore;
 use crate::item::Ticket;
 use crate::pool::{Desk, Pool};
 use crate::runtime::Shared;
+use crate::shares::account;
 use crate::work::WorkCore;
 use crate::{SubmitError, sys};
 
@@ -216,10 +217,15 @@ impl Keeper {
             // SAFETY: null, or a queue, which lives until all workers are gone.
             let queue = unsafe { desk.queue.load(Ordering::Relaxed).as_ref() };
             let used_ns = now.cpu_ns.saturating_sub(before.map_or(0, |before| before.cpu_ns));
-            if let Some(queue) = queue {
-                queue.stats.cpu_ns.fetch_add(used_ns, Ordering::Relaxed);
-            }
             let stuck = before.filter(|before| before.turn == turn);
+            match queue {
+                // One item all the time, or none since the last one: the worker does not account.
+                Some(queue) if stuck.is_some() => {
+                    let rest_ns = account(thread, &desk.accounted_ns);
+                    queue.stats.cpu_ns.fetch_add(rest_ns, Ordering::Relaxed);
+                }
+                _ => desk.accounts_due.store(true, Ordering::Relaxed),
+            }
             let since = stuck.map_or(now.since, |before| before.since);
             watch.workers.insert((pool.number, index), Seen { since, ..now });
             found.busy |= turn & 1 == 1;

@@ -52,6 +52,7 @@ mod pool;
 mod queue;
 mod rescuer;
 mod runtime;
+mod shares;
 mod sys;
 mod tally;
 mod tools;

@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 use tollgate_topology::CpuId;
@@ -15,6 +16,7 @@ use crate::core::{Owed, QueueCore};
 use crate::job::{Job, Tag};
 use crate::placement::{PlacementKey, Plan};
 use crate::runtime::Shared;
+use crate::shares::Shares;
 use crate::sys;
 use crate::tally::Seat;
 
@@ -62,6 +64,10 @@ pub(crate) struct Desk {
     pub(crate) blocking: AtomicBool,
     /// Set by the keeper: the current item holds the CPU for too long and does not count.
     pub(crate) hogging: AtomicBool,
+    /// Set by the keeper: the queues shall get the CPU time used for them.
+    pub(crate) accounts_due: AtomicBool,
+    /// CPU time of the thread that some queue got, in nanoseconds.
+    pub(crate) accounted_ns: AtomicU64,
 }
 
 impl Pool {
@@ -174,12 +180,13 @@ impl Pool {
         let seat = own_seat.map_or(Seat::Shared(worker.id().index()), Seat::Own);
         let context = WorkerContext {
             seats: SeatHere { runtime: shared.id, seat },
+            shares: Shares::new(sys::thread_id()),
             pool: Arc::clone(self),
             id: worker.id(),
             home: worker.home(),
             blocking_depth: std::cell::Cell::new(0),
         };
-        context::as_worker(&context, || self.serve(shared, &mut worker));
+        context::as_worker(&context, || self.serve(shared, &mut worker, &context.shares));
         self.desk(worker.id()).thread.store(0, Ordering::Relaxed);
         if let Some(number) = own_seat {
             shared.give_seat(number);
@@ -203,13 +210,18 @@ impl Pool {
         }
         let desk = self.desk(worker.id());
         desk.home.store(u32::from(worker.home().0), Ordering::Relaxed);
+        // The number may have belonged to another thread.
+        desk.accounted_ns.store(0, Ordering::Relaxed);
+        desk.accounts_due.store(false, Ordering::Relaxed);
         desk.thread.store(sys::thread_id(), Ordering::Relaxed);
     }
 
-    fn serve(&self, shared: &Shared, worker: &mut Worker) {
+    fn serve(&self, shared: &Shared, worker: &mut Worker, shares: &Shares) {
         let desk = self.desk(worker.id());
         let mut owed = Owed::default();
         let mut until_look = 0;
+        // The queue of the item before; null after sleep.
+        let mut latest = std::ptr::null();
         // Every job is moved once, from its shard to here.
         let mut hand = Place::empty();
         shared.keeper.arm();
@@ -221,13 +233,29 @@ impl Pool {
                     break;
                 }
             }
-            if worker.slept() {
+            if let Some(since) = worker.slept_since() {
                 until_look = 0;
+                latest = std::ptr::null();
+                shares.slept(since, &desk.accounted_ns);
                 shared.keeper.arm();
             }
-            self.serve_one(desk, worker, &mut hand, &mut owed, &mut until_look);
+            let Some(queue) = hand.get().map(Job::queue) else { continue };
+            if queue != latest {
+                latest = queue;
+                desk.queue.store(queue.cast_mut(), Ordering::Relaxed);
+                // SAFETY: a queue outlives its jobs and its workers (see `QueueCore`).
+                shares.switch(unsafe { &*queue }, &desk.accounted_ns);
+            }
+            // SAFETY: as above.
+            let queue = unsafe { &*queue };
+            self.serve_one(desk, worker, queue, &mut hand, &mut owed, &mut until_look);
+            if desk.accounts_due.load(Ordering::Relaxed) {
+                desk.accounts_due.store(false, Ordering::Relaxed);
+                shares.divide(&desk.accounted_ns);
+            }
         }
         owed.pay();
+        shares.divide(&desk.accounted_ns);
     }
 
     #[inline]
@@ -235,14 +263,11 @@ impl Pool {
         &self,
         desk: &Desk,
         worker: &Worker,
+        queue: &QueueCore,
         hand: &mut Place<Job>,
         owed: &mut Owed,
         until_look: &mut u32,
     ) {
-        let Some(job) = hand.get() else { return };
-        // SAFETY: a queue outlives its jobs and its workers (see `QueueCore`).
-        let queue = unsafe { &*job.queue() };
-        desk.queue.store(std::ptr::from_ref(queue).cast_mut(), Ordering::Relaxed);
         queue.run(hand, owed, &mut |tag| {
             // The next odd number: running, and not the item of before.
             desk.turn.store((desk.turn.load(Ordering::Relaxed) + 1) | 1, Ordering::Release);
@@ -313,6 +338,8 @@ impl Desk {
             home: AtomicU32::new(0),
             blocking: AtomicBool::new(false),
             hogging: AtomicBool::new(false),
+            accounts_due: AtomicBool::new(false),
+            accounted_ns: AtomicU64::new(0),
         }
     }
 }
@@ -333,7 +360,10 @@ pub fn blocking<R>(body: impl FnOnce() -> R) -> R {
 }
 
 /// Ends the blocking section when dropped, also by a panic.
-struct Section<'w>(&'w WorkerContext);
+struct Section<'w> {
+    worker: &'w WorkerContext,
+    since: Instant,
+}
 
 impl<'w> Section<'w> {
     fn enter(worker: &'w WorkerContext) -> Self {
@@ -348,19 +378,20 @@ impl<'w> Section<'w> {
                 });
             }
         }
-        Self(worker)
+        Self { worker, since: Instant::now() }
     }
 }
 
 impl Drop for Section<'_> {
     fn drop(&mut self) {
-        let worker = self.0;
+        let worker = self.worker;
         let depth = worker.blocking_depth.get() - 1;
         worker.blocking_depth.set(depth);
         if depth == 0 {
             let desk = worker.pool.desk(worker.id);
             desk.blocking.store(false, Ordering::Relaxed);
             desk.hogging.store(false, Ordering::Relaxed);
+            worker.shares.leave_out(self.since.elapsed());
             worker.pool.queue.recount(worker.id, worker.home);
         }
     }
