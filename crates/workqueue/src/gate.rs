@@ -355,4 +355,71 @@ mod models {
             assert_eq!(gate.waiting(), (0, 0));
         });
     }
+    /// Attribute change against queue: the limit is lowered while two items run and others enter. In
+    /// the end as many tokens are out as the limit allows, and nothing waits.
+    #[test]
+    fn a_lowered_limit_strands_nothing() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new(2, 8));
+            let ran = Arc::new(AtomicU32::new(0));
+            let tokens = [1, 10].map(|job| gate.enter(job));
+            assert_eq!(tokens, [Entry::Token, Entry::Token]);
+            let worker = || {
+                let (gate, ran) = (Arc::clone(&gate), Arc::clone(&ran));
+                move || work(&gate, &AtomicU32::new(0), 9, &ran)
+            };
+            let first = thread::spawn(worker());
+            let second = thread::spawn(worker());
+            assert_eq!(gate.set_limit(1), 0, "a lower limit gives no tokens");
+            if gate.enter(100) == Entry::Token {
+                work(&gate, &AtomicU32::new(0), 9, &ran);
+            }
+            first.join().unwrap();
+            second.join().unwrap();
+            assert_eq!(ran.load(Ordering::SeqCst), 111);
+            assert_eq!(gate.waiting(), (0, 0));
+            // Everything was given back: one may run, and only one.
+            let tokens = [1, 10].map(|job| gate.enter(job));
+            assert_eq!(tokens, [Entry::Token, Entry::Waits]);
+        });
+    }
+
+    /// A rescuer runs an item while the worker that it despaired of arrives after all: each item runs
+    /// once, one at a time and in order.
+    #[test]
+    fn a_rescuer_and_a_late_worker_share_an_ordered_queue() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new(1, 8));
+            let order = Arc::new(AtomicU32::new(0));
+            let running = Arc::new(AtomicU32::new(0));
+            let run = |gate: &Gate<u32>, running: &AtomicU32, order: &AtomicU32, job: u32| {
+                assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                order.store(order.load(Ordering::SeqCst) * 10 + job, Ordering::SeqCst);
+                running.fetch_sub(1, Ordering::SeqCst);
+                gate.leave()
+            };
+            assert_eq!(gate.enter(1), Entry::Token);
+            assert_eq!(gate.enter(2), Entry::Waits);
+            let rescuer = {
+                let (gate, running, order) =
+                    (Arc::clone(&gate), Arc::clone(&running), Arc::clone(&order));
+                thread::spawn(move || {
+                    // Tokens that the caller of `rescue` must put into the pool.
+                    gate.rescue().map_or(0, |job| u32::from(run(&gate, &running, &order, job)))
+                })
+            };
+            let mut tokens = 1;
+            while tokens > 0 {
+                tokens -= 1;
+                if let Some(job) = gate.redeem() {
+                    tokens += u32::from(run(&gate, &running, &order, job));
+                }
+            }
+            for _ in 0..rescuer.join().unwrap() {
+                let job = gate.redeem().unwrap();
+                assert!(!run(&gate, &running, &order, job), "there are two");
+            }
+            assert_eq!(order.load(Ordering::SeqCst), 12, "each once, in order");
+        });
+    }
 }
