@@ -11,5 +11,6 @@ mod harness;
 mod lower;
 mod mapping;
 mod modes;
+mod nested;
 mod scale;
 mod snapshot;

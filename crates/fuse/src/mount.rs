@@ -154,9 +154,12 @@ impl Drop for Mount {
 /// of the mount waits.
 ///
 /// # Errors
-/// See [`MountError`].
+/// See [`MountError`]; [`MountError::AlreadyMounted`] over a mount of type `fuse.tollgate`.
 pub fn mount(path: &Path, options: &MountOptions) -> Result<(Device, Mount), MountError> {
     let path = mount_point(path)?;
+    if table::is_ours(&path, DEFAULT_SUBTYPE) {
+        return Err(MountError::AlreadyMounted { path });
+    }
     let device = match open_and_mount(&path, options) {
         Err(MountError::NotPermitted { .. }) => helper::mount(&path, options)?,
         other => other?,
@@ -175,7 +178,8 @@ fn open_and_mount(path: &Path, options: &MountOptions) -> Result<Device, MountEr
     Ok(device)
 }
 
-/// Mounts an open device with mount(2), in the namespace of the calling thread.
+/// Mounts an open device with mount(2), in the namespace of the calling thread. A mount that is there
+/// already is covered, whatever its type.
 ///
 /// # Errors
 /// See [`MountError`].
@@ -225,9 +229,6 @@ fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
         Err(errno) => Err(MountError::NoMountPoint { path: real, source: errno.into() }),
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => {
             Err(MountError::NotADirectory { path: real })
-        }
-        Ok(_) if table::is_ours(&real, DEFAULT_SUBTYPE) => {
-            Err(MountError::AlreadyMounted { path: real })
         }
         Ok(_) => Ok(real),
     }

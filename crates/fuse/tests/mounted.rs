@@ -336,3 +336,26 @@ fn spaces_and_commas_in_names_survive() {
     assert!(clean_stale(&at).unwrap());
     mount.keep();
 }
+
+/// `mount` does not cover a view; `mount_device` does, for who means to.
+#[test]
+fn an_open_device_can_be_mounted_over_a_view() {
+    if !can_mount() {
+        return;
+    }
+    let below = Served::new(SessionConfig::default());
+    let at = below.at.path();
+    let options = MountOptions { source: "above".into(), ..MountOptions::default() };
+    let device = Device::open().unwrap();
+    mount_device(&device, at, &options).unwrap();
+    let count = |source: &str| {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = format!("{source} {} fuse.tollgate ", at.display());
+        table.lines().filter(|row| row.starts_with(&line)).count()
+    };
+    assert_eq!((count("above"), count("tollgate")), (1, 1));
+    drop(device);
+    assert!(stale(at));
+    unmount(at, true).unwrap();
+    assert_eq!(fs::read_to_string(below.path("pass")).unwrap(), "through");
+}

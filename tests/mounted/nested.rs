@@ -1,0 +1,67 @@
+//! `tollgate run` inside `tollgate run` over the same directory: both policies hold.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use crate::harness::can_mount;
+
+const OUTER: &str = "[[rule]]\nname = 'env'\npath = '**/.env'\naction = 'hide'\n";
+const INNER: &str = "[[rule]]\nname = 'keys'\npath = '**/id_*'\naction = 'deny'\n";
+const SECRET: &str = "the-secret-of-this-test";
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs `script` in a view of a view of one directory.
+fn inside_both(script: &str) -> (Output, tempfile::TempDir) {
+    let base = tempfile::tempdir().unwrap();
+    let at = |name: &str| base.path().join(name);
+    fs::create_dir(at("dir")).unwrap();
+    for (name, content) in [
+        ("dir/.env", SECRET),
+        ("dir/id_rsa", SECRET),
+        ("dir/a.txt", "plain\n"),
+        ("outer.toml", OUTER),
+        ("inner.toml", INNER),
+    ] {
+        fs::write(at(name), content).unwrap();
+    }
+    let program = env!("CARGO_BIN_EXE_tollgate");
+    let mut command = Command::new(program);
+    command.arg("run").arg("--policy").arg(at("outer.toml")).arg(at("dir")).args(["--", program]);
+    command.arg("run").arg("--policy").arg(at("inner.toml")).arg(at("dir"));
+    command.args(["--", "sh", "-c", script]).current_dir(at("dir")).stdin(Stdio::null());
+    (command.output().unwrap(), base)
+}
+
+#[test]
+fn a_view_over_a_view_obeys_both_policies() {
+    if !can_mount() {
+        return;
+    }
+    let script =
+        "ls -A; cat a.txt; cat .env; cat id_rsa; echo new >made; echo more >>a.txt; exit 9";
+    let (output, base) = inside_both(script);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(stdout, "a.txt\nid_rsa\nplain\n", "{stderr}");
+    assert_eq!(output.status.code(), Some(9), "{stderr}");
+    assert!(stderr.contains(".env: No such file"), "{stderr}");
+    assert!(stderr.contains("id_rsa: Permission denied"), "{stderr}");
+    let below = |name: &str| fs::read_to_string(base.path().join("dir").join(name)).unwrap();
+    assert_eq!((below("made"), below("a.txt")), ("new\n".into(), "plain\nmore\n".into()));
+}
+
+/// Without the inner view the outer one would show the key.
+#[test]
+fn the_inner_view_cannot_be_taken_away() {
+    if !can_mount() {
+        return;
+    }
+    let script = "umount $PWD; umount -l $PWD; cat $PWD/id_rsa; \
+                  unshare -Urm sh -c 'umount -l $PWD; cat $PWD/id_rsa'; cat $PWD/.env; cat a.txt";
+    let (output, _base) = inside_both(script);
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(!said.contains(SECRET), "{said}");
+    assert_eq!(text(&output.stdout), "plain\n", "{said}");
+}
