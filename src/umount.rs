@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use rustix::io::Errno;
 use tollgate_fuse::MountError;
 
 use crate::cli::UmountArgs;
@@ -38,11 +37,9 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Whether the server of the file system at `path` is gone. Asks with statfs(2), which no cache answers:
-/// for a moment after a server died, stat(2) still works. A request that the server took and left
-/// unanswered ends with `ECONNABORTED`, later ones with `ENOTCONN`.
+/// Whether the server of the file system at `path` is gone.
 pub(crate) fn is_dead(path: &Path) -> bool {
-    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
+    tollgate_fuse::stale(path)
 }
 
 /// Detaches a view at `mnt` whose server is dead; false when there is none.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, StatxFlags};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -251,13 +251,12 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     }
 }
 
-/// Whether `path` is a mount whose server is gone ("Transport endpoint is not connected"). Asks the
-/// server, and so waits while one is alive and busy; attributes that the kernel still remembers would
-/// hide for their validity that it is gone.
+/// Whether `path` is in a mount whose server is gone. Asks with statfs(2), which no cache answers: stat(2)
+/// goes on working for as long as the kernel's attributes are valid. Waits while a server is alive and
+/// busy. A request that the server took and left unanswered ends with `ECONNABORTED`, later ones with
+/// `ENOTCONN`.
 pub fn stale(path: &Path) -> bool {
-    let flags = AtFlags::STATX_FORCE_SYNC;
-    let asked = rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::BASIC_STATS);
-    matches!(asked, Err(Errno::NOTCONN))
+    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Unmounts `path` if it is a mount of type `fuse.tollgate` whose server is gone, and tells whether it

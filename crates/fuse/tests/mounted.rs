@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Served, can_mount};
@@ -358,4 +359,49 @@ fn an_open_device_can_be_mounted_over_a_view() {
     assert!(stale(at));
     unmount(at, true).unwrap();
     assert_eq!(fs::read_to_string(below.path("pass")).unwrap(), "through");
+}
+
+/// The kernel still has attributes to show, and the one who asks is already waiting when the server goes.
+#[test]
+fn a_dead_server_is_seen_in_spite_of_caches_and_by_who_waits() {
+    /// Takes STATFS and never answers it.
+    #[derive(Default)]
+    struct Silent(Mutex<Option<Reply<'static, StatFs>>>);
+    impl Filesystem for Silent {
+        fn getattr(
+            &self,
+            _: &Request<'_>,
+            node: NodeId,
+            _: Option<FileHandle>,
+            reply: Reply<'_, Attributes>,
+        ) {
+            let attr = Attr { ino: node.0, mode: 0o040_755, nlink: 1, ..Attr::default() };
+            reply.ok(&Attributes { attr, valid: Duration::from_secs(3600) });
+        }
+
+        fn statfs(&self, _: &Request<'_>, _: NodeId, reply: Reply<'_, StatFs>) {
+            *self.0.lock().unwrap() = Some(reply.detach());
+        }
+    }
+    if !can_mount() {
+        return;
+    }
+    let at = tempfile::tempdir().unwrap();
+    let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
+    let silent = Arc::new(Silent::default());
+    let running =
+        Session::new(device, Arc::clone(&silent), SessionConfig::default()).start().unwrap();
+    let path = at.path().to_path_buf();
+    let waiting = std::thread::spawn(move || stale(&path));
+    while silent.0.lock().unwrap().is_none() {
+        assert!(!waiting.is_finished(), "it asked nobody");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(fs::metadata(at.path()).is_ok());
+    running.stop();
+    assert_eq!(running.wait().unwrap(), Ended::Stopped);
+    assert!(waiting.join().unwrap(), "what was under way was not taken for the end");
+    assert!(fs::metadata(at.path()).is_ok(), "the kernel remembers");
+    assert!(stale(at.path()));
+    mount.unmount(true).unwrap();
 }
