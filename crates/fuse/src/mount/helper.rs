@@ -40,22 +40,25 @@ pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
 }
 
 fn run(mut command: Command, path: &Path) -> Result<(), MountError> {
-    let Output { status, stderr, .. } =
-        command.stdout(Stdio::null()).stderr(Stdio::piped()).output().map_err(
-            |source| match source.kind() {
-                io::ErrorKind::NotFound => MountError::NotPermitted {
-                    path: path.into(),
-                    why: "no privilege, and no fusermount3 in PATH",
-                },
-                _ => MountError::System { path: path.into(), source },
-            },
-        )?;
+    let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output();
+    let Output { status, stderr, .. } = output.map_err(|source| not_run(source, path))?;
     if status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&stderr);
     let message = if said.trim().is_empty() { status.to_string() } else { said.trim().into() };
     Err(MountError::Helper { path: path.into(), message })
+}
+
+/// `PermissionDenied` comes from a file without the right to execute it (distributions can give that to a
+/// group alone), and from directories in PATH that may not be searched.
+fn not_run(source: io::Error, path: &Path) -> MountError {
+    let why = match source.kind() {
+        io::ErrorKind::NotFound => "no privilege, and no fusermount3 in PATH",
+        io::ErrorKind::PermissionDenied => "no privilege, and fusermount3 may not be executed",
+        _ => return MountError::System { path: path.into(), source },
+    };
+    MountError::NotPermitted { path: path.into(), why }
 }
 
 /// The helper insists on `nosuid` and `nodev` for unprivileged users and adds them itself.
@@ -120,6 +123,20 @@ mod tests {
             option_string(&options),
             "default_permissions,nosuid,nodev,subtype=tollgate,fsname=/a\\,allow_other\\\\"
         );
+    }
+
+    #[test]
+    fn a_helper_that_cannot_be_started_says_why() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(HELPER);
+        let said = || run(Command::new(&file), dir.path()).unwrap_err().to_string();
+        assert!(said().contains("no fusermount3 in PATH"), "{}", said());
+        std::fs::write(&file, "#!/bin/sh\n").unwrap();
+        // Not even root executes what nobody may.
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+        assert!(said().contains("fusermount3 may not be executed"), "{}", said());
+        assert!(said().contains("install fusermount3"), "{}", said());
     }
 
     /// With the real helper, where it is installed.
