@@ -145,7 +145,8 @@ impl Drop for Mount {
         if !self.kept
             && let Err(error) = unmount(&self.path, true)
         {
-            tracing::debug!(path = %self.path.display(), %error, "not unmounted");
+            let error: &dyn std::error::Error = &error;
+            tracing::debug!(path = %self.path.display(), error, "not unmounted");
         }
     }
 }

@@ -91,7 +91,8 @@ impl std::fmt::Debug for SessionConfig {
     }
 }
 
-/// Why a session did not start, or ended badly.
+/// Why a session did not start, or ended badly. The texts leave out what `source()` says: print the
+/// chain.
 #[derive(Debug, Error)]
 pub enum SessionError {
     /// A configuration that makes no sense.
@@ -117,13 +118,13 @@ pub enum SessionError {
     #[error("the file system did not start: {0}")]
     Filesystem(Errno),
     /// Receiving requests failed.
-    #[error("receiving a FUSE request failed: {0}")]
+    #[error("receiving a FUSE request failed")]
     Receive(#[source] io::Error),
     /// Answering the handshake failed.
-    #[error("answering the FUSE handshake failed: {0}")]
+    #[error("answering the FUSE handshake failed")]
     Reply(#[source] io::Error),
     /// A queue or thread could not be made.
-    #[error("worker {worker} could not be started: {source}")]
+    #[error("worker {worker} could not be started")]
     Worker {
         /// Its index.
         worker: usize,
@@ -522,5 +523,24 @@ fn pin(index: usize, cpus: &[usize]) {
     // A CPU that went away must not end the session: the worker runs elsewhere.
     if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
         tracing::warn!(worker = index, ?cpus, %error, "worker not pinned");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error;
+
+    #[test]
+    fn a_text_and_its_cause_say_different_things() {
+        let source = || io::Error::from_raw_os_error(22);
+        for error in [
+            SessionError::Receive(source()),
+            SessionError::Reply(source()),
+            SessionError::Worker { worker: 3, source: source() },
+        ] {
+            let cause = error.source().unwrap().to_string();
+            assert!(!error.to_string().contains(&cause), "{error}");
+        }
     }
 }

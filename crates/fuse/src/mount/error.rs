@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why mounting or unmounting failed.
+/// Why mounting or unmounting failed. The texts leave out what `source()` says: print the chain.
 #[derive(Debug, Error)]
 pub enum MountError {
     /// There is no FUSE here.
     #[error(
-        "no usable /dev/fuse: {source}; load the module (modprobe fuse), or give the container the device"
+        "/dev/fuse cannot be used (load the module with modprobe fuse, or give the container the device)"
     )]
     NoDevice {
         /// The system's error.
@@ -29,7 +29,7 @@ pub enum MountError {
         why: &'static str,
     },
     /// The mount point cannot be used.
-    #[error("{} is no place to mount: {source}", path.display())]
+    #[error("{} is no place to mount", path.display())]
     NoMountPoint {
         /// The mount point.
         path: PathBuf,
@@ -88,11 +88,31 @@ pub enum MountError {
         message: String,
     },
     /// Anything else.
-    #[error("mounting or unmounting {}: {source}", path.display())]
+    #[error("mounting or unmounting {} failed", path.display())]
     System {
         /// The mount point.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error;
+
+    #[test]
+    fn a_text_and_its_cause_say_different_things() {
+        let source = || io::Error::from_raw_os_error(22);
+        let path = PathBuf::from("/mnt");
+        for error in [
+            MountError::NoDevice { source: source() },
+            MountError::NoMountPoint { path: path.clone(), source: source() },
+            MountError::System { path, source: source() },
+        ] {
+            let cause = error.source().unwrap().to_string();
+            assert!(!error.to_string().contains(&cause), "{error}");
+        }
+    }
 }
