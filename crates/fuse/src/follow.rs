@@ -168,6 +168,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "reads /proc and binds to a CPU")]
     fn a_thread_that_asks_alone_is_followed_and_left_for_many() {
         let before = rustix::thread::sched_getaffinity(None).unwrap();
         let me = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();

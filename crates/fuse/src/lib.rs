@@ -44,3 +44,8 @@ pub use reply::{DirReply, Reply};
 pub use request::Request;
 pub use session::{Ended, Running, Session, SessionConfig, SessionError, Stopper};
 pub use types::*;
+
+/// The example in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

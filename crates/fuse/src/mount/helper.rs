@@ -126,6 +126,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "starts a process")]
     fn a_helper_that_cannot_be_started_says_why() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
@@ -141,6 +142,7 @@ mod tests {
 
     /// With the real helper, where it is installed.
     #[test]
+    #[cfg_attr(miri, ignore = "starts a process")]
     fn the_helper_mounts_and_unmounts() {
         let (dir, options) = (tempfile::tempdir().unwrap(), MountOptions::default());
         let device = match mount(dir.path(), &options) {
