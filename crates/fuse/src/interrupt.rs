@@ -7,12 +7,22 @@
 //! mover writes the table first and then looks at the slot; the marker looks at the slots first and
 //! then at the table. Whoever comes second sees the other (all four steps are sequentially consistent).
 //!
+//! A request that was sent again (`FUSE_NOTIFY_RESEND`) has the highest bit of its id set, and so has its
+//! INTERRUPT from then on. The bit is left out here: an INTERRUPT with either id marks whoever holds the
+//! request, from before and from after.
+//!
 //! At the maximum: a detached reply without a place cannot be interrupted; it is counted, and while
 //! such replies exist an unknown INTERRUPT is dropped instead of being asked for again.
 
+use crate::abi::UNIQUE_RESEND;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
 const INTERRUPTED: u64 = 1;
+
+/// What names a request, whether it was sent again or not, and leaves the mark's bit free.
+fn key(unique: u64) -> u64 {
+    unique & !(INTERRUPTED | UNIQUE_RESEND)
+}
 
 /// One slot on a cache line pair of its own: written for every request.
 #[derive(Debug)]
@@ -61,7 +71,7 @@ impl Interrupts {
     /// `worker` starts to serve `unique`. An id with the lowest bit set, which Linux does not send, is
     /// taken for its even neighbour: at worst that one's INTERRUPT marks it too.
     pub(crate) fn begin(&self, worker: usize, unique: u64) {
-        self.workers[worker].0.swap(unique & !INTERRUPTED, Ordering::AcqRel);
+        self.workers[worker].0.swap(key(unique), Ordering::AcqRel);
     }
 
     /// `worker` serves nothing.
@@ -81,7 +91,7 @@ impl Interrupts {
 
     /// Takes a place in the table for the request in `worker`'s hands.
     pub(crate) fn detach(&self, worker: usize, unique: u64) -> Place {
-        let unique = unique & !INTERRUPTED;
+        let unique = key(unique);
         let Some(place) = self.insert(unique) else {
             self.untracked.fetch_add(1, Ordering::SeqCst);
             return Place(None);
@@ -125,7 +135,7 @@ impl Interrupts {
 
     /// An INTERRUPT for `unique` arrived.
     pub(crate) fn interrupt(&self, unique: u64) -> Interrupted {
-        let unique = unique & !INTERRUPTED;
+        let unique = key(unique);
         // 0 means "free": marked, free places would be taken for ever.
         if unique == 0 {
             return Interrupted::Untracked;
@@ -197,6 +207,21 @@ mod tests {
         let nowhere = all.detach(0, 0);
         assert_eq!(nowhere, Place(None));
         all.release(nowhere);
+    }
+
+    #[test]
+    fn an_interrupt_finds_a_request_that_was_sent_again_by_either_id() {
+        for target in [10, 10 | UNIQUE_RESEND] {
+            let all = Interrupts::new(2);
+            all.begin(0, 10);
+            let place = all.detach(0, 10);
+            all.end(0);
+            all.begin(1, 10 | UNIQUE_RESEND);
+            assert_eq!(all.interrupt(target), Interrupted::Marked);
+            assert!(all.is_place_interrupted(place) && all.is_interrupted(1));
+            let later = all.detach(1, 10 | UNIQUE_RESEND);
+            assert!(all.is_place_interrupted(later));
+        }
     }
 
     #[test]

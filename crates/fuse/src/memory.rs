@@ -2,9 +2,11 @@
 //!
 //! It keeps the kernel's rules that a server can break: a reply needs a request that was received and
 //! not answered yet (`ENOENT` otherwise), its length must be in its header, its error within range
-//! (`EINVAL`).
+//! (`EINVAL`). The notification `FUSE_NOTIFY_RESEND` puts every request that was received and not
+//! answered back to the head of the line, with [`abi::UNIQUE_RESEND`] in its id; an answer with the former
+//! id is then refused.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,11 +16,12 @@ use rustix::io::Errno;
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::abi::{InHeader, InitIn, InitInExt, OutHeader, opcode};
+use crate::abi::{self, InHeader, InitIn, InitInExt, OutHeader, opcode};
 use crate::buffer::{Buffers, ReplyArea};
 use crate::transport::{Control, Queue, Raw, ReceiveError, ReplySink, Transport};
 
-/// Requests that can wait to be received; [`Kernel::send`] refuses more.
+/// Requests that can wait to be received; [`Kernel::send`] refuses more. Those that are sent again, which
+/// were counted once already, come on top.
 pub const MAX_QUEUED: usize = 1024;
 
 /// A connected pair: the transport for a session, and the kernel's end.
@@ -38,8 +41,8 @@ struct State {
     requests: VecDeque<Vec<u8>>,
     replies: VecDeque<Vec<u8>>,
     notifications: VecDeque<Vec<u8>>,
-    /// Received and not answered.
-    pending: BTreeSet<u64>,
+    /// Received and not answered: the requests by their ids.
+    pending: BTreeMap<u64, Vec<u8>>,
     backings: BTreeMap<u32, OwnedFd>,
     next_backing: u32,
     wakes: u64,
@@ -131,9 +134,22 @@ fn next(state: &mut State, wakes_seen: &mut u64) -> Result<Option<Vec<u8>>, Rece
     if let Ok((header, _)) = InHeader::read_from_prefix(&request)
         && ![opcode::FORGET, opcode::BATCH_FORGET].contains(&header.opcode)
     {
-        state.pending.insert(header.unique);
+        state.pending.insert(header.unique, request.clone());
     }
     Ok(Some(request))
+}
+
+/// INTERRUPTs are not sent again: the kernel does not count them among its requests.
+fn resend(state: &mut State) {
+    for (unique, mut request) in std::mem::take(&mut state.pending).into_iter().rev() {
+        match InHeader::mut_from_prefix(&mut request) {
+            Ok((header, _)) if header.opcode != opcode::INTERRUPT => {
+                header.unique = unique | abi::UNIQUE_RESEND;
+                state.requests.push_front(request);
+            }
+            _ => drop(state.pending.insert(unique, request)),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -147,7 +163,7 @@ impl ReplySink for End {
             if header.len as usize != bytes.len() || !(-511..=0).contains(&header.error) {
                 return Err(Errno::INVAL.into());
             }
-            if state.retired || !state.pending.remove(&header.unique) {
+            if state.retired || state.pending.remove(&header.unique).is_none() {
                 return Err(Errno::NOENT.into());
             }
             state.replies.push_back(bytes);
@@ -162,8 +178,14 @@ impl ReplySink for End {
 
 impl Control for End {
     fn notify(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        let bytes = parts.iter().flat_map(|part| part.iter().copied()).collect();
-        self.0.change(|state| state.notifications.push_back(bytes));
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        self.0.change(|state| {
+            let header = OutHeader::read_from_prefix(&bytes);
+            if header.is_ok_and(|(header, _)| header.error == abi::notify::RESEND) {
+                resend(state);
+            }
+            state.notifications.push_back(bytes);
+        });
         Ok(())
     }
 

@@ -96,6 +96,39 @@ fn requests_are_served_by_several_threads_at_once() {
     panic!("one of two workers never got a request");
 }
 
+/// The first arrival waits for the second one; the caller gets one answer.
+#[test]
+fn a_request_is_sent_again_on_demand() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig { threads: 2, ..SessionConfig::default() });
+    if !served.connection().has(InitFlags::HAS_RESEND) {
+        return eprintln!("SKIPPED: this kernel does not send again");
+    }
+    fs::write(served.lower.path().join("meet"), b"met").unwrap();
+    let path = served.path("meet");
+    let caller = std::thread::spawn(move || fs::metadata(path).map(|meta| meta.len()));
+    let until = |what: &dyn Fn(&Counts) -> bool| {
+        let start = Instant::now();
+        while !what(&served.connection().counts()) {
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{:?}",
+                served.connection().counts()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    until(&|counts| counts.of(opcode::LOOKUP) == 1);
+    served.connection().resend().unwrap();
+    assert_eq!(caller.join().unwrap().unwrap(), 3);
+    until(&|counts| counts.undelivered == 1);
+    let counts = served.connection().counts();
+    assert_eq!((counts.resent, counts.of(opcode::LOOKUP)), (1, 2), "{counts:?}");
+    assert_eq!(fs::read(served.path("meet")).unwrap(), b"met");
+}
+
 #[test]
 fn a_large_directory_is_listed_completely() {
     if !can_mount() {

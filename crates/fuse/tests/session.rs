@@ -299,6 +299,56 @@ fn backing_files_are_given_back_and_notifications_have_the_kernels_form() {
     assert_eq!(played.kernel.notification(SOON).unwrap().len(), 16);
 }
 
+/// Both arrivals are served; the kernel takes the answer to the second one alone.
+#[test]
+fn a_request_that_is_sent_again_is_answered_once_per_arrival() {
+    let played = play(2);
+    // The handler waits for a second one.
+    played.kernel.send(&request(opcode::LOOKUP, 4, 1, &[b"meet\0"])).unwrap();
+    played.until(|c| c.of(opcode::LOOKUP) == 1);
+    played.running.connection().resend().unwrap();
+    let (header, _) = played.kernel.reply(SOON).unwrap();
+    assert_eq!(
+        (header.unique, errno(&header)),
+        (4 | abi::UNIQUE_RESEND, Errno::NOENT.raw_os_error())
+    );
+    let counts = played.until(|c| c.undelivered == 1);
+    assert_eq!((counts.resent, counts.of(opcode::LOOKUP), counts.dropped), (1, 2, 0));
+    assert_eq!((played.kernel.pending(), played.kernel.reply(NEVER)), (0, None));
+    // What is answered is not sent again.
+    assert_eq!(played.call(opcode::LOOKUP, 6, 1, &[b"file\0"]).0.error, 0);
+    played.running.connection().resend().unwrap();
+    assert!(played.kernel.reply(NEVER).is_none());
+    assert_eq!(played.until(|c| c.of(opcode::LOOKUP) == 3).resent, 1);
+}
+
+/// By the id that it had when the INTERRUPT was queued, or by the one that it has since.
+#[test]
+fn an_interrupt_reaches_both_arrivals_of_a_request() {
+    for name in [&b"slow\0"[..], b"slow-detached\0"] {
+        for target in [4, 4 | abi::UNIQUE_RESEND] {
+            let played = play(3);
+            played.kernel.send(&request(opcode::LOOKUP, 4, 1, &[name])).unwrap();
+            played.until(|c| c.of(opcode::LOOKUP) == 1);
+            played.running.connection().resend().unwrap();
+            played.until(|c| c.of(opcode::LOOKUP) == 2);
+            // Either may be counted and not yet entered: goes on as long as the handlers do.
+            let (mut own, mut to_it) = (5, Vec::new());
+            while to_it.is_empty() || played.running.connection().counts().undelivered == 0 {
+                interrupt(&played, own, target);
+                own += 2;
+                let answers = std::iter::from_fn(|| played.kernel.reply(Duration::from_millis(5)));
+                to_it.extend(answers.filter(|(header, _)| header.unique % 2 == 0));
+                assert!(own < 1000, "{:?}", played.running.connection().counts());
+            }
+            assert_eq!(played.running.connection().counts().resent, 1);
+            let [(header, _)] = &to_it[..] else { panic!("{to_it:?}") };
+            let expected = (4 | abi::UNIQUE_RESEND, Errno::INTR.raw_os_error());
+            assert_eq!((header.unique, errno(header)), expected);
+        }
+    }
+}
+
 #[test]
 fn one_readers_bytes_are_gone_before_the_next_request() {
     struct Peek;
