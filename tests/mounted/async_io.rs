@@ -8,15 +8,15 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use crate::harness::{View, can_mount};
 
-const BLOCK: usize = 4096;
-const BLOCKS: usize = 64;
+pub(crate) const BLOCK: usize = 4096;
+pub(crate) const BLOCKS: usize = 64;
 /// The result of each request.
 const WHOLE: [i64; BLOCKS] = [4096; BLOCKS];
 
 /// One block of memory, aligned as direct I/O wants it.
 #[derive(Clone)]
 #[repr(C, align(4096))]
-struct Block([u8; BLOCK]);
+pub(crate) struct Block(pub(crate) [u8; BLOCK]);
 
 /// The kernel's `struct io_event`.
 #[derive(Clone, Copy, Default)]
@@ -71,7 +71,8 @@ fn request(file: &fs::File, command: Command, number: u64, block: &mut Block) ->
     request
 }
 
-fn pattern(number: usize) -> Block {
+/// What block `number` is filled with.
+pub(crate) fn pattern(number: usize) -> Block {
     Block([u8::try_from(number * 3 % 251).unwrap(); BLOCK])
 }
 

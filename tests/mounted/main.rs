@@ -14,3 +14,4 @@ mod modes;
 mod nested;
 mod scale;
 mod snapshot;
+mod uring;
