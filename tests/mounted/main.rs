@@ -14,4 +14,5 @@ mod modes;
 mod nested;
 mod scale;
 mod snapshot;
+mod unprivileged;
 mod uring;
