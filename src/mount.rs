@@ -100,10 +100,10 @@ fn end_on_signal(signals: &SignalFd, mnt: &Path, stopper: &Stopper) {
             "`{}` is in use; it is detached and served until it is closed; a second signal ends it now",
             mnt.display()
         )),
-        Err(error) => crate::warn(&format!("{error}")),
+        Err(error) => crate::warn(&crate::in_words(&error.into())),
     }
     if let Err(error) = tollgate_fuse::unmount(mnt, true) {
-        crate::warn(&format!("{error}"));
+        crate::warn(&crate::in_words(&error.into()));
     }
     let _ = signals.read();
     stopper.stop();

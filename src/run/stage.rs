@@ -134,10 +134,12 @@ fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
     let device = crate::serve::mount_over(&raw, &plan.tree)?;
     channel.send(&Message::Mounted, Some(device.as_fd()))?;
     drop(device);
-    // The mount went by path; nobody may have moved the path meanwhile.
+    // The mount went by path; nobody may have moved the path meanwhile. Where DIR is in a view itself,
+    // the mount that it lay in is of the same kind.
     let covered = mountinfo::read()?;
     ensure!(
-        mountinfo::at(&covered, &plan.tree.path).is_some_and(|mount| mount.kind == umount::KIND),
+        mountinfo::at(&covered, &plan.tree.path)
+            .is_some_and(|mount| mount.kind == umount::KIND && mount.id != mount_id),
         "DIR `{}` was moved while tollgate started",
         plan.tree.path.display()
     );
