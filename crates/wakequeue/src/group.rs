@@ -5,7 +5,7 @@
 use crossbeam_utils::CachePadded;
 
 use crate::placement::{Layout, Load, ShardId, home_for_new};
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Observe, Ordering};
 use crate::worker::WorkerId;
 
 const SEARCHER: u64 = Load { searchers: 1, awake: 0, parked: 0, room: 0 }.pack();
@@ -112,7 +112,7 @@ impl Group {
         prefer: Option<WorkerId>,
     ) -> Option<Claimed> {
         loop {
-            let word = self.load.load(Ordering::SeqCst);
+            let word = self.load.observe(Ordering::SeqCst);
             if !Load::unpack(word).wants_wake(self.target) {
                 return None;
             }
@@ -151,7 +151,7 @@ impl Group {
 
     /// Becomes a searcher, unless there are enough.
     pub(crate) fn start_search(&self) -> bool {
-        let mut word = self.load.load(Ordering::SeqCst);
+        let mut word = self.load.observe(Ordering::SeqCst);
         while Load::unpack(word).searchers < self.max_searchers {
             match self.load.compare_exchange_weak(
                 word,

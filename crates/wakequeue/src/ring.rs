@@ -11,7 +11,9 @@ use std::mem::MaybeUninit;
 use crossbeam_utils::CachePadded;
 
 use crate::place::Place;
-use crate::sync::{AtomicU32, AtomicUsize, Futex, Ordering, UnsafeCell, seq_cst_gap, yield_now};
+use crate::sync::{
+    AtomicU32, AtomicUsize, Futex, Observe, Ordering, UnsafeCell, seq_cst_gap, yield_now,
+};
 
 /// The fewest slots of a ring: the algorithm needs two.
 pub const MIN_CAPACITY: usize = 2;
@@ -71,10 +73,10 @@ impl<T> Ring<T> {
     /// with `SeqCst` is ordered against a worker that writes that state and then looks here.
     #[inline]
     pub(crate) fn push_with(&self, make: impl FnOnce() -> T) -> bool {
-        let mut position = self.tail.load(Ordering::Relaxed);
+        let mut position = self.tail.observe(Ordering::Relaxed);
         loop {
             let slot = self.slot(position);
-            let lag = slot.turn.load(Ordering::SeqCst).wrapping_sub(position);
+            let lag = slot.turn.observe(Ordering::SeqCst).wrapping_sub(position);
             if lag == 0 {
                 match self.tail.compare_exchange_weak(
                     position,
@@ -86,19 +88,19 @@ impl<T> Ring<T> {
                         // SAFETY: turn == position and the exchange on `tail` succeeded, so this
                         // thread alone owns the slot until it stores the next turn.
                         slot.item.with_mut(|cell| unsafe { (*cell).write(make()) });
-                        slot.turn.store(position.wrapping_add(1), Ordering::SeqCst);
+                        slot.turn.publish(position.wrapping_add(1), Ordering::SeqCst);
                         return true;
                     }
                     Err(now) => position = now,
                 }
             } else if !is_behind(lag) {
-                position = self.tail.load(Ordering::Relaxed);
+                position = self.tail.observe(Ordering::Relaxed);
             } else if self.len() >= self.slots.len() {
                 return false;
             } else {
                 // The slot's consumer has the item but was interrupted before it said so.
                 yield_now();
-                position = self.tail.load(Ordering::Relaxed);
+                position = self.tail.observe(Ordering::Relaxed);
             }
         }
     }
@@ -106,10 +108,10 @@ impl<T> Ring<T> {
     /// Takes the oldest item whose push has completed. False when there is none.
     #[inline]
     pub(crate) fn pop_into(&self, place: &mut Place<T>) -> bool {
-        let mut position = self.head.load(Ordering::Relaxed);
+        let mut position = self.head.observe(Ordering::Relaxed);
         loop {
             let slot = self.slot(position);
-            let lag = slot.turn.load(Ordering::Acquire).wrapping_sub(position.wrapping_add(1));
+            let lag = slot.turn.observe(Ordering::Acquire).wrapping_sub(position.wrapping_add(1));
             if lag == 0 {
                 match self.head.compare_exchange_weak(
                     position,
@@ -126,7 +128,7 @@ impl<T> Ring<T> {
             } else if is_behind(lag) {
                 return false;
             } else {
-                position = self.head.load(Ordering::Relaxed);
+                position = self.head.observe(Ordering::Relaxed);
             }
         }
     }
@@ -137,7 +139,7 @@ impl<T> Ring<T> {
         // exchange on `head` succeeded, so this thread alone reads it, once.
         slot.item.with_mut(|cell| unsafe { place.fill((*cell).as_ptr()) });
         // Nobody decides to sleep by this store: `wait_for_room` goes by `head`.
-        slot.turn.store(position.wrapping_add(self.slots.len()), Ordering::Release);
+        slot.turn.publish(position.wrapping_add(self.slots.len()), Ordering::Release);
         // Four times per lap is often enough for sleeping producers; see `wait_for_room`.
         let quarter = (self.slots.len() / 4).max(1);
         if position.wrapping_add(1).is_multiple_of(quarter) {

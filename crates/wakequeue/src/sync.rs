@@ -29,6 +29,53 @@ pub use loom::sync::MutexGuard;
 #[cfg(not(loom))]
 pub use std::sync::MutexGuard;
 
+/// A load, and a store, by a thread that looks at a place before it changes it.
+///
+/// loom 0.7 remembers only the latest access to a place when it looks for what to reorder. A thread
+/// that loads a word and then changes it thereby hides from it that another thread loaded that word
+/// before, and the order in which the other one sees the change is never tried: the model of an item
+/// queued while it runs was explored in one single order, and found nothing when the rule against
+/// running twice was taken out. Under loom these are exchanges, which count as changes themselves.
+///
+/// Not for a load whose place in the order of things is to be proved: an exchange sees the latest
+/// value, so a missing fence before it would not show.
+pub trait Observe {
+    /// What is there.
+    type Value;
+
+    /// A load, before a change of the same place.
+    fn observe(&self, order: Ordering) -> Self::Value;
+
+    /// A store, to a place that others [`observe`](Self::observe).
+    fn publish(&self, value: Self::Value, order: Ordering);
+}
+
+macro_rules! observe {
+    ($($atomic:ty => $value:ty),*) => {$(
+        impl Observe for $atomic {
+            type Value = $value;
+
+            #[inline]
+            fn observe(&self, order: Ordering) -> $value {
+                #[cfg(not(loom))]
+                return self.load(order);
+                #[cfg(loom)]
+                self.fetch_add(0, if order == Ordering::Relaxed { order } else { Ordering::Acquire })
+            }
+
+            #[inline]
+            fn publish(&self, value: $value, order: Ordering) {
+                #[cfg(not(loom))]
+                self.store(value, order);
+                #[cfg(loom)]
+                self.swap(value, if order == Ordering::Relaxed { order } else { Ordering::Release });
+            }
+        }
+    )*};
+}
+
+observe!(AtomicU32 => u32, AtomicU64 => u64, AtomicUsize => usize);
+
 /// Between a `SeqCst` write and a `SeqCst` read of another location whose order matters.
 #[inline]
 pub fn seq_cst_gap() {

@@ -4,7 +4,7 @@
 //! timer). A ticket is good only while the item is pending under that number, so cancelling is
 //! nothing but changing the word: the ticket is found stale when it arrives.
 
-use tollgate_wakequeue::sync::{AtomicU64, Futex, Ordering};
+use tollgate_wakequeue::sync::{AtomicU64, Futex, Observe, Ordering};
 
 /// Queued, and the ticket is on its way.
 const PENDING: u64 = 1;
@@ -58,7 +58,7 @@ impl ItemState {
 
     /// Changes the word by `step`, which says `Err` to leave it alone.
     fn change<R, E>(&self, step: impl Fn(u64) -> Result<(u64, R), E>) -> Result<R, E> {
-        let mut word = self.word.load(Ordering::SeqCst);
+        let mut word = self.word.observe(Ordering::SeqCst);
         loop {
             let (mut new, result) = step(word)?;
             // Whatever changes is worth a look to those who watch.

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use tollgate_wakequeue::Patience;
-use tollgate_wakequeue::sync::{AtomicU32, AtomicU64, Futex, Mutex, Ordering, fence, seq_cst_gap};
+use tollgate_wakequeue::sync::{
+    AtomicU32, AtomicU64, Futex, Mutex, Observe, Ordering, fence, seq_cst_gap,
+};
 
 /// The most cells of each kind. More threads share them.
 const MAX_CELLS: usize = 64;
@@ -122,9 +124,9 @@ impl Tally {
     /// Waits until everything that was counted in before this call is counted out.
     pub(crate) fn flush(&self) {
         let flushing = self.flushing.lock();
-        let current = u8::from(self.colour.load(Ordering::SeqCst) & 1 == 1);
+        let current = u8::from(self.colour.observe(Ordering::SeqCst) & 1 == 1);
         self.wait_until_empty(1 - current);
-        self.colour.store(u32::from(1 - current), Ordering::SeqCst);
+        self.colour.publish(u32::from(1 - current), Ordering::SeqCst);
         seq_cst_gap();
         self.wait_until_empty(current);
         drop(flushing);
@@ -184,7 +186,7 @@ impl Tally {
 /// One more, where this thread alone counts.
 #[inline]
 fn count(counter: &AtomicU64) {
-    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
+    counter.publish(counter.observe(Ordering::Relaxed) + 1, Ordering::Release);
 }
 
 const SPIN: Duration = if cfg!(loom) { Duration::ZERO } else { Duration::from_micros(20) };
