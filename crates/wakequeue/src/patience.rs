@@ -34,9 +34,12 @@ impl Patience {
         Self { start: Instant::now(), budget, turns: 0, shared: 0 }
     }
 
-    /// Waits a moment. False when the time is up.
+    /// Waits a moment. False when the time is up; with no time, at once.
     #[inline]
     pub fn wait_a_little(&mut self) -> bool {
+        if self.budget.is_zero() {
+            return false;
+        }
         self.turns += 1;
         for _ in 0..Self::PAUSES_PER_TURN {
             spin_loop();

@@ -107,6 +107,7 @@ fn no_wake_up_is_lost() {
             queue.push(HERE, item, |claim| start(&queue, claim, &threads, 2, run.clone())).unwrap();
         }
         join_all(&threads);
+        assert_eq!(queue.load(HERE).parked, 0, "whoever was woken is not asleep");
         assert_eq!(sum.load(Ordering::SeqCst), 11);
     });
 }
