@@ -10,7 +10,7 @@ use tollgate_workqueue::{Queue, Work};
 use super::ours::Ours;
 use super::peers::Tokio;
 use super::pool::Pool;
-use super::wait::{Count, mark_done};
+use super::wait::{Count, mark_done, until_released};
 
 /// Pairs of tasks.
 pub(super) const PAIRS: usize = 20;
@@ -22,6 +22,7 @@ struct Pair<P> {
 /// Messages per second when a message is a job that spawns the answer, until each pair has exchanged
 /// `messages`.
 pub(super) fn by_spawn<P: Pool>(pool: &Arc<P>, messages: usize) -> Result<f64> {
+    let held = Arc::strong_count(pool);
     let count = Count::start();
     let start = Instant::now();
     for _ in 0..PAIRS {
@@ -30,7 +31,9 @@ pub(super) fn by_spawn<P: Pool>(pool: &Arc<P>, messages: usize) -> Result<f64> {
         send(&pair, messages);
     }
     count.wait(PAIRS as u64)?;
-    Ok(rate(messages, start))
+    let rate = rate(messages, start);
+    until_released(pool, held);
+    Ok(rate)
 }
 
 fn send<P: Pool>(pair: &Arc<Pair<P>>, left: usize) {

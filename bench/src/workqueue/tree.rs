@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::peers::{Rayon, Tokio};
 use super::pool::{Pool, ns};
-use super::wait::{Count, mark_done};
+use super::wait::{Count, mark_done, until_released};
 
 struct Node<P> {
     /// Children that are not done.
@@ -27,12 +27,15 @@ const PART_LEVELS: u32 = 4;
 
 /// Nanoseconds per task of a binary tree of `depth` levels in which each node is a spawned job.
 pub(super) fn by_spawn<P: Pool>(pool: &Arc<P>, depth: u32) -> Result<f64> {
+    let held = Arc::strong_count(pool);
     let count = Count::start();
     let start = Instant::now();
     let handle = Arc::new(Arc::clone(pool));
     pool.spawn(move || grow(&handle, None, depth - 1));
     count.wait(1)?;
-    Ok(ns(start) / nodes(depth))
+    let per_task_ns = ns(start) / nodes(depth);
+    until_released(pool, held);
+    Ok(per_task_ns)
 }
 
 fn grow<P: Pool>(pool: &Handle<P>, parent: Option<Arc<Node<P>>>, depth: u32) {
