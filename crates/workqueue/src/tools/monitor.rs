@@ -221,13 +221,15 @@ impl fmt::Display for Rates {
     }
 }
 
-/// Whole numbers where they say enough.
+/// Whole numbers where they say enough; what happened at all is never shown as zero.
 struct Rate(f64);
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.0 {
             0.0 => "0".to_owned(),
+            rate if rate < 0.01 => "<0.01".to_owned(),
+            rate if rate < 0.995 => format!("{rate:.2}"),
             rate if rate < 9.95 => format!("{rate:.1}"),
             rate => format!("{rate:.0}"),
         };
@@ -264,6 +266,13 @@ mod tests {
         let rates = at(2.0, &[("new", 8, 0), ("old", 6, 1)]).since(&at(1.0, &[("old", 600, 9)]));
         let started: Vec<_> = rates.queues.iter().map(|queue| queue.started_per_s).collect();
         assert_eq!(started, [8.0, 6.0]);
+    }
+
+    #[test]
+    fn rare_events_are_seen_after_long_intervals() {
+        let shown =
+            [0.0, 1.0 / 3600.0, 1.0 / 60.0, 0.999, 9.94, 9.99, 1234.5].map(|r| Rate(r).to_string());
+        assert_eq!(shown, ["0", "<0.01", "0.02", "1.0", "9.9", "10", "1234"]);
     }
 
     #[test]
