@@ -27,7 +27,8 @@ use std::sync::{Arc, Weak};
 use serde::{Deserialize, Serialize};
 
 pub use socket::{
-    ANSWER_MAX_BYTES, ControlError, REQUEST_MAX_BYTES, Server, ask, directory, prepare,
+    ANSWER_MAX_BYTES, ControlError, REQUEST_MAX_BYTES, Server, ask, check_directory, directory,
+    prepare,
 };
 
 use crate::runtime::Shared;
@@ -112,12 +113,14 @@ fn serve_in(runtime: &Runtime, directory: &Path) -> Result<Server, ControlError>
 fn answer_if_alive(shared: &Weak<Shared>, request: &str) -> String {
     match shared.upgrade() {
         Some(shared) => answer_for(&shared, request),
-        None => in_json(&Answer::Error("the runtime is shut down".to_owned())),
+        None => in_json(&shut_down()),
     }
 }
 
 fn answer_for(shared: &Arc<Shared>, request: &str) -> String {
     let answer = match serde_json::from_str(request) {
+        // Queues that outlive their runtime keep what they shared with it.
+        Ok(_) if shared.is_shut_down() => shut_down(),
         Ok(Request::Dump) => Answer::Dump(Dump::of(shared)),
         Ok(Request::Monitor) => Answer::Monitor(Monitor::of(shared)),
         Ok(Request::Set { queue, settings }) => match shared.set(&queue, &settings) {
@@ -127,6 +130,10 @@ fn answer_for(shared: &Arc<Shared>, request: &str) -> String {
         Err(error) => Answer::Error(format!("not a request: {error}")),
     };
     in_json(&answer)
+}
+
+fn shut_down() -> Answer {
+    Answer::Error("the runtime is shut down".to_owned())
 }
 
 fn in_json(answer: &Answer) -> String {
@@ -156,6 +163,24 @@ mod tests {
         assert_eq!(queue.attributes().max_active, Some(3));
         assert!(error(&runtime, &set(r#"["max_active=4","nice=99"]"#)).contains("nice 99"));
         assert_eq!(queue.attributes().max_active, Some(3), "none");
+    }
+
+    #[test]
+    fn a_queue_that_outlives_its_runtime_cannot_be_set() {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("crypt").build().unwrap();
+        let shared = Arc::downgrade(runtime.shared());
+        drop(runtime);
+        assert!(shared.upgrade().is_some(), "the queue holds it");
+        for request in [
+            r#"{"command":"set","queue":"crypt","settings":["nice=1"]}"#,
+            r#"{"command":"dump"}"#,
+            r#"{"command":"monitor"}"#,
+        ] {
+            let answer = answer_if_alive(&shared, request);
+            assert_eq!(answer, r#"{"error":"the runtime is shut down"}"#);
+        }
+        assert_eq!(queue.attributes().nice, 0);
     }
 
     #[test]

@@ -52,6 +52,14 @@ pub enum ControlError {
         #[source]
         source: io::Error,
     },
+    /// The process that listens there belongs to somebody else, who could answer anything.
+    #[error("`{}` belongs to a process of user {uid}: only one's own and root's are asked", path.display())]
+    Stranger {
+        /// Where.
+        path: PathBuf,
+        /// Whose.
+        uid: u32,
+    },
     /// The operating system refused.
     #[error("control socket `{}`", path.display())]
     System {
@@ -200,8 +208,8 @@ fn discard(mut client: &UnixStream) {
 /// line. Waits two seconds for it.
 ///
 /// # Errors
-/// There is no socket; nobody listens; the answer does not come or is longer than
-/// [`ANSWER_MAX_BYTES`].
+/// There is no socket; nobody listens; the listener is of another user (root asks anybody); the answer
+/// does not come or is longer than [`ANSWER_MAX_BYTES`].
 pub fn ask(path: &Path, request: &str) -> Result<String, ControlError> {
     let here = || path.to_owned();
     let mut server = UnixStream::connect(path).map_err(|source| match source.kind() {
@@ -209,6 +217,7 @@ pub fn ask(path: &Path, request: &str) -> Result<String, ControlError> {
         io::ErrorKind::ConnectionRefused => ControlError::NotASocket { path: here() },
         _ => ControlError::System { path: here(), source },
     })?;
+    check_server(path, &server)?;
     let mut talk = || {
         server.set_read_timeout(Some(PATIENCE))?;
         server.set_write_timeout(Some(PATIENCE))?;
@@ -227,6 +236,19 @@ pub fn ask(path: &Path, request: &str) -> Result<String, ControlError> {
         return Err(no_answer(cut));
     }
     Ok(text)
+}
+
+fn check_server(path: &Path, server: &UnixStream) -> Result<(), ControlError> {
+    let failed = |source: rustix::io::Errno| ControlError::System {
+        path: path.to_owned(),
+        source: source.into(),
+    };
+    let owner = rustix::net::sockopt::socket_peercred(server).map_err(failed)?.uid;
+    let me = rustix::process::geteuid();
+    if me.is_root() || owner.is_root() || owner == me {
+        return Ok(());
+    }
+    Err(ControlError::Stranger { path: path.to_owned(), uid: owner.as_raw() })
 }
 
 fn is_socket(path: &Path) -> bool {
@@ -256,9 +278,17 @@ pub fn directory() -> PathBuf {
 pub fn prepare(directory: &Path) -> Result<(), ControlError> {
     let failed = |source| ControlError::System { path: directory.to_owned(), source };
     match std::fs::DirBuilder::new().mode(0o700).create(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-        _ => {}
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed(error)),
+        _ => check_directory(directory),
     }
+}
+
+/// Checks that a directory of sockets is this user's alone, so that nobody else put one there.
+///
+/// # Errors
+/// It is not there; somebody else made it, or it is open to others.
+pub fn check_directory(directory: &Path) -> Result<(), ControlError> {
+    let failed = |source| ControlError::System { path: directory.to_owned(), source };
     let found = std::fs::symlink_metadata(directory).map_err(failed)?;
     let ours = found.uid() == rustix::process::geteuid().as_raw();
     if !found.is_dir() || !ours || found.mode() & 0o077 != 0 {
@@ -356,6 +386,7 @@ mod tests {
         prepare(&directory).unwrap();
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert!(prepare(&directory).unwrap_err().to_string().contains("mode 700"));
+        assert!(check_directory(&directory).unwrap_err().to_string().contains("mode 700"));
         let link = parent.path().join("link");
         std::os::unix::fs::symlink(&directory, &link).unwrap();
         assert!(prepare(&link).is_err());
