@@ -1,6 +1,6 @@
 //! `tollgate wq` against the work queues of this very process.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -134,7 +134,38 @@ fn monitor_ends_after_its_count_and_when_the_process_is_gone() {
     let output = monitor.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("a.sock"), "{error}");
+    // Either the process is seen to be gone, or its runtime is seen to end before it.
+    let ended = error.contains("ended, or closed its socket") || error.contains("is shut down");
+    assert!(ended && error.contains("a.sock"), "{error}");
+}
+
+#[test]
+fn monitor_says_that_the_process_was_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("k.sock");
+    // Answers once, and leaves its socket behind as a killed process does.
+    let listener = UnixListener::bind(&socket).unwrap();
+    let answer = {
+        let runtime = Runtime::builder().build().unwrap();
+        control::answer(&runtime, r#"{"command":"monitor"}"#)
+    };
+    let once = std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        BufReader::new(&client).read_line(&mut String::new()).unwrap();
+        writeln!(&client, "{answer}").unwrap();
+    });
+    let output = wq_at(&socket, &["monitor", "--interval", "0.1"]).output().unwrap();
+    once.join().unwrap();
+    fails(&output, &["k.sock", "ended, or closed its socket, while monitored"]);
+}
+
+#[test]
+fn set_and_dump_of_a_runtime_that_is_shut_down_say_so() {
+    let subject = Subject::new();
+    subject.runtime.shutdown();
+    for arguments in [&["dump"][..], &["monitor"], &["set", "crypt", "nice=1"]] {
+        fails(&subject.wq(arguments), &["the runtime is shut down"]);
+    }
 }
 
 #[test]
@@ -198,6 +229,11 @@ fn what_is_no_living_runtime_is_named() {
     let _other =
         control::Server::start(&place.join("b.sock"), |_| "{\"pid\":1}".to_owned()).unwrap();
     fails(&dump("b.sock"), &["b.sock", "not understood"]);
+    let _steers = control::Server::start(&place.join("c.sock"), |_| {
+        r#"{"error":"\u001b[2Jgone"}"#.to_owned()
+    })
+    .unwrap();
+    fails(&dump("c.sock"), &["\u{fffd}[2Jgone"]);
     let second = control::serve(&subject.runtime, &subject.socket()).unwrap_err();
     assert!(second.to_string().contains("in use"), "{second}");
 }

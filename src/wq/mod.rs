@@ -2,18 +2,21 @@
 
 mod target;
 
+use std::io::ErrorKind::{self, BrokenPipe, ConnectionReset, NotFound, UnexpectedEof};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tollgate_workqueue::control::{self, Answer, Request};
+use tollgate_workqueue::control::{self, Answer, ControlError, Request};
 use tollgate_workqueue::{Dump, Monitor, Rates};
 
 use crate::cli::{WqCommand, WqDumpArgs, WqMonitorArgs, WqSetArgs};
 use crate::sys::{self, SignalFd};
 
 const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM];
+/// What a client sees of a process that ends while it is asked.
+const HANG_UPS: &[ErrorKind] = &[BrokenPipe, ConnectionReset, UnexpectedEof];
 
 /// Runs `tollgate wq`.
 ///
@@ -32,7 +35,7 @@ fn dump(args: &WqDumpArgs) -> anyhow::Result<()> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&dump)?);
     } else {
-        print!("{dump}");
+        print!("{}", plain(&dump.to_string()));
     }
     Ok(())
 }
@@ -47,26 +50,27 @@ fn set(args: &WqSetArgs) -> anyhow::Result<()> {
     let dump = client.dump()?;
     // Whoever dropped the queue just now still set it.
     for queue in dump.queues.iter().filter(|queue| queue.name == args.queue) {
-        println!("{} {queue}", queue.name);
+        println!("{}", plain(&format!("{} {queue}", queue.name)));
     }
     Ok(())
 }
 
 fn monitor(args: &WqMonitorArgs) -> anyhow::Result<()> {
+    // Before anything is asked, so that Ctrl-C ends it well from the start.
+    sys::block_signals(ENDING).context("cannot block signals")?;
+    let signals = SignalFd::new(ENDING).context("cannot read signals")?;
     let client = Client::of(&args.target)?;
     let mut before = client.monitor()?;
     for name in &args.queues {
         let known = before.queues.iter().any(|queue| queue.name == *name);
         ensure!(known, "no queue is named {name:?}; there are: {}", names(&before));
     }
-    sys::block_signals(ENDING).context("cannot block signals")?;
-    let signals = SignalFd::new(ENDING).context("cannot read signals")?;
     let mut left = args.count;
     while left != Some(0) {
         if ended_within(args.interval, &signals)? {
             return Ok(());
         }
-        let now = client.monitor()?;
+        let now = client.monitor().map_err(|error| client.while_monitored(error))?;
         show(now.since(&before), args)?;
         before = now;
         left = left.map(|left| left - 1);
@@ -87,12 +91,18 @@ fn show(mut rates: Rates, args: &WqMonitorArgs) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string(&rates)?);
         return Ok(());
     }
-    print!("{rates}");
+    print!("{}", plain(&rates.to_string()));
     if rates.stalls > 0 || rates.delayed > 0 {
         println!("delayed items {}, stalls reported {}", rates.delayed, rates.stalls);
     }
     println!();
     Ok(())
+}
+
+/// What another process said, without what would steer a terminal: root may ask anybody's.
+fn plain(text: &str) -> String {
+    let odd = |c: char| c.is_control() && c != '\n';
+    text.chars().map(|c| if odd(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// Waits; true when a signal came meanwhile that ends us.
@@ -119,9 +129,21 @@ impl Client {
             format!("the answer of `{shown}` is not understood; is it of another version?")
         })?;
         if let Answer::Error(error) = answer {
-            bail!(error);
+            bail!(plain(&error));
         }
         Ok(answer)
+    }
+
+    /// Says so when the process ended between two looks.
+    fn while_monitored(&self, error: anyhow::Error) -> anyhow::Error {
+        let shown = self.socket.display();
+        match error.downcast_ref::<ControlError>() {
+            Some(ControlError::Gone { .. }) => {}
+            Some(ControlError::System { source, .. }) if source.kind() == NotFound => {}
+            Some(ControlError::NoAnswer { source, .. }) if HANG_UPS.contains(&source.kind()) => {}
+            _ => return error.context(format!("monitoring `{shown}` ended")),
+        }
+        anyhow::anyhow!("the process at `{shown}` ended, or closed its socket, while monitored")
     }
 
     fn dump(&self) -> anyhow::Result<Dump> {

@@ -68,15 +68,19 @@ fn command(pid: u32) -> String {
 }
 
 /// The sockets that somebody listens at. Those of dead processes are removed.
+///
+/// # Errors
+/// The directory belongs to somebody else, who could put sockets there that lead anywhere.
 fn alive(directory: &Path) -> anyhow::Result<Vec<Found>> {
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.with_context(|| format!("`{}` cannot be read", directory.display()))?,
     };
+    control::check_directory(directory)?;
     let mut found: Vec<_> =
         entries.flatten().filter_map(|entry| of_a_process(entry.path())).collect();
     found.sort_by(|a, b| (a.pid, &a.path).cmp(&(b.pid, &b.path)));
-    found.retain(|found| !is_dead(&found.path));
+    found.retain(|found| !is_dead(found));
     Ok(found)
 }
 
@@ -87,12 +91,15 @@ fn of_a_process(path: PathBuf) -> Option<Found> {
     Some(Found { pid, path })
 }
 
-fn is_dead(path: &Path) -> bool {
+fn is_dead(found: &Found) -> bool {
     // An empty request is answered with an error, which is an answer.
-    match control::ask(path, "") {
+    match control::ask(&found.path, "") {
         Err(ControlError::Gone { .. }) => {
-            // Another `wq` may have been faster.
-            drop(std::fs::remove_file(path));
+            // A process that starts has its socket a moment before it listens.
+            if !Path::new(&format!("/proc/{}", found.pid)).exists() {
+                // Another `wq` may have been faster.
+                drop(std::fs::remove_file(&found.path));
+            }
             true
         }
         Err(ControlError::System { source, .. }) => source.kind() == io::ErrorKind::NotFound,
@@ -130,13 +137,30 @@ mod tests {
 
     #[test]
     fn sockets_of_dead_processes_are_removed() {
-        let directory = tempfile::tempdir().unwrap();
-        let dead = directory.path().join("wq-1.sock");
-        drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
-        let live = directory.path().join("wq-2.sock");
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("tollgate");
+        control::prepare(&directory).unwrap();
+        let pid = std::process::id();
+        // No process has such a number. Ours is alive, and may just be about to listen.
+        let [dead, starting, live] =
+            ["4000000000".to_owned(), format!("{pid}-2"), format!("{pid}")]
+                .map(|name| directory.join(format!("wq-{name}.sock")));
+        for path in [&dead, &starting] {
+            drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+        }
         let _server = control::Server::start(&live, |_| String::new()).unwrap();
-        assert_eq!(alive(directory.path()).unwrap(), [Found { pid: 2, path: live }]);
-        assert!(!dead.exists());
-        assert!(alive(&directory.path().join("none")).unwrap().is_empty());
+        assert_eq!(alive(&directory).unwrap(), [Found { pid, path: live }]);
+        assert!(!dead.exists() && starting.exists());
+        assert!(alive(&parent.path().join("none")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn sockets_in_a_directory_open_to_others_are_not_asked() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(directory.path(), mode).unwrap();
+        let error = alive(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("mode 700"), "{error}");
+        assert!(error.contains(directory.path().to_str().unwrap()), "{error}");
     }
 }
