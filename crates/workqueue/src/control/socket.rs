@@ -226,7 +226,11 @@ pub fn ask(path: &Path, request: &str) -> Result<String, ControlError> {
         (&server).take(ANSWER_MAX_BYTES + 1).read_to_string(&mut text)?;
         Ok(text)
     };
-    let no_answer = |source| ControlError::NoAnswer { path: here(), source };
+    let no_answer = |source: io::Error| {
+        let late = source.kind() == io::ErrorKind::WouldBlock;
+        let silent = || io::Error::new(io::ErrorKind::TimedOut, "nothing came within two seconds");
+        ControlError::NoAnswer { path: here(), source: if late { silent() } else { source } }
+    };
     let mut text = talk().map_err(no_answer)?;
     if text.is_empty() {
         return Err(no_answer(io::Error::from(io::ErrorKind::UnexpectedEof)));
@@ -336,6 +340,17 @@ mod tests {
         assert!(matches!(refused, Err(ControlError::NotASocket { .. })), "{refused:?}");
         assert!(matches!(ask(&path, "x"), Err(ControlError::NotASocket { .. })));
         assert_eq!(std::fs::read(&path).unwrap(), b"a file");
+    }
+
+    #[test]
+    fn a_server_that_says_nothing_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.sock");
+        // Connections are taken by the backlog, as those of a stopped process are.
+        let _listener = UnixListener::bind(&path).unwrap();
+        let error = ask(&path, "x").unwrap_err();
+        let ControlError::NoAnswer { source, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(source.to_string(), "nothing came within two seconds");
     }
 
     #[test]
