@@ -127,13 +127,36 @@ Examples:
   tollgate hugepage tune --rounds 3 --json";
 
 const WQ_EXAMPLES: &str = "\
-For programs that use the crate tollgate-workqueue and called control::serve_default; the columns are
-explained in docs/workqueue-tools.md.
+For programs that use the crate tollgate-workqueue and have called control::serve_default.
+The columns are explained in docs/workqueue-tools.md.
 
 Examples:
   tollgate wq dump                                   the only such program of this user
   tollgate wq monitor --pid 4711 --interval 5 crypt  one line per queue and interval
   tollgate wq set crypt affinity_scope=numa max_active=8";
+
+const WQ_DUMP_EXAMPLES: &str = "\
+Examples:
+  tollgate wq dump
+  tollgate wq dump --pid 4711 --json | jq '.queues[].name'";
+
+const WQ_MONITOR_EXAMPLES: &str = "\
+Ctrl-C ends it with status 0; a process that ends meanwhile, with status 1.
+
+Examples:
+  tollgate wq monitor
+  tollgate wq monitor --interval 0.5 --count 10 crypt log
+  tollgate wq monitor --json | jq '.queues[] | {name, started_per_s}'";
+
+const WQ_SET_EXAMPLES: &str = "\
+affinity_scope is cpu, smt, cache_shard, cache, numa, system or default; affinity_strict
+and localize are true or false; cpumask is a list such as 0-3,8, or default; nice is from
+-20 to 19; max_active is from 1 to 65536, or default. Nothing that is queued is lost.
+
+Examples:
+  tollgate wq set crypt max_active=8
+  tollgate wq set crypt affinity_scope=numa affinity_strict=true cpumask=0-3
+  tollgate wq set crypt affinity_scope=default max_active=default";
 
 const COMPLETION_EXAMPLES: &str = "\
 Examples:
@@ -337,10 +360,13 @@ pub(crate) struct TuneArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum WqCommand {
     /// Show scopes, pods, pools, queues with their attributes, and where the items of each CPU go
+    #[command(after_long_help = WQ_DUMP_EXAMPLES)]
     Dump(WqDumpArgs),
     /// Show what each queue did, per second, until Ctrl-C
+    #[command(after_long_help = WQ_MONITOR_EXAMPLES)]
     Monitor(WqMonitorArgs),
     /// Change attributes of a queue, all or none
+    #[command(after_long_help = WQ_SET_EXAMPLES)]
     Set(WqSetArgs),
 }
 
