@@ -160,6 +160,22 @@ fn monitor_says_that_the_process_was_killed() {
 }
 
 #[test]
+fn a_process_is_found_by_its_number() {
+    let runtime = Runtime::builder().build().unwrap();
+    let _queue = runtime.queue("by-number").build().unwrap();
+    let control = control::serve_default(&runtime).unwrap();
+    let pid = std::process::id().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let command = command.args(["wq", "dump", "--json", "--pid", &pid]);
+    let dump: Dump = serde_json::from_str(out(&command.output().unwrap())).unwrap();
+    assert_eq!(dump.queues[0].name, "by-number");
+    let socket = control.path().to_owned();
+    drop(control);
+    assert!(!socket.exists());
+    fails(&command.output().unwrap(), &[&format!("process {pid} has no"), "serve_default"]);
+}
+
+#[test]
 fn set_and_dump_of_a_runtime_that_is_shut_down_say_so() {
     let subject = Subject::new();
     subject.runtime.shutdown();
