@@ -65,7 +65,7 @@ fn answer(request: &str, reporter: &Reporter) -> String {
 /// What each server of this user reports. Sockets of dead servers are removed.
 ///
 /// # Errors
-/// When the directory is there and cannot be read.
+/// When the directory is there and cannot be read, or is not this user's alone.
 pub(crate) fn all_reports() -> anyhow::Result<Vec<Value>> {
     reports_in(&control::directory())
 }
@@ -75,18 +75,17 @@ fn reports_in(directory: &Path) -> anyhow::Result<Vec<Value>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.with_context(|| format!("`{}` cannot be read", directory.display()))?,
     };
+    control::check_directory(directory)?;
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.retain(|path| is_of_a_server(path));
+    paths.retain(|path| pid_of_server(path).is_some());
     paths.sort();
     paths.truncate(SERVERS_MAX);
     Ok(paths.iter().filter_map(|path| report(path)).collect())
 }
 
-/// `PID.sock`. The work queues of other programs have their sockets beside it; see `wq`.
-fn is_of_a_server(path: &Path) -> bool {
-    let stem = path.file_stem().and_then(|stem| stem.to_str());
-    path.extension().is_some_and(|extension| extension == "sock")
-        && stem.is_some_and(|stem| stem.bytes().all(|byte| byte.is_ascii_digit()))
+/// Of `PID.sock`. The work queues of other programs have their sockets beside it; see `wq`.
+fn pid_of_server(path: &Path) -> Option<u32> {
+    path.file_name()?.to_str()?.strip_suffix(".sock")?.parse().ok()
 }
 
 /// `None` for a server that is dead or ends just now; a live one that does not answer is told of.
@@ -94,8 +93,13 @@ fn report(path: &Path) -> Option<Value> {
     let answer = match control::ask(path, "{\"command\":\"status\"}") {
         Ok(text) => serde_json::from_str(&text).context("the answer is not JSON"),
         Err(ControlError::Gone { .. }) => {
-            // Another `status` may have been faster.
-            drop(std::fs::remove_file(path));
+            // A server that starts has its socket a moment before it listens.
+            let alive =
+                pid_of_server(path).is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists());
+            if !alive {
+                // Another `status` may have been faster.
+                drop(std::fs::remove_file(path));
+            }
             return None;
         }
         Err(ControlError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -115,6 +119,13 @@ mod tests {
 
     use super::*;
 
+    fn private_directory() -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(directory.path(), mode).unwrap();
+        directory
+    }
+
     fn server(directory: &Path) -> ControlServer {
         ControlServer::start_in(directory, Box::new(|| json!({ "pid": 5 }))).unwrap()
     }
@@ -129,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_server_answers_until_it_ends_and_leaves_no_socket() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = private_directory();
         let server = server(directory.path());
         assert_eq!(reports_in(directory.path()).unwrap(), [json!({ "pid": 5 })]);
         assert_eq!(reports_in(directory.path()).unwrap().len(), 1);
@@ -139,14 +150,25 @@ mod tests {
 
     #[test]
     fn the_socket_of_a_dead_server_is_removed() {
-        let directory = tempfile::tempdir().unwrap();
-        for name in ["1.sock", "wq-1.sock"] {
+        let directory = private_directory();
+        // No process has the first number; we may be about to listen; the third is not a server's.
+        let starting = format!("{}.sock", std::process::id());
+        for name in ["4000000000.sock", &starting, "wq-4000000000.sock"] {
             drop(UnixListener::bind(directory.path().join(name)).unwrap());
         }
         assert!(reports_in(directory.path()).unwrap().is_empty());
         let left = std::fs::read_dir(directory.path()).unwrap().flatten();
-        let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
-        assert_eq!(left, ["wq-1.sock"], "not a server's");
+        let mut left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+        left.sort();
+        assert_eq!(left, [&*starting, "wq-4000000000.sock"]);
+    }
+
+    #[test]
+    fn a_directory_open_to_others_is_not_asked() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), mode).unwrap();
+        assert!(reports_in(directory.path()).unwrap_err().to_string().contains("mode 700"));
     }
 
     #[test]
