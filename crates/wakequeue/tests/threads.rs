@@ -9,6 +9,17 @@ use tollgate_wakequeue::{Claim, Config, ConfigError, Layout, Next, ShardId, Wake
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Miri is thousands of times slower.
+const fn fewer(count: usize) -> usize {
+    if cfg!(miri) { count.div_ceil(20) } else { count }
+}
+
+const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
+
+fn config() -> Config {
+    Config { shard_capacity: if cfg!(miri) { 64 } else { 8192 }, ..Config::default() }
+}
+
 /// A queue with its threads.
 struct Crew {
     queue: WakeQueue<Job>,
@@ -59,7 +70,7 @@ impl Crew {
 fn until(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what} did not happen");
+        assert!(start.elapsed() < LONG, "{what} did not happen");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -86,7 +97,7 @@ fn many_pushers_small_shards_everything_once() {
         thread::scope(|scope| {
             for pusher in 0..4_usize {
                 let (crew, job) = (&crew, &job);
-                let jobs: Vec<_> = (0..2000).map(|_| job()).collect();
+                let jobs: Vec<_> = (0..fewer(2000)).map(|_| job()).collect();
                 scope.spawn(move || {
                     for job in jobs {
                         crew.push(u16::try_from(pusher % shards).unwrap(), job);
@@ -95,22 +106,23 @@ fn many_pushers_small_shards_everything_once() {
             }
         });
         crew.close();
-        assert_eq!(counter.load(Ordering::Relaxed), 8000);
+        let all = 4 * fewer(2000) as u64;
+        assert_eq!(counter.load(Ordering::Relaxed), all);
         let counters = crew.queue.counters();
-        assert_eq!(counters.own + counters.taken, 8000);
+        assert_eq!(counters.own + counters.taken, all);
     }
 }
 
 #[test]
 fn one_worker_keeps_the_order_of_a_shard() {
-    let crew = Crew::new(Layout::unsharded(1).unwrap(), Config::default());
+    let crew = Crew::new(Layout::unsharded(1).unwrap(), config());
     let seen = Arc::new(Mutex::new(Vec::new()));
-    for item in 0..1000 {
+    for item in 0..fewer(1000) {
         let seen = Arc::clone(&seen);
         crew.push(0, move || seen.lock().unwrap().push(item));
     }
     crew.close();
-    assert_eq!(*seen.lock().unwrap(), (0..1000).collect::<Vec<_>>());
+    assert_eq!(*seen.lock().unwrap(), (0..fewer(1000)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -119,7 +131,7 @@ fn idle_workers_retire_and_come_back() {
         retire_after: Some(Duration::from_millis(5)),
         keep_per_shard: 0,
         spin: Duration::ZERO,
-        ..Config::default()
+        ..config()
     };
     let crew = Crew::new(Layout::unsharded(2).unwrap(), config);
     let (counter, job) = count();
@@ -134,7 +146,7 @@ fn idle_workers_retire_and_come_back() {
 
 #[test]
 fn a_swamped_shard_is_helped_by_one_that_always_has_work() {
-    let crew = Crew::new(Layout::uniform(2, 1).unwrap(), Config::default());
+    let crew = Crew::new(Layout::uniform(2, 1).unwrap(), config());
     let helped = Arc::new(AtomicU64::new(0));
     let stop = Arc::new(AtomicU64::new(0));
     fn own_work(crew: &Arc<Crew>, stop: &Arc<AtomicU64>) {
@@ -150,13 +162,13 @@ fn a_swamped_shard_is_helped_by_one_that_always_has_work() {
     crew.push(0, move || closed.recv().unwrap_or(()));
     own_work(&crew, &stop);
     own_work(&crew, &stop);
-    for _ in 0..500 {
+    for _ in 0..fewer(500) {
         let helped = Arc::clone(&helped);
         crew.push(0, move || {
             helped.fetch_add(1, Ordering::Relaxed);
         });
     }
-    until("help", || helped.load(Ordering::Relaxed) >= 400);
+    until("help", || helped.load(Ordering::Relaxed) >= fewer(400) as u64);
     stop.store(1, Ordering::Relaxed);
     drop(open);
     crew.close();
