@@ -74,7 +74,7 @@ fn issue(queue: &Queue, index: usize, deadline: Instant) -> Result<usize> {
     }
     let mut done = 0;
     while let Some(Flight { job, hash, sealed }) = flights.pop_front() {
-        let block = job.wait().map_err(|error| anyhow!("{error}"))??;
+        let block = job.wait()??;
         done += 1;
         if !sealed {
             let found = digest(&SHA512, &block.bytes);

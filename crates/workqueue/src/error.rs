@@ -176,20 +176,54 @@ pub enum WaitError {
 /// Why a handle has no result to give.
 pub enum JoinError {
     /// The closure panicked, with this.
-    Panicked(Box<dyn std::any::Any + Send>),
+    Panicked(Panic),
     /// The closure was dropped without being run: its runtime was shut down, or refused it.
     Cancelled,
+}
+
+/// What a closure panicked with. One pointer, so that results stay small.
+pub struct Panic(Box<Panicked>);
+
+struct Panicked {
+    message: Option<String>,
+    /// Only `Send`; nobody looks at it before it is taken out. A lock that nobody takes makes it `Sync`.
+    payload: std::sync::Mutex<Box<dyn std::any::Any + Send>>,
+}
+
+impl Panic {
+    pub(crate) fn new(payload: Box<dyn std::any::Any + Send>) -> Self {
+        let message = (payload.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .or_else(|| payload.downcast_ref::<String>().cloned());
+        Self(Box::new(Panicked { message, payload: std::sync::Mutex::new(payload) }))
+    }
+
+    /// The message, when it is text.
+    #[must_use]
+    pub fn message(&self) -> Option<&str> {
+        self.0.message.as_deref()
+    }
+
+    /// What [`std::panic::resume_unwind`] takes.
+    #[must_use]
+    pub fn into_payload(self) -> Box<dyn std::any::Any + Send> {
+        self.0.payload.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Panic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Panic").field("message", &self.0.message).finish_non_exhaustive()
+    }
 }
 
 impl JoinError {
     /// The panic's message, when it is text.
     #[must_use]
     pub fn message(&self) -> Option<&str> {
-        let Self::Panicked(payload) = self else { return None };
-        payload
-            .downcast_ref::<&str>()
-            .copied()
-            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        match self {
+            Self::Panicked(panic) => panic.message(),
+            Self::Cancelled => None,
+        }
     }
 }
 
@@ -211,3 +245,9 @@ impl std::fmt::Display for JoinError {
 }
 
 impl std::error::Error for JoinError {}
+
+const _: () = {
+    // What `?` asks of an error in most programs.
+    const fn is_an_error<E: std::error::Error + Send + Sync + 'static>() {}
+    is_an_error::<JoinError>();
+};

@@ -60,7 +60,7 @@ mod work;
 
 pub use attributes::{Attributes, MAX_MAX_ACTIVE, MAX_NICE, MIN_NICE};
 pub use core::WhenFull;
-pub use error::{AttributeError, BuildError, JoinError, SubmitError, WaitError};
+pub use error::{AttributeError, BuildError, JoinError, Panic, SubmitError, WaitError};
 pub use handle::Handle;
 pub use keeper::MAX_DELAYED;
 pub use pool::blocking;

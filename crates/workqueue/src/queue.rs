@@ -10,8 +10,8 @@ use crate::handle::Handle;
 use crate::keeper::Keeper;
 use crate::runtime::Shared;
 use crate::{
-    AttributeError, Attributes, BuildError, JoinError, SubmitError, WaitError, WhenFull, Work,
-    blocking, context,
+    AttributeError, Attributes, BuildError, JoinError, Panic, SubmitError, WaitError, WhenFull,
+    Work, blocking, context,
 };
 
 /// A named queue. Clones are the same queue; its name becomes free when the last one is dropped,
@@ -117,7 +117,7 @@ impl Queue {
             if result.is_err() {
                 context::current_queue(QueueCore::count_panic);
             }
-            completer.complete(result.map_err(JoinError::Panicked));
+            completer.complete(result.map_err(|panic| JoinError::Panicked(Panic::new(panic))));
         };
         self.core().submit(job, cpu)?;
         Ok(handle)

@@ -258,7 +258,7 @@ impl WorkCore {
     fn note_panic(&self, panic: Box<dyn std::any::Any + Send>) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         self.queue.core().count_panic();
-        let message = crate::JoinError::Panicked(panic).message().map(str::to_owned);
+        let message = crate::Panic::new(panic).message().map(str::to_owned);
         *self.last_panic.lock().unwrap_or_else(PoisonError::into_inner) = message;
     }
 }

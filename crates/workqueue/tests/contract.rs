@@ -50,10 +50,10 @@ fn results_and_panics_come_back() {
     assert_eq!(queue.spawn(|| 6 * 7).unwrap().wait().unwrap(), 42);
     let large = [7_u64; 64];
     assert_eq!(queue.spawn(move || large.iter().sum::<u64>()).unwrap().wait().unwrap(), 448);
-    let panicked = queue.spawn(|| -> u32 { panic!("on purpose") }).unwrap().wait();
-    assert!(
-        matches!(&panicked, Err(e @ JoinError::Panicked(_)) if e.message() == Some("on purpose"))
-    );
+    let panicked = queue.spawn(|| -> u32 { panic!("on purpose") }).unwrap().wait().unwrap_err();
+    assert_eq!(panicked.message(), Some("on purpose"));
+    let JoinError::Panicked(panic) = panicked else { panic!("{panicked:?}") };
+    assert_eq!(panic.into_payload().downcast_ref(), Some(&"on purpose"));
     queue.post(|| panic!("this one too")).unwrap();
     queue.flush().unwrap();
     assert_eq!(queue.spawn(|| 1).unwrap().wait().unwrap(), 1, "the workers live");
