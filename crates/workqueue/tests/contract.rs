@@ -10,7 +10,12 @@ use tollgate_workqueue::{
     WaitError, WhenFull, blocking,
 };
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
+
+/// Miri is thousands of times slower.
+const fn fewer(count: usize) -> usize {
+    if cfg!(miri) { count.div_ceil(100) } else { count }
+}
 
 fn runtime() -> Runtime {
     Runtime::builder().build().unwrap()
@@ -97,7 +102,8 @@ fn a_handle_can_be_awaited() {
 fn every_item_runs_once_under_many_producers() {
     let runtime = runtime();
     let queue = queue(&runtime);
-    let runs: Arc<Vec<AtomicU32>> = Arc::new((0..40_000).map(|_| AtomicU32::new(0)).collect());
+    let runs: Arc<Vec<AtomicU32>> =
+        Arc::new((0..fewer(40_000)).map(|_| AtomicU32::new(0)).collect());
     thread::scope(|scope| {
         for producer in 0..4 {
             let (queue, runs) = (&queue, &runs);
@@ -138,7 +144,7 @@ fn an_ordered_queue_keeps_order_while_its_attributes_change() {
                 thread::yield_now();
             }
         });
-        for i in 0..20_000 {
+        for i in 0..fewer(20_000) {
             let (seen, running) = (Arc::clone(&seen), Arc::clone(&running));
             queue
                 .post(move || {
@@ -151,7 +157,7 @@ fn an_ordered_queue_keeps_order_while_its_attributes_change() {
         queue.flush().unwrap();
         stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(*seen.lock().unwrap(), (0..20_000).collect::<Vec<_>>());
+    assert_eq!(*seen.lock().unwrap(), (0..fewer(20_000)).collect::<Vec<_>>());
     assert!(matches!(queue.set("max_active=2"), Err(AttributeError::Ordered { .. })));
 }
 
@@ -224,6 +230,7 @@ fn a_worker_that_blocks_hands_its_place_over() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no CPU time")]
 fn cpu_hogs_stop_counting() {
     let runtime = runtime();
     let cpus = runtime.topology().allowed().len();
@@ -382,7 +389,7 @@ fn shutdown_runs_what_is_queued_and_refuses_the_rest() {
     let runtime = runtime();
     let queue = queue(&runtime);
     let runs = Arc::new(AtomicUsize::new(0));
-    for _ in 0..1000 {
+    for _ in 0..fewer(1000) {
         let runs = Arc::clone(&runs);
         queue
             .post(move || {
@@ -391,7 +398,7 @@ fn shutdown_runs_what_is_queued_and_refuses_the_rest() {
             .unwrap();
     }
     drop(runtime);
-    assert_eq!(runs.load(Ordering::Relaxed), 1000);
+    assert_eq!(runs.load(Ordering::Relaxed), fewer(1000));
     assert_eq!(queue.post(|| ()), Err(SubmitError::ShutDown("q".into())));
     assert!(matches!(queue.spawn(|| ()), Err(SubmitError::ShutDown(_))));
     queue.flush().unwrap();
@@ -423,7 +430,7 @@ fn full_queues_do_as_they_were_told() {
     drop(open);
     let blocking_queue = runtime.queue("blocking").build().unwrap();
     let runs = Arc::new(AtomicUsize::new(0));
-    for _ in 0..10_000 {
+    for _ in 0..fewer(10_000) {
         let runs = Arc::clone(&runs);
         blocking_queue
             .post(move || {
@@ -432,7 +439,7 @@ fn full_queues_do_as_they_were_told() {
             .unwrap();
     }
     blocking_queue.flush().unwrap();
-    assert_eq!(runs.load(Ordering::Relaxed), 10_000);
+    assert_eq!(runs.load(Ordering::Relaxed), fewer(10_000));
 }
 
 #[test]
@@ -515,7 +522,7 @@ fn bad_input_is_named() {
 #[test]
 fn names_are_free_again_and_queues_are_used_again() {
     let runtime = runtime();
-    for _ in 0..5000 {
+    for _ in 0..fewer(5000) {
         let queue = queue(&runtime);
         queue.post(|| ()).unwrap();
         queue.flush().unwrap();
