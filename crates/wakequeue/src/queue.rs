@@ -289,6 +289,17 @@ impl<T: Send> WakeQueue<T> {
         self.group(shard).load()
     }
 
+    /// Whether any worker is not asleep: running, searching, in a blocking section, or just claimed.
+    /// In the order of `SeqCst` accesses with the claim that woke or started it.
+    #[must_use]
+    pub fn has_active_workers(&self) -> bool {
+        let all = u32::from(self.config.max_workers);
+        self.groups
+            .iter()
+            .map(Group::load)
+            .any(|load| u32::from(load.parked) + u32::from(load.room) < all)
+    }
+
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {

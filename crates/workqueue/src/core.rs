@@ -425,11 +425,12 @@ impl QueueCore {
     pub(crate) fn rescue_one(&self) -> bool {
         for (index, gate) in self.gates.iter().enumerate() {
             if let Some(job) = gate.rescue() {
+                // Before it runs: whoever waits for the item finds it counted.
+                self.stats.rescued.fetch_add(1, Ordering::Relaxed);
                 let mut owed = Owed::default();
                 let tag = job.tag;
                 self.run_one(&mut Place::of(job), tag, &mut owed, &mut |_| ());
                 owed.pay();
-                self.stats.rescued.fetch_add(1, Ordering::Relaxed);
                 if gate.leave() {
                     self.put_token(u16::try_from(index).unwrap_or(0), None);
                 }

@@ -77,7 +77,8 @@ impl Keeper {
     /// There is something to watch. One load when that is known already.
     #[inline]
     pub(crate) fn arm(&self) {
-        if !self.armed.load(Ordering::Relaxed) {
+        // After the claim of the worker that calls this; see `tick`.
+        if !self.armed.load(Ordering::SeqCst) {
             self.armed.store(true, Ordering::SeqCst);
             self.ring();
         }
@@ -149,8 +150,7 @@ impl Keeper {
             let ticking = self.armed.load(Ordering::SeqCst) || last_look;
             if ticking && last_tick.elapsed() >= tick {
                 last_tick = Instant::now();
-                // A worker may have seen the keeper armed just before it disarmed. One more look,
-                // a tick later, sees what that worker does now.
+                // One more look, a tick later, gives the queues what workers used before they slept.
                 last_look = self.tick(shared);
             }
             let ticking = self.armed.load(Ordering::SeqCst) || last_look;
@@ -183,15 +183,21 @@ impl Keeper {
 
     /// One round over the workers: who runs what, for how long. True when this round disarmed the
     /// keeper.
+    ///
+    /// It disarms before it looks. A worker counts as active from its claim on, and looks at `armed`
+    /// after that; so either it sees the keeper disarmed and arms it, or it is seen here.
     fn tick(&self, shared: &Shared) -> bool {
+        let was_armed = self.armed.swap(false, Ordering::SeqCst);
         let mut busy = false;
         for pool in shared.pools() {
             let found = self.look_at(shared, &pool);
-            busy |= found.busy || pool.has_backlog();
+            busy |= found.busy || pool.has_backlog() || pool.queue.has_active_workers();
             self.watch_progress(shared, &pool, &found);
         }
-        // A worker that wakes up after this has said false arms the keeper anew.
-        self.armed.swap(busy, Ordering::SeqCst) && !busy
+        if busy {
+            self.armed.store(true, Ordering::SeqCst);
+        }
+        was_armed && !busy
     }
 
     /// Brings the CPU times of the queues up to date.
