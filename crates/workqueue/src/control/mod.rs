@@ -98,16 +98,15 @@ pub fn serve_default(runtime: &Runtime) -> Result<Server, ControlError> {
 
 fn serve_in(runtime: &Runtime, directory: &Path) -> Result<Server, ControlError> {
     let pid = std::process::id();
-    let mut last = None;
-    for number in 1..=SOCKETS_MAX {
+    let mut number = 1;
+    loop {
         let name =
             if number == 1 { format!("wq-{pid}.sock") } else { format!("wq-{pid}-{number}.sock") };
         match serve(runtime, &directory.join(name)) {
-            Err(error @ ControlError::InUse { .. }) => last = Some(error),
+            Err(ControlError::InUse { .. }) if number < SOCKETS_MAX => number += 1,
             other => return other,
         }
     }
-    last.map_or_else(|| serve(runtime, &directory.join("wq.sock")), Err)
 }
 
 fn answer_if_alive(shared: &Weak<Shared>, request: &str) -> String {
