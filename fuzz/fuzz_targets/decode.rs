@@ -33,7 +33,7 @@ fn check(message: Result<Message<'_>, tollgate_fuse::DecodeError>) {
     for setxattr_ext in [false, true] {
         match Operation::decode(&message, Dialect { setxattr_ext }) {
             Ok(Operation::BatchForget { forgets }) => drop(forgets.count()),
-            Ok(Operation::Write { data, .. }) => drop(data.to_vec()),
+            Ok(Operation::Write(args)) => drop(args.data.to_vec()),
             Ok(operation) => drop(format!("{operation:?}")),
             Err(error) => drop(error.to_string()),
         }

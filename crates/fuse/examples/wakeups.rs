@@ -273,7 +273,7 @@ impl Filesystem for One {
         reply.ok(&Attributes { attr: attr(node), valid });
     }
 
-    fn open(&self, _: &Request<'_>, _: NodeId, _: u32, _: bool, reply: Reply<'_, Opened>) {
+    fn open(&self, _: &Request<'_>, _: NodeId, _: args::Open, reply: Reply<'_, Opened>) {
         let backing = self.backing.get().map(BackingFile::id);
         let passthrough =
             if backing.is_some() { OpenReply::PASSTHROUGH } else { OpenReply::empty() };

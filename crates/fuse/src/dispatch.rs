@@ -18,24 +18,15 @@ pub(crate) fn dispatch<F: Filesystem>(
     match op {
         Operation::Lookup { name } => fs.lookup(req, node, name, ticket.typed()),
         Operation::Getattr { handle } => fs.getattr(req, node, handle, ticket.typed()),
-        Operation::Statx { handle, mask } => fs.statx(req, node, handle, mask, ticket.typed()),
-        Operation::Setattr { set } => fs.setattr(req, node, &set, ticket.typed()),
+        Operation::Statx(args) => fs.statx(req, node, args, ticket.typed()),
+        Operation::Setattr(set) => fs.setattr(req, node, &set, ticket.typed()),
         Operation::Readlink => fs.readlink(req, node, ticket.typed()),
-        Operation::Open { flags, kill_suidgid } => {
-            fs.open(req, node, flags, kill_suidgid, ticket.typed());
-        }
-        Operation::Read { handle, offset, size } => {
-            fs.read(req, node, handle, offset, size, ticket.typed());
-        }
-        Operation::Write { handle, offset, data, from_cache, kill_suidgid } => {
-            let reply = ticket.typed();
-            fs.write(req, node, handle, offset, data, from_cache, kill_suidgid, reply);
-        }
+        Operation::Open(args) => fs.open(req, node, args, ticket.typed()),
+        Operation::Read(args) => fs.read(req, node, args, ticket.typed()),
+        Operation::Write(args) => fs.write(req, node, args, ticket.typed()),
         Operation::Flush { handle } => fs.flush(req, node, handle, ticket.typed()),
         Operation::Release { handle } => fs.release(req, node, handle, ticket.typed()),
-        Operation::Fsync { handle, data_only } => {
-            fs.fsync(req, node, handle, data_only, ticket.typed());
-        }
+        Operation::Fsync(args) => fs.fsync(req, node, args, ticket.typed()),
         Operation::Statfs => fs.statfs(req, node, ticket.typed()),
         Operation::Access { mask } => fs.access(req, node, mask, ticket.typed()),
         op => dispatch_names(fs, req, op, ticket),
@@ -45,29 +36,15 @@ pub(crate) fn dispatch<F: Filesystem>(
 fn dispatch_names<F: Filesystem>(fs: &F, req: &Request<'_>, op: Operation<'_>, ticket: Ticket<'_>) {
     let node = req.node();
     match op {
-        Operation::Create { name, mode, umask, flags } => {
-            fs.create(req, node, name, mode, umask, flags, ticket.typed());
-        }
-        Operation::Tmpfile { mode, umask, flags } => {
-            fs.tmpfile(req, node, mode, umask, flags, ticket.typed());
-        }
-        Operation::Mknod { name, mode, umask, rdev } => {
-            fs.mknod(req, node, name, mode, umask, rdev, ticket.typed());
-        }
-        Operation::Mkdir { name, mode, umask } => {
-            fs.mkdir(req, node, name, mode, umask, ticket.typed());
-        }
+        Operation::Create(args) => fs.create(req, node, args, ticket.typed()),
+        Operation::Tmpfile(args) => fs.tmpfile(req, node, args, ticket.typed()),
+        Operation::Mknod(args) => fs.mknod(req, node, args, ticket.typed()),
+        Operation::Mkdir(args) => fs.mkdir(req, node, args, ticket.typed()),
         Operation::Unlink { name } => fs.unlink(req, node, name, ticket.typed()),
         Operation::Rmdir { name } => fs.rmdir(req, node, name, ticket.typed()),
-        Operation::Symlink { name, target } => {
-            fs.symlink(req, node, name, target, ticket.typed());
-        }
-        Operation::Rename { name, new_parent, new_name, flags } => {
-            fs.rename(req, node, name, new_parent, new_name, flags, ticket.typed());
-        }
-        Operation::Link { node: old, new_name } => {
-            fs.link(req, old, node, new_name, ticket.typed());
-        }
+        Operation::Symlink(args) => fs.symlink(req, node, args, ticket.typed()),
+        Operation::Rename(args) => fs.rename(req, node, args, ticket.typed()),
+        Operation::Link(args) => fs.link(req, node, args, ticket.typed()),
         op => dispatch_directories(fs, req, op, ticket),
     }
 }
@@ -81,20 +58,14 @@ fn dispatch_directories<F: Filesystem>(
     let node = req.node();
     match op {
         Operation::Opendir { flags } => fs.opendir(req, node, flags, ticket.typed()),
-        Operation::Readdir { handle, offset, size } => {
-            fs.readdir(req, node, handle, offset, ticket.directory(size));
-        }
-        Operation::Readdirplus { handle, offset, size } => {
-            fs.readdirplus(req, node, handle, offset, ticket.directory(size));
+        Operation::Readdir(args) => fs.readdir(req, node, args, ticket.directory(args.size)),
+        Operation::Readdirplus(args) => {
+            fs.readdirplus(req, node, args, ticket.directory(args.size));
         }
         Operation::Releasedir { handle } => fs.releasedir(req, node, handle, ticket.typed()),
-        Operation::Fsyncdir { handle, data_only } => {
-            fs.fsyncdir(req, node, handle, data_only, ticket.typed());
-        }
-        Operation::Setxattr { name, value, flags, acl_kill_sgid } => {
-            fs.setxattr(req, node, name, value, flags, acl_kill_sgid, ticket.typed());
-        }
-        Operation::Getxattr { name, size } => fs.getxattr(req, node, name, size, ticket.typed()),
+        Operation::Fsyncdir(args) => fs.fsyncdir(req, node, args, ticket.typed()),
+        Operation::Setxattr(args) => fs.setxattr(req, node, args, ticket.typed()),
+        Operation::Getxattr(args) => fs.getxattr(req, node, args, ticket.typed()),
         Operation::Listxattr { size } => fs.listxattr(req, node, size, ticket.typed()),
         Operation::Removexattr { name } => fs.removexattr(req, node, name, ticket.typed()),
         op => dispatch_ranges(fs, req, op, ticket),
@@ -109,26 +80,12 @@ fn dispatch_ranges<F: Filesystem>(
 ) {
     let node = req.node();
     match op {
-        Operation::Fallocate { handle, offset, length, mode } => {
-            fs.fallocate(req, node, handle, offset, length, mode, ticket.typed());
-        }
-        Operation::Lseek { handle, offset, whence } => {
-            fs.lseek(req, node, handle, offset, whence, ticket.typed());
-        }
-        Operation::CopyFileRange { from: (handle, from), to, length, flags, wide } => {
-            // The 32-bit answer of the older form must hold the count.
-            let length = if wide { length } else { length.min(u64::from(u32::MAX)) };
-            fs.copy_file_range(req, (node, handle, from), to, length, flags, ticket.typed());
-        }
-        Operation::Getlk { handle, owner, lock } => {
-            fs.getlk(req, node, handle, owner, lock, ticket.typed());
-        }
-        Operation::Setlk { handle, owner, lock, flock, wait } => {
-            fs.setlk(req, node, handle, owner, lock, flock, wait, ticket.typed());
-        }
-        Operation::Ioctl { handle, command, input, output_size } => {
-            fs.ioctl(req, node, handle, command, input, output_size, ticket.ioctl());
-        }
+        Operation::Fallocate(args) => fs.fallocate(req, node, args, ticket.typed()),
+        Operation::Lseek(args) => fs.lseek(req, node, args, ticket.typed()),
+        Operation::CopyFileRange(args) => fs.copy_file_range(req, node, args, ticket.typed()),
+        Operation::Getlk(args) => fs.getlk(req, node, args, ticket.typed()),
+        Operation::Setlk(args) => fs.setlk(req, node, args, ticket.typed()),
+        Operation::Ioctl(args) => fs.ioctl(req, node, args, ticket.ioctl()),
         _ => {
             ticket.error(Errno::NOSYS);
         }

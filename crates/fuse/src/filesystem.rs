@@ -5,21 +5,25 @@ use std::ffi::CStr;
 use rustix::io::Errno;
 
 use crate::Connection;
+use crate::args;
 use crate::reply::{DirReply, Reply};
 use crate::request::Request;
 use crate::types::{
     Attributes, Created, Entry, FileHandle, FileLock, Name, NodeId, Opened, SetAttr, StatFs, Statx,
 };
 
-/// A file system served over FUSE. Every method gets a reply object that must be answered exactly
-/// once, from any thread; one that is dropped unanswered answers `EIO`, so that no caller hangs.
+/// A file system served over FUSE. Every method receives a reply object that must be used exactly
+/// once, from any thread; one that is dropped unused replies `EIO`, so that no caller hangs.
 ///
-/// Methods run on the transport's threads, many at once. The defaults answer `ENOSYS`, which the kernel
+/// `node` is the inode that the request is about; for operations on a name, the directory. The
+/// further arguments of an operation are in a struct of [`args`], unless there is only one.
+///
+/// Methods run on the transport's threads, many at once. The defaults reply `ENOSYS`, which the kernel
 /// takes as "never ask again" for most operations.
-#[expect(unused_variables, reason = "the defaults answer without looking")]
-#[expect(clippy::too_many_arguments, reason = "the wire's requests have that many fields")]
+#[expect(unused_variables, reason = "the defaults do not use their arguments")]
 pub trait Filesystem: Send + Sync + 'static {
-    /// The connection stands: what was negotiated, and the door to backing files and notifications.
+    /// The connection is established. It has what was negotiated, registers backing files, and sends
+    /// notifications.
     ///
     /// # Errors
     /// An error ends the session before the first request.
@@ -30,11 +34,11 @@ pub trait Filesystem: Send + Sync + 'static {
     /// The session ends; no request follows.
     fn destroy(&self) {}
 
-    /// The kernel drops `lookups` references to `node`. Nobody waits for it.
+    /// The kernel drops `lookups` references to `node`. It expects no reply.
     fn forget(&self, node: NodeId, lookups: u64) {}
 
-    /// Finds `name` in `parent`. A positive entry counts one lookup.
-    fn lookup(&self, req: &Request<'_>, parent: NodeId, name: Name<'_>, reply: Reply<'_, Entry>) {
+    /// Finds `name` in `node`. A positive entry counts one lookup.
+    fn lookup(&self, req: &Request<'_>, node: NodeId, name: Name<'_>, reply: Reply<'_, Entry>) {
         reply.error(Errno::NOSYS);
     }
 
@@ -49,19 +53,12 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Extended attributes of `node`; `mask` is the caller's `STATX_*` request.
-    fn statx(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: Option<FileHandle>,
-        mask: u32,
-        reply: Reply<'_, Statx>,
-    ) {
+    /// Extended attributes of `node`.
+    fn statx(&self, req: &Request<'_>, node: NodeId, args: args::Statx, reply: Reply<'_, Statx>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Changes attributes and answers the new ones.
+    /// Changes attributes and returns the new ones.
     fn setattr(
         &self,
         req: &Request<'_>,
@@ -77,147 +74,99 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Makes a file that is not opened. `mode` carries the type; `umask` was *not* applied when
-    /// [`crate::InitFlags::DONT_MASK`] or POSIX ACLs were negotiated.
+    /// Makes a file in directory `node`, without opening it.
     fn mknod(
         &self,
         req: &Request<'_>,
-        parent: NodeId,
-        name: Name<'_>,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
+        node: NodeId,
+        args: args::Mknod<'_>,
         reply: Reply<'_, Entry>,
     ) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Makes a directory.
+    /// Makes a directory in `node`.
     fn mkdir(
         &self,
         req: &Request<'_>,
-        parent: NodeId,
-        name: Name<'_>,
-        mode: u32,
-        umask: u32,
+        node: NodeId,
+        args: args::Mkdir<'_>,
         reply: Reply<'_, Entry>,
     ) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Removes a name that is no directory.
-    fn unlink(&self, req: &Request<'_>, parent: NodeId, name: Name<'_>, reply: Reply<'_, ()>) {
+    /// Removes a name that is not a directory.
+    fn unlink(&self, req: &Request<'_>, node: NodeId, name: Name<'_>, reply: Reply<'_, ()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Removes an empty directory.
-    fn rmdir(&self, req: &Request<'_>, parent: NodeId, name: Name<'_>, reply: Reply<'_, ()>) {
+    fn rmdir(&self, req: &Request<'_>, node: NodeId, name: Name<'_>, reply: Reply<'_, ()>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Makes a symbolic link with the text `target`.
+    /// Makes a symbolic link in directory `node`.
     fn symlink(
         &self,
         req: &Request<'_>,
-        parent: NodeId,
-        name: Name<'_>,
-        target: &CStr,
+        node: NodeId,
+        args: args::Symlink<'_>,
         reply: Reply<'_, Entry>,
     ) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Renames; `flags` are the `RENAME_*` bits of renameat2.
+    /// Renames an entry of directory `node`.
     fn rename(
         &self,
         req: &Request<'_>,
-        parent: NodeId,
-        name: Name<'_>,
-        new_parent: NodeId,
-        new_name: Name<'_>,
-        flags: u32,
+        node: NodeId,
+        args: args::Rename<'_>,
         reply: Reply<'_, ()>,
     ) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Gives `node` a further name.
-    fn link(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        new_parent: NodeId,
-        new_name: Name<'_>,
-        reply: Reply<'_, Entry>,
-    ) {
+    /// Gives an inode a further name, in directory `node`.
+    fn link(&self, req: &Request<'_>, node: NodeId, args: args::Link<'_>, reply: Reply<'_, Entry>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Opens. `flags` are open(2)'s; `kill_suidgid` comes with `O_TRUNC` (`FUSE_OPEN_KILL_SUIDGID`).
-    fn open(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        flags: u32,
-        kill_suidgid: bool,
-        reply: Reply<'_, Opened>,
-    ) {
+    /// Opens a file.
+    fn open(&self, req: &Request<'_>, node: NodeId, args: args::Open, reply: Reply<'_, Opened>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Makes and opens a file.
+    /// Makes a file in directory `node` and opens it.
     fn create(
         &self,
         req: &Request<'_>,
-        parent: NodeId,
-        name: Name<'_>,
-        mode: u32,
-        umask: u32,
-        flags: u32,
+        node: NodeId,
+        args: args::Create<'_>,
         reply: Reply<'_, Created>,
     ) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Makes and opens a file without a name in directory `parent` (`O_TMPFILE`).
+    /// Makes a file without a name in directory `node` and opens it (`O_TMPFILE`).
     fn tmpfile(
         &self,
         req: &Request<'_>,
-        parent: NodeId,
-        mode: u32,
-        umask: u32,
-        flags: u32,
+        node: NodeId,
+        args: args::Tmpfile,
         reply: Reply<'_, Created>,
     ) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Reads at most `size` bytes at `offset`. Fewer bytes mean the end of the file.
-    fn read(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        reply: Reply<'_, [u8]>,
-    ) {
+    /// Reads. Fewer bytes than asked for mean the end of the file.
+    fn read(&self, req: &Request<'_>, node: NodeId, args: args::Read, reply: Reply<'_, [u8]>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Writes `data` at `offset` and answers how many bytes were taken. `from_cache`: written back from
-    /// the page cache, so the caller is not who wrote. `kill_suidgid`: see [`SetAttr::kill_suidgid`].
-    fn write(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        from_cache: bool,
-        kill_suidgid: bool,
-        reply: Reply<'_, u32>,
-    ) {
+    /// Writes, and returns how many bytes were written.
+    fn write(&self, req: &Request<'_>, node: NodeId, args: args::Write<'_>, reply: Reply<'_, u32>) {
         reply.error(Errno::NOSYS);
     }
 
@@ -232,31 +181,17 @@ pub trait Filesystem: Send + Sync + 'static {
     }
 
     /// Makes the file's data (and unless `data_only`, its attributes) durable.
-    fn fsync(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        data_only: bool,
-        reply: Reply<'_, ()>,
-    ) {
+    fn fsync(&self, req: &Request<'_>, node: NodeId, args: args::Fsync, reply: Reply<'_, ()>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Opens a directory.
+    /// Opens a directory. `flags` are those of open(2).
     fn opendir(&self, req: &Request<'_>, node: NodeId, flags: u32, reply: Reply<'_, Opened>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Lists a directory from the cookie `offset` (0 is the start).
-    fn readdir(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        reply: DirReply<'_>,
-    ) {
+    /// Lists a directory.
+    fn readdir(&self, req: &Request<'_>, node: NodeId, args: args::Readdir, reply: DirReply<'_>) {
         reply.error(Errno::NOSYS);
     }
 
@@ -265,8 +200,7 @@ pub trait Filesystem: Send + Sync + 'static {
         &self,
         req: &Request<'_>,
         node: NodeId,
-        handle: FileHandle,
-        offset: u64,
+        args: args::Readdir,
         reply: DirReply<'_>,
     ) {
         reply.error(Errno::NOSYS);
@@ -284,43 +218,32 @@ pub trait Filesystem: Send + Sync + 'static {
     }
 
     /// Makes a directory's entries durable.
-    fn fsyncdir(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        data_only: bool,
-        reply: Reply<'_, ()>,
-    ) {
+    fn fsyncdir(&self, req: &Request<'_>, node: NodeId, args: args::Fsync, reply: Reply<'_, ()>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Numbers of the file system.
+    /// Sizes and limits of the file system.
     fn statfs(&self, req: &Request<'_>, node: NodeId, reply: Reply<'_, StatFs>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Sets an extended attribute; `flags` are setxattr(2)'s. `acl_kill_sgid`: clear set-group-id.
+    /// Sets an extended attribute.
     fn setxattr(
         &self,
         req: &Request<'_>,
         node: NodeId,
-        name: &CStr,
-        value: &[u8],
-        flags: u32,
-        acl_kill_sgid: bool,
+        args: args::Setxattr<'_>,
         reply: Reply<'_, ()>,
     ) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Reads an extended attribute. `size` 0 asks for the length: answer with [`Reply::size`].
+    /// Reads an extended attribute. If `size` is 0, reply with [`Reply::size`].
     fn getxattr(
         &self,
         req: &Request<'_>,
         node: NodeId,
-        name: &CStr,
-        size: u32,
+        args: args::Getxattr<'_>,
         reply: Reply<'_, [u8]>,
     ) {
         reply.error(Errno::NOSYS);
@@ -341,41 +264,28 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// fallocate(2) with its `mode` bits.
+    /// fallocate(2).
     fn fallocate(
         &self,
         req: &Request<'_>,
         node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: u32,
+        args: args::Fallocate,
         reply: Reply<'_, ()>,
     ) {
         reply.error(Errno::NOSYS);
     }
 
-    /// `SEEK_DATA` and `SEEK_HOLE`.
-    fn lseek(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        whence: u32,
-        reply: Reply<'_, u64>,
-    ) {
+    /// Finds data or a hole (`SEEK_DATA`, `SEEK_HOLE`).
+    fn lseek(&self, req: &Request<'_>, node: NodeId, args: args::Lseek, reply: Reply<'_, u64>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// copy_file_range(2); answers how many bytes were copied.
+    /// copy_file_range(2) from `node`; returns how many bytes were copied.
     fn copy_file_range(
         &self,
         req: &Request<'_>,
-        from: (NodeId, FileHandle, u64),
-        to: (NodeId, FileHandle, u64),
-        length: u64,
-        flags: u64,
+        node: NodeId,
+        args: args::CopyFileRange,
         reply: Reply<'_, u64>,
     ) {
         reply.error(Errno::NOSYS);
@@ -386,38 +296,24 @@ pub trait Filesystem: Send + Sync + 'static {
         &self,
         req: &Request<'_>,
         node: NodeId,
-        handle: FileHandle,
-        owner: u64,
-        lock: FileLock,
+        args: args::Getlk,
         reply: Reply<'_, FileLock>,
     ) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Takes or drops a POSIX or (`flock`) BSD lock; `wait` for SETLKW.
-    fn setlk(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        owner: u64,
-        lock: FileLock,
-        flock: bool,
-        wait: bool,
-        reply: Reply<'_, ()>,
-    ) {
+    /// Takes or releases a POSIX or BSD lock; sent only if remote locks were negotiated.
+    fn setlk(&self, req: &Request<'_>, node: NodeId, args: args::Setlk, reply: Reply<'_, ()>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// ioctl(2) with `_IOC` sized arguments: the kernel refuses others for unprivileged mounts.
+    /// ioctl(2) whose arguments have the size that `_IOC` encodes: the kernel refuses others for
+    /// unprivileged mounts.
     fn ioctl(
         &self,
         req: &Request<'_>,
         node: NodeId,
-        handle: FileHandle,
-        command: u32,
-        input: &[u8],
-        output_size: u32,
+        args: args::Ioctl<'_>,
         reply: Reply<'_, [u8]>,
     ) {
         reply.error(Errno::NOSYS);

@@ -5,6 +5,7 @@
 //! with [`OpenReply::PASSTHROUGH`]: the kernel then reads, writes and maps the lower file directly.
 
 pub mod abi;
+pub mod args;
 pub mod buffer;
 mod connection;
 mod counters;

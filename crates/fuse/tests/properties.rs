@@ -153,22 +153,22 @@ proptest! {
         let head = abi::Rename2In { newdir: 77, flags, padding: 0 };
         let args = [head.as_bytes(), one.as_bytes_with_nul(), two.as_bytes_with_nul()];
         let bytes = request(opcode::RENAME2, 2, 1, &args);
-        let Ok(Operation::Rename { name, new_parent, new_name, flags: got }) = decode(&bytes) else {
+        let Ok(Operation::Rename(args)) = decode(&bytes) else {
             return Err(TestCaseError::fail("not a rename"));
         };
-        prop_assert_eq!((name.as_c_str(), new_name.as_c_str()), (&*one, &*two));
-        prop_assert_eq!((new_parent, got), (NodeId(77), flags));
+        prop_assert_eq!((args.name.as_c_str(), args.new_name.as_c_str()), (&*one, &*two));
+        prop_assert_eq!((args.new_parent, args.flags), (NodeId(77), flags));
 
         let size = u32::try_from(data.len()).unwrap();
         let head = abi::WriteIn { fh: 3, offset, size, ..Default::default() };
         let bytes = request(opcode::WRITE, 2, 1, &[head.as_bytes(), &data]);
-        let expected = Operation::Write {
+        let expected = Operation::Write(args::Write {
             handle: FileHandle(3),
             offset,
             data: &data,
             from_cache: false,
             kill_suidgid: false,
-        };
+        });
         prop_assert_eq!(decode(&bytes), Ok(expected));
         // The same in three pieces, with the padding that io_uring puts after the fixed arguments.
         let padded = [head.as_bytes(), &[0xaa; 88]].concat();
@@ -190,12 +190,12 @@ proptest! {
             let args = [head, name.as_bytes_with_nul(), &value];
             let bytes = request(opcode::SETXATTR, 2, 1, &args);
             let message = Message::contiguous(&bytes).unwrap();
-            let expected = Operation::Setxattr {
+            let expected = Operation::Setxattr(args::Setxattr {
                 name: &name,
                 value: &value,
                 flags: 1,
                 acl_kill_sgid: setxattr_ext,
-            };
+            });
             prop_assert_eq!(Operation::decode(&message, Dialect { setxattr_ext }), Ok(expected));
         }
     }
@@ -225,15 +225,8 @@ proptest! {
 struct Lister(Vec<CString>);
 
 impl Filesystem for Lister {
-    fn readdir(
-        &self,
-        _: &Request<'_>,
-        _: NodeId,
-        _: FileHandle,
-        from: u64,
-        mut reply: DirReply<'_>,
-    ) {
-        let from = usize::try_from(from).unwrap_or(usize::MAX);
+    fn readdir(&self, _: &Request<'_>, _: NodeId, args: args::Readdir, mut reply: DirReply<'_>) {
+        let from = usize::try_from(args.offset).unwrap_or(usize::MAX);
         for (i, name) in self.0.iter().enumerate().skip(from) {
             let fits = reply.fits(name.as_bytes().len(), false);
             let added = reply.add(i as u64 + 10, 8, i as u64 + 1, name.as_bytes());

@@ -205,12 +205,10 @@ fn extensions_carry_the_supplementary_group() {
             &self,
             req: &Request<'_>,
             _: NodeId,
-            name: Name<'_>,
-            _: u32,
-            _: u32,
+            args: args::Mkdir<'_>,
             reply: Reply<'_, Entry>,
         ) {
-            assert_eq!(name.as_bytes(), b"dir");
+            assert_eq!(args.name.as_bytes(), b"dir");
             assert_eq!(req.caller(), Caller { uid: 1000, gid: 1000, pid: 4242 });
             self.0.lock().unwrap().push(req.supplementary_group());
             reply.error(Errno::ACCESS);
@@ -353,16 +351,8 @@ fn an_interrupt_reaches_both_arrivals_of_a_request() {
 fn one_readers_bytes_are_gone_before_the_next_request() {
     struct Peek;
     impl Filesystem for Peek {
-        fn read(
-            &self,
-            _: &Request<'_>,
-            _: NodeId,
-            _: FileHandle,
-            _: u64,
-            size: u32,
-            reply: Reply<'_, [u8]>,
-        ) {
-            reply.fill(size as usize, |buffer| {
+        fn read(&self, _: &Request<'_>, _: NodeId, args: args::Read, reply: Reply<'_, [u8]>) {
+            reply.fill(args.size as usize, |buffer| {
                 assert!(buffer.iter().all(|&b| b == 0), "left by an earlier request");
                 buffer.fill(b'x');
                 Ok(buffer.len() / 2)

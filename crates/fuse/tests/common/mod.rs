@@ -236,14 +236,7 @@ impl Filesystem for Lower {
         reply.send(self.attributes(node));
     }
 
-    fn open(
-        &self,
-        _req: &Request<'_>,
-        node: NodeId,
-        _flags: u32,
-        _kill: bool,
-        reply: Reply<'_, Opened>,
-    ) {
+    fn open(&self, _req: &Request<'_>, node: NodeId, _args: args::Open, reply: Reply<'_, Opened>) {
         reply.send(self.opened(node));
     }
 
@@ -251,13 +244,11 @@ impl Filesystem for Lower {
         &self,
         _req: &Request<'_>,
         _parent: NodeId,
-        name: Name<'_>,
-        _mode: u32,
-        _umask: u32,
-        _flags: u32,
+        args: args::Create<'_>,
         reply: Reply<'_, Created>,
     ) {
         use std::os::unix::ffi::OsStrExt;
+        let name = args.name;
         let path = self.dir.join(std::ffi::OsStr::from_bytes(name.as_bytes()));
         let created = File::create(path).map_err(errno).and_then(|_| {
             let entry = self.entry(name.as_bytes())?;
@@ -274,17 +265,9 @@ impl Filesystem for Lower {
         reply.ok(&());
     }
 
-    fn read(
-        &self,
-        _req: &Request<'_>,
-        _node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        reply: Reply<'_, [u8]>,
-    ) {
-        reply.fill(size as usize, |buffer| {
-            self.with_file(handle, |file| file.read_at(buffer, offset))?.map_err(errno)
+    fn read(&self, _req: &Request<'_>, _node: NodeId, args: args::Read, reply: Reply<'_, [u8]>) {
+        reply.fill(args.size as usize, |buffer| {
+            self.with_file(args.handle, |file| file.read_at(buffer, args.offset))?.map_err(errno)
         });
     }
 
@@ -292,13 +275,10 @@ impl Filesystem for Lower {
         &self,
         _req: &Request<'_>,
         _node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _from_cache: bool,
-        _kill: bool,
+        args: args::Write<'_>,
         reply: Reply<'_, u32>,
     ) {
+        let args::Write { handle, offset, data, .. } = args;
         let result = self.with_file(handle, |file| file.write_all_at(data, offset));
         reply.send(
             result.and_then(|r| r.map_err(errno)).map(|()| u32::try_from(data.len()).unwrap()),
@@ -313,11 +293,10 @@ impl Filesystem for Lower {
         &self,
         _req: &Request<'_>,
         _node: NodeId,
-        _handle: FileHandle,
-        offset: u64,
+        args: args::Readdir,
         mut reply: DirReply<'_>,
     ) {
-        self.list(offset, |entry, next, name| {
+        self.list(args.offset, |entry, next, name| {
             reply.add(entry.attr.ino, entry.attr.mode >> 12, next, name)
         });
         reply.send();
@@ -327,11 +306,10 @@ impl Filesystem for Lower {
         &self,
         _req: &Request<'_>,
         _node: NodeId,
-        _handle: FileHandle,
-        offset: u64,
+        args: args::Readdir,
         mut reply: DirReply<'_>,
     ) {
-        self.list(offset, |entry, next, name| {
+        self.list(args.offset, |entry, next, name| {
             reply.add_plus(&entry, entry.attr.mode >> 12, next, name)
         });
         reply.send();
@@ -341,11 +319,10 @@ impl Filesystem for Lower {
         &self,
         _req: &Request<'_>,
         _node: NodeId,
-        name: &std::ffi::CStr,
-        size: u32,
+        args: args::Getxattr<'_>,
         reply: Reply<'_, [u8]>,
     ) {
-        match (name.to_bytes(), size) {
+        match (args.name.to_bytes(), args.size) {
             (b"user.long", 0) => reply.size(5),
             (b"user.long", 1..5) => reply.error(Errno::RANGE),
             (b"user.long", _) => reply.data(b"value"),

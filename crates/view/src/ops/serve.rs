@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use rustix::io::Errno;
 use tollgate_fuse::{
     Attributes, Connection, Created, DirReply, Entry, FileHandle, Filesystem, InitFlags, Name,
-    NodeId, Opened, Reply, Request, SetAttr, StatFs, Statx,
+    NodeId, Opened, Reply, Request, SetAttr, StatFs, Statx, args,
 };
 
 use crate::stats::Count;
@@ -66,15 +66,8 @@ impl Filesystem for View {
         reply.send(self.do_getattr(req, node, handle));
     }
 
-    fn statx(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: Option<FileHandle>,
-        _mask: u32,
-        reply: Reply<'_, Statx>,
-    ) {
-        reply.send(self.do_statx(req, node, handle));
+    fn statx(&self, req: &Request<'_>, node: NodeId, args: args::Statx, reply: Reply<'_, Statx>) {
+        reply.send(self.do_statx(req, node, args.handle));
     }
 
     fn setattr(
@@ -95,12 +88,10 @@ impl Filesystem for View {
         &self,
         req: &Request<'_>,
         parent: NodeId,
-        name: Name<'_>,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
+        args: args::Mknod<'_>,
         reply: Reply<'_, Entry>,
     ) {
+        let args::Mknod { name, mode, umask, rdev } = args;
         send_entry(self, reply, self.do_mknod(req, (parent, name), mode, umask, rdev));
     }
 
@@ -108,11 +99,10 @@ impl Filesystem for View {
         &self,
         req: &Request<'_>,
         parent: NodeId,
-        name: Name<'_>,
-        mode: u32,
-        umask: u32,
+        args: args::Mkdir<'_>,
         reply: Reply<'_, Entry>,
     ) {
+        let args::Mkdir { name, mode, umask } = args;
         send_entry(self, reply, self.do_mkdir(req, (parent, name), mode, umask));
     }
 
@@ -128,46 +118,35 @@ impl Filesystem for View {
         &self,
         req: &Request<'_>,
         parent: NodeId,
-        name: Name<'_>,
-        target: &CStr,
+        args: args::Symlink<'_>,
         reply: Reply<'_, Entry>,
     ) {
-        send_entry(self, reply, self.do_symlink(req, (parent, name), target));
+        send_entry(self, reply, self.do_symlink(req, (parent, args.name), args.target));
     }
 
     fn rename(
         &self,
         req: &Request<'_>,
         parent: NodeId,
-        name: Name<'_>,
-        new_parent: NodeId,
-        new_name: Name<'_>,
-        flags: u32,
+        args: args::Rename<'_>,
         reply: Reply<'_, ()>,
     ) {
+        let args::Rename { name, new_parent, new_name, flags } = args;
         reply.send(self.do_rename(req, (parent, name), (new_parent, new_name), flags));
     }
 
     fn link(
         &self,
         req: &Request<'_>,
-        node: NodeId,
         new_parent: NodeId,
-        new_name: Name<'_>,
+        args: args::Link<'_>,
         reply: Reply<'_, Entry>,
     ) {
-        send_entry(self, reply, self.do_link(req, node, new_parent, new_name));
+        send_entry(self, reply, self.do_link(req, args.node, new_parent, args.new_name));
     }
 
-    fn open(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        flags: u32,
-        kill_suidgid: bool,
-        reply: Reply<'_, Opened>,
-    ) {
-        let result = self.do_open(req, node, flags, kill_suidgid);
+    fn open(&self, req: &Request<'_>, node: NodeId, args: args::Open, reply: Reply<'_, Opened>) {
+        let result = self.do_open(req, node, args.flags, args.kill_suidgid);
         let handle = result.as_ref().ok().map(|opened| opened.handle);
         if !reply.send(result)
             && let Some(handle) = handle
@@ -180,12 +159,10 @@ impl Filesystem for View {
         &self,
         req: &Request<'_>,
         parent: NodeId,
-        name: Name<'_>,
-        mode: u32,
-        umask: u32,
-        flags: u32,
+        args: args::Create<'_>,
         reply: Reply<'_, Created>,
     ) {
+        let args::Create { name, mode, umask, flags } = args;
         let result = self.do_create(req, parent, name, mode, umask, flags);
         send_created(self, req, reply, result);
     }
@@ -194,38 +171,19 @@ impl Filesystem for View {
         &self,
         req: &Request<'_>,
         parent: NodeId,
-        mode: u32,
-        umask: u32,
-        flags: u32,
+        args: args::Tmpfile,
         reply: Reply<'_, Created>,
     ) {
-        let result = self.do_tmpfile(req, parent, mode, umask, flags);
+        let result = self.do_tmpfile(req, parent, args.mode, args.umask, args.flags);
         send_created(self, req, reply, result);
     }
 
-    fn read(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        reply: Reply<'_, [u8]>,
-    ) {
-        self.do_read(req, node, handle, offset, size, reply);
+    fn read(&self, req: &Request<'_>, node: NodeId, args: args::Read, reply: Reply<'_, [u8]>) {
+        self.do_read(req, node, args.handle, args.offset, args.size, reply);
     }
 
-    fn write(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _from_cache: bool,
-        kill_suidgid: bool,
-        reply: Reply<'_, u32>,
-    ) {
+    fn write(&self, req: &Request<'_>, node: NodeId, args: args::Write<'_>, reply: Reply<'_, u32>) {
+        let args::Write { handle, offset, data, kill_suidgid, .. } = args;
         reply.send(self.do_write(req, node, handle, offset, data, kill_suidgid));
     }
 
@@ -239,15 +197,8 @@ impl Filesystem for View {
         reply.ok(&());
     }
 
-    fn fsync(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        data_only: bool,
-        reply: Reply<'_, ()>,
-    ) {
-        reply.send(self.do_fsync(req, node, handle, data_only));
+    fn fsync(&self, req: &Request<'_>, node: NodeId, args: args::Fsync, reply: Reply<'_, ()>) {
+        reply.send(self.do_fsync(req, node, args.handle, args.data_only));
     }
 
     fn opendir(&self, req: &Request<'_>, node: NodeId, _flags: u32, reply: Reply<'_, Opened>) {
@@ -260,26 +211,18 @@ impl Filesystem for View {
         }
     }
 
-    fn readdir(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        reply: DirReply<'_>,
-    ) {
-        self.do_readdir(req, node, handle, offset, false, reply);
+    fn readdir(&self, req: &Request<'_>, node: NodeId, args: args::Readdir, reply: DirReply<'_>) {
+        self.do_readdir(req, node, args.handle, args.offset, false, reply);
     }
 
     fn readdirplus(
         &self,
         req: &Request<'_>,
         node: NodeId,
-        handle: FileHandle,
-        offset: u64,
+        args: args::Readdir,
         reply: DirReply<'_>,
     ) {
-        self.do_readdir(req, node, handle, offset, true, reply);
+        self.do_readdir(req, node, args.handle, args.offset, true, reply);
     }
 
     fn releasedir(
@@ -293,16 +236,9 @@ impl Filesystem for View {
         reply.ok(&());
     }
 
-    fn fsyncdir(
-        &self,
-        req: &Request<'_>,
-        _node: NodeId,
-        handle: FileHandle,
-        data_only: bool,
-        reply: Reply<'_, ()>,
-    ) {
+    fn fsyncdir(&self, req: &Request<'_>, _node: NodeId, args: args::Fsync, reply: Reply<'_, ()>) {
         self.count(req, Count::other);
-        reply.send(self.do_fsyncdir(handle, data_only));
+        reply.send(self.do_fsyncdir(args.handle, args.data_only));
     }
 
     fn statfs(&self, req: &Request<'_>, node: NodeId, reply: Reply<'_, StatFs>) {
@@ -313,12 +249,10 @@ impl Filesystem for View {
         &self,
         req: &Request<'_>,
         node: NodeId,
-        name: &CStr,
-        value: &[u8],
-        flags: u32,
-        acl_kill_sgid: bool,
+        args: args::Setxattr<'_>,
         reply: Reply<'_, ()>,
     ) {
+        let args::Setxattr { name, value, flags, acl_kill_sgid } = args;
         reply.send(self.do_setxattr(req, node, name, value, flags, acl_kill_sgid));
     }
 
@@ -326,11 +260,10 @@ impl Filesystem for View {
         &self,
         req: &Request<'_>,
         node: NodeId,
-        name: &CStr,
-        size: u32,
+        args: args::Getxattr<'_>,
         reply: Reply<'_, [u8]>,
     ) {
-        self.do_getxattr(req, node, name, size, reply);
+        self.do_getxattr(req, node, args.name, args.size, reply);
     }
 
     fn listxattr(&self, req: &Request<'_>, node: NodeId, size: u32, reply: Reply<'_, [u8]>) {
@@ -345,36 +278,26 @@ impl Filesystem for View {
         &self,
         req: &Request<'_>,
         node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: u32,
+        args: args::Fallocate,
         reply: Reply<'_, ()>,
     ) {
+        let args::Fallocate { handle, offset, length, mode } = args;
         reply.send(self.do_fallocate(req, node, handle, offset, length, mode));
     }
 
-    fn lseek(
-        &self,
-        req: &Request<'_>,
-        node: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        whence: u32,
-        reply: Reply<'_, u64>,
-    ) {
-        reply.send(self.do_lseek(req, node, handle, offset, whence));
+    fn lseek(&self, req: &Request<'_>, node: NodeId, args: args::Lseek, reply: Reply<'_, u64>) {
+        reply.send(self.do_lseek(req, node, args.handle, args.offset, args.whence));
     }
 
     fn copy_file_range(
         &self,
         req: &Request<'_>,
-        from: (NodeId, FileHandle, u64),
-        to: (NodeId, FileHandle, u64),
-        length: u64,
-        _flags: u64,
+        node: NodeId,
+        args: args::CopyFileRange,
         reply: Reply<'_, u64>,
     ) {
-        reply.send(self.do_copy_file_range(req, from, to, length));
+        let from = (node, args.handle, args.offset);
+        let to = (args.to_node, args.to_handle, args.to_offset);
+        reply.send(self.do_copy_file_range(req, from, to, args.length));
     }
 }

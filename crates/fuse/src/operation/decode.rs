@@ -1,214 +1,10 @@
 //! Decoding of requests into operations. Pure: no I/O, no allocation, no panic for any input.
 
-use std::ffi::CStr;
-
-use zerocopy::FromBytes;
-
+use super::{Dialect, Forgets, Operation};
 use crate::abi::{self, fattr, opcode};
+use crate::args;
 use crate::message::{Arguments, DecodeError, Message};
-use crate::types::{FileHandle, FileLock, Name, NodeId, SetAttr, SetTime};
-
-/// What was negotiated and changes how requests are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Dialect {
-    /// SETXATTR has flags of its own ([`crate::InitFlags::SETXATTR_EXT`]).
-    pub setxattr_ext: bool,
-}
-
-/// A request's operation, borrowing names and data from the request's buffer. The node it is about is
-/// in the header.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the methods of `Filesystem` describe the operations and fields")]
-pub enum Operation<'a> {
-    Init {
-        args: &'a [u8],
-    },
-    Destroy,
-    Forget {
-        lookups: u64,
-    },
-    BatchForget {
-        forgets: Forgets<'a>,
-    },
-    Interrupt {
-        unique: u64,
-    },
-    Lookup {
-        name: Name<'a>,
-    },
-    Getattr {
-        handle: Option<FileHandle>,
-    },
-    Statx {
-        handle: Option<FileHandle>,
-        mask: u32,
-    },
-    Setattr {
-        set: SetAttr,
-    },
-    Readlink,
-    Mknod {
-        name: Name<'a>,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-    },
-    Mkdir {
-        name: Name<'a>,
-        mode: u32,
-        umask: u32,
-    },
-    Unlink {
-        name: Name<'a>,
-    },
-    Rmdir {
-        name: Name<'a>,
-    },
-    Symlink {
-        name: Name<'a>,
-        target: &'a CStr,
-    },
-    Rename {
-        name: Name<'a>,
-        new_parent: NodeId,
-        new_name: Name<'a>,
-        flags: u32,
-    },
-    Link {
-        node: NodeId,
-        new_name: Name<'a>,
-    },
-    Open {
-        flags: u32,
-        kill_suidgid: bool,
-    },
-    Create {
-        name: Name<'a>,
-        mode: u32,
-        umask: u32,
-        flags: u32,
-    },
-    Tmpfile {
-        mode: u32,
-        umask: u32,
-        flags: u32,
-    },
-    Read {
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-    },
-    Write {
-        handle: FileHandle,
-        offset: u64,
-        data: &'a [u8],
-        from_cache: bool,
-        kill_suidgid: bool,
-    },
-    Flush {
-        handle: FileHandle,
-    },
-    Release {
-        handle: FileHandle,
-    },
-    Fsync {
-        handle: FileHandle,
-        data_only: bool,
-    },
-    Opendir {
-        flags: u32,
-    },
-    Readdir {
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-    },
-    Readdirplus {
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-    },
-    Releasedir {
-        handle: FileHandle,
-    },
-    Fsyncdir {
-        handle: FileHandle,
-        data_only: bool,
-    },
-    Statfs,
-    Setxattr {
-        name: &'a CStr,
-        value: &'a [u8],
-        flags: u32,
-        acl_kill_sgid: bool,
-    },
-    Getxattr {
-        name: &'a CStr,
-        size: u32,
-    },
-    Listxattr {
-        size: u32,
-    },
-    Removexattr {
-        name: &'a CStr,
-    },
-    Access {
-        mask: u32,
-    },
-    Fallocate {
-        handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: u32,
-    },
-    Lseek {
-        handle: FileHandle,
-        offset: u64,
-        whence: u32,
-    },
-    CopyFileRange {
-        from: (FileHandle, u64),
-        to: (NodeId, FileHandle, u64),
-        length: u64,
-        flags: u64,
-        /// The answer has 64 bits (`FUSE_COPY_FILE_RANGE_64`).
-        wide: bool,
-    },
-    Getlk {
-        handle: FileHandle,
-        owner: u64,
-        lock: FileLock,
-    },
-    Setlk {
-        handle: FileHandle,
-        owner: u64,
-        lock: FileLock,
-        flock: bool,
-        wait: bool,
-    },
-    Ioctl {
-        handle: FileHandle,
-        command: u32,
-        input: &'a [u8],
-        output_size: u32,
-    },
-    /// Known to the kernel, not served here, or not known at all: answered ENOSYS.
-    Unsupported,
-}
-
-/// The forgets of one BATCH_FORGET.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Forgets<'a>(&'a [u8]);
-
-impl Iterator for Forgets<'_> {
-    type Item = (NodeId, u64);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (one, left) = abi::ForgetOne::read_from_prefix(self.0).ok()?;
-        self.0 = left;
-        Some((NodeId(one.nodeid), one.nlookup))
-    }
-}
+use crate::types::{FileHandle, FileLock, NodeId, SetAttr, SetTime};
 
 impl<'a> Operation<'a> {
     /// Decodes a request's arguments.
@@ -262,9 +58,10 @@ fn attributes<'a>(
         }
         opcode::STATX => {
             let a: abi::StatxIn = args.fixed()?;
-            Operation::Statx { handle: optional(a.getattr_flags, a.fh), mask: a.sx_mask }
+            let handle = optional(a.getattr_flags, a.fh);
+            Operation::Statx(args::Statx { handle, mask: a.sx_mask })
         }
-        opcode::SETATTR => Operation::Setattr { set: set_attr(&args.fixed()?) },
+        opcode::SETATTR => Operation::Setattr(set_attr(&args.fixed()?)),
         _ => Operation::Unsupported,
     })
 }
@@ -294,15 +91,19 @@ fn names<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation
     Ok(match message.header().opcode {
         opcode::LOOKUP => Operation::Lookup { name: args.name()? },
         opcode::READLINK => Operation::Readlink,
-        opcode::SYMLINK => Operation::Symlink { name: args.name()?, target: args.string()? },
+        opcode::SYMLINK => {
+            let (name, target) = (args.name()?, args.string()?);
+            Operation::Symlink(args::Symlink { name, target })
+        }
         opcode::MKNOD => {
             let a: abi::MknodIn = args.fixed()?;
             let name = args.name()?;
-            Operation::Mknod { name, mode: a.mode, umask: a.umask, rdev: a.rdev }
+            Operation::Mknod(args::Mknod { name, mode: a.mode, umask: a.umask, rdev: a.rdev })
         }
         opcode::MKDIR => {
             let a: abi::MkdirIn = args.fixed()?;
-            Operation::Mkdir { name: args.name()?, mode: a.mode, umask: a.umask }
+            let name = args.name()?;
+            Operation::Mkdir(args::Mkdir { name, mode: a.mode, umask: a.umask })
         }
         opcode::UNLINK => Operation::Unlink { name: args.name()? },
         opcode::RMDIR => Operation::Rmdir { name: args.name()? },
@@ -316,17 +117,18 @@ fn names<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation
         }
         opcode::LINK => {
             let a: abi::LinkIn = args.fixed()?;
-            Operation::Link { node: NodeId(a.oldnodeid), new_name: args.name()? }
+            let node = NodeId(a.oldnodeid);
+            Operation::Link(args::Link { node, new_name: args.name()? })
         }
         opcode::CREATE => {
             let a: abi::CreateIn = args.fixed()?;
             let name = args.name()?;
-            Operation::Create { name, mode: a.mode, umask: a.umask, flags: a.flags }
+            Operation::Create(args::Create { name, mode: a.mode, umask: a.umask, flags: a.flags })
         }
         opcode::TMPFILE => {
-            // A name follows, "/" in today's kernels, that says nothing.
+            // A name follows ("/" in today's kernels), which has no meaning.
             let a: abi::CreateIn = args.fixed()?;
-            Operation::Tmpfile { mode: a.mode, umask: a.umask, flags: a.flags }
+            Operation::Tmpfile(args::Tmpfile { mode: a.mode, umask: a.umask, flags: a.flags })
         }
         _ => Operation::Unsupported,
     })
@@ -339,7 +141,8 @@ fn rename<'a>(
 ) -> Result<Operation<'a>, DecodeError> {
     let name = args.name()?;
     let new_name = args.name()?;
-    Ok(Operation::Rename { name, new_parent: NodeId(new_parent), new_name, flags })
+    let new_parent = NodeId(new_parent);
+    Ok(Operation::Rename(args::Rename { name, new_parent, new_name, flags }))
 }
 
 fn xattrs<'a>(
@@ -359,11 +162,11 @@ fn xattrs<'a>(
             let name = args.string()?;
             let value = args.data(size)?;
             let acl_kill_sgid = own & abi::SETXATTR_ACL_KILL_SGID != 0;
-            Operation::Setxattr { name, value, flags, acl_kill_sgid }
+            Operation::Setxattr(args::Setxattr { name, value, flags, acl_kill_sgid })
         }
         opcode::GETXATTR => {
             let a: abi::GetxattrIn = args.fixed()?;
-            Operation::Getxattr { name: args.string()?, size: a.size }
+            Operation::Getxattr(args::Getxattr { name: args.string()?, size: a.size })
         }
         opcode::LISTXATTR => Operation::Listxattr { size: args.fixed::<abi::GetxattrIn>()?.size },
         _ => Operation::Removexattr { name: args.string()? },
@@ -376,10 +179,11 @@ fn locks<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation
     let (handle, owner) = (handle(a.fh), a.owner);
     let code = message.header().opcode;
     if code == opcode::GETLK {
-        return Ok(Operation::Getlk { handle, owner, lock });
+        return Ok(Operation::Getlk(args::Getlk { handle, owner, lock }));
     }
     let flock = a.lk_flags & abi::LK_FLOCK != 0;
-    Ok(Operation::Setlk { handle, owner, lock, flock, wait: code == opcode::SETLKW })
+    let wait = code == opcode::SETLKW;
+    Ok(Operation::Setlk(args::Setlk { handle, owner, lock, flock, wait }))
 }
 
 fn files<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation<'a>, DecodeError> {
@@ -388,27 +192,27 @@ fn files<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation
         opcode::OPEN => {
             let a: abi::OpenIn = args.fixed()?;
             let kill_suidgid = a.open_flags & abi::OPEN_KILL_SUIDGID != 0;
-            Operation::Open { flags: a.flags, kill_suidgid }
+            Operation::Open(args::Open { flags: a.flags, kill_suidgid })
         }
         opcode::OPENDIR => Operation::Opendir { flags: args.fixed::<abi::OpenIn>()?.flags },
         opcode::READ | opcode::READDIR | opcode::READDIRPLUS => {
             let a: abi::ReadIn = args.fixed()?;
             let (handle, offset, size) = (handle(a.fh), a.offset, a.size);
             match code {
-                opcode::READ => Operation::Read { handle, offset, size },
-                opcode::READDIR => Operation::Readdir { handle, offset, size },
-                _ => Operation::Readdirplus { handle, offset, size },
+                opcode::READ => Operation::Read(args::Read { handle, offset, size }),
+                opcode::READDIR => Operation::Readdir(args::Readdir { handle, offset, size }),
+                _ => Operation::Readdirplus(args::Readdir { handle, offset, size }),
             }
         }
         opcode::WRITE => {
             let a: abi::WriteIn = args.fixed()?;
-            Operation::Write {
+            Operation::Write(args::Write {
                 handle: handle(a.fh),
                 offset: a.offset,
                 data: args.data(a.size)?,
                 from_cache: a.write_flags & abi::WRITE_CACHE != 0,
                 kill_suidgid: a.write_flags & abi::WRITE_KILL_SUIDGID != 0,
-            }
+            })
         }
         opcode::FLUSH => Operation::Flush { handle: handle(args.fixed::<abi::FlushIn>()?.fh) },
         opcode::RELEASE => {
@@ -420,9 +224,10 @@ fn files<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation
         opcode::FSYNC | opcode::FSYNCDIR => {
             let a: abi::FsyncIn = args.fixed()?;
             let data_only = a.fsync_flags & abi::FSYNC_FDATASYNC != 0;
+            let fsync = args::Fsync { handle: handle(a.fh), data_only };
             match code {
-                opcode::FSYNC => Operation::Fsync { handle: handle(a.fh), data_only },
-                _ => Operation::Fsyncdir { handle: handle(a.fh), data_only },
+                opcode::FSYNC => Operation::Fsync(fsync),
+                _ => Operation::Fsyncdir(fsync),
             }
         }
         opcode::STATFS => Operation::Statfs,
@@ -439,28 +244,33 @@ fn ranges<'a>(
     Ok(match code {
         opcode::FALLOCATE => {
             let a: abi::FallocateIn = args.fixed()?;
-            let (offset, length) = (a.offset, a.length);
-            Operation::Fallocate { handle: handle(a.fh), offset, length, mode: a.mode }
+            let (handle, offset, length) = (handle(a.fh), a.offset, a.length);
+            Operation::Fallocate(args::Fallocate { handle, offset, length, mode: a.mode })
         }
         opcode::LSEEK => {
             let a: abi::LseekIn = args.fixed()?;
-            Operation::Lseek { handle: handle(a.fh), offset: a.offset, whence: a.whence }
+            let (handle, offset) = (handle(a.fh), a.offset);
+            Operation::Lseek(args::Lseek { handle, offset, whence: a.whence })
         }
         opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
             let a: abi::CopyFileRangeIn = args.fixed()?;
-            Operation::CopyFileRange {
-                from: (handle(a.fh_in), a.off_in),
-                to: (NodeId(a.nodeid_out), handle(a.fh_out), a.off_out),
-                length: a.len,
+            // The reply to the older operation counts bytes in 32 bits.
+            let wide = code == opcode::COPY_FILE_RANGE_64;
+            Operation::CopyFileRange(args::CopyFileRange {
+                handle: handle(a.fh_in),
+                offset: a.off_in,
+                to_node: NodeId(a.nodeid_out),
+                to_handle: handle(a.fh_out),
+                to_offset: a.off_out,
+                length: if wide { a.len } else { a.len.min(u64::from(u32::MAX)) },
                 flags: a.flags,
-                wide: code == opcode::COPY_FILE_RANGE_64,
-            }
+            })
         }
         opcode::IOCTL => {
             let a: abi::IoctlIn = args.fixed()?;
-            let input = args.data(a.in_size)?;
+            let (handle, input) = (handle(a.fh), args.data(a.in_size)?);
             let (command, output_size) = (a.cmd, a.out_size);
-            Operation::Ioctl { handle: handle(a.fh), command, input, output_size }
+            Operation::Ioctl(args::Ioctl { handle, command, input, output_size })
         }
         _ => Operation::Unsupported,
     })

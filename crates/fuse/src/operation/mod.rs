@@ -1,0 +1,113 @@
+//! The operations of FUSE, as values.
+
+mod decode;
+
+use std::ffi::CStr;
+
+use zerocopy::FromBytes;
+
+use crate::abi;
+use crate::args;
+use crate::types::{FileHandle, Name, NodeId, SetAttr};
+
+/// What was negotiated and changes how requests are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Dialect {
+    /// SETXATTR has flags of its own ([`crate::InitFlags::SETXATTR_EXT`]).
+    pub setxattr_ext: bool,
+}
+
+/// A request's operation, borrowing names and data from the request's buffer. The inode it is about
+/// is in the header.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the methods of `Filesystem` describe the operations and fields")]
+pub enum Operation<'a> {
+    Init {
+        args: &'a [u8],
+    },
+    Destroy,
+    Forget {
+        lookups: u64,
+    },
+    BatchForget {
+        forgets: Forgets<'a>,
+    },
+    Interrupt {
+        unique: u64,
+    },
+    Lookup {
+        name: Name<'a>,
+    },
+    Getattr {
+        handle: Option<FileHandle>,
+    },
+    Statx(args::Statx),
+    Setattr(SetAttr),
+    Readlink,
+    Mknod(args::Mknod<'a>),
+    Mkdir(args::Mkdir<'a>),
+    Unlink {
+        name: Name<'a>,
+    },
+    Rmdir {
+        name: Name<'a>,
+    },
+    Symlink(args::Symlink<'a>),
+    Rename(args::Rename<'a>),
+    Link(args::Link<'a>),
+    Open(args::Open),
+    Create(args::Create<'a>),
+    Tmpfile(args::Tmpfile),
+    Read(args::Read),
+    Write(args::Write<'a>),
+    Flush {
+        handle: FileHandle,
+    },
+    Release {
+        handle: FileHandle,
+    },
+    Fsync(args::Fsync),
+    Opendir {
+        flags: u32,
+    },
+    Readdir(args::Readdir),
+    Readdirplus(args::Readdir),
+    Releasedir {
+        handle: FileHandle,
+    },
+    Fsyncdir(args::Fsync),
+    Statfs,
+    Setxattr(args::Setxattr<'a>),
+    Getxattr(args::Getxattr<'a>),
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: &'a CStr,
+    },
+    Access {
+        mask: u32,
+    },
+    Fallocate(args::Fallocate),
+    Lseek(args::Lseek),
+    CopyFileRange(args::CopyFileRange),
+    Getlk(args::Getlk),
+    Setlk(args::Setlk),
+    Ioctl(args::Ioctl<'a>),
+    /// Known to the kernel and not served here, or not known at all: fails with ENOSYS.
+    Unsupported,
+}
+
+/// The forgets of one BATCH_FORGET.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forgets<'a>(&'a [u8]);
+
+impl Iterator for Forgets<'_> {
+    type Item = (NodeId, u64);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (one, left) = abi::ForgetOne::read_from_prefix(self.0).ok()?;
+        self.0 = left;
+        Some((NodeId(one.nodeid), one.nlookup))
+    }
+}
