@@ -1,0 +1,43 @@
+//! What the queues promise, tried from outside, two features at a time.
+//!
+//! Each promise is tried in a process of its own, which is killed when it takes too long: a promise that
+//! is broken by a deadlock, an endless loop or an abort fails its test and no other one. Run one by
+//! name as any other test.
+
+#![cfg(not(miri))]
+
+mod limits;
+mod nesting;
+mod process;
+mod progress;
+mod shutdown;
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use tollgate_workqueue::{Queue, blocking};
+
+/// Longer than anything here takes on a loaded machine, and shorter than [`process::LIMIT`].
+const LONG: Duration = Duration::from_secs(20);
+
+/// Waits until `done`, for a generous but bounded time.
+fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LONG, "{what}: not within {LONG:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Occupies a worker until the returned sender is dropped.
+fn hold(queue: &Queue) -> mpsc::Sender<()> {
+    let (open, closed) = mpsc::channel::<()>();
+    let (started, starts) = mpsc::channel();
+    let body = move || {
+        started.send(()).unwrap();
+        let _ = blocking(|| closed.recv());
+    };
+    queue.post(body).unwrap();
+    starts.recv_timeout(LONG).unwrap();
+    open
+}

@@ -1,0 +1,68 @@
+//! A process per promise, with a time limit.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// When a promise counts as broken by never coming to an end.
+pub(crate) const LIMIT: Duration = Duration::from_secs(40);
+
+const CHILD: &str = "TOLLGATE_PROMISE";
+
+/// Runs `body` in a process of its own and fails when that fails, dies or takes longer than
+/// [`LIMIT`]. `test` is the path of the calling test, by which the new process finds it again.
+pub(crate) fn kept(test: &str, body: impl FnOnce()) {
+    kept_with(test, &[], body);
+}
+
+/// As [`kept`], with these variables in the environment.
+pub(crate) fn kept_with(test: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
+    if std::env::var_os(CHILD).is_some_and(|child| child == test) {
+        body();
+        return;
+    }
+    let mut output = tempfile::tempfile().unwrap();
+    let start = Instant::now();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD, test)
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().unwrap())
+        .stderr(output.try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    let ended = wait(&mut child);
+    let said = read(&mut output);
+    match ended {
+        None => panic!("{test} did not end within {LIMIT:?}:\n{said}"),
+        Some(status) if !status.success() => {
+            panic!("{test} failed after {:?} ({status}):\n{said}", start.elapsed())
+        }
+        Some(_) => assert!(said.contains("1 passed"), "no test is called {test}:\n{said}"),
+    }
+}
+
+/// `None` when the time is up and the process was killed.
+fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        if start.elapsed() > LIMIT {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn read(output: &mut File) -> String {
+    let mut said = String::new();
+    output.rewind().unwrap();
+    output.read_to_string(&mut said).unwrap();
+    said
+}
