@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy};
+use tollgate_policy::{CallerFacts, Facts, InodeFacts, Kind, Operation, Policy};
 
 const ROUNDS: u32 = 5;
 const PATHS: [&[u8]; 4] = [
@@ -15,15 +15,30 @@ const PATHS: [&[u8]; 4] = [
 ];
 
 fn main() {
-    println!("{:<42} {:>9} {:>10} {:>10}", "policy", "parse, ms", "hidden, ns", "decide, ns");
+    println!(
+        "{:<42} {:>9} {:>10} {:>10} {:>10}",
+        "policy", "parse, ms", "hidden, ns", "decide, ns", "open, ns"
+    );
     row("3 rules, 6 plain globs", &small());
     row("10 rules, 10 globs with wildcards", &rules(10, 1, |n| format!("crates/**/m{n}*/?x.rs")));
+    row("50 rules, 50 globs of each form", &rules(50, 1, mixed));
     row("1,000 rules, 10,000 paths", &rules(1000, 10, |n| format!("pkg{n}/secret")));
     row("1,000 rules, 10,000 names anywhere", &rules(1000, 10, |n| format!("**/name{n}")));
     row("1,000 rules, 10,000 endings anywhere", &rules(1000, 10, |n| format!("**/*.e{n}")));
     row("1,000 rules, 10,000 in own directories", &rules(1000, 10, |n| format!("pkg{n}/**/*x*.c")));
     row("1,000 rules, 10,000 starts and ends", &rules(1000, 10, |n| format!("**/n{n}*b")));
     row("1,000 rules, 10,000 middles anywhere", &rules(1000, 10, |n| format!("**/*n{n}*")));
+}
+
+/// The forms of globs that policies have, in turn.
+fn mixed(n: usize) -> String {
+    match n % 5 {
+        0 => format!("secret{n}"),
+        1 => format!("**/*.k{n}"),
+        2 => format!("**/id_{n}*"),
+        3 => format!("pkg{n}/**/*.c"),
+        _ => format!("**/.env{n}"),
+    }
 }
 
 fn small() -> String {
@@ -59,7 +74,16 @@ fn row(name: &str, text: &str) {
         let facts = Facts { path: black_box(path), kind: Kind::File, size: 10, head: None };
         black_box(policy.decide(&facts, Operation::Read, &caller));
     });
-    println!("{name:<42} {parse_ms:>9.2} {hidden:>10.0} {decide:>10.0}");
+    // What an open asks: is the content or the executable needed, what is the verdict, the mode?
+    let open = best_ns(|path| {
+        let rules = policy.at(black_box(path));
+        let inode = InodeFacts { kind: Kind::File, size: 10, head: None };
+        black_box(rules.needs_head(inode.kind, inode.size));
+        black_box(rules.needs_caller(inode.kind));
+        black_box(rules.decide(&inode, Operation::Read, &caller));
+        black_box(rules.mode(&inode));
+    });
+    println!("{name:<42} {parse_ms:>9.2} {hidden:>10.0} {decide:>10.0} {open:>10.0}");
 }
 
 /// Nanoseconds for one path, the best round.

@@ -179,11 +179,11 @@ fn size_check(rule: &Rule, facts: &Facts<'_>) -> Check {
         }
         _ => format!("a {} has no size to compare", facts.kind),
     };
-    (Condition::Size, rule.size_holds(facts).into(), reason)
+    (Condition::Size, rule.size_holds(&facts.inode()).into(), reason)
 }
 
 fn content_check(rule: &Rule, facts: &Facts<'_>) -> Check {
-    let holds = rule.content.as_ref().map_or(Holds::Yes, |content| content.holds(facts));
+    let holds = rule.content.as_ref().map_or(Holds::Yes, |content| content.holds(&facts.inode()));
     let reason = match holds {
         Holds::Maybe => "the content is not known",
         _ if facts.kind != Kind::File => "only regular files have content",

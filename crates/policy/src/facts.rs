@@ -2,9 +2,6 @@
 
 use crate::words::Kind;
 
-/// How many bytes from the start of a file a content condition sees.
-pub const HEAD_LEN: usize = 4096;
-
 /// An inode under one name.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
@@ -14,8 +11,30 @@ pub struct Facts<'a> {
     pub kind: Kind,
     /// Size in bytes; 0 for a file about to be made.
     pub size: u64,
-    /// The first [`HEAD_LEN`] bytes, or all of a shorter file; `None` if they are not known. Needed only
-    /// when [`crate::Policy::needs_head`] says so; what is unknown counts against the caller.
+    /// The first [`crate::HEAD_LEN`] bytes, or all of a shorter file; `None` if they are not known.
+    /// Needed only when [`crate::Policy::needs_head`] says so; what is unknown counts against the
+    /// caller.
+    pub head: Option<&'a [u8]>,
+}
+
+impl<'a> Facts<'a> {
+    /// What does not depend on the name.
+    #[must_use]
+    pub fn inode(&self) -> InodeFacts<'a> {
+        InodeFacts { kind: self.kind, size: self.size, head: self.head }
+    }
+}
+
+/// An inode, whatever its names are.
+#[derive(Clone, Copy, Debug)]
+pub struct InodeFacts<'a> {
+    /// Type of the inode.
+    pub kind: Kind,
+    /// Size in bytes; 0 for a file about to be made.
+    pub size: u64,
+    /// The first [`crate::HEAD_LEN`] bytes, or all of a shorter file; `None` if they are not known.
+    /// Needed only when [`crate::Matched::needs_head`] says so; what is unknown counts against the
+    /// caller.
     pub head: Option<&'a [u8]>,
 }
 

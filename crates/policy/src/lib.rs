@@ -1,4 +1,5 @@
-//! Rules in TOML that decide what a caller may do with a path. Pure: no I/O, no clock, no environment.
+//! Rules in TOML that decide what a caller may do with a path. Pure: no I/O, no clock, no
+//! environment.
 //!
 //! ```
 //! use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
@@ -17,23 +18,33 @@
 //! # Ok::<(), tollgate_policy::PolicyError>(())
 //! ```
 //!
-//! The language is described in `docs/policy.md`, how the answers are found in the module of [`Policy`].
+//! The language is described in `docs/policy.md`, how decisions are made in the module of
+//! [`Matched`].
 
+mod error;
 mod explain;
 mod facts;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod glob;
+mod limits;
+mod matched;
 mod parse;
 mod policy;
 mod rule;
 mod weaken;
 mod words;
 
+pub use error::{PolicyError, Problem, Warning};
 pub use explain::{Condition, Explanation, OperationReport, RuleReport, Status};
-pub use facts::{CallerFacts, CallerNeeds, Facts, HEAD_LEN};
-pub use glob::index::MAX_RULES;
-pub use parse::{MAX_GLOBS, MAX_TEXT_LEN, PolicyError, Problem, Warning};
-pub use policy::{Decision, Policy};
+pub use facts::{CallerFacts, CallerNeeds, Facts, InodeFacts};
+pub use limits::{HEAD_LEN, MAX_GLOBS, MAX_RULES, MAX_TEXT_LEN};
+pub use matched::{Decision, Matched};
+pub use policy::Policy;
 pub use rule::{Rule, RuleId};
 pub use words::{Action, Kind, Mode, Operation, OperationSet, UnknownWord, Verdict};
+
+/// The example in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -2,15 +2,23 @@
 
 use std::ops::RangeInclusive;
 
-use crate::facts::{CallerFacts, Facts};
+use crate::facts::{CallerFacts, InodeFacts};
 use crate::glob::Glob;
+use crate::limits::{HEAD_LEN, MAX_RULES};
 use crate::words::{Action, Kind, KindSet, Mode, OperationSet};
 
 /// Names a rule of one policy: its place in the file, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RuleId(pub(crate) u16);
+pub struct RuleId(u16);
 
 impl RuleId {
+    /// # Panics
+    /// Past [`crate::MAX_RULES`], which no parsed policy reaches.
+    pub(crate) fn new(index: usize) -> Self {
+        assert!(index < MAX_RULES, "rule {index}, of at most {MAX_RULES}");
+        Self(u16::try_from(index).expect("MAX_RULES fits 16 bits"))
+    }
+
     /// The rule's place in the file, from 0.
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -77,8 +85,8 @@ impl Rule {
         self.operations
     }
 
-    /// Whether the rule looks at nothing but path and kind, so that it holds for every caller, every
-    /// operation and as long as the inode keeps its name.
+    /// Whether the rule looks at nothing but path and kind, so that it holds for every caller,
+    /// every operation and as long as the inode keeps its name.
     pub(crate) fn is_fixed(&self) -> bool {
         self.is_for_everyone() && self.size.is_none() && self.content.is_none()
     }
@@ -88,21 +96,21 @@ impl Rule {
         self.caller.is_none() && self.operations == OperationSet::all()
     }
 
-    /// The I/O mode that the rule settles where it matches. None if it looks at caller or operation: the
-    /// mode is the same for all.
+    /// The I/O mode that the rule settles where it matches. None if it looks at caller or
+    /// operation: the mode is the same for all.
     pub(crate) fn asks_for_mode(&self) -> Option<Mode> {
         self.action.mode().filter(|_| self.is_for_everyone())
     }
 
     /// Whether the conditions on the inode other than its path hold.
-    pub(crate) fn holds_for_inode(&self, facts: &Facts<'_>) -> Holds {
+    pub(crate) fn holds_for_inode(&self, facts: &InodeFacts<'_>) -> Holds {
         if !self.kinds.has(facts.kind) || !self.size_holds(facts) {
             return Holds::No;
         }
         self.content.as_ref().map_or(Holds::Yes, |content| content.holds(facts))
     }
 
-    pub(crate) fn size_holds(&self, facts: &Facts<'_>) -> bool {
+    pub(crate) fn size_holds(&self, facts: &InodeFacts<'_>) -> bool {
         self.size
             .as_ref()
             .is_none_or(|range| facts.kind == Kind::File && range.contains(&facts.size))
@@ -122,7 +130,7 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    pub(crate) fn holds(&self, facts: &Facts<'_>) -> Holds {
+    pub(crate) fn holds(&self, facts: &InodeFacts<'_>) -> Holds {
         if facts.kind != Kind::File {
             return Holds::No;
         }
@@ -134,7 +142,7 @@ impl Content {
     }
 
     fn matches(&self, head: &[u8]) -> bool {
-        let head = &head[..head.len().min(crate::HEAD_LEN)];
+        let head = &head[..head.len().min(HEAD_LEN)];
         (self.magic.is_empty() || self.magic.iter().any(|magic| head.starts_with(magic)))
             && self.regex.as_ref().is_none_or(|regex| regex.is_match(head))
     }

@@ -1,20 +1,22 @@
 //! Whether another name would make an inode weaker.
 //!
-//! A decision belongs to the inode, not to its name. Before a rename or a link, the view asks whether any
-//! caller could get more under the new name. The answer is exact where the rules that match are for
-//! everyone, and on the safe side where they look at callers: "yes" may be wrong, "no" never is.
+//! A decision belongs to the inode, not to its name. Before a rename or a link, the view asks
+//! whether any caller could get more under the new name. The answer is exact where the rules that
+//! match are for everyone, and on the safe side where they look at callers: "yes" may be wrong,
+//! "no" never is.
 
-use crate::facts::Facts;
+use crate::facts::InodeFacts;
+use crate::matched::Matched;
 use crate::policy::Policy;
 use crate::rule::{CallerCondition, Content, Holds, Rule};
 use crate::words::{Kind, Mode, Operation, Verdict};
 
-/// Up to this many rules for a name are compared pair by pair; with more, the strictest answer of the
-/// old name is compared with the laxest of the new.
+/// Up to this many rules for a name are compared pair by pair; with more, the strictest answer of
+/// the old name is compared with the laxest of the new.
 const MAX_PAIRWISE: usize = 32;
 
-/// The verdicts or modes there may be, from lax to strict: the first entry whose condition holds says it.
-/// The last has no condition.
+/// The verdicts or modes there may be, from lax to strict: the first entry whose condition holds
+/// says it. The last has no condition.
 type Outcomes<'p, A> = Vec<Outcome<'p, A>>;
 
 #[derive(Clone, Copy)]
@@ -42,36 +44,35 @@ impl<A> Outcome<'_, A> {
     }
 }
 
-impl Policy {
-    /// Whether any caller could get more on any operation, or the inode a laxer mode, if an inode with the
-    /// facts `from` had the facts `to` (another path, the same contents). Never wrongly `false`.
-    pub fn weakens(&self, from: &Facts<'_>, to: &Facts<'_>) -> bool {
-        if self.is_trivial() {
-            return false;
-        }
+impl Matched<'_> {
+    /// Whether any caller could get more on any operation, or the inode a laxer mode, if the inode
+    /// `before`, covered by these rules, became `after`, covered by the rules `to` (of another
+    /// path, the same contents). Never wrongly `false`.
+    #[must_use]
+    pub fn weakens(
+        &self,
+        before: &InodeFacts<'_>,
+        to: &Matched<'_>,
+        after: &InodeFacts<'_>,
+    ) -> bool {
+        debug_assert!(std::ptr::eq(self.policy, to.policy), "rules of one policy are compared");
         // An inode whose bytes the server has to see must not become one that the kernel shows.
-        let laxer_mode = may_get_more(&self.modes(from), &self.modes(to));
+        let laxer_mode = may_get_more(&self.modes(before), &to.modes(after));
         let relevant = |operation: &Operation| {
             *operation != Operation::List
-                || from.kind == Kind::Directory
-                || to.kind == Kind::Directory
+                || before.kind == Kind::Directory
+                || after.kind == Kind::Directory
         };
         laxer_mode
             || Operation::ALL.into_iter().filter(relevant).any(|operation| {
-                may_get_more(&self.outcomes(from, operation), &self.outcomes(to, operation))
+                may_get_more(&self.outcomes(before, operation), &to.outcomes(after, operation))
             })
     }
 
-    /// Whether it can be proved that no path below a directory gets another decision when the directory
-    /// moves: every rule matches the same paths below `from_dir` and below `to_dir`.
-    pub fn subtree_move_is_neutral(&self, from_dir: &[u8], to_dir: &[u8]) -> bool {
-        self.is_trivial() || self.rules.iter().all(|rule| same_below(rule, from_dir, to_dir))
-    }
-
     /// The modes that an inode may have, as far as it is known.
-    fn modes(&self, facts: &Facts<'_>) -> Outcomes<'_, Mode> {
+    fn modes(&self, facts: &InodeFacts<'_>) -> Outcomes<'_, Mode> {
         let mut outcomes = Vec::new();
-        for (_, rule, holds) in self.inode_rules(&self.find(facts.path), facts) {
+        for (_, rule, holds) in self.inode_rules(facts) {
             let Some(answer) = rule.asks_for_mode() else { continue };
             let content = rule.content.as_ref().filter(|_| holds == Holds::Maybe);
             outcomes.push(Outcome { answer, caller: None, content });
@@ -79,18 +80,17 @@ impl Policy {
                 return outcomes;
             }
         }
-        outcomes.push(Outcome { answer: self.default_mode(), caller: None, content: None });
+        outcomes.push(Outcome { answer: self.policy.default_mode(), caller: None, content: None });
         outcomes
     }
 
-    fn outcomes(&self, facts: &Facts<'_>, operation: Operation) -> Outcomes<'_, Verdict> {
-        let set = self.find(facts.path);
+    fn outcomes(&self, facts: &InodeFacts<'_>, operation: Operation) -> Outcomes<'_, Verdict> {
         let all = |answer| Outcome { answer, caller: None, content: None };
-        if self.hidden_in(&set, facts.kind).is_some() {
+        if self.hidden(facts.kind).is_some() {
             return vec![all(Verdict::Hide)];
         }
         let mut outcomes = Vec::new();
-        for (_, rule, holds) in self.inode_rules(&set, facts) {
+        for (_, rule, holds) in self.inode_rules(facts) {
             if !rule.operations.has(operation) {
                 continue;
             }
@@ -101,8 +101,16 @@ impl Policy {
                 return outcomes;
             }
         }
-        outcomes.push(all(self.default.verdict(operation)));
+        outcomes.push(all(self.policy.default.verdict(operation)));
         outcomes
+    }
+}
+
+impl Policy {
+    /// Whether it can be proved that no path below a directory gets another decision when the
+    /// directory moves: every rule matches the same paths below `from_dir` and below `to_dir`.
+    pub fn subtree_move_is_neutral(&self, from_dir: &[u8], to_dir: &[u8]) -> bool {
+        self.is_trivial() || self.rules.iter().all(|rule| same_below(rule, from_dir, to_dir))
     }
 }
 

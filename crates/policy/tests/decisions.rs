@@ -322,8 +322,8 @@ fn weakening_looks_at_callers() {
     assert!(!weakens("free", "two"));
 }
 
-/// A rule behind another about the same callers never speaks, not even where the caller is not known: or
-/// else a move that weakens nothing for any caller would for those.
+/// A rule behind another about the same callers never speaks, not even where the caller is not
+/// known: or else a move that weakens nothing for any caller would for those.
 #[test]
 fn rules_behind_others_say_nothing() {
     let policy = policy(

@@ -1,5 +1,5 @@
-//! Random policies against a reference that is written for clarity alone: globs by backtracking over
-//! characters, rules from top to bottom, every question from its definition.
+//! Random policies against a reference that is written for clarity alone: globs by backtracking
+//! over characters, rules from top to bottom, every question from its definition.
 
 use proptest::prelude::*;
 use tollgate_policy::{CallerFacts, Facts, Kind, Mode, Operation, Policy, RuleId, Verdict};
@@ -379,7 +379,8 @@ proptest! {
         }
     }
 
-    /// A second opinion on globs from the `globset` crate, asked for the path and each directory above.
+    /// A second opinion on globs from the `globset` crate, asked for the path and each directory
+    /// above.
     #[test]
     fn globs_agree_with_globset(glob in any_glob(), path in any_path()) {
         // There `?` is one byte, here one character; and the root is not a path there.

@@ -1,7 +1,7 @@
 //! Wildcards inside one path component.
 //!
-//! A component is seen as a sequence of characters: a valid UTF-8 sequence is one, any other byte is one
-//! by itself. So `?` is one `é`, and it is also one byte of a name that is not UTF-8.
+//! A component is seen as a sequence of characters: a valid UTF-8 sequence is one, any other byte
+//! is one by itself. So `?` is one `é`, and it is also one byte of a name that is not UTF-8.
 
 /// A piece of a component pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,8 +59,8 @@ fn consumed(token: &Token, text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The first character and its length in bytes; `None` in front of the length 1 for a byte that is not
-/// part of valid UTF-8.
+/// The first character and its length in bytes; `None` in front of the length 1 for a byte that is
+/// not part of valid UTF-8.
 fn first_char(text: &[u8]) -> Option<(Option<char>, usize)> {
     let first = *text.first()?;
     if first.is_ascii() {

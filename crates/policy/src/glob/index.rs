@@ -1,20 +1,19 @@
 //! Many globs at once: which rules have a glob that covers a path.
 //!
-//! Most globs in a policy are plain: a path, a directory with everything below it, a name anywhere, the
-//! start or the end of a name anywhere. Those are found by a hash lookup for each component of the path,
-//! however many there are. The others are kept by the directory that they begin with and tried one by one,
-//! so that their cost is that of the globs beginning with a directory above the path (or with `**`).
+//! Most globs in a policy are plain: a path, a directory with everything below it, a name anywhere,
+//! the start or the end of a name anywhere. Those are found by a hash lookup for each component of
+//! the path, however many there are. The others are kept by the directory that they begin with and
+//! tried one by one, so that their cost is that of the globs beginning with a directory above the
+//! path (or with `**`).
 //!
-//! Nothing is allocated while a path is looked up. The hash needs no key: only the author of the policy
-//! puts keys into the tables.
+//! Nothing is allocated while a path is looked up. The hash needs no key: only the author of the
+//! policy puts keys into the tables.
 
 use rustc_hash::FxHashMap;
 
+use super::automaton::{Glob, Segment, components};
 use super::component::{self, Token};
-use super::{Glob, Segment, components};
-
-/// Most rules in a policy; a set of them is a fixed array of this many bits.
-pub const MAX_RULES: usize = 4096;
+use crate::limits::MAX_RULES;
 
 /// A set of rules, by index.
 #[derive(Clone)]
@@ -158,32 +157,32 @@ impl PathIndex {
         }
     }
 
-    /// The rules with a glob that covers `path`. Slashes too many are looked past (at the price of an
-    /// allocation), so that no spelling of a path goes by a rule.
-    pub(crate) fn find(&self, path: &[u8]) -> RuleSet {
-        let mut set = RuleSet::new();
+    /// The rules with a glob that covers `path`. Slashes too many are looked past (at the price of
+    /// an allocation), so that no spelling of a path goes by a rule.
+    ///
+    /// `set` must be empty. It is filled in place because it is half a KiB to copy.
+    pub(crate) fn find(&self, path: &[u8], set: &mut RuleSet) {
         set.insert_all(&self.everything);
         if path.is_empty() {
-            return set;
+            return;
         }
-        self.enter(b"", path, &mut set);
+        self.enter(b"", path, set);
         let mut start = 0;
         while start < path.len() {
             let end =
                 path[start..].iter().position(|b| *b == b'/').map_or(path.len(), |n| start + n);
             if start == end || end + 1 == path.len() {
-                return self.find(&components(path).collect::<Vec<_>>().join(&b'/'));
+                return self.find(&components(path).collect::<Vec<_>>().join(&b'/'), set);
             }
-            self.find_name(&path[start..end], &mut set);
+            self.find_name(&path[start..end], set);
             if let Some(dir) = self.dirs.get(&path[..end]) {
                 set.insert_all(&dir.at);
             }
             if end < path.len() {
-                self.enter(&path[..end], &path[end + 1..], &mut set);
+                self.enter(&path[..end], &path[end + 1..], set);
             }
             start = end + 1;
         }
-        set
     }
 
     /// `rest` is a path below `dir`.
@@ -209,7 +208,7 @@ impl PathIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::glob::compile_path;
+    use crate::glob::syntax::compile_path;
 
     fn index(globs: &[&str]) -> PathIndex {
         let mut index = PathIndex::default();
@@ -222,7 +221,9 @@ mod tests {
     }
 
     fn found(globs: &[&str], path: &[u8]) -> Vec<usize> {
-        index(globs).find(path).iter(globs.len()).collect()
+        let mut set = RuleSet::new();
+        index(globs).find(path, &mut set);
+        set.iter(globs.len()).collect()
     }
 
     const GLOBS: [&str; 10] = [

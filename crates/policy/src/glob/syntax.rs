@@ -1,8 +1,8 @@
-//! The text of a glob: `*`, `**`, `?`, `[...]`, `{...,...}` and `\` before a character that stands for
-//! itself. Alternatives in braces are spread out into a glob each.
+//! The text of a glob: `*`, `**`, `?`, `[...]`, `{...,...}` and `\` before a character that stands
+//! for itself. Alternatives in braces are spread out into a glob each.
 
+use super::automaton::{Glob, MAX_SEGMENTS, Segment};
 use super::component::Token;
-use super::{Glob, MAX_SEGMENTS, Segment};
 
 /// Most globs that the braces of one glob may stand for.
 const MAX_ALTERNATIVES: usize = 256;

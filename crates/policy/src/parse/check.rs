@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use toml::de::DeTable;
 
-use super::error::{PolicyError, Problem, Source, Warning};
+use crate::error::{PolicyError, Problem, Source, Warning};
 use crate::glob::Glob;
 use crate::rule::Rule;
 use crate::words::{Action, Kind, Operation};
@@ -79,8 +79,8 @@ fn alone(rule: &Rule, warn: &mut impl FnMut(String)) {
     }
 }
 
-/// Whether nothing is left for `later`. A rule that restricts without settling the I/O mode (`read-only`)
-/// leaves that to later ones.
+/// Whether nothing is left for `later`. A rule that restricts without settling the I/O mode
+/// (`read-only`) leaves that to later ones.
 fn makes_unreachable(first: &Rule, later: &Rule) -> bool {
     let settles = first.action != Action::ReadOnly || later.action.mode().is_none();
     let kinds = Kind::ALL.into_iter().all(|kind| first.kinds.has(kind) || !later.kinds.has(kind));

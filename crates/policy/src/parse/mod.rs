@@ -1,26 +1,29 @@
 //! From the text of a policy to its rules, with a place for every mistake.
 
 mod check;
-mod error;
 mod rule;
 mod values;
-
-pub use error::{PolicyError, Problem, Warning};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::error::{PolicyError, Problem, Source};
+use crate::limits::{MAX_GLOBS, MAX_RULES, MAX_TEXT_LEN};
 use crate::policy::Policy;
 use crate::rule::Rule;
 use crate::words::Action;
-use error::Source;
 
-/// Longest policy in bytes.
-pub const MAX_TEXT_LEN: usize = 4 << 20;
-/// Most globs in a policy, braces spread out.
-pub const MAX_GLOBS: usize = 1 << 16;
+impl Policy {
+    /// Reads a policy. `origin` names it in errors, as in `policy.toml:7:10: ...`.
+    ///
+    /// # Errors
+    /// The first mistake in the text: where it is, what was found, what is allowed.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, PolicyError> {
+        parse(text, origin)
+    }
+}
 
-pub(crate) fn parse(text: &str, origin: &str) -> Result<Policy, PolicyError> {
+fn parse(text: &str, origin: &str) -> Result<Policy, PolicyError> {
     let source = Source { text, origin };
     if text.len() > MAX_TEXT_LEN {
         let problem = Problem::TooLong { found: text.len(), allowed: MAX_TEXT_LEN };
@@ -71,7 +74,7 @@ fn rules(
     let mut globs = 0;
     for one in list {
         let Some(table) = one.get_ref().as_table() else { return Err(wrong_type(one)) };
-        if rules.len() == crate::MAX_RULES {
+        if rules.len() == MAX_RULES {
             return Err(source.error(one.span(), Problem::TooManyRules));
         }
         let rule = rule::rule(source, one.span(), table, &rules)?;

@@ -5,10 +5,10 @@ use std::ops::{Range, RangeInclusive};
 use toml::de::DeTable;
 
 use super::check;
-use super::error::{PolicyError, Problem, Source};
 use super::values::{self, Text, Value, check_keys};
-use crate::HEAD_LEN;
+use crate::error::{PolicyError, Problem, Source};
 use crate::glob::{Glob, GlobError, compile_exe, compile_path};
+use crate::limits::HEAD_LEN;
 use crate::rule::{CallerCondition, Content, Rule};
 use crate::words::{Action, Kind, KindSet, Operation, OperationSet, UnknownWord};
 

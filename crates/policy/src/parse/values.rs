@@ -5,7 +5,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::error::{PolicyError, Problem, Source};
+use crate::error::{PolicyError, Problem, Source};
 
 pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
@@ -16,8 +16,8 @@ pub(super) struct Text<'a> {
 }
 
 impl Text<'_> {
-    /// Where in the source the bytes `inner` of the string are. Where the string is written with escapes
-    /// or in several lines, that is the whole string.
+    /// Where in the source the bytes `inner` of the string are. Where the string is written with
+    /// escapes or in several lines, that is the whole string.
     pub(super) fn span_of(&self, source: &Source<'_>, inner: Range<usize>) -> Range<usize> {
         let raw = source.text.get(self.span.clone()).unwrap_or_default();
         let quoted = raw.get(1..raw.len().saturating_sub(1));

@@ -3,29 +3,29 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::glob::index::MAX_RULES;
+use crate::limits::{MAX_GLOBS, MAX_RULES};
 
 /// Most characters of a source line that an error shows.
 const MAX_SHOWN: usize = 100;
 
 /// The text of a policy, for turning offsets into lines.
-pub(super) struct Source<'t> {
-    pub(super) text: &'t str,
-    pub(super) origin: &'t str,
+pub(crate) struct Source<'t> {
+    pub(crate) text: &'t str,
+    pub(crate) origin: &'t str,
 }
 
 impl Source<'_> {
-    pub(super) fn error(&self, span: Range<usize>, problem: Problem) -> PolicyError {
+    pub(crate) fn error(&self, span: Range<usize>, problem: Problem) -> PolicyError {
         let place = self.place(span);
         PolicyError { place: Box::new(place), problem }
     }
 
-    pub(super) fn warning(&self, span: Range<usize>, message: String) -> Warning {
+    pub(crate) fn warning(&self, span: Range<usize>, message: String) -> Warning {
         Warning { place: Box::new(self.place(span)), message }
     }
 
     /// Line and column of an offset, both from 1, the column in characters.
-    pub(super) fn place(&self, span: Range<usize>) -> Place {
+    pub(crate) fn place(&self, span: Range<usize>) -> Place {
         let at = self.char_start(span.start);
         let line_start = self.text[..at].rfind('\n').map_or(0, |newline| newline + 1);
         let rest = &self.text[line_start..];
@@ -55,8 +55,8 @@ impl Source<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     origin: String,
-    pub(super) line: usize,
-    pub(super) column: usize,
+    pub(crate) line: usize,
+    pub(crate) column: usize,
     width: usize,
     source: String,
 }
@@ -67,8 +67,8 @@ impl Place {
         write!(f, "{}:{}:{}: ", Printable(&self.origin), self.line, self.column)
     }
 
-    /// The source line with a mark under the place. Control characters are shown as spaces; of a long line
-    /// only the part around the place.
+    /// The source line with a mark under the place. Control characters are shown as spaces; of a
+    /// long line only the part around the place.
     fn write_source(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.column - 1;
         let skipped = if at < MAX_SHOWN { 0 } else { at - MAX_SHOWN / 2 };
@@ -103,8 +103,8 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// A policy that cannot be used. Shows itself as `policy.toml:7:10: what is wrong; what is allowed`, with
-/// the source line below.
+/// A policy that cannot be used. Shows itself as `policy.toml:7:10: what is wrong; what is
+/// allowed`, with the source line below.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
     place: Box<Place>,
@@ -291,6 +291,6 @@ pub enum Problem {
     #[error("more than {MAX_RULES} rules; a rule takes a list of globs")]
     TooManyRules,
     /// Too many globs.
-    #[error("more than {} globs in one policy, braces spread out", super::MAX_GLOBS)]
+    #[error("more than {} globs in one policy, braces spread out", MAX_GLOBS)]
     TooManyGlobs,
 }

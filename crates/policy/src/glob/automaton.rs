@@ -1,0 +1,223 @@
+//! One glob over paths.
+//!
+//! A glob is a list of segments, one per path component. It is run as a small automaton whose
+//! states are positions in that list, kept as bits of one word: no backtracking over components, no
+//! allocation.
+
+use super::component::{self, Token};
+
+/// Most segments in a glob, so that the positions and the end fit 64 bits.
+pub(crate) const MAX_SEGMENTS: usize = 63;
+
+/// What one component of a path has to look like.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Segment {
+    /// `**`: any number of components, also none.
+    Deep,
+    /// `*`: one component, whatever it is.
+    Any,
+    /// One component, these bytes.
+    Name(Box<[u8]>),
+    /// One component with wildcards in it.
+    Wild(Box<[Token]>),
+}
+
+impl Segment {
+    fn matches(&self, component: &[u8]) -> bool {
+        match self {
+            Self::Deep => false,
+            Self::Any => true,
+            Self::Name(name) => **name == *component,
+            Self::Wild(tokens) => component::matches(tokens, component),
+        }
+    }
+}
+
+/// A glob with no two `**` in a row and none at the end. No segment at all is `**`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Glob {
+    pub(super) segments: Box<[Segment]>,
+}
+
+impl Glob {
+    /// A glob over paths in DIR, where whatever is below a match matches too. So a `**` at the end,
+    /// or one with nothing but `*` behind it, asks for no more than its `*`s do.
+    pub(super) fn covering(segments: Vec<Segment>) -> Self {
+        let mut canonical = Self::exact(segments).segments.into_vec();
+        while let Some(last_deep) = canonical.iter().rposition(|one| *one == Segment::Deep)
+            && canonical[last_deep + 1..].iter().all(|one| *one == Segment::Any)
+        {
+            canonical.remove(last_deep);
+        }
+        Self { segments: canonical.into() }
+    }
+
+    /// A glob over whole paths. `**` at the end is one component or more.
+    pub(super) fn exact(segments: Vec<Segment>) -> Self {
+        let mut canonical = segments;
+        canonical.dedup_by(|one, before| *one == Segment::Deep && *before == Segment::Deep);
+        if canonical == [Segment::Deep] {
+            canonical.clear();
+        }
+        if canonical.last() == Some(&Segment::Deep) {
+            canonical.push(Segment::Any);
+        }
+        Self { segments: canonical.into() }
+    }
+
+    /// Whether the glob matches every path, the root too.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Makes `**` mean everything in DIR, but not DIR itself.
+    pub(crate) fn leave_out_root(&mut self) {
+        if self.is_everything() {
+            self.segments = [Segment::Any].into();
+        }
+    }
+
+    /// Whether the glob matches `path` or a directory above it.
+    pub(crate) fn covers(&self, path: &[u8]) -> bool {
+        run(&self.segments, path) & self.end() != 0
+    }
+
+    /// Whether the glob matches `path` itself.
+    pub(crate) fn matches_exactly(&self, path: &[u8]) -> bool {
+        if self.is_everything() {
+            return true;
+        }
+        let states = components(path).fold(start(&self.segments), |states, component| {
+            step(&self.segments, states, component)
+        });
+        states & self.end() != 0
+    }
+
+    /// The automaton's states after `dir`, with the end alone once it was reached. Two directories
+    /// with the same states have the same matches below them.
+    pub(crate) fn states_below(&self, dir: &[u8]) -> u64 {
+        let states = run(&self.segments, dir);
+        if states & self.end() != 0 { self.end() } else { states }
+    }
+
+    fn end(&self) -> u64 {
+        1 << self.segments.len()
+    }
+}
+
+/// The components of a path; empty ones are skipped.
+pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|component| !component.is_empty())
+}
+
+/// Runs `segments` over `path` until the end state is reached or the path is used up.
+fn run(segments: &[Segment], path: &[u8]) -> u64 {
+    let end = 1 << segments.len();
+    let mut states = start(segments);
+    for component in components(path) {
+        if states & end != 0 || states == 0 {
+            break;
+        }
+        states = step(segments, states, component);
+    }
+    states
+}
+
+fn start(segments: &[Segment]) -> u64 {
+    with_skipped(segments, 1)
+}
+
+fn step(segments: &[Segment], states: u64, component: &[u8]) -> u64 {
+    let mut next = 0;
+    let mut left = states;
+    while left != 0 {
+        let at = left.trailing_zeros() as usize;
+        left &= left - 1;
+        match segments.get(at) {
+            Some(Segment::Deep) => next |= 1 << at,
+            Some(segment) if segment.matches(component) => next |= 1 << (at + 1),
+            _ => {}
+        }
+    }
+    with_skipped(segments, next)
+}
+
+/// A `**` may stand for nothing: whoever is in front of it is also behind it. Canonical globs have
+/// no two in a row, so that one pass is enough.
+fn with_skipped(segments: &[Segment], states: u64) -> u64 {
+    let mut all = states;
+    let mut left = states;
+    while left != 0 {
+        let at = left.trailing_zeros() as usize;
+        left &= left - 1;
+        if segments.get(at) == Some(&Segment::Deep) {
+            all |= 1 << (at + 1);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::glob::syntax::{compile_exe, compile_path};
+
+    fn glob(text: &str) -> Glob {
+        let mut globs = compile_path(text).unwrap();
+        assert_eq!(globs.len(), 1);
+        globs.remove(0)
+    }
+
+    #[test]
+    fn stars_stop_at_slashes() {
+        assert!(glob("src/*.c").covers(b"src/a.c"));
+        assert!(!glob("src/*.c").covers(b"src/sub/a.c"));
+        assert!(glob("src/**/*.c").covers(b"src/sub/deep/a.c"));
+        assert!(glob("src/**/*.c").covers(b"src/a.c"));
+    }
+
+    #[test]
+    fn a_directory_covers_what_is_below() {
+        assert!(glob("docs").covers(b"docs"));
+        assert!(glob("docs").covers(b"docs/a/b"));
+        assert!(glob("docs/").covers(b"docs/a/b"));
+        assert!(!glob("docs").covers(b"docs2"));
+        assert!(!glob("docs").covers(b"a/docs"));
+        assert!(glob("**/*.pem").covers(b"a/x.pem/inner"));
+    }
+
+    #[test]
+    fn everything_below_is_not_the_directory_itself() {
+        assert!(!glob("docs/**").covers(b"docs"));
+        assert!(glob("docs/**").covers(b"docs/a"));
+        assert!(glob("**").covers(b""));
+        assert!(glob("**").covers(b"a/b"));
+        assert!(!glob("**/*").covers(b""));
+        assert!(glob("**/*").covers(b"a"));
+        assert_eq!(glob("docs/**"), glob("docs/*"));
+        assert_eq!(glob("a/**/**/b"), glob("a/**/b"));
+        assert_eq!(glob("a/**/*/**"), glob("a/*/*"));
+        assert_eq!(glob("**/*"), glob("*"));
+    }
+
+    #[test]
+    fn any_bytes_are_names() {
+        assert!(glob("**/*.pem").covers(b"a\n/\xff\xfe.pem"));
+        assert!(glob("a?b").covers(b"a\nb"));
+        assert!(!glob("**/*.pem").covers(b"a.PEM"));
+    }
+
+    #[test]
+    fn exact_matches_do_not_reach_below() {
+        let node = compile_exe("/usr/bin/node").unwrap().remove(0);
+        assert!(node.matches_exactly(b"/usr/bin/node"));
+        assert!(!node.matches_exactly(b"/usr/bin/node/x"));
+        let any = compile_exe("**/python3*").unwrap().remove(0);
+        assert!(any.matches_exactly(b"/opt/x/python3.12"));
+        assert!(!any.matches_exactly(b"/opt/python3.12/x"));
+        let below = compile_exe("/opt/**").unwrap().remove(0);
+        assert!(below.matches_exactly(b"/opt/a"));
+        assert!(below.matches_exactly(b"/opt/a/b"));
+        assert!(!below.matches_exactly(b"/opt"));
+    }
+}

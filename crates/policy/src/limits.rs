@@ -1,0 +1,10 @@
+//! What a policy may be at most.
+
+/// Most rules in a policy; a set of them is a fixed array of this many bits.
+pub const MAX_RULES: usize = 4096;
+/// Longest policy in bytes.
+pub const MAX_TEXT_LEN: usize = 4 << 20;
+/// Most globs in a policy, braces spread out.
+pub const MAX_GLOBS: usize = 1 << 16;
+/// How many bytes from the start of a file a content condition sees.
+pub const HEAD_LEN: usize = 4096;

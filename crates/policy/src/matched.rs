@@ -1,0 +1,167 @@
+//! The rules that cover one path, and the questions asked of them.
+//!
+//! Three questions are asked, each of the rules in file order:
+//!
+//! * *Is the name hidden?* The first rule that matches by path and kind alone decides. Rules with
+//!   further conditions are skipped, because a hidden name is hidden from everyone.
+//! * *What is the verdict on an operation?* The first rule that matches, after the question above.
+//! * *What is the I/O mode?* The first rule that matches, asks for a mode (`passthrough`,
+//!   `userspace`) and looks at neither caller nor operation: an inode has one mode for everyone.
+//!
+//! A condition that cannot be judged (the executable or the content is not known) makes a rule that
+//! *may* match. The strictest of the verdicts that are possible then holds.
+
+use crate::facts::{CallerFacts, CallerNeeds, InodeFacts};
+use crate::glob::index::{PathIndex, RuleSet};
+use crate::policy::Policy;
+use crate::rule::{Holds, Rule, RuleId};
+use crate::words::{Action, Kind, Mode, Operation, Verdict};
+
+/// The verdict on one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What to do.
+    pub verdict: Verdict,
+    /// The rule that decided; `None` is the default.
+    pub rule: Option<RuleId>,
+}
+
+/// A path and the rules that cover it. Made by [`Policy::at`], which searches the globs once; every
+/// question about the path is then a walk over the few rules found.
+#[derive(Clone)]
+pub struct Matched<'p> {
+    pub(crate) policy: &'p Policy,
+    set: RuleSet,
+}
+
+impl<'p> Matched<'p> {
+    #[inline]
+    pub(crate) fn new(policy: &'p Policy, path: &[u8], index: &PathIndex) -> Self {
+        let mut matched = Self { policy, set: RuleSet::new() };
+        index.find(path, &mut matched.set);
+        matched
+    }
+
+    /// Whether the path is hidden for an inode of this kind, and by which rule. DIR itself never
+    /// is.
+    #[must_use]
+    pub fn hidden(&self, kind: Kind) -> Option<RuleId> {
+        if !self.policy.can_hide() {
+            return None;
+        }
+        self.covering()
+            .find(|(_, rule)| rule.is_fixed() && rule.kinds.has(kind))
+            .filter(|(_, rule)| rule.action == Action::Hide)
+            .map(|(id, _)| id)
+    }
+
+    /// Whether an answer about this inode depends on its first bytes.
+    #[must_use]
+    pub fn needs_head(&self, kind: Kind, size: u64) -> bool {
+        if kind != Kind::File || size == 0 {
+            return false;
+        }
+        let facts = InodeFacts { kind, size, head: None };
+        self.inode_rules(&facts).any(|(_, _, holds)| holds == Holds::Maybe)
+    }
+
+    /// Which facts about the caller an answer about this inode may depend on.
+    #[must_use]
+    pub fn needs_caller(&self, kind: Kind) -> CallerNeeds {
+        let mut needs = CallerNeeds::default();
+        for (_, rule) in self.covering().filter(|(_, rule)| rule.kinds.has(kind)) {
+            if let Some(caller) = &rule.caller {
+                needs.ids |= caller.uids.is_some() || caller.gids.is_some();
+                needs.exe |= caller.exes.is_some();
+            }
+            if rule.is_fixed() {
+                break;
+            }
+        }
+        needs
+    }
+
+    /// The I/O mode of an inode, the same for every caller, and the rule that asks for it.
+    #[must_use]
+    pub fn mode(&self, facts: &InodeFacts<'_>) -> (Mode, Option<RuleId>) {
+        let fallback = self.policy.default_mode();
+        let mut strictest: Option<(Mode, Option<RuleId>)> = None;
+        for (id, rule, holds) in self.inode_rules(facts) {
+            let Some(mode) = rule.asks_for_mode() else { continue };
+            if strictest.is_none_or(|(known, _)| mode > known) {
+                strictest = Some((mode, Some(id)));
+            }
+            if holds == Holds::Yes {
+                return strictest.unwrap_or((fallback, None));
+            }
+        }
+        strictest.filter(|(mode, _)| *mode > fallback).unwrap_or((fallback, None))
+    }
+
+    /// The verdict on `operation` by `caller`.
+    #[must_use]
+    pub fn decide(
+        &self,
+        facts: &InodeFacts<'_>,
+        operation: Operation,
+        caller: &CallerFacts<'_>,
+    ) -> Decision {
+        if let Some(rule) = self.hidden(facts.kind) {
+            return Decision { verdict: Verdict::Hide, rule: Some(rule) };
+        }
+        let mut strictest: Option<Decision> = None;
+        let mut consider = |verdict, rule| {
+            if strictest.is_none_or(|known| verdict > known.verdict) {
+                strictest = Some(Decision { verdict, rule });
+            }
+            strictest
+        };
+        for (id, rule) in self.covering().filter(|(_, rule)| rule.operations.has(operation)) {
+            let holds = rule.holds_for_inode(facts).and(rule.holds_for_caller(caller));
+            let shadowed = || self.is_shadowed(facts, operation, id);
+            if holds == Holds::No || (holds == Holds::Maybe && shadowed()) {
+                continue;
+            }
+            let so_far = consider(rule.action.verdict(operation), Some(id));
+            if let (Holds::Yes, Some(decision)) = (holds, so_far) {
+                return decision;
+            }
+        }
+        let verdict = self.policy.default.verdict(operation);
+        consider(verdict, None).unwrap_or(Decision { verdict, rule: None })
+    }
+
+    /// Whether a rule that may match can never be the first to: an earlier one asks for the same
+    /// caller and matches otherwise.
+    fn is_shadowed(&self, facts: &InodeFacts<'_>, operation: Operation, id: RuleId) -> bool {
+        let caller = self.policy.rule(id).caller.as_ref();
+        let mut earlier = self.covering().take_while(|(one, _)| *one < id);
+        earlier.any(|(_, one)| {
+            one.operations.has(operation)
+                && one.caller.as_ref() == caller
+                && one.holds_for_inode(facts) == Holds::Yes
+        })
+    }
+
+    /// The rules with a glob that covers the path, in file order.
+    fn covering(&self) -> impl Iterator<Item = (RuleId, &'p Rule)> + use<'_, 'p> {
+        let rules = &self.policy.rules;
+        self.set.iter(rules.len()).map(|number| (RuleId::new(number), &rules[number]))
+    }
+
+    /// The rules that cover the inode and may match it, with whether their conditions on it hold.
+    pub(crate) fn inode_rules(
+        &self,
+        facts: &InodeFacts<'_>,
+    ) -> impl Iterator<Item = (RuleId, &'p Rule, Holds)> {
+        self.covering()
+            .map(|(id, rule)| (id, rule, rule.holds_for_inode(facts)))
+            .filter(|(_, _, holds)| *holds != Holds::No)
+    }
+}
+
+impl std::fmt::Debug for Matched<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.covering().map(|(_, rule)| rule.name())).finish()
+    }
+}
