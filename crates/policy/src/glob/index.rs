@@ -172,6 +172,7 @@ impl PathIndex {
             let end =
                 path[start..].iter().position(|b| *b == b'/').map_or(path.len(), |n| start + n);
             if start == end || end + 1 == path.len() {
+                *set = RuleSet::new();
                 return self.find(&components(path).collect::<Vec<_>>().join(&b'/'), set);
             }
             self.find_name(&path[start..end], set);
