@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::CpuId;
+use crate::ids::CpuId;
 
 /// CPU numbers are below this: the largest `CONFIG_NR_CPUS` of the kernel. It bounds what a list
 /// such as `0-4294967295` can make us allocate.

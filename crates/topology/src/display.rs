@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use crate::topology::CoreKind;
-use crate::{CpuSet, Topology};
+use crate::cpuset::CpuSet;
+use crate::source::CoreKind;
+use crate::topology::Topology;
 
 /// A line for the machine, then one for each node, LLC and core that is online.
 impl fmt::Display for Topology {

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::{CpuId, CpuListError, CpuSet, MAX_CPUS};
+use crate::cpuset::{CpuListError, CpuSet, MAX_CPUS};
+use crate::ids::CpuId;
 
 /// A topology that could not be had.
 #[derive(Debug, thiserror::Error)]

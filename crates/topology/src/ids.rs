@@ -2,6 +2,20 @@
 
 use std::fmt;
 
+/// A number that cannot be an id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{number} is no {kind}: right would be a whole number from 0 to 4294967295")]
+pub struct IndexError {
+    kind: &'static str,
+    number: String,
+}
+
+impl IndexError {
+    fn new(kind: &'static str, number: impl fmt::Display) -> Self {
+        Self { kind, number: number.to_string() }
+    }
+}
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -15,16 +29,37 @@ macro_rules! id {
                 self.0 as usize
             }
 
-            /// The id with this index.
+            /// The id with this index, which the caller knows to be one. For numbers from outside use
+            /// `try_from`.
             ///
             /// # Panics
             /// When the index does not fit in 32 bits; indices here stay below [`crate::MAX_CPUS`].
             #[must_use]
+            #[track_caller]
             pub fn from_index(index: usize) -> Self {
-                match u32::try_from(index) {
-                    Ok(number) => Self(number),
-                    Err(_) => panic!("index {index} does not fit in 32 bits"),
+                match Self::try_from(index) {
+                    Ok(id) => id,
+                    Err(error) => panic!("{error}"),
                 }
+            }
+        }
+
+        impl TryFrom<usize> for $name {
+            type Error = IndexError;
+
+            fn try_from(index: usize) -> Result<Self, IndexError> {
+                let number = u32::try_from(index);
+                number.map(Self).map_err(|_| IndexError::new(stringify!($name), index))
+            }
+        }
+
+        /// For numbers that the kernel delivers as C integers: a negative one is an error, not 0.
+        impl TryFrom<i32> for $name {
+            type Error = IndexError;
+
+            fn try_from(number: i32) -> Result<Self, IndexError> {
+                let index = u32::try_from(number);
+                index.map(Self).map_err(|_| IndexError::new(stringify!($name), number))
             }
         }
 
@@ -50,7 +85,7 @@ id! {
     LlcId
 }
 id! {
-    /// A NUMA node with CPUs, by the kernel's number (numbers can have gaps).
+    /// A NUMA node, by the kernel's number (numbers can have gaps).
     NodeId
 }
 id! {
@@ -88,5 +123,25 @@ impl Distance {
     #[must_use]
     pub const fn as_u8(self) -> u8 {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_no_id_is_an_error_and_not_zero() {
+        assert_eq!(CpuId::try_from(7_i32), Ok(CpuId(7)));
+        assert_eq!(NodeId::try_from(7_usize), Ok(NodeId(7)));
+        let error = CpuId::try_from(-1_i32).unwrap_err().to_string();
+        assert!(error.starts_with("-1 is no CpuId"), "{error}");
+        assert!(LlcId::try_from(usize::MAX).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "is no NodeId")]
+    fn an_index_that_cannot_be_panics_in_the_asserting_constructor() {
+        let _ = NodeId::from_index(usize::MAX);
     }
 }

@@ -2,7 +2,10 @@
 
 use std::ops::Index;
 
-use crate::{CpuId, CpuSet, Distance, LlcId, NodeId, PodId, Scope, Topology};
+use crate::cpuset::CpuSet;
+use crate::ids::{CpuId, Distance, LlcId, NodeId, PodId};
+use crate::scope::Scope;
+use crate::topology::Topology;
 
 /// The most cores in a pod of [`Scope::CacheShard`].
 pub const MAX_SHARD_CORES: usize = 8;
@@ -94,7 +97,15 @@ impl<'a> IntoIterator for &'a Pods {
     }
 }
 
-pub(crate) fn partition(topology: &Topology, scope: Scope) -> Pods {
+impl Topology {
+    /// The allowed CPUs, cut into the pods of a scope.
+    #[must_use]
+    pub fn pods(&self, scope: Scope) -> Pods {
+        partition(self, scope)
+    }
+}
+
+fn partition(topology: &Topology, scope: Scope) -> Pods {
     let mut sets = cut(topology, scope);
     sets.retain(|cpus| !cpus.is_empty());
     sets.sort_by_key(CpuSet::lowest);

@@ -1,11 +1,11 @@
-//! Made-up machines: from a string, and from the CPUs of a real one.
+//! Made-up machines, from a string.
 
 use std::collections::BTreeMap;
 
-use crate::build::{Raw, RawCpu};
-use crate::pods::{cores_within, even_runs};
-use crate::topology::CoreKind;
-use crate::{CpuId, CpuSet, LlcId, MAX_CPUS, NodeId, Source, Topology, TopologyError};
+use crate::cpuset::{CpuSet, MAX_CPUS};
+use crate::error::TopologyError;
+use crate::ids::{CpuId, NodeId};
+use crate::source::{CoreKind, Raw, RawCpu, Source};
 
 /// The parts, from the widest to the narrowest.
 const LEVELS: [&str; 4] = ["numa", "l3", "core", "pu"];
@@ -21,6 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<Raw, TopologyError> {
         id: CpuId(cpu),
         core_key: cpu / threads,
         llc_key: cpu / (threads * cores),
+        llc_bytes: None,
         node: NodeId(cpu / (threads * cores * llcs)),
         kind: CoreKind::Uniform,
     });
@@ -29,6 +30,7 @@ pub(crate) fn parse(text: &str) -> Result<Raw, TopologyError> {
         cpus: CpuSet::first(total),
         online: online.collect(),
         latencies: BTreeMap::new(),
+        memory_nodes: (0..nodes).map(NodeId).collect(),
     })
 }
 
@@ -59,49 +61,4 @@ fn level(part: &str, next: usize) -> Result<(usize, u32), &'static str> {
 
 fn wrong(text: &str, part: &str, why: &'static str) -> TopologyError {
     TopologyError::Synthetic { text: text.to_owned(), part: part.to_owned(), why }
-}
-
-/// The allowed CPUs of `machine` in `count` pretend LLCs.
-pub(crate) fn pretend(machine: &Topology, count: usize) -> Result<Raw, TopologyError> {
-    let cpus = machine.allowed().len();
-    if count == 0 || count > cpus {
-        return Err(TopologyError::PretendLlcs { asked: count, cpus });
-    }
-    let units = units(machine, count);
-    let runs: Vec<CpuSet> =
-        even_runs(&units, count).map(|run| run.iter().flat_map(CpuSet::iter).collect()).collect();
-    let keep_nodes = runs.iter().all(|run| machine.nodes().any(|(_, node)| run.is_subset(node)));
-    let mut online = Vec::new();
-    for (llc, run) in runs.iter().enumerate() {
-        for id in run {
-            online.push(RawCpu {
-                id,
-                core_key: machine.core_of(id).map_or(id.0, |core| core.0),
-                llc_key: LlcId::from_index(llc).0,
-                node: machine.node_of(id).filter(|_| keep_nodes).unwrap_or(NodeId(0)),
-                kind: machine.kind_of(id).unwrap_or_default(),
-            });
-        }
-    }
-    online.sort_by_key(|cpu| cpu.id);
-    Ok(Raw {
-        source: Source::Pretend(count),
-        cpus: machine.cpus().clone(),
-        online,
-        latencies: if keep_nodes { machine.latencies.clone() } else { BTreeMap::new() },
-    })
-}
-
-/// What a run may not be cut inside of: cores, or single CPUs when there are too few cores. In
-/// order of node and LLC, so that runs keep these together.
-fn units(machine: &Topology, count: usize) -> Vec<CpuSet> {
-    let mut units = cores_within(machine, machine.allowed());
-    if units.len() < count {
-        units = machine.allowed().iter().map(|cpu| CpuSet::from_iter([cpu])).collect();
-    }
-    units.sort_by_key(|unit| {
-        let cpu = unit.lowest();
-        (cpu.and_then(|cpu| machine.node_of(cpu)), cpu.and_then(|cpu| machine.llc_of(cpu)), cpu)
-    });
-    units
 }

@@ -1,14 +1,15 @@
 //! A machine from sysfs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::build::{Raw, RawCpu};
-use crate::topology::CoreKind;
-use crate::{CpuId, CpuSet, NodeId, Source, TopologyError};
+use crate::cpuset::CpuSet;
+use crate::error::TopologyError;
+use crate::ids::{CpuId, NodeId};
+use crate::source::{CoreKind, Raw, RawCpu, Source};
 
 /// The most that is read of one file. A list of every other of 8192 CPUs takes 20 KiB.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
@@ -26,10 +27,12 @@ pub(crate) fn read(root: &Path) -> Result<Raw, TopologyError> {
     let mut cpus = Vec::new();
     for id in &online {
         let cpu = dir.join(format!("cpu{id}"));
+        let (llc, llc_bytes) = shared_cache(&cpu, id)?;
         cpus.push(RawCpu {
             id,
             core_key: cores.key(siblings(&cpu, id)?),
-            llc_key: caches.key(shared_cache(&cpu, id)?),
+            llc_key: caches.key(llc),
+            llc_bytes,
             node: nodes.of(id),
             kind: hybrid.of(id),
         });
@@ -41,6 +44,7 @@ pub(crate) fn read(root: &Path) -> Result<Raw, TopologyError> {
         cpus: present,
         online: cpus,
         latencies: nodes.latencies,
+        memory_nodes: nodes.memory,
     })
 }
 
@@ -58,11 +62,27 @@ pub(crate) fn affinity() -> Result<CpuSet, TopologyError> {
 }
 
 fn affinity_in_words() -> Result<CpuSet, TopologyError> {
+    let found = status_list("Cpus_allowed_list:")?;
+    found.ok_or_else(|| TopologyError::Affinity(io::ErrorKind::InvalidData.into()))
+}
+
+/// The nodes that the calling thread may allocate from; `None` where the kernel does not say.
+pub(crate) fn memory_mask() -> Option<BTreeSet<NodeId>> {
+    let mask = status_list("Mems_allowed_list:").ok().flatten()?;
+    Some(node_ids(&mask))
+}
+
+/// A line of this thread's status that holds a list.
+fn status_list(key: &str) -> Result<Option<CpuSet>, TopologyError> {
     let path = Path::new("/proc/thread-self/status");
     let status = need(text(path)?, path)?;
-    let found = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let found = found.ok_or_else(|| TopologyError::Affinity(io::ErrorKind::InvalidData.into()))?;
-    parse_list(path, found)
+    let found = status.lines().find_map(|line| line.strip_prefix(key));
+    found.map(|found| parse_list(path, found)).transpose()
+}
+
+/// Node numbers have the notation of CPU numbers.
+fn node_ids(list: &CpuSet) -> BTreeSet<NodeId> {
+    list.iter().map(|number| NodeId(number.0)).collect()
 }
 
 /// The CPUs of the same core. The file had another name before Linux 5.3.
@@ -76,25 +96,39 @@ fn siblings(cpu: &Path, id: CpuId) -> Result<CpuSet, TopologyError> {
     Ok(CpuSet::from_iter([id]))
 }
 
-/// The CPUs that share the last cache level of a CPU. Where no cache is described (some virtual
-/// machines) the die or the package stands in for it.
-fn shared_cache(cpu: &Path, id: CpuId) -> Result<CpuSet, TopologyError> {
+/// The CPUs that share the last cache level of a CPU, and its size in bytes. Where no cache is
+/// described (some virtual machines) the die or the package stands in for it.
+fn shared_cache(cpu: &Path, id: CpuId) -> Result<(CpuSet, Option<usize>), TopologyError> {
     let mut last: Option<(u32, PathBuf, CpuSet)> = None;
     for index in 0..MAX_CACHES {
         let dir = cpu.join(format!("cache/index{index}"));
-        let path = dir.join("shared_cpu_list");
-        let (Some(level), Some(shared)) = (cache_level(&dir)?, list(&path)?) else {
+        let (Some(level), Some(shared)) = (cache_level(&dir)?, list(&dir.join("shared_cpu_list"))?)
+        else {
             break;
         };
         // Of a level with two caches (instructions, data) the first will do: they are shared alike.
         if last.as_ref().is_none_or(|(highest, ..)| level > *highest) {
-            last = Some((level, path, shared));
+            last = Some((level, dir, shared));
         }
     }
     match last {
-        Some((_, path, shared)) => with_itself(path, shared, id),
-        None => package(cpu, id),
+        Some((_, dir, shared)) => {
+            let bytes = cache_bytes(&dir)?;
+            Ok((with_itself(dir.join("shared_cpu_list"), shared, id)?, bytes))
+        }
+        None => Ok((package(cpu, id)?, None)),
     }
+}
+
+/// The size of a cache: a number of KiB with the suffix `K`, as the kernel writes it.
+fn cache_bytes(dir: &Path) -> Result<Option<usize>, TopologyError> {
+    let path = dir.join("size");
+    let parse = |found: String| {
+        let kib = found.strip_suffix('K').and_then(|kib| kib.parse::<usize>().ok());
+        let bytes = kib.and_then(|kib| kib.checked_mul(1024));
+        bytes.ok_or(TopologyError::Value { path: path.clone(), found, right: "such as 32768K" })
+    };
+    text(&path)?.map(parse).transpose()
 }
 
 fn cache_level(dir: &Path) -> Result<Option<u32>, TopologyError> {
@@ -121,20 +155,30 @@ fn with_itself(path: PathBuf, found: CpuSet, cpu: CpuId) -> Result<CpuSet, Topol
 }
 
 /// The NUMA nodes with CPUs. A kernel without NUMA has none; then all CPUs are on node 0.
-#[derive(Default)]
 struct Nodes {
     cpus: BTreeMap<NodeId, CpuSet>,
     latencies: BTreeMap<(NodeId, NodeId), u8>,
+    /// The nodes with memory: `has_memory`, else `has_normal_memory` (a kernel without movable-only
+    /// nodes), else all.
+    memory: BTreeSet<NodeId>,
 }
 
 impl Nodes {
     fn read(dir: &Path) -> Result<Self, TopologyError> {
-        let mut nodes = Self::default();
-        // Node numbers have the notation of CPU numbers.
+        let memory = BTreeSet::from([NodeId(0)]);
+        let mut nodes = Self { cpus: BTreeMap::new(), latencies: BTreeMap::new(), memory };
         let Some(online) = list(&dir.join("online"))? else {
             return Ok(nodes);
         };
-        let online: Vec<NodeId> = online.iter().map(|node| NodeId(node.0)).collect();
+        let with_memory = match list(&dir.join("has_memory"))? {
+            None => list(&dir.join("has_normal_memory"))?,
+            found => found,
+        };
+        let memory = online.intersection(with_memory.as_ref().unwrap_or(&online));
+        if !memory.is_empty() {
+            nodes.memory = node_ids(&memory);
+        }
+        let online: Vec<NodeId> = node_ids(&online).into_iter().collect();
         for from in &online {
             let node = dir.join(format!("node{from}"));
             if let Some(cpus) = list(&node.join("cpulist"))?.filter(|cpus| !cpus.is_empty()) {
@@ -204,8 +248,7 @@ struct Keys(HashMap<CpuSet, u32>);
 
 impl Keys {
     fn key(&mut self, set: CpuSet) -> u32 {
-        // At most one per CPU, so far below 2^32.
-        let next = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        let next = u32::try_from(self.0.len()).expect("at most one key for each CPU");
         *self.0.entry(set).or_insert(next)
     }
 }

@@ -1,14 +1,11 @@
 //! A machine: which CPUs there are, and where each one sits.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::build::{self, Raw};
-use crate::{
-    CoreId, CpuId, CpuSet, Distance, LlcId, MaskError, NodeId, Pods, Scope, TopologyError, pods,
-    synthetic, sysfs,
-};
+use crate::cpuset::CpuSet;
+use crate::error::MaskError;
+use crate::ids::{CoreId, CpuId, Distance, LlcId, NodeId};
+use crate::source::{CoreKind, Source};
 
 /// The CPUs of a machine and the cores, last-level caches and NUMA nodes they belong to.
 ///
@@ -23,7 +20,10 @@ pub struct Topology {
     pub(crate) places: Vec<Option<Place>>,
     pub(crate) cores: Vec<CpuSet>,
     pub(crate) llcs: Vec<CpuSet>,
+    /// By [`LlcId`]; `None` where the source states no size.
+    pub(crate) llc_bytes: Vec<Option<usize>>,
     pub(crate) nodes: BTreeMap<NodeId, CpuSet>,
+    pub(crate) memory_nodes: BTreeSet<NodeId>,
     /// Relative memory latency from the first node to the second; a pair that is absent counts as
     /// [`DEFAULT_REMOTE`].
     pub(crate) latencies: BTreeMap<(NodeId, NodeId), u8>,
@@ -41,91 +41,7 @@ pub(crate) struct Place {
     pub(crate) kind: CoreKind,
 }
 
-/// What kind of core a CPU belongs to, on processors that have more than one kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum CoreKind {
-    /// All cores are alike, or the kernel does not say.
-    #[default]
-    Uniform,
-    /// A fast core of a hybrid processor.
-    Performance,
-    /// A small core of a hybrid processor.
-    Efficiency,
-}
-
-/// Where a topology comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A sysfs tree under this root.
-    Sysfs(PathBuf),
-    /// A synthetic string.
-    Synthetic(String),
-    /// The CPUs of a machine, split into so many pretend LLCs.
-    Pretend(usize),
-    /// Only the affinity mask is known: one node, one LLC, no SMT. The text says why.
-    Flat(String),
-}
-
 impl Topology {
-    /// The machine this runs on, with the CPUs that the calling thread may use.
-    ///
-    /// The affinity mask that the kernel reports is already cut down to the cpuset of the control
-    /// group, so a container that was given 2 of 64 CPUs gets those two. Where sysfs cannot be
-    /// read (some sandboxes), the result is flat - one node, one LLC, no SMT - and
-    /// [`Topology::source`] says why.
-    ///
-    /// # Errors
-    /// When the affinity mask cannot be read, or allows no CPU that is online.
-    pub fn current() -> Result<Self, TopologyError> {
-        let allowed = sysfs::affinity()?;
-        match Self::from_sysfs(Path::new("/sys"), Some(allowed.clone())) {
-            Ok(topology) => Ok(topology),
-            Err(why @ TopologyError::NothingAllowed { .. }) => Err(why),
-            Err(why) => Self::flat(allowed, why.to_string()),
-        }
-    }
-
-    /// Reads the sysfs tree under `root` (normally `/sys`). `allowed` is the set of CPUs that may
-    /// be used; `None` allows all that are online. Allowed CPUs that are offline are left out.
-    ///
-    /// # Errors
-    /// When a file that must exist cannot be read, a file holds something else than its kind, or
-    /// no allowed CPU is online.
-    pub fn from_sysfs(root: &Path, allowed: Option<CpuSet>) -> Result<Self, TopologyError> {
-        build::build(sysfs::read(root)?, allowed)
-    }
-
-    /// A made-up machine, from counts of each part within the one before it:
-    /// `numa:2 l3:4 core:8 pu:2` is two nodes of four L3 caches of eight cores of two threads.
-    /// A part that is left out counts as 1; the order is always `numa l3 core pu`. CPUs are
-    /// numbered in that order, so the threads of a core are neighbours. All are online and allowed.
-    ///
-    /// # Errors
-    /// When the string names an unknown part, has no or a wrong count, repeats or reorders parts,
-    /// or has more than [`crate::MAX_CPUS`] CPUs.
-    pub fn from_synthetic(text: &str) -> Result<Self, TopologyError> {
-        build::build(synthetic::parse(text)?, None)
-    }
-
-    /// Only a set of CPUs: one node, one LLC, every CPU a core of its own.
-    ///
-    /// # Errors
-    /// When the set is empty.
-    pub fn flat(cpus: CpuSet, why: String) -> Result<Self, TopologyError> {
-        build::build(Raw::flat(&cpus, Source::Flat(why)), Some(cpus))
-    }
-
-    /// The allowed CPUs of this machine, split evenly into `count` pretend LLCs, so that scopes
-    /// can be compared on a machine that has one. SMT siblings and real LLCs stay together as far
-    /// as `count` permits; CPUs that are not allowed count as offline; nodes are kept when every pretend LLC fits in one, and merged otherwise.
-    ///
-    /// # Errors
-    /// When `count` is 0 or above the number of allowed CPUs.
-    pub fn pretend_llcs(&self, count: usize) -> Result<Self, TopologyError> {
-        let raw = synthetic::pretend(self, count)?;
-        build::build(raw, Some(self.allowed.clone()))
-    }
-
     /// The same machine with only those of `mask` allowed that are allowed now.
     ///
     /// # Errors
@@ -223,6 +139,23 @@ impl Topology {
         &self.llcs
     }
 
+    /// The size of a last-level cache in bytes; `None` where sysfs states none, or no cache has this
+    /// number. In a virtual machine this is what the hypervisor claims, which can be a cache that
+    /// many other machines share.
+    #[must_use]
+    pub fn llc_bytes(&self, llc: LlcId) -> Option<usize> {
+        self.llc_bytes.get(llc.index()).copied().flatten()
+    }
+
+    /// The NUMA nodes to allocate memory from: those that are online, have memory and, for
+    /// [`Topology::current`], are in the memory mask of the calling thread. A node without CPUs can be
+    /// among them, and a node with CPUs can be missing. Never empty: node 0 where no source lists
+    /// nodes.
+    #[must_use]
+    pub fn memory_nodes(&self) -> &BTreeSet<NodeId> {
+        &self.memory_nodes
+    }
+
     /// The NUMA nodes that have online CPUs, and those CPUs.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = (NodeId, &CpuSet)> {
         self.nodes.iter().map(|(node, cpus)| (*node, cpus))
@@ -252,12 +185,6 @@ impl Topology {
         }
     }
 
-    /// The allowed CPUs, cut into the pods of a scope.
-    #[must_use]
-    pub fn pods(&self, scope: Scope) -> Pods {
-        pods::partition(self, scope)
-    }
-
     /// How far apart two nodes are; [`Distance::NODE`] for a node and itself.
     #[must_use]
     pub fn node_distance(&self, from: NodeId, to: NodeId) -> Distance {
@@ -267,18 +194,7 @@ impl Topology {
         Distance::remote(self.latencies.get(&(from, to)).copied().unwrap_or(DEFAULT_REMOTE))
     }
 
-    fn place(&self, cpu: CpuId) -> Option<&Place> {
+    pub(crate) fn place(&self, cpu: CpuId) -> Option<&Place> {
         self.places.get(cpu.index())?.as_ref()
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sysfs(root) => write!(f, "from {}", root.display()),
-            Self::Synthetic(text) => write!(f, "synthetic, {text:?}"),
-            Self::Pretend(count) => write!(f, "split into {count} pretend LLCs"),
-            Self::Flat(why) => write!(f, "flat, because {why}"),
-        }
     }
 }

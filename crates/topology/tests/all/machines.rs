@@ -2,7 +2,7 @@
 
 use crate::support::Machine;
 use tollgate_topology::{
-    CoreKind, CpuId, CpuSet, Distance, MaskError, NodeId, PodId, Scope, Source, Topology,
+    CoreKind, CpuId, CpuSet, Distance, LlcId, MaskError, NodeId, PodId, Scope, Source, Topology,
     TopologyError,
 };
 
@@ -234,4 +234,40 @@ fn the_tree_for_people() {
     assert_eq!(lines[3], "│  ├─ core 0  cpus 0,12");
     assert_eq!(lines[4], "│  ├─ core 1  cpus 1,13 (not allowed)");
     assert_eq!(lines.last(), Some(&"   └─ core 10  cpu 19 (not allowed)"));
+}
+
+const CACHE_SIZES_AND_MEMORY: &str = "\
+present 0-3
+online 0-3
+node 0 0-1 10 21 30
+node 1 2-3 21 10 30
+node 2 - 30 30 10
+memory 0,2
+cache 2 0 1 2 3
+cache 3 0-1 2-3
+cache-size 0-1 32768K";
+
+#[test]
+fn cache_sizes_and_nodes_with_memory_are_read() {
+    let machine = Machine::new(CACHE_SIZES_AND_MEMORY).topology().unwrap();
+    assert_eq!(machine.llc_bytes(LlcId(0)), Some(32 << 20));
+    assert_eq!(machine.llc_bytes(LlcId(1)), None, "sysfs states no size");
+    assert_eq!(machine.llc_bytes(LlcId(2)), None, "there is no such cache");
+    // Node 1 has CPUs and no memory, node 2 has memory and no CPUs.
+    assert_eq!(machine.memory_nodes().iter().copied().collect::<Vec<_>>(), [NodeId(0), NodeId(2)]);
+    assert_eq!(machine.nodes().map(|(node, _)| node).collect::<Vec<_>>(), [NodeId(0), NodeId(1)]);
+}
+
+#[test]
+fn without_a_list_of_nodes_with_memory_all_count() {
+    let machine = machine("two-socket");
+    assert_eq!(machine.memory_nodes().len(), 2);
+}
+
+#[test]
+fn a_cache_size_that_is_none_is_named() {
+    let machine = Machine::new(CACHE_SIZES_AND_MEMORY);
+    machine.replace("system/cpu/cpu0/cache/index3/size", "plenty");
+    let error = machine.topology().unwrap_err().to_string();
+    assert!(error.contains("index3/size holds \"plenty\"; right would be such as"), "{error}");
 }

@@ -8,6 +8,8 @@
 //! | `node N LIST D...` | `system/node/nodeN/cpulist` (`-`: no CPU), `distance` |
 //! | `core LIST...` | `system/cpu/cpuM/topology/core_cpus_list` of each CPU, and its level-1 caches |
 //! | `cache LEVEL LIST...` | `system/cpu/cpuM/cache/indexI/{level,type,shared_cpu_list}` |
+//! | `cache-size LIST SIZE` | `system/cpu/cpuM/cache/index3/size` of each CPU |
+//! | `memory LIST` | `system/node/has_memory` |
 //! | `package LIST...` | `system/cpu/cpuM/topology/package_cpus_list` |
 //! | `pmu NAME LIST` | `NAME/cpus` |
 //! | `allowed LIST` | none: the affinity mask |
@@ -93,6 +95,12 @@ impl Writer {
                 self.each_cpu(lists, &format!("topology/{name}"));
             }
             ["cache", level, ref lists @ ..] => self.caches(level, lists),
+            ["cache-size", list, size] => {
+                for cpu in &list.parse::<CpuSet>().unwrap() {
+                    self.write(&format!("system/cpu/cpu{cpu}/cache/index3/size"), size);
+                }
+            }
+            ["memory", list] => self.write("system/node/has_memory", list),
             ["pmu", name, list] => self.write(&format!("{name}/cpus"), list),
             ["allowed", list] => self.allowed = Some(list.parse().unwrap()),
             ["old-names"] => {}
