@@ -13,8 +13,8 @@ pub(super) const PAGE: usize = HUGE_2M;
 pub(super) struct Arena {
     region: Region,
     next: usize,
-    /// Twice the last-level cache. Reading it leaves nothing of the buffers in any cache. Clearing other
-    /// buffers would not do: stores past the cache evict nothing.
+    /// Twice the last-level cache. Reading it leaves nothing of the buffers in any cache. Clearing
+    /// other buffers would not do: stores past the cache evict nothing.
     evictor: Region,
 }
 

@@ -140,8 +140,8 @@ impl Recycling {
         Ok(total / self.count as f64)
     }
 
-    /// Every buffer gets an owner who writes all of it. They come back so that the one written longest
-    /// ago is taken first.
+    /// Every buffer gets an owner who writes all of it. They come back so that the one written
+    /// longest ago is taken first.
     fn dirty_all(&mut self) -> Result<()> {
         let mut held: Vec<Buffer<_>> = Vec::new();
         while let Ok(buffer) = self.pool.take(PAGE) {

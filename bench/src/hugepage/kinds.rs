@@ -1,5 +1,5 @@
-//! (b) Kinds of store on hot and cold buffers, on one and on all threads; what reading back costs; what
-//! a clear does to everybody else's cache.
+//! (b) Kinds of store on hot and cold buffers, on one and on all threads; what reading back costs;
+//! what a clear does to everybody else's cache.
 
 use std::num::NonZeroUsize;
 use std::sync::Barrier;
@@ -179,7 +179,7 @@ impl Chain {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            order.swap(last, usize::try_from(random % last as u64).unwrap_or(0));
+            order.swap(last, usize::try_from(random % last as u64).expect("less than `last`"));
         }
         Self { next: order.into_iter().map(Link).collect() }
     }

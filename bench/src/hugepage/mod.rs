@@ -1,8 +1,8 @@
 //! The `hugepage` benchmark: clearing, getting, using and copying 2 MiB buffers.
 //!
-//! Before a sample of cold buffers, memory of twice the last-level cache is read, so that no cache holds any
-//! of them. A sample is the mean (a) or the median (b to f) over several buffers; the table has its median and
-//! spread over the rounds.
+//! Before a sample of cold buffers, memory of twice the last-level cache is read, so that no cache
+//! holds any of them. A sample is the mean (a) or the median (b to f) over several buffers; the
+//! table has its median and spread over the rounds.
 
 mod arena;
 mod chunks;

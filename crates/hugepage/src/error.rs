@@ -1,8 +1,9 @@
 //! What can go wrong, with the value that was refused, the limit it met and the way out.
 
-use std::fmt;
+use tollgate_topology::NodeId;
 
-use crate::machine::{NodeId, Thp};
+use crate::errno::Errno;
+use crate::thp::Thp;
 
 /// The error of every fallible call of this crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,18 +45,19 @@ pub enum Error {
         /// How to get past it.
         way_out: String,
     },
-    /// A NUMA node that is not online.
+    /// A NUMA node that is not online, has no memory, or is outside the cpuset of this process.
     #[error(
-        "NUMA node {node} does not exist: online here are {online}; leave the node out to let the kernel choose"
+        "NUMA node {node} has no memory for this process: the nodes that have are {with_memory}; \
+         leave the node out to let the kernel choose"
     )]
     NoSuchNode {
         /// The node asked for.
         node: NodeId,
-        /// The nodes online, as the kernel prints them.
-        online: String,
+        /// The nodes to allocate memory from.
+        with_memory: String,
     },
     /// A huge-page size that the processor or the kernel lacks.
-    #[error("huge pages of {page_bytes} bytes are not to be had here: this kernel has {available}")]
+    #[error("huge pages of {page_bytes} bytes are not available here: this kernel has {available}")]
     NoSuchPageSize {
         /// The size asked for, in bytes.
         page_bytes: usize,
@@ -64,7 +66,8 @@ pub enum Error {
     },
     /// Not enough huge pages are reserved.
     #[error(
-        "{wanted} huge pages of {page_bytes} bytes are needed and {free} are free: `{way_out}` reserves them"
+        "{wanted} huge pages of {page_bytes} bytes are needed and {free} are free: \
+         `{way_out}` reserves them"
     )]
     NotReserved {
         /// Size of the page in bytes.
@@ -78,7 +81,8 @@ pub enum Error {
     },
     /// Transparent huge pages are switched off.
     #[error(
-        "transparent huge pages are {setting}: `echo madvise > {path}` switches them on where asked for"
+        "transparent huge pages are {setting}: \
+         `echo madvise > {path}` switches them on where asked for"
     )]
     ThpOff {
         /// The setting found.
@@ -88,7 +92,8 @@ pub enum Error {
     },
     /// The kernel gave base pages although transparent huge pages are on.
     #[error(
-        "of {bytes} bytes the kernel backed {huge_bytes} with transparent huge pages: memory is fragmented (`echo 1 > /proc/sys/vm/compact_memory`) or the cgroup is at its limit"
+        "of {bytes} bytes the kernel backed {huge_bytes} with transparent huge pages: memory is \
+         fragmented (`echo 1 > /proc/sys/vm/compact_memory`) or the cgroup is at its limit"
     )]
     ThpShort {
         /// Length of the region in bytes.
@@ -126,7 +131,8 @@ pub enum Error {
     },
     /// `mlock` beyond what the process may lock.
     #[error(
-        "locking {bytes} bytes exceeds RLIMIT_MEMLOCK ({limit_bytes} bytes): raise it with `ulimit -l` or grant CAP_IPC_LOCK"
+        "locking {bytes} bytes exceeds RLIMIT_MEMLOCK ({limit_bytes} bytes): \
+         raise it with `ulimit -l` or grant CAP_IPC_LOCK"
     )]
     LockLimit {
         /// Bytes to lock.
@@ -144,7 +150,8 @@ pub enum Error {
     },
     /// Two buffers that must be equally long are not.
     #[error(
-        "the source has {source_bytes} bytes and the destination {destination_bytes}: they must be equal"
+        "the source has {source_bytes} bytes and the destination {destination_bytes}: \
+         they must be equal"
     )]
     LengthMismatch {
         /// Length of the source.
@@ -163,7 +170,11 @@ pub enum Error {
         allowed: String,
     },
     /// The pool has no buffer left and was told not to wait, or not that long.
-    #[error("all {limit} buffers of {buffer_bytes} bytes are taken{}: raise the class's count or wait longer", waited(.waited_ms))]
+    #[error(
+        "all {limit} buffers of {buffer_bytes} bytes are taken{}: \
+         raise the class's count or wait longer",
+        waited(.waited_ms)
+    )]
     Exhausted {
         /// Size of the class in bytes.
         buffer_bytes: usize,
@@ -182,7 +193,8 @@ pub enum Error {
     },
     /// The leak check found bytes of an earlier owner. The buffer was withdrawn.
     #[error(
-        "a buffer marked as zeroed holds a byte {byte:#04x} at offset {offset} (canary: {canary}); it was withdrawn from use"
+        "a buffer marked as zeroed holds a byte {byte:#04x} at offset {offset} (canary: {canary}); \
+         it was withdrawn from use"
     )]
     Leak {
         /// Offset in bytes.
@@ -204,33 +216,4 @@ pub enum Error {
 
 fn waited(waited_ms: &Option<u64>) -> String {
     waited_ms.map_or_else(String::new, |ms| format!(" after waiting {ms} ms"))
-}
-
-/// An error number of the kernel, printed with its meaning.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Errno(pub i32);
-
-impl Errno {
-    /// The error number of the last system call of this thread.
-    pub(crate) fn last() -> Self {
-        Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        std::io::Error::from_raw_os_error(self.0).fmt(out)
-    }
-}
-
-impl fmt::Debug for Errno {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Errno({self})")
-    }
-}
-
-impl From<Errno> for std::io::Error {
-    fn from(errno: Errno) -> Self {
-        Self::from_raw_os_error(errno.0)
-    }
 }

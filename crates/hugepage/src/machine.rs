@@ -1,57 +1,22 @@
 //! What the machine has: huge-page pools, THP settings, nodes, memory limits, caches.
 //!
-//! Everything is read from `/proc` and `/sys` under a root that tests replace by a tree of their own.
+//! Everything is read from `/proc` and `/sys` under a root that tests replace by a tree of their
+//! own.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tollgate_topology::{CpuId, CpuSet, NodeId, Topology};
 
 use crate::error::Error;
+use crate::thp::Thp;
 
-/// Size of a base page in bytes, as the kernel of this process has it.
-pub fn base_page_bytes() -> usize {
-    if cfg!(miri) { 4096 } else { crate::sys::page_bytes() }
-}
-
-/// Size of a huge page that one page-middle-directory entry maps on x86-64 and on aarch64 with 4 KiB
-/// base pages.
+/// Size of a huge page that one page-middle-directory entry maps on x86-64 and on aarch64 with 4
+/// KiB base pages.
 pub const HUGE_2M: usize = 2 << 20;
 /// Size of a huge page that one page-upper-directory entry maps.
 pub const HUGE_1G: usize = 1 << 30;
-
-/// A NUMA node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(pub u32);
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(out)
-    }
-}
-
-/// The setting of transparent huge pages for anonymous memory of the PMD size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Thp {
-    /// Wherever they fit.
-    Always,
-    /// Where `madvise(MADV_HUGEPAGE)` asks for them.
-    Madvise,
-    /// Never.
-    Never,
-    /// The kernel was built without them.
-    Absent,
-}
-
-impl fmt::Display for Thp {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Always => "always on",
-            Self::Madvise => "on where advised",
-            Self::Never => "set to never",
-            Self::Absent => "not built into this kernel",
-        })
-    }
-}
 
 /// The state of one pool of reserved huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -68,6 +33,7 @@ pub struct Reserved {
 
 impl Reserved {
     /// Pages that a new mapping can have.
+    #[must_use]
     pub fn available(&self) -> usize {
         self.free.saturating_sub(self.promised) + self.overcommit
     }
@@ -86,20 +52,34 @@ pub struct MemoryLimit {
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
+    topology: Arc<Topology>,
 }
 
 impl Machine {
-    /// This machine.
+    /// This machine, with the CPUs and the NUMA nodes that the calling thread may use.
+    #[must_use]
     pub fn current() -> Self {
-        Self::at(Path::new("/"))
+        let topology = Topology::current().unwrap_or_else(|error| one_cpu(error.to_string()));
+        Self { root: PathBuf::from("/"), topology: Arc::new(topology) }
     }
 
-    /// The machine that the `proc` and `sys` trees below `root` describe.
+    /// The machine that the `proc` and `sys` trees below `root` describe. Where these describe no
+    /// CPU, it has one.
+    #[must_use]
     pub fn at(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+        let topology = Topology::from_sysfs(&root.join("sys"), None);
+        let topology = topology.unwrap_or_else(|error| one_cpu(error.to_string()));
+        Self { root: root.to_owned(), topology: Arc::new(topology) }
+    }
+
+    /// The CPUs, caches and NUMA nodes. A snapshot of the moment when this value was made.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
     }
 
     /// Sizes in bytes of the huge pages that the kernel can reserve, smallest first.
+    #[must_use]
     pub fn huge_page_sizes(&self) -> Vec<usize> {
         let entries = fs::read_dir(self.root.join("sys/kernel/mm/hugepages"));
         let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
@@ -120,9 +100,10 @@ impl Machine {
                 available: list_or_none(&self.huge_page_sizes()),
             });
         }
+        // A kernel without overcommit has no file for it; a file that is not there counts nothing.
         let count = |file: &str| {
             let path = format!("sys/kernel/mm/hugepages/hugepages-{}kB/{file}", page_bytes / 1024);
-            self.number(&path).unwrap_or(0)
+            self.number(&path).unwrap_or_default()
         };
         Ok(Reserved {
             total: count("nr_hugepages"),
@@ -134,6 +115,7 @@ impl Machine {
 
     /// The setting of transparent huge pages of 2 MiB: the setting of that size, which by default
     /// inherits the setting for all.
+    #[must_use]
     pub fn thp(&self) -> Thp {
         let general = self.chosen("sys/kernel/mm/transparent_hugepage/enabled");
         let sized = self.chosen("sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled");
@@ -149,43 +131,22 @@ impl Machine {
         }
     }
 
-    /// The NUMA nodes that are online. One node, 0, where the kernel lists none.
-    pub fn nodes(&self) -> Vec<NodeId> {
-        let text = self.text("sys/devices/system/node/online").unwrap_or_else(|| "0".into());
-        parse_list(&text).into_iter().map(NodeId).collect()
-    }
-
-    /// Checks that `node` is online.
+    /// Checks that memory can be allocated from `node`.
     ///
     /// # Errors
-    /// [`Error::NoSuchNode`] with the nodes there are.
+    /// [`Error::NoSuchNode`] with the nodes that have memory.
     pub fn check_node(&self, node: NodeId) -> Result<(), Error> {
-        let nodes = self.nodes();
+        let nodes = self.topology.memory_nodes();
         if nodes.contains(&node) {
             return Ok(());
         }
-        let online: Vec<String> = nodes.iter().map(ToString::to_string).collect();
-        Err(Error::NoSuchNode { node, online: online.join(", ") })
-    }
-
-    /// For each CPU number the node it belongs to; node 0 for a number in no list.
-    pub fn node_of_cpus(&self) -> Vec<NodeId> {
-        let mut node_of = Vec::new();
-        for node in self.nodes() {
-            let path = format!("sys/devices/system/node/node{node}/cpulist");
-            for cpu in parse_list(&self.text(&path).unwrap_or_default()) {
-                let cpu = cpu as usize;
-                if node_of.len() <= cpu {
-                    node_of.resize(cpu + 1, NodeId(0));
-                }
-                node_of[cpu] = node;
-            }
-        }
-        node_of
+        let with_memory: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+        Err(Error::NoSuchNode { node, with_memory: with_memory.join(", ") })
     }
 
     /// The least of the physical memory and the memory limits of the cgroups (version 1 or 2) that
     /// hold this process.
+    #[must_use]
     pub fn memory_limit(&self) -> Option<MemoryLimit> {
         let physical = self
             .meminfo("MemTotal")
@@ -194,6 +155,7 @@ impl Machine {
     }
 
     /// A line of `/proc/meminfo` in bytes.
+    #[must_use]
     pub fn meminfo(&self, key: &str) -> Option<usize> {
         let text = self.text("proc/meminfo")?;
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
@@ -201,19 +163,17 @@ impl Machine {
         kib.checked_mul(1024)
     }
 
-    /// Size in bytes of the last-level cache of CPU 0, `None` where sysfs does not say.
+    /// Size in bytes of the largest last-level cache of the CPUs that may be used, `None` where
+    /// sysfs does not say.
+    #[must_use]
     pub fn llc_bytes(&self) -> Option<usize> {
-        let cache = |index: u32, file: &str| {
-            self.text(&format!("sys/devices/system/cpu/cpu0/cache/index{index}/{file}"))
-        };
-        let unified_or_data =
-            |index: &u32| cache(*index, "type").is_some_and(|t| t != "Instruction");
-        let sizes = (0..8).filter(unified_or_data).filter_map(|index| cache(index, "size"));
-        sizes.filter_map(|size| parse_size(&size)).max()
+        let caches = self.topology.allowed().iter().filter_map(|cpu| self.topology.llc_of(cpu));
+        caches.filter_map(|llc| self.topology.llc_bytes(llc)).max()
     }
 
     /// What names this processor in a cache of measurements: vendor, family, model, stepping, name,
-    /// microcode, last-level cache and number of CPUs, on one line.
+    /// microcode, last-level cache and number of CPUs that may be used, on one line.
+    #[must_use]
     pub fn cpu_key(&self) -> String {
         let text = self.text("proc/cpuinfo").unwrap_or_default();
         let first = text.split("\n\n").next().unwrap_or_default();
@@ -237,8 +197,9 @@ impl Machine {
                 parts.push(format!("{}={}", key.trim(), value.trim()));
             }
         }
-        parts.push(format!("llc={}", self.llc_bytes().unwrap_or(0)));
-        parts.push(format!("cpus={}", self.node_of_cpus().len()));
+        let llc = self.llc_bytes().map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string());
+        parts.push(format!("llc={llc}"));
+        parts.push(format!("cpus={}", self.topology.allowed().len()));
         parts.join(";")
     }
 
@@ -307,17 +268,10 @@ pub(crate) fn parse_size(text: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(unit)
 }
 
-/// Parses a kernel list such as `0-3,8`. Parts that are no numbers are left out.
-fn parse_list(text: &str) -> Vec<u32> {
-    let mut all = Vec::new();
-    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
-            // The kernel's own bound on CPUs keeps a damaged list from filling the memory.
-            all.extend(first..=last.min(first.saturating_add(8191)));
-        }
-    }
-    all
+/// A machine of which nothing is known.
+fn one_cpu(why: String) -> Topology {
+    let cpus = CpuSet::from_iter([CpuId(0)]);
+    Topology::flat(cpus, why).expect("a set with a CPU is a topology")
 }
 
 #[cfg(test)]
@@ -338,6 +292,13 @@ mod tests {
         write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "6\n");
         write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "5\n");
         write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages", "2\n");
+        write(root, "sys/devices/system/cpu/online", "0-5\n");
+        for (cpu, kib) in [(0, 512), (2, 1024)] {
+            let cache = format!("sys/devices/system/cpu/cpu{cpu}/cache/index0");
+            write(root, &format!("{cache}/level"), "3\n");
+            write(root, &format!("{cache}/shared_cpu_list"), &format!("{cpu}\n"));
+            write(root, &format!("{cache}/size"), &format!("{kib}K\n"));
+        }
         write(root, "sys/devices/system/node/online", "0-1\n");
         write(root, "sys/devices/system/node/node0/cpulist", "0-1,4\n");
         write(root, "sys/devices/system/node/node1/cpulist", "2-3,5\n");
@@ -351,8 +312,8 @@ mod tests {
         assert_eq!(machine.reserved(HUGE_2M).unwrap().available(), 3);
         assert!(matches!(machine.reserved(HUGE_1G), Err(Error::NoSuchPageSize { .. })));
         assert_eq!(machine.thp(), Thp::Madvise);
-        let expected: Vec<NodeId> = [0, 0, 1, 1, 0, 1].map(NodeId).to_vec();
-        assert_eq!(machine.node_of_cpus(), expected);
+        assert_eq!(machine.topology().node_of(CpuId(5)), Some(NodeId(1)));
+        assert_eq!(machine.llc_bytes(), Some(1 << 20), "the largest of those in use");
         let limit = machine.memory_limit().unwrap();
         assert_eq!((limit.bytes, limit.source.contains("memory/a/")), (9999, true));
         let text = machine.check_node(NodeId(7)).unwrap_err().to_string();
@@ -374,11 +335,10 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_lists_are_parsed() {
+    fn sizes_are_parsed() {
         assert_eq!(parse_size("32768K"), Some(32 << 20));
         assert_eq!(parse_size("12"), Some(12));
         assert_eq!(parse_size("x"), None);
         assert_eq!(parse_size("99999999999999999999G"), None);
-        assert_eq!(parse_list("0-2,5, ,z"), [0, 1, 2, 5]);
     }
 }

@@ -8,7 +8,8 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::region::TouchAt;
 
-/// Whether a buffer's bytes are in the cache. The ranking of the store kinds inverts between the two.
+/// Whether a buffer's bytes are in the cache. The ranking of the store kinds inverts between the
+/// two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Heat {
     /// Written or read a moment ago: cached stores win.
@@ -75,6 +76,7 @@ impl Cell {
         [Self::Cold, Self::ColdMany, Self::Target, Self::TargetMany, Self::Hot];
 
     /// Its name in plans, caches and overrides.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Cold => "cold",
@@ -86,8 +88,8 @@ impl Cell {
     }
 }
 
-/// Buffers up to this many bytes are cleared as if hot: what is won past the cache is lost when their
-/// owner reads them.
+/// Buffers up to this many bytes are cleared as if hot: what is won past the cache is lost when
+/// their owner reads them.
 pub const SMALL_BYTES: usize = 64 << 10;
 
 /// The last-level cache that is assumed where the machine does not tell, in bytes.
@@ -124,6 +126,7 @@ impl ClearPlan {
     }
 
     /// The row for a situation.
+    #[must_use]
     pub fn cell(&self, situation: Situation) -> Cell {
         let small = situation.len <= SMALL_BYTES;
         // What does not fit in half of the cache is not in it, whoever touched it.
@@ -138,11 +141,13 @@ impl ClearPlan {
     }
 
     /// The engine for a situation.
+    #[must_use]
     pub fn clearer(&self, situation: Situation) -> &Clearer {
         self.at(self.cell(situation))
     }
 
     /// The engine of a row.
+    #[must_use]
     pub fn at(&self, cell: Cell) -> &Clearer {
         &self.clearers[cell as usize]
     }
@@ -163,6 +168,7 @@ impl ClearPlan {
     }
 
     /// The engine to copy with, by whether the source is in the cache.
+    #[must_use]
     pub fn copier(&self, source: Heat) -> &Copier {
         match source {
             Heat::Hot => &self.copy_hot,
@@ -171,11 +177,13 @@ impl ClearPlan {
     }
 
     /// Which byte of a page to touch first.
+    #[must_use]
     pub fn touch(&self) -> TouchAt {
         self.touch
     }
 
     /// Size in bytes of the last-level cache that the plan reckons with.
+    #[must_use]
     pub fn llc_bytes(&self) -> usize {
         self.llc_bytes
     }

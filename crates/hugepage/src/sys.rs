@@ -3,14 +3,19 @@
 
 use std::ptr::{self, NonNull};
 
-use crate::error::Errno;
-use crate::machine::NodeId;
+use tollgate_topology::{CpuId, NodeId};
 
-/// Size of a base page in bytes.
-pub(crate) fn page_bytes() -> usize {
+use crate::errno::Errno;
+
+/// Size of a base page in bytes, as the kernel of this process has it.
+#[must_use]
+pub fn base_page_bytes() -> usize {
+    if cfg!(miri) {
+        return 4096;
+    }
     // SAFETY: sysconf reads a constant and takes no pointer.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(bytes).unwrap_or(4096)
+    usize::try_from(bytes).expect("every Linux states its page size")
 }
 
 /// Maps `len` bytes of private anonymous memory, with `flags` added.
@@ -38,7 +43,8 @@ pub(crate) unsafe fn unmap(address: NonNull<u8>, len: usize) {
 /// `madvise` with advice that keeps the contents, or that populates.
 ///
 /// # Safety
-/// The range is mapped and belongs to the caller. `advice` leaves the bytes of the range as they are.
+/// The range is mapped and belongs to the caller. `advice` leaves the bytes of the range as they
+/// are.
 pub(crate) unsafe fn advise(address: NonNull<u8>, len: usize, advice: i32) -> Result<(), Errno> {
     // The interpreter has no advice to give, and faults everything in by itself.
     if cfg!(miri) {
@@ -65,7 +71,8 @@ pub(crate) fn bind(
     *word |= 1 << (node.0 % bits);
     let mode = if strict { libc::MPOL_BIND } else { libc::MPOL_PREFERRED };
     let max_node = WORDS * bits as usize;
-    // SAFETY: the mask outlives the call and has `max_node` bits; the policy of a range changes no byte.
+    // SAFETY: the mask outlives the call and has `max_node` bits; the policy of a range changes no
+    // byte.
     check(unsafe {
         libc::syscall(libc::SYS_mbind, address.as_ptr(), len, mode, mask.as_ptr(), max_node, 0)
     })
@@ -87,12 +94,13 @@ pub(crate) fn soft_limit(resource: libc::__rlimit_resource_t) -> u64 {
 }
 
 /// The CPU that this thread runs on at this moment.
-pub(crate) fn current_cpu() -> usize {
+pub(crate) fn current_cpu() -> CpuId {
     if cfg!(miri) {
-        return 0;
+        return CpuId(0);
     }
     // SAFETY: takes no pointer.
-    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+    let cpu = unsafe { libc::sched_getcpu() };
+    CpuId::try_from(cpu).expect("every Linux reports the CPU of a thread")
 }
 
 /// Bytes of `[address, address + len)` that huge pages map at this moment, by `PAGEMAP_SCAN`
@@ -104,8 +112,7 @@ pub(crate) fn huge_mapped_bytes(address: NonNull<u8>, len: usize) -> Result<usiz
     if cfg!(miri) {
         return Err(Errno(libc::ENOSYS));
     }
-    let pagemap = std::fs::File::open("/proc/self/pagemap")
-        .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    let pagemap = std::fs::File::open("/proc/self/pagemap").map_err(|error| Errno::of(&error))?;
     let mut found = [PageRegion::default(); REGIONS];
     let (mut start, end) = (address.as_ptr() as u64, address.as_ptr() as u64 + len as u64);
     let mut total = 0;
@@ -120,7 +127,8 @@ pub(crate) fn huge_mapped_bytes(address: NonNull<u8>, len: usize) -> Result<usiz
             return_mask: PAGE_IS_HUGE,
             ..ScanArguments::default()
         };
-        // SAFETY: `scan` matches the kernel's `struct pm_scan_arg`, and `vec` has room for `vec_len`.
+        // SAFETY: `scan` matches the kernel's `struct pm_scan_arg`, and `vec` has room for
+        // `vec_len`.
         let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
         let count = usize::try_from(count).map_err(|_| Errno::last())?;
         total += found.iter().take(count).map(|region| region.end - region.start).sum::<u64>();

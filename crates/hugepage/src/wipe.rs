@@ -8,11 +8,11 @@ use crate::plan::{ClearPlan, Situation};
 /// Overwrites `secret`, which was used a moment ago, with zeroes. What does not fit in half of the
 /// last-level cache is wiped as [`wipe_cold`] does.
 ///
-/// The stores are followed by an assembly barrier that is told the address: the compiler must assume
-/// that all bytes are read there, so that it can neither drop the stores, though `secret` be dead
-/// afterwards, nor move them past the end of the call. This is the guarantee of volatile stores, at
-/// the speed of vector stores. Copies of the secret that the program made elsewhere (registers, moved
-/// values, reallocated vectors) are not found.
+/// The stores are followed by an assembly barrier that is told the address: the compiler must
+/// assume that all bytes are read there, so that it can neither drop the stores, though `secret` be
+/// dead afterwards, nor move them past the end of the call. This is the guarantee of volatile
+/// stores, at the speed of vector stores. Copies of the secret that the program made elsewhere
+/// (registers, moved values, reallocated vectors) are not found.
 pub fn wipe(secret: &mut [u8]) {
     wipe_with(plan().clearer(Situation::hot(secret.len())), secret);
 }
@@ -40,7 +40,7 @@ mod tests {
 
     const LEN: usize = 64 << 10;
 
-    /// Leaves `LEN` bytes of `mark` on the stack, wiped or not, and tells where they were.
+    /// Leaves `LEN` bytes of `mark` on the stack, wiped or not, and returns their address.
     #[inline(never)]
     fn secret_on_the_stack(mark: u8, wipe: impl Fn(&mut [u8])) -> u64 {
         let mut secret = [black_box(mark); LEN];

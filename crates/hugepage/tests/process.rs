@@ -154,7 +154,7 @@ fn a_page_of_a_gibibyte_is_taken_where_reserved() {
     if let Err(error) = exactly.map() {
         let text = error.to_string();
         let way_out = "> /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages` reserves them";
-        assert!(text.contains(way_out) || text.contains("are not to be had here"), "{text}");
+        assert!(text.contains(way_out) || text.contains("are not available here"), "{text}");
     }
     let Some(_reserved) = Reserved::more(HUGE_1G, 1) else {
         eprintln!("not tested: no page of a gibibyte can be reserved");

@@ -74,8 +74,8 @@ impl Topology {
 }
 
 impl Topology {
-    /// Leaves out the memory nodes that the cpuset of this thread forbids. A mask that leaves nothing
-    /// contradicts the list of nodes, so it is not believed.
+    /// Leaves out the memory nodes that the cpuset of this thread forbids. A mask that leaves
+    /// nothing contradicts the list of nodes, so it is not believed.
     fn within_memory_mask(mut self, mask: Option<BTreeSet<NodeId>>) -> Self {
         if let Some(mask) = mask {
             let within: BTreeSet<NodeId> = self.memory_nodes.intersection(&mask).copied().collect();

@@ -224,7 +224,8 @@ impl fmt::Debug for CpuSet {
 /// A CPU list that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "CPU list {list:?}: {part:?} {why}; right would be numbers below {MAX_CPUS} and rising ranges, such as \"0-3,8\""
+    "CPU list {list:?}: {part:?} {why}; \
+     right would be numbers below {MAX_CPUS} and rising ranges, such as \"0-3,8\""
 )]
 pub struct CpuListError {
     /// The whole list.

@@ -120,7 +120,8 @@ pub enum MaskError {
     },
     /// CPUs that cpuset or affinity forbid to this process.
     #[error(
-        "CPU mask {mask}: CPU {forbidden} is not allowed to this process; right would be some of {allowed}"
+        "CPU mask {mask}: CPU {forbidden} is not allowed to this process; \
+         right would be some of {allowed}"
     )]
     NotAllowed {
         /// The mask.

@@ -29,8 +29,8 @@ macro_rules! id {
                 self.0 as usize
             }
 
-            /// The id with this index, which the caller knows to be one. For numbers from outside use
-            /// `try_from`.
+            /// The id with this index, which the caller knows to be one. For numbers from outside
+            /// use `try_from`.
             ///
             /// # Panics
             /// When the index does not fit in 32 bits; indices here stay below [`crate::MAX_CPUS`].

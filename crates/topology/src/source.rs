@@ -1,5 +1,5 @@
-//! What every source of a topology delivers: sysfs, a synthetic string, another topology, or only a set
-//! of CPUs.
+//! What every source of a topology delivers: sysfs, a synthetic string, another topology, or only a
+//! set of CPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -139,18 +139,18 @@ impl Topology {
         &self.llcs
     }
 
-    /// The size of a last-level cache in bytes; `None` where sysfs states none, or no cache has this
-    /// number. In a virtual machine this is what the hypervisor claims, which can be a cache that
-    /// many other machines share.
+    /// The size of a last-level cache in bytes; `None` where sysfs states none, or no cache has
+    /// this number. In a virtual machine this is what the hypervisor claims, which can be a cache
+    /// that many other machines share.
     #[must_use]
     pub fn llc_bytes(&self, llc: LlcId) -> Option<usize> {
         self.llc_bytes.get(llc.index()).copied().flatten()
     }
 
     /// The NUMA nodes to allocate memory from: those that are online, have memory and, for
-    /// [`Topology::current`], are in the memory mask of the calling thread. A node without CPUs can be
-    /// among them, and a node with CPUs can be missing. Never empty: node 0 where no source lists
-    /// nodes.
+    /// [`Topology::current`], are in the memory mask of the calling thread. A node without CPUs can
+    /// be among them, and a node with CPUs can be missing. Never empty: node 0 where no source
+    /// lists nodes.
     #[must_use]
     pub fn memory_nodes(&self) -> &BTreeSet<NodeId> {
         &self.memory_nodes

@@ -4,7 +4,8 @@
     expect(unsafe_code, reason = "a barrier that the compiler cannot see through")
 )]
 
-use super::{Store, portable};
+use super::portable;
+use super::store::Store;
 use crate::error::Error;
 
 /// Clears `[start, start + len)`.
@@ -100,6 +101,36 @@ fn of_processor(store: Store) -> Option<Kernels> {
         }
         _ => return None,
     })
+}
+
+impl Store {
+    /// Whether this processor has it.
+    #[must_use]
+    pub fn is_supported(self) -> bool {
+        match self {
+            Self::Hybrid => Self::best_non_temporal().is_ok(),
+            store => kernels(store).is_ok(),
+        }
+    }
+
+    /// The kinds that this processor has.
+    pub fn supported() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|store| store.is_supported())
+    }
+
+    pub(super) fn best_non_temporal() -> Result<Self, Error> {
+        let kinds = [Self::NtAvx512, Self::NtAvx2];
+        kinds.into_iter().find(|store| kernels(*store).is_ok()).ok_or_else(|| Error::Unsupported {
+            what: "a non-temporal store".into(),
+            on: "this processor".into(),
+            way_out: "use `plain`, or a plan from ClearPlan::detected".into(),
+        })
+    }
+
+    pub(super) fn best_cached() -> Self {
+        let kinds = [Self::Avx512, Self::Avx2];
+        kinds.into_iter().find(|store| kernels(*store).is_ok()).unwrap_or(Self::Plain)
+    }
 }
 
 /// Makes weak stores visible before any later store, and makes the compiler believe that all memory

@@ -1,6 +1,11 @@
 //! The order in which the chunks of a buffer are visited: pure arithmetic, no memory.
 
+use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
+
+use super::words::{value_of, word_of};
+use crate::error::Error;
 
 /// The order of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,8 +31,30 @@ impl Order {
         [Self::Forward, Self::Reverse, Self::TargetLast, Self::NeighbourhoodLast, Self::Descending];
 
     /// Whether the order depends on where the target is.
+    #[must_use]
     pub fn has_target(self) -> bool {
         matches!(self, Self::TargetLast | Self::NeighbourhoodLast)
+    }
+}
+
+const ORDER_WORDS: [(&str, Order); 5] = [
+    ("forward", Order::Forward),
+    ("reverse", Order::Reverse),
+    ("target-last", Order::TargetLast),
+    ("neighbourhood-last", Order::NeighbourhoodLast),
+    ("descending", Order::Descending),
+];
+
+impl fmt::Display for Order {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(word_of(&ORDER_WORDS, self))
+    }
+}
+
+impl FromStr for Order {
+    type Err = Error;
+    fn from_str(word: &str) -> Result<Self, Error> {
+        value_of(&ORDER_WORDS, word, "an order")
     }
 }
 
@@ -87,8 +114,8 @@ impl Steps {
         start..start.saturating_add(self.chunk).min(part.end)
     }
 
-    /// First the chunks of the longer side that have no partner on the other, from the far end; then
-    /// pairs, left and right, until the target is reached.
+    /// First the chunks of the longer side that have no partner on the other, from the far end;
+    /// then pairs, left and right, until the target is reached.
     fn converging(&self, step: usize) -> usize {
         let (count, target) = (self.count, self.target_chunk);
         let left_heavy = 2 * target > count;
@@ -112,6 +139,18 @@ impl Steps {
         }
         self.nth_chunk(step, self.near.clone())
     }
+}
+
+/// The parts of `chunk` before and after `window`, without the empty ones.
+pub(super) fn without(
+    chunk: Range<usize>,
+    window: &Range<usize>,
+) -> impl Iterator<Item = Range<usize>> {
+    let before = chunk.start..chunk.end.min(window.start.max(chunk.start));
+    let after = chunk.start.max(window.end).min(chunk.end)..chunk.end;
+    let whole = window.is_empty();
+    let parts = if whole { [chunk, 0..0] } else { [before, after] };
+    parts.into_iter().filter(|part| !part.is_empty())
 }
 
 fn neighbourhood(len: usize, target: usize) -> Range<usize> {
@@ -146,7 +185,11 @@ mod tests {
     const LONGEST: usize = if cfg!(miri) { 20_000 } else { 100_000 };
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 512 }, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 8 } else { 512 },
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
         #[test]
         fn every_byte_once_and_the_target_last(
             order in proptest::sample::select(&Order::ALL[..]),
@@ -154,7 +197,12 @@ mod tests {
             chunk in prop_oneof![1usize..64, Just(4096usize), 64usize..200_000],
             at in 0.0f64..1.0,
         ) {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a fraction of a small length")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                clippy::cast_precision_loss,
+                reason = "a fraction of a small length"
+            )]
             let target = ((len as f64) * at) as usize;
             let chunk = chunk.max(len / 500);
             let steps = Steps::new(order, len, chunk, target);
@@ -168,7 +216,10 @@ mod tests {
             prop_assert!(seen.iter().all(|count| *count == 1));
             match order {
                 Order::TargetLast => prop_assert!(last.contains(&target)),
-                Order::NeighbourhoodLast => prop_assert!(last.start / PAGE <= target / PAGE + 2 && target / PAGE <= last.end / PAGE + 4),
+                Order::NeighbourhoodLast => {
+                    let near = last.start / PAGE <= target / PAGE + 2;
+                    prop_assert!(near && target / PAGE <= last.end / PAGE + 4);
+                }
                 Order::Reverse | Order::Descending => prop_assert_eq!(last.start, 0),
                 Order::Forward => prop_assert_eq!(last.end, len),
             }

@@ -5,78 +5,10 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use super::{Clearer, Copier, Order, kernel};
+use super::order::Order;
+use super::store::Store;
 use crate::error::Error;
 use crate::machine::parse_size;
-
-/// The kind of store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Store {
-    /// The C library's memset and memcpy.
-    Plain,
-    /// `rep stosb` and `rep movsb`.
-    Rep,
-    /// 32-byte stores.
-    Avx2,
-    /// 64-byte stores.
-    Avx512,
-    /// 32-byte stores past the caches.
-    NtAvx2,
-    /// 64-byte stores past the caches.
-    NtAvx512,
-    /// AMD's instruction that clears a cache line in memory. Clears only.
-    Clzero,
-    /// The best non-temporal stores, then cached stores on a window round the target.
-    Hybrid,
-}
-
-impl Store {
-    /// Every kind.
-    pub const ALL: [Self; 8] = [
-        Self::Plain,
-        Self::Rep,
-        Self::Avx2,
-        Self::Avx512,
-        Self::NtAvx2,
-        Self::NtAvx512,
-        Self::Clzero,
-        Self::Hybrid,
-    ];
-
-    /// Whether this processor has it.
-    pub fn is_supported(self) -> bool {
-        match self {
-            Self::Hybrid => Self::best_non_temporal().is_ok(),
-            store => kernel::kernels(store).is_ok(),
-        }
-    }
-
-    /// The kinds that this processor has.
-    pub fn supported() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|store| store.is_supported())
-    }
-
-    /// Whether its stores pass the caches.
-    pub fn is_non_temporal(self) -> bool {
-        matches!(self, Self::NtAvx2 | Self::NtAvx512 | Self::Clzero)
-    }
-
-    pub(super) fn best_non_temporal() -> Result<Self, Error> {
-        let kinds = [Self::NtAvx512, Self::NtAvx2];
-        kinds.into_iter().find(|store| kernel::kernels(*store).is_ok()).ok_or_else(|| {
-            Error::Unsupported {
-                what: "a non-temporal store".into(),
-                on: "this processor".into(),
-                way_out: "use `plain`, or a plan from ClearPlan::detected".into(),
-            }
-        })
-    }
-
-    pub(super) fn best_cached() -> Self {
-        let kinds = [Self::Avx512, Self::Avx2];
-        kinds.into_iter().find(|store| kernel::kernels(*store).is_ok()).unwrap_or(Self::Plain)
-    }
-}
 
 /// How many bytes are handled before the next chunk of the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,7 +28,7 @@ impl Chunk {
         if bytes == 0 {
             return Err(Error::Zero { what: "a chunk", least_bytes: Self::LEAST_BYTES });
         }
-        crate::region::check_multiple("a chunk", bytes, Self::LEAST_BYTES)?;
+        crate::check::check_multiple("a chunk", bytes, Self::LEAST_BYTES)?;
         Ok(Self(bytes))
     }
 
@@ -107,6 +39,7 @@ impl Chunk {
     }
 
     /// The size in bytes, `usize::MAX` for the whole buffer.
+    #[must_use]
     pub fn bytes(self) -> usize {
         self.0
     }
@@ -153,14 +86,6 @@ impl ClearSpec {
         Self { window_bytes, ..self }
     }
 
-    /// The engine.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] when the processor lacks the instructions.
-    pub fn check(self) -> Result<Clearer, Error> {
-        Clearer::new(self)
-    }
-
     /// `window_bytes` round the target, shifted where an end of the buffer is near.
     pub(super) fn window_of(self, len: usize, target: usize) -> Range<usize> {
         let width = self.window_bytes.min(len);
@@ -174,7 +99,8 @@ impl ClearSpec {
 pub struct CopySpec {
     /// Kind of store, order, chunk and window, as for clearing.
     pub clear: ClearSpec,
-    /// How far ahead the source is prefetched, in bytes; 0 for not at all. The vector kinds heed it.
+    /// How far ahead the source is prefetched, in bytes; 0 for not at all. The vector kinds heed
+    /// it.
     pub prefetch_bytes: usize,
 }
 
@@ -188,71 +114,6 @@ impl CopySpec {
     #[must_use]
     pub const fn prefetch(self, prefetch_bytes: usize) -> Self {
         Self { prefetch_bytes, ..self }
-    }
-
-    /// The engine.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] when the processor lacks the instructions, or the kind only clears.
-    pub fn check(self) -> Result<Copier, Error> {
-        Copier::new(self)
-    }
-}
-
-const STORE_WORDS: [(&str, Store); 8] = [
-    ("plain", Store::Plain),
-    ("rep", Store::Rep),
-    ("avx2", Store::Avx2),
-    ("avx512", Store::Avx512),
-    ("nt-avx2", Store::NtAvx2),
-    ("nt-avx512", Store::NtAvx512),
-    ("clzero", Store::Clzero),
-    ("hybrid", Store::Hybrid),
-];
-
-const ORDER_WORDS: [(&str, Order); 5] = [
-    ("forward", Order::Forward),
-    ("reverse", Order::Reverse),
-    ("target-last", Order::TargetLast),
-    ("neighbourhood-last", Order::NeighbourhoodLast),
-    ("descending", Order::Descending),
-];
-
-fn word_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
-    words.iter().find(|(_, each)| each == value).map_or("?", |(word, _)| word)
-}
-
-fn value_of<T: Copy>(words: &[(&str, T)], word: &str, what: &'static str) -> Result<T, Error> {
-    let found = words.iter().find(|(each, _)| *each == word);
-    found.map(|(_, value)| *value).ok_or_else(|| {
-        let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        Error::BadWord { word: word.into(), what, allowed: allowed.join(", ") }
-    })
-}
-
-impl fmt::Display for Store {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(word_of(&STORE_WORDS, self))
-    }
-}
-
-impl FromStr for Store {
-    type Err = Error;
-    fn from_str(word: &str) -> Result<Self, Error> {
-        value_of(&STORE_WORDS, word, "a store kind")
-    }
-}
-
-impl fmt::Display for Order {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(word_of(&ORDER_WORDS, self))
-    }
-}
-
-impl FromStr for Order {
-    type Err = Error;
-    fn from_str(word: &str) -> Result<Self, Error> {
-        value_of(&ORDER_WORDS, word, "an order")
     }
 }
 

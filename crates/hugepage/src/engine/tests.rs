@@ -1,4 +1,7 @@
+use std::mem::MaybeUninit;
+
 use super::*;
+use crate::error::Error;
 use proptest::prelude::*;
 
 const CHUNKS: [Chunk; 6] = [
@@ -93,7 +96,8 @@ proptest! {
 
     #[test]
     fn a_specification_prints_as_it_is_read(spec in specs(), prefetch in 0usize..10) {
-        let spec = if spec.store == Store::Hybrid { spec } else { spec.window(ClearSpec::WINDOW_BYTES) };
+        let hybrid = spec.store == Store::Hybrid;
+        let spec = if hybrid { spec } else { spec.window(ClearSpec::WINDOW_BYTES) };
         prop_assert_eq!(spec.to_string().parse::<ClearSpec>().unwrap(), spec);
         let copy = CopySpec { clear: spec, prefetch_bytes: prefetch * 64 };
         prop_assert_eq!(copy.to_string().parse::<CopySpec>().unwrap(), copy);

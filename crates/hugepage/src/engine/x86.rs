@@ -27,19 +27,22 @@ fn split(start: *mut u8, len: usize, unit: usize) -> (usize, usize) {
     (head, (len - head) / unit * unit)
 }
 
-/// Makes a pair of clear kernels (up, down) from a vector register and a store instruction. The AVX-512
-/// kernels use registers 16 and up, which need no VZEROUPPER; the AVX2 kernels use the lower ones, end
-/// with it, and so clobber the upper halves of all sixteen.
+/// Makes a pair of clear kernels (up, down) from a vector register and a store instruction. The
+/// AVX-512 kernels use registers 16 and up, which need no VZEROUPPER; the AVX2 kernels use the
+/// lower ones, end with it, and so clobber the upper halves of all sixteen.
 macro_rules! clear_kernels {
-    ($up:ident, $down:ident, $zero:literal, [$($up_store:literal),*], [$($down_store:literal),*], $end:literal) => {
+    (
+        $up:ident, $down:ident, $zero:literal,
+        [$($up_store:literal),*], [$($down_store:literal),*], $end:literal
+    ) => {
         /// Clears the range with ascending stores.
         ///
         /// # Safety
         /// The range is writable, and the processor has the instructions.
         pub(super) unsafe fn $up(start: *mut u8, len: usize) {
             let (head, body) = split(start, len, TURN);
-            // SAFETY: head, body and rest partition the caller's range. The body starts at a multiple
-            // of 64 and is a whole number of turns, so no store is unaligned or leaves it.
+            // SAFETY: head, body and rest partition the caller's range. The body starts at a
+            // multiple of 64 and is a whole number of turns, so no store is unaligned or leaves it.
             unsafe {
                 portable::clear_up(start, head);
                 if body > 0 {
@@ -53,7 +56,11 @@ macro_rules! clear_kernels {
                         $end,
                         at = inout(reg) start.add(head) => _,
                         end = in(reg) start.add(head + body),
-                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _, out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _,
+                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                        out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                        out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                        out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                        out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _,
                         options(nostack),
                     );
                 }
@@ -81,7 +88,11 @@ macro_rules! clear_kernels {
                         $end,
                         at = inout(reg) start.add(head + body) => _,
                         begin = in(reg) start.add(head),
-                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _, out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _,
+                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                        out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                        out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                        out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                        out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _,
                         options(nostack),
                     );
                 }
@@ -185,7 +196,8 @@ clear_kernels!(
 /// # Safety
 /// The range is writable.
 pub(super) unsafe fn clear_rep_up(start: *mut u8, len: usize) {
-    // SAFETY: the direction flag is clear by the ABI, so exactly `len` bytes from `start` are written.
+    // SAFETY: the direction flag is clear by the ABI, so exactly `len` bytes from `start` are
+    // written.
     unsafe {
         asm!("rep stosb", inout("rcx") len => _, inout("rdi") start => _, in("al") 0u8,
             options(nostack, preserves_flags));
@@ -252,32 +264,52 @@ macro_rules! copy_kernels {
         copy_kernels!(@one $down, "sub {from}, 256\n sub {to}, 256",
             "sub {left}, 256\n jnz 2b", down, [$($move),*], $end);
     };
-    (@one $name:ident, $before:literal, $after:literal, $way:ident, [$($move:literal),*], $end:literal) => {
+    (
+        @one $name:ident, $before:literal, $after:literal, $way:ident,
+        [$($move:literal),*], $end:literal
+    ) => {
         /// Copies the range; the data `prefetch_bytes` further on is prefetched unless that is 0.
         ///
         /// # Safety
-        /// Both ranges of `len` bytes are valid and do not overlap; the processor has the instructions.
-        pub(super) unsafe fn $name(to: *mut u8, from: *const u8, len: usize, prefetch_bytes: usize) {
+        /// Both ranges of `len` bytes are valid and do not overlap; the processor has the
+        /// instructions.
+        pub(super) unsafe fn $name(
+            to: *mut u8,
+            from: *const u8,
+            len: usize,
+            prefetch_bytes: usize,
+        ) {
             let (head, body) = split(to, len, TURN);
             let (first, last) = copy_kernels!(@ends $way, head, body);
             let ahead = copy_kernels!(@ahead $way, prefetch_bytes);
-            // SAFETY: head, body and rest partition both of the caller's ranges. The body's stores are
-            // aligned, loads need not be. Prefetching touches no memory, whatever the address.
+            // SAFETY: head, body and rest partition both of the caller's ranges. The body's stores
+            // are aligned, loads need not be. Prefetching touches no memory, whatever the address.
             unsafe {
                 copy_kernels!(@rest $way, to, from, first, head, body, len, true);
                 if body > 0 && prefetch_bytes > 0 {
                     asm!("2:", $before,
                         "prefetchnta [{from} + {ahead}]", "prefetchnta [{from} + {ahead} + 64]",
-                        "prefetchnta [{from} + {ahead} + 128]", "prefetchnta [{from} + {ahead} + 192]",
+                        "prefetchnta [{from} + {ahead} + 128]",
+                        "prefetchnta [{from} + {ahead} + 192]",
                         $($move,)* $after, $end,
                         from = inout(reg) from.add(last) => _, to = inout(reg) to.add(last) => _,
                         left = inout(reg) body => _, ahead = in(reg) ahead,
-                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _, out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _, options(nostack));
+                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                        out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                        out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                        out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                        out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _,
+                        options(nostack));
                 } else if body > 0 {
                     asm!("2:", $before, $($move,)* $after, $end,
                         from = inout(reg) from.add(last) => _, to = inout(reg) to.add(last) => _,
                         left = inout(reg) body => _,
-                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _, out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _, options(nostack));
+                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                        out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                        out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                        out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                        out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _,
+                        options(nostack));
                 }
                 copy_kernels!(@rest $way, to, from, first, head, body, len, false);
             }
@@ -288,16 +320,34 @@ macro_rules! copy_kernels {
     (@ahead up, $bytes:ident) => { $bytes };
     (@ahead down, $bytes:ident) => { $bytes.wrapping_neg() };
     // Ascending: head before the body, rest after it. Descending: the other way round.
-    (@rest up, $to:ident, $from:ident, $first:ident, $head:ident, $body:ident, $len:ident, true) => {
+    (
+        @rest up, $to:ident, $from:ident, $first:ident,
+        $head:ident, $body:ident, $len:ident, true
+    ) => {
         portable::copy_up($to, $from, $first, 0)
     };
-    (@rest up, $to:ident, $from:ident, $first:ident, $head:ident, $body:ident, $len:ident, false) => {
-        portable::copy_up($to.add($head + $body), $from.add($head + $body), $len - $head - $body, 0)
+    (
+        @rest up, $to:ident, $from:ident, $first:ident,
+        $head:ident, $body:ident, $len:ident, false
+    ) => {
+        {
+            let done = $head + $body;
+            portable::copy_up($to.add(done), $from.add(done), $len - done, 0)
+        }
     };
-    (@rest down, $to:ident, $from:ident, $first:ident, $head:ident, $body:ident, $len:ident, true) => {
-        portable::copy_down($to.add($head + $body), $from.add($head + $body), $len - $head - $body, 0)
+    (
+        @rest down, $to:ident, $from:ident, $first:ident,
+        $head:ident, $body:ident, $len:ident, true
+    ) => {
+        {
+            let done = $head + $body;
+            portable::copy_down($to.add(done), $from.add(done), $len - done, 0)
+        }
     };
-    (@rest down, $to:ident, $from:ident, $first:ident, $head:ident, $body:ident, $len:ident, false) => {
+    (
+        @rest down, $to:ident, $from:ident, $first:ident,
+        $head:ident, $body:ident, $len:ident, false
+    ) => {
         portable::copy_down($to, $from, $first, 0)
     };
 }
@@ -414,7 +464,7 @@ pub(super) unsafe fn copy_rep_down(
 /// Orders non-temporal stores and CLZERO before every later store, such as the one that publishes a
 /// buffer.
 pub(super) fn store_fence() {
-    // SAFETY: part of the x86-64 baseline; touches no memory by itself. The compiler must assume that
-    // the assembly reads all memory, so it moves no store across and drops none before.
+    // SAFETY: part of the x86-64 baseline; touches no memory by itself. The compiler must assume
+    // that the assembly reads all memory, so it moves no store across and drops none before.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) }
 }

@@ -53,8 +53,8 @@ pub mod state {
 
 use state::{Clearing, Dirty, State, Taken, Zeroed};
 
-/// A buffer of a pool. Only a [`Zeroed`] one can be taken, and only [`Clearing::finish`](Buffer::finish)
-/// makes one, after writing every byte.
+/// A buffer of a pool. Only a [`Zeroed`] one can be taken, and only
+/// [`Clearing::finish`](Buffer::finish) makes one, after writing every byte.
 ///
 /// Dropped in whatever state, it goes back to its pool: as zeroed when it is, else as dirty.
 ///
@@ -149,6 +149,7 @@ impl<S: State> Buffer<S> {
 
     /// Length in bytes: that of the class, which may be more than was asked for.
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
+    #[must_use]
     pub fn len(&self) -> usize {
         self.place.as_ref().map_or(0, |place| place.len)
     }
@@ -283,8 +284,8 @@ impl<S: State> fmt::Debug for Buffer<S> {
     }
 }
 
-// SAFETY: a buffer is the only way to its bytes, which belong to no thread; the pool it returns to is
-// shared behind an `Arc` and thread-safe.
+// SAFETY: a buffer is the only way to its bytes, which belong to no thread; the pool it returns to
+// is shared behind an `Arc` and thread-safe.
 unsafe impl<S: State> Send for Buffer<S> {}
 // SAFETY: through a shared buffer its bytes are only read.
 unsafe impl<S: State> Sync for Buffer<S> {}

@@ -37,8 +37,8 @@ pub enum Step {
     Cleared(usize),
     /// There is nothing dirty.
     Nothing,
-    /// What is dirty is in the cache and its pool in use: to clear it now would cost more, and it is
-    /// the next to be taken.
+    /// What is dirty is in the cache and its pool in use: to clear it now would cost more, and it
+    /// is the next to be taken.
     Hot,
     /// The caller said that it is not idle.
     Busy,
@@ -46,12 +46,12 @@ pub enum Step {
     Budget(Duration),
 }
 
-/// Clears dirty buffers one at a time, when called. Drive it with [`step`](Self::step) from a thread
-/// of your own, or hand it to an executor with [`run_on`](Self::run_on).
+/// Clears dirty buffers one at a time, when called. Drive it with [`step`](Self::step) from a
+/// thread of your own, or hand it to an executor with [`run_on`](Self::run_on).
 ///
-/// It clears by the plan's row for cold buffers, which does not push anything else out of the cache.
-/// A buffer that is likely in the cache still is left alone, until a step finds that nothing was given
-/// back since the step before.
+/// It clears by the plan's row for cold buffers, which does not push anything else out of the
+/// cache. A buffer that is likely in the cache still is left alone, until a step finds that nothing
+/// was given back since the step before.
 pub struct Cleaner {
     pool: Pool,
     options: CleanerOptions,
@@ -68,7 +68,7 @@ impl Cleaner {
         Self { pool, options, budget_bytes, refilled: Instant::now(), seen_turnover: u64::MAX }
     }
 
-    /// Clears one buffer, or tells why not.
+    /// Clears one buffer, or returns why not.
     pub fn step(&mut self) -> Step {
         let turnover = self.pool.inner.turnover_bytes();
         let quiet = turnover == self.seen_turnover;
@@ -90,8 +90,8 @@ impl Cleaner {
         Step::Cleared(bytes)
     }
 
-    /// Hands the cleaner to an executor, which runs it whenever there is something to clear. It stops
-    /// when the last clone of the pool is gone, or when another cleaner is handed over.
+    /// Hands the cleaner to an executor, which runs it whenever there is something to clear. It
+    /// stops when the last clone of the pool is gone, or when another cleaner is handed over.
     pub fn run_on(self, executor: Arc<dyn Background>) {
         let inner = self.pool.inner.clone();
         let Self { options, budget_bytes, refilled, seen_turnover, .. } = self;
@@ -102,7 +102,7 @@ impl Cleaner {
         job.again(Duration::ZERO);
     }
 
-    /// Adds what the time since the last refill is worth. `Some` tells how long to wait until a
+    /// Adds what the time since the last refill is worth. `Some` is how long to wait until a
     /// buffer of the smallest class may be cleared.
     fn refill(&mut self) -> Option<Duration> {
         let now = Instant::now();
@@ -241,10 +241,11 @@ impl Inner {
                 if hot_too || place.heat == Heat::Cold {
                     return Some(Buffer::new(place));
                 }
-                // Straight back, without counting as a return of its owner's; a waiter may be there.
+                // Straight back, without counting as a return of its owner's; a waiter may be
+                // there.
                 lists.push(List::Dirty, index);
                 // The cleaner is awake: it is this very caller.
-                let _ = class.gate.arrived();
+                let _ = class.waiters.arrived();
             }
         }
         None
@@ -252,8 +253,8 @@ impl Inner {
 
     /// The cleaner sleeps on every class. What came in meanwhile wakes it again.
     fn sleep_until_dirty(&self) {
-        self.classes.iter().for_each(|class| class.gate.cleaner_asleep());
-        if self.has_dirty() && self.classes.iter().any(|class| class.gate.cleaner_awake()) {
+        self.classes.iter().for_each(|class| class.waiters.cleaner_asleep());
+        if self.has_dirty() && self.classes.iter().any(|class| class.waiters.cleaner_awake()) {
             self.cleaner.start();
         }
     }

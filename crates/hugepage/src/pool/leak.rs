@@ -1,5 +1,5 @@
-//! The leak check: a canary in every page of a buffer that is given back, and a look at every byte of
-//! one that is taken.
+//! The leak check: a canary in every page of a buffer that is given back, and a look at every byte
+//! of one that is taken.
 #![expect(unsafe_code, reason = "writes to a buffer that its owner has just let go")]
 
 use std::ptr::NonNull;
@@ -14,7 +14,8 @@ const STRIDE: usize = 4096;
 /// Plants canaries in the buffer that is being given back.
 pub(super) fn plant(start: NonNull<u8>, len: usize) {
     for offset in (0..len.saturating_sub(CANARY.len() - 1)).step_by(STRIDE) {
-        // SAFETY: `offset + 16 <= len`, and the caller holds the buffer until it pushes it on a list.
+        // SAFETY: `offset + 16 <= len`, and the caller holds the buffer until it pushes it on a
+        // list.
         unsafe { start.add(offset).cast::<[u8; 16]>().write_unaligned(CANARY) }
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! Two stacks of buffer numbers share one array of links, because a buffer is on one list at most.
 //! Each head packs the number of the top buffer with a tag that every change counts up, so that a
-//! compare-and-swap fails when the top was taken and given back in between (the ABA problem). The tag
-//! has 32 bits: a thread would have to sleep in the middle of one pop through exactly a multiple of
-//! 2^32 changes of the list to be deceived.
+//! compare-and-swap fails when the top was taken and given back in between (the ABA problem). The
+//! tag has 32 bits: a thread would have to sleep in the middle of one pop through exactly a
+//! multiple of 2^32 changes of the list to be deceived.
 //!
-//! Ordering: every change of a head is a read-modify-write, so the release of a push heads a release
-//! sequence that goes through all later changes, and any later pop, which acquires, sees what the
-//! giver did to the buffer before the push.
+//! Ordering: every change of a head is a read-modify-write, so the release of a push heads a
+//! release sequence that goes through all later changes, and any later pop, which acquires, sees
+//! what the giver did to the buffer before the push.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 

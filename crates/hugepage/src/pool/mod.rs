@@ -1,14 +1,13 @@
 //! A bounded, thread-safe pool of buffers that are zero when taken.
 //!
 //! Each class has one shelf per NUMA node: a region cut into buffers, and lock-free lists of those
-//! that are zeroed and those that are dirty. A take looks at the zeroed buffers of its own
-//! node, then at the dirty ones, one of which it clears inline, then at other nodes. Only when every
+//! that are zeroed and those that are dirty. A take looks at the zeroed buffers of its own node,
+//! then at the dirty ones, one of which it clears inline, then at other nodes. Only when every
 //! buffer is taken does it come to the chosen behaviour [`AtMaximum`].
 
 mod buffer;
 mod cleaner;
 mod counters;
-mod gate;
 mod leak;
 mod lists;
 #[cfg(all(test, loom))]
@@ -16,6 +15,7 @@ mod models;
 mod options;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod wait_list;
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,9 +33,9 @@ use crate::region::{Backing, Region, RegionOptions, Report};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use buffer::{Origin, Place};
 use counters::{Count, Counters};
-use gate::Gate;
 use lists::{Index, List, Lists};
 use state::{Clearing, Dirty, Taken, Zeroed};
+use wait_list::WaitList;
 
 /// A pool. Clones share it.
 #[derive(Clone)]
@@ -71,7 +71,7 @@ struct Class {
     /// (c) One per node.
     shelves: Vec<Shelf>,
     /// (a) Waiters for this class.
-    gate: Gate,
+    waiters: WaitList,
     /// (a) Buffers of base pages in use beyond `count`.
     extra: AtomicUsize,
 }
@@ -98,8 +98,8 @@ impl Pool {
     /// Takes a buffer of the smallest class that holds `bytes`. Every byte of it is zero.
     ///
     /// # Errors
-    /// [`Error::Zero`], [`Error::NoSuchClass`]; at the maximum what [`AtMaximum`] says, which may be
-    /// [`Error::Exhausted`]; with the leak check [`Error::Leak`].
+    /// [`Error::Zero`], [`Error::NoSuchClass`]; at the maximum what [`AtMaximum`] says, which may
+    /// be [`Error::Exhausted`]; with the leak check [`Error::Leak`].
     pub fn take(&self, bytes: usize) -> Result<Buffer<Taken>, Error> {
         self.take_with(bytes, None)
     }
@@ -126,16 +126,19 @@ impl Pool {
     }
 
     /// A cleaner that clears dirty buffers in the background. See [`Cleaner`].
+    #[must_use]
     pub fn cleaner(&self, options: CleanerOptions) -> Cleaner {
         Cleaner::new(self.clone(), options)
     }
 
     /// The plan that the pool clears by.
+    #[must_use]
     pub fn plan(&self) -> &ClearPlan {
         &self.inner.plan
     }
 
     /// What the pool has done so far.
+    #[must_use]
     pub fn stats(&self) -> PoolStats {
         let mut stats = PoolStats::default();
         for shelf in self.inner.classes.iter().flat_map(|class| &class.shelves) {
@@ -188,7 +191,9 @@ impl Pool {
 impl Inner {
     /// The shelf of this CPU's node. A class with fewer buffers than nodes has fewer shelves.
     fn home_shelf(&self, class: usize) -> usize {
-        let shelf = self.shelf_of_cpu.get(crate::sys::current_cpu()).copied().unwrap_or(0);
+        let cpu = crate::sys::current_cpu().index();
+        // A CPU that came online after the pool was built is in no table: any shelf will do.
+        let shelf = self.shelf_of_cpu.get(cpu).copied().unwrap_or(cpu);
         shelf % self.classes[class].shelves.len()
     }
 
@@ -221,7 +226,7 @@ impl Inner {
             AtMaximum::Refuse => None,
             AtMaximum::Wait(timeout) => {
                 self.count(class, Count::Waits);
-                self.classes[class].gate.wait(timeout, || self.find(class, target))
+                self.classes[class].waiters.wait(timeout, || self.find(class, target))
             }
             AtMaximum::BasePages { most } => self.extra(class, most)?,
         };
@@ -286,7 +291,7 @@ impl Inner {
                     }
                 }
                 shelf.lists.push(list, index);
-                if class.gate.arrived() {
+                if class.waiters.arrived() {
                     self.cleaner.start();
                 }
             }

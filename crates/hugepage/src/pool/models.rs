@@ -10,14 +10,14 @@ use loom::sync::Arc;
 use loom::thread;
 use std::time::Duration;
 
-use super::gate::Gate;
 use super::lists::{Index, List, Lists};
+use super::wait_list::WaitList;
 
 const FOREVER: Duration = Duration::from_secs(1 << 40);
 
 struct Shelf {
     lists: Lists,
-    gate: Gate,
+    waiters: WaitList,
     bytes: [UnsafeCell<u8>; 2],
 }
 
@@ -26,7 +26,7 @@ impl Shelf {
         let lists = Lists::new(2);
         (0..on_zeroed).for_each(|index| lists.push(List::Zeroed, Index(index)));
         let bytes = [UnsafeCell::new(0), UnsafeCell::new(0)];
-        Arc::new(Self { lists, gate: Gate::new(), bytes })
+        Arc::new(Self { lists, waiters: WaitList::new(), bytes })
     }
 
     fn write(&self, index: Index, value: u8) {
@@ -60,7 +60,7 @@ impl Shelf {
 
     fn put(&self, list: List, index: Index) -> bool {
         self.lists.push(list, index);
-        self.gate.arrived()
+        self.waiters.arrived()
     }
 }
 
@@ -117,7 +117,7 @@ fn a_waiter_gets_the_only_buffer() {
         let waiter = {
             let shelf = shelf.clone();
             thread::spawn(move || {
-                let index = shelf.gate.wait(FOREVER, || shelf.take());
+                let index = shelf.waiters.wait(FOREVER, || shelf.take());
                 shelf.own(index.unwrap(), 1);
             })
         };
@@ -135,7 +135,7 @@ fn two_waiters_get_one_buffer_after_the_other() {
         let waiter = |mark| {
             let shelf = shelf.clone();
             thread::spawn(move || {
-                let index = shelf.gate.wait(FOREVER, || shelf.take());
+                let index = shelf.waiters.wait(FOREVER, || shelf.take());
                 shelf.own(index.unwrap(), mark);
             })
         };
@@ -178,8 +178,8 @@ fn the_cleaner_sleeps_over_no_dirty_buffer() {
             let shelf = shelf.clone();
             thread::spawn(move || shelf.put(List::Dirty, Index(0)))
         };
-        shelf.gate.cleaner_asleep();
-        let found = !shelf.lists.is_empty(List::Dirty) && shelf.gate.cleaner_awake();
+        shelf.waiters.cleaner_asleep();
+        let found = !shelf.lists.is_empty(List::Dirty) && shelf.waiters.cleaner_awake();
         let told = giver.join().unwrap();
         assert!(found != told, "found {found}, told {told}");
     });

@@ -4,20 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lists::{Index, List, Lists, MOST_BUFFERS};
-use super::{Class, Counters, Gate, Inner, Pool, Shelf, cleaner};
+use super::{Class, Counters, Inner, Pool, Shelf, WaitList, cleaner};
+use crate::check::{check_limit, check_multiple};
 use crate::error::Error;
-use crate::machine::{Machine, NodeId, base_page_bytes};
+use crate::machine::Machine;
 use crate::plan::ClearPlan;
-use crate::region::{Backing, Prefault, Region, RegionOptions, check_limit, check_multiple};
+use crate::region::{Backing, Prefault, Region, RegionOptions};
 use crate::sync::{AtomicU64, AtomicUsize};
+use crate::sys::base_page_bytes;
+use tollgate_topology::NodeId;
 
 /// What a take does when every buffer of its class is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtMaximum {
     /// Waits up to this long for one to be given back.
     Wait(Duration),
-    /// Returns [`Error::Exhausted`] at once. A buffer that the cleaner works on at that moment is not
-    /// waited for.
+    /// Returns [`Error::Exhausted`] at once. A buffer that the cleaner works on at that moment is
+    /// not waited for.
     Refuse,
     /// Maps fresh base pages, which are unmapped when given back; refuses when `most` such buffers
     /// are in use.
@@ -61,8 +64,8 @@ impl Default for PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// Adds `count` buffers of `buffer_bytes` each, to those of that size if there are any: the maximum, and
-    /// what is mapped from the start.
+    /// Adds `count` buffers of `buffer_bytes` each, to those of that size if there are any: the
+    /// maximum, and what is mapped from the start.
     pub fn class(mut self, buffer_bytes: usize, count: usize) -> Self {
         self.classes.push((buffer_bytes, count));
         self
@@ -129,13 +132,14 @@ impl PoolBuilder {
     /// Maps the memory.
     ///
     /// # Errors
-    /// [`Error::Zero`], [`Error::Unaligned`] and [`Error::TooLarge`] for classes that cannot be, and
-    /// the errors of [`RegionOptions::map`].
+    /// [`Error::Zero`], [`Error::Unaligned`] and [`Error::TooLarge`] for classes that cannot be,
+    /// and the errors of [`RegionOptions::map`].
     pub fn build(mut self) -> Result<Pool, Error> {
         self.check()?;
         self.merge_classes();
         if self.all_nodes {
-            self.nodes = self.region.machine.nodes().into_iter().map(Some).collect();
+            let nodes = self.region.machine.topology().memory_nodes();
+            self.nodes = nodes.iter().copied().map(Some).collect();
         }
         let plan = self.plan.take();
         let plan = plan.unwrap_or_else(|| ClearPlan::detected_on(&self.region.machine));
@@ -196,7 +200,7 @@ impl PoolBuilder {
             buffer_bytes,
             count,
             shelves: (0..shelves).map(make).collect::<Result<_, Error>>()?,
-            gate: Gate::new(),
+            waiters: WaitList::new(),
             extra: AtomicUsize::new(0),
         })
     }
@@ -230,9 +234,16 @@ impl PoolBuilder {
         })
     }
 
+    /// For each CPU number the shelf on the memory node nearest to it.
     fn shelf_of_cpu(&self) -> Vec<usize> {
-        let shelf_of = |node: NodeId| self.nodes.iter().position(|each| *each == Some(node));
-        let nodes = self.region.machine.node_of_cpus();
-        nodes.into_iter().map(|node| shelf_of(node).unwrap_or(0)).collect()
+        let topology = self.region.machine.topology();
+        let mut shelves = vec![0; topology.online().iter().last().map_or(0, |cpu| cpu.index() + 1)];
+        for cpu in topology.online() {
+            let from = topology.node_of(cpu).expect("an online CPU has a node");
+            let distance = |node: &Option<NodeId>| node.map(|to| topology.node_distance(from, to));
+            let nearest = (0..self.nodes.len()).min_by_key(|shelf| distance(&self.nodes[*shelf]));
+            shelves[cpu.index()] = nearest.expect("a pool has a shelf");
+        }
+        shelves
     }
 }

@@ -5,8 +5,9 @@ use std::thread;
 use std::time::Instant;
 
 use super::*;
-use crate::machine::{Machine, NodeId};
+use crate::machine::Machine;
 use crate::region::Prefault;
+use tollgate_topology::NodeId;
 
 const KIB: usize = 1024;
 /// Owners one after the other.
@@ -124,8 +125,8 @@ fn a_waiter_is_woken_by_a_giver() {
     assert!(waiter.join().unwrap());
 }
 
-/// Thousands of owners on several threads write a mark of their own over the whole buffer, look whether
-/// it stays theirs, and never find another's; two cleaners work between them.
+/// Thousands of owners on several threads write a mark of their own over the whole buffer, look
+/// whether it stays theirs, and never find another's; two cleaners work between them.
 #[test]
 #[cfg_attr(miri, ignore = "spins and yields on seven threads, too long for the interpreter")]
 fn thousands_of_owners_never_see_a_mark() {
@@ -211,7 +212,7 @@ fn buffers_are_apart_and_every_shelf_is_reached() {
     drop(held);
     assert_eq!((0..5).map(|_| pool.take(1).unwrap()).filter(|buffer| is_zero(buffer)).count(), 5);
     let per_node = Pool::builder().class(4 * KIB, 4).per_node().build().unwrap();
-    let nodes = Machine::current().nodes().len();
+    let nodes = Machine::current().topology().memory_nodes().len();
     assert_eq!(per_node.classes().next().unwrap().2.len(), nodes.min(4));
     assert!(Machine::current().check_node(NodeId(0)).is_ok());
 }

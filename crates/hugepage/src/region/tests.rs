@@ -1,5 +1,6 @@
 use super::*;
-use crate::machine::Thp;
+use crate::thp::Thp;
+use tollgate_topology::NodeId;
 
 /// Held by tests that count reserved huge pages, or reserve some.
 pub(crate) static HUGETLB: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -37,7 +38,7 @@ fn a_node_that_is_not_there_is_named() {
 fn a_page_size_that_is_not_there_is_named() {
     let odd = Backing::Hugetlb { page_bytes: 3 * 4096 };
     let error = Region::options(12288).exactly(odd).map().unwrap_err();
-    assert!(error.to_string().contains("12288 bytes are not to be had here"), "{error}");
+    assert!(error.to_string().contains("12288 bytes are not available here"), "{error}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::machine::Machine;
 use crate::plan::ClearPlan;
@@ -11,14 +11,6 @@ use crate::plan::ClearPlan;
 const VERSION: &str = "# tollgate-hugepage plan, version 1";
 /// A file longer than this is not one of ours.
 const MOST_BYTES: u64 = 64 << 10;
-
-/// `$XDG_CACHE_HOME/tollgate/clear-plan`, or the same under `$HOME/.cache`.
-pub(super) fn standard_path() -> Option<PathBuf> {
-    let absolute =
-        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    Some(base.join("tollgate").join("clear-plan"))
-}
 
 /// The plan in the file: `None` when there is no file, a note when it is of no use.
 pub(super) fn load(path: &Path, machine: &Machine) -> Result<Option<ClearPlan>, String> {

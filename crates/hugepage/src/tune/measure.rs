@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use super::{Origin, Sample, TuneOptions, Tuning};
+use super::tuning::{Origin, Sample, TuneOptions, Tuning};
 use crate::engine::{Chunk, ClearSpec, Clearer, Copier, CopySpec, Order, Store};
 use crate::error::Error;
 use crate::machine::HUGE_2M;
@@ -40,8 +40,8 @@ pub(super) fn measure(options: &TuneOptions) -> Result<Tuning, Error> {
         let hugetlb = matches!(fallback.tried, Backing::Hugetlb { .. });
         (!hugetlb).then(|| fallback.reason.to_string())
     }));
-    // Several threads at once use all buffers, so they come last: a row finds cold only what no row right
-    // before it has used.
+    // Several threads at once use all buffers, so they come last: a row finds cold only what no row
+    // right before it has used.
     let mut clears = |bench: &mut Bench, cells: &[Cell]| {
         for cell in cells {
             let (chosen, row) = bench.row(*cell);
@@ -80,7 +80,8 @@ fn working_set(options: &TuneOptions, llc_bytes: usize) -> (usize, Vec<String>) 
     let bytes = wanted.max(BUFFERS_PER_THREAD * HUGE_2M).next_multiple_of(HUGE_2M);
     if bytes < least {
         notes.push(format!(
-            "measured on {bytes} bytes, less than {CACHES} times the cache of {llc_bytes}: the plan may be wrong"
+            "measured on {bytes} bytes, less than {CACHES} times the cache of {llc_bytes}: \
+             the plan may be wrong"
         ));
     }
     (bytes, notes)
@@ -131,8 +132,8 @@ impl Bench {
     }
 
     fn cold(&mut self, clearers: &[Clearer], target: bool) -> Vec<Vec<u64>> {
-        // No knock-out: stores past the cache evict nothing, so it takes the cached ones between them to
-        // make the buffers of the rounds before cold again.
+        // No knock-out: stores past the cache evict nothing, so it takes the cached ones between
+        // them to make the buffers of the rounds before cold again.
         interleaved(self.rounds, clearers.len(), &mut |each| {
             let buffer = self.take();
             sample_ns(&clearers[each], buffer, target)
@@ -158,10 +159,11 @@ impl Bench {
         let parts = self.region.as_mut_slice().chunks_exact_mut(share).take(threads);
         let crowd = parts.len();
         let run = |part: &mut [u8]| {
-            let mut buffers = 0..;
+            let mut buffer = 0;
             let mut passed = 0;
             interleaved(rounds, clearers.len(), &mut |each| {
-                let start = buffers.next().unwrap_or(0) * HUGE_2M % part.len();
+                let start = buffer * HUGE_2M % part.len();
+                buffer += 1;
                 passed += crowd;
                 gather(&gate, passed);
                 sample_ns(&clearers[each], &mut part[start..start + HUGE_2M], target)
@@ -245,8 +247,8 @@ fn copy_candidates() -> Vec<Copier> {
     specs.into_iter().filter_map(|spec| spec.check().ok()).collect()
 }
 
-/// Calls `sample` for each of `count` engines in every round, starting with another one each time, and
-/// gathers the results by engine.
+/// Calls `sample` for each of `count` engines in every round, starting with another one each time,
+/// and gathers the results by engine.
 fn interleaved(rounds: usize, count: usize, sample: &mut dyn FnMut(usize) -> u64) -> Vec<Vec<u64>> {
     let mut times = vec![Vec::with_capacity(rounds); count];
     for round in 0..rounds {
@@ -257,12 +259,12 @@ fn interleaved(rounds: usize, count: usize, sample: &mut dyn FnMut(usize) -> u64
     times
 }
 
-/// As [`interleaved`], but after [`TRIAL_ROUNDS`] only the engines go on whose best sample is within
-/// half of the best of all.
+/// As [`interleaved`], but after [`TRIAL_ROUNDS`] only the engines go on whose best sample is
+/// within half of the best of all.
 fn knock_out(rounds: usize, count: usize, sample: &mut dyn FnMut(usize) -> u64) -> Vec<Vec<u64>> {
     let mut times = interleaved(rounds.min(TRIAL_ROUNDS), count, sample);
     let best_of = |times: &[u64]| times.iter().copied().min().unwrap_or(u64::MAX);
-    let best = times.iter().map(|times| best_of(times)).min().unwrap_or(0);
+    let best = times.iter().map(|times| best_of(times)).min().expect("a row has engines");
     let limit = best.saturating_add(best / 2);
     let left: Vec<usize> = (0..count).filter(|each| best_of(&times[*each]) <= limit).collect();
     let more = rounds.saturating_sub(TRIAL_ROUNDS);
@@ -312,10 +314,9 @@ fn judge(row: &str, names: &[String], bytes: usize, times: Vec<Vec<u64>>) -> (us
             chosen: false,
         });
     }
-    let best = (0..samples.len()).min_by_key(|index| samples[*index].median_ns).unwrap_or(0);
-    if let Some(sample) = samples.get_mut(best) {
-        sample.chosen = true;
-    }
+    let best = (0..samples.len()).min_by_key(|index| samples[*index].median_ns);
+    let best = best.expect("a row has engines");
+    samples[best].chosen = true;
     (best, samples)
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
-use crate::error::Errno;
+use crate::errno::Errno;
 
 /// Bits of the ioctls that a registered range supports are numbered like the ioctls.
 const COPY: u32 = 0x03;
@@ -100,8 +100,8 @@ impl Call {
 pub(super) struct Uffd(File);
 
 impl Uffd {
-    /// Opens one with `features`. Where the process may not see faults of the kernel itself, one for
-    /// faults of user space only.
+    /// Opens one with `features`. Where the process may not see faults of the kernel itself, one
+    /// for faults of user space only.
     pub(super) fn open(features: u64) -> Result<Self, Errno> {
         const USER_MODE_ONLY: i32 = 1;
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -141,8 +141,8 @@ impl Uffd {
         Ok(register.ioctls & 1 << call.number() != 0)
     }
 
-    /// Maps a page of `len` bytes at `to`: the page or a copy of the bytes at `from`, or what the file
-    /// or nothing holds.
+    /// Maps a page of `len` bytes at `to`: the page or a copy of the bytes at `from`, or what the
+    /// file or nothing holds.
     ///
     /// # Safety
     /// Both ranges are the caller's. Moving leaves a hole at `from`, which then reads as zeroes, so
@@ -190,7 +190,7 @@ impl Uffd {
             Ok(read) => read,
             // Another server of the same range was faster.
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
-            Err(error) => return Err(Errno(error.raw_os_error().unwrap_or(libc::EIO))),
+            Err(error) => return Err(Errno::of(&error)),
         };
         let faults = messages[..read].chunks_exact(MESSAGE).filter(|m| m[0] == EVENT_PAGEFAULT);
         let address = |message: &[u8]| message[16..24].try_into().map(u64::from_ne_bytes).ok();

@@ -1,8 +1,8 @@
 //! Backing a range on demand with whole huge pages that were cleared in advance (`userfaultfd`).
 //!
 //! A thread that touches a page of a [`DemandRange`] for the first time waits until the range's
-//! [`PageServer`], which runs on a thread of the caller's, has put a page there: about a microsecond for
-//! one that lay ready, instead of the time to clear it.
+//! [`PageServer`], which runs on a thread of the caller's, has put a page there: about a
+//! microsecond for one that lay ready, instead of the time to clear it.
 //!
 //! | memory | answered by | what it does |
 //! |---|---|---|
@@ -22,9 +22,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Errno, Error};
+use crate::check::check_multiple;
+use crate::errno::Errno;
+use crate::error::Error;
 use crate::machine::HUGE_2M;
-use crate::region::{Backing, Prefault, Region, check_multiple};
+use crate::region::{Backing, Prefault, Region};
 use ioctl::{Call, Uffd};
 
 /// How a missing page is supplied.
@@ -58,8 +60,8 @@ pub struct DemandRange {
     region: Arc<Region>,
 }
 
-/// Answers the faults of a [`DemandRange`]. Once it is dropped, pages that are still missing come from
-/// the kernel in the ordinary way.
+/// Answers the faults of a [`DemandRange`]. Once it is dropped, pages that are still missing come
+/// from the kernel in the ordinary way.
 #[derive(Debug)]
 pub struct PageServer {
     region: Arc<Region>,
@@ -103,7 +105,8 @@ pub struct ServerStats {
 ///
 /// # Errors
 /// [`Error::Zero`] and [`Error::Unaligned`]; [`Error::Unsupported`] for a pair of memory and method
-/// that the kernel cannot do, or without userfaultfd; and the errors of [`crate::RegionOptions::map`].
+/// that the kernel cannot do, or without userfaultfd; and the errors of
+/// [`crate::RegionOptions::map`].
 pub fn on_demand(
     len: usize,
     memory: Memory,
@@ -163,8 +166,8 @@ fn file_backed(len: usize) -> Result<(Region, Source), Error> {
     Ok((region, Source::File { pages, ready: vec![false; len / HUGE_2M] }))
 }
 
-/// The ioctl, unless the pair is known to be impossible. What the kernel says of a registered range is
-/// heeded besides.
+/// The ioctl, unless the pair is known to be impossible. What the kernel says of a registered range
+/// is heeded besides.
 fn call_for(memory: Memory, method: Method) -> Result<Call, Error> {
     let call = match method {
         Method::Move => Call::Move,
@@ -211,6 +214,7 @@ fn no_userfaultfd(method: Method, errno: Errno) -> Error {
 
 impl DemandRange {
     /// The bytes. Touching a page that is not there waits for the server.
+    #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the mapping lives as long as `self`, and the server never touches its bytes but
         // supplies missing pages, which are zero. `&mut self` makes this the only borrow.
@@ -218,6 +222,7 @@ impl DemandRange {
     }
 
     /// The bytes, to read.
+    #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         self.region.as_slice()
     }
@@ -232,13 +237,14 @@ impl DemandRange {
 }
 
 impl PageServer {
-    /// Waits up to `timeout` for faults and answers those that have come: up to 16 in a call. Returns
-    /// the number of pages supplied.
+    /// Waits up to `timeout` for faults and answers those that have come: up to 16 in a call.
+    /// Returns the number of pages supplied.
     ///
     /// # Errors
-    /// [`Error::System`] when the kernel refuses a page, [`Error::OutOfMemory`] when none can be made.
-    /// The other faults of the call are answered all the same; the thread that waits for the missing
-    /// page faults again, which the next call sees, or the kernel once the server is dropped.
+    /// [`Error::System`] when the kernel refuses a page, [`Error::OutOfMemory`] when none can be
+    /// made. The other faults of the call are answered all the same; the thread that waits for the
+    /// missing page faults again, which the next call sees, or the kernel once the server is
+    /// dropped.
     pub fn serve(&mut self, timeout: Duration) -> Result<usize, Error> {
         let faults = self.uffd.faults(timeout);
         let faults = faults.map_err(|errno| Error::System { call: "read(userfaultfd)", errno })?;
@@ -273,6 +279,7 @@ impl PageServer {
     }
 
     /// What it has done so far.
+    #[must_use]
     pub fn stats(&self) -> ServerStats {
         self.stats
     }

@@ -2,7 +2,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use super::*;
-use crate::machine::{Machine, Thp};
+use crate::machine::Machine;
+use crate::thp::Thp;
 
 const PAGES: usize = 12;
 const THREADS: usize = 4;
@@ -11,8 +12,8 @@ fn thp_is_on() -> bool {
     !matches!(Machine::current().thp(), Thp::Never | Thp::Absent)
 }
 
-/// Four threads touch every page, all in another order and so often the same page at once, while one
-/// serves. Each finds zeroes or what another wrote, never anything else.
+/// Four threads touch every page, all in another order and so often the same page at once, while
+/// one serves. Each finds zeroes or what another wrote, never anything else.
 fn fault_from_threads(memory: Memory, method: Method) -> (DemandRange, ServerStats) {
     let (mut range, mut server) = on_demand(PAGES * HUGE_2M, memory, method, 8).unwrap();
     let bytes = range.as_mut_slice();

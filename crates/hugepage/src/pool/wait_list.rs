@@ -1,15 +1,16 @@
 //! Waiting for a buffer, and waking whoever waits.
 //!
-//! A giver puts its buffer on a list, then looks whether anyone is waiting; a waiter announces itself,
-//! then looks at the lists. A sequentially consistent fence between the two steps on both sides means
-//! that at least one of them sees the other, so no buffer lies on a list with a waiter asleep:
+//! A giver puts its buffer on a list, then looks whether anyone is waiting; a waiter announces
+//! itself, then looks at the lists. A sequentially consistent fence between the two steps on both
+//! sides means that at least one of them sees the other, so no buffer lies on a list with a waiter
+//! asleep:
 //!
-//! * the giver sees the waiter: it takes the lock, which the waiter holds from its look at the lists
-//!   until it sleeps on the condition, and wakes it;
+//! * the giver sees the waiter: it takes the lock, which the waiter holds from its look at the
+//!   lists until it sleeps on the condition, and wakes it;
 //! * the waiter sees the buffer: it does not sleep.
 //!
-//! The background cleaner sleeps in the same way, by a flag in the same word, so that a giver pays for
-//! one load.
+//! The background cleaner sleeps in the same way, by a flag in the same word, so that a giver pays
+//! for one load.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ const CLEANER: usize = 1;
 const WAITER: usize = 2;
 
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct WaitList {
     /// [`CLEANER`], plus [`WAITER`] for each waiter.
     attention: AtomicUsize,
     /// Held by a waiter from its last look at the lists until it sleeps.
@@ -29,7 +30,7 @@ pub(crate) struct Gate {
     condition: Condvar,
 }
 
-impl Gate {
+impl WaitList {
     pub(crate) fn new() -> Self {
         Self { attention: AtomicUsize::new(0), lock: Mutex::new(()), condition: Condvar::new() }
     }

@@ -1,48 +1,15 @@
 //! One rung of the ladder: map, set the policy, fault in, lock.
-#![expect(unsafe_code, reason = "mmap, madvise and munmap of an owned range")]
+#![expect(unsafe_code, reason = "gives back the ends of a mapping of its own")]
 
-use std::ptr::NonNull;
-
-use super::{Backing, Prefault, RegionOptions, TouchAt, check_multiple};
-use crate::error::{Errno, Error};
-use crate::machine::{HUGE_2M, Thp, base_page_bytes};
-use crate::sys;
-
-/// An owned mapping.
-#[derive(Debug)]
-pub(super) struct Mapping {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-impl Mapping {
-    #[cfg(feature = "userfaultfd")]
-    pub(super) fn adopt(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len }
-    }
-
-    pub(super) fn start(&self) -> NonNull<u8> {
-        self.start
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    fn advise(&self, advice: i32, call: &'static str) -> Result<(), Error> {
-        // SAFETY: the range is mapped and owned by `self`; every advice given in this module keeps
-        // the bytes (WIPEONFORK clears the child's copy, not this one).
-        unsafe { sys::advise(self.start, self.len, advice) }
-            .map_err(|errno| Error::System { call, errno })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: `self` owns the range, and whoever borrowed from it borrowed `self`.
-        unsafe { sys::unmap(self.start, self.len) }
-    }
-}
+use super::backing::{Backing, Prefault, TouchAt};
+use super::mapping::Mapping;
+use super::options::RegionOptions;
+use crate::check::check_multiple;
+use crate::errno::Errno;
+use crate::error::Error;
+use crate::machine::HUGE_2M;
+use crate::sys::{self, base_page_bytes};
+use crate::thp::Thp;
 
 /// Maps `options.len` bytes on `backing`, completely set up.
 pub(super) fn rung(options: &RegionOptions, backing: Backing) -> Result<Mapping, Error> {
@@ -52,7 +19,7 @@ pub(super) fn rung(options: &RegionOptions, backing: Backing) -> Result<Mapping,
         Backing::Base => base(options)?,
     };
     if let Some((node, strict)) = options.node {
-        match sys::bind(mapping.start, mapping.len, node, strict) {
+        match sys::bind(mapping.start(), mapping.len(), node, strict) {
             // A kernel without NUMA has one node, and the options were checked to name that.
             Ok(()) | Err(Errno(libc::ENOSYS)) => {}
             Err(errno) => return Err(Error::System { call: "mbind", errno }),
@@ -66,7 +33,7 @@ pub(super) fn rung(options: &RegionOptions, backing: Backing) -> Result<Mapping,
     }
     prefault(&mapping, options.prefault, backing)?;
     if options.lock {
-        sys::lock_on_fault(mapping.start, mapping.len)
+        sys::lock_on_fault(mapping.start(), mapping.len())
             .map_err(|errno| lock_error(&mapping, errno))?;
     }
     Ok(mapping)
@@ -98,7 +65,7 @@ fn hugetlb(options: &RegionOptions, page_bytes: usize) -> Result<Mapping, Error>
     // The size goes into six bits of the flags as its binary logarithm.
     let size_flag = page_bytes.trailing_zeros().cast_signed() << libc::MAP_HUGE_SHIFT;
     match sys::map_anonymous(options.len, libc::MAP_HUGETLB | size_flag) {
-        Ok(start) => Ok(Mapping { start, len: options.len }),
+        Ok(start) => Ok(Mapping::adopt(start, options.len)),
         // Another process was faster, or a limit of the hugetlb cgroup holds.
         Err(Errno(libc::ENOMEM)) if address_space_left(options.len) => Err(short()),
         Err(errno) => Err(map_error(options.len, errno)),
@@ -138,7 +105,7 @@ fn thp(options: &RegionOptions) -> Result<Mapping, Error> {
 fn base(options: &RegionOptions) -> Result<Mapping, Error> {
     let start =
         sys::map_anonymous(options.len, 0).map_err(|errno| map_error(options.len, errno))?;
-    let mapping = Mapping { start, len: options.len };
+    let mapping = Mapping::adopt(start, options.len);
     // A kernel without THP does not know the advice, and then it is not needed.
     if options.machine.thp() != Thp::Absent {
         mapping.advise(libc::MADV_NOHUGEPAGE, "madvise(MADV_NOHUGEPAGE)")?;
@@ -146,14 +113,15 @@ fn base(options: &RegionOptions) -> Result<Mapping, Error> {
     Ok(mapping)
 }
 
-/// Maps `len` bytes at a multiple of `alignment`, a power of two of whole pages: maps more and gives
-/// the ends back.
+/// Maps `len` bytes at a multiple of `alignment`, a power of two of whole pages: maps more and
+/// gives the ends back.
 fn aligned(len: usize, alignment: usize) -> Result<Mapping, Error> {
     let padded = len.checked_add(alignment).ok_or_else(|| map_error(len, Errno(libc::ENOMEM)))?;
     let raw = sys::map_anonymous(padded, 0).map_err(|errno| map_error(len, errno))?;
     let before = raw.as_ptr().align_offset(alignment);
     let after = padded - before - len;
-    // SAFETY: `before + len + after` is the length of the fresh mapping, so all three parts lie in it.
+    // SAFETY: `before + len + after` is the length of the fresh mapping, so all three parts lie in
+    // it.
     let (start, end) = unsafe { (raw.add(before), raw.add(before + len)) };
     for (part, bytes) in [(raw, before), (end, after)] {
         if bytes > 0 {
@@ -161,7 +129,7 @@ fn aligned(len: usize, alignment: usize) -> Result<Mapping, Error> {
             unsafe { sys::unmap(part, bytes) }
         }
     }
-    Ok(Mapping { start, len })
+    Ok(Mapping::adopt(start, len))
 }
 
 fn prefault(mapping: &Mapping, how: Prefault, backing: Backing) -> Result<(), Error> {
@@ -172,9 +140,9 @@ fn prefault(mapping: &Mapping, how: Prefault, backing: Backing) -> Result<(), Er
     };
     match how {
         Prefault::Lazy => Ok(()),
-        Prefault::Populate => populate(mapping, 0, mapping.len),
+        Prefault::Populate => mapping.populate(0, mapping.len()),
         // With base pages there is nothing to choose, and one call does for all.
-        Prefault::Touch(_) if step == base_page_bytes() => populate(mapping, 0, mapping.len),
+        Prefault::Touch(_) if step == base_page_bytes() => mapping.populate(0, mapping.len()),
         Prefault::Touch(at) => touch(mapping, at, step),
     }
 }
@@ -187,30 +155,16 @@ fn touch(mapping: &Mapping, at: TouchAt, step: usize) -> Result<(), Error> {
         TouchAt::First => 0,
         TouchAt::Last => step - page,
     };
-    for start in (0..mapping.len / step * step).step_by(step) {
-        populate(mapping, start + within, page)?;
+    for start in (0..mapping.len() / step * step).step_by(step) {
+        mapping.populate(start + within, page)?;
     }
-    populate(mapping, 0, mapping.len)
-}
-
-pub(super) fn populate(mapping: &Mapping, offset: usize, len: usize) -> Result<(), Error> {
-    debug_assert!(offset + len <= mapping.len);
-    // SAFETY: the range lies in the mapping, and populating keeps every byte as it is.
-    let done = unsafe { sys::advise(mapping.start.add(offset), len, libc::MADV_POPULATE_WRITE) };
-    done.map_err(|errno| match errno {
-        Errno(libc::ENOMEM | libc::EFAULT) => Error::OutOfMemory {
-            bytes: len,
-            limit: "pages could not be faulted in: the cgroup or the node is full".into(),
-            way_out: "raise memory.max or hugetlb.*.max of the cgroup, or drop the node".into(),
-        },
-        errno => Error::System { call: "madvise(MADV_POPULATE_WRITE)", errno },
-    })
+    mapping.populate(0, mapping.len())
 }
 
 fn lock_error(mapping: &Mapping, errno: Errno) -> Error {
     match errno {
         Errno(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => Error::LockLimit {
-            bytes: mapping.len,
+            bytes: mapping.len(),
             limit_bytes: sys::soft_limit(libc::RLIMIT_MEMLOCK),
         },
         errno => Error::System { call: "mlock2", errno },

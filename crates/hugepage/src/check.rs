@@ -1,0 +1,34 @@
+//! Checks of sizes that callers ask for.
+
+use crate::error::Error;
+use crate::machine::Machine;
+
+/// Refuses more bytes than the machine and the cgroup hold.
+pub(crate) fn check_limit(
+    what: &'static str,
+    bytes: usize,
+    machine: &Machine,
+) -> Result<(), Error> {
+    let (limit_bytes, limit) = match machine.memory_limit() {
+        Some(limit) => (limit.bytes.min(isize::MAX.unsigned_abs()), limit.source),
+        None => (isize::MAX.unsigned_abs(), "half of the address space".into()),
+    };
+    if bytes <= limit_bytes {
+        return Ok(());
+    }
+    let way_out = format!("ask for at most {limit_bytes} bytes, or raise the limit");
+    Err(Error::TooLarge { what, bytes, limit_bytes, limit, way_out })
+}
+
+/// Refuses a size that is not a multiple of `multiple`.
+pub(crate) fn check_multiple(
+    what: &'static str,
+    value: usize,
+    multiple: usize,
+) -> Result<(), Error> {
+    if value.is_multiple_of(multiple) {
+        return Ok(());
+    }
+    let next = value.checked_next_multiple_of(multiple).unwrap_or(usize::MAX);
+    Err(Error::Unaligned { what, value, multiple, next })
+}

@@ -1,0 +1,59 @@
+//! An owned mapping.
+#![expect(unsafe_code, reason = "madvise and munmap of an owned range")]
+
+use std::ptr::NonNull;
+
+use crate::errno::Errno;
+use crate::error::Error;
+use crate::sys;
+
+/// An owned mapping.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Mapping {
+    /// Takes over `[start, start + len)`, which nothing else unmaps.
+    pub(super) fn adopt(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len }
+    }
+
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn advise(&self, advice: i32, call: &'static str) -> Result<(), Error> {
+        // SAFETY: the range is mapped and owned by `self`; every advice given in this module keeps
+        // the bytes (WIPEONFORK clears the child's copy, not this one).
+        unsafe { sys::advise(self.start, self.len, advice) }
+            .map_err(|errno| Error::System { call, errno })
+    }
+
+    /// Faults in `[offset, offset + len)`. A refusal is an error, not a signal.
+    pub(super) fn populate(&self, offset: usize, len: usize) -> Result<(), Error> {
+        debug_assert!(offset + len <= self.len);
+        // SAFETY: the range lies in the mapping, and populating keeps every byte as it is.
+        let done = unsafe { sys::advise(self.start.add(offset), len, libc::MADV_POPULATE_WRITE) };
+        done.map_err(|errno| match errno {
+            Errno(libc::ENOMEM | libc::EFAULT) => Error::OutOfMemory {
+                bytes: len,
+                limit: "pages could not be faulted in: the cgroup or the node is full".into(),
+                way_out: "raise memory.max or hugetlb.*.max of the cgroup, or drop the node".into(),
+            },
+            errno => Error::System { call: "madvise(MADV_POPULATE_WRITE)", errno },
+        })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `self` owns the range, and whoever borrowed from it borrowed `self`.
+        unsafe { sys::unmap(self.start, self.len) }
+    }
+}

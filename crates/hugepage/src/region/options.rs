@@ -1,0 +1,83 @@
+//! What a region is to be.
+
+use tollgate_topology::NodeId;
+
+use super::backing::{Backing, Prefault};
+use crate::machine::Machine;
+
+/// What a region is to be. Made by [`Region::options`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct RegionOptions {
+    pub(crate) len: usize,
+    pub(crate) ladder: Vec<Backing>,
+    pub(crate) node: Option<(NodeId, bool)>,
+    pub(crate) prefault: Prefault,
+    pub(crate) lock: bool,
+    pub(crate) dont_dump: bool,
+    pub(crate) wipe_on_fork: bool,
+    pub(crate) machine: Machine,
+}
+
+impl RegionOptions {
+    /// The rungs to try, in this order. The standard ladder is hugetlb of 1 GiB (for whole
+    /// multiples of it), hugetlb of 2 MiB, transparent huge pages, base pages.
+    pub fn ladder(mut self, ladder: &[Backing]) -> Self {
+        self.ladder = ladder.to_vec();
+        self
+    }
+
+    /// Only this backing: anything else is an error.
+    pub fn exactly(self, backing: Backing) -> Self {
+        self.ladder(&[backing])
+    }
+
+    /// Takes pages from `node` where it has any left.
+    pub fn prefer_node(mut self, node: NodeId) -> Self {
+        self.node = Some((node, false));
+        self
+    }
+
+    /// Takes pages from `node` only.
+    pub fn bind_node(mut self, node: NodeId) -> Self {
+        self.node = Some((node, true));
+        self
+    }
+
+    /// When the pages are faulted in; at once through their last byte unless set.
+    pub fn prefault(mut self, prefault: Prefault) -> Self {
+        self.prefault = prefault;
+        self
+    }
+
+    /// Keeps the pages out of swap (`mlock2` with `MLOCK_ONFAULT`).
+    pub fn lock(mut self, lock: bool) -> Self {
+        self.lock = lock;
+        self
+    }
+
+    /// Keeps the bytes out of core dumps (`MADV_DONTDUMP`).
+    pub fn dont_dump(mut self, dont_dump: bool) -> Self {
+        self.dont_dump = dont_dump;
+        self
+    }
+
+    /// A child of `fork` finds zeroes (`MADV_WIPEONFORK`). Hugetlb cannot do it, so the ladder
+    /// passes over it and says so.
+    pub fn wipe_on_fork(mut self, wipe_on_fork: bool) -> Self {
+        self.wipe_on_fork = wipe_on_fork;
+        self
+    }
+
+    /// [`lock`](Self::lock), [`dont_dump`](Self::dont_dump) and
+    /// [`wipe_on_fork`](Self::wipe_on_fork): for buffers that hold secrets.
+    pub fn secret(self) -> Self {
+        self.lock(true).dont_dump(true).wipe_on_fork(true)
+    }
+
+    /// Reads the machine's state from elsewhere, for tests.
+    pub fn machine(mut self, machine: Machine) -> Self {
+        self.machine = machine;
+        self
+    }
+}
