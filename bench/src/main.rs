@@ -5,7 +5,10 @@
 
 pub mod harness;
 mod hugepage;
+mod mounts;
 pub mod passthrough;
+mod programs;
+mod project;
 mod workqueue;
 
 use std::path::PathBuf;

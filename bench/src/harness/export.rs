@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::machine::{Disturbance, Machine};
 use super::must::Verdict;
-use super::report::{Better, Line, Report};
+use super::results::{Better, Counts, Line, Results};
 use super::samples::Samples;
 
 #[derive(Serialize)]
@@ -38,21 +38,24 @@ struct Cell<'a> {
     ratio_min: Option<f64>,
     ratio_max: Option<f64>,
     samples: &'a [f64],
+    /// Requests of one round by operation, where they were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<&'a Counts>,
 }
 
 /// The report as JSON.
-pub(super) fn json(report: &Report, verdicts: &[Verdict]) -> Result<String> {
-    let rows = report.lines.iter().flat_map(|line| {
-        (0..report.columns.len()).filter_map(move |column| cell(report, line, column))
+pub(super) fn json(results: &Results, verdicts: &[Verdict]) -> Result<String> {
+    let rows = results.lines.iter().flat_map(|line| {
+        (0..results.columns.len()).filter_map(move |column| cell(results, line, column))
     });
     let document = Document {
-        bench: &report.bench,
-        commit: &report.commit,
-        machine: &report.machine,
-        disturbance: report.quiet.disturbance(),
+        bench: &results.bench,
+        commit: &results.commit,
+        machine: &results.machine,
+        disturbance: results.quiet.disturbance(),
         rows: rows.collect(),
         musts: verdicts,
-        notes: &report.notes,
+        notes: &results.notes,
     };
     let mut text = serde_json::to_string_pretty(&document).context("cannot write JSON")?;
     text.push('\n');
@@ -60,10 +63,10 @@ pub(super) fn json(report: &Report, verdicts: &[Verdict]) -> Result<String> {
 }
 
 /// Every sample on a line of its own.
-pub(super) fn csv(report: &Report) -> String {
+pub(super) fn csv(results: &Results) -> String {
     let mut out = "row,column,unit,round,value\n".to_owned();
-    for line in &report.lines {
-        for (column, cell) in report.columns.iter().zip(&line.cells) {
+    for line in &results.lines {
+        for (column, cell) in results.columns.iter().zip(&line.cells) {
             for (round, value) in cell.iter().flat_map(Samples::values).enumerate() {
                 let fields = [&line.row.name, &column.name, &line.row.unit].map(|f| quoted(f));
                 let _ = writeln!(out, "{},{round},{value}", fields.join(","));
@@ -73,13 +76,13 @@ pub(super) fn csv(report: &Report) -> String {
     out
 }
 
-fn cell<'a>(report: &'a Report, line: &'a Line, column: usize) -> Option<Cell<'a>> {
+fn cell<'a>(results: &'a Results, line: &'a Line, column: usize) -> Option<Cell<'a>> {
     let samples = line.cells[column].as_ref()?;
     let summary = samples.summary()?;
-    let ratio = report.ratio(line, column).and_then(|ratio| ratio.summary());
+    let ratio = results.ratio(line, column).and_then(|ratio| ratio.summary());
     Some(Cell {
         row: &line.row.name,
-        column: &report.columns[column].name,
+        column: &results.columns[column].name,
         unit: &line.row.unit,
         better: if line.row.better == Better::Higher { "higher" } else { "lower" },
         median: summary.median,
@@ -87,11 +90,12 @@ fn cell<'a>(report: &'a Report, line: &'a Line, column: usize) -> Option<Cell<'a
         max: summary.max,
         sd: summary.sd,
         rounds: summary.rounds,
-        base: report.base(line, &report.columns[column]),
+        base: results.base(line, &results.columns[column]),
         ratio: ratio.map(|ratio| ratio.median),
         ratio_min: ratio.map(|ratio| ratio.min),
         ratio_max: ratio.map(|ratio| ratio.max),
         samples: samples.values(),
+        requests: line.counts[column].as_ref(),
     })
 }
 
@@ -106,16 +110,16 @@ fn quoted(field: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Options;
-    use super::super::report::{Column, Row};
+    use super::super::results::{Column, Row};
     use super::*;
 
-    fn report() -> Report {
+    fn report() -> Results {
         let columns = [Column::new("native"), Column::against("ours", "native")];
-        let mut report = Report::new("test", &Options::default(), &columns);
+        let mut report = Results::new("test", &columns);
         let row = Row::new("stat, cached", "us", Better::Lower);
         report.add(&row, "native", vec![1.0, 2.0, 4.0]);
         report.add(&row, "ours", vec![2.0, 2.0, 12.0]);
+        report.add_counts(&row, "ours", [("GETATTR".to_owned(), 3)].into());
         report
     }
 
@@ -129,6 +133,8 @@ mod tests {
         assert_eq!((&ours["row"], &ours["column"]), (&"stat, cached".into(), &"ours".into()));
         assert_eq!((&ours["base"], &ours["ratio"]), (&"native".into(), &2.0.into()));
         assert_eq!((&ours["median"], &ours["rounds"]), (&2.0.into(), &3.into()));
+        assert_eq!(ours["requests"]["GETATTR"], 3);
+        assert!(value["rows"][0].get("requests").is_none());
         assert!(value["rows"][0]["base"].is_null() && value["rows"][0]["ratio"].is_null());
     }
 

@@ -1,8 +1,8 @@
-//! What an issue says a figure must reach.
+//! What a figure must reach.
 
 use serde::Serialize;
 
-use super::report::{Better, Report};
+use super::results::{Better, Results};
 use super::samples::Samples;
 
 /// A row and a column.
@@ -98,12 +98,12 @@ impl Must {
         &self.cell.0
     }
 
-    /// Judges with what `report` holds.
-    pub(super) fn judge(&self, report: &Report) -> Verdict {
-        let base = self.base(report);
+    /// Judges with what `results` holds.
+    pub(super) fn judge(&self, results: &Results) -> Verdict {
+        let base = self.base(results);
         let value = match (&self.against, &base) {
-            (Against::Nothing, _) => median(report.samples(&self.cell.0, &self.cell.1)),
-            (_, Some(base)) => self.ratio(report, base),
+            (Against::Nothing, _) => median(results.samples(&self.cell.0, &self.cell.1)),
+            (_, Some(base)) => self.ratio(results, base),
             (_, None) => None,
         };
         let reaches = |limit| value.map(|value| self.bound.allows(value, limit));
@@ -119,11 +119,11 @@ impl Must {
         }
     }
 
-    fn base(&self, report: &Report) -> Option<CellName> {
+    fn base(&self, results: &Results) -> Option<CellName> {
         match &self.against {
             Against::Nothing => None,
             Against::Cell(cell) => Some(cell.clone()),
-            Against::BestOf(cells) => best_of(report, cells),
+            Against::BestOf(cells) => best_of(results, cells),
         }
     }
 
@@ -131,9 +131,9 @@ impl Must {
         if row == self.cell.0 { column } else { format!("{row} / {column}") }
     }
 
-    fn ratio(&self, report: &Report, base: &CellName) -> Option<f64> {
-        let samples = report.samples(&self.cell.0, &self.cell.1)?;
-        let base_samples = report.samples(&base.0, &base.1)?;
+    fn ratio(&self, results: &Results, base: &CellName) -> Option<f64> {
+        let samples = results.samples(&self.cell.0, &self.cell.1)?;
+        let base_samples = results.samples(&base.0, &base.1)?;
         if base.0 == self.cell.0 {
             return median(Some(&samples.ratio(base_samples)));
         }
@@ -177,12 +177,12 @@ impl Verdict {
     }
 }
 
-fn best_of(report: &Report, cells: &[CellName]) -> Option<CellName> {
+fn best_of(results: &Results, cells: &[CellName]) -> Option<CellName> {
     let measured = cells.iter().filter_map(|cell| {
-        let value = median(report.samples(&cell.0, &cell.1))?;
+        let value = median(results.samples(&cell.0, &cell.1))?;
         Some((cell, value))
     });
-    let better = report.better(&cells.first()?.0)?;
+    let better = results.line(&cells.first()?.0)?.row.better;
     let best = measured.min_by(|a, b| match better {
         Better::Lower => a.1.total_cmp(&b.1),
         Better::Higher => b.1.total_cmp(&a.1),
@@ -200,13 +200,12 @@ fn owned((row, column): (&str, &str)) -> CellName {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Options;
-    use super::super::report::{Column, Row};
+    use super::super::results::{Column, Row};
     use super::*;
 
-    fn report() -> Report {
+    fn report() -> Results {
         let columns = [Column::new("a"), Column::against("b", "a"), Column::against("c", "a")];
-        let mut report = Report::new("test", &Options::default(), &columns);
+        let mut report = Results::new("test", &columns);
         let time = Row::new("time", "us", Better::Lower);
         let values = [("a", vec![2.0, 4.0]), ("b", vec![1.0, 2.0]), ("c", vec![8.0, 8.0])];
         for (column, samples) in values {

@@ -1,144 +1,39 @@
-//! Rows and columns of one benchmark, from declaration to the printed table.
+//! The report that a benchmark fills: from its columns to the printed table.
 
 use std::io::{IsTerminal, Write};
 
 use anyhow::{Context, Result};
 
 use super::interleaved::Interleaved;
-use super::machine::{Machine, Quiet, commit};
 use super::must::Must;
 use super::options::Options;
-use super::samples::{Samples, Summary};
+use super::results::{Column, Counts, Results, Row};
 use super::{export, interrupt, svg, table};
-
-/// Which direction of a figure is the good one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Better {
-    /// Rates.
-    Higher,
-    /// Times, memory.
-    Lower,
-}
-
-/// A thing that is measured: what the figure is, and its unit.
-#[derive(Debug, Clone)]
-pub struct Row {
-    pub(super) name: String,
-    pub(super) unit: String,
-    pub(super) better: Better,
-    pub(super) warm_up: bool,
-    pub(super) times: usize,
-    pub(super) base: Option<String>,
-}
-
-impl Row {
-    /// A row. `name` is unique in the report.
-    pub fn new(name: &str, unit: &str, better: Better) -> Row {
-        let (name, unit) = (name.to_owned(), unit.to_owned());
-        Row { name, unit, better, warm_up: false, times: 1, base: None }
-    }
-
-    /// The name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Measures one round more, first, and throws it away.
-    pub fn warm_up(mut self) -> Row {
-        self.warm_up = true;
-        self
-    }
-
-    /// Measures `times` as many rounds as other rows: for short samples of what falls into one mode or
-    /// another from sample to sample (which CPU a server is woken on).
-    pub fn rounds_times(mut self, times: usize) -> Row {
-        self.times = times;
-        self
-    }
-
-    /// Takes ratios of this row to `column`, whatever the columns declare.
-    pub fn base(mut self, column: &str) -> Row {
-        self.base = Some(column.to_owned());
-        self
-    }
-}
-
-/// A contestant, and the column that its ratios are taken to.
-#[derive(Debug, Clone)]
-pub struct Column {
-    pub(super) name: String,
-    pub(super) base: Option<String>,
-}
-
-impl Column {
-    /// A column without ratios, usually a base itself.
-    pub fn new(name: &str) -> Column {
-        Column { name: name.to_owned(), base: None }
-    }
-
-    /// A column whose ratios are taken to `base`.
-    pub fn against(name: &str, base: &str) -> Column {
-        Column { name: name.to_owned(), base: Some(base.to_owned()) }
-    }
-}
-
-/// One row with all that was measured of it.
-#[derive(Debug)]
-pub(super) struct Line {
-    /// Title of the group that starts with this row.
-    pub(super) section: Option<String>,
-    pub(super) row: Row,
-    /// One per column of the report, in its order; `None` where the row does not apply.
-    pub(super) cells: Vec<Option<Samples>>,
-}
-
-impl Line {
-    /// The summary of one column's samples.
-    pub(super) fn summary(&self, column: usize) -> Option<Summary> {
-        self.cells[column].as_ref().and_then(Samples::summary)
-    }
-}
 
 /// A benchmark's results while they are gathered.
 #[derive(Debug)]
 pub struct Report {
-    pub(super) bench: String,
-    pub(super) commit: String,
-    pub(super) machine: Machine,
-    pub(super) columns: Vec<Column>,
-    pub(super) lines: Vec<Line>,
-    pub(super) notes: Vec<String>,
-    pub(super) quiet: Quiet,
+    results: Results,
     musts: Vec<Must>,
     options: Options,
-    next_section: Option<String>,
 }
 
 impl Report {
     /// An empty report of the benchmark `bench`.
+    #[must_use]
     pub fn new(bench: &str, options: &Options, columns: &[Column]) -> Report {
-        Report {
-            bench: bench.to_owned(),
-            commit: commit(),
-            machine: Machine::detect(),
-            columns: columns.to_vec(),
-            lines: Vec::new(),
-            notes: Vec::new(),
-            quiet: Quiet::start(),
-            musts: Vec::new(),
-            options: options.clone(),
-            next_section: None,
-        }
+        let results = Results::new(bench, columns);
+        Report { results, musts: Vec::new(), options: options.clone() }
     }
 
     /// Starts a group of rows with a title over it.
     pub fn section(&mut self, title: &str) {
-        self.next_section = Some(title.to_owned());
+        self.results.section(title);
     }
 
     /// Adds a line of text under the table: what the reader must know to read it.
     pub fn note(&mut self, text: impl Into<String>) {
-        self.notes.push(text.into());
+        self.results.notes.push(text.into());
     }
 
     /// Adds a check that is judged when the report is finished. A must on a row that `--only` leaves out
@@ -213,12 +108,19 @@ impl Report {
     /// # Panics
     /// If the report has no such column: columns are declared when it is made.
     pub fn add(&mut self, row: &Row, column: &str, samples: Vec<f64>) {
-        if !self.options.selects(&row.name) || samples.is_empty() {
-            return;
+        if self.options.selects(&row.name) && !samples.is_empty() {
+            self.results.add(row, column, samples);
         }
-        let known = self.columns.iter().position(|known| known.name == column);
-        let index = known.unwrap_or_else(|| panic!("the report has no column {column:?}"));
-        self.line_of(row).cells[index] = Some(samples.into());
+    }
+
+    /// Adds what one round of `row` in `column` caused, by name (requests by operation).
+    ///
+    /// # Panics
+    /// If the report has no such column.
+    pub fn add_counts(&mut self, row: &Row, column: &str, counts: Counts) {
+        if self.options.selects(&row.name) {
+            self.results.add_counts(row, column, counts);
+        }
     }
 
     /// Prints the table and the musts, and writes the files that the options ask for.
@@ -227,14 +129,15 @@ impl Report {
     /// If a file cannot be written.
     pub fn finish(self) -> Result<()> {
         progress("");
-        let verdicts: Vec<_> = self.musts.iter().map(|must| must.judge(&self)).collect();
-        let text = table::render(&self, &verdicts);
+        let results = &self.results;
+        let verdicts: Vec<_> = self.musts.iter().map(|must| must.judge(results)).collect();
+        let text = table::render(results, &verdicts);
         // A closed pipe (`| head`) is no reason to lose the files below.
         let _ = std::io::stdout().write_all(text.as_bytes());
         for (path, content) in [
-            (&self.options.json, export::json(&self, &verdicts)?),
-            (&self.options.csv, export::csv(&self)),
-            (&self.options.svg, svg::render(&self)),
+            (&self.options.json, export::json(results, &verdicts)?),
+            (&self.options.csv, export::csv(results)),
+            (&self.options.svg, svg::render(results)),
         ] {
             if let Some(path) = path {
                 std::fs::write(path, content)
@@ -244,44 +147,9 @@ impl Report {
         Ok(())
     }
 
-    /// The samples of a cell.
-    pub(super) fn samples(&self, row: &str, column: &str) -> Option<&Samples> {
-        let index = self.columns.iter().position(|known| known.name == column)?;
-        self.lines.iter().find(|line| line.row.name == row)?.cells[index].as_ref()
-    }
-
-    /// Which direction is good in this row.
-    pub(super) fn better(&self, row: &str) -> Option<Better> {
-        Some(self.lines.iter().find(|line| line.row.name == row)?.row.better)
-    }
-
-    /// The column that `column`'s ratios in `line` are taken to.
-    pub(super) fn base<'a>(&'a self, line: &'a Line, column: &'a Column) -> Option<&'a str> {
-        let base = line.row.base.as_deref().or(column.base.as_deref())?;
-        (base != column.name).then_some(base)
-    }
-
-    /// Ratios of a cell to its base, round by round.
-    pub(super) fn ratio(&self, line: &Line, column: usize) -> Option<Samples> {
-        let base = self.base(line, &self.columns[column])?;
-        let base = self.samples(&line.row.name, base)?;
-        Some(line.cells[column].as_ref()?.ratio(base))
-    }
-
-    fn line_of(&mut self, row: &Row) -> &mut Line {
-        let found = self.lines.iter().position(|line| line.row.name == row.name);
-        let index = found.unwrap_or_else(|| {
-            let section = self.next_section.take();
-            let cells = vec![None; self.columns.len()];
-            self.lines.push(Line { section, row: row.clone(), cells });
-            self.lines.len() - 1
-        });
-        &mut self.lines[index]
-    }
-
     fn show_progress(&self, row: &Row) {
-        let Some(line) = self.lines.iter().find(|line| line.row.name == row.name) else { return };
-        let cells: Vec<String> = (self.columns.iter().zip(&line.cells))
+        let Some(line) = self.results.line(&row.name) else { return };
+        let cells: Vec<String> = (self.results.columns.iter().zip(&line.cells))
             .filter_map(|(column, cell)| {
                 let median = cell.as_ref()?.summary()?.median;
                 Some(format!("{} {}", column.name, table::figure(median)))

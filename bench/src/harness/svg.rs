@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use super::report::{Better, Line, Report};
+use super::results::{Better, Line, Results};
 use super::table::figure;
 
 /// Colours that people with a colour vision deficiency tell apart (Okabe and Ito).
@@ -19,19 +19,19 @@ const TITLE_HEIGHT: f64 = 22.0;
 const GAP: f64 = 10.0;
 
 /// Renders the report as an SVG document.
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(results: &Results) -> String {
     let mut body = String::new();
     let mut y = 60.0;
-    for line in &report.lines {
+    for line in &results.lines {
         if let Some(section) = &line.section {
             y += GAP;
             text(&mut body, LEFT, y + 12.0, "section", section);
             y += TITLE_HEIGHT;
         }
-        y = group(&mut body, report, line, y);
+        y = group(&mut body, results, line, y);
     }
-    let machine = &report.machine;
-    let title = format!("{}, commit {}", report.bench, report.commit);
+    let machine = &results.machine;
+    let title = format!("{}, commit {}", results.bench, results.commit);
     let below = format!("{}, {} CPUs, Linux {}", machine.cpu, machine.cpus, machine.kernel);
     let mut head = String::new();
     text(&mut head, LEFT, 24.0, "title", &title);
@@ -47,7 +47,7 @@ pub(super) fn render(report: &Report) -> String {
 }
 
 /// Draws one row at `y` and returns where the next one goes.
-fn group(out: &mut String, report: &Report, line: &Line, mut y: f64) -> f64 {
+fn group(out: &mut String, results: &Results, line: &Line, mut y: f64) -> f64 {
     let better = if line.row.better == Better::Higher { "longer" } else { "shorter" };
     let title = format!("{} ({}, {better} is better)", line.row.name, line.row.unit);
     text(out, LEFT, y + 12.0, "row", &title);
@@ -57,7 +57,7 @@ fn group(out: &mut String, report: &Report, line: &Line, mut y: f64) -> f64 {
     for (index, summary) in summaries.enumerate() {
         let Some(summary) = summary else { continue };
         let scaled = |value: f64| (value.max(0.0) / longest) * BARS_WIDTH;
-        text(out, BARS_LEFT - 6.0, y + 10.0, "end", &report.columns[index].name);
+        text(out, BARS_LEFT - 6.0, y + 10.0, "end", &results.columns[index].name);
         let colour = COLOURS[index % COLOURS.len()];
         let _ = writeln!(
             out,
@@ -66,7 +66,7 @@ fn group(out: &mut String, report: &Report, line: &Line, mut y: f64) -> f64 {
             BAR_HEIGHT - 3.0
         );
         whisker(out, BARS_LEFT + scaled(summary.min), BARS_LEFT + scaled(summary.max), y + 5.0);
-        let ratio = report.ratio(line, index).and_then(|ratio| ratio.summary());
+        let ratio = results.ratio(line, index).and_then(|ratio| ratio.summary());
         let ratio = ratio.map(|ratio| format!("  (x{:.2})", ratio.median)).unwrap_or_default();
         let label = format!("{}{ratio}", figure(summary.median));
         text(out, BARS_LEFT + scaled(summary.max) + 6.0, y + 10.0, "small", &label);
@@ -91,14 +91,13 @@ fn text(out: &mut String, x: f64, y: f64, class: &str, content: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Options;
-    use super::super::report::{Column, Row};
+    use super::super::results::{Column, Row};
     use super::*;
 
     #[test]
     fn one_bar_per_cell_and_text_is_escaped() {
         let columns = [Column::new("native"), Column::against("ours <b>", "native")];
-        let mut report = Report::new("test", &Options::default(), &columns);
+        let mut report = Results::new("test", &columns);
         let row = Row::new("read & write", "us", Better::Lower);
         report.add(&row, "native", vec![1.0, 3.0]);
         report.add(&row, "ours <b>", vec![2.0, 6.0]);

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::machine::Disturbance;
 use super::must::Verdict;
-use super::report::{Better, Line, Report};
+use super::results::{Better, Line, Results};
 
 /// Width of a number; a longer one pushes the rest of its line.
 const NUMBER: usize = 9;
@@ -13,19 +13,20 @@ const NUMBER: usize = 9;
 const TOLERATED_CPUS: f64 = 0.1;
 
 /// Renders the whole report as text: head, table, notes, musts.
-pub(super) fn render(report: &Report, verdicts: &[Verdict]) -> String {
-    let mut out = head(report);
-    let width = report.columns.iter().map(|column| column.name.chars().count()).max();
-    for line in &report.lines {
+pub(super) fn render(results: &Results, verdicts: &[Verdict]) -> String {
+    let mut out = head(results);
+    let width = results.columns.iter().map(|column| column.name.chars().count()).max();
+    for line in &results.lines {
         if let Some(title) = &line.section {
             let _ = writeln!(out, "\n== {title}");
         }
-        block(&mut out, report, line, width.unwrap_or(0));
+        block(&mut out, results, line, width.unwrap_or(0));
     }
-    if let Some(taken) = report.quiet.disturbance() {
-        let _ = writeln!(out, "\n{}", meanwhile(&taken, report.machine.cpus));
+    requests(&mut out, results);
+    if let Some(taken) = results.quiet.disturbance() {
+        let _ = writeln!(out, "\n{}", meanwhile(&taken, results.machine.cpus));
     }
-    for note in &report.notes {
+    for note in &results.notes {
         let _ = writeln!(out, "\n{note}");
     }
     if !verdicts.is_empty() {
@@ -62,35 +63,51 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
-fn head(report: &Report) -> String {
-    let machine = &report.machine;
+fn head(results: &Results) -> String {
+    let machine = &results.machine;
     format!(
         "{}, commit {}; {}, {} CPUs, Linux {}\n\
          ratios are to the base column, taken pair by pair in each round\n",
-        report.bench, report.commit, machine.cpu, machine.cpus, machine.kernel
+        results.bench, results.commit, machine.cpu, machine.cpus, machine.kernel
     )
 }
 
 /// A row: its title with the heads of the numbers, then a line per column.
-fn block(out: &mut String, report: &Report, line: &Line, width: usize) {
+fn block(out: &mut String, results: &Results, line: &Line, width: usize) {
     let better = if line.row.better == Better::Higher { "more" } else { "less" };
     let title = format!("{}, {} ({better} is better)", line.row.name, line.row.unit);
     let indent = width + 2;
     let heads = ["median", "min", "max", "sd"].map(|head| format!("{head:>NUMBER$}")).join(" ");
     let _ = writeln!(out, "\n{title}\n{:indent$}{heads}   ratio", "");
-    for (index, column) in report.columns.iter().enumerate() {
+    for (index, column) in results.columns.iter().enumerate() {
         let Some(s) = line.summary(index) else { continue };
         let numbers = [s.median, s.min, s.max, s.sd].map(|n| format!("{:>NUMBER$}", figure(n)));
-        let ratio = ratio(report, line, index);
+        let ratio = ratio(results, line, index);
         let text = format!("  {:<width$}{} {ratio}", column.name, numbers.join(" "));
         let _ = writeln!(out, "{}", text.trim_end());
     }
 }
 
+/// Requests of one round, the most frequent first, for each cell that counted them.
+fn requests(out: &mut String, results: &Results) {
+    let mut title = "\n== requests to the server in one round\n";
+    for line in &results.lines {
+        for (column, counts) in results.columns.iter().zip(&line.counts) {
+            let Some(counts) = counts else { continue };
+            let mut sorted: Vec<_> = counts.iter().filter(|(_, count)| **count > 0).collect();
+            sorted.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+            let shown: Vec<_> = sorted.iter().map(|(name, n)| format!("{name} {n}")).collect();
+            let shown = if shown.is_empty() { "none".to_owned() } else { shown.join(", ") };
+            let _ = writeln!(out, "{title}{}, {}: {shown}", line.row.name, column.name);
+            title = "";
+        }
+    }
+}
+
 /// `0.970 of native [0.960 .. 0.980]`, or nothing for a base.
-fn ratio(report: &Report, line: &Line, index: usize) -> String {
-    let ratio = report.ratio(line, index).and_then(|ratio| ratio.summary());
-    let base = report.base(line, &report.columns[index]);
+fn ratio(results: &Results, line: &Line, index: usize) -> String {
+    let ratio = results.ratio(line, index).and_then(|ratio| ratio.summary());
+    let base = results.base(line, &results.columns[index]);
     match (ratio, base) {
         (Some(r), Some(base)) => {
             format!("{:>7.3} of {base} [{:.3} .. {:.3}]", r.median, r.min, r.max)
@@ -101,24 +118,26 @@ fn ratio(report: &Report, line: &Line, index: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::{Column, Row};
-    use super::super::{Must, Options};
+    use super::super::must::Must;
+    use super::super::results::{Column, Row};
     use super::*;
 
     #[test]
     fn columns_line_up_and_ratios_show() {
         let columns = [Column::new("native"), Column::against("ours", "native")];
-        let mut report = Report::new("test", &Options::default(), &columns);
+        let mut report = Results::new("test", &columns);
         report.section("group");
         let row = Row::new("read", "MiB/s", Better::Higher);
         report.add(&row, "native", vec![1000.0, 2000.0, 3000.0]);
         report.add(&row, "ours", vec![900.0, 1000.0, 2700.0]);
         report.add(&Row::new("only native", "us", Better::Lower), "native", vec![0.5]);
+        report.add_counts(&row, "ours", [("OPEN".to_owned(), 2), ("READ".to_owned(), 9)].into());
         let verdicts = [Must::at_least(("read", "ours"), 0.95).against("native").judge(&report)];
         let text = render(&report, &verdicts);
         assert!(text.contains("== group\n\nread, MiB/s (more is better)"), "{text}");
         assert!(text.contains("0.900 of native [0.500 .. 0.900]"), "{text}");
         assert!(text.contains("MISSED 0.900"), "{text}");
+        assert!(text.contains("read, ours: READ 9, OPEN 2"), "{text}");
         let end = |start: &str, number: &str| {
             let line = text.lines().find(|line| line.trim_start().starts_with(start));
             line.and_then(|line| line.find(number)).map(|at| at + number.len())

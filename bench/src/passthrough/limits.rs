@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{AtFlags, CWD, statat};
 
-use super::site::{Place, Site, TOLLGATE, USER_SPACE, forget_names};
+use super::site::{Place, Site, TOLLGATE, USER_SPACE};
 use crate::harness::{Better, Must, Options, Report, Row, interrupt};
+use crate::mounts::forget_names;
 
 const MIB: f64 = 1024.0 * 1024.0;
 /// Files that are looked up for the row about memory.

@@ -5,8 +5,6 @@ pub mod peer;
 mod bulk;
 mod limits;
 mod operations;
-mod project;
-mod server;
 mod site;
 mod tree;
 

@@ -9,8 +9,9 @@ use anyhow::{Result, ensure};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, fstat, openat, statat, unlinkat};
 use rustix::io::{read, write};
 
-use super::site::{PEER, Place, Site, TOLLGATE, forget_names};
+use super::site::{PEER, Place, Site, TOLLGATE};
 use crate::harness::{Better, Must, Options, Report, Row};
+use crate::mounts::forget_names;
 
 /// Entries of the directory that is listed.
 const LISTED: usize = 10_000;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use super::server::{Launcher, Server};
 use crate::harness::Report;
+use crate::mounts::{Launcher, Server, threads};
 
 /// The bare directory.
 pub(super) const NATIVE: &str = "native";
@@ -81,12 +81,16 @@ impl Site {
         self.places.push(Place { column: NATIVE, root: self.lower(), server: None });
         let policy = self.path("user-space.toml");
         std::fs::write(&policy, "default = \"userspace\"\n")?;
-        let launcher = Launcher::new(&self.lower())?;
+        let launcher = Launcher::new()?;
+        let lower = self.lower();
+        let count = threads().to_string();
+        let plain = ["--threads", &count];
+        let in_user = ["--threads", &count, "--policy", utf8(&policy)?];
         let (ours, user, peer) = (self.path("view"), self.path("view-user"), self.path("peer"));
         let started = [
-            (TOLLGATE, launcher.tollgate(&ours, None, None), ours),
-            (USER_SPACE, launcher.tollgate(&user, Some(&policy), None), user),
-            (PEER, launcher.peer(&peer), peer),
+            (TOLLGATE, launcher.tollgate(&plain, &lower, &ours, None), ours),
+            (USER_SPACE, launcher.tollgate(&in_user, &lower, &user, None), user),
+            (PEER, Launcher::peer(threads(), &lower, &peer), peer),
         ];
         for (column, server, root) in started {
             match server {
@@ -94,8 +98,7 @@ impl Site {
                 Err(error) => report.note(format!("{column}: not measured: {error:#}")),
             }
         }
-        let threads = launcher.threads();
-        report.note(format!("servers: {threads} threads each, one cloned device per thread."));
+        report.note(format!("servers: {count} threads each, one cloned device per thread."));
         self.launcher = Some(launcher);
         Ok(())
     }
@@ -108,7 +111,9 @@ impl Site {
     ) -> Result<T> {
         let launcher = self.launcher.as_ref().context("no server was started")?;
         let root = self.path("view-limited");
-        let server = Some(launcher.tollgate(&root, None, Some(max_descriptors))?);
+        let arguments = ["--threads", &threads().to_string()];
+        let server = launcher.tollgate(&arguments, &self.lower(), &root, Some(max_descriptors))?;
+        let server = Some(server);
         use_it(&Place { column: TOLLGATE, root, server })
     }
 
@@ -138,12 +143,10 @@ impl Site {
     }
 }
 
-/// Makes the kernel forget all names and inodes that nobody uses.
-pub(super) fn forget_names() -> Result<()> {
-    let path = Path::new("/proc/sys/vm/drop_caches");
-    std::fs::write(path, "2").with_context(|| format!("cannot write {}", path.display()))
-}
-
 fn work_name(column: &str) -> String {
     format!("work-{}", column.replace(' ', "-"))
+}
+
+fn utf8(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
 }

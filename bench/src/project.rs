@@ -5,10 +5,21 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::tree::Shape;
+/// How much to generate.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    pub(crate) files: usize,
+    pub(crate) directories: usize,
+    /// No file is larger, but for its last line (100 bytes at most).
+    pub(crate) file_bytes_max: usize,
+    /// Headers that each C unit includes.
+    pub(crate) headers: usize,
+    /// Files that are compiled.
+    pub(crate) units: usize,
+}
 
 /// The word that one file in [`NEEDLE_EVERY`] holds.
-pub(super) const NEEDLE: &str = "xylophone_needle";
+pub(crate) const NEEDLE: &str = "xylophone_needle";
 const NEEDLE_EVERY: usize = 37;
 const WORDS: [&str; 24] = [
     "buffer", "offset", "length", "request", "reply", "inode", "handle", "policy", "worker",
@@ -18,7 +29,7 @@ const WORDS: [&str; 24] = [
 
 /// Writes the tree below `root`: directories of files with sizes as source trees have them (median about
 /// 3 KiB, a few of 60 KiB), headers, and C and Rust sources that compile.
-pub(super) fn generate(root: &Path, shape: &Shape) -> Result<()> {
+pub(crate) fn generate(root: &Path, shape: &Shape) -> Result<()> {
     let mut random = Random(0x5eed_cafe);
     let mut text = String::new();
     for directory in 0..shape.directories {
@@ -27,7 +38,7 @@ pub(super) fn generate(root: &Path, shape: &Shape) -> Result<()> {
         std::fs::create_dir_all(&path)?;
         for file in 0..shape.files / shape.directories {
             let number = directory * (shape.files / shape.directories) + file;
-            body(&mut text, &mut random, number);
+            body(&mut text, &mut random, number, shape.file_bytes_max);
             let extension = ["c", "h", "rs", "md", "toml"][random.below(5)];
             std::fs::write(path.join(format!("file_{file}.{extension}")), &text)?;
         }
@@ -44,10 +55,10 @@ fn directory_name(number: usize) -> String {
 }
 
 /// Text of a size between 200 bytes and 60 KiB, most of it small.
-fn body(text: &mut String, random: &mut Random, number: usize) {
+fn body(text: &mut String, random: &mut Random, number: usize, bytes_max: usize) {
     text.clear();
     let doublings = random.below(8) + random.below(2) * random.below(3);
-    let size = (200 + random.below(400)) << doublings.min(7);
+    let size = ((200 + random.below(400)) << doublings.min(7)).min(bytes_max);
     while text.len() < size {
         let (a, b, c) = (random.word(), random.word(), random.word());
         let _ = writeln!(text, "    let {a}_{b} = {c}.{a}({}, {}); // {b}", size, random.below(97));
@@ -112,9 +123,13 @@ impl Random {
 mod tests {
     use super::*;
 
+    fn shape(file_bytes_max: usize) -> Shape {
+        Shape { files: 120, directories: 12, file_bytes_max, headers: 8, units: 2 }
+    }
+
     #[test]
     fn the_tree_is_the_same_every_time_and_has_its_needles() {
-        let shape = Shape { files: 120, directories: 12, headers: 8, units: 2 };
+        let shape = shape(16 << 10);
         let (one, two) = (tempfile::tempdir(), tempfile::tempdir());
         let sums = [one, two].map(|directory| {
             let directory = directory.expect("a temporary directory");

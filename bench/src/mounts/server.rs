@@ -1,9 +1,11 @@
 //! The servers that are compared, each a child process with a mount.
 #![expect(
     unsafe_code,
-    reason = "a child asks for a signal at its parent's death before it executes"
+    reason = "a child asks for a signal at its parent's death before it executes; the C library's call \
+              for another process's CPU clock is wrapped by no crate here"
 )]
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -22,20 +24,16 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// A running server. Dropping it unmounts, and ends the process.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
     mount_point: PathBuf,
 }
 
-/// The programs and settings that all servers of one run share.
+/// The programs that serve views.
 #[derive(Debug, Clone)]
-pub(super) struct Launcher {
+pub(crate) struct Launcher {
     /// The `tollgate` binary.
     tollgate: PathBuf,
-    /// Threads of each server.
-    threads: usize,
-    /// The lower directory that all of them serve.
-    lower: PathBuf,
 }
 
 impl Launcher {
@@ -44,26 +42,30 @@ impl Launcher {
     ///
     /// # Errors
     /// If there is none, or it cannot be built.
-    pub(super) fn new(lower: &Path) -> Result<Launcher> {
-        let threads = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2));
+    pub(crate) fn new() -> Result<Launcher> {
         let tollgate = match std::env::var_os("TOLLGATE_BIN") {
             Some(path) => path.into(),
             None => build_tollgate()?,
         };
         ensure!(tollgate.is_file(), "there is no tollgate binary at {}", tollgate.display());
-        Ok(Launcher { tollgate, threads, lower: lower.to_owned() })
+        Ok(Launcher { tollgate })
     }
 
-    /// Threads of each server.
-    pub(super) fn threads(&self) -> usize {
-        self.threads
+    /// The `tollgate` binary.
+    pub(crate) fn binary(&self) -> &Path {
+        &self.tollgate
     }
 
-    /// Starts `tollgate mount` at `mount_point`, optionally with a policy and a limit on descriptors.
-    pub(super) fn tollgate(
+    /// Starts `tollgate mount ARGUMENTS LOWER` at `mount_point`; `max_descriptors` is the limit of the
+    /// server's process.
+    ///
+    /// # Errors
+    /// If nothing is mounted, with what the server said.
+    pub(crate) fn tollgate<A: AsRef<OsStr>>(
         &self,
+        arguments: &[A],
+        lower: &Path,
         mount_point: &Path,
-        policy: Option<&Path>,
         max_descriptors: Option<u64>,
     ) -> Result<Server> {
         let mut command = match max_descriptors {
@@ -75,25 +77,32 @@ impl Launcher {
                 shell
             }
         };
-        command.arg("mount").args(["--threads", &self.threads.to_string()]);
-        if let Some(policy) = policy {
-            command.arg("--policy").arg(policy);
-        }
-        command.arg(&self.lower);
+        command.arg("mount").args(arguments).arg(lower);
         Server::start(command, mount_point)
     }
 
     /// Starts the peer (this program, as `bench serve-peer`) at `mount_point`.
-    pub(super) fn peer(&self, mount_point: &Path) -> Result<Server> {
+    ///
+    /// # Errors
+    /// As [`Launcher::tollgate`].
+    pub(crate) fn peer(threads: usize, lower: &Path, mount_point: &Path) -> Result<Server> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["serve-peer", "--threads", &self.threads.to_string()]).arg(&self.lower);
+        command.args(["serve-peer", "--threads", &threads.to_string()]).arg(lower);
         Server::start(command, mount_point)
     }
 }
 
+/// Threads of a server that is told how many: one per CPU, at least two.
+pub(crate) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2))
+}
+
 impl Server {
     /// Runs `command` with the mount point as its last argument, and waits for the mount.
-    fn start(mut command: Command, mount_point: &Path) -> Result<Server> {
+    ///
+    /// # Errors
+    /// If nothing is mounted within ten seconds, with what the server said.
+    pub(crate) fn start(mut command: Command, mount_point: &Path) -> Result<Server> {
         std::fs::create_dir_all(mount_point)?;
         let before = std::fs::metadata(mount_point)?.dev();
         let log = mount_point.with_extension("log");
@@ -117,7 +126,7 @@ impl Server {
     }
 
     /// Resident memory in bytes.
-    pub(super) fn resident_bytes(&self) -> Result<u64> {
+    pub(crate) fn resident_bytes(&self) -> Result<u64> {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(&path).with_context(|| path.clone())?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -126,6 +135,23 @@ impl Server {
             Some(Ok(kib)) => Ok(kib * 1024),
             _ => bail!("{path} has no VmRSS"),
         }
+    }
+
+    /// CPU time of the process so far, of threads that have ended too.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub(crate) fn cpu_time(&self) -> Result<Duration> {
+        let mut clock = 0;
+        // SAFETY: `clock` is writable for the length of the call, and the call keeps no reference.
+        let refused =
+            unsafe { libc::clock_getcpuclockid(self.child.id().cast_signed(), &raw mut clock) };
+        ensure!(refused == 0, "process {} has no CPU clock", self.child.id());
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is writable for the length of the call.
+        ensure!(unsafe { libc::clock_gettime(clock, &raw mut time) } == 0, "the server is gone");
+        let (seconds, ns) = (time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec)?);
+        Ok(Duration::new(seconds, ns))
     }
 
     fn end(&mut self) {
