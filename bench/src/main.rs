@@ -9,6 +9,7 @@ mod mounts;
 pub mod passthrough;
 mod programs;
 mod project;
+mod tree;
 mod workqueue;
 
 use std::path::PathBuf;
@@ -17,9 +18,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use harness::Options;
+use tree::TreeOptions;
 
 /// A benchmark: its name on the command line, one line about it, and its entry.
 type Bench = (&'static str, &'static str, fn(&Options) -> Result<()>);
+
+/// The one with options of its own.
+const TREE: &str = "tree";
 
 /// All benchmarks. To add one: its `mod` above, its line here.
 const BENCHES: &[Bench] = &[
@@ -45,11 +50,16 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let matches = command().get_matches();
     let Some((name, arguments)) = matches.subcommand() else { return Ok(()) };
-    if name == SERVE_PEER {
-        return serve_peer(arguments);
+    match name {
+        SERVE_PEER => return serve_peer(arguments),
+        tree::CLIENT => return tree::run_client(arguments),
+        _ => {}
     }
     harness::interrupt::install()?;
     let options = Options::from_arg_matches(arguments)?;
+    if name == TREE {
+        return tree::run(&options, &TreeOptions::from_arg_matches(arguments)?);
+    }
     match BENCHES.iter().find(|bench| bench.0 == name) {
         Some((_, _, run)) => run(&options),
         None => Ok(()),
@@ -77,10 +87,13 @@ fn command() -> Command {
     let subcommands = BENCHES
         .iter()
         .map(|(name, about, _)| Options::augment_args(Command::new(*name).about(*about)));
+    let tree = Command::new(TREE).about("Programs over trees of small files in a view (as root)");
     Command::new("bench")
         .about("Benchmarks of Tollgate beside its peers, interleaved in one run")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(subcommands)
+        .subcommand(TreeOptions::augment_args(Options::augment_args(tree)))
+        .subcommand(tree::client_command())
         .subcommand(serve_peer_command())
 }

@@ -1,0 +1,178 @@
+//! Who is compared: the bare directory, Tollgate in each of its ways, other servers.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::options::TreeOptions;
+use crate::mounts::{Launcher, Server, threads};
+
+/// The bare directory.
+pub(super) const BARE: &str = "bare";
+/// Tollgate as a user gets it, without any option.
+pub(super) const TOLLGATE: &str = "tollgate";
+/// Tollgate with the CPUs left to halt.
+pub(super) const NOT_AWAKE: &str = "tollgate keep-awake off";
+/// The minimal server on the `fuser` crate.
+pub(super) const PEER: &str = "fuser peer";
+
+/// Whether the kernel serves FUSE over io_uring: `Y` or `N`.
+const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// One column: its name, and how its server is started.
+#[derive(Debug, Clone)]
+pub(super) struct Contestant {
+    pub(super) name: String,
+    how: How,
+}
+
+#[derive(Debug, Clone)]
+enum How {
+    Bare,
+    Tollgate { binary: PathBuf, arguments: Vec<String> },
+    Peer,
+    Other { command: Vec<String> },
+}
+
+impl Contestant {
+    fn new(name: &str, how: How) -> Contestant {
+        Contestant { name: name.to_owned(), how }
+    }
+
+    /// Whether this is Tollgate, in whatever way.
+    pub(super) fn is_tollgate(&self) -> bool {
+        matches!(self.how, How::Tollgate { .. })
+    }
+
+    /// Whether this is the bare directory, which has no server.
+    pub(super) fn is_bare(&self) -> bool {
+        matches!(self.how, How::Bare)
+    }
+
+    /// The `tollgate` binary of this column.
+    pub(super) fn binary(&self) -> Option<&Path> {
+        match &self.how {
+            How::Tollgate { binary, .. } => Some(binary),
+            How::Bare | How::Peer | How::Other { .. } => None,
+        }
+    }
+
+    /// Mounts a view of `lower`; `None` for the bare directory. `further` are more arguments for
+    /// `tollgate mount`.
+    ///
+    /// # Errors
+    /// If nothing is mounted, with what the server said.
+    pub(super) fn start(
+        &self,
+        lower: &Path,
+        mount_point: &Path,
+        further: &[OsString],
+    ) -> Result<Option<Server>> {
+        let server = match &self.how {
+            How::Bare => return Ok(None),
+            How::Tollgate { binary, arguments } => {
+                let mut command = Command::new(binary);
+                command.arg("mount").args(arguments).args(further).arg(lower);
+                Server::start(command, mount_point)?
+            }
+            How::Peer => Launcher::peer(threads(), lower, mount_point)?,
+            How::Other { command } => {
+                let mut program = Command::new(&command[0]);
+                program.args(&command[1..]).arg(lower);
+                Server::start(program, mount_point)?
+            }
+        };
+        Ok(Some(server))
+    }
+}
+
+/// The columns of this run: those that this build of `tollgate` and this kernel have, then those that the
+/// options add, of which `--columns` picks.
+///
+/// # Errors
+/// If there is no `tollgate` binary, or an option names what there is not.
+pub(super) fn select(options: &TreeOptions, notes: &mut Vec<String>) -> Result<Vec<Contestant>> {
+    let launcher = Launcher::new()?;
+    let mut all = known(launcher.binary(), notes)?;
+    for added in &options.add {
+        all.push(parse_added(added, launcher.binary())?);
+    }
+    for server in &options.server {
+        let (name, command) = named(server)?;
+        all.push(Contestant::new(name, How::Other { command }));
+    }
+    if options.columns.is_empty() {
+        return Ok(all);
+    }
+    let names: Vec<_> = all.iter().map(|c| c.name.clone()).collect();
+    let mut picked = vec![Contestant::new(BARE, How::Bare)];
+    for wanted in options.columns.iter().filter(|wanted| *wanted != BARE) {
+        match all.iter().find(|c| c.name == *wanted) {
+            Some(found) => picked.push(found.clone()),
+            None => bail!("there is no column {wanted:?}; there are: {}", names.join(", ")),
+        }
+    }
+    Ok(picked)
+}
+
+fn known(binary: &Path, notes: &mut Vec<String>) -> Result<Vec<Contestant>> {
+    let help = Command::new(binary).args(["mount", "--help"]).output();
+    let help = help.with_context(|| format!("cannot run {}", binary.display()))?.stdout;
+    let help = String::from_utf8_lossy(&help).into_owned();
+    let ours = |name: &str, arguments: &[&str]| {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        Contestant::new(name, How::Tollgate { binary: binary.to_owned(), arguments })
+    };
+    let mut all = vec![Contestant::new(BARE, How::Bare), ours(TOLLGATE, &[])];
+    if help.contains("--transport") {
+        all.push(ours("tollgate devfuse", &["--transport", "devfuse"]));
+        if std::fs::read_to_string(URING_PARAMETER).is_ok_and(|text| text.trim() == "Y") {
+            all.push(ours("tollgate uring", &["--transport", "uring"]));
+        } else {
+            notes.push(format!(
+                "tollgate uring: not measured: switch it on with `echo Y > {URING_PARAMETER}`."
+            ));
+        }
+    }
+    if help.contains("--keep-awake") {
+        all.push(ours(NOT_AWAKE, &["--keep-awake", "off"]));
+    }
+    all.push(Contestant::new(PEER, How::Peer));
+    Ok(all)
+}
+
+fn parse_added(text: &str, default: &Path) -> Result<Contestant> {
+    let (name, mut arguments) = named(text)?;
+    let mut binary = default.to_owned();
+    if arguments.first().is_some_and(|word| word.contains('/') && !word.starts_with('-')) {
+        binary = PathBuf::from(arguments.remove(0));
+        ensure!(binary.is_file(), "--add {text}: there is no file {}", binary.display());
+    }
+    Ok(Contestant::new(name, How::Tollgate { binary, arguments }))
+}
+
+/// `NAME=WORDS`.
+fn named(text: &str) -> Result<(&str, Vec<String>)> {
+    let (name, words) = text.split_once('=').with_context(|| format!("`{text}`: no `NAME=`"))?;
+    let words: Vec<_> = words.split_whitespace().map(str::to_owned).collect();
+    ensure!(!name.is_empty() && !words.is_empty(), "`{text}`: NAME=WORDS is wanted");
+    Ok((name, words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_added_column_may_name_its_own_binary() {
+        let ours = parse_added("slow=--attr-timeout 0", Path::new("/bin/sh")).expect("well formed");
+        assert_eq!((ours.name.as_str(), ours.binary()), ("slow", Some(Path::new("/bin/sh"))));
+        let other = parse_added("old=/bin/ls --threads 1", Path::new("/bin/sh")).expect("exists");
+        assert_eq!(other.binary(), Some(Path::new("/bin/ls")));
+        for wrong in ["", "x", "=a", "x=", "old=/no/such/file"] {
+            assert!(parse_added(wrong, Path::new("/bin/sh")).is_err(), "{wrong:?}");
+        }
+    }
+}

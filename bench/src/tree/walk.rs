@@ -1,0 +1,187 @@
+//! Programs that walk a tree of small files.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::contestants::{BARE, TOLLGATE};
+use super::site::{Place, Site, settle};
+use crate::harness::{Better, Must, Report, Row};
+use crate::programs::{checked, timed_discard_ms, timed_ms};
+use crate::project::NEEDLE;
+
+/// Longer than the time for which the kernel may believe a name or an attribute (1 s by default): what was
+/// learnt in one program is stale when the next one starts, unless the server keeps it fresh.
+const STALE_AFTER: Duration = Duration::from_millis(1_100);
+
+/// What each row must reach, as a ratio to the bare directory, and the aim beyond.
+const ROWS: [(Step, &str, f64, f64); 6] = [
+    (Step::Find, "find", 1.5, 1.15),
+    (Step::FindAgain, "find again", 1.5, 1.15),
+    (Step::Grep, "grep -r", 3.0, 2.0),
+    (Step::Tar, "tar", 3.0, 2.0),
+    (Step::Copy, "cp -r", 1.5, 1.2),
+    (Step::Remove, "rm -rf", 2.5, 1.6),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// On a fresh mount: the kernel knows no name of the view. Names and data below are in its cache.
+    Find,
+    FindAgain,
+    Grep,
+    Tar,
+    /// From the bare tree into the view.
+    Copy,
+    Remove,
+}
+
+/// Measures all rows on a tree of `files` files, with their musts.
+pub(super) fn run(site: &mut Site, files: usize, report: &mut Report) -> Result<()> {
+    let tree = site.shared_tree(files)?;
+    report.section(&format!("programs over {files} files of at most 16 KiB"));
+    for (_, name, limit, aim) in ROWS {
+        report.must(Must::at_most((name, TOLLGATE), limit).against(BARE).aim(aim));
+    }
+    rows(site, &tree, "", report)
+}
+
+/// The rows with `suffix` after their names, without musts.
+pub(super) fn rows(site: &mut Site, tree: &str, suffix: &str, report: &mut Report) -> Result<()> {
+    let row = |name: &str| Row::new(&format!("{name}{suffix}"), "ms", Better::Lower).warm_up();
+    let wanted: Vec<_> = ROWS.iter().filter(|(_, name, ..)| report.wants(&row(name))).collect();
+    let steps: Vec<_> = wanted.iter().map(|(step, ..)| *step).collect();
+    let rows: Vec<_> = wanted.iter().map(|(_, name, ..)| row(name)).collect();
+    let (columns, mut counts, mut outputs) = (site.columns(), Vec::new(), Outputs::default());
+    let columns: Vec<_> = columns.iter().map(String::as_str).collect();
+    report.measure_many(&rows, &columns, |round, column| {
+        let place = &mut site.places_mut()[column];
+        place.remount(&[])?;
+        let run = Run { place, tree, counting: round == 1 };
+        let mut values = Vec::new();
+        for (index, &step) in steps.iter().enumerate() {
+            let (ms, output, requests) = run.step(step, &steps)?;
+            outputs.check(step, output)?;
+            values.push(ms);
+            if let Some(requests) = requests {
+                counts.push((index, column, requests));
+            }
+        }
+        Ok(values)
+    })?;
+    for (row, column, requests) in counts {
+        report.add_counts(&rows[row], columns[column], requests);
+    }
+    Ok(())
+}
+
+/// One column in one round.
+struct Run<'a> {
+    place: &'a Place,
+    tree: &'a str,
+    counting: bool,
+}
+
+type Measured = (f64, u64, Option<crate::harness::Counts>);
+
+impl Run<'_> {
+    /// Milliseconds, the size of the output, and the requests if they are counted in this round.
+    fn step(&self, step: Step, all: &[Step]) -> Result<Measured> {
+        self.before(step, all)?;
+        let mut command = self.command(step);
+        let mut work = || match step {
+            Step::Tar => timed_discard_ms(&mut command),
+            _ => timed_ms(&mut command).map(|(ms, output)| (ms, lines(&output.stdout))),
+        };
+        let ((ms, output), requests) =
+            if self.counting { self.place.counted(work)? } else { (work()?, None) };
+        if step == Step::Copy && !all.contains(&Step::Remove) {
+            checked(&mut self.command(Step::Remove))?;
+        }
+        Ok((ms, output, requests))
+    }
+
+    /// Brings the caches into the state that `step` expects.
+    fn before(&self, step: Step, all: &[Step]) -> Result<()> {
+        let knows_names = all.contains(&Step::Find) || all.contains(&Step::FindAgain);
+        match step {
+            Step::FindAgain => {
+                if !all.contains(&Step::Find) {
+                    checked(&mut self.command(Step::Find))?;
+                }
+                if !self.place.contestant.is_bare() {
+                    sleep(STALE_AFTER);
+                }
+            }
+            Step::Grep if !knows_names => drop(checked(&mut self.command(Step::Find))?),
+            Step::Copy => settle(&self.place.lower_work())?,
+            Step::Remove if !all.contains(&Step::Copy) => {
+                checked(&mut self.command(Step::Copy))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn command(&self, step: Step) -> Command {
+        let tree = self.place.root.join(self.tree);
+        let copy = self.place.work().join("copy");
+        match step {
+            Step::Find | Step::FindAgain => find(&tree),
+            Step::Grep => with("grep", &["-r", NEEDLE], &[tree]),
+            Step::Tar => with("tar", &["--create", "--file=-", "."], &[]).in_directory(&tree),
+            Step::Copy => {
+                let bare = self.place.lower_work().with_file_name(self.tree);
+                with("cp", &["-r"], &[bare, copy])
+            }
+            Step::Remove => with("rm", &["-rf"], &[copy]),
+        }
+    }
+}
+
+/// A `find` that needs the attributes of each file.
+fn find(tree: &Path) -> Command {
+    let mut find = Command::new("find");
+    find.arg(tree).args(["-type", "f", "-size", "+0"]);
+    find
+}
+
+fn with(program: &str, options: &[&str], paths: &[PathBuf]) -> Command {
+    let mut command = Command::new(program);
+    command.args(options).args(paths);
+    command
+}
+
+trait InDirectory {
+    fn in_directory(self, directory: &Path) -> Self;
+}
+
+impl InDirectory for Command {
+    fn in_directory(mut self, directory: &Path) -> Command {
+        self.current_dir(directory);
+        self
+    }
+}
+
+fn lines(output: &[u8]) -> u64 {
+    output.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+/// What each program printed, which must be the same in all columns and rounds.
+#[derive(Default)]
+struct Outputs(Vec<(Step, u64)>);
+
+impl Outputs {
+    fn check(&mut self, step: Step, output: u64) -> Result<()> {
+        match self.0.iter().find(|(known, _)| *known == step) {
+            Some((_, expected)) => {
+                ensure!(output == *expected, "{step:?} printed {output}, elsewhere {expected}");
+            }
+            None => self.0.push((step, output)),
+        }
+        Ok(())
+    }
+}
