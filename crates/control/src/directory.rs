@@ -1,0 +1,253 @@
+//! The directory that holds the sockets of one user's servers.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::peer::own_uid;
+use crate::server::{Server, listen_as_new};
+use crate::{ControlError, Peer, TIME_LIMIT, client};
+
+/// The most sockets that one discovery looks at.
+pub const SERVERS_MAX: usize = 4096;
+
+/// A directory of sockets, private to one user.
+///
+/// A socket's name is `KIND-ID.sock`, where ID is random: processes of other pid namespaces share
+/// the directory, so a pid would not tell servers apart. A client learns the pid from the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directory {
+    path: PathBuf,
+}
+
+/// What [`Directory::servers`] finds.
+#[derive(Debug, Default)]
+pub struct Discovery {
+    /// The servers that listen, in no particular order.
+    pub found: Vec<Found>,
+    /// Sockets that cannot be used, each with its reason.
+    pub troubles: Vec<ControlError>,
+}
+
+/// A server that listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its socket.
+    pub path: PathBuf,
+    /// Its process id; `None` for a server that this process's pid namespace does not see.
+    pub pid: Option<u32>,
+    /// Its user id.
+    pub uid: u32,
+}
+
+impl Directory {
+    /// The directory of this user for the programs that use `name`: `/run/NAME` for root, `NAME` in
+    /// `$XDG_RUNTIME_DIR` for others, or `/tmp/NAME-UID` without that variable.
+    #[must_use]
+    pub fn of_user(name: &str) -> Self {
+        let uid = own_uid();
+        if uid == 0 {
+            return Self::at(Path::new("/run").join(name));
+        }
+        match std::env::var_os("XDG_RUNTIME_DIR") {
+            Some(directory) if Path::new(&directory).is_absolute() => {
+                Self::at(Path::new(&directory).join(name))
+            }
+            _ => Self::at(format!("/tmp/{name}-{uid}")),
+        }
+    }
+
+    /// A directory elsewhere.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Starts a server of `kind`, which is part of the socket's name. Makes the directory, with mode
+    /// 700, if it is not there.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or is not private; no socket or thread can be had.
+    pub fn serve(
+        &self,
+        kind: &str,
+        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+    ) -> Result<Server, ControlError> {
+        self.prepare()?;
+        loop {
+            let path = self.path.join(socket_name(kind, random_id(&self.path)?));
+            match Server::start_as(&path, listen_as_new) {
+                // 64 random bits met a name that is taken: the next ones will not.
+                Err(ControlError::InUse { .. }) => {}
+                other => return other?.serving(handler),
+            }
+        }
+    }
+
+    /// Finds the servers of `kind`. Sockets that dead servers left are removed.
+    ///
+    /// # Errors
+    /// The directory is there and cannot be read, or is not private to this user.
+    pub fn servers(&self, kind: &str) -> Result<Discovery, ControlError> {
+        let entries = match std::fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Discovery::default());
+            }
+            other => other.map_err(|error| ControlError::system(&self.path, error))?,
+        };
+        self.check()?;
+        let mut discovery = Discovery::default();
+        let paths = entries.flatten().map(|entry| entry.path()).filter(|path| is_of(kind, path));
+        for (number, path) in paths.enumerate() {
+            if number == SERVERS_MAX {
+                discovery.troubles.push(ControlError::TooMany { path: self.path.clone() });
+                break;
+            }
+            match look(path) {
+                Ok(found) => discovery.found.extend(found),
+                Err(error) => discovery.troubles.push(error),
+            }
+        }
+        Ok(discovery)
+    }
+
+    /// Makes the directory, or checks that it is private.
+    fn prepare(&self) -> Result<(), ControlError> {
+        match std::fs::DirBuilder::new().mode(0o700).create(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(ControlError::system(&self.path, error))
+            }
+            _ => self.check(),
+        }
+    }
+
+    /// Others could put sockets into a directory that is not private.
+    fn check(&self) -> Result<(), ControlError> {
+        let found = std::fs::symlink_metadata(&self.path)
+            .map_err(|error| ControlError::system(&self.path, error))?;
+        if !found.is_dir() || found.uid() != own_uid() || found.mode() & 0o077 != 0 {
+            let why = "is not a directory that belongs to this user alone (mode 700)";
+            return Err(ControlError::Directory { path: self.path.clone(), why });
+        }
+        Ok(())
+    }
+}
+
+/// `None` when the server is gone, or ends just now.
+fn look(path: PathBuf) -> Result<Option<Found>, ControlError> {
+    let connected = match client::connect(&path) {
+        Err(ControlError::Gone { .. }) => match remove_leftover(&path) {
+            Ok(()) => return Ok(None),
+            // It was about to listen.
+            Err(ControlError::InUse { .. }) => client::connect(&path),
+            Err(error) => Err(error),
+        },
+        other => other,
+    };
+    match connected {
+        Ok((_, Peer { uid, pid })) => Ok(Some(Found { path, pid, uid })),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a socket that nobody listens at.
+///
+/// # Errors
+/// A server listens there; there is a file of another type; the directory cannot be locked.
+pub(crate) fn remove_leftover(path: &Path) -> Result<(), ControlError> {
+    let _lock = Lock::of_parent(path)?;
+    remove_leftover_locked(path)
+}
+
+/// As [`remove_leftover`], for those who hold the lock.
+pub(crate) fn remove_leftover_locked(path: &Path) -> Result<(), ControlError> {
+    match client::connect(path) {
+        Err(ControlError::Gone { .. }) => {
+            std::fs::remove_file(path).map_err(|error| ControlError::system(path, error))
+        }
+        Err(ControlError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Ok(())
+        }
+        Err(error @ (ControlError::NotASocket { .. } | ControlError::System { .. })) => Err(error),
+        // Whoever it is, somebody listens.
+        Ok(_) | Err(_) => Err(ControlError::InUse { path: path.to_owned() }),
+    }
+}
+
+/// Held while a socket is made or a leftover is removed. A socket exists for a moment before its
+/// server listens; without the lock it would look like a leftover.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "closing it unlocks")] File);
+
+impl Lock {
+    /// Locks the directory that `path` lies in. Waits at most [`TIME_LIMIT`].
+    pub(crate) fn of_parent(path: &Path) -> Result<Self, ControlError> {
+        let parent = match path.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) => parent,
+            None => Path::new("/"),
+        };
+        let failed = |error: io::Error| ControlError::system(parent, error);
+        let directory = File::open(parent).map_err(failed)?;
+        let end = Instant::now() + TIME_LIMIT;
+        loop {
+            match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self(directory)),
+                Err(Errno::WOULDBLOCK) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(ControlError::Locked { path: parent.to_owned() });
+                }
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
+    }
+}
+
+fn random_id(directory: &Path) -> Result<u64, ControlError> {
+    let mut bytes = [0; 8];
+    // Requests of up to 256 bytes are never cut short.
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| ControlError::system(directory, error))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn socket_name(kind: &str, id: u64) -> String {
+    format!("{kind}-{id:016x}.sock")
+}
+
+fn is_of(kind: &str, path: &Path) -> bool {
+    path.file_name()
+        .and_then(|name| {
+            name.to_str()?.strip_prefix(kind)?.strip_prefix('-')?.strip_suffix(".sock")
+        })
+        .is_some_and(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_one_kind_are_told_from_all_others() {
+        let is = |name: &str| is_of("wq", &Path::new("/d").join(name));
+        assert!(is(&socket_name("wq", 0)) && is(&socket_name("wq", u64::MAX)));
+        for other in ["wq-12.sock", "wqx-0000000000000000.sock", "wq-0000000000000000.txt", "wq"] {
+            assert!(!is(other), "{other}");
+        }
+        assert!(!is(&socket_name("view", 7)) && !is("wq-000000000000000g.sock"));
+    }
+}

@@ -1,0 +1,358 @@
+//! The server: one thread that serves its clients side by side, so that a slow one delays nobody.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::directory::{Lock, remove_leftover_locked};
+use crate::peer::{Peer, own_uid};
+use crate::request::{RequestReader, error_reply};
+use crate::{ControlError, TIME_LIMIT};
+
+/// The most clients that a server serves at a time. More wait in the kernel's backlog.
+pub const CLIENTS_MAX: usize = 16;
+/// How long a server that is out of descriptors or memory waits before it accepts again.
+const RESPITE: Duration = Duration::from_millis(50);
+/// The most bytes read away behind a request, so that hanging up does not discard the reply.
+const DRAIN_MAX_BYTES: usize = 64 << 10;
+
+/// A socket and the thread that serves it, until this is dropped.
+///
+/// Only root and the user that this process runs as are served. Dropping it removes the socket, lets
+/// replies that are on their way arrive, and ends the thread.
+#[derive(Debug)]
+#[must_use = "dropping it ends the server"]
+pub struct Server {
+    socket: Socket,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    path: PathBuf,
+    listener: UnixListener,
+    /// Device and inode number of the socket's name.
+    identity: (u64, u64),
+}
+
+impl Server {
+    /// Listens at `path`, with mode 600. The socket of a dead server is replaced. `handler` is called
+    /// with each client and its request, without the newline, one at a time; it returns the reply. Should
+    /// it panic, the client gets an error reply.
+    ///
+    /// # Errors
+    /// A server listens there; there is a file of another type; no socket or thread can be had.
+    pub fn start(
+        path: &Path,
+        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+    ) -> Result<Self, ControlError> {
+        Self::start_as(path, listen)?.serving(handler)
+    }
+
+    pub(crate) fn start_as(
+        path: &Path,
+        listen: impl Fn(&Path) -> Result<UnixListener, ControlError>,
+    ) -> Result<Socket, ControlError> {
+        let _lock = Lock::of_parent(path)?;
+        let listener = listen(path)?;
+        let failed = |error| ControlError::system(path, error);
+        // Whoever connects before this is still asked who it is.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let identity = identity(path).map_err(failed)?;
+        Ok(Socket { path: path.to_owned(), listener, identity })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.socket.path
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.socket.remove();
+        // Wakes the thread.
+        let _ = rustix::net::shutdown(&self.socket.listener, rustix::net::Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            // It catches panics of the handler, and has nothing to return.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Socket {
+    pub(crate) fn serving(
+        self,
+        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+    ) -> Result<Server, ControlError> {
+        let failed = |error| ControlError::system(&self.path, error);
+        let listener = self.listener.try_clone().map_err(failed)?;
+        let thread = thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || Service { listener, handler, clients: Vec::new() }.run())
+            .map_err(failed)?;
+        Ok(Server { socket: self, thread: Some(thread) })
+    }
+
+    /// Removes the name, unless it belongs to another server by now.
+    fn remove(&self) {
+        // Without the lock, another server could take the name between the two steps.
+        if let Ok(_lock) = Lock::of_parent(&self.path)
+            && identity(&self.path).is_ok_and(|found| found == self.identity)
+        {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+/// Listens at a path that may hold the socket of a dead server. The directory is locked.
+fn listen(path: &Path) -> Result<UnixListener, ControlError> {
+    remove_leftover_locked(path)?;
+    listen_as_new(path)
+}
+
+/// Listens at a path where nothing is.
+pub(crate) fn listen_as_new(path: &Path) -> Result<UnixListener, ControlError> {
+    UnixListener::bind(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => ControlError::InUse { path: path.to_owned() },
+        _ => ControlError::system(path, error),
+    })
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path)?;
+    if !found.file_type().is_socket() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok((found.dev(), found.ino()))
+}
+
+/// What the thread owns.
+struct Service<H> {
+    listener: UnixListener,
+    handler: H,
+    /// At most [`CLIENTS_MAX`].
+    clients: Vec<Client>,
+}
+
+impl<H: Fn(&Peer, &str) -> String> Service<H> {
+    fn run(mut self) {
+        let mut accepting = Accepting::Now;
+        while accepting != Accepting::Never || !self.clients.is_empty() {
+            self.wait(accepting);
+            // accept(2) says nothing of it on a socket that does not block.
+            accepting = if is_shut_down(&self.listener) { Accepting::Never } else { self.accept() };
+            let stopping = accepting == Accepting::Never;
+            let Self { clients, handler, .. } = &mut self;
+            clients.retain_mut(|client| client.advance(handler, stopping));
+        }
+    }
+
+    /// Waits until there is something to do, or a time limit has passed.
+    fn wait(&self, accepting: Accepting) {
+        let now = Instant::now();
+        let mut until = self.clients.iter().map(|client| client.deadline).min();
+        // That the listener is shut down is reported whatever is asked for.
+        let room = self.clients.len() < CLIENTS_MAX;
+        let wanted = match accepting {
+            Accepting::Now if room => PollFlags::IN,
+            Accepting::After(time) => {
+                until = Some(until.map_or(time, |until| until.min(time)));
+                PollFlags::empty()
+            }
+            Accepting::Now | Accepting::Never => PollFlags::empty(),
+        };
+        let mut fds = Vec::with_capacity(1 + CLIENTS_MAX);
+        if accepting != Accepting::Never {
+            fds.push(PollFd::new(&self.listener, wanted));
+        }
+        fds.extend(self.clients.iter().map(|client| client.interest()));
+        let timeout = until.map(|until| until.saturating_duration_since(now));
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        // An interrupted wait leads to a look at everything, which does no harm.
+        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+    }
+
+    /// Takes the connections that are there, as far as there is room.
+    fn accept(&mut self) -> Accepting {
+        while self.clients.len() < CLIENTS_MAX {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.clients.extend(Client::new(stream)),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Accepting::Now,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    // Out of descriptors or memory.
+                    _ => return Accepting::After(Instant::now() + RESPITE),
+                },
+            }
+        }
+        Accepting::Now
+    }
+}
+
+/// Whether connections are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Accepting {
+    Now,
+    After(Instant),
+    /// The server was dropped.
+    Never,
+}
+
+fn is_shut_down(listener: &UnixListener) -> bool {
+    let mut fds = [PollFd::new(listener, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+}
+
+/// One connection.
+struct Client {
+    stream: UnixStream,
+    peer: io::Result<Peer>,
+    phase: Phase,
+    /// When the phase must be over.
+    deadline: Instant,
+}
+
+enum Phase {
+    /// The request arrives.
+    Request(RequestReader),
+    /// The reply is sent.
+    Reply { text: Vec<u8>, sent: usize },
+    /// What the client sent beside the request is read away until it hangs up.
+    Drain { left: usize },
+}
+
+impl Client {
+    /// `None` for a connection that is lost already.
+    fn new(stream: UnixStream) -> Option<Self> {
+        stream.set_nonblocking(true).ok()?;
+        let peer = Peer::of(&stream);
+        let phase = Phase::Request(RequestReader::default());
+        Some(Self { stream, peer, phase, deadline: Instant::now() + TIME_LIMIT })
+    }
+
+    fn interest(&self) -> PollFd<'_> {
+        let flags = match self.phase {
+            Phase::Reply { .. } => PollFlags::OUT,
+            Phase::Request(_) | Phase::Drain { .. } => PollFlags::IN,
+        };
+        PollFd::new(&self.stream, flags)
+    }
+
+    /// Does what can be done without waiting. False when the connection is over.
+    fn advance(&mut self, handler: &impl Fn(&Peer, &str) -> String, stopping: bool) -> bool {
+        loop {
+            let step = match &mut self.phase {
+                Phase::Request(_) | Phase::Drain { .. } if stopping => return false,
+                Phase::Request(_) => self.receive(handler),
+                Phase::Reply { .. } => self.send(),
+                Phase::Drain { .. } => self.drain(),
+            };
+            match step {
+                Ok(Step::Next) => {}
+                Ok(Step::Over) => return false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Instant::now() < self.deadline || self.is_told_of_its_delay();
+                }
+                // The client is gone.
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// A request that is late gets an error; a client that takes no reply gets nothing more.
+    fn is_told_of_its_delay(&mut self) -> bool {
+        let late = matches!(self.phase, Phase::Request(_));
+        if late {
+            self.reply(&error_reply("the request did not arrive within two seconds"));
+        }
+        late
+    }
+
+    fn receive(&mut self, handler: &impl Fn(&Peer, &str) -> String) -> io::Result<Step> {
+        let peer = match &self.peer {
+            Ok(peer) if peer.may_ask(own_uid()) => *peer,
+            refused => {
+                let text = error_reply(&refusal(refused));
+                self.reply(&text);
+                return Ok(Step::Next);
+            }
+        };
+        let Phase::Request(reader) = &mut self.phase else { unreachable!("checked by `advance`") };
+        let mut piece = [0; 1024];
+        let request = match self.stream.read(&mut piece)? {
+            0 => match reader.end() {
+                None => return Ok(Step::Over),
+                request => request,
+            },
+            len => reader.push(&piece[..len]),
+        };
+        match request {
+            None => {}
+            Some(Ok(request)) => self.reply(&answer(handler, &peer, &request)),
+            Some(Err(malformed)) => self.reply(&error_reply(&malformed.to_string())),
+        }
+        Ok(Step::Next)
+    }
+
+    fn reply(&mut self, text: &str) {
+        let mut text = text.as_bytes().to_vec();
+        text.push(b'\n');
+        self.phase = Phase::Reply { text, sent: 0 };
+        self.deadline = Instant::now() + TIME_LIMIT;
+    }
+
+    fn send(&mut self) -> io::Result<Step> {
+        let Phase::Reply { text, sent } = &mut self.phase else {
+            unreachable!("checked by `advance`")
+        };
+        *sent += self.stream.write(&text[*sent..])?;
+        assert!(*sent <= text.len(), "no more is sent than there is");
+        if *sent == text.len() {
+            self.stream.shutdown(Shutdown::Write)?;
+            self.phase = Phase::Drain { left: DRAIN_MAX_BYTES };
+        }
+        Ok(Step::Next)
+    }
+
+    fn drain(&mut self) -> io::Result<Step> {
+        let Phase::Drain { left } = &mut self.phase else { unreachable!("checked by `advance`") };
+        let len = self.stream.read(&mut [0; 4096])?;
+        *left = left.saturating_sub(len);
+        Ok(if len == 0 || *left == 0 { Step::Over } else { Step::Next })
+    }
+}
+
+enum Step {
+    /// There may be more to do at once.
+    Next,
+    Over,
+}
+
+fn refusal(peer: &io::Result<Peer>) -> String {
+    match peer {
+        Ok(peer) => {
+            let own = own_uid();
+            format!("this server serves user {own} and root, not user {}", peer.uid)
+        }
+        Err(error) => format!("this server cannot tell who asks: {error}"),
+    }
+}
+
+fn answer(handler: &impl Fn(&Peer, &str) -> String, peer: &Peer, request: &str) -> String {
+    // The handler gives nothing to the next call that a panic could leave broken.
+    catch_unwind(AssertUnwindSafe(|| handler(peer, request)))
+        .unwrap_or_else(|_| error_reply("the server failed while it carried out the request"))
+}
