@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use tollgate_policy::{CallerFacts, Facts, HEAD_LEN, Kind, Operation, Policy};
 
 use crate::cli::{ExplainArgs, OperationArg};
@@ -105,7 +105,7 @@ fn look(dir: &Path, path: &OsStr) -> anyhow::Result<Found> {
     let fd = rustix::fs::openat2(&source, path, flags, Mode::empty(), beneath)
         .with_context(|| format!("PATH `{}` in DIR `{}`", path.display(), dir.display()))?;
     let stat = rustix::fs::fstat(&fd).context("fstat")?;
-    let kind = kind(FileType::from_raw_mode(stat.st_mode));
+    let kind = Kind::from_mode(stat.st_mode);
     let head = if kind == Kind::File { head(&fd) } else { None };
     Ok(Found { kind, size: u64::try_from(stat.st_size).unwrap_or(0), head })
 }
@@ -116,18 +116,6 @@ fn head(fd: &OwnedFd) -> Option<Vec<u8>> {
     let mut head = Vec::with_capacity(HEAD_LEN);
     file.take(HEAD_LEN as u64).read_to_end(&mut head).ok()?;
     Some(head)
-}
-
-fn kind(kind: FileType) -> Kind {
-    match kind {
-        FileType::Directory => Kind::Directory,
-        FileType::Symlink => Kind::Symlink,
-        FileType::Fifo => Kind::Fifo,
-        FileType::Socket => Kind::Socket,
-        FileType::CharacterDevice => Kind::CharDevice,
-        FileType::BlockDevice => Kind::BlockDevice,
-        FileType::RegularFile | FileType::Unknown => Kind::File,
-    }
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@
 //! A condition that cannot be judged (the executable or the content is not known) makes a rule that
 //! *may* match. The strictest of the verdicts that are possible then holds.
 
-use crate::facts::{CallerFacts, CallerNeeds, InodeFacts};
-use crate::glob::index::{PathIndex, RuleSet};
+use crate::facts::{CallerFacts, CallerNeeds, Facts, InodeFacts};
+use crate::glob::index::RuleSet;
 use crate::policy::Policy;
 use crate::rule::{Holds, Rule, RuleId};
 use crate::words::{Action, Kind, Mode, Operation, Verdict};
@@ -34,14 +34,66 @@ pub struct Matched<'p> {
     set: RuleSet,
 }
 
-impl<'p> Matched<'p> {
+impl Policy {
+    /// Finds the rules that cover `path`, to ask several questions about it. Allocates nothing.
+    #[must_use]
     #[inline]
-    pub(crate) fn new(policy: &'p Policy, path: &[u8], index: &PathIndex) -> Self {
-        let mut matched = Self { policy, set: RuleSet::new() };
-        index.find(path, &mut matched.set);
+    pub fn at(&self, path: &[u8]) -> Matched<'_> {
+        let mut matched = Matched { policy: self, set: RuleSet::new() };
+        self.index.find(path, &mut matched.set);
         matched
     }
 
+    /// Whether `path` is hidden, and by which rule. DIR itself never is.
+    #[must_use]
+    pub fn hidden(&self, path: &[u8], kind: Kind) -> Option<RuleId> {
+        if self.can_hide() { self.at(path).hidden(kind) } else { None }
+    }
+
+    /// [`Matched::needs_head`] of `path`.
+    #[must_use]
+    pub fn needs_head(&self, path: &[u8], kind: Kind, size: u64) -> bool {
+        !self.is_trivial() && self.at(path).needs_head(kind, size)
+    }
+
+    /// [`Matched::needs_caller`] of `path`.
+    #[must_use]
+    pub fn needs_caller(&self, path: &[u8], kind: Kind) -> CallerNeeds {
+        if self.is_trivial() { CallerNeeds::default() } else { self.at(path).needs_caller(kind) }
+    }
+
+    /// The I/O mode of an inode, the same for every caller, and the rule that asks for it.
+    #[must_use]
+    pub fn mode(&self, facts: &Facts<'_>) -> (Mode, Option<RuleId>) {
+        if self.is_trivial() {
+            return (self.default_mode(), None);
+        }
+        self.at(facts.path).mode(&facts.inode())
+    }
+
+    /// The verdict on `operation` by `caller`.
+    #[must_use]
+    pub fn decide(
+        &self,
+        facts: &Facts<'_>,
+        operation: Operation,
+        caller: &CallerFacts<'_>,
+    ) -> Decision {
+        if self.is_trivial() {
+            return Decision { verdict: Verdict::Allow, rule: None };
+        }
+        self.at(facts.path).decide(&facts.inode(), operation, caller)
+    }
+
+    /// Whether another name would make an inode weaker: see [`Matched::weakens`].
+    #[must_use]
+    pub fn weakens(&self, from: &Facts<'_>, to: &Facts<'_>) -> bool {
+        !self.is_trivial()
+            && self.at(from.path).weakens(&from.inode(), &self.at(to.path), &to.inode())
+    }
+}
+
+impl<'p> Matched<'p> {
     /// Whether the path is hidden for an inode of this kind, and by which rule. DIR itself never
     /// is.
     #[must_use]

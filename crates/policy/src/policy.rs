@@ -1,22 +1,20 @@
 //! The policy: its rules, and the index that finds the rules for a path.
 
 use crate::error::Warning;
-use crate::facts::{CallerFacts, CallerNeeds, Facts};
 use crate::glob::Glob;
 use crate::glob::index::PathIndex;
-use crate::matched::{Decision, Matched};
 use crate::rule::{Rule, RuleId};
-use crate::words::{Action, Kind, Mode, Operation, Verdict};
+use crate::words::{Action, Mode};
 
 /// Rules, first match wins, and a default.
 ///
-/// [`Policy::at`] finds the rules for a path once and answers several questions about it. The other
-/// methods about a path are short forms for one question.
+/// [`Policy::at`] finds the rules for a path once, to ask several questions about it. The other methods
+/// about a path are short forms for one question.
 pub struct Policy {
     pub(crate) default: Action,
     pub(crate) rules: Vec<Rule>,
     pub(crate) warnings: Vec<Warning>,
-    index: PathIndex,
+    pub(crate) index: PathIndex,
     trivial: bool,
     can_hide: bool,
 }
@@ -42,8 +40,8 @@ impl Policy {
         Self { default, rules, warnings, index, trivial, can_hide }
     }
 
-    /// Whether no rule can change anything: every verdict is [`Verdict::Allow`], every mode is
-    /// passthrough, and no rule is named.
+    /// Whether no rule can change anything: every verdict is [`crate::Verdict::Allow`],
+    /// every mode is passthrough, and no rule is named.
     #[must_use]
     pub fn is_trivial(&self) -> bool {
         self.trivial
@@ -82,62 +80,8 @@ impl Policy {
         &self.rules[id.index()]
     }
 
-    /// Finds the rules that cover `path`, to ask several questions about it. Allocates nothing.
-    #[must_use]
-    #[inline]
-    pub fn at(&self, path: &[u8]) -> Matched<'_> {
-        Matched::new(self, path, &self.index)
-    }
-
-    /// Whether `path` is hidden, and by which rule. DIR itself never is.
-    #[must_use]
-    pub fn hidden(&self, path: &[u8], kind: Kind) -> Option<RuleId> {
-        if self.can_hide { self.at(path).hidden(kind) } else { None }
-    }
-
-    /// [`Matched::needs_head`] of `path`.
-    #[must_use]
-    pub fn needs_head(&self, path: &[u8], kind: Kind, size: u64) -> bool {
-        !self.trivial && self.at(path).needs_head(kind, size)
-    }
-
-    /// [`Matched::needs_caller`] of `path`.
-    #[must_use]
-    pub fn needs_caller(&self, path: &[u8], kind: Kind) -> CallerNeeds {
-        if self.trivial { CallerNeeds::default() } else { self.at(path).needs_caller(kind) }
-    }
-
-    /// The I/O mode of an inode, the same for every caller, and the rule that asks for it.
-    #[must_use]
-    pub fn mode(&self, facts: &Facts<'_>) -> (Mode, Option<RuleId>) {
-        if self.trivial {
-            return (self.default_mode(), None);
-        }
-        self.at(facts.path).mode(&facts.inode())
-    }
-
     /// The mode where no rule asks for one.
     pub(crate) fn default_mode(&self) -> Mode {
         self.default.mode().unwrap_or(Mode::Passthrough)
-    }
-
-    /// The verdict on `operation` by `caller`.
-    #[must_use]
-    pub fn decide(
-        &self,
-        facts: &Facts<'_>,
-        operation: Operation,
-        caller: &CallerFacts<'_>,
-    ) -> Decision {
-        if self.trivial {
-            return Decision { verdict: Verdict::Allow, rule: None };
-        }
-        self.at(facts.path).decide(&facts.inode(), operation, caller)
-    }
-
-    /// Whether another name would make an inode weaker: see [`Matched::weakens`].
-    #[must_use]
-    pub fn weakens(&self, from: &Facts<'_>, to: &Facts<'_>) -> bool {
-        !self.trivial && self.at(from.path).weakens(&from.inode(), &self.at(to.path), &to.inode())
     }
 }

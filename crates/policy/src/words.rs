@@ -183,6 +183,21 @@ impl Kind {
         }
     }
 
+    /// The kind that the file type bits of a mode (`st_mode`, `S_IFMT`) say. Bits that Linux does
+    /// not define count as a regular file.
+    #[must_use]
+    pub const fn from_mode(mode: u32) -> Self {
+        match mode & 0o170_000 {
+            0o040_000 => Self::Directory,
+            0o120_000 => Self::Symlink,
+            0o010_000 => Self::Fifo,
+            0o140_000 => Self::Socket,
+            0o020_000 => Self::CharDevice,
+            0o060_000 => Self::BlockDevice,
+            _ => Self::File,
+        }
+    }
+
     /// The kind's bit in a [`KindSet`].
     const fn bit(self) -> u8 {
         1 << self as u8
@@ -353,6 +368,17 @@ mod tests {
     fn an_unknown_word_lists_what_is_allowed() {
         let error = "rd".parse::<Operation>().unwrap_err();
         assert_eq!(error.to_string(), "unknown operation `rd`; allowed: read, write, create, list");
+    }
+
+    #[test]
+    fn a_mode_has_a_kind() {
+        assert_eq!(Kind::from_mode(0o100_644), Kind::File);
+        assert_eq!(Kind::from_mode(0o041_777), Kind::Directory);
+        assert_eq!(Kind::from_mode(0o120_777), Kind::Symlink);
+        assert_eq!(Kind::from_mode(0o010_600), Kind::Fifo);
+        assert_eq!(Kind::from_mode(0o140_600), Kind::Socket);
+        assert_eq!(Kind::from_mode(0o020_600), Kind::CharDevice);
+        assert_eq!(Kind::from_mode(0o060_600), Kind::BlockDevice);
     }
 
     #[test]

@@ -1,35 +1,37 @@
 //! Who a caller is, as far as the kernel says.
 //!
-//! FUSE tells the *thread* that asks, by its id. Its executable is what `/proc/<tid>/exe` names. Two things
-//! keep an id from being believed after another thread got it:
+//! FUSE tells the *thread* that asks, by its id. Its executable is what `/proc/<tid>/exe` names.
+//! Two things keep an id from being believed after another thread got it:
 //!
-//! * While a request that somebody waits for is unanswered, its thread stays in the kernel, also when it is
-//!   killed, and so does its id. It cannot change its program meanwhile either: an `execve` by another thread
-//!   of the process waits for this one.
-//! * For the others (readahead, write-back), a pidfd is held while `/proc` is read, and asked afterwards
-//!   whether the thread still lives. If it does, the id was its own all the time.
+//! * While a request that somebody waits for is unanswered, its thread stays in the kernel, also
+//!   when it is killed, and so does its id. It cannot change its program meanwhile either: an
+//!   `execve` by another thread of the process waits for this one.
+//! * For the others (readahead, write-back), a pidfd is held while `/proc` is read, and asked
+//!   afterwards whether the thread still lives. If it does, the id was its own all the time.
 //!
-//! Nothing is cached: a thread can run another program at any time, and whoever wants to know whether it
-//! did has to ask as much as is asked here (its start time stays the same).
+//! Nothing is cached: a thread can run another program at any time, and whoever wants to know
+//! whether it did has to ask as much as is asked here (its start time stays the same).
 //!
 //! # What it is worth
 //!
-//! An executable tells which program file a process was started from, not who wrote the code it runs:
+//! An executable tells which program file a process was started from, not who wrote the code it
+//! runs:
 //!
-//! * Whoever may ptrace a process of an allowed program, or start it with `LD_PRELOAD`, plug-ins, a debugger
-//!   or a script, acts under its name. A script's executable is its interpreter.
-//! * In a user namespace of its own a process may mount a file of its own over `/usr/bin/node` and run that,
-//!   or rename itself by `PR_SET_MM_MAP`. The path is one of the caller's mount namespace.
-//! * A copy of a program under another path is another executable, so a rule that refuses one program does
-//!   not stop who wants to get by.
+//! * Whoever may ptrace a process of an allowed program, or start it with `LD_PRELOAD`, plug-ins, a
+//!   debugger or a script, acts under its name. A script's executable is its interpreter.
+//! * In a user namespace of its own a process may mount a file of its own over `/usr/bin/node` and
+//!   run that, or rename itself by `PR_SET_MM_MAP`. The path is one of the caller's mount
+//!   namespace.
+//! * A copy of a program under another path is another executable, so a rule that refuses one
+//!   program does not stop who wants to get by.
 //! * A descriptor outlives the question: who opened a file may pass it on, or run another program.
 //!
-//! It is a fence against accidents and against programs that do not set out to get over it, and it tells the
-//! audit log who it was. Rules about users and paths are what holds.
+//! It is a fence against accidents and against programs that do not set out to get over it, and it
+//! tells the audit log who it was. Rules about users and paths are what holds.
 //!
-//! A program whose file was removed or replaced while it runs has ` (deleted)` at the end of its path, and so
-//! is no longer the one that a rule names. The path is not looked up by the server: it could lead into this
-//! very view, or into a file system whose server never answers.
+//! A program whose file was removed or replaced while it runs has ` (deleted)` at the end of its
+//! path, and so is no longer the one that a rule names. The path is not looked up by the server: it
+//! could lead into this very view, or into a file system whose server never answers.
 
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -61,8 +63,9 @@ impl CallerLookup {
         Self { proc: proc.ok() }
     }
 
-    /// The executable of thread `tid`, or `None` when it cannot be told: a kernel thread, one of another pid
-    /// namespace (id 0), one that is gone, or that may have been another in the meantime.
+    /// The executable of thread `tid`, or `None` when it cannot be told: a kernel thread, one of
+    /// another pid namespace (id 0), one that is gone, or that may have been another in the
+    /// meantime.
     pub(crate) fn executable(&self, tid: u32) -> Option<Arc<[u8]>> {
         self.executable_and(tid, || {})
     }

@@ -13,8 +13,8 @@ use crate::audit::Audit;
 pub struct Config {
     /// What is allowed.
     pub policy: Arc<Policy>,
-    /// How long the kernel may believe attributes. What changes in the lower tree behind the view's back
-    /// becomes visible within this time.
+    /// How long the kernel may believe attributes. What changes in the lower tree behind the view's
+    /// back becomes visible within this time.
     pub attr_timeout: Duration,
     /// How long the kernel may believe that a name leads to an inode, or to none.
     pub entry_timeout: Duration,

@@ -1,8 +1,8 @@
 //! On whose behalf a thread works.
 //!
-//! New files must belong to the caller, and the lower file system must judge the caller's groups, not
-//! the server's. Identity is switched per thread, by raw system calls, only around the call that
-//! needs it, and always switched back, also when the call panics.
+//! New files must belong to the caller, and the lower file system must judge the caller's groups,
+//! not the server's. Identity is switched per thread, by raw system calls, only around the call
+//! that needs it, and always switched back, also when the call panics.
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -39,8 +39,8 @@ impl Powers {
     /// Runs `make` as `caller`, with the caller's `umask` and, if the kernel told it, the one
     /// supplementary group that matters (that of the directory).
     ///
-    /// The umask is the thread's own (see [`private_umask`]): the lower file system applies it, or the
-    /// directory's default ACL instead of it, as it would for the caller.
+    /// The umask is the thread's own (see [`private_umask`]): the lower file system applies it, or
+    /// the directory's default ACL instead of it, as it would for the caller.
     pub(crate) fn create_as<T>(
         self,
         caller: Caller,
@@ -58,7 +58,8 @@ impl Powers {
     }
 }
 
-/// Sets this thread's umask, unless it is so already: callers rarely differ. Nothing else depends on it.
+/// Sets this thread's umask, unless it is so already: callers rarely differ. Nothing else depends
+/// on it.
 fn set_umask(umask: u32) {
     if OWN_UMASK.get() != Some(umask) {
         rustix::process::umask(Mode::from_raw_mode(umask));
@@ -74,15 +75,15 @@ thread_local! {
     static OWN_UMASK: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
 }
 
-/// Gives the calling thread a umask (and working directory) of its own. Once per worker thread, before
-/// its first request.
+/// Gives the calling thread a umask (and working directory) of its own. Once per worker thread,
+/// before its first request.
 ///
 /// # Errors
-/// What unshare(2) answers.
+/// The error of unshare(2).
 pub(crate) fn private_umask() -> Result<(), Errno> {
     #[expect(unsafe_code, reason = "unshare can break invariants of other threads in general")]
-    // SAFETY: CLONE_FS only detaches umask, root and working directory of this thread; no descriptor or
-    // memory changes hands.
+    // SAFETY: CLONE_FS only detaches umask, root and working directory of this thread; no
+    // descriptor or memory changes hands.
     unsafe {
         rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS)?;
     }
@@ -92,8 +93,8 @@ pub(crate) fn private_umask() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Runs `act` without `CAP_FSETID`, so that the lower file system drops set-id bits as it does for an
-/// unprivileged writer. A process without the capability has nothing to drop.
+/// Runs `act` without `CAP_FSETID`, so that the lower file system drops set-id bits as it does for
+/// an unprivileged writer. A process without the capability has nothing to drop.
 pub(crate) fn without_fsetid<T>(act: impl FnOnce() -> T) -> T {
     let Ok(before) = capabilities(None) else { return act() };
     if !before.effective.contains(CapabilitySet::FSETID) {

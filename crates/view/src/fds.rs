@@ -1,8 +1,9 @@
 //! Descriptors on lower inodes, within a stated maximum.
 //!
-//! A descriptor for every inode that the kernel remembers does not scale: a kernel source tree has more
-//! files than a process may have descriptors. Here a node is found again by parent and name, component
-//! by component, and the inode that is found is compared with the one that was meant. What stays open:
+//! A descriptor for every inode that the kernel remembers does not scale: a kernel source tree has
+//! more files than a process may have descriptors. Here a node is found again by parent and name,
+//! component by component, and the inode that is found is compared with the one that was meant.
+//! What stays open:
 //!
 //! | descriptor | how many | at the maximum |
 //! |---|---|---|
@@ -14,12 +15,13 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::budget::{Budget, Held};
 use crate::lower;
 use crate::table::Node;
 
@@ -29,34 +31,25 @@ const MAX_DEPTH: usize = 4096;
 /// Finds lower inodes again and keeps descriptors for the busy ones.
 pub(crate) struct Descriptors {
     root: Arc<OwnedFd>,
-    /// Most descriptors the view takes, over all kinds.
-    max: usize,
-    /// Real descriptors that handles hold.
-    held: AtomicUsize,
+    /// What handles hold; the cache may have half of the rest.
+    budget: Arc<Budget>,
     /// Nodes whose descriptor may be closed, oldest first.
     cached: Mutex<VecDeque<Weak<Node>>>,
 }
 
 impl Descriptors {
-    /// `max` is what the view may use of the process's limit; at least 32 are used regardless, since
-    /// fewer cannot walk a tree.
-    pub(crate) fn new(root: OwnedFd, max: usize) -> Self {
-        Self {
-            root: Arc::new(root),
-            max: max.max(32),
-            held: AtomicUsize::new(0),
-            cached: Mutex::new(VecDeque::new()),
-        }
+    pub(crate) fn new(root: OwnedFd, budget: Arc<Budget>) -> Self {
+        Self { root: Arc::new(root), budget, cached: Mutex::new(VecDeque::new()) }
     }
 
     pub(crate) fn max(&self) -> usize {
-        self.max
+        self.budget.max()
     }
 
     /// Descriptors in use: handles and cache.
     pub(crate) fn used(&self) -> usize {
         let cached = self.cached.lock().iter().filter(|weak| weak.strong_count() > 0).count();
-        self.held.load(Ordering::Relaxed) + cached + 1
+        self.budget.held() + cached + 1
     }
 
     pub(crate) fn root(&self) -> &Arc<OwnedFd> {
@@ -66,8 +59,8 @@ impl Descriptors {
     /// An `O_PATH` descriptor of `node`.
     ///
     /// # Errors
-    /// `ESTALE` when none of its names leads to it any more; `EMFILE` when even an emptied cache leaves
-    /// no descriptor.
+    /// `ESTALE` when none of its names leads to it any more; `EMFILE` when even an emptied cache
+    /// leaves no descriptor.
     pub(crate) fn path(&self, node: &Arc<Node>) -> Result<Arc<OwnedFd>, Errno> {
         self.path_at_depth(node, 0)
     }
@@ -106,7 +99,7 @@ impl Descriptors {
             *slot = Some(Arc::clone(&found));
         }
         self.cached.lock().push_back(Arc::downgrade(node));
-        self.trim(self.max / 2);
+        self.trim(self.max() / 2);
         Ok(found)
     }
 
@@ -152,25 +145,24 @@ impl Descriptors {
         }
     }
 
-    /// Counts a real descriptor in. It counts until the guard is dropped.
+    /// Counts a real descriptor, until the guard is dropped. Past half the maximum, cached
+    /// descriptors make room for it.
     ///
     /// # Errors
     /// `EMFILE` at the maximum.
-    pub(crate) fn hold(self: &Arc<Self>) -> Result<Held, Errno> {
-        let held = self.held.fetch_add(1, Ordering::Relaxed) + 1;
-        let guard = Held(Arc::clone(self));
-        if held >= self.max {
-            return Err(Errno::MFILE);
-        }
-        if held > self.max / 2 {
-            self.trim(self.max - held);
+    pub(crate) fn hold(&self) -> Result<Held, Errno> {
+        let guard = self.budget.hold()?;
+        let held = self.budget.held();
+        if held > self.max() / 2 {
+            self.trim(self.max().saturating_sub(held));
         }
         Ok(guard)
     }
 
-    /// Counts a descriptor in that is worth keeping but not needed: `None` once half the maximum is held.
-    pub(crate) fn hold_if_cheap(self: &Arc<Self>) -> Option<Held> {
-        if self.held.load(Ordering::Relaxed) >= self.max / 2 { None } else { self.hold().ok() }
+    /// Counts a descriptor that is worth keeping but not needed: `None` once half the maximum is
+    /// held.
+    pub(crate) fn hold_if_cheap(&self) -> Option<Held> {
+        if self.budget.held() >= self.max() / 2 { None } else { self.hold().ok() }
     }
 
     /// Closes cached descriptors, the longest unused first, until at most `keep` are left.
@@ -204,16 +196,6 @@ impl Descriptors {
 
 impl std::fmt::Debug for Descriptors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Descriptors").field("max", &self.max).finish_non_exhaustive()
-    }
-}
-
-/// One real descriptor, counted.
-#[derive(Debug)]
-pub(crate) struct Held(Arc<Descriptors>);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.held.fetch_sub(1, Ordering::Relaxed);
+        f.debug_struct("Descriptors").field("budget", &self.budget).finish_non_exhaustive()
     }
 }

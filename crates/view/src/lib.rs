@@ -1,18 +1,25 @@
 //! The view: a FUSE file system that shows a lower directory through a policy.
 //!
-//! See `docs/ARCHITECTURE.md` for the road of a request and the invariants that this crate keeps.
+//! See `docs/ARCHITECTURE.md` for the path of a request and the invariants that this crate keeps.
 
+mod admission;
 mod audit;
+mod budget;
 mod caller;
 mod config;
 mod creds;
 mod fds;
-mod gate;
-mod io;
+mod handles;
+mod idle;
 mod lower;
 mod memory;
+mod mode;
 mod ops;
+mod passthrough;
+mod paths;
+mod probe;
 mod stats;
+mod sweeper;
 mod table;
 mod view;
 
@@ -20,3 +27,8 @@ pub use audit::{Audit, AuditLevel, Event, Outcome};
 pub use config::{Config, OpenError};
 pub use stats::{Counts, Snapshot, Unavailable};
 pub use view::View;
+
+/// The example in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -10,9 +10,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 use tollgate_fuse::{Attr, Name};
 
-/// What makes a lower inode itself. Inode numbers are reused after deletion; together with the time of
-/// birth (nanoseconds; ext4, xfs, btrfs, tmpfs keep it) a reuse is recognised. Where a file system keeps
-/// none the field is 0 and the number alone has to do.
+/// What makes a lower inode itself. Inode numbers are reused after deletion; together with the time
+/// of birth (nanoseconds; ext4, xfs, btrfs, tmpfs keep it) a reuse is recognised. Where a file
+/// system keeps none the field is 0 and the number alone has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     dev: u64,
@@ -24,11 +24,9 @@ impl Key {
     /// A shard of `n` for this key. Inode numbers are dense, so a multiplication spreads them well.
     pub(crate) fn spread(&self, n: usize) -> usize {
         let mixed = (self.ino ^ self.dev).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        usize::try_from(mixed).unwrap_or(0) % n
+        usize::try_from(mixed).expect("32 bits fit") % n
     }
-}
 
-impl Key {
     /// The number that stat(2) on the view shows.
     pub(crate) fn shown_ino(&self, root_dev: u64) -> u64 {
         shown_ino(self.ino, self.dev, root_dev)
@@ -80,13 +78,13 @@ impl Stat {
         self.0.stx_nlink
     }
 
-    /// The kernel answers statx attributes as a bit set of `STATX_ATTR_*`.
+    /// The kernel returns statx attributes as a bit set of `STATX_ATTR_*`.
     pub(crate) fn has_attribute(&self, bit: u64) -> bool {
         self.0.stx_attributes.bits() & bit != 0
     }
 
-    /// As FUSE wants them. Inodes of another device than `root_dev` (a mount below DIR) get the device
-    /// mixed into their number, because the view shows one device and tools compare numbers.
+    /// As FUSE wants them. Inodes of another device than `root_dev` (a mount below DIR) get the
+    /// device mixed into their number, because the view shows one device and tools compare numbers.
     pub(crate) fn attr(&self, root_dev: u64) -> Attr {
         let s = &self.0;
         let time = |t: &rustix::fs::StatxTimestamp| (t.tv_sec, t.tv_nsec);
@@ -187,7 +185,7 @@ impl ProcPath {
         let mut at = digits.len();
         loop {
             at -= 1;
-            digits[at] = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+            digits[at] = b'0' + u8::try_from(rest % 10).expect("a digit is below 10");
             rest /= 10;
             if rest == 0 {
                 break;
@@ -199,8 +197,8 @@ impl ProcPath {
     }
 
     pub(crate) fn as_c_str(&self) -> &CStr {
-        // The array is one byte longer than prefix and digits can be, so a NUL is there.
-        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
+        // The array is one byte longer than prefix and digits can be.
+        CStr::from_bytes_until_nul(&self.0).expect("a NUL ends the path")
     }
 }
 
@@ -294,12 +292,13 @@ fn parse_entry(bytes: &[u8]) -> Result<Option<(DirEntry<'_>, usize)>, Errno> {
     entry.map(Some).ok_or(Errno::IO)
 }
 
-/// getdents64(2) into `buffer`; answers how many bytes were filled, 0 at the end.
+/// getdents64(2) into `buffer`; returns how many bytes were filled, 0 at the end.
 fn getdents(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
     // `RawDir` hides how far it read; the raw call leaves parsing, and what is left over, to us.
     #[expect(unsafe_code, reason = "rustix has no getdents that leaves the buffer to its caller")]
-    // SAFETY: the pointer and length describe `buffer`, exclusively borrowed for the call; the kernel
-    // writes at most `len` bytes of plain data into it; the descriptor is open while borrowed.
+    // SAFETY: the pointer and length describe `buffer`, exclusively borrowed for the call; the
+    // kernel writes at most `len` bytes of plain data into it; the descriptor is open while
+    // borrowed.
     let filled = unsafe {
         libc::syscall(libc::SYS_getdents64, fd.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
     };
@@ -330,8 +329,18 @@ pub(crate) fn read_full(
     Ok(done)
 }
 
-/// Writes `data` at `offset`, as much as the file takes. An error after a part was written is reported
-/// as a short write, as write(2) does it.
+/// The first `len` bytes (or all, of a shorter file) of the regular file that an `O_PATH`
+/// descriptor names.
+pub(crate) fn read_head(path: BorrowedFd<'_>, len: usize) -> Result<Vec<u8>, Errno> {
+    let fd = reopen(path, OFlags::RDONLY)?;
+    let mut head = vec![0; len];
+    let read = read_full(fd.as_fd(), &mut head, 0)?;
+    head.truncate(read);
+    Ok(head)
+}
+
+/// Writes `data` at `offset`, as much as the file takes. An error after a part was written is
+/// reported as a short write, as write(2) does it.
 pub(crate) fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize, Errno> {
     let mut done = 0;
     while done < data.len() {

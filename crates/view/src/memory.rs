@@ -1,8 +1,9 @@
 //! Memory that forgotten nodes leave behind.
 //!
-//! A walk of a large tree makes many small nodes, and forgetting frees them; the allocator keeps their pages
-//! for later, which may never come. So after many were forgotten the allocator is asked to give back what
-//! is free: by the sweeper, as it takes milliseconds and holds the allocator's locks.
+//! A walk of a large tree makes many small nodes, and forgetting frees them; the allocator keeps
+//! their pages for later, which may never come. So after many were forgotten the allocator is asked
+//! to give back what is free: by the sweeper, as it takes milliseconds and holds the allocator's
+//! locks.
 #![expect(unsafe_code, reason = "malloc_trim is the C library's")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,7 @@ impl Trim {
     /// Nodes forgotten before memory is given back. What fewer of them leave behind is below 4 MiB.
     const AFTER: u64 = 4096;
 
-    /// Counts a forgotten node. Answers true once, when it is time.
+    /// Counts a forgotten node. Returns true once, when it is time.
     pub(crate) fn count(&self) -> bool {
         self.forgotten.fetch_add(1, Ordering::Relaxed) + 1 == Self::AFTER
     }
@@ -34,7 +35,8 @@ impl Trim {
 /// Other C libraries than GNU's give memory back by themselves.
 fn give_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes no pointer, may be called from any thread at any time, and leaves what is in use alone.
+    // SAFETY: takes no pointer, may be called from any thread at any time, and leaves what is in
+    // use alone.
     unsafe {
         libc::malloc_trim(0);
     }

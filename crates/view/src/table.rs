@@ -1,11 +1,11 @@
 //! The inodes that the kernel remembers, and nothing else.
 //!
-//! A node enters with the first lookup that reaches the kernel and leaves with the FORGET that takes its
-//! last reference, so the table is bounded by the kernel's own inode cache. Ids count upwards and are
-//! never reused: a stale id is an error, never another file.
+//! A node enters with the first lookup that reaches the kernel and leaves with the FORGET that
+//! takes its last reference, so the table is bounded by the kernel's own inode cache. Ids count
+//! upwards and are never reused: a stale id is an error, never another file.
 //!
-//! Locks are one per shard, held for a look into a hash map. A request touches the shard of its node's
-//! id (read lock) and, when it counts a lookup, the shard of the node's key.
+//! Locks are one per shard, held for a look into a hash map. A request touches the shard of its
+//! node's id (read lock) and, when it counts a lookup, the shard of the node's key.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -19,8 +19,8 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::{Name, NodeId};
 
-use crate::io::Io;
 use crate::lower::{Key, Stat};
+use crate::mode::Io;
 
 /// Where an inode can be found: a name in a directory.
 #[derive(Clone, Debug)]
@@ -40,8 +40,8 @@ pub(crate) type Places = SmallVec<[Place; 1]>;
 
 /// One inode that the kernel remembers.
 ///
-/// Lock order: `io` before `places` before `fd`; a parent's locks after its child's. Shard locks are
-/// innermost.
+/// Lock order: `io` before `places` before `fd`; a parent's locks after its child's. Shard locks
+/// are innermost.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
@@ -50,7 +50,7 @@ pub(crate) struct Node {
     /// References that the kernel holds; changed under the key shard's lock only.
     lookups: AtomicU64,
     places: Mutex<Places>,
-    /// An `O_PATH` descriptor, kept while the budget allows: see [`crate::fds`].
+    /// An `O_PATH` descriptor, kept while the budget allows: see `fds.rs`.
     pub(crate) fd: Mutex<Option<Arc<OwnedFd>>>,
     /// Used since the descriptor cache last looked (second chance).
     pub(crate) fd_used: AtomicBool,
@@ -94,8 +94,8 @@ impl Node {
         self.places.lock().clone()
     }
 
-    /// The node was seen at `name` in `parent`. A file with one link has moved there; one with several
-    /// is also there. Answers whether anything changed.
+    /// The node was seen at `name` in `parent`. A file with one link has moved there; one with
+    /// several is also there. Returns whether anything changed.
     pub(crate) fn seen_at(&self, parent: &Arc<Self>, name: Name<'_>, nlink: u32) -> bool {
         let mut places = self.places.lock();
         if places.iter().any(|place| place.is(parent, name)) {
@@ -185,7 +185,8 @@ impl Table {
         self.key_shard(key).lock().get(key).cloned()
     }
 
-    /// Counts one lookup of the inode `stat`, found at `name` in `parent`, and makes its node if needed.
+    /// Counts one lookup of the inode `stat`, found at `name` in `parent`, and makes its node if
+    /// needed.
     pub(crate) fn remember(
         &self,
         stat: &Stat,
@@ -222,13 +223,17 @@ impl Table {
         let node = Node::new(id, stat.key(), stat.file_type(), places);
         node.lookups.store(1, Ordering::Relaxed);
         let node = Arc::new(node);
-        shard.insert(node.key, Arc::clone(&node));
-        self.id_shard(id).write().insert(id.0, Arc::clone(&node));
+        let same_key = shard.insert(node.key, Arc::clone(&node));
+        debug_assert!(same_key.is_none(), "one node for each lower inode");
+        let same_id = self.id_shard(id).write().insert(id.0, Arc::clone(&node));
+        assert!(same_id.is_none(), "node id {} was given out twice", id.0);
         self.len.fetch_add(1, Ordering::Relaxed);
         node
     }
 
-    /// The kernel drops `count` references. Answers the node when those were the last.
+    /// The kernel drops `count` references. Returns the node when those were the last.
+    ///
+    /// A kernel that drops more than it took ends with a node that is gone, not with an overflow.
     pub(crate) fn forget(&self, id: NodeId, count: u64) -> Option<Arc<Node>> {
         if id == NodeId::ROOT {
             return None;
@@ -240,21 +245,28 @@ impl Table {
         if held > count || held == 0 {
             return None;
         }
-        shard.remove(&node.key);
+        let by_key = shard.remove(&node.key);
+        debug_assert!(
+            by_key.is_some_and(|found| Arc::ptr_eq(&found, &node)),
+            "a node is in both maps or in none"
+        );
         shrink(&mut shard);
         let mut by_id = self.id_shard(id).write();
-        by_id.remove(&id.0);
+        let removed = by_id.remove(&id.0);
+        debug_assert!(removed.is_some(), "a node is in both maps or in none");
         shrink(&mut by_id);
         drop(by_id);
         drop(shard);
         self.len.fetch_sub(1, Ordering::Relaxed);
-        // Lets go of the parents: trees that were moved about behind our back could hold each other.
+        // Lets go of the parents: trees that were moved about behind our back could hold each
+        // other.
         node.places.lock().clear();
         Some(node)
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "the remainder is below SHARDS")]
     fn id_shard(&self, id: NodeId) -> &RwLock<FxHashMap<u64, Arc<Node>>> {
-        &self.by_id[usize::try_from(id.0 % SHARDS as u64).unwrap_or(0)]
+        &self.by_id[(id.0 % SHARDS as u64) as usize]
     }
 
     fn key_shard(&self, key: &Key) -> &Mutex<FxHashMap<Key, Arc<Node>>> {

@@ -11,7 +11,7 @@ use tollgate_fuse::{
 use tollgate_policy::Operation;
 
 use crate::creds::without_fsetid;
-use crate::io::PASSTHROUGH_HANDLE;
+use crate::handles::PASSTHROUGH_HANDLE;
 use crate::lower::{self, ProcPath, Stat};
 use crate::stats::Count;
 use crate::table::{Node, Sighting};
@@ -40,24 +40,11 @@ impl View {
         Ok(self.entry(&node, &stat))
     }
 
-    pub(crate) fn is_hidden(
-        &self,
-        dir: &Arc<Node>,
-        name: Name<'_>,
-        stat: &Stat,
-    ) -> Result<bool, Errno> {
-        if self.gate.is_trivial() {
-            return Ok(false);
-        }
-        let path = self.gate.child_path(dir, name)?;
-        Ok(self.gate.hidden(&path, stat.file_type()).is_some())
-    }
-
     /// Counts a lookup. A directory seen elsewhere was moved behind our back: paths are stale.
     pub(crate) fn remember(&self, stat: &Stat, dir: &Arc<Node>, name: Name<'_>) -> Arc<Node> {
         let (node, sighting) = self.table.remember(stat, dir, name);
         if sighting == Sighting::Moved && node.is_dir() {
-            self.gate.directory_moved();
+            self.paths.directory_moved();
         }
         node
     }
@@ -65,7 +52,7 @@ impl View {
     pub(crate) fn do_forget(&self, node: NodeId, lookups: u64) {
         // What the node held (descriptors, a registration) goes with the last reference.
         if self.table.forget(node, lookups).is_some() {
-            self.idle.forgotten();
+            self.sweeper.forgotten();
         }
     }
 

@@ -8,13 +8,12 @@ use rustix::io::Errno;
 use tollgate_fuse::{Caller, FileHandle, NodeId, Reply, Request, StatFs};
 use tollgate_policy::Operation;
 
-use crate::audit::{AuditLevel, Outcome};
 use crate::creds::without_fsetid;
-use crate::io::{PASSTHROUGH_HANDLE, UserFile};
+use crate::handles::{PASSTHROUGH_HANDLE, UserFile};
 use crate::lower;
 use crate::stats::Count;
 use crate::table::Node;
-use crate::view::{Subjects, View};
+use crate::view::View;
 
 /// Bytes copied between two looks at whether the caller was interrupted.
 const COPY_STEP: u64 = 64 << 20;
@@ -61,24 +60,6 @@ impl View {
     /// Passthrough handles have no descriptor here: the kernel never asks to read or write them.
     fn user_file(&self, handle: FileHandle) -> Result<Arc<UserFile>, Errno> {
         self.files.get(handle)
-    }
-
-    fn record_span(
-        &self,
-        req: &Request<'_>,
-        id: NodeId,
-        what: &'static str,
-        offset: u64,
-        bytes: u64,
-    ) {
-        if !self.audits(AuditLevel::All) {
-            return;
-        }
-        let Ok(node) = self.node(id) else { return };
-        let path = self.audit_path(&node);
-        let inode = self.shown_ino(&node);
-        let about = Subjects { path: &path, inode, rule: None, span: Some((offset, bytes)) };
-        self.record(AuditLevel::All, req.caller(), what, Outcome::Userspace, about);
     }
 
     /// Errors of closing (a full network file system) come back through a close of a duplicate.
@@ -179,8 +160,8 @@ impl View {
     ) -> Result<u64, Errno> {
         self.count(req, Count::other);
         if self.kernel_copies && from.1 == PASSTHROUGH_HANDLE && to.1 == PASSTHROUGH_HANDLE {
-            // "Never ask again": the kernel then moves the bytes itself, lower file to lower file, and
-            // spares this request and the one for security.capability before it.
+            // "Never ask again": the kernel then moves the bytes itself, lower file to lower file,
+            // and spares this request and the one for security.capability before it.
             return Err(Errno::NOSYS);
         }
         let (mut from_at, mut to_at) = (from.2, to.2);
@@ -216,6 +197,7 @@ impl View {
         let node = self.node(id)?;
         let fd = self.fds.path_once(&node)?;
         let fs = rustix::fs::fstatvfs(&fd)?;
+        // A file system that says more than the wire can carry is told at its most.
         let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         Ok(StatFs {
             blocks: fs.f_blocks,
@@ -242,15 +224,10 @@ impl View {
             Err(e) => reply.error(e),
         };
     }
-
-    /// The inode number that stat(2) on the view gives.
-    pub(crate) fn shown_ino(&self, node: &Node) -> u64 {
-        node.key.shown_ino(self.root_dev)
-    }
 }
 
-/// Runs `act` with the privilege over set-id bits that the caller would have. The kernel sends no flag
-/// with these requests; root is taken to have it, everyone else not to.
+/// Runs `act` with the privilege over set-id bits that the caller would have. The kernel sends no
+/// flag with these requests; root is taken to have it, everyone else not to.
 fn as_writer<T>(caller: Caller, act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     if caller.uid == 0 { act() } else { without_fsetid(act) }
 }
@@ -259,8 +236,8 @@ fn as_writer<T>(caller: Caller, act: impl FnOnce() -> Result<T, Errno>) -> Resul
 fn close(fd: OwnedFd) -> Result<(), Errno> {
     use std::os::fd::IntoRawFd;
     #[expect(unsafe_code, reason = "no safe close reports its error")]
-    // SAFETY: the descriptor was owned by the argument, which gave it up with `into_raw_fd`: it is open,
-    // and nobody uses it after this.
+    // SAFETY: the descriptor was owned by the argument, which gave it up with `into_raw_fd`: it is
+    // open, and nobody uses it after this.
     let result = unsafe { libc::close(fd.into_raw_fd()) };
     if result == 0 { Ok(()) } else { Err(lower::last_errno()) }
 }

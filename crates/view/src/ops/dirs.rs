@@ -7,10 +7,11 @@ use rustix::io::Errno;
 use tollgate_fuse::{DirReply, Entry, FileHandle, NodeId, OpenReply, Opened, Request};
 use tollgate_policy::Operation;
 
+use crate::handles::OpenDir;
 use crate::lower::{self, DirEntry, DirStream};
 use crate::stats::Count;
 use crate::table::Node;
-use crate::view::{OpenDir, View};
+use crate::view::View;
 
 impl View {
     pub(crate) fn do_opendir(&self, req: &Request<'_>, id: NodeId) -> Result<Opened, Errno> {
@@ -104,7 +105,7 @@ impl Lister<'_> {
             }
             return Ok(());
         };
-        if !self.plus && self.view.gate.is_trivial() {
+        if !self.plus && !self.view.admission.policy().can_hide() {
             reply.add(entry.ino, kind, entry.next_offset, name);
             return Ok(());
         }

@@ -1,10 +1,13 @@
-//! The operations, grouped by what they are about. Each group is a set of methods on [`crate::View`];
-//! this file is the table that maps requests to them.
+//! The operations, grouped by what they are about: each group is a set of methods on
+//! [`crate::View`]. The table that maps requests to them is `serve.rs`; `admit.rs` and `record.rs`
+//! connect them to the policy and to the audit log.
 
+mod admit;
 mod attr;
 mod data;
 mod dirs;
 mod names;
 mod open;
+mod record;
 mod serve;
 mod xattr;

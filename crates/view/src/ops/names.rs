@@ -4,22 +4,21 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 use tollgate_fuse::{Entry, Name, NodeId, Request};
-use tollgate_policy::{Kind, Operation};
+use tollgate_policy::{HEAD_LEN, InodeFacts, Kind, Operation, Policy};
 
-use crate::audit::{AuditLevel, Outcome};
+use crate::admission::{Refusal, Subject};
 use crate::fds::Descriptors;
-use crate::gate::Refusal;
-use crate::io::retire_now;
+use crate::idle::retire_now;
 use crate::lower::{self, DirStream, ProcPath, Stat};
 use crate::stats::Count;
 use crate::table::Node;
-use crate::view::{OwnedSubject, Subjects, View};
+use crate::view::View;
 
-/// Entries that a directory rename looks at, below it, to see that no decision gets weaker. A larger
-/// tree is not renamed but copied by the caller (`EXDEV`).
+/// Entries that a directory rename looks at, below it, to see that no decision gets weaker. A
+/// larger tree is not renamed but copied by the caller (`EXDEV`).
 const MAX_SUBTREE: usize = 20_000;
 
 /// A name in a directory, with the directory's descriptor.
@@ -50,7 +49,7 @@ impl View {
         Ok(Spot { dir, fd, name })
     }
 
-    /// Makes a name by `make` as the caller and answers its entry.
+    /// Makes a name by `make` as the caller and returns its entry.
     fn make_entry(
         &self,
         req: &Request<'_>,
@@ -61,10 +60,10 @@ impl View {
     ) -> Result<Entry, Errno> {
         self.count(req, Count::change_names);
         let spot = self.spot(parent, name)?;
-        if !self.gate.is_trivial() {
-            let path = self.gate.child_path(&spot.dir, name)?;
-            let subject = OwnedSubject::new_name(path, kind);
-            self.permit_subject(req, &subject, Operation::Create, "create")?;
+        if !self.admission.is_trivial() {
+            let path = self.paths.of_child(&spot.dir, name)?;
+            let subject = self.admission.new_name(path, kind.as_raw_mode());
+            self.permit_subject(req, &subject, [Operation::Create], "create")?;
         }
         self.make(req, umask, || make(spot.fd.as_fd(), name.as_c_str()))?;
         let stat = spot.stat()?;
@@ -147,38 +146,32 @@ impl View {
         operation: Operation,
         what: &'static str,
     ) -> Result<(), Errno> {
-        if self.gate.is_trivial() {
+        if self.admission.is_trivial() {
             return Ok(());
         }
         let subject = self.subject_at(spot, node, stat)?;
-        self.permit_subject(req, &subject, operation, what)
+        self.permit_subject(req, &subject, [operation], what)
     }
 
+    /// What the policy judges for the name at `spot`, its path first.
     fn subject_at(
         &self,
         spot: &Spot<'_>,
         node: Option<&Arc<Node>>,
         stat: &Stat,
-    ) -> Result<OwnedSubject, Errno> {
-        let mut paths = vec![self.gate.child_path(&spot.dir, spot.name)?];
-        if let Some(node) = node {
-            paths.extend(self.gate.paths(node)?);
-        }
-        let head = if self.gate.needs_head(&paths, stat) {
+    ) -> Result<Subject<'_>, Errno> {
+        let here = self.paths.of_child(&spot.dir, spot.name)?;
+        let mut others = node.map(|node| self.paths.of(node)).transpose()?.unwrap_or_default();
+        others.retain(|path| *path != here);
+        let read_head = || {
             let fd = lower::open_path(spot.fd.as_fd(), spot.name.as_c_str())?;
-            let real = lower::reopen(fd.as_fd(), OFlags::RDONLY)?;
-            let mut head = vec![0; tollgate_policy::HEAD_LEN];
-            let len = lower::read_full(real.as_fd(), &mut head, 0)?;
-            head.truncate(len);
-            Some(head)
-        } else {
-            None
+            lower::read_head(fd.as_fd(), HEAD_LEN)
         };
-        Ok(OwnedSubject { paths, kind: stat.file_type(), size: stat.size(), head })
+        self.admission.subject(std::iter::once(here).chain(others), stat, read_head)
     }
 
-    /// The name at `spot` is about to go. If it is the inode's last one and the kernel remembers the
-    /// inode, whoever still has it open, or stands in it, needs a way to it that is no name.
+    /// The name at `spot` is about to go. If it is the inode's last one and the kernel remembers
+    /// the inode, whoever still has it open, or stands in it, needs a way to it that is no name.
     fn before_last_name<'n>(
         &self,
         spot: &Spot<'_>,
@@ -189,8 +182,8 @@ impl View {
         if stat.nlink() > 1 && !node.is_dir() {
             return Ok(LastName(None));
         }
-        if !self.gate.is_trivial() {
-            node.keep_path(self.gate.child_path(&spot.dir, spot.name)?);
+        if !self.admission.is_trivial() {
+            node.keep_path(self.paths.of_child(&spot.dir, spot.name)?);
         }
         let kept = node.fd.lock().clone();
         // Nobody has it open: the registration would only keep the file's space.
@@ -216,7 +209,7 @@ impl View {
         let node = self.node(id)?;
         let spot = self.spot(new_parent, new_name)?;
         let _names = self.names.read();
-        if !self.gate.is_trivial() {
+        if !self.admission.is_trivial() {
             self.admit_link(req, &node, &spot)?;
         }
         let from = self.fds.path_once(&node)?;
@@ -235,16 +228,13 @@ impl View {
         node: &Arc<Node>,
         spot: &Spot<'_>,
     ) -> Result<(), Errno> {
-        let subject = self.facts_of(node)?;
-        let path = self.gate.child_path(&spot.dir, spot.name)?;
-        let target = OwnedSubject { paths: vec![path], ..subject };
-        self.permit_subject(req, &target, Operation::Create, "link")?;
-        let stat = self.stat(node)?;
-        for from in self.gate.paths(node)? {
-            if self.gate.weakens(&from, target.path(), &stat, target.head.as_deref()) {
-                let refusal = Refusal { errno: Errno::PERM, rule: None };
-                return Err(self.refused(req, refusal, "link", target.path()));
-            }
+        let subject = self.subject_of(node, &self.stat(node)?)?;
+        let path = self.paths.of_child(&spot.dir, spot.name)?;
+        let target = subject.moved_to(path, &self.admission);
+        self.permit_subject(req, &target, [Operation::Create], "link")?;
+        if subject.any_name_weakens_to(&target) {
+            let refusal = Refusal { errno: Errno::PERM, rule: None };
+            return Err(self.refused(req, refusal, "link", target.path()));
         }
         Ok(())
     }
@@ -276,7 +266,7 @@ impl View {
         let node = self.table.find(&stat.key());
         let victim = target.as_ref().and_then(|t| self.table.find(&t.key()));
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if !self.gate.is_trivial() {
+        if !self.admission.is_trivial() {
             self.admit_rename(req, (&from, node.as_ref(), &stat), &to)?;
             if let Some(target) = &target {
                 self.permit_at(req, &to, victim.as_ref(), target, Operation::Write, "rename")?;
@@ -302,7 +292,7 @@ impl View {
         renamed?;
         self.note_rename(&from, &to, node.as_ref(), victim.as_ref(), exchange);
         if moves_dir {
-            self.gate.directory_moved();
+            self.paths.directory_moved();
         }
         if let Some(node) = &node {
             self.record_name(req, "rename", node);
@@ -336,7 +326,7 @@ impl View {
         }
     }
 
-    /// May the inode at `from` take the name `to`? Weaker decisions answer `EXDEV`, so that `mv`
+    /// May the inode at `from` take the name `to`? A weaker decision is `EXDEV`, so that `mv`
     /// copies through the view, where each byte is judged again.
     fn admit_rename(
         &self,
@@ -345,17 +335,13 @@ impl View {
         to: &Spot<'_>,
     ) -> Result<(), Errno> {
         let subject = self.subject_at(from, node, stat)?;
-        self.permit_subject(req, &subject, Operation::Write, "rename")?;
-        let new_path = self.gate.child_path(&to.dir, to.name)?;
-        let head = subject.head.clone();
-        let target = OwnedSubject { paths: vec![new_path], head, ..subject };
-        self.permit_subject(req, &target, Operation::Create, "rename")?;
-        let old_path = self.gate.child_path(&from.dir, from.name)?;
-        let weaker = if stat.file_type() == FileType::Directory {
-            self.subtree_weakens(from, &old_path, target.path())?
-        } else {
-            self.gate.weakens(&old_path, target.path(), stat, target.head.as_deref())
-        };
+        self.permit_subject(req, &subject, [Operation::Write], "rename")?;
+        let new_path = self.paths.of_child(&to.dir, to.name)?;
+        let target = subject.moved_to(new_path, &self.admission);
+        self.permit_subject(req, &target, [Operation::Create], "rename")?;
+        let is_dir = stat.file_type() == FileType::Directory;
+        let weaker = subject.first_name_weakens_to(&target)
+            || is_dir && self.subtree_weakens(from, subject.path(), target.path())?;
         if weaker {
             let refusal = Refusal { errno: Errno::XDEV, rule: None };
             return Err(self.refused(req, refusal, "rename", target.path()));
@@ -366,11 +352,7 @@ impl View {
     /// Would anything below the directory at `spot` get a weaker decision by moving from `old` to
     /// `new`? Also true when the tree is too large to tell.
     fn subtree_weakens(&self, spot: &Spot<'_>, old: &[u8], new: &[u8]) -> Result<bool, Errno> {
-        let policy = self.gate.policy();
-        let stat = spot.stat()?;
-        if self.gate.weakens(old, new, &stat, None) {
-            return Ok(true);
-        }
+        let policy = self.admission.policy();
         if policy.subtree_move_is_neutral(old, new) {
             return Ok(false);
         }
@@ -385,15 +367,7 @@ impl View {
                     let stat = lower::stat_at(dir.as_fd(), entry.name)?;
                     let rest = [&below[..], b"/", entry.name.to_bytes()].concat();
                     let (from, to) = ([old, &rest].concat(), [new, &rest].concat());
-                    let is_file = stat.file_type() == FileType::RegularFile;
-                    let looks_inside = is_file
-                        && [&from, &to]
-                            .iter()
-                            .any(|p| policy.needs_head(p, Kind::File, stat.size()));
-                    if seen > MAX_SUBTREE
-                        || looks_inside
-                        || self.gate.weakens(&from, &to, &stat, None)
-                    {
+                    if seen > MAX_SUBTREE || may_weaken(policy, &from, &to, &stat) {
                         return Ok(true);
                     }
                     if stat.file_type() == FileType::Directory {
@@ -405,16 +379,15 @@ impl View {
         }
         Ok(false)
     }
+}
 
-    fn record_name(&self, req: &Request<'_>, what: &'static str, node: &Arc<Node>) {
-        if !self.audits(AuditLevel::Opens) {
-            return;
-        }
-        let path = self.audit_path(node);
-        let inode = self.shown_ino(node);
-        let about = Subjects { path: &path, inode, rule: None, span: None };
-        self.record(AuditLevel::Opens, req.caller(), what, Outcome::Done, about);
-    }
+/// Would an inode get weaker by moving from path `from` to `to`? Also true where it takes a look
+/// into the file to tell.
+fn may_weaken(policy: &Policy, from: &[u8], to: &[u8], stat: &Stat) -> bool {
+    let inode = InodeFacts { kind: Kind::from_mode(stat.mode()), size: stat.size(), head: None };
+    let (from, to) = (policy.at(from), policy.at(to));
+    [&from, &to].into_iter().any(|rules| rules.needs_head(inode.kind, inode.size))
+        || from.weakens(&inode, &to, &inode)
 }
 
 /// An inode that may lose its last name, pinned until the outcome is known.

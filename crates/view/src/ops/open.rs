@@ -4,24 +4,28 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode as Permissions, OFlags};
 use rustix::io::Errno;
 use tollgate_fuse::{Created, FileHandle, Name, NodeId, OpenReply, Opened, Request};
-use tollgate_policy::Operation;
+use tollgate_policy::{Mode, Operation};
 
-use crate::audit::{AuditLevel, Outcome};
+use crate::admission::Subject;
 use crate::creds::without_fsetid;
 use crate::fds::Descriptors;
-use crate::io::{Io, IoMode, PASSTHROUGH_HANDLE, UserFile, io_mode};
+use crate::handles::{PASSTHROUGH_HANDLE, UserFile};
 use crate::lower::{self, Stat};
+use crate::mode::{Io, IoMode};
 use crate::ops::attr::truncate_path;
 use crate::stats::Count;
 use crate::table::Node;
-use crate::view::{OwnedSubject, Subjects, View};
+use crate::view::View;
 
 /// `STATX_ATTR_IMMUTABLE` and `STATX_ATTR_APPEND`.
 const IMMUTABLE: u64 = 0x10;
 const APPEND_ONLY: u64 = 0x20;
+
+/// The type bits of a regular file's mode.
+const S_IFREG: u32 = libc::S_IFREG;
 
 /// What open(2) was asked for.
 #[derive(Clone, Copy)]
@@ -46,13 +50,20 @@ impl Access {
         self.flags.contains(OFlags::TRUNC)
     }
 
+    /// What the policy is asked for.
+    fn operations(self) -> impl Iterator<Item = Operation> {
+        let read = self.reads().then_some(Operation::Read);
+        read.into_iter().chain(self.writes().then_some(Operation::Write))
+    }
+
     fn appends(self) -> bool {
         self.flags.contains(OFlags::APPEND)
     }
 
     /// The flags for a lower descriptor that this process reads and writes itself. The kernel sends
-    /// offsets, so `O_APPEND` must not move them (ten appends of 3,000 bytes once left 50,312 bytes);
-    /// `O_DIRECT` would demand aligned buffers of requests that need none; `O_TRUNC` was done.
+    /// offsets, so `O_APPEND` must not move them (ten appends of 3,000 bytes once left 50,312
+    /// bytes); `O_DIRECT` would demand aligned buffers of requests that need none; `O_TRUNC` was
+    /// done.
     fn lower(self) -> OFlags {
         let kept = OFlags::ACCMODE | OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME;
         (self.flags & kept) | OFlags::CLOEXEC
@@ -74,9 +85,6 @@ impl View {
         }
         let access = Access::new(flags);
         let subject = self.admit(req, &node, access)?;
-        if access.writes() {
-            refuse_protected(&self.stat(&node)?, access)?;
-        }
         // Held over system calls on purpose: two openers must not register two backing files.
         let mut io = node.io.lock();
         let mode = self.mode_of(&io, subject.as_ref());
@@ -92,29 +100,33 @@ impl View {
         Ok(opened)
     }
 
-    /// Asks the policy; answers the facts it was asked about, if it had to be asked.
+    /// Asks the policy, and checks what the lower open would have; returns what the policy judged,
+    /// if it had to be asked.
     fn admit(
         &self,
         req: &Request<'_>,
         node: &Arc<Node>,
         access: Access,
-    ) -> Result<Option<OwnedSubject>, Errno> {
-        if self.gate.is_trivial() {
+    ) -> Result<Option<Subject<'_>>, Errno> {
+        let trivial = self.admission.is_trivial();
+        if trivial && !access.writes() {
             return Ok(None);
         }
-        let subject = self.facts_of(node)?;
-        if access.reads() {
-            self.permit_subject(req, &subject, Operation::Read, "open")?;
+        let stat = self.stat(node)?;
+        let subject = if trivial { None } else { Some(self.subject_of(node, &stat)?) };
+        if let Some(subject) = &subject {
+            self.permit_subject(req, subject, access.operations(), "open")?;
         }
         if access.writes() {
-            self.permit_subject(req, &subject, Operation::Write, "open")?;
+            refuse_protected(&stat, access)?;
         }
-        Ok(Some(subject))
+        Ok(subject)
     }
 
     /// The mode that holds while the file is open, else the one that the policy asks for now.
-    fn mode_of(&self, io: &Io, subject: Option<&OwnedSubject>) -> IoMode {
-        io.mode.unwrap_or_else(|| io_mode(self.wanted_mode(subject), &self.passthrough))
+    fn mode_of(&self, io: &Io, subject: Option<&Subject<'_>>) -> IoMode {
+        let wanted = || subject.map_or(Mode::Passthrough, Subject::mode);
+        io.mode().unwrap_or_else(|| self.passthrough.io_mode(wanted()))
     }
 
     fn open_in_mode(
@@ -132,7 +144,7 @@ impl View {
                     Ok(opened)
                 }
                 // The mode holds while anyone has the file open: too late for another.
-                Err(_) if io.opens > 0 => Err(Errno::IO),
+                Err(_) if io.is_open() => Err(Errno::IO),
                 Err(error) => {
                     self.passthrough.registration_failed(&error);
                     self.open_here(req, io, IoMode::Cached, access, lower)
@@ -215,7 +227,7 @@ impl View {
                 dir_fd.as_fd(),
                 name.as_c_str(),
                 wanted,
-                Mode::from_raw_mode(mode & 0o7777),
+                Permissions::from_raw_mode(mode & 0o7777),
             )
         });
         let fd = match fd {
@@ -245,7 +257,12 @@ impl View {
         // O_EXCL here means "may never get a name"; it is passed on.
         let wanted = access.lower() | OFlags::TMPFILE | (access.flags & OFlags::EXCL);
         let fd = self.make(req, umask, || {
-            rustix::fs::openat(dir_fd.as_fd(), c".", wanted, Mode::from_raw_mode(mode & 0o7777))
+            rustix::fs::openat(
+                dir_fd.as_fd(),
+                c".",
+                wanted,
+                Permissions::from_raw_mode(mode & 0o7777),
+            )
         })?;
         let stat = lower::stat_fd(fd.as_fd())?;
         let node = self.table.remember_unnamed(&stat);
@@ -264,7 +281,7 @@ impl View {
         stat: &Stat,
         access: Access,
         fd: OwnedFd,
-        subject: Option<&OwnedSubject>,
+        subject: Option<&Subject<'_>>,
     ) -> Result<Created, Errno> {
         let mut io = node.io.lock();
         let mode = self.mode_of(&io, subject);
@@ -283,17 +300,17 @@ impl View {
         req: &Request<'_>,
         dir: &Arc<Node>,
         name: Option<Name<'_>>,
-    ) -> Result<Option<OwnedSubject>, Errno> {
-        if self.gate.is_trivial() {
+    ) -> Result<Option<Subject<'_>>, Errno> {
+        if self.admission.is_trivial() {
             return Ok(None);
         }
         let name = match name {
             Some(name) => name,
             None => Name::new(c"#tmpfile")?,
         };
-        let path = self.gate.child_path(dir, name)?;
-        let subject = OwnedSubject::new_name(path, FileType::RegularFile);
-        self.permit_subject(req, &subject, Operation::Create, "create")?;
+        let path = self.paths.of_child(dir, name)?;
+        let subject = self.admission.new_name(path, S_IFREG);
+        self.permit_subject(req, &subject, [Operation::Create], "create")?;
         Ok(Some(subject))
     }
 
@@ -315,34 +332,13 @@ impl View {
         let Ok(node) = self.node(id) else { return };
         let lingers = node.io.lock().closed();
         if lingers {
-            self.idle.push(req.worker(), &node);
+            self.sweeper.linger(req.worker(), &node);
         }
-    }
-
-    fn record_open(
-        &self,
-        req: &Request<'_>,
-        node: &Arc<Node>,
-        what: &'static str,
-        flags: OpenReply,
-        subject: Option<&OwnedSubject>,
-    ) {
-        if !self.audits(AuditLevel::Opens) {
-            return;
-        }
-        let path = subject.map_or_else(|| self.audit_path(node), |s| s.path().to_vec());
-        let outcome = if flags.contains(OpenReply::PASSTHROUGH) {
-            Outcome::Passthrough
-        } else {
-            Outcome::Userspace
-        };
-        let inode = self.shown_ino(node);
-        let about = Subjects { path: &path, inode, rule: None, span: None };
-        self.record(AuditLevel::Opens, req.caller(), what, outcome, about);
     }
 }
 
-/// What the kernel's passthrough would not check: it opens the lower file past the checks of open(2).
+/// What the kernel's passthrough would not check: it opens the lower file past the checks of
+/// open(2).
 fn refuse_protected(stat: &Stat, access: Access) -> Result<(), Errno> {
     let append_only = stat.has_attribute(APPEND_ONLY);
     if stat.has_attribute(IMMUTABLE) || (append_only && (!access.appends() || access.truncates())) {
@@ -365,8 +361,9 @@ impl LowerFile<'_> {
         self.view.fds.path_once(self.node)
     }
 
-    /// A descriptor to register: the kernel opens the backing file anew for each opener. Never one that
-    /// can write: it would outlive the caller's own, and the file could not be executed meanwhile.
+    /// A descriptor to register: the kernel opens the backing file anew for each opener. Never one
+    /// that can write: it would outlive the caller's own, and the file could not be executed
+    /// meanwhile.
     fn registrable(&mut self) -> Result<Arc<OwnedFd>, Errno> {
         match self.fd.take() {
             Some(fd) => {

@@ -64,7 +64,7 @@ impl View {
             }
             rustix::fs::getxattr(path.as_c_str(), name, buffer)
         };
-        answer(size, reply, read);
+        reply_sized(size, reply, read);
     }
 
     pub(crate) fn do_listxattr(
@@ -83,7 +83,7 @@ impl View {
             }
             rustix::fs::listxattr(path.as_c_str(), buffer)
         };
-        answer(size, reply, read);
+        reply_sized(size, reply, read);
     }
 
     pub(crate) fn do_removexattr(
@@ -100,18 +100,22 @@ impl View {
     }
 }
 
-/// Access control lists and security labels are what `ls -l` shows beside the mode: they can be seen
-/// wherever the mode can. The rest is data that somebody put there.
+/// Access control lists and security labels are what `ls -l` shows beside the mode: they can be
+/// seen wherever the mode can. The rest is data that somebody put there.
 fn is_content(name: &CStr) -> bool {
     let name = name.to_bytes();
     !name.starts_with(b"system.posix_acl_") && !name.starts_with(b"security.")
 }
 
-/// Answers a request that asks either for bytes or, with `size` 0, for their number.
-fn answer(size: u32, reply: Reply<'_, [u8]>, read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
+/// Replies to a request that asks either for bytes or, with `size` 0, for their number.
+fn reply_sized(
+    size: u32,
+    reply: Reply<'_, [u8]>,
+    read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+) {
     if size == 0 {
-        match read(&mut []) {
-            Ok(len) => reply.size(u32::try_from(len).unwrap_or(u32::MAX)),
+        match read(&mut []).and_then(|len| u32::try_from(len).map_err(|_| Errno::OVERFLOW)) {
+            Ok(size) => reply.size(size),
             Err(e) => reply.error(e),
         };
     } else {

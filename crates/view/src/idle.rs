@@ -1,0 +1,94 @@
+//! Files that nobody has open, whose registration is kept a little longer: programs open the same
+//! file again and again, and a new registration costs a lookup of the lower file and two ioctls.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::table::Node;
+
+/// How long a registration outlives its last handle. A file deleted behind the view's back keeps
+/// its space at most twice this long.
+pub(crate) const LINGER: Duration = Duration::from_secs(1);
+
+/// Idle files, one list per worker, so that no lock is shared.
+pub(crate) struct Idle {
+    lists: Box<[crossbeam_utils::CachePadded<Mutex<IdleList>>]>,
+}
+
+type IdleList = VecDeque<(Instant, Weak<Node>)>;
+
+impl Idle {
+    /// Files kept per worker; beyond it the oldest goes at once.
+    const MAX_PER_WORKER: usize = 256;
+
+    pub(crate) fn new(workers: usize) -> Self {
+        Self { lists: (0..workers.max(1)).map(|_| Default::default()).collect() }
+    }
+
+    /// `node` was closed for the last time by `worker`, and is on no list. Returns whether its list
+    /// was empty, so that somebody has to sweep it from now on.
+    #[must_use]
+    pub(crate) fn push(&self, worker: usize, node: &Arc<Node>) -> bool {
+        let (surplus, first) = {
+            let mut list = self.lists[worker % self.lists.len()].lock();
+            list.push_back((Instant::now(), Arc::downgrade(node)));
+            let surplus = if list.len() > Self::MAX_PER_WORKER { list.pop_front() } else { None };
+            (surplus, list.len() == 1)
+        };
+        if let Some(node) = surplus.and_then(|(_, weak)| weak.upgrade()) {
+            retire_now(&node);
+        }
+        first
+    }
+
+    /// Drops what has lingered long enough. Returns whether anything is left.
+    pub(crate) fn sweep(&self) -> bool {
+        let mut left = false;
+        for list in &self.lists {
+            while let Some(node) = Self::due(list) {
+                let Some(node) = node.upgrade() else { continue };
+                if !retire_if_lingered(&node) {
+                    list.lock().push_back((Instant::now(), Arc::downgrade(&node)));
+                }
+            }
+            left |= !list.lock().is_empty();
+        }
+        left
+    }
+
+    fn due(list: &Mutex<IdleList>) -> Option<Weak<Node>> {
+        let mut list = list.lock();
+        let (since, _) = list.front()?;
+        if since.elapsed() < LINGER {
+            return None;
+        }
+        list.pop_front().map(|(_, node)| node)
+    }
+}
+
+/// Takes `node` off its list; false if it was used in the meantime.
+fn retire_if_lingered(node: &Node) -> bool {
+    let io = node.io.lock();
+    // The next last close puts an open file on a list again.
+    if !io.is_open() && !io.has_lingered(LINGER) {
+        return false;
+    }
+    drop(io);
+    retire_now(node);
+    true
+}
+
+/// Drops the registration and the descriptor of `node` if nobody has it open: its time is over, or
+/// its lower file is about to go and must not keep its space.
+pub(crate) fn retire_now(node: &Node) {
+    let mut io = node.io.lock();
+    let Some(held) = io.retire() else { return };
+    let fd = if node.pinned.load(Ordering::Relaxed) { None } else { node.fd.lock().take() };
+    // The system calls run outside the lock.
+    drop(io);
+    drop((held, fd));
+}

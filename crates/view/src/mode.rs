@@ -1,0 +1,127 @@
+//! How a regular file is open: one I/O mode and one backing file for each inode (invariant 1).
+//!
+//! The kernel refuses (`EIO`) an inode that is open in two modes or with two backing files, so both
+//! are kept here, per inode, while any handle is open. The registration may outlive the last
+//! handle: see [`crate::idle`].
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use tollgate_fuse::{BackingFile, BackingId, Connection};
+
+use crate::budget::Held;
+use crate::creds::without_fsetid;
+
+/// How the kernel treats an inode while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IoMode {
+    /// The kernel reads and writes the lower file.
+    Passthrough,
+    /// Every read and write comes to this process.
+    Direct,
+    /// Through the page cache to this process: what passthrough falls back to.
+    Cached,
+}
+
+/// State of one regular file. Guarded by its node's lock.
+#[derive(Debug, Default)]
+pub(crate) struct Io {
+    /// Set while a handle is open.
+    mode: Option<IoMode>,
+    opens: u32,
+    backing: Option<BackingFile>,
+    /// Counts the descriptor that the node keeps while it is open, so that it is found without a
+    /// name.
+    kept: Option<Held>,
+    /// On a list of [`crate::idle::Idle`].
+    lingering: bool,
+    last_closed: Option<Instant>,
+    /// An fsync failed while these handles were open. A new descriptor would not see that error
+    /// again, and a failed fsync must never be followed by one that claims success.
+    pub(crate) sync_error: Option<Errno>,
+}
+
+impl Io {
+    /// The mode that holds while the file is open.
+    pub(crate) fn mode(&self) -> Option<IoMode> {
+        self.mode
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.opens > 0
+    }
+
+    /// One handle more, in `mode`.
+    ///
+    /// # Panics
+    /// If the file is open in another mode: the kernel would refuse the handle, or show bytes that
+    /// must not be seen.
+    pub(crate) fn opened(&mut self, mode: IoMode) {
+        assert!(
+            self.mode.is_none_or(|held| held == mode),
+            "opened as {mode:?} while it is open as {:?}",
+            self.mode
+        );
+        assert!(
+            mode != IoMode::Passthrough || self.backing.is_some(),
+            "passthrough needs a registered backing file"
+        );
+        self.mode = Some(mode);
+        self.opens = self.opens.checked_add(1).expect("fewer handles than memory has bytes");
+    }
+
+    /// One handle fewer. Returns whether the file should go on an idle list.
+    pub(crate) fn closed(&mut self) -> bool {
+        debug_assert!(self.opens > 0, "closed more often than opened");
+        self.opens = self.opens.saturating_sub(1);
+        if self.opens > 0 {
+            return false;
+        }
+        self.mode = None;
+        self.sync_error = None;
+        self.last_closed = Some(Instant::now());
+        self.backing.is_some() && !std::mem::replace(&mut self.lingering, true)
+    }
+
+    /// The node keeps a descriptor as long as the registration stands.
+    pub(crate) fn keep(&mut self, held: Held) {
+        debug_assert!(self.backing.is_some(), "kept for a registration that does not stand");
+        self.kept = Some(held);
+    }
+
+    /// The registered backing file.
+    pub(crate) fn backing_id(&self) -> Option<BackingId> {
+        self.backing.as_ref().map(BackingFile::id)
+    }
+
+    /// Registers `fd` unless a backing file stands already.
+    pub(crate) fn register(
+        &mut self,
+        connection: &Connection,
+        fd: &OwnedFd,
+    ) -> std::io::Result<BackingId> {
+        if let Some(id) = self.backing_id() {
+            return Ok(id);
+        }
+        // The kernel writes with the credentials of this moment. Without CAP_FSETID the lower file
+        // system drops set-id bits at a write, which nobody else would do: with KILLPRIV_V2 the
+        // kernel leaves it to whoever writes.
+        let backing = without_fsetid(|| connection.open_backing(fd.as_fd()))?;
+        let id = backing.id();
+        self.backing = Some(backing);
+        Ok(id)
+    }
+
+    /// It leaves its idle list. Returns what it held, if nobody has it open, to be dropped outside
+    /// the lock.
+    pub(crate) fn retire(&mut self) -> Option<(Option<BackingFile>, Option<Held>)> {
+        self.lingering = false;
+        (!self.is_open()).then(|| (self.backing.take(), self.kept.take()))
+    }
+
+    /// Whether nobody used it for `linger`.
+    pub(crate) fn has_lingered(&self, linger: Duration) -> bool {
+        self.last_closed.is_none_or(|at| at.elapsed() >= linger)
+    }
+}

@@ -1,0 +1,106 @@
+//! The thread that does what no request should wait for: it drops registrations that nobody used
+//! for a while, and gives memory back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::idle::{Idle, LINGER};
+use crate::memory::Trim;
+use crate::table::Node;
+
+/// Owns the thread; dropping it stops the thread.
+pub(crate) struct Sweeper {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    idle: Idle,
+    trim: Trim,
+    /// There is something to sweep.
+    waiting: Mutex<bool>,
+    wake: Condvar,
+    stop: AtomicBool,
+}
+
+impl Sweeper {
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn start(workers: usize) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            idle: Idle::new(workers),
+            trim: Trim::default(),
+            waiting: Mutex::new(false),
+            wake: Condvar::new(),
+            stop: AtomicBool::new(false),
+        });
+        let thread = std::thread::Builder::new().name("tollgate-sweep".to_owned()).spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.run()
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// `node` was closed for the last time by `worker`, and is on no list.
+    pub(crate) fn linger(&self, worker: usize, node: &Arc<Node>) {
+        if self.shared.idle.push(worker, node) {
+            self.shared.wake_up();
+        }
+    }
+
+    /// A node was forgotten; after many their memory is given back.
+    pub(crate) fn forgotten(&self) {
+        if self.shared.trim.count() {
+            self.shared.wake_up();
+        }
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        {
+            let _waiting = self.shared.waiting.lock();
+            self.shared.wake.notify_all();
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the sweeper thread panicked");
+        }
+    }
+}
+
+impl Shared {
+    fn wake_up(&self) {
+        *self.waiting.lock() = true;
+        self.wake.notify_one();
+    }
+
+    /// Sleeps without a timeout while there is nothing to sweep.
+    fn run(&self) {
+        while !self.stop.load(Ordering::Acquire) {
+            let mut waiting = self.waiting.lock();
+            while !*waiting && !self.stop.load(Ordering::Acquire) {
+                self.wake.wait(&mut waiting);
+            }
+            *waiting = false;
+            // Sleeps on the condition, so that a stop need not wait for the time to pass.
+            let pause = Instant::now() + LINGER;
+            while !self.stop.load(Ordering::Acquire) {
+                if self.wake.wait_until(&mut waiting, pause).timed_out() {
+                    break;
+                }
+            }
+            drop(waiting);
+            self.trim.run_if_due();
+            if self.idle.sweep() {
+                *self.waiting.lock() = true;
+            }
+        }
+    }
+}
