@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::bail;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tollgate_fuse::{Counts, InitFlags, Negotiated};
+use tollgate_fuse::{InitFlags, Negotiated, RequestCounts};
 use tollgate_view::Snapshot;
 
 use crate::audit::AuditStatus;
@@ -58,7 +58,7 @@ fn names(flags: InitFlags) -> Vec<String> {
 }
 
 /// What the transport counted.
-pub(crate) fn transport(counts: &Counts) -> Value {
+pub(crate) fn transport(counts: &RequestCounts) -> Value {
     let requests: BTreeMap<_, _> = counts.by_operation().filter(|(_, count)| *count > 0).collect();
     json!({
         "requests": counts.total(),

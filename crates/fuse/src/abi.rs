@@ -124,6 +124,7 @@ pub mod opcode {
     pub const LIMIT: u32 = 54;
 
     /// The operation's name in the kernel, without `FUSE_`; "OTHER" for codes unknown here.
+    #[must_use]
     pub fn name(opcode: u32) -> &'static str {
         usize::try_from(opcode).ok().and_then(|i| NAMES.get(i).copied()).unwrap_or("OTHER")
     }
@@ -263,7 +264,7 @@ wire! {
     OpenIn = 8 { flags: u32, open_flags: u32 }
     /// CREATE and TMPFILE.
     CreateIn = 16 { flags: u32, mode: u32, umask: u32, open_flags: u32 }
-    /// Answer to OPEN, OPENDIR, and end of the answer to CREATE.
+    /// Reply to OPEN and OPENDIR, and end of the reply to CREATE.
     OpenOut = 16 { fh: u64, open_flags: u32, backing_id: u32 }
     /// RELEASE and RELEASEDIR.
     ReleaseIn = 24 { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 }
@@ -293,7 +294,7 @@ wire! {
     SetxattrIn = 16 { size: u32, flags: u32, setxattr_flags: u32, padding: u32 }
     /// GETXATTR and LISTXATTR.
     GetxattrIn = 8 { size: u32, padding: u32 }
-    /// A byte range lock; also the answer to GETLK.
+    /// A byte range lock; also the reply to GETLK.
     WireFileLock = 24 { start: u64, end: u64, kind: u32, pid: u32 }
     /// GETLK, SETLK and SETLKW.
     LkIn = 48 { fh: u64, owner: u64, lk: WireFileLock, lk_flags: u32, padding: u32 }
@@ -314,7 +315,7 @@ wire! {
     InterruptIn = 8 { unique: u64 }
     /// IOCTL; the input follows.
     IoctlIn = 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32 }
-    /// Head of the answer to IOCTL; the output follows.
+    /// Head of the reply to IOCTL; the output follows.
     IoctlOut = 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
     /// FALLOCATE.
     FallocateIn = 32 { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 }

@@ -1,21 +1,24 @@
 //! Page-aligned memory for requests and replies.
 //!
-//! The kernel pins the pages of a buffer while it copies: alignment keeps a small request within one
-//! page and a large payload off a page more than it needs.
-#![expect(unsafe_code, reason = "aligned allocation")]
+//! The kernel pins the pages of a buffer while it copies: alignment keeps a small request within
+//! one page and a large payload off a page more than it needs.
+#![expect(unsafe_code, reason = "anonymous mappings")]
 
 use std::alloc::{self, Layout};
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags};
 
 /// Alignment in bytes.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Zeroed, page-aligned memory of a fixed size. Pages that were never touched cost nothing.
+/// Zeroed, page-aligned memory of a fixed size, mapped privately. A page uses
+/// physical memory from the first write to it.
 #[derive(Debug)]
 pub struct PageBuffer {
     start: NonNull<u8>,
-    layout: Layout,
+    len: usize,
 }
 
 // SAFETY: the memory is owned by this value alone and has no thread affinity.
@@ -28,15 +31,22 @@ impl PageBuffer {
     ///
     /// # Panics
     /// If `len` is near `isize::MAX`. Aborts when memory is exhausted, as every allocation does.
+    #[must_use]
     pub fn new(len: usize) -> Self {
         let rounded = len.max(1).next_multiple_of(PAGE_BYTES);
         let Ok(layout) = Layout::from_size_align(rounded, PAGE_BYTES) else {
             panic!("a buffer of {len} bytes is more than the address space holds");
         };
-        // SAFETY: the layout's size is not zero, by `max(1)` and rounding up.
-        let start = unsafe { alloc::alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { alloc::handle_alloc_error(layout) };
-        Self { start, layout }
+        // SAFETY: without an address the kernel chooses a free range, so no memory in use is
+        // affected.
+        let mapped = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap_anonymous(ptr::null_mut(), rounded, access, MapFlags::PRIVATE)
+        };
+        let start = mapped.ok().and_then(|start| NonNull::new(start.cast::<u8>()));
+        let Some(start) = start else { alloc::handle_alloc_error(layout) };
+        debug_assert_eq!(start.as_ptr() as usize % PAGE_BYTES, 0, "mappings start at a page");
+        Self { start, len: rounded }
     }
 }
 
@@ -44,23 +54,26 @@ impl Deref for PageBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` points to `layout.size()` bytes, initialised by `alloc_zeroed`, owned by
-        // `self`; the shared borrow of `self` excludes writers for as long as the slice lives.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
+        // SAFETY: `start` points to `len` mapped bytes, initialised with zeroes by the kernel,
+        // owned by `self`; the shared borrow of `self` excludes writers for as long as the slice
+        // lives.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for PageBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `deref`; the exclusive borrow of `self` excludes everybody else.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
 impl Drop for PageBuffer {
     fn drop(&mut self) {
-        // SAFETY: `start` came from `alloc_zeroed` with this very layout and is freed once.
-        unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) }
+        // SAFETY: `start` and `len` are those of the mapping made in `new`, which nobody else
+        // unmaps and to which no reference outlives `self`.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap of an owned mapping failed: {unmapped:?}");
     }
 }
 
@@ -68,23 +81,25 @@ impl Drop for PageBuffer {
 #[derive(Debug)]
 pub struct ReplyArea {
     buffer: PageBuffer,
-    /// Bytes of data that may hold something since the last [`ReplyArea::clear`].
+    /// Bytes of data that may have been written since the last [`ReplyArea::clear`].
     used: usize,
 }
 
 impl ReplyArea {
     /// An area for `data_len` bytes of data.
+    #[must_use]
     pub fn new(data_len: usize) -> Self {
         Self { buffer: PageBuffer::new(PAGE_BYTES + data_len), used: 0 }
     }
 
     /// Most bytes of data that a reply from this area can carry.
+    #[must_use]
     pub fn capacity(&self) -> usize {
         self.buffer.len() - PAGE_BYTES
     }
 
-    /// The first `len` bytes of data (at most [`ReplyArea::capacity`]), zero or as left by the current
-    /// request.
+    /// The first `len` bytes of data (at most [`ReplyArea::capacity`]), zero or as left by the
+    /// current request.
     pub(crate) fn data(&mut self, len: usize) -> &mut [u8] {
         let len = len.min(self.capacity());
         self.used = self.used.max(len);
@@ -93,6 +108,7 @@ impl ReplyArea {
 
     /// `head` and the first `len` bytes of data in one piece.
     pub(crate) fn with_head(&mut self, head: &[u8], len: usize) -> &[u8] {
+        debug_assert!(len <= self.used, "{len} bytes sent, {} lent", self.used);
         let start = PAGE_BYTES - head.len();
         self.buffer[start..PAGE_BYTES].copy_from_slice(head);
         &self.buffer[start..PAGE_BYTES + len]
@@ -105,7 +121,7 @@ impl ReplyArea {
     }
 }
 
-/// What a worker owns: memory for a request and for its reply.
+/// A queue's memory for one request and its reply.
 #[derive(Debug)]
 pub struct Buffers {
     /// Requests are received here.
@@ -121,7 +137,9 @@ impl Buffers {
     /// must fit whatever `max_write` is.
     const MIN_PAYLOAD_BYTES: usize = 128 << 10;
 
-    /// Buffers for payloads of `max_payload` bytes, which is `max_write`, plus one page for headers.
+    /// Buffers for payloads of `max_payload` bytes, which is `max_write`, plus one page for
+    /// headers.
+    #[must_use]
     pub fn new(max_payload: usize) -> Self {
         let payload = max_payload.max(Self::MIN_PAYLOAD_BYTES);
         Self {
@@ -133,6 +151,7 @@ impl Buffers {
 
     /// Wipes what the last request and its reply left.
     pub(crate) fn clear(&mut self) {
+        debug_assert!(self.received <= self.request.len(), "more received than there is room for");
         let received = std::mem::take(&mut self.received).min(self.request.len());
         self.request[..received].fill(0);
         self.reply.clear();
@@ -152,6 +171,24 @@ mod tests {
         buffer[8191] = 1;
         assert_eq!(buffer[8191], 1);
         assert_eq!(PageBuffer::new(0).len(), PAGE_BYTES);
+    }
+
+    /// Resident pages, from the kernel's point of view.
+    #[test]
+    #[cfg_attr(miri, ignore = "mincore")]
+    fn a_page_costs_memory_from_its_first_write() {
+        let mut buffer = PageBuffer::new(64 * PAGE_BYTES);
+        let resident = |buffer: &PageBuffer| {
+            let mut pages = [0u8; 64];
+            let start = buffer.as_ptr().cast_mut().cast();
+            // SAFETY: the range is mapped, and `pages` has one byte for each of its pages.
+            let rc = unsafe { libc::mincore(start, buffer.len(), pages.as_mut_ptr()) };
+            assert_eq!(rc, 0);
+            pages.iter().filter(|&&page| page & 1 != 0).count()
+        };
+        assert_eq!(resident(&buffer), 0);
+        buffer[5 * PAGE_BYTES] = 1;
+        assert_eq!(resident(&buffer), 1);
     }
 
     #[test]

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{self, NotifyDelete, NotifyInvalEntry, NotifyInvalInode, OutHeader};
-use crate::counters::Counts;
+use crate::counters::RequestCounts;
 use crate::init::{InitFlags, Negotiated};
 use crate::interrupt::Interrupts;
-use crate::reply::Lane;
+use crate::reply::QueueState;
 use crate::transport::Control;
 use crate::types::{BackingId, Name, NodeId};
 
@@ -26,7 +26,7 @@ pub struct Connection {
 struct Shared {
     negotiated: Negotiated,
     control: Arc<dyn Control>,
-    lanes: Vec<Arc<Lane>>,
+    queues: Vec<Arc<QueueState>>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -39,48 +39,53 @@ impl Connection {
     pub(crate) fn new(
         negotiated: Negotiated,
         control: Arc<dyn Control>,
-        lanes: Vec<Arc<Lane>>,
+        queues: Vec<Arc<QueueState>>,
     ) -> Self {
-        Self { shared: Arc::new(Shared { negotiated, control, lanes }) }
+        Self { shared: Arc::new(Shared { negotiated, control, queues }) }
     }
 
     /// What kernel and server agreed on.
+    #[must_use]
     pub fn negotiated(&self) -> &Negotiated {
         &self.shared.negotiated
     }
 
     /// What was agreed on contains all of `flags`.
+    #[must_use]
     pub fn has(&self, flags: InitFlags) -> bool {
         self.negotiated().flags.contains(flags)
     }
 
     /// Requests counted since the connection was made.
-    pub fn counts(&self) -> Counts {
-        Counts::sum(self.shared.lanes.iter().map(|lane| &lane.counters))
+    #[must_use]
+    pub fn counts(&self) -> RequestCounts {
+        RequestCounts::sum(self.shared.queues.iter().map(|queue| &queue.counters))
     }
 
     /// Queues, each with a worker thread.
+    #[must_use]
     pub fn queues(&self) -> usize {
-        self.shared.lanes.len()
+        self.shared.queues.len()
     }
 
     /// Registers `fd` with the kernel as the lower file of an inode. Needs `CAP_SYS_ADMIN` in the
-    /// initial user namespace. A descriptor opened with `O_PATH` serves as well: the kernel opens the
-    /// file anew for each handle. It holds the file from then on: `fd` may be closed.
+    /// initial user namespace. A descriptor opened with `O_PATH` serves as well: the kernel opens
+    /// the file anew for each handle. It holds the file from then on: `fd` may be closed.
     ///
     /// # Errors
-    /// `EPERM` without the capability or without [`InitFlags::PASSTHROUGH`]; `EISDIR` and `EOPNOTSUPP` for
-    /// what is not a regular file; `ELOOP` when the lower file system is stacked too deep already.
+    /// `EPERM` without the capability or without [`InitFlags::PASSTHROUGH`]; `EISDIR` and
+    /// `EOPNOTSUPP` for what is not a regular file; `ELOOP` when the lower file system is stacked
+    /// too deep already.
     pub fn open_backing(&self, fd: BorrowedFd<'_>) -> io::Result<BackingFile> {
         let id = self.shared.control.open_backing(fd)?;
         Ok(BackingFile { id: BackingId(id), connection: self.clone() })
     }
 
-    /// Makes the kernel drop the attributes of `node` and its cached data from `offset` on, `len` bytes
-    /// (0: to the end; a negative `offset`: no data, attributes alone).
+    /// Makes the kernel drop the attributes of `node` and its cached data from `offset` on, `len`
+    /// bytes (0: to the end; a negative `offset`: no data, attributes alone).
     ///
-    /// Like the other invalidations, this can wait for a request that the server has yet to answer:
-    /// never call it from a handler that works on the same inode or directory.
+    /// Like the other invalidations, this can wait for a request that the server has yet to reply
+    /// to: never call it from a handler that works on the same inode or directory.
     ///
     /// # Errors
     /// `ENOENT` if the kernel does not know the inode.
@@ -137,15 +142,15 @@ impl Connection {
 
     pub(crate) fn interrupts(&self) -> Arc<Interrupts> {
         // A session has at least one queue, and all share one table.
-        Arc::clone(&self.shared.lanes[0].interrupts)
+        Arc::clone(&self.shared.queues[0].interrupts)
     }
 
     /// The session is over.
-    pub(crate) fn retire(&self) {
-        for lane in &self.shared.lanes {
-            lane.sink.0.retire();
+    pub(crate) fn close(&self) {
+        for queue in &self.shared.queues {
+            queue.sink.0.close();
         }
-        self.shared.control.retire();
+        self.shared.control.close();
     }
 }
 
@@ -155,8 +160,8 @@ fn name_len(name: Name<'_>) -> u32 {
     name.as_bytes().len() as u32
 }
 
-/// A lower file that is registered with the kernel; dropping it takes the registration back. Handles
-/// that were opened with it go on working: the kernel holds the file for them.
+/// A lower file that is registered with the kernel; dropping it takes the registration back.
+/// Handles that were opened with it go on working: the kernel holds the file for them.
 #[derive(Debug)]
 pub struct BackingFile {
     id: BackingId,
@@ -165,6 +170,7 @@ pub struct BackingFile {
 
 impl BackingFile {
     /// For [`crate::Opened::backing`].
+    #[must_use]
     pub fn id(&self) -> BackingId {
         self.id
     }

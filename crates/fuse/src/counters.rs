@@ -39,7 +39,7 @@ impl Default for QueueCounters {
 }
 
 impl QueueCounters {
-    /// Counts a request. For the queue's own thread: no read-modify-write is needed.
+    /// RequestCounts a request. For the queue's own thread: no read-modify-write is needed.
     pub(crate) fn count(&self, code: u32) {
         let kind = code.min(opcode::LIMIT) as usize;
         let cell = &self.requests[kind];
@@ -52,15 +52,15 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-/// Counts since the connection was made.
+/// RequestCounts since the connection was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counts {
+pub struct RequestCounts {
     requests: [u64; KINDS],
     /// Requests that could not be decoded.
     pub malformed: u64,
     /// Replies that the kernel no longer wanted, or refused.
     pub undelivered: u64,
-    /// Replies that were dropped unanswered and became EIO.
+    /// Replies that were dropped unsent and became EIO.
     pub dropped: u64,
     /// Handlers that panicked.
     pub panics: u64,
@@ -74,7 +74,7 @@ pub struct Counts {
     pub resent: u64,
 }
 
-impl Counts {
+impl RequestCounts {
     pub(crate) fn sum<'a>(queues: impl Iterator<Item = &'a QueueCounters>) -> Self {
         let mut sum = Self {
             requests: [0; KINDS],
@@ -109,11 +109,13 @@ impl Counts {
     }
 
     /// Requests of one operation code ([`crate::abi::opcode`]).
+    #[must_use]
     pub fn of(&self, code: u32) -> u64 {
         self.requests[code.min(opcode::LIMIT) as usize]
     }
 
     /// All requests.
+    #[must_use]
     pub fn total(&self) -> u64 {
         self.requests.iter().sum()
     }

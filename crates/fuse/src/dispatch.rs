@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use crate::filesystem::Filesystem;
 use crate::operation::Operation;
-use crate::reply::Ticket;
+use crate::reply::RawReply;
 use crate::request::Request;
 
 /// Calls the method for `op`.
@@ -12,40 +12,40 @@ pub(crate) fn dispatch<F: Filesystem>(
     fs: &F,
     req: &Request<'_>,
     op: Operation<'_>,
-    ticket: Ticket<'_>,
+    raw: RawReply<'_>,
 ) {
     let node = req.node();
     match op {
-        Operation::Lookup { name } => fs.lookup(req, node, name, ticket.typed()),
-        Operation::Getattr { handle } => fs.getattr(req, node, handle, ticket.typed()),
-        Operation::Statx(args) => fs.statx(req, node, args, ticket.typed()),
-        Operation::Setattr(set) => fs.setattr(req, node, &set, ticket.typed()),
-        Operation::Readlink => fs.readlink(req, node, ticket.typed()),
-        Operation::Open(args) => fs.open(req, node, args, ticket.typed()),
-        Operation::Read(args) => fs.read(req, node, args, ticket.typed()),
-        Operation::Write(args) => fs.write(req, node, args, ticket.typed()),
-        Operation::Flush { handle } => fs.flush(req, node, handle, ticket.typed()),
-        Operation::Release { handle } => fs.release(req, node, handle, ticket.typed()),
-        Operation::Fsync(args) => fs.fsync(req, node, args, ticket.typed()),
-        Operation::Statfs => fs.statfs(req, node, ticket.typed()),
-        Operation::Access { mask } => fs.access(req, node, mask, ticket.typed()),
-        op => dispatch_names(fs, req, op, ticket),
+        Operation::Lookup { name } => fs.lookup(req, node, name, raw.typed()),
+        Operation::Getattr { handle } => fs.getattr(req, node, handle, raw.typed()),
+        Operation::Statx(args) => fs.statx(req, node, args, raw.typed()),
+        Operation::Setattr(set) => fs.setattr(req, node, &set, raw.typed()),
+        Operation::Readlink => fs.readlink(req, node, raw.typed()),
+        Operation::Open(args) => fs.open(req, node, args, raw.typed()),
+        Operation::Read(args) => fs.read(req, node, args, raw.typed()),
+        Operation::Write(args) => fs.write(req, node, args, raw.typed()),
+        Operation::Flush { handle } => fs.flush(req, node, handle, raw.typed()),
+        Operation::Release { handle } => fs.release(req, node, handle, raw.typed()),
+        Operation::Fsync(args) => fs.fsync(req, node, args, raw.typed()),
+        Operation::Statfs => fs.statfs(req, node, raw.typed()),
+        Operation::Access { mask } => fs.access(req, node, mask, raw.typed()),
+        op => dispatch_names(fs, req, op, raw),
     }
 }
 
-fn dispatch_names<F: Filesystem>(fs: &F, req: &Request<'_>, op: Operation<'_>, ticket: Ticket<'_>) {
+fn dispatch_names<F: Filesystem>(fs: &F, req: &Request<'_>, op: Operation<'_>, raw: RawReply<'_>) {
     let node = req.node();
     match op {
-        Operation::Create(args) => fs.create(req, node, args, ticket.typed()),
-        Operation::Tmpfile(args) => fs.tmpfile(req, node, args, ticket.typed()),
-        Operation::Mknod(args) => fs.mknod(req, node, args, ticket.typed()),
-        Operation::Mkdir(args) => fs.mkdir(req, node, args, ticket.typed()),
-        Operation::Unlink { name } => fs.unlink(req, node, name, ticket.typed()),
-        Operation::Rmdir { name } => fs.rmdir(req, node, name, ticket.typed()),
-        Operation::Symlink(args) => fs.symlink(req, node, args, ticket.typed()),
-        Operation::Rename(args) => fs.rename(req, node, args, ticket.typed()),
-        Operation::Link(args) => fs.link(req, node, args, ticket.typed()),
-        op => dispatch_directories(fs, req, op, ticket),
+        Operation::Create(args) => fs.create(req, node, args, raw.typed()),
+        Operation::Tmpfile(args) => fs.tmpfile(req, node, args, raw.typed()),
+        Operation::Mknod(args) => fs.mknod(req, node, args, raw.typed()),
+        Operation::Mkdir(args) => fs.mkdir(req, node, args, raw.typed()),
+        Operation::Unlink { name } => fs.unlink(req, node, name, raw.typed()),
+        Operation::Rmdir { name } => fs.rmdir(req, node, name, raw.typed()),
+        Operation::Symlink(args) => fs.symlink(req, node, args, raw.typed()),
+        Operation::Rename(args) => fs.rename(req, node, args, raw.typed()),
+        Operation::Link(args) => fs.link(req, node, args, raw.typed()),
+        op => dispatch_directories(fs, req, op, raw),
     }
 }
 
@@ -53,22 +53,22 @@ fn dispatch_directories<F: Filesystem>(
     fs: &F,
     req: &Request<'_>,
     op: Operation<'_>,
-    ticket: Ticket<'_>,
+    raw: RawReply<'_>,
 ) {
     let node = req.node();
     match op {
-        Operation::Opendir { flags } => fs.opendir(req, node, flags, ticket.typed()),
-        Operation::Readdir(args) => fs.readdir(req, node, args, ticket.directory(args.size)),
+        Operation::Opendir { flags } => fs.opendir(req, node, flags, raw.typed()),
+        Operation::Readdir(args) => fs.readdir(req, node, args, raw.directory(args.size)),
         Operation::Readdirplus(args) => {
-            fs.readdirplus(req, node, args, ticket.directory(args.size));
+            fs.readdirplus(req, node, args, raw.directory(args.size));
         }
-        Operation::Releasedir { handle } => fs.releasedir(req, node, handle, ticket.typed()),
-        Operation::Fsyncdir(args) => fs.fsyncdir(req, node, args, ticket.typed()),
-        Operation::Setxattr(args) => fs.setxattr(req, node, args, ticket.typed()),
-        Operation::Getxattr(args) => fs.getxattr(req, node, args, ticket.typed()),
-        Operation::Listxattr { size } => fs.listxattr(req, node, size, ticket.typed()),
-        Operation::Removexattr { name } => fs.removexattr(req, node, name, ticket.typed()),
-        op => dispatch_ranges(fs, req, op, ticket),
+        Operation::Releasedir { handle } => fs.releasedir(req, node, handle, raw.typed()),
+        Operation::Fsyncdir(args) => fs.fsyncdir(req, node, args, raw.typed()),
+        Operation::Setxattr(args) => fs.setxattr(req, node, args, raw.typed()),
+        Operation::Getxattr(args) => fs.getxattr(req, node, args, raw.typed()),
+        Operation::Listxattr { size } => fs.listxattr(req, node, size, raw.typed()),
+        Operation::Removexattr { name } => fs.removexattr(req, node, name, raw.typed()),
+        op => dispatch_ranges(fs, req, op, raw),
     }
 }
 
@@ -76,18 +76,18 @@ fn dispatch_ranges<F: Filesystem>(
     fs: &F,
     req: &Request<'_>,
     op: Operation<'_>,
-    mut ticket: Ticket<'_>,
+    mut raw: RawReply<'_>,
 ) {
     let node = req.node();
     match op {
-        Operation::Fallocate(args) => fs.fallocate(req, node, args, ticket.typed()),
-        Operation::Lseek(args) => fs.lseek(req, node, args, ticket.typed()),
-        Operation::CopyFileRange(args) => fs.copy_file_range(req, node, args, ticket.typed()),
-        Operation::Getlk(args) => fs.getlk(req, node, args, ticket.typed()),
-        Operation::Setlk(args) => fs.setlk(req, node, args, ticket.typed()),
-        Operation::Ioctl(args) => fs.ioctl(req, node, args, ticket.ioctl()),
+        Operation::Fallocate(args) => fs.fallocate(req, node, args, raw.typed()),
+        Operation::Lseek(args) => fs.lseek(req, node, args, raw.typed()),
+        Operation::CopyFileRange(args) => fs.copy_file_range(req, node, args, raw.typed()),
+        Operation::Getlk(args) => fs.getlk(req, node, args, raw.typed()),
+        Operation::Setlk(args) => fs.setlk(req, node, args, raw.typed()),
+        Operation::Ioctl(args) => fs.ioctl(req, node, args, raw.ioctl()),
         _ => {
-            ticket.error(Errno::NOSYS);
+            raw.error(Errno::NOSYS);
         }
     }
 }

@@ -10,10 +10,10 @@ use crate::abi::{
 };
 use crate::types::{Attr, Attributes, Created, Entry, FileLock, Opened, StatFs, Statx};
 
-/// Longest answer of a fixed size in bytes (STATX).
+/// Longest reply body of a fixed size in bytes (STATX).
 pub const MAX_ANSWER_BYTES: usize = size_of::<StatxOut>();
 
-/// A value that answers a request.
+/// A value that can be the body of a reply.
 pub trait Answer {
     /// Writes the wire form to the start of `out` and returns its length in bytes.
     fn encode(&self, out: &mut [u8; MAX_ANSWER_BYTES]) -> usize;
@@ -38,7 +38,7 @@ impl Answer for u32 {
     }
 }
 
-/// An offset, or bytes copied. In little-endian order this is also the answer to the older, 32-bit
+/// An offset, or bytes copied. In little-endian order this is also the reply to the older, 32-bit
 /// form of COPY_FILE_RANGE, whose length the kernel keeps below 4 GiB.
 impl Answer for u64 {
     fn encode(&self, out: &mut [u8; MAX_ANSWER_BYTES]) -> usize {

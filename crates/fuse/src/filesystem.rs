@@ -4,8 +4,8 @@ use std::ffi::CStr;
 
 use rustix::io::Errno;
 
-use crate::Connection;
 use crate::args;
+use crate::connection::Connection;
 use crate::reply::{DirReply, Reply};
 use crate::request::Request;
 use crate::types::{
@@ -18,12 +18,12 @@ use crate::types::{
 /// `node` is the inode that the request is about; for operations on a name, the directory. The
 /// further arguments of an operation are in a struct of [`args`], unless there is only one.
 ///
-/// Methods run on the transport's threads, many at once. The defaults reply `ENOSYS`, which the kernel
-/// takes as "never ask again" for most operations.
+/// Methods run on the transport's threads, many at once. The defaults reply `ENOSYS`, which the
+/// kernel takes as "never ask again" for most operations.
 #[expect(unused_variables, reason = "the defaults do not use their arguments")]
 pub trait Filesystem: Send + Sync + 'static {
-    /// The connection is established. It has what was negotiated, registers backing files, and sends
-    /// notifications.
+    /// The connection is established. It has what was negotiated, registers backing files, and
+    /// sends notifications.
     ///
     /// # Errors
     /// An error ends the session before the first request.

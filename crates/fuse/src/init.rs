@@ -58,7 +58,7 @@ bitflags::bitflags! {
         const ABORT_ERROR = 1 << 21;
         /// `max_pages` is valid.
         const MAX_PAGES = 1 << 22;
-        /// READLINK's answers are cached.
+        /// Targets of symbolic links are cached.
         const CACHE_SYMLINKS = 1 << 23;
         /// ENOSYS to OPENDIR means "no opens of directories at all".
         const NO_OPENDIR_SUPPORT = 1 << 24;
@@ -68,11 +68,12 @@ bitflags::bitflags! {
         const MAP_ALIGNMENT = 1 << 26;
         /// Submounts.
         const SUBMOUNTS = 1 << 27;
-        /// The server clears set-id bits and capabilities when told to; spares a GETXATTR per write.
+        /// The server clears set-id bits and capabilities when told to; spares a GETXATTR per
+        /// write.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         /// SETXATTR carries flags of its own.
         const SETXATTR_EXT = 1 << 29;
-        /// The INIT request and answer have `flags2`.
+        /// The INIT request and its reply have `flags2`.
         const INIT_EXT = 1 << 30;
         /// Security contexts come with what makes inodes.
         const SECURITY_CTX = 1 << 32;
@@ -164,6 +165,7 @@ pub struct Negotiated {
 impl Negotiated {
     /// Capabilities that were wanted and are not in force, because the kernel lacks them or because
     /// another one excludes them.
+    #[must_use]
     pub fn missing(&self) -> InitFlags {
         self.wanted - self.flags
     }
@@ -213,7 +215,7 @@ pub enum InitError {
 
 /// The server's side of the handshake.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct Proposal {
     pub(crate) want: InitFlags,
     pub(crate) max_stack_depth: u32,
     pub(crate) max_readahead: u32,
@@ -223,7 +225,7 @@ pub(crate) struct Wish {
     pub(crate) time_gran_ns: u32,
 }
 
-/// How an INIT request is answered.
+/// The reply to an INIT request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Handshake {
     /// Both agree.
@@ -236,8 +238,8 @@ const PAGE_BYTES: u32 = 4096;
 /// The kernel raises a smaller `max_write` to this.
 const MIN_WRITE_BYTES: u32 = 4096;
 
-/// Answers the arguments of an INIT request.
-pub(crate) fn negotiate(args: &[u8], wish: &Wish) -> Result<Handshake, InitError> {
+/// Replies to the arguments of an INIT request.
+pub(crate) fn negotiate(args: &[u8], proposal: &Proposal) -> Result<Handshake, InitError> {
     let malformed = InitError::Malformed { len: args.len(), opcode: abi::opcode::INIT };
     let (init, rest) = InitIn::read_from_prefix(args).map_err(|_| malformed)?;
     if init.major > abi::KERNEL_VERSION {
@@ -251,7 +253,7 @@ pub(crate) fn negotiate(args: &[u8], wish: &Wish) -> Result<Handshake, InitError
         return Err(InitError::Version { major: init.major, minor: init.minor });
     }
     let offered = offered(&init, rest)?;
-    let agreed = agree(&init, offered, wish);
+    let agreed = agree(&init, offered, proposal);
     Ok(Handshake::Agreed(agreed, answer(&agreed)))
 }
 
@@ -266,18 +268,18 @@ fn offered(init: &InitIn, rest: &[u8]) -> Result<InitFlags, InitError> {
     Ok(low | InitFlags::from_bits_retain(u64::from(ext.flags2) << 32))
 }
 
-fn agree(init: &InitIn, offered: InitFlags, wish: &Wish) -> Negotiated {
-    let wanted = wish.want | (InitFlags::TRANSPORT & offered);
+fn agree(init: &InitIn, offered: InitFlags, proposal: &Proposal) -> Negotiated {
+    let wanted = proposal.want | (InitFlags::TRANSPORT & offered);
     let mut flags = wanted & (offered - InitFlags::UNABLE);
-    if wish.max_stack_depth == 0 || !offered.contains(InitFlags::INIT_EXT) {
+    if proposal.max_stack_depth == 0 || !offered.contains(InitFlags::INIT_EXT) {
         flags -= InitFlags::PASSTHROUGH;
     }
-    // The kernel would silently drop passthrough; the writeback cache is the one to give way, because
-    // it loses acknowledged writes when the server dies.
+    // The kernel would silently drop passthrough; the writeback cache is the one to give way,
+    // because it loses acknowledged writes when the server dies.
     if flags.contains(InitFlags::PASSTHROUGH) {
         flags -= InitFlags::WRITEBACK_CACHE;
     }
-    let max_write = wish.max_write.max(MIN_WRITE_BYTES);
+    let max_write = proposal.max_write.max(MIN_WRITE_BYTES);
     let max_pages = u16::try_from(max_write.div_ceil(PAGE_BYTES)).unwrap_or(u16::MAX);
     Negotiated {
         major: abi::KERNEL_VERSION,
@@ -288,12 +290,12 @@ fn agree(init: &InitIn, offered: InitFlags, wish: &Wish) -> Negotiated {
         flags,
         max_write,
         max_pages,
-        max_readahead: init.max_readahead.min(wish.max_readahead),
-        max_background: wish.max_background,
-        congestion_threshold: wish.congestion_threshold,
-        time_gran_ns: wish.time_gran_ns,
+        max_readahead: init.max_readahead.min(proposal.max_readahead),
+        max_background: proposal.max_background,
+        congestion_threshold: proposal.congestion_threshold,
+        time_gran_ns: proposal.time_gran_ns,
         max_stack_depth: match flags.contains(InitFlags::PASSTHROUGH) {
-            true => wish.max_stack_depth,
+            true => proposal.max_stack_depth,
             false => 0,
         },
     }

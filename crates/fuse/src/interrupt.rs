@@ -1,35 +1,36 @@
-//! Which requests are being served, so that an INTERRUPT finds them. Lock-free, bounded.
+//! The requests being served, so that an INTERRUPT finds them. Lock-free, bounded.
 //!
 //! A worker has one slot for the request in its hands; a detached reply takes a place in a table of
 //! [`Interrupts::MAX_DETACHED`]. Either holds the request's `unique`, whose lowest bit Linux leaves
-//! free (ids of requests are even; it uses the bit itself to mark INTERRUPT requests) and which serves
-//! as the mark "interrupted". A set mark is never lost while a request moves from slot to table: the
-//! mover writes the table first and then looks at the slot; the marker looks at the slots first and
-//! then at the table. Whoever comes second sees the other (all four steps are sequentially consistent).
+//! free (ids of requests are even; it uses the bit itself to mark INTERRUPT requests) and which
+//! serves as the mark "interrupted". A set mark is never lost while a request moves from slot to
+//! table: the worker that detaches writes the table first and then reads its slot; the thread that
+//! handles the INTERRUPT marks the slots first and then the table. Whichever comes second sees the
+//! other's change (a sequentially consistent fence stands between the two steps of each).
 //!
-//! A request that was sent again (`FUSE_NOTIFY_RESEND`) has the highest bit of its id set, and so has its
-//! INTERRUPT from then on. The bit is left out here: an INTERRUPT with either id marks whoever holds the
-//! request, from before and from after.
+//! A request that was sent again (`FUSE_NOTIFY_RESEND`) has the highest bit of its id set, and so
+//! has its INTERRUPT from then on. The bit is ignored here: an INTERRUPT with either id marks both
+//! the first and the second arrival of the request.
 //!
 //! At the maximum: a detached reply without a place cannot be interrupted; it is counted, and while
-//! such replies exist an unknown INTERRUPT is dropped instead of being asked for again.
+//! such replies exist an unknown INTERRUPT is dropped: the kernel is not asked to send it again.
 
 use crate::abi::UNIQUE_RESEND;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
 const INTERRUPTED: u64 = 1;
 
-/// What names a request, whether it was sent again or not, and leaves the mark's bit free.
+/// Identifies a request, whether it was sent again or not, and leaves the mark's bit free.
 fn key(unique: u64) -> u64 {
     unique & !(INTERRUPTED | UNIQUE_RESEND)
 }
 
-/// One slot on a cache line pair of its own: written for every request.
+/// One slot, on a pair of cache lines of its own because it is written for every request.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot(AtomicU64);
 
-/// What became of an INTERRUPT.
+/// The outcome of an INTERRUPT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupted {
     /// The request is marked.
@@ -48,9 +49,9 @@ pub(crate) struct Interrupts {
     untracked: AtomicUsize,
 }
 
-/// The place of a detached reply: an index into the table, or none.
+/// The index of a detached reply in the table, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(Option<usize>);
+pub(crate) struct DetachedIndex(Option<usize>);
 
 impl Interrupts {
     /// Detached replies that can be interrupted at the same time.
@@ -68,10 +69,11 @@ impl Interrupts {
         }
     }
 
-    /// `worker` starts to serve `unique`. An id with the lowest bit set, which Linux does not send, is
-    /// taken for its even neighbour: at worst that one's INTERRUPT marks it too.
+    /// `worker` starts to serve `unique`. An id with the lowest bit set, which Linux does not send,
+    /// is taken for its even neighbour: at worst that one's INTERRUPT marks it too.
     pub(crate) fn begin(&self, worker: usize, unique: u64) {
-        self.workers[worker].0.swap(key(unique), Ordering::AcqRel);
+        let before = self.workers[worker].0.swap(key(unique), Ordering::AcqRel);
+        debug_assert_eq!(before, 0, "worker {worker} serves two requests");
     }
 
     /// `worker` serves nothing.
@@ -90,18 +92,18 @@ impl Interrupts {
     }
 
     /// Takes a place in the table for the request in `worker`'s hands.
-    pub(crate) fn detach(&self, worker: usize, unique: u64) -> Place {
+    pub(crate) fn detach(&self, worker: usize, unique: u64) -> DetachedIndex {
         let unique = key(unique);
         let Some(place) = self.insert(unique) else {
             self.untracked.fetch_add(1, Ordering::SeqCst);
-            return Place(None);
+            return DetachedIndex(None);
         };
         // After the insertion: see the module's head.
         fence(Ordering::SeqCst);
         if self.workers[worker].0.load(Ordering::SeqCst) == unique | INTERRUPTED {
             mark(&self.detached[place], unique);
         }
-        Place(Some(place))
+        DetachedIndex(Some(place))
     }
 
     fn insert(&self, unique: u64) -> Option<usize> {
@@ -119,16 +121,20 @@ impl Interrupts {
     }
 
     /// The detached reply at `place` was interrupted.
-    pub(crate) fn is_place_interrupted(&self, place: Place) -> bool {
+    pub(crate) fn is_detached_interrupted(&self, place: DetachedIndex) -> bool {
         place.0.is_some_and(|i| self.detached[i].load(Ordering::Acquire) & INTERRUPTED != 0)
     }
 
     /// The detached reply at `place` is sent.
-    pub(crate) fn release(&self, place: Place) {
+    pub(crate) fn release(&self, place: DetachedIndex) {
         match place.0 {
-            Some(i) => self.detached[i].store(0, Ordering::Release),
+            Some(i) => {
+                let before = self.detached[i].swap(0, Ordering::AcqRel);
+                debug_assert_ne!(before, 0, "a detached reply was sent twice");
+            }
             None => {
-                self.untracked.fetch_sub(1, Ordering::SeqCst);
+                let before = self.untracked.fetch_sub(1, Ordering::SeqCst);
+                debug_assert_ne!(before, 0, "more untracked replies were sent than detached");
             }
         }
     }
@@ -156,7 +162,7 @@ impl Interrupts {
     }
 }
 
-/// Marks `slot` if it holds `unique`, and tells whether it does.
+/// Marks `slot` if it holds `unique`, and returns whether it does.
 fn mark(slot: &AtomicU64, unique: u64) -> bool {
     let marked = unique | INTERRUPTED;
     match slot.compare_exchange(unique, marked, Ordering::SeqCst, Ordering::SeqCst) {
@@ -177,6 +183,7 @@ mod tests {
         assert_eq!(all.interrupt(12), Interrupted::Marked);
         assert!(!all.is_interrupted(0));
         assert!(all.is_interrupted(1));
+        all.end(1);
         all.begin(1, 14);
         assert!(!all.is_interrupted(1));
         assert_eq!(all.interrupt(12), Interrupted::Unknown);
@@ -189,7 +196,7 @@ mod tests {
         all.interrupt(10);
         let place = all.detach(0, 10);
         all.end(0);
-        assert!(all.is_place_interrupted(place));
+        assert!(all.is_detached_interrupted(place));
         all.release(place);
         assert_eq!(all.interrupt(10), Interrupted::Unknown);
     }
@@ -202,10 +209,10 @@ mod tests {
         }
         all.begin(0, 10);
         let place = all.detach(0, 10);
-        assert!(place.0.is_some() && !all.is_place_interrupted(place));
+        assert!(place.0.is_some() && !all.is_detached_interrupted(place));
         assert!(all.detached.iter().filter(|p| p.load(Ordering::Relaxed) != 0).count() == 1);
         let nowhere = all.detach(0, 0);
-        assert_eq!(nowhere, Place(None));
+        assert_eq!(nowhere, DetachedIndex(None));
         all.release(nowhere);
     }
 
@@ -218,9 +225,9 @@ mod tests {
             all.end(0);
             all.begin(1, 10 | UNIQUE_RESEND);
             assert_eq!(all.interrupt(target), Interrupted::Marked);
-            assert!(all.is_place_interrupted(place) && all.is_interrupted(1));
+            assert!(all.is_detached_interrupted(place) && all.is_interrupted(1));
             let later = all.detach(1, 10 | UNIQUE_RESEND);
-            assert!(all.is_place_interrupted(later));
+            assert!(all.is_detached_interrupted(later));
         }
     }
 
@@ -230,7 +237,7 @@ mod tests {
         let places: Vec<_> =
             (1..=Interrupts::MAX_DETACHED as u64).map(|i| all.detach(0, i * 2)).collect();
         let beyond = all.detach(0, 1 << 20);
-        assert_eq!(beyond, Place(None));
+        assert_eq!(beyond, DetachedIndex(None));
         assert_eq!(all.interrupt(1 << 20), Interrupted::Untracked);
         all.release(beyond);
         assert_eq!(all.interrupt(1 << 20), Interrupted::Unknown);
@@ -238,34 +245,31 @@ mod tests {
     }
 }
 
-/// Run with `RUSTFLAGS="--cfg loom" cargo test -p tollgate-fuse --release --lib loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use loom::sync::Arc;
+    use crate::sync::model::{Arc, check, run};
 
     #[test]
     fn loom_no_mark_is_lost_while_a_reply_is_detached() {
-        loom::model(|| {
+        check(|| {
             let all = Arc::new(Interrupts::new(1));
             all.begin(0, 10);
-            let other = Arc::clone(&all);
-            let marker = loom::thread::spawn(move || other.interrupt(10));
-            let place = all.detach(0, 10);
+            let marker = run(&all, |all| all.interrupt(10));
+            let index = all.detach(0, 10);
             all.end(0);
             let outcome = marker.join().unwrap();
             assert_eq!(outcome, Interrupted::Marked);
-            assert!(all.is_place_interrupted(place));
+            assert!(all.is_detached_interrupted(index));
         });
     }
 
     #[test]
     fn loom_a_later_request_is_never_marked() {
-        loom::model(|| {
+        check(|| {
             let all = Arc::new(Interrupts::new(1));
             all.begin(0, 10);
-            let other = Arc::clone(&all);
-            let marker = loom::thread::spawn(move || other.interrupt(10));
+            let marker = run(&all, |all| all.interrupt(10));
             all.end(0);
             all.begin(0, 12);
             assert!(!all.is_interrupted(0));

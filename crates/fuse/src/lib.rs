@@ -1,7 +1,7 @@
 //! FUSE for Linux servers: wire format, requests, replies, mounting, transports.
 //!
 //! Implement [`Filesystem`], mount a [`Device`] with [`mount()`], and serve it with a [`Session`].
-//! A file that needs no further checks is registered with [`Connection::open_backing`] and answered
+//! A file that needs no further checks is registered with [`Connection::open_backing`] and opened
 //! with [`OpenReply::PASSTHROUGH`]: the kernel then reads, writes and maps the lower file directly.
 
 pub mod abi;
@@ -9,12 +9,10 @@ pub mod args;
 pub mod buffer;
 mod connection;
 mod counters;
-mod crew;
 mod device;
 mod dispatch;
 mod encode;
 mod filesystem;
-mod follow;
 mod init;
 mod interrupt;
 pub mod memory;
@@ -24,14 +22,12 @@ pub mod operation;
 pub mod reply;
 pub mod request;
 pub mod session;
-mod signal;
 mod sync;
 pub mod transport;
 pub mod types;
-mod worker;
 
 pub use connection::{BackingFile, Connection};
-pub use counters::Counts;
+pub use counters::RequestCounts;
 pub use device::{Device, DeviceQueue, DeviceTransport};
 pub use encode::{Answer, MAX_ANSWER_BYTES};
 pub use filesystem::Filesystem;

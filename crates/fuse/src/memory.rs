@@ -1,30 +1,34 @@
 //! A transport in memory: the other end, [`Kernel`], is played by a test.
 //!
-//! It keeps the kernel's rules that a server can break: a reply needs a request that was received and
-//! not answered yet (`ENOENT` otherwise), its length must be in its header, its error within range
-//! (`EINVAL`). The notification `FUSE_NOTIFY_RESEND` puts every request that was received and not
-//! answered back to the head of the line, with [`abi::UNIQUE_RESEND`] in its id; an answer with the former
-//! id is then refused.
+//! It keeps the kernel's rules that a server can break: a reply needs a request that was received
+//! and not answered yet (`ENOENT` otherwise), its length must be in its header, its error within
+//! range (`EINVAL`). The notification `FUSE_NOTIFY_RESEND` puts every request that was received and
+//! not answered back to the head of the queue, with [`abi::UNIQUE_RESEND`] in its id; a reply with
+//! the former id is then refused.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, InHeader, InitIn, InitInExt, OutHeader, opcode};
-use crate::buffer::{Buffers, ReplyArea};
-use crate::transport::{Control, Queue, Raw, ReceiveError, ReplySink, Transport};
+use crate::buffer::Buffers;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::transport::{
+    Control, NoObserver, Queue, RawRequest, ReceiveError, Received, ReplySink, Transport,
+};
 
-/// Requests that can wait to be received; [`Kernel::send`] refuses more. Those that are sent again, which
-/// were counted once already, come on top.
+/// Requests that can wait to be received; [`Kernel::send`] refuses more. Those that are sent again,
+/// which were counted once already, come on top.
 pub const MAX_QUEUED: usize = 1024;
 
 /// A connected pair: the transport for a session, and the kernel's end.
+#[must_use]
 pub fn pair() -> (MemoryTransport, Kernel) {
     let wire = Arc::new(Wire::default());
     (MemoryTransport { wire: Arc::clone(&wire) }, Kernel { wire })
@@ -48,13 +52,12 @@ struct State {
     wakes: u64,
     unmounted: bool,
     aborted: bool,
-    retired: bool,
+    closed: bool,
 }
 
 impl Wire {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panicking test must not hide behind a poisoned lock; the state is consistent at all times.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
@@ -73,8 +76,13 @@ pub struct MemoryTransport {
 impl Transport for MemoryTransport {
     type Queue = MemoryQueue;
 
-    fn queue(&mut self) -> io::Result<MemoryQueue> {
-        Ok(MemoryQueue { wire: Arc::clone(&self.wire), wakes_seen: 0 })
+    fn queue(&mut self, max_payload: usize) -> io::Result<MemoryQueue> {
+        Ok(MemoryQueue {
+            wire: Arc::clone(&self.wire),
+            wakes_seen: 0,
+            buffers: Buffers::new(max_payload),
+            observer: NoObserver,
+        })
     }
 
     fn control(&self) -> Arc<dyn Control> {
@@ -87,31 +95,36 @@ impl Transport for MemoryTransport {
 pub struct MemoryQueue {
     wire: Arc<Wire>,
     wakes_seen: u64,
+    buffers: Buffers,
+    observer: NoObserver,
 }
 
 impl Queue for MemoryQueue {
-    fn receive<'q>(
-        &'q mut self,
-        buffers: &'q mut Buffers,
-    ) -> Result<(Raw<'q>, &'q mut ReplyArea), ReceiveError> {
+    fn receive(&mut self) -> Result<Received<'_>, ReceiveError> {
         let mut state = self.wire.lock();
         let request = loop {
             match next(&mut state, &mut self.wakes_seen)? {
                 Some(request) => break request,
-                None => {
-                    let waited = self.wire.changed.wait(state);
-                    state = waited.unwrap_or_else(PoisonError::into_inner);
-                }
+                None => state = self.wire.changed.wait(state),
             }
         };
         drop(state);
         let len = request.len();
+        let buffers = &mut self.buffers;
         let Some(space) = buffers.request.get_mut(..len) else {
             return Err(ReceiveError::Io(io::ErrorKind::FileTooLarge.into()));
         };
         space.copy_from_slice(&request);
         buffers.received = len;
-        Ok((Raw::Contiguous(&buffers.request[..len]), &mut buffers.reply))
+        Ok(Received {
+            raw: RawRequest::Contiguous(&buffers.request[..len]),
+            area: &mut buffers.reply,
+            observer: &mut self.observer,
+        })
+    }
+
+    fn finish(&mut self) {
+        self.buffers.clear();
     }
 
     fn sink(&self) -> Arc<dyn ReplySink> {
@@ -163,7 +176,7 @@ impl ReplySink for End {
             if header.len as usize != bytes.len() || !(-511..=0).contains(&header.error) {
                 return Err(Errno::INVAL.into());
             }
-            if state.retired || state.pending.remove(&header.unique).is_none() {
+            if state.closed || state.pending.remove(&header.unique).is_none() {
                 return Err(Errno::NOENT.into());
             }
             state.replies.push_back(bytes);
@@ -171,8 +184,8 @@ impl ReplySink for End {
         })
     }
 
-    fn retire(&self) {
-        self.0.change(|state| state.retired = true);
+    fn close(&self) {
+        self.0.change(|state| state.closed = true);
     }
 }
 
@@ -246,6 +259,7 @@ impl Kernel {
     }
 
     /// The next reply: header and body. `None` if none came in time.
+    #[must_use]
     pub fn reply(&self, patience: Duration) -> Option<(OutHeader, Vec<u8>)> {
         let bytes = self.take(patience, |state| state.replies.pop_front())?;
         let (header, body) = OutHeader::read_from_prefix(&bytes).ok()?;
@@ -253,26 +267,31 @@ impl Kernel {
     }
 
     /// The next notification, as raw bytes.
+    #[must_use]
     pub fn notification(&self, patience: Duration) -> Option<Vec<u8>> {
         self.take(patience, |state| state.notifications.pop_front())
     }
 
     fn take<T>(&self, patience: Duration, f: impl Fn(&mut State) -> Option<T>) -> Option<T> {
-        let mut found = None;
-        let missing = |state: &mut State| {
-            found = f(state);
-            found.is_none()
-        };
-        drop(self.wire.changed.wait_timeout_while(self.wire.lock(), patience, missing));
-        found
+        let start = Instant::now();
+        let mut state = self.wire.lock();
+        loop {
+            let left = patience.saturating_sub(start.elapsed());
+            match f(&mut state) {
+                None if !left.is_zero() => state = self.wire.changed.wait_timeout(state, left),
+                found => return found,
+            }
+        }
     }
 
     /// Requests that were received and not answered.
+    #[must_use]
     pub fn pending(&self) -> usize {
         self.wire.lock().pending.len()
     }
 
     /// Backing files that are registered.
+    #[must_use]
     pub fn backings(&self) -> usize {
         self.wire.lock().backings.len()
     }
@@ -292,6 +311,7 @@ impl Kernel {
 }
 
 /// The bytes of a request by user 1000, group 1000, thread 4242, with `args` concatenated.
+#[must_use]
 pub fn request(code: u32, unique: u64, node: u64, args: &[&[u8]]) -> Vec<u8> {
     let len = size_of::<InHeader>() + args.iter().map(|part| part.len()).sum::<usize>();
     let header = InHeader {

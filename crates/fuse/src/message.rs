@@ -1,5 +1,6 @@
-//! A request as it lies in a buffer: header, arguments, extensions. Nothing is copied but fixed-size
-//! structures, and nothing that the peer says about lengths is believed before it was checked.
+//! A request as it lies in a buffer: header, arguments, extensions. Nothing is copied but
+//! fixed-size structures, and nothing that the peer says about lengths is believed before it was
+//! checked.
 
 use std::ffi::CStr;
 
@@ -8,6 +9,7 @@ use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::abi::{self, ExtHeader, InHeader, opcode};
+use crate::transport::RawRequest;
 use crate::types::Name;
 
 /// Why a request could not be decoded.
@@ -57,6 +59,7 @@ pub enum DecodeError {
 
 impl DecodeError {
     /// What the caller gets.
+    #[must_use]
     pub fn errno(&self) -> Errno {
         match self {
             Self::Name { errno, .. } => *errno,
@@ -78,6 +81,17 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
+    /// A request as a transport received it.
+    ///
+    /// # Errors
+    /// See [`Message::contiguous`] and [`Message::split`].
+    pub fn parse(raw: RawRequest<'a>) -> Result<Self, DecodeError> {
+        match raw {
+            RawRequest::Contiguous(bytes) => Self::contiguous(bytes),
+            RawRequest::Split { header, fixed, rest } => Self::split(header, fixed, rest),
+        }
+    }
+
     /// A request in one piece.
     ///
     /// # Errors
@@ -115,6 +129,7 @@ impl<'a> Message<'a> {
     }
 
     /// The header.
+    #[must_use]
     pub fn header(&self) -> &InHeader {
         &self.header
     }

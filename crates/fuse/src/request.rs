@@ -15,44 +15,52 @@ pub struct Request<'a> {
 
 impl Request<'_> {
     /// Who asks.
+    #[must_use]
     pub fn caller(&self) -> Caller {
         Caller { uid: self.header.uid, gid: self.header.gid, pid: self.header.pid }
     }
 
     /// Names the request; the same when it is sent again ([`Request::resent`]).
+    #[must_use]
     pub fn unique(&self) -> u64 {
         self.header.unique & !abi::UNIQUE_RESEND
     }
 
     /// Operation code ([`crate::abi::opcode`]).
+    #[must_use]
     pub fn opcode(&self) -> u32 {
         self.header.opcode
     }
 
     /// The inode that the request is about, for operations on a name its directory.
+    #[must_use]
     pub fn node(&self) -> NodeId {
         NodeId(self.header.nodeid)
     }
 
     /// A supplementary group of the caller, sent when it is the parent directory's group
     /// ([`crate::InitFlags::CREATE_SUPP_GROUP`]); at most one.
+    #[must_use]
     pub fn supplementary_group(&self) -> Option<u32> {
         self.group
     }
 
-    /// An INTERRUPT for this request has arrived. Ask [`crate::Reply::interrupted`] after the handler
-    /// returned.
+    /// An INTERRUPT for this request has arrived. Ask [`crate::Reply::interrupted`] after the
+    /// handler returned.
+    #[must_use]
     pub fn interrupted(&self) -> bool {
         self.interrupts.is_interrupted(self.worker)
     }
 
     /// The kernel sends this request a second time, because a server before this one may have died
     /// over it: it may have been carried out already.
+    #[must_use]
     pub fn resent(&self) -> bool {
         self.header.unique & abi::UNIQUE_RESEND != 0
     }
 
     /// Index of the worker (and queue), from 0.
+    #[must_use]
     pub fn worker(&self) -> usize {
         self.worker
     }

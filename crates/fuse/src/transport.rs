@@ -1,27 +1,28 @@
-//! What a session needs of a transport. Three fit: `/dev/fuse` ([`crate::Device`]), memory
-//! ([`crate::memory`]), and io_uring.
+//! What a session needs of a transport. Two exist: `/dev/fuse` ([`crate::Device`]) and memory
+//! ([`crate::memory`]).
 //!
-//! A transport has one queue per worker thread. A queue hands out one request at a time, in a buffer
-//! that the worker owns, and has a sink for replies, which may be used from any thread. Hand-over:
-//! `receive` publishes a request; exactly one `commit` with its `unique` ends it; requests that the
-//! kernel gave up in between make `commit` fail with `ENOENT`.
+//! A transport has one queue per worker thread. A queue returns one request at a time, in a buffer
+//! that it owns, and has a sink for replies, which may be used from any thread. [`Queue::receive`]
+//! hands over a request; exactly one [`ReplySink::commit`] with its `unique` ends it. If the kernel
+//! gave the request up in between, `commit` fails with `ENOENT`.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::buffer::Buffers;
+use crate::buffer::ReplyArea;
 
 /// A source of queues.
 pub trait Transport: Send + 'static {
     /// One worker's queue.
     type Queue: Queue;
 
-    /// Opens the next queue. The first one receives INIT; the others are opened after it was answered.
+    /// Opens the next queue. The first one receives INIT; the others are opened after the reply to
+    /// it. `max_payload` is the largest payload of a request or reply, in bytes.
     ///
     /// # Errors
     /// Errors of the system.
-    fn queue(&mut self) -> io::Result<Self::Queue>;
+    fn queue(&mut self, max_payload: usize) -> io::Result<Self::Queue>;
 
     /// What is not bound to a queue.
     fn control(&self) -> Arc<dyn Control>;
@@ -29,7 +30,7 @@ pub trait Transport: Send + 'static {
 
 /// A request as received.
 #[derive(Clone, Copy, Debug)]
-pub enum Raw<'q> {
+pub enum RawRequest<'q> {
     /// Header, arguments and payload in one piece.
     Contiguous(&'q [u8]),
     /// In three pieces, as io_uring delivers them.
@@ -43,10 +44,35 @@ pub enum Raw<'q> {
     },
 }
 
+/// A request, with what is lent for serving it.
+pub struct Received<'q> {
+    /// The request.
+    pub raw: RawRequest<'q>,
+    /// Where a long reply may be built.
+    pub area: &'q mut ReplyArea,
+    /// Learns what the decoder found.
+    pub observer: &'q mut dyn Observer,
+}
+
+/// A part of a queue that adapts to the requests it received.
+pub trait Observer {
+    /// The request was decoded and is about to be served. `caller` is the id of the thread that
+    /// waits for it, 0 if none does; `takes_long` is [`crate::Operation::takes_long`].
+    fn decoded(&mut self, caller: u32, takes_long: bool);
+}
+
+/// Ignores what it is told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoObserver;
+
+impl Observer for NoObserver {
+    fn decoded(&mut self, _caller: u32, _takes_long: bool) {}
+}
+
 /// Why no request was received.
 #[derive(Debug)]
 pub enum ReceiveError {
-    /// Nothing is wrong: a signal, or a request that vanished. Look whether to stop, and try again.
+    /// A signal, or a request that the kernel withdrew. Check whether to stop, and try again.
     Retry,
     /// The file system was unmounted.
     Unmounted,
@@ -58,15 +84,15 @@ pub enum ReceiveError {
 
 /// One worker's end of the connection.
 pub trait Queue: Send + 'static {
-    /// Waits for a request, and returns it with the area in which a long reply may be built. Records in
-    /// [`Buffers::received`] how many bytes of the request buffer it filled.
+    /// Waits for a request.
     ///
     /// # Errors
     /// See [`ReceiveError`].
-    fn receive<'q>(
-        &'q mut self,
-        buffers: &'q mut Buffers,
-    ) -> Result<(Raw<'q>, &'q mut crate::buffer::ReplyArea), ReceiveError>;
+    fn receive(&mut self) -> Result<Received<'_>, ReceiveError>;
+
+    /// The request that was received last has been served, or has been taken over by a detached
+    /// reply. Clears what it and its reply left in the buffers.
+    fn finish(&mut self);
 
     /// Where replies to this queue's requests go.
     fn sink(&self) -> Arc<dyn ReplySink>;
@@ -80,8 +106,8 @@ pub trait ReplySink: Send + Sync + 'static {
     /// `ENOENT` if the request is over already; other errors of the system.
     fn commit(&self, parts: &[IoSlice<'_>]) -> io::Result<()>;
 
-    /// The session is over: lets go of what keeps the connection open. Later commits fail.
-    fn retire(&self) {}
+    /// The session is over: closes what keeps the connection open. Later commits fail.
+    fn close(&self) {}
 }
 
 /// The connection apart from its queues.
@@ -107,10 +133,10 @@ pub trait Control: Send + Sync + 'static {
     /// Runs in a worker thread before its first request.
     fn prepare_thread(&self) {}
 
-    /// Makes a worker thread (`tid`) that waits in [`Queue::receive`] return [`ReceiveError::Retry`].
-    /// May come too early and be lost: the caller repeats it.
+    /// Makes a worker thread (`tid`) that waits in [`Queue::receive`] return
+    /// [`ReceiveError::Retry`]. A wake-up that comes too early is lost: the caller repeats it.
     fn wake(&self, tid: i32);
 
-    /// The session is over: lets go of what keeps the connection open. Later calls fail.
-    fn retire(&self) {}
+    /// The session is over: closes what keeps the connection open. Later calls fail.
+    fn close(&self) {}
 }

@@ -15,7 +15,8 @@ impl NodeId {
     pub const ROOT: Self = Self(1);
 }
 
-/// What the server answered to an OPEN, CREATE or OPENDIR, given back with every use of that handle.
+/// Chosen by the server in its reply to OPEN, CREATE or OPENDIR; comes with every use of that
+/// handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileHandle(pub u64);
 
@@ -50,18 +51,20 @@ impl<'a> Name<'a> {
     }
 
     /// The name as a C string, ready for a system call.
+    #[must_use]
     pub fn as_c_str(self) -> &'a CStr {
         self.0
     }
 
     /// The name without its NUL.
+    #[must_use]
     pub fn as_bytes(self) -> &'a [u8] {
         self.0.to_bytes()
     }
 }
 
-/// Who asks. `pid` is the *thread* id of the caller in the server's pid namespace, 0 for a request that
-/// no process waits for (RELEASE, FORGET, readahead).
+/// Who asks. `pid` is the *thread* id of the caller in the server's pid namespace, 0 for a request
+/// that no process waits for (RELEASE, FORGET, readahead).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// File system user id.
@@ -110,11 +113,11 @@ pub struct Attributes {
     pub valid: Duration,
 }
 
-/// The answer to a LOOKUP and to everything that makes a name.
+/// The reply to LOOKUP and to every operation that makes a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The inode; [`Entry::negative`] has 0 here. Each positive entry that reaches the kernel counts as
-    /// one lookup, to be undone by FORGET.
+    /// The inode; [`Entry::negative`] has 0 here. Each positive entry that reaches the kernel
+    /// counts as one lookup, to be undone by FORGET.
     pub node: NodeId,
     /// Distinguishes two uses of one node id. 0 for servers that never reuse ids.
     pub generation: u64,
@@ -128,6 +131,7 @@ pub struct Entry {
 
 impl Entry {
     /// "No such name", which the kernel may remember for `valid`.
+    #[must_use]
     pub fn negative(valid: Duration) -> Self {
         Self {
             node: NodeId(0),
@@ -162,7 +166,7 @@ bitflags::bitflags! {
     }
 }
 
-/// The answer to OPEN, OPENDIR and (with an [`Entry`]) CREATE and TMPFILE.
+/// The reply to OPEN, OPENDIR and (with an [`Entry`]) CREATE and TMPFILE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// Given back with each request on this handle.
@@ -173,7 +177,7 @@ pub struct Opened {
     pub backing: Option<BackingId>,
 }
 
-/// The answer to CREATE and TMPFILE: a new name (or unnamed inode) that is open already.
+/// The reply to CREATE and TMPFILE: a new name (or unnamed inode) that is open already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Created {
     /// The new inode.

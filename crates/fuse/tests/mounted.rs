@@ -109,7 +109,7 @@ fn a_request_is_sent_again_on_demand() {
     fs::write(served.lower.path().join("meet"), b"met").unwrap();
     let path = served.path("meet");
     let caller = std::thread::spawn(move || fs::metadata(path).map(|meta| meta.len()));
-    let until = |what: &dyn Fn(&Counts) -> bool| {
+    let until = |what: &dyn Fn(&RequestCounts) -> bool| {
         let start = Instant::now();
         while !what(&served.connection().counts()) {
             assert!(
@@ -394,7 +394,8 @@ fn an_open_device_can_be_mounted_over_a_view() {
     assert_eq!(fs::read_to_string(below.path("pass")).unwrap(), "through");
 }
 
-/// The kernel still has attributes to show, and the one who asks is already waiting when the server goes.
+/// The kernel still has attributes to show, and the one who asks is already waiting when the server
+/// goes.
 #[test]
 fn a_dead_server_is_seen_in_spite_of_caches_and_by_who_waits() {
     /// Takes STATFS and never answers it.

@@ -43,7 +43,7 @@ impl Played {
         self.kernel.reply(SOON).expect("a reply")
     }
 
-    fn until(&self, what: impl Fn(&Counts) -> bool) -> Counts {
+    fn until(&self, what: impl Fn(&RequestCounts) -> bool) -> RequestCounts {
         let start = std::time::Instant::now();
         loop {
             let counts = self.running.connection().counts();

@@ -10,7 +10,8 @@ use thiserror::Error;
 pub enum MountError {
     /// There is no FUSE here.
     #[error(
-        "/dev/fuse cannot be used (load the module with modprobe fuse, or give the container the device)"
+        "/dev/fuse cannot be used (load the module with modprobe fuse, or give the container the \
+         device)"
     )]
     NoDevice {
         /// The system's error.
@@ -50,7 +51,8 @@ pub enum MountError {
     },
     /// A mount whose server is gone.
     #[error(
-        "{} is a mount whose server is gone (Transport endpoint is not connected); unmount it first",
+        "{} is a mount whose server is gone (Transport endpoint is not connected); unmount it \
+         first",
         path.display()
     )]
     Stale {

@@ -1,5 +1,5 @@
-//! The set-user-id helper `fusermount3`: mounts for users who may not, and hands over the descriptor
-//! through a socket that it finds by number in `_FUSE_COMMFD`.
+//! The set-user-id helper `fusermount3`: mounts for users who may not, and hands over the
+//! descriptor through a socket that it finds by number in `_FUSE_COMMFD`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSliceMut};
@@ -23,7 +23,8 @@ pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<Device, Mount
     let (ours, theirs) = UnixStream::pair().map_err(system)?;
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(option_string(options)).arg("--").arg(path);
-    // The socket is the helper's standard input, so that no descriptor needs to be made inheritable.
+    // The socket is the helper's standard input, so that no descriptor needs to be made
+    // inheritable.
     command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(OwnedFd::from(theirs)));
     run(command, path)?;
     receive(&ours).map_err(system)
@@ -50,8 +51,8 @@ fn run(mut command: Command, path: &Path) -> Result<(), MountError> {
     Err(MountError::Helper { path: path.into(), message })
 }
 
-/// `PermissionDenied` comes from a file without the right to execute it (distributions can give that to a
-/// group alone), and from directories in PATH that may not be searched.
+/// `PermissionDenied` comes from a file without the right to execute it (distributions can give
+/// that to a group alone), and from directories in PATH that may not be searched.
 fn not_run(source: io::Error, path: &Path) -> MountError {
     let why = match source.kind() {
         io::ErrorKind::NotFound => "no privilege, and no fusermount3 in PATH",

@@ -98,6 +98,25 @@ pub enum Operation<'a> {
     Unsupported,
 }
 
+/// Moving this many bytes takes longer than waking another worker.
+const LARGE_BYTES: u64 = 128 << 10;
+
+impl Operation<'_> {
+    /// Whether other requests should not wait behind this one on the same thread: it may wait for
+    /// the disk or for a lock, or moves at least 128 KiB.
+    #[must_use]
+    pub fn takes_long(&self) -> bool {
+        match self {
+            Self::Fsync(_) | Self::Fsyncdir(_) => true,
+            Self::Setlk(args) => args.wait,
+            Self::Write(args) => args.data.len() as u64 >= LARGE_BYTES,
+            Self::Read(args) => u64::from(args.size) >= LARGE_BYTES,
+            Self::CopyFileRange(args) => args.length >= LARGE_BYTES,
+            _ => false,
+        }
+    }
+}
+
 /// The forgets of one BATCH_FORGET.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forgets<'a>(&'a [u8]);

@@ -12,13 +12,14 @@ const PLUS_BYTES: usize = size_of::<EntryOut>() + DIRENT_BYTES;
 impl DirReply<'_> {
     /// Whether an entry with a name of `name_len` bytes still fits, with attributes (`plus`) or
     /// without.
+    #[must_use]
     pub fn fits(&self, name_len: usize, plus: bool) -> bool {
         let head = if plus { PLUS_BYTES } else { DIRENT_BYTES };
         self.len + (head + name_len).next_multiple_of(8) <= self.max
     }
 
-    /// Adds an entry of READDIR. `kind` is a `DT_*`, `next_offset` the cookie from which the listing
-    /// goes on after this entry. `false`: full, the entry was not added.
+    /// Adds an entry of READDIR. `kind` is a `DT_*`, `next_offset` the cookie from which the
+    /// listing goes on after this entry. `false`: full, the entry was not added.
     pub fn add(&mut self, ino: u64, kind: u32, next_offset: u64, name: &[u8]) -> bool {
         if !self.fits(name.len(), false) {
             return false;
@@ -28,8 +29,8 @@ impl DirReply<'_> {
     }
 
     /// Adds an entry of READDIRPLUS: each positive `entry` counts one lookup once it reaches the
-    /// kernel. `.` and `..` carry [`Entry::negative`] (the kernel takes no lookup for them) with the
-    /// inode number in `attr.ino`. `false`: full, the entry was not added.
+    /// kernel. `.` and `..` carry [`Entry::negative`] (the kernel takes no lookup for them) with
+    /// the inode number in `attr.ino`. `false`: full, the entry was not added.
     pub fn add_plus(&mut self, entry: &Entry, kind: u32, next_offset: u64, name: &[u8]) -> bool {
         if !self.fits(name.len(), true) {
             return false;
@@ -40,13 +41,14 @@ impl DirReply<'_> {
     }
 
     /// Bytes used so far.
+    #[must_use]
     pub fn used(&self) -> usize {
         self.len
     }
 
     fn push(&mut self, parts: &[&[u8]]) {
         let end = self.len + parts.iter().map(|p| p.len()).sum::<usize>().next_multiple_of(8);
-        let Some(area) = self.ticket.area.as_deref_mut() else { return };
+        let Some(area) = self.raw.area.as_deref_mut() else { return };
         let mut free = &mut area.data(end)[self.len..];
         for part in parts {
             let (here, after) = free.split_at_mut(part.len());

@@ -1,13 +1,14 @@
-//! A worker that goes where its caller is.
+//! Caller affinity: a worker runs on the CPU of its caller.
 //!
-//! A caller that makes one request after the other waits for each answer: it and the server never run
-//! at the same time, so they need one CPU, not two. The scheduler, seeing another CPU idle, wakes the
-//! server there all the same, and both directions pay for waking an idle CPU (on virtual machines with
-//! an exit to the host: an open and close took 14 us on one CPU and 40 to 100 us across two). The wake-up
-//! that would tell the scheduler so is the kernel's to make. What is left to us: when many requests in a
-//! row came from one thread, look which CPU it runs on, and stay there while they go on coming.
+//! A caller that makes one request after the other waits for each reply: it and the server never
+//! run at the same time, so they need one CPU, not two. The scheduler nevertheless wakes the server
+//! on another CPU if that one is idle, and both directions then pay for waking an idle CPU (on
+//! virtual machines with an exit to the host: an open and close took 14 us on one CPU and 40 to 100
+//! us across two). FUSE gives the scheduler no hint. So when many requests in a row come from one
+//! thread, the worker looks up the CPU that the caller runs on and binds itself to it while they go
+//! on coming.
 //!
-//! With several callers at once nothing is done: then the scheduler knows better.
+//! With several callers at once the worker is bound to no CPU: then the scheduler chooses better.
 #![expect(unsafe_code, reason = "sched_setattr has no wrapper")]
 
 use std::time::Duration;
@@ -16,42 +17,42 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 use rustix::time::ClockId;
 
-/// Requests in a row from one thread before it is followed.
-const ALIKE: u32 = 6;
-/// Requests from others, between two looks, after which it is not followed any more.
-const STRANGERS: u32 = 4;
+/// Requests in a row from one thread before the worker binds itself to its CPU.
+const IN_A_ROW: u32 = 6;
+/// Requests from others, between two looks, after which the worker unbinds itself.
+const OTHERS: u32 = 4;
 /// How long a look is good for. A look costs about 10 us.
 const LOOK_EVERY: Duration = Duration::from_millis(4);
 
-/// Decides whom to follow, and where. Belongs to one worker thread.
+/// One worker's caller, and the CPU that the worker is bound to.
 #[derive(Debug)]
-pub(crate) struct Follower {
+pub(crate) struct CallerAffinity {
     caller: u32,
-    alike: u32,
-    strangers: u32,
+    in_a_row: u32,
+    others: u32,
     looked_at: Option<Duration>,
     /// The CPU that this thread is bound to, and those that it may use otherwise.
     bound: Option<(usize, CpuSet)>,
 }
 
-impl Follower {
+impl CallerAffinity {
     pub(crate) fn new() -> Self {
-        Self { caller: 0, alike: 0, strangers: 0, looked_at: None, bound: None }
+        Self { caller: 0, in_a_row: 0, others: 0, looked_at: None, bound: None }
     }
 
     /// A request came from thread `caller`.
     pub(crate) fn request_from(&mut self, caller: u32) {
         if caller == self.caller {
-            self.alike += 1;
-            if self.alike >= ALIKE && self.look_is_due() {
-                self.strangers = 0;
-                self.go_where_the_caller_is();
+            self.in_a_row += 1;
+            if self.in_a_row >= IN_A_ROW && self.look_is_due() {
+                self.others = 0;
+                self.bind_to_caller();
             }
             return;
         }
-        self.strangers += 1;
-        if self.strangers >= STRANGERS || self.bound.is_none() {
-            self.stay_anywhere();
+        self.others += 1;
+        if self.others >= OTHERS || self.bound.is_none() {
+            self.unbind();
             *self = Self { caller, looked_at: self.looked_at, ..Self::new() };
         }
     }
@@ -61,8 +62,8 @@ impl Follower {
         self.bound.is_some()
     }
 
-    /// Lets the scheduler choose again.
-    pub(crate) fn stay_anywhere(&mut self) {
+    /// Lets the scheduler choose the CPU again.
+    pub(crate) fn unbind(&mut self) {
         if let Some((_, allowed)) = self.bound.take() {
             // On failure (the set of allowed CPUs shrank) the thread stays where it is.
             let _ = rustix::thread::sched_setaffinity(None, &allowed);
@@ -79,7 +80,7 @@ impl Follower {
         due
     }
 
-    fn go_where_the_caller_is(&mut self) {
+    fn bind_to_caller(&mut self) {
         let Some(cpu) = cpu_of(self.caller) else { return };
         let allowed = match &self.bound {
             Some((bound, _)) if *bound == cpu => return,
@@ -109,8 +110,8 @@ fn cpu_of(tid: u32) -> Option<usize> {
     parse_cpu(&buffer[..len])
 }
 
-/// Field 39 of `/proc/TID/stat`. The second field is a name in parentheses that may hold anything, so
-/// the fields are counted from the last one closed.
+/// Field 39 of `/proc/TID/stat`. The second field is a name in parentheses that may hold anything,
+/// so the fields are counted from the last one closed.
 fn parse_cpu(stat: &[u8]) -> Option<usize> {
     const FIELDS_AFTER_NAME: usize = 39 - 2;
     let name_end = stat.iter().rposition(|&b| b == b')')?;
@@ -118,11 +119,12 @@ fn parse_cpu(stat: &[u8]) -> Option<usize> {
     rest.split_ascii_whitespace().nth(FIELDS_AFTER_NAME - 1)?.parse().ok()
 }
 
-/// Asks for short turns of the CPU (0.1 ms, the least there is): a thread that answers in microseconds
-/// should not wait until another one's turn of some milliseconds is over. Its share stays the same.
-/// Kernels before 6.12 have one length for all and ignore it.
-pub(crate) fn take_short_turns() {
-    /// `struct sched_attr` in its first version (48 bytes), for SCHED_OTHER: the runtime is the slice.
+/// Asks the scheduler for short time slices (0.1 ms, the shortest there is): a thread that works
+/// for microseconds should not wait until another thread's slice of some milliseconds is over. Its
+/// share of the CPU stays the same. Kernels before 6.12 have one length for all and ignore it.
+pub(crate) fn take_short_slices() {
+    /// `struct sched_attr` in its first version (48 bytes), for SCHED_OTHER: the runtime is the
+    /// slice.
     #[repr(C)]
     struct SchedAttr {
         size: u32,
@@ -137,7 +139,7 @@ pub(crate) fn take_short_turns() {
     const SLICE_NS: u64 = 100_000;
     /// `SCHED_FLAG_KEEP_POLICY`: only the parameters change.
     const KEEP_POLICY: u64 = 0x08;
-    // The nice value is a parameter too, so it is read and given back.
+    // The nice value is a parameter too, so it is read and set again.
     let nice = rustix::process::getpriority_process(None).unwrap_or(0);
     let attr = SchedAttr {
         size: 48,
@@ -149,8 +151,8 @@ pub(crate) fn take_short_turns() {
         deadline_ns: 0,
         period_ns: 0,
     };
-    // SAFETY: the call reads `size` bytes of a structure of that size and layout, which lives until it
-    // returns. A refusal changes nothing, and nothing depends on success.
+    // SAFETY: the call reads `size` bytes of a structure of that size and layout, which lives until
+    // it returns. A refusal changes nothing, and nothing depends on success.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
@@ -169,20 +171,20 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "reads /proc and binds to a CPU")]
-    fn a_thread_that_asks_alone_is_followed_and_left_for_many() {
+    fn a_worker_binds_itself_to_a_single_caller_and_not_to_many() {
         let before = rustix::thread::sched_getaffinity(None).unwrap();
         let me = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        let mut follower = Follower::new();
-        follower.request_from(me);
-        assert_eq!(follower.bound, None);
-        for _ in 0..=ALIKE {
-            follower.request_from(me);
+        let mut affinity = CallerAffinity::new();
+        affinity.request_from(me);
+        assert_eq!(affinity.bound, None);
+        for _ in 0..=IN_A_ROW {
+            affinity.request_from(me);
         }
-        let (cpu, _) = follower.bound.expect("this thread has a CPU");
+        let (cpu, _) = affinity.bound.expect("this thread has a CPU");
         let now = rustix::thread::sched_getaffinity(None).unwrap();
         assert!(now.is_set(cpu) && now.count() == 1);
-        for stranger in 1..=STRANGERS {
-            follower.request_from(me + stranger);
+        for other in 1..=OTHERS {
+            affinity.request_from(me + other);
         }
         assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), before);
     }

@@ -31,8 +31,8 @@ pub struct MountOptions {
     pub subtype: String,
     /// Users other than the one who mounts may use the file system.
     pub allow_other: bool,
-    /// The kernel checks permissions by owner and mode. Without it and with `allow_other`, one user's
-    /// permission could be reused for another: leave it on.
+    /// The kernel checks permissions by owner and mode. Without it and with `allow_other`, one
+    /// user's permission could be reused for another: leave it on.
     pub default_permissions: bool,
     /// Read-only.
     pub read_only: bool,
@@ -120,6 +120,7 @@ pub struct Mount {
 
 impl Mount {
     /// Where it is mounted.
+    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -151,8 +152,8 @@ impl Drop for Mount {
     }
 }
 
-/// Mounts at `path` and returns the device, on which a session is to be started: until then, every use
-/// of the mount waits.
+/// Mounts at `path` and returns the device, on which a session is to be started: until then, every
+/// use of the mount waits.
 ///
 /// # Errors
 /// See [`MountError`]; [`MountError::AlreadyMounted`] over a mount of type `fuse.tollgate`.
@@ -179,8 +180,8 @@ fn open_and_mount(path: &Path, options: &MountOptions) -> Result<Device, MountEr
     Ok(device)
 }
 
-/// Mounts an open device with mount(2), in the namespace of the calling thread. A mount that is there
-/// already is covered, whatever its type.
+/// Mounts an open device with mount(2), in the namespace of the calling thread. A mount that is
+/// there already is covered, whatever its type.
 ///
 /// # Errors
 /// See [`MountError`].
@@ -235,8 +236,8 @@ fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
     }
 }
 
-/// Unmounts `path`; symbolic links in its last component are not followed. `lazy`: detach it now even
-/// if it is in use, and let it go when the last user does.
+/// Unmounts `path`; symbolic links in its last component are not followed. `lazy`: detach it now
+/// even if it is in use, and let it go when the last user does.
 ///
 /// # Errors
 /// [`MountError::Busy`] when it is in use, [`MountError::NotMounted`], and others of the system.
@@ -252,16 +253,17 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     }
 }
 
-/// Whether `path` is in a mount whose server is gone. Asks with statfs(2), which no cache answers: stat(2)
-/// goes on working for as long as the kernel's attributes are valid. Waits while a server is alive and
-/// busy. A request that the server took and left unanswered ends with `ECONNABORTED`, later ones with
-/// `ENOTCONN`.
+/// Whether `path` is in a mount whose server is gone. Asks with statfs(2), which no cache answers:
+/// stat(2) goes on working for as long as the kernel's attributes are valid. Waits while a server
+/// is alive and busy. A request that the server received and did not reply to ends with
+/// `ECONNABORTED`, later ones with `ENOTCONN`.
+#[must_use]
 pub fn stale(path: &Path) -> bool {
     matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// Unmounts `path` if it is a mount of type `fuse.tollgate` whose server is gone, and tells whether it
-/// was. Touches nothing else.
+/// Unmounts `path` if it is a mount of type `fuse.tollgate` whose server is gone, and returns
+/// whether it was. Touches nothing else.
 ///
 /// # Errors
 /// As [`unmount`].

@@ -1,5 +1,5 @@
-//! Replies. Each request gets exactly one answer, from any thread; one that is dropped unanswered
-//! answers `EIO`, so that no caller hangs.
+//! Replies. Each request gets exactly one, from any thread; a reply object that is dropped unsent
+//! sends `EIO`, so that no caller hangs.
 
 use std::io::IoSlice;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use crate::abi::{IoctlOut, OutHeader, SizeOut};
 use crate::buffer::{PageBuffer, ReplyArea};
 use crate::counters::{self, QueueCounters};
 use crate::encode::{Answer, MAX_ANSWER_BYTES};
-use crate::interrupt::{Interrupts, Place};
+use crate::interrupt::{DetachedIndex, Interrupts};
 use crate::transport::ReplySink;
 
 const HEADER_BYTES: usize = size_of::<OutHeader>();
@@ -23,7 +23,7 @@ const MAX_SLICES: usize = 16;
 
 /// What the replies of one queue share.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct QueueState {
     pub(crate) sink: SinkBox,
     pub(crate) worker: usize,
     pub(crate) counters: QueueCounters,
@@ -39,26 +39,26 @@ impl std::fmt::Debug for SinkBox {
     }
 }
 
-/// The lane of a reply: lent by the worker, or owned by a detached reply.
+/// The queue of a reply: lent by the worker, or owned by a detached reply.
 #[derive(Debug)]
-enum LaneRef<'q> {
-    Lent(&'q Arc<Lane>),
-    Owned(Arc<Lane>, Place),
+enum QueueRef<'q> {
+    Lent(&'q Arc<QueueState>),
+    Owned(Arc<QueueState>, DetachedIndex),
 }
 
-impl LaneRef<'_> {
-    fn get(&self) -> &Arc<Lane> {
+impl QueueRef<'_> {
+    fn get(&self) -> &Arc<QueueState> {
         match self {
-            Self::Lent(lane) => lane,
-            Self::Owned(lane, _) => lane,
+            Self::Lent(queue) => queue,
+            Self::Owned(queue, _) => queue,
         }
     }
 }
 
 /// The untyped part of a reply: where it goes, and whether it went.
 #[derive(Debug)]
-pub(crate) struct Ticket<'q> {
-    lane: LaneRef<'q>,
+pub(crate) struct RawReply<'q> {
+    queue: QueueRef<'q>,
     unique: u64,
     area: Option<&'q mut ReplyArea>,
     /// Data is preceded by `struct fuse_ioctl_out`.
@@ -66,13 +66,19 @@ pub(crate) struct Ticket<'q> {
     answered: bool,
 }
 
-impl<'q> Ticket<'q> {
-    pub(crate) fn new(lane: &'q Arc<Lane>, unique: u64, area: &'q mut ReplyArea) -> Self {
-        Self { lane: LaneRef::Lent(lane), unique, area: Some(area), ioctl: false, answered: false }
+impl<'q> RawReply<'q> {
+    pub(crate) fn new(queue: &'q Arc<QueueState>, unique: u64, area: &'q mut ReplyArea) -> Self {
+        Self {
+            queue: QueueRef::Lent(queue),
+            unique,
+            area: Some(area),
+            ioctl: false,
+            answered: false,
+        }
     }
 
     pub(crate) fn typed<T: ?Sized>(self) -> Reply<'q, T> {
-        Reply { ticket: self, answer: PhantomData }
+        Reply { raw: self, answer: PhantomData }
     }
 
     pub(crate) fn ioctl(mut self) -> Reply<'q, [u8]> {
@@ -83,27 +89,27 @@ impl<'q> Ticket<'q> {
     pub(crate) fn directory(self, size: u32) -> DirReply<'q> {
         let capacity = self.area.as_ref().map_or(0, |area| area.capacity());
         let max = (size as usize).min(capacity);
-        DirReply { ticket: self, max, len: 0 }
+        DirReply { raw: self, max, len: 0 }
     }
 
-    fn detach(mut self) -> Ticket<'static> {
-        let lane = Arc::clone(self.lane.get());
-        let lane = match &self.lane {
-            LaneRef::Lent(_) => {
-                let place = lane.interrupts.detach(lane.worker, self.unique);
-                LaneRef::Owned(lane, place)
+    fn detach(mut self) -> RawReply<'static> {
+        let queue = Arc::clone(self.queue.get());
+        let queue = match &self.queue {
+            QueueRef::Lent(_) => {
+                let index = queue.interrupts.detach(queue.worker, self.unique);
+                QueueRef::Owned(queue, index)
             }
-            LaneRef::Owned(_, place) => LaneRef::Owned(lane, *place),
+            QueueRef::Owned(_, index) => QueueRef::Owned(queue, *index),
         };
-        // The new ticket answers; this one must not.
+        // The new value replies; this one must not.
         self.answered = true;
-        Ticket { lane, unique: self.unique, area: None, ioctl: self.ioctl, answered: false }
+        RawReply { queue, unique: self.unique, area: None, ioctl: self.ioctl, answered: false }
     }
 
     fn interrupted(&self) -> bool {
-        match &self.lane {
-            LaneRef::Lent(lane) => lane.interrupts.is_interrupted(lane.worker),
-            LaneRef::Owned(lane, place) => lane.interrupts.is_place_interrupted(*place),
+        match &self.queue {
+            QueueRef::Lent(queue) => queue.interrupts.is_interrupted(queue.worker),
+            QueueRef::Owned(queue, index) => queue.interrupts.is_detached_interrupted(*index),
         }
     }
 
@@ -185,25 +191,25 @@ impl<'q> Ticket<'q> {
 
     fn commit(&mut self, parts: &[IoSlice<'_>]) -> bool {
         self.answered = true;
-        let lane = self.lane.get();
-        let delivered = lane.sink.0.commit(parts).is_ok();
+        let queue = self.queue.get();
+        let delivered = queue.sink.0.commit(parts).is_ok();
         if !delivered {
-            counters::add(&lane.counters.undelivered, 1);
+            counters::add(&queue.counters.undelivered, 1);
         }
         delivered
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for RawReply<'_> {
     fn drop(&mut self) {
         if !self.answered {
             if !std::thread::panicking() {
-                self.lane.get().counters.dropped.fetch_add(1, Ordering::Relaxed);
+                self.queue.get().counters.dropped.fetch_add(1, Ordering::Relaxed);
             }
             self.error(Errno::IO);
         }
-        if let LaneRef::Owned(lane, place) = &self.lane {
-            lane.interrupts.release(*place);
+        if let QueueRef::Owned(queue, index) = &self.queue {
+            queue.interrupts.release(*index);
         }
     }
 }
@@ -216,40 +222,43 @@ fn wire_error(errno: Errno) -> i32 {
     }
 }
 
-/// The answer to one request: a `T`, or an error. `true` from a sending method means that the kernel
-/// took the answer; `false` that the request was over already, so that what the answer handed out (a
-/// lookup, a handle) is to be taken back.
+/// The reply to one request: a `T`, or an error. A sending method returns `true` if the kernel took
+/// the reply, and `false` if the request was over already, so that what the reply handed out (a
+/// lookup, a handle) must be taken back.
 #[derive(Debug)]
 pub struct Reply<'q, T: ?Sized> {
-    ticket: Ticket<'q>,
+    raw: RawReply<'q>,
     answer: PhantomData<fn(&T)>,
 }
 
 impl<T: ?Sized> Reply<'_, T> {
-    /// Answers with an error.
+    /// Replies with an error.
     pub fn error(mut self, errno: Errno) -> bool {
-        self.ticket.error(errno)
+        self.raw.error(errno)
     }
 
-    /// Unbinds the answer from the worker, so that another thread can send it later. Allocates nothing.
+    /// Unbinds the reply from the worker, so that another thread can send it later. Allocates
+    /// nothing.
+    #[must_use]
     pub fn detach(self) -> Reply<'static, T> {
-        self.ticket.detach().typed()
+        self.raw.detach().typed()
     }
 
     /// An INTERRUPT for this request has arrived: its caller got a signal and would rather have
     /// `EINTR` than wait.
+    #[must_use]
     pub fn interrupted(&self) -> bool {
-        self.ticket.interrupted()
+        self.raw.interrupted()
     }
 }
 
 impl<T: Answer> Reply<'_, T> {
-    /// Answers with a value.
+    /// Replies with a value.
     pub fn ok(mut self, value: &T) -> bool {
-        self.ticket.answer(value)
+        self.raw.answer(value)
     }
 
-    /// Answers with what `result` holds.
+    /// Replies with what `result` holds.
     pub fn send(self, result: Result<T, Errno>) -> bool {
         match result {
             Ok(value) => self.ok(&value),
@@ -259,34 +268,35 @@ impl<T: Answer> Reply<'_, T> {
 }
 
 impl Reply<'_, [u8]> {
-    /// Answers with bytes: data, the target of a link, the value of an attribute.
+    /// Replies with bytes: data, the target of a link, the value of an attribute.
     pub fn data(mut self, data: &[u8]) -> bool {
-        self.ticket.slices(&[IoSlice::new(data)])
+        self.raw.slices(&[IoSlice::new(data)])
     }
 
-    /// Answers with the concatenation of `data`. Allocates from 16 slices on; the system takes 1023.
+    /// Replies with the concatenation of `data`. Allocates from 16 slices on; the system takes
+    /// 1023.
     pub fn vectored(mut self, data: &[IoSlice<'_>]) -> bool {
-        self.ticket.slices(data)
+        self.raw.slices(data)
     }
 
-    /// Answers a request that asked for a length (`getxattr` and `listxattr` with `size` 0).
+    /// Replies to a request that asked for a length (`getxattr` and `listxattr` with `size` 0).
     pub fn size(mut self, size: u32) -> bool {
-        self.ticket.slices(&[IoSlice::new(SizeOut { size, padding: 0 }.as_bytes())])
+        self.raw.slices(&[IoSlice::new(SizeOut { size, padding: 0 }.as_bytes())])
     }
 
     /// Lends `f` at most `max` bytes (less if the worker's reply area is smaller) of zeroed,
-    /// page-aligned memory and answers with the first `n` of them, for the `Ok(n)` that `f` returns.
-    /// The memory is the worker's own: nothing is allocated, and it is wiped after the request.
-    /// A detached reply allocates.
+    /// page-aligned memory and replies with the first `n` of them, for the `Ok(n)` that `f`
+    /// returns. The memory is the worker's own: nothing is allocated, and it is wiped after the
+    /// request. A detached reply allocates.
     pub fn fill(mut self, max: usize, f: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> bool {
-        self.ticket.fill(max, f)
+        self.raw.fill(max, f)
     }
 }
 
-/// The answer to READDIR and READDIRPLUS, built in the worker's reply area.
+/// The reply to READDIR and READDIRPLUS, built in the worker's reply area.
 #[derive(Debug)]
 pub struct DirReply<'q> {
-    ticket: Ticket<'q>,
+    raw: RawReply<'q>,
     max: usize,
     len: usize,
 }
@@ -294,16 +304,16 @@ pub struct DirReply<'q> {
 mod entries;
 
 impl DirReply<'_> {
-    /// Answers with the entries added so far; none means the end of the directory.
+    /// Replies with the entries added so far; none means the end of the directory.
     pub fn send(mut self) -> bool {
-        match self.ticket.area.take() {
-            Some(area) => self.ticket.send_area(area, self.len),
-            None => self.ticket.slices(&[]),
+        match self.raw.area.take() {
+            Some(area) => self.raw.send_area(area, self.len),
+            None => self.raw.slices(&[]),
         }
     }
 
-    /// Answers with an error; entries added so far are not sent.
+    /// Replies with an error; entries added so far are not sent.
     pub fn error(mut self, errno: Errno) -> bool {
-        self.ticket.error(errno)
+        self.raw.error(errno)
     }
 }

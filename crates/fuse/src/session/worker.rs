@@ -1,4 +1,4 @@
-//! A worker: takes a request from its queue, has it served, and goes on to the next.
+//! A worker: receives a request from its queue, has it served, and goes on to the next.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -8,52 +8,54 @@ use rustix::io::Errno;
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, UNIQUE_RESEND, opcode};
-use crate::buffer::{Buffers, ReplyArea};
+use crate::buffer::ReplyArea;
 use crate::counters::add;
 use crate::dispatch::dispatch;
 use crate::filesystem::Filesystem;
 use crate::interrupt::Interrupted;
 use crate::message::{DecodeError, Message};
 use crate::operation::{Dialect, Operation};
-use crate::reply::{Lane, Ticket};
+use crate::reply::{QueueState, RawReply};
 use crate::request::Request;
-use crate::session::{Ended, SessionError, Shared, decode};
-use crate::transport::{Queue, Raw, ReceiveError};
+use crate::session::error::{Ended, SessionError};
+use crate::session::stopper::StopState;
+use crate::transport::{Queue, RawRequest, ReceiveError, Received};
 use crate::types::NodeId;
 
-/// How often in a row the kernel is asked to send an INTERRUPT again whose request is not known yet.
-/// The request is then taken for lost: it was received, and will never be answered.
+/// How often in a row the kernel is asked to send an INTERRUPT again whose request is not known
+/// yet. The request is then taken for lost: it was received, and no reply will follow.
 const MAX_INTERRUPT_RETRIES: u32 = 1000;
 
 pub(crate) struct Worker<F, Q> {
     pub(crate) queue: Q,
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) state: Arc<QueueState>,
     pub(crate) fs: Arc<F>,
     pub(crate) dialect: Dialect,
 }
 
 impl<F: Filesystem, Q: Queue> Worker<F, Q> {
-    pub(crate) fn run(self, shared: &Shared, mut buffers: Buffers) -> Result<Ended, SessionError> {
-        let Self { mut queue, lane, fs, dialect } = self;
-        let mut server = Server { lane: &lane, fs: &*fs, dialect, unknown: (0, 0) };
-        while !shared.stop.load(Ordering::Relaxed) {
-            match queue.receive(&mut buffers) {
-                Ok((raw, area)) => server.serve(raw, area),
+    /// Serves until the session ends.
+    pub(crate) fn run(self, stop: &StopState) -> Result<Ended, SessionError> {
+        let Self { mut queue, state, fs, dialect } = self;
+        let mut server = Server { state: &state, fs: &*fs, dialect, unknown: (0, 0) };
+        while !stop.stop.load(Ordering::Relaxed) {
+            match queue.receive() {
+                Ok(received) => server.serve(received),
                 Err(ReceiveError::Retry) => continue,
                 Err(ReceiveError::Unmounted) => return Ok(Ended::Unmounted),
                 Err(ReceiveError::Aborted) => return Ok(Ended::Aborted),
                 Err(ReceiveError::Io(error)) => return Err(SessionError::Receive(error)),
             }
-            // The caller has its answer: this costs it nothing.
-            buffers.clear();
+            // The caller has its reply already: clearing the buffers costs it nothing.
+            queue.finish();
         }
         Ok(Ended::Stopped)
     }
 }
 
-/// A worker without its queue and buffers, which are lent out while a request is served.
+/// A worker without its queue, which is borrowed while a request is served.
 struct Server<'w, F> {
-    lane: &'w Arc<Lane>,
+    state: &'w Arc<QueueState>,
     fs: &'w F,
     dialect: Dialect,
     /// The last INTERRUPT for an unknown request, and how often it came.
@@ -61,13 +63,17 @@ struct Server<'w, F> {
 }
 
 impl<F: Filesystem> Server<'_, F> {
-    fn serve(&mut self, raw: Raw<'_>, area: &mut ReplyArea) {
-        let decoded = decode(raw).and_then(|message| {
-            self.lane.counters.count(message.header().opcode);
+    fn serve(&mut self, received: Received<'_>) {
+        let Received { raw, area, observer } = received;
+        let decoded = Message::parse(raw).and_then(|message| {
+            self.state.counters.count(message.header().opcode);
             Ok((message, Operation::decode(&message, self.dialect)?))
         });
         match decoded {
-            Ok((message, operation)) => self.serve_operation(&message, operation, area),
+            Ok((message, operation)) => {
+                observer.decoded(message.header().pid, operation.takes_long());
+                self.serve_operation(&message, operation, area);
+            }
             Err(error) => self.malformed(raw, error, area),
         }
     }
@@ -81,11 +87,11 @@ impl<F: Filesystem> Server<'_, F> {
             }
             Operation::Interrupt { unique } => self.interrupt(header.unique, unique, area),
             Operation::Destroy => {
-                Ticket::new(self.lane, header.unique, area).answer(&());
+                RawReply::new(self.state, header.unique, area).answer(&());
             }
             // A second handshake makes no sense.
             Operation::Init { .. } => {
-                Ticket::new(self.lane, header.unique, area).error(Errno::IO);
+                RawReply::new(self.state, header.unique, area).error(Errno::IO);
             }
             op => match message.supplementary_group() {
                 Ok(group) => self.call(header, group, op, area),
@@ -96,65 +102,65 @@ impl<F: Filesystem> Server<'_, F> {
 
     /// Hands a request to the file system.
     fn call(&self, header: &InHeader, group: Option<u32>, op: Operation<'_>, area: &mut ReplyArea) {
-        let lane = self.lane;
+        let state = self.state;
         if header.unique & UNIQUE_RESEND != 0 {
-            add(&lane.counters.resent, 1);
+            add(&state.counters.resent, 1);
         }
-        lane.interrupts.begin(lane.worker, header.unique);
-        let ticket = Ticket::new(lane, header.unique, area);
-        let interrupts = &*lane.interrupts;
-        let request = Request { header, group, worker: lane.worker, interrupts };
-        self.guard(|| dispatch(self.fs, &request, op, ticket));
-        lane.interrupts.end(lane.worker);
+        state.interrupts.begin(state.worker, header.unique);
+        let raw = RawReply::new(state, header.unique, area);
+        let interrupts = &*state.interrupts;
+        let request = Request { header, group, worker: state.worker, interrupts };
+        self.guard(|| dispatch(self.fs, &request, op, raw));
+        state.interrupts.end(state.worker);
     }
 
-    /// Runs a handler. A panic ends the request (its reply is dropped, which answers EIO), not the
+    /// Runs a handler. A panic ends the request (its reply is dropped, which replies EIO), not the
     /// worker.
     fn guard(&self, handler: impl FnOnce()) {
         if panic::catch_unwind(AssertUnwindSafe(handler)).is_err() {
-            add(&self.lane.counters.panics, 1);
-            tracing::error!(worker = self.lane.worker, "a request handler panicked");
+            add(&self.state.counters.panics, 1);
+            tracing::error!(worker = self.state.worker, "a request handler panicked");
         }
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
-        add(&self.lane.counters.forgets, 1);
+        add(&self.state.counters.forgets, 1);
         self.guard(|| self.fs.forget(node, lookups));
     }
 
-    /// An INTERRUPT is answered only by "send it again", when it overtook its request.
+    /// The only reply to an INTERRUPT is "send it again", when it overtook its request.
     fn interrupt(&mut self, own: u64, unique: u64, area: &mut ReplyArea) {
-        add(&self.lane.counters.interrupts, 1);
-        let outcome = self.lane.interrupts.interrupt(unique);
+        add(&self.state.counters.interrupts, 1);
+        let outcome = self.state.interrupts.interrupt(unique);
         if outcome == Interrupted::Marked {
             return;
         }
-        add(&self.lane.counters.interrupts_unknown, 1);
+        add(&self.state.counters.interrupts_unknown, 1);
         let (last, times) = self.unknown;
         self.unknown = (unique, if last == unique { times + 1 } else { 0 });
         if outcome == Interrupted::Unknown && self.unknown.1 < MAX_INTERRUPT_RETRIES {
-            Ticket::new(self.lane, own, area).error(Errno::AGAIN);
+            RawReply::new(self.state, own, area).error(Errno::AGAIN);
         }
     }
 
-    fn malformed(&self, raw: Raw<'_>, error: DecodeError, area: &mut ReplyArea) {
+    fn malformed(&self, raw: RawRequest<'_>, error: DecodeError, area: &mut ReplyArea) {
         let bytes = match raw {
-            Raw::Contiguous(bytes) => bytes,
-            Raw::Split { header, .. } => header,
+            RawRequest::Contiguous(bytes) => bytes,
+            RawRequest::Split { header, .. } => header,
         };
         match InHeader::read_from_prefix(bytes) {
             Ok((header, _)) => self.refuse(&header, error, area),
-            // There is nobody to answer.
-            Err(_) => add(&self.lane.counters.malformed, 1),
+            // Without a header there is nobody to reply to.
+            Err(_) => add(&self.state.counters.malformed, 1),
         }
     }
 
     fn refuse(&self, header: &InHeader, error: DecodeError, area: &mut ReplyArea) {
-        add(&self.lane.counters.malformed, 1);
+        add(&self.state.counters.malformed, 1);
         tracing::debug!(%error, unique = header.unique, "malformed request");
         let silent = [opcode::FORGET, opcode::BATCH_FORGET, opcode::INTERRUPT];
         if !silent.contains(&header.opcode) {
-            Ticket::new(self.lane, header.unique, area).error(error.errno());
+            RawReply::new(self.state, header.unique, area).error(error.errno());
         }
     }
 }

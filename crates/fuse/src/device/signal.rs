@@ -1,8 +1,8 @@
 //! A signal that does nothing but end a blocking `read`.
 //!
-//! Waiting in `poll` for the device and an eventfd would cost a system call per request and wake all
-//! workers for each; a signal costs nothing until it is needed. A signal that comes just before the
-//! `read` is lost, so the sender repeats it until the worker has noticed.
+//! Waiting in `poll` for the device and an eventfd would cost a system call per request and wake
+//! all workers for each; a signal costs nothing until it is needed. A signal that comes just before
+//! the `read` is lost, so the sender repeats it until the worker has noticed.
 #![expect(unsafe_code, reason = "signal dispositions and masks")]
 
 use std::sync::OnceLock;
@@ -28,12 +28,13 @@ fn claim(number: i32) -> bool {
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
     // No SA_RESTART: the point is that `read` returns EINTR.
     new.sa_sigaction = handler as usize;
-    // SAFETY: `new` is initialised; its handler does nothing and so is safe at any point of a program.
+    // SAFETY: `new` is initialised; its handler does nothing and so is safe at any point of a
+    // program.
     unsafe { libc::sigaction(number, &raw const new, std::ptr::null_mut()) == 0 }
 }
 
-/// Leaves all signals to the process's other threads, but the wake-up signal and those that report a
-/// fault of this thread.
+/// Leaves all signals to the process's other threads, but the wake-up signal and those that report
+/// a fault of this thread.
 pub(crate) fn prepare_thread() {
     let kept =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
@@ -53,7 +54,7 @@ pub(crate) fn prepare_thread() {
 pub(crate) fn wake(tid: i32) {
     let Some(number) = signal() else { return };
     let pid = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: no memory is involved; a thread that is gone yields ESRCH. The caller keeps the thread
-    // from being joined, so its id is not reused.
+    // SAFETY: no memory is involved; a thread that is gone yields ESRCH. The caller keeps the
+    // thread from being joined, so its id is not reused.
     unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, number) };
 }

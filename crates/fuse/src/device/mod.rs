@@ -1,0 +1,122 @@
+//! The `/dev/fuse` transport.
+//!
+//! One descriptor per queue, made by `FUSE_DEV_IOC_CLONE`, so that each has a processing list of
+//! its own in the kernel. A request costs one `read` and one `write` (`writev` with several parts).
+//!
+//! With [`crate::SessionConfig::spin`] the workers are [leader and followers](leader): only as many
+//! wait for requests as the load needs, and the one that waits polls for a while before it sleeps.
+//! Without it every worker blocks in `read`, and the kernel wakes them in turn.
+
+mod affinity;
+mod fd;
+mod leader;
+mod queue;
+mod signal;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::transport::{Control, Transport};
+use fd::{DeviceControl, SharedFd};
+use leader::LeaderFollowers;
+use queue::Member;
+
+pub use queue::DeviceQueue;
+
+/// An open `/dev/fuse`. It becomes a connection when it is mounted.
+#[derive(Debug)]
+pub struct Device {
+    fd: OwnedFd,
+}
+
+impl Device {
+    /// Opens `/dev/fuse`.
+    ///
+    /// # Errors
+    /// `ENOENT` or `ENODEV` if the kernel has no FUSE, `EACCES` and `EPERM` where it is not
+    /// allowed.
+    pub fn open() -> io::Result<Self> {
+        let path = Path::new("/dev/fuse");
+        let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { fd })
+    }
+
+    /// Takes a descriptor from elsewhere; the same as `From`.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
+/// Takes a descriptor from elsewhere: from `fusermount3`, or from a supervisor.
+impl From<OwnedFd> for Device {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The transport over a mounted [`Device`].
+#[derive(Debug)]
+pub struct DeviceTransport {
+    main: Arc<SharedFd>,
+    opened: bool,
+    spin: Duration,
+    workers: Arc<LeaderFollowers>,
+}
+
+impl DeviceTransport {
+    /// The transport of a connection that begins with `device`; `spin` as in
+    /// [`crate::SessionConfig::spin`].
+    #[must_use]
+    pub fn new(device: Device, spin: Duration) -> Self {
+        let main = Arc::new(SharedFd(device.fd));
+        Self { main, opened: false, spin, workers: Arc::new(LeaderFollowers::new()) }
+    }
+
+    /// A descriptor of the same connection with a processing list of its own. Where `/dev/fuse`
+    /// cannot be opened (after a change of root), the queue shares the first descriptor, which
+    /// works too.
+    fn clone_queue(&self) -> Arc<SharedFd> {
+        let cloned = Device::open().and_then(|device| {
+            fd::clone_onto(device.as_fd(), self.main.0.as_fd())?;
+            Ok(device.fd)
+        });
+        match cloned {
+            Ok(fd) => Arc::new(SharedFd(fd)),
+            Err(error) => {
+                tracing::warn!(%error, "a queue shares the first /dev/fuse descriptor");
+                Arc::clone(&self.main)
+            }
+        }
+    }
+}
+
+impl Transport for DeviceTransport {
+    type Queue = DeviceQueue;
+
+    fn queue(&mut self, max_payload: usize) -> io::Result<DeviceQueue> {
+        let first = !std::mem::replace(&mut self.opened, true);
+        let fd = if first { Arc::clone(&self.main) } else { self.clone_queue() };
+        let member = (!self.spin.is_zero()).then(|| Member::new(&self.workers, first));
+        if member.is_some() {
+            let flags = rustix::fs::fcntl_getfl(&fd.0)? | OFlags::NONBLOCK;
+            rustix::fs::fcntl_setfl(&fd.0, flags)?;
+        }
+        Ok(DeviceQueue::new(fd, self.spin, member, max_payload))
+    }
+
+    fn control(&self) -> Arc<dyn Control> {
+        Arc::new(DeviceControl { fd: Arc::clone(&self.main), workers: Arc::clone(&self.workers) })
+    }
+}

@@ -1,0 +1,100 @@
+//! How a session is to run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::init::{InitFlags, Proposal};
+use crate::session::error::SessionError;
+
+/// Runs in each worker thread before its first request, with the worker's index.
+pub type ThreadHook = Arc<dyn Fn(usize) + Send + Sync>;
+
+/// How a session is to run.
+#[derive(Clone)]
+pub struct SessionConfig {
+    /// Worker threads, each with a queue; at least 1, at most [`SessionConfig::MAX_THREADS`].
+    pub threads: usize,
+    /// CPUs that worker `i` may run on; `None`, or no element, leaves it to the scheduler.
+    pub cpus: Vec<Option<Vec<usize>>>,
+    /// Capabilities to ask for; the transport adds those that it needs.
+    pub want: InitFlags,
+    /// How deep a backing file's file system may be stacked: 1, or 2 over a stacked one. 0: no
+    /// passthrough.
+    pub max_stack_depth: u32,
+    /// Most readahead in bytes; the kernel has its own limit.
+    pub max_readahead: u32,
+    /// Largest payload of a WRITE in bytes.
+    pub max_write: u32,
+    /// Most requests in flight that no process waits for (readahead, RELEASE); more of them wait in
+    /// the kernel.
+    pub max_background: u16,
+    /// From how many of those on the kernel counts the device as congested.
+    pub congestion_threshold: u16,
+    /// Granularity of times in nanoseconds.
+    pub time_gran_ns: u32,
+    /// How long a worker polls for the next request before it sleeps; zero: not at all.
+    pub spin: Duration,
+    /// Runs in each worker thread first.
+    pub on_thread_start: Option<ThreadHook>,
+}
+
+impl SessionConfig {
+    /// Most worker threads. Each has two buffers of [`SessionConfig::max_write`] and a page.
+    pub const MAX_THREADS: usize = 256;
+
+    pub(crate) fn check(&self) -> Result<(), SessionError> {
+        let max = Self::MAX_THREADS;
+        if self.threads == 0 || self.threads > max {
+            let (field, value) = ("threads", self.threads.to_string());
+            return Err(SessionError::Config { field, value, allowed: format!("from 1 to {max}") });
+        }
+        if self.max_stack_depth > 2 {
+            let (field, value) = ("max_stack_depth", self.max_stack_depth.to_string());
+            return Err(SessionError::Config { field, value, allowed: "0, 1 or 2".into() });
+        }
+        Ok(())
+    }
+
+    /// What to propose in the handshake.
+    pub(crate) fn proposal(&self) -> Proposal {
+        Proposal {
+            want: self.want,
+            max_stack_depth: self.max_stack_depth,
+            max_readahead: self.max_readahead,
+            max_write: self.max_write,
+            max_background: self.max_background,
+            congestion_threshold: self.congestion_threshold,
+            time_gran_ns: self.time_gran_ns,
+        }
+    }
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            cpus: Vec::new(),
+            want: InitFlags::SUGGESTED,
+            max_stack_depth: 2,
+            max_readahead: 1 << 20,
+            max_write: 1 << 20,
+            max_background: 64,
+            congestion_threshold: 48,
+            time_gran_ns: 1,
+            spin: Duration::ZERO,
+            on_thread_start: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for SessionConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionConfig")
+            .field("threads", &self.threads)
+            .field("cpus", &self.cpus)
+            .field("want", &self.want)
+            .field("max_write", &self.max_write)
+            .field("spin", &self.spin)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,94 @@
+//! A session: the handshake, one worker thread per queue, and the end.
+
+mod config;
+mod error;
+mod handshake;
+mod running;
+mod stopper;
+mod worker;
+
+use std::sync::Arc;
+
+use crate::connection::Connection;
+use crate::counters::QueueCounters;
+use crate::device::{Device, DeviceTransport};
+use crate::filesystem::Filesystem;
+use crate::init::InitFlags;
+use crate::interrupt::Interrupts;
+use crate::operation::Dialect;
+use crate::reply::{QueueState, SinkBox};
+use crate::transport::{Queue, Transport};
+
+pub use config::{SessionConfig, ThreadHook};
+pub use error::{Ended, SessionError};
+pub use running::Running;
+pub use stopper::Stopper;
+
+/// A file system about to be served.
+#[derive(Debug)]
+#[must_use = "nothing is served before `start`"]
+pub struct Session<F, T = DeviceTransport> {
+    fs: Arc<F>,
+    transport: T,
+    config: SessionConfig,
+}
+
+impl<F: Filesystem> Session<F> {
+    /// A session over a mounted device.
+    pub fn new(device: Device, fs: Arc<F>, config: SessionConfig) -> Self {
+        let transport = DeviceTransport::new(device, config.spin);
+        Self { fs, transport, config }
+    }
+}
+
+impl<F: Filesystem, T: Transport> Session<F, T> {
+    /// A session over another transport.
+    pub fn with_transport(transport: T, fs: Arc<F>, config: SessionConfig) -> Self {
+        Self { fs, transport, config }
+    }
+
+    /// Replies to the kernel's INIT, calls [`Filesystem::init`], and starts the workers. Waits for
+    /// INIT, which the kernel sends when the device is mounted.
+    ///
+    /// # Errors
+    /// See [`SessionError`].
+    pub fn start(mut self) -> Result<Running, SessionError> {
+        self.config.check()?;
+        let payload = self.config.max_write as usize;
+        let failed = |worker| move |source| SessionError::Worker { worker, source };
+        let mut first = self.transport.queue(payload).map_err(failed(0))?;
+        let control = self.transport.control();
+        let negotiated = handshake::handshake(&mut first, &self.config.proposal())?;
+        let mut queues = vec![first];
+        for worker in 1..self.config.threads {
+            queues.push(self.transport.queue(payload).map_err(failed(worker))?);
+        }
+        let states = queue_states(&queues);
+        let connection = Connection::new(negotiated, Arc::clone(&control), states.clone());
+        self.fs.init(&connection).map_err(|errno| {
+            connection.close();
+            SessionError::Filesystem(errno)
+        })?;
+        let dialect = Dialect { setxattr_ext: connection.has(InitFlags::SETXATTR_EXT) };
+        let workers = queues.into_iter().zip(states).map(|(queue, state)| worker::Worker {
+            queue,
+            state,
+            fs: Arc::clone(&self.fs),
+            dialect,
+        });
+        Running::spawn(workers, &self.config, connection, control, self.fs.clone())
+    }
+}
+
+fn queue_states<Q: Queue>(queues: &[Q]) -> Vec<Arc<QueueState>> {
+    let interrupts = Arc::new(Interrupts::new(queues.len()));
+    let state = |(worker, queue): (usize, &Q)| {
+        Arc::new(QueueState {
+            sink: SinkBox(queue.sink()),
+            worker,
+            counters: QueueCounters::default(),
+            interrupts: Arc::clone(&interrupts),
+        })
+    };
+    queues.iter().enumerate().map(state).collect()
+}

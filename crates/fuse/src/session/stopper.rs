@@ -1,0 +1,105 @@
+//! Ending a session from outside its workers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::interrupt::Interrupts;
+use crate::transport::Control;
+
+/// What workers and stoppers share.
+pub(crate) struct StopState {
+    pub(crate) stop: AtomicBool,
+    interrupts: Arc<Interrupts>,
+    control: Arc<dyn Control>,
+    /// Thread ids; 0 before the thread runs and after it ended.
+    tids: Vec<AtomicI32>,
+}
+
+impl StopState {
+    pub(crate) fn new(
+        workers: usize,
+        interrupts: Arc<Interrupts>,
+        control: Arc<dyn Control>,
+    ) -> Self {
+        let tids = (0..workers).map(|_| AtomicI32::new(0)).collect();
+        Self { stop: AtomicBool::new(false), interrupts, control, tids }
+    }
+
+    pub(crate) fn control(&self) -> &dyn Control {
+        &*self.control
+    }
+}
+
+/// Ends a running session from any thread, a signal handler's helper for example.
+#[derive(Clone)]
+pub struct Stopper {
+    state: Arc<StopState>,
+}
+
+impl std::fmt::Debug for Stopper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stopper")
+    }
+}
+
+impl Stopper {
+    /// How long [`Stopper::stop`] goes on waking workers that wait for requests.
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    pub(crate) fn new(state: Arc<StopState>) -> Self {
+        Self { state }
+    }
+
+    /// Makes the workers finish the request in their hands and end. Requests that they have not
+    /// received stay with the kernel until [`crate::Running::wait`] closes the device, which aborts
+    /// the connection unless somebody else holds it. Returns when no worker waits for requests any
+    /// more.
+    pub fn stop(&self) {
+        self.state.stop.store(true, Ordering::SeqCst);
+        let start = Instant::now();
+        while self.wake_waiting() && start.elapsed() < Self::PATIENCE {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Wakes the workers that wait; `false` if there are none.
+    fn wake_waiting(&self) -> bool {
+        let mut waiting = false;
+        for (worker, tid) in self.state.tids.iter().enumerate() {
+            let tid = tid.load(Ordering::SeqCst);
+            if tid != 0 && !self.state.interrupts.is_serving(worker) {
+                waiting = true;
+                self.state.control.wake(tid);
+            }
+        }
+        waiting
+    }
+}
+
+/// A worker thread's entry in the table of thread ids. When a thread ends by an error or a panic,
+/// the other workers are made to end as well.
+pub(crate) struct Registered<'a> {
+    index: usize,
+    state: &'a Arc<StopState>,
+}
+
+impl<'a> Registered<'a> {
+    /// Registers the calling thread as worker `index`.
+    pub(crate) fn new(index: usize, state: &'a Arc<StopState>) -> Self {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        let before = state.tids[index].swap(tid, Ordering::SeqCst);
+        debug_assert_eq!(before, 0, "worker {index} runs twice");
+        Self { index, state }
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.state.tids[self.index].store(0, Ordering::SeqCst);
+        if !self.state.stop.load(Ordering::SeqCst) {
+            Stopper::new(Arc::clone(self.state)).stop();
+        }
+    }
+}
