@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use rustix::pipe::PipeFlags;
 use rustix::process::WaitOptions;
 
+use crate::messages;
 use crate::sys::{self, Forked};
 
 /// What the server sends when it serves.
@@ -39,7 +40,7 @@ impl ReadyPipe {
 
     /// The server cannot serve: the starter shows why.
     pub(crate) fn failed(mut self, error: &anyhow::Error) {
-        let _ = self.0.write_all(crate::in_words(error).as_bytes());
+        let _ = self.0.write_all(messages::in_words(error).as_bytes());
     }
 }
 
@@ -110,7 +111,7 @@ fn leave(output: &OwnedFd) -> anyhow::Result<()> {
 pub(crate) fn notify_manager() {
     let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = notify(&address) {
-        crate::warn(&format!("NOTIFY_SOCKET cannot be told: {error:#}"));
+        messages::warn(&format!("NOTIFY_SOCKET cannot be told: {error:#}"));
     }
 }
 

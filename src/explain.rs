@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use tollgate_policy::{CallerFacts, Facts, HEAD_LEN, Kind, Operation, Policy};
 
 use crate::cli::{ExplainArgs, OperationArg};
+use crate::messages;
 use crate::{policy_file, tree};
 
 /// Prints which rule decides over a path, and why.
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     } else {
         println!("{explanation}");
         if args.dir.is_none() && std::io::stderr().is_terminal() {
-            crate::note(&format!(
+            messages::note(&format!(
                 "taken for a {} of {} bytes; with --dir the real file is looked at",
                 found.kind, found.size
             ));

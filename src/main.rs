@@ -8,6 +8,7 @@ mod daemon;
 mod demo;
 mod explain;
 mod machine;
+mod messages;
 mod mount;
 mod mountinfo;
 mod policy_file;
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            say(&format!("{name}: {}", in_words(&error)));
+            messages::say(&format!("{name}: {}", messages::in_words(&error)));
             ExitCode::from(failure_code(name, &error))
         }
     }
@@ -129,45 +130,4 @@ fn log(verbose: bool) {
         .with_target(false)
         .without_time()
         .init();
-}
-
-/// An error with its causes, each once: some errors name their cause in their own text.
-fn in_words(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
-}
-
-/// A line on standard error.
-fn say(text: &str) {
-    use std::io::Write;
-    // Without a standard error there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "tollgate: {text}");
-}
-
-fn warn(text: &str) {
-    say(&format!("warning: {text}"));
-}
-
-fn note(text: &str) {
-    say(&format!("note: {text}"));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cause_is_said_once() {
-        let error = anyhow::anyhow!("no entry").context("mount: no entry (try root)");
-        assert_eq!(in_words(&error), "mount: no entry (try root)");
-        let error = anyhow::anyhow!("no entry").context("mount").context("start");
-        assert_eq!(in_words(&error), "start: mount: no entry");
-    }
 }

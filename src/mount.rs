@@ -8,7 +8,8 @@ use tollgate_fuse::{Ended, MountError, Stopper};
 
 use crate::cli::MountArgs;
 use crate::daemon::{self, ReadyPipe, Side};
-use crate::serve::{self, Place, Server, Spec};
+use crate::messages;
+use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
 use crate::tree::{self, Tree};
 use crate::umount;
@@ -24,7 +25,7 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let (tree, source) = tree::open(&args.dir)?;
     clean_leftover(&args.mnt)?;
     let mnt = tree::check_mount_point(&args.mnt, &tree)?;
-    let spec = Spec::load(&args.serve, &tree, Place::Mount)?;
+    let spec = Spec::load(&args.serve, &tree, ServerKind::Mount)?;
     if !args.daemon {
         return View { tree, source, mnt, spec }.serve(None);
     }
@@ -39,7 +40,7 @@ fn clean_leftover(mnt: &Path) -> anyhow::Result<()> {
         format!("MNT `{}` was left by a dead server and cannot be cleaned up", mnt.display())
     })?;
     if cleaned {
-        crate::note(&format!("MNT `{}` was left by a dead server; cleaned up", mnt.display()));
+        messages::note(&format!("MNT `{}` was left by a dead server; cleaned up", mnt.display()));
     }
     Ok(())
 }
@@ -63,7 +64,7 @@ impl View {
                 return Err(error);
             }
         };
-        crate::say(&server.summary());
+        messages::say(&server.summary());
         daemon::notify_manager();
         if let Some(ready) = ready {
             ready.ready();
@@ -96,14 +97,14 @@ fn end_on_signal(signals: &SignalFd, mnt: &Path, stopper: &Stopper) {
     let Ok(_) = signals.read() else { return };
     match tollgate_fuse::unmount(mnt, false) {
         Ok(()) => return,
-        Err(MountError::Busy { .. }) => crate::note(&format!(
+        Err(MountError::Busy { .. }) => messages::note(&format!(
             "`{}` is in use; it is detached and served until it is closed; a second signal ends it now",
             mnt.display()
         )),
-        Err(error) => crate::warn(&crate::in_words(&error.into())),
+        Err(error) => messages::warn(&messages::in_words(&error.into())),
     }
     if let Err(error) = tollgate_fuse::unmount(mnt, true) {
-        crate::warn(&crate::in_words(&error.into()));
+        messages::warn(&messages::in_words(&error.into()));
     }
     let _ = signals.read();
     stopper.stop();
@@ -112,10 +113,10 @@ fn end_on_signal(signals: &SignalFd, mnt: &Path, stopper: &Stopper) {
 fn say_how_it_ended(ended: Ended, mnt: &Path) {
     let mnt = mnt.display();
     match ended {
-        Ended::Unmounted => crate::say(&format!("`{mnt}` is unmounted")),
-        Ended::Aborted => crate::warn(&format!(
+        Ended::Unmounted => messages::say(&format!("`{mnt}` is unmounted")),
+        Ended::Aborted => messages::warn(&format!(
             "the connection of `{mnt}` was aborted; clean up with `tollgate umount {mnt}`"
         )),
-        Ended::Stopped => crate::say(&format!("`{mnt}` is no longer served")),
+        Ended::Stopped => messages::say(&format!("`{mnt}` is no longer served")),
     }
 }

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+/// The file system type of a view.
+pub(crate) const VIEW: &str = "fuse.tollgate";
+
 /// One mount of this mount namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountInfo {

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::messages;
 use anyhow::{Context, anyhow, bail};
 use tollgate_policy::{MAX_TEXT_LEN, Policy};
 
@@ -14,7 +15,7 @@ use tollgate_policy::{MAX_TEXT_LEN, Policy};
 pub(crate) fn load(file: &Path) -> anyhow::Result<Policy> {
     let policy = parse(file)?;
     for warning in policy.warnings() {
-        crate::warn(&format!("{}: {warning}", file.display()));
+        messages::warn(&format!("{}: {warning}", file.display()));
     }
     Ok(policy)
 }

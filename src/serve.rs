@@ -14,7 +14,8 @@ use tollgate_view::{Config, View};
 
 use crate::audit::{AuditConfig, AuditLog};
 use crate::cli::{AuditDetail, ServeArgs};
-use crate::control::{self, ControlServer};
+use crate::control;
+use crate::messages;
 use crate::policy_file;
 use crate::status::{self, Report};
 use crate::tree::Tree;
@@ -22,7 +23,7 @@ use tollgate_view::AuditLevel;
 
 /// Where the view shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ServerKind {
     /// Over DIR itself, for one command.
     Run,
     /// At a mount point.
@@ -31,7 +32,7 @@ pub(crate) enum Place {
 
 /// What to serve, checked before anything is mounted or started.
 pub(crate) struct Spec {
-    place: Place,
+    kind: ServerKind,
     dir: PathBuf,
     policy: Arc<Policy>,
     policy_file: Option<PathBuf>,
@@ -46,7 +47,7 @@ impl Spec {
     ///
     /// # Errors
     /// When the policy is wrong, or when the audit log would lie inside DIR.
-    pub(crate) fn load(args: &ServeArgs, tree: &Tree, place: Place) -> anyhow::Result<Self> {
+    pub(crate) fn load(args: &ServeArgs, tree: &Tree, kind: ServerKind) -> anyhow::Result<Self> {
         let (policy, policy_file) = match &args.policy {
             None => (Policy::allow_all(), None),
             Some(file) => {
@@ -56,7 +57,7 @@ impl Spec {
             }
         };
         Ok(Self {
-            place,
+            kind,
             dir: tree.path.clone(),
             policy: Arc::new(policy),
             policy_file,
@@ -77,7 +78,7 @@ fn warn_if_writable(policy: &Policy, file: &Path, tree: &Tree) {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let caller = CallerFacts { uid, gid, exe: None };
     if policy.decide(&facts, Operation::Write, &caller).verdict == Verdict::Allow {
-        crate::warn(&format!(
+        messages::warn(&format!(
             "the policy `{}` lies inside DIR and can be changed through the view, which counts at the \
              next start; add a rule that makes it read-only",
             file.display()
@@ -156,12 +157,12 @@ pub(crate) fn open_device() -> anyhow::Result<Device> {
 pub(crate) struct Server {
     state: Arc<State>,
     running: Running,
-    control: Option<ControlServer>,
+    control: Option<tollgate_control::Server>,
     passthrough: bool,
 }
 
 struct State {
-    place: Place,
+    kind: ServerKind,
     dir: PathBuf,
     mount_point: PathBuf,
     policy_file: Option<PathBuf>,
@@ -205,7 +206,7 @@ impl Server {
             .start()
             .context("the FUSE connection cannot be started")?;
         let state = Arc::new(State {
-            place: spec.place,
+            kind: spec.kind,
             dir: spec.dir,
             mount_point: mount_point.to_owned(),
             policy_file: spec.policy_file,
@@ -216,12 +217,12 @@ impl Server {
         });
         let passthrough = probe_passthrough(&state.connection);
         if let Err(reason) = &passthrough {
-            crate::note(&format!(
+            messages::note(&format!(
                 "not available: passthrough ({reason}); files are served by tollgate"
             ));
         }
         for missing in state.view.snapshot().unavailable {
-            crate::note(&format!("not available: {} ({})", missing.feature, missing.reason));
+            messages::note(&format!("not available: {} ({})", missing.feature, missing.reason));
         }
         let control = start_control(&state);
         Ok(Self { state, running, control, passthrough: passthrough.is_ok() })
@@ -257,7 +258,7 @@ impl Server {
     pub(crate) fn finish(self) {
         self.running.stop();
         if let Err(error) = self.wait() {
-            crate::warn(&crate::in_words(&error));
+            messages::warn(&messages::in_words(&error));
         }
     }
 }
@@ -268,7 +269,7 @@ impl State {
         audit.finish();
         let status = audit.status();
         if status.dropped + status.failed > 0 {
-            crate::warn(&format!(
+            messages::warn(&format!(
                 "the audit log lacks {} events that were dropped and {} that could not be written",
                 status.dropped, status.failed
             ));
@@ -279,9 +280,9 @@ impl State {
         Report {
             version: status::VERSION,
             pid: std::process::id(),
-            kind: match self.place {
-                Place::Run => "run",
-                Place::Mount => "mount",
+            kind: match self.kind {
+                ServerKind::Run => "run",
+                ServerKind::Mount => "mount",
             },
             dir: self.dir.to_string_lossy().into_owned(),
             mount_point: self.mount_point.to_string_lossy().into_owned(),
@@ -337,17 +338,16 @@ fn start_audit(config: AuditConfig) -> anyhow::Result<AuditLog> {
     AuditLog::start(config).with_context(|| format!("audit file `{shown}` cannot be opened"))
 }
 
-/// A server without a control socket still serves.
-fn start_control(state: &Arc<State>) -> Option<ControlServer> {
+/// A view without a control socket is still served.
+fn start_control(state: &Arc<State>) -> Option<tollgate_control::Server> {
     let state = Arc::clone(state);
-    let started = control::ControlServer::start(Box::new(move || {
-        serde_json::to_value(state.report())
-            .unwrap_or_else(|error| status::error(&error.to_string()))
-    }));
-    match started {
+    // A report has strings for keys, so there is nothing in it that JSON could not hold.
+    let reporter = move || serde_json::to_value(state.report()).expect("a report is JSON");
+    match control::serve(Box::new(reporter)) {
         Ok(control) => Some(control),
         Err(error) => {
-            crate::warn(&format!("`tollgate status` will not show this server: {error:#}"));
+            let reason = messages::in_words(&error.into());
+            messages::warn(&format!("`tollgate status` will not show this server: {reason}"));
             None
         }
     }

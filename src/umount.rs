@@ -8,9 +8,6 @@ use tollgate_fuse::MountError;
 use crate::cli::UmountArgs;
 use crate::{mountinfo, tree};
 
-/// How /proc/self/mountinfo names our mounts.
-pub(crate) const KIND: &str = "fuse.tollgate";
-
 /// Unmounts a view; of one whose server is dead, cleans up.
 ///
 /// # Errors
@@ -20,7 +17,7 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
     let path = absolute(&args.mnt)?;
     let mounts = mountinfo::read()?;
     match mountinfo::at(&mounts, &path) {
-        Some(mount) if mount.kind == KIND => {}
+        Some(mount) if mount.kind == mountinfo::VIEW => {}
         Some(mount) => {
             bail!("MNT `{shown}` is a mount of type {}, not a Tollgate view", mount.kind)
         }
@@ -49,7 +46,9 @@ pub(crate) fn is_dead(path: &Path) -> bool {
 pub(crate) fn clean_dead(mnt: &Path) -> anyhow::Result<bool> {
     let Ok(path) = absolute(mnt) else { return Ok(false) };
     let mounts = mountinfo::read()?;
-    if mountinfo::at(&mounts, &path).is_none_or(|mount| mount.kind != KIND) || !is_dead(&path) {
+    if mountinfo::at(&mounts, &path).is_none_or(|mount| mount.kind != mountinfo::VIEW)
+        || !is_dead(&path)
+    {
         return Ok(false);
     }
     tollgate_fuse::unmount(&path, true)?;

@@ -368,6 +368,64 @@ fn run_works_inside_run() {
     assert_eq!(output.status.code(), Some(6), "{}", all(&output));
 }
 
+/// The reports in what `status --json` printed.
+fn reports(text: &str) -> Vec<serde_json::Value> {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn status_shows_the_servers_of_outer_and_inner_pid_namespaces() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let inner = "$T run --policy ../policy.toml docs -- $T status --json";
+    let mut command = project.run();
+    command.args(["sh", "-c", inner]).env("T", env!("CARGO_BIN_EXE_tollgate"));
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", all(&output));
+    let dir = std::fs::canonicalize(project.path("dir")).unwrap();
+    let reports = reports(&text(&output.stdout));
+    let server = |dir: &Path| {
+        let shown = |report: &&serde_json::Value| report["mount_point"] == dir.to_str().unwrap();
+        reports.iter().find(shown).unwrap_or_else(|| panic!("no {dir:?} in {reports:?}"))
+    };
+    // Neither server lives in the innermost pid namespace, where `status` runs.
+    for dir in [&dir, &dir.join("docs")] {
+        let report = server(dir);
+        assert_eq!(report["pid_here"], serde_json::Value::Null, "{report}");
+        assert_eq!(report["kind"], "run");
+    }
+    assert_ne!(server(&dir)["pid"], server(&dir.join("docs"))["pid"]);
+}
+
+#[test]
+fn status_outside_shows_a_nested_run_with_the_pid_that_can_be_used_there() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let docs = std::fs::canonicalize(project.path("dir/docs")).unwrap();
+    let script = "exec $T run docs -- sh -c 'echo up; read line'";
+    let mut command = project.run();
+    command.args(["sh", "-c", script]).env("T", env!("CARGO_BIN_EXE_tollgate"));
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    let output = tollgate().args(["status", "--json"]).arg(&docs).output().unwrap();
+    let report = reports(&text(&output.stdout)).remove(0);
+    let pid = &report["pid_here"];
+    let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+    assert!(line.contains("run\0docs"), "{line}");
+    assert_ne!(report["pid"], *pid, "it knows itself by another number");
+    let output = tollgate().arg("status").arg(&docs).output().unwrap();
+    let expected = format!("(pid {pid}, {} in its own pid namespace)", report["pid"]);
+    assert!(text(&output.stdout).contains(&expected), "{}", all(&output));
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    let output = tollgate().args(["status", "--json"]).arg(&docs).output().unwrap();
+    assert!(all(&output).contains("no server of this user shows"), "{}", all(&output));
+}
+
 #[test]
 fn every_refused_open_is_in_the_audit_log_when_run_ends() {
     if !can_mount() {

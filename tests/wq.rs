@@ -25,7 +25,7 @@ impl Subject {
         let runtime = Runtime::builder().build().unwrap();
         let crypt = runtime.queue("crypt").build().unwrap();
         let log = runtime.queue("log").ordered().build().unwrap();
-        let control = control::serve(&runtime, &directory.path().join("a.sock")).unwrap();
+        let control = control::serve_at(&runtime, &directory.path().join("a.sock")).unwrap();
         Self { directory, runtime, crypt, _log: log, _control: control }
     }
 
@@ -145,14 +145,14 @@ fn monitor_says_that_the_process_was_killed() {
     let socket = directory.path().join("k.sock");
     // Answers once, and leaves its socket behind as a killed process does.
     let listener = UnixListener::bind(&socket).unwrap();
-    let answer = {
+    let reply = {
         let runtime = Runtime::builder().build().unwrap();
-        control::answer(&runtime, r#"{"command":"monitor"}"#)
+        control::reply(&runtime, r#"{"command":"monitor"}"#)
     };
     let once = std::thread::spawn(move || {
         let (client, _) = listener.accept().unwrap();
         BufReader::new(&client).read_line(&mut String::new()).unwrap();
-        writeln!(&client, "{answer}").unwrap();
+        writeln!(&client, "{reply}").unwrap();
     });
     let output = wq_at(&socket, &["monitor", "--interval", "0.1"]).output().unwrap();
     once.join().unwrap();
@@ -163,7 +163,7 @@ fn monitor_says_that_the_process_was_killed() {
 fn a_process_is_found_by_its_number() {
     let runtime = Runtime::builder().build().unwrap();
     let _queue = runtime.queue("by-number").build().unwrap();
-    let control = control::serve_default(&runtime).unwrap();
+    let control = control::serve(&runtime, &control::Directory::of_user("tollgate")).unwrap();
     let pid = std::process::id().to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let command = command.args(["wq", "dump", "--json", "--pid", &pid]);
@@ -172,7 +172,7 @@ fn a_process_is_found_by_its_number() {
     let socket = control.path().to_owned();
     drop(control);
     assert!(!socket.exists());
-    fails(&command.output().unwrap(), &[&format!("process {pid} has no"), "serve_default"]);
+    fails(&command.output().unwrap(), &[&format!("process {pid} has no"), "control::serve"]);
 }
 
 #[test]
@@ -243,14 +243,14 @@ fn what_is_no_living_runtime_is_named() {
     drop(UnixListener::bind(place.join("dead.sock")).unwrap());
     fails(&dump("dead.sock"), &["nobody listens", "dead.sock"]);
     let _other =
-        control::Server::start(&place.join("b.sock"), |_| "{\"pid\":1}".to_owned()).unwrap();
+        control::Server::start(&place.join("b.sock"), |_, _| "{\"pid\":1}".to_owned()).unwrap();
     fails(&dump("b.sock"), &["b.sock", "not understood"]);
-    let _steers = control::Server::start(&place.join("c.sock"), |_| {
+    let _steers = control::Server::start(&place.join("c.sock"), |_, _| {
         r#"{"error":"\u001b[2Jgone"}"#.to_owned()
     })
     .unwrap();
     fails(&dump("c.sock"), &["\u{fffd}[2Jgone"]);
-    let second = control::serve(&subject.runtime, &subject.socket()).unwrap_err();
+    let second = control::serve_at(&subject.runtime, &subject.socket()).unwrap_err();
     assert!(second.to_string().contains("in use"), "{second}");
 }
 

@@ -1,8 +1,10 @@
 //! `tollgate run`: CMD sees DIR through the policy, and nothing else of it.
 
 mod aliases;
+mod builder;
 mod guard;
-mod stage;
+mod init;
+mod plan;
 mod wire;
 
 use std::ffi::OsStr;
@@ -15,23 +17,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use crate::cli::RunArgs;
-use crate::serve::{Place, Server, Spec};
+use crate::messages;
+use crate::serve::{Server, ServerKind, Spec};
 use crate::sys::{self, Forked, SignalFd};
 use crate::tree;
-use stage::Plan;
+use plan::{FORWARDED, Plan};
 use wire::{Channel, Message, Received};
-
-/// Signals that are passed on to CMD when a process sent them. The terminal sends its own to CMD, too.
-const FORWARDED: &[libc::c_int] = &[
-    libc::SIGHUP,
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGTERM,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGALRM,
-    libc::SIGWINCH,
-];
 
 /// How CMD ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +43,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
         bail!("DIR is `/`: the view cannot cover the root of all paths; name a directory below it");
     }
     refuse_open_directories()?;
-    let spec = Spec::load(&args.serve, &tree, Place::Run)?;
+    let spec = Spec::load(&args.serve, &tree, ServerKind::Run)?;
     let cwd = working_directory()?;
     let plan = Plan { tree, cwd, command: args.command.clone() };
     // Before the fork, so that no signal comes between it and the signal descriptor.
@@ -60,11 +51,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let signals = SignalFd::new(FORWARDED).context("cannot read signals")?;
     let (channel, child_channel) = Channel::pair()?;
     match sys::fork().context("cannot fork")? {
-        Forked::Child => stage::build(&plan, &child_channel),
+        Forked::Child => builder::run(&plan, &child_channel),
         Forked::Parent(builder) => {
             drop(child_channel);
             let mut running =
-                Running { channel, signals, builder: Some(builder), keeper: None, command: None };
+                Running { channel, signals, builder: Some(builder), init: None, command: None };
             let end = running.supervise(spec, source, &plan);
             running.collect();
             end
@@ -99,7 +90,7 @@ struct Running {
     /// Until it was waited for.
     builder: Option<Pid>,
     /// Known once it is ready.
-    keeper: Option<Pid>,
+    init: Option<Pid>,
     /// CMD, from the moment it exists.
     command: Option<OwnedFd>,
 }
@@ -151,7 +142,7 @@ impl Running {
             let received = self.next()?;
             match received.message {
                 Message::Ready => {
-                    self.keeper = received.sender;
+                    self.init = received.sender;
                     self.reap_builder();
                     self.channel.send(&Message::Go, None)?;
                 }
@@ -167,7 +158,7 @@ impl Running {
         match received.message {
             Message::Failed(text) => bail!("{text}"),
             Message::Warning(text) => {
-                crate::warn(&text);
+                messages::warn(&text);
                 Ok(())
             }
             other => bail!("the other side of `run` sent {other:?} out of turn"),
@@ -221,13 +212,13 @@ impl Running {
         }
     }
 
-    /// Ends the processes in between, which are still there when we failed, and waits for them. With the
-    /// keeper, everything in its pid namespace ends.
+    /// Ends the processes in between, which are still there when we failed, and waits for them. With
+    /// init, everything in its pid namespace ends.
     fn collect(self) {
-        let Self { channel, builder, keeper, .. } = self;
-        // A keeper that is not ready ends by this.
+        let Self { channel, builder, init, .. } = self;
+        // An init that is not ready ends by this.
         drop(channel);
-        for process in [builder, keeper].into_iter().flatten() {
+        for process in [builder, init].into_iter().flatten() {
             // Children that nobody waited for: their ids cannot belong to others.
             let _ = rustix::process::kill_process(process, Signal::KILL);
         }

@@ -2,21 +2,18 @@
 
 mod target;
 
-use std::io::ErrorKind::{self, BrokenPipe, ConnectionReset, NotFound, UnexpectedEof};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tollgate_workqueue::control::{self, Answer, ControlError, Request};
+use tollgate_workqueue::control::{ControlError, Reply, Request, ask};
 use tollgate_workqueue::{Dump, Monitor, Rates};
 
 use crate::cli::{WqCommand, WqDumpArgs, WqMonitorArgs, WqSetArgs};
 use crate::sys::{self, SignalFd};
 
 const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM];
-/// What a client sees of a process that ends while it is asked.
-const HANG_UPS: &[ErrorKind] = &[BrokenPipe, ConnectionReset, UnexpectedEof];
 
 /// Runs `tollgate wq`.
 ///
@@ -44,7 +41,7 @@ fn set(args: &WqSetArgs) -> anyhow::Result<()> {
     let client = Client::of(&args.target)?;
     let (queue, settings) = (args.queue.clone(), args.settings.clone());
     match client.ask(&Request::Set { queue, settings })? {
-        Answer::Set(_) => {}
+        Reply::Set(_) => {}
         other => return Err(unexpected(other)),
     }
     let dump = client.dump()?;
@@ -122,51 +119,48 @@ impl Client {
         Ok(Self { socket: target::socket(target)? })
     }
 
-    fn ask(&self, request: &Request) -> anyhow::Result<Answer> {
-        let text = control::ask(&self.socket, &serde_json::to_string(request)?)?;
+    fn ask(&self, request: &Request) -> anyhow::Result<Reply> {
+        let text = ask(&self.socket, &serde_json::to_string(request)?)?;
         let shown = self.socket.display();
-        let answer = serde_json::from_str(&text).with_context(|| {
-            format!("the answer of `{shown}` is not understood; is it of another version?")
+        let reply = serde_json::from_str(&text).with_context(|| {
+            format!("the reply of `{shown}` is not understood; is it of another version?")
         })?;
-        if let Answer::Error(error) = answer {
+        if let Reply::Error(error) = reply {
             bail!(plain(&error));
         }
-        Ok(answer)
+        Ok(reply)
     }
 
     /// Says so when the process ended between two looks.
     fn while_monitored(&self, error: anyhow::Error) -> anyhow::Error {
         let shown = self.socket.display();
-        match error.downcast_ref::<ControlError>() {
-            Some(ControlError::Gone { .. }) => {}
-            Some(ControlError::System { source, .. }) if source.kind() == NotFound => {}
-            Some(ControlError::NoAnswer { source, .. }) if HANG_UPS.contains(&source.kind()) => {}
-            _ => return error.context(format!("monitoring `{shown}` ended")),
+        if !error.downcast_ref().is_some_and(ControlError::is_gone) {
+            return error.context(format!("monitoring `{shown}` ended"));
         }
         anyhow::anyhow!("the process at `{shown}` ended, or closed its socket, while monitored")
     }
 
     fn dump(&self) -> anyhow::Result<Dump> {
         match self.ask(&Request::Dump)? {
-            Answer::Dump(dump) => Ok(dump),
+            Reply::Dump(dump) => Ok(dump),
             other => Err(unexpected(other)),
         }
     }
 
     fn monitor(&self) -> anyhow::Result<Monitor> {
         match self.ask(&Request::Monitor)? {
-            Answer::Monitor(monitor) => Ok(monitor),
+            Reply::Monitor(monitor) => Ok(monitor),
             other => Err(unexpected(other)),
         }
     }
 }
 
-fn unexpected(answer: Answer) -> anyhow::Error {
-    let what = match answer {
-        Answer::Dump(_) => "a dump",
-        Answer::Monitor(_) => "counters",
-        Answer::Set(_) => "what was set",
-        Answer::Error(error) => return anyhow::anyhow!(error),
+fn unexpected(reply: Reply) -> anyhow::Error {
+    let what = match reply {
+        Reply::Dump(_) => "a dump",
+        Reply::Monitor(_) => "counters",
+        Reply::Set(_) => "what was set",
+        Reply::Error(error) => return anyhow::anyhow!(error),
     };
-    anyhow::anyhow!("the process answered with {what}, which was not asked for")
+    anyhow::anyhow!("the process replied with {what}, which was not asked for")
 }

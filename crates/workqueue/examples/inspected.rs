@@ -1,4 +1,5 @@
-//! A program with work queues to look into: `cargo run --release -p tollgate-workqueue --example inspected`.
+//! A program with work queues to look into:
+//! `cargo run --release -p tollgate-workqueue --features control --example inspected`.
 //!
 //! It keeps three queues busy for a minute (or as many seconds as its argument says). Meanwhile, in
 //! another terminal:
@@ -18,9 +19,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let encrypt = runtime.queue("encrypt").build()?;
     let fetch = runtime.queue("fetch").scope(Scope::Numa).max_active(4).build()?;
     let log = runtime.queue("log").ordered().build()?;
-    let control = control::serve_default(&runtime)?;
+    let control = control::serve(&runtime, &control::Directory::of_user("tollgate"))?;
     println!("for {seconds} s: tollgate wq monitor --pid {}", std::process::id());
-    println!("commands are taken at {}", control.path().display());
+    println!("requests are taken at {}", control.path().display());
 
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut turn = 0_u64;

@@ -39,6 +39,7 @@
 
 mod attributes;
 mod context;
+#[cfg(feature = "control")]
 pub mod control;
 mod core;
 mod error;

@@ -1,120 +1,11 @@
-//! `tollgate status`: what servers report, and how it is shown.
+//! A report as text.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
 
-use anyhow::bail;
-use serde::Serialize;
-use serde_json::{Value, json};
-use tollgate_fuse::{InitFlags, Negotiated, RequestCounts};
-use tollgate_view::Snapshot;
-
-use crate::audit::AuditStatus;
-use crate::cli::StatusArgs;
-use crate::control;
-
-/// Version of [`Report`]; a field is added without a new number, never changed or removed.
-pub(crate) const VERSION: u32 = 1;
-
-/// What a server says of itself, as JSON.
-#[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    pub(crate) version: u32,
-    pub(crate) pid: u32,
-    pub(crate) kind: &'static str,
-    pub(crate) dir: String,
-    pub(crate) mount_point: String,
-    pub(crate) policy: Option<String>,
-    pub(crate) started: String,
-    pub(crate) uptime_seconds: u64,
-    pub(crate) queues: usize,
-    pub(crate) negotiated: Value,
-    pub(crate) transport: Value,
-    pub(crate) view: Snapshot,
-    pub(crate) audit: Option<AuditStatus>,
-}
-
-/// What kernel and server agreed on.
-pub(crate) fn negotiated(negotiated: &Negotiated) -> Value {
-    json!({
-        "protocol": format!("{}.{}", negotiated.major, negotiated.minor),
-        "kernel_protocol": format!("{}.{}", negotiated.major, negotiated.kernel_minor),
-        "features": names(negotiated.flags),
-        "missing": names(negotiated.missing()),
-        "offered": names(negotiated.offered),
-        "max_write_bytes": negotiated.max_write,
-        "max_pages": negotiated.max_pages,
-        "max_readahead_bytes": negotiated.max_readahead,
-        "max_background": negotiated.max_background,
-        "congestion_threshold": negotiated.congestion_threshold,
-        "time_gran_ns": negotiated.time_gran_ns,
-        "max_stack_depth": negotiated.max_stack_depth,
-    })
-}
-
-fn names(flags: InitFlags) -> Vec<String> {
-    flags.iter_names().map(|(name, _)| name.to_lowercase()).collect()
-}
-
-/// What the transport counted.
-pub(crate) fn transport(counts: &RequestCounts) -> Value {
-    let requests: BTreeMap<_, _> = counts.by_operation().filter(|(_, count)| *count > 0).collect();
-    json!({
-        "requests": counts.total(),
-        "by_operation": requests,
-        "malformed": counts.malformed,
-        "undelivered": counts.undelivered,
-        "dropped": counts.dropped,
-        "panics": counts.panics,
-        "interrupts": counts.interrupts,
-        "forgets": counts.forgets,
-    })
-}
-
-/// An answer that says what went wrong.
-pub(crate) fn error(text: &str) -> Value {
-    json!({ "version": VERSION, "error": text })
-}
-
-/// Runs `tollgate status`.
-///
-/// # Errors
-/// When MNT is given and no server of this user shows there.
-pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let mut reports = control::all_reports()?;
-    if let Some(mnt) = &args.mnt {
-        let path = std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.clone());
-        reports.retain(|report| shows_at(report, &path));
-        if reports.is_empty() {
-            bail!("no server of this user shows at `{}`; {}", mnt.display(), hint(mnt));
-        }
-    }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&reports)?);
-    } else if reports.is_empty() {
-        println!("no server of this user runs");
-    } else {
-        let texts: Vec<_> = reports.iter().map(text).collect();
-        print!("{}", texts.join("\n"));
-    }
-    Ok(())
-}
-
-fn shows_at(report: &Value, path: &Path) -> bool {
-    report["mount_point"].as_str().is_some_and(|point| Path::new(point) == path)
-}
-
-fn hint(mnt: &Path) -> String {
-    if crate::umount::is_dead(mnt) {
-        "its server is dead: clean up with `tollgate umount`".to_owned()
-    } else {
-        "`tollgate status` lists those that run".to_owned()
-    }
-}
+use serde_json::Value;
 
 /// A report for people.
-fn text(report: &Value) -> String {
+pub(super) fn text(report: &Value) -> String {
     let mut text = String::new();
     head(report, &mut text);
     decisions(&report["view"]["counts"], &mut text);
@@ -135,9 +26,9 @@ fn head(report: &Value, to: &mut String) {
     let uptime = report["uptime_seconds"].as_u64().unwrap_or(0);
     say!(
         to,
-        "  server     {} (pid {}), up {uptime} s, since {}",
+        "  server     {} ({}), up {uptime} s, since {}",
         word("kind"),
-        report["pid"],
+        pid(report),
         word("started")
     );
     say!(
@@ -145,6 +36,16 @@ fn head(report: &Value, to: &mut String) {
         "  policy     {}",
         report["policy"].as_str().unwrap_or("none: everything passes through")
     );
+}
+
+/// The process as the reader can find it, and what it calls itself where that differs.
+fn pid(report: &Value) -> String {
+    match (report["pid"].as_u64(), report["pid_here"].as_u64()) {
+        (Some(own), Some(here)) if own == here => format!("pid {own}"),
+        (Some(own), Some(here)) => format!("pid {here}, {own} in its own pid namespace"),
+        (Some(own), None) => format!("pid {own} in another pid namespace"),
+        (None, _) => "pid unknown".to_owned(),
+    }
 }
 
 fn decisions(counts: &Value, to: &mut String) {
@@ -232,12 +133,14 @@ fn audit(audit: &Value, to: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn a_report_is_shown_with_what_is_missing_and_why() {
         let report = json!({
-            "pid": 7, "kind": "mount", "dir": "/d", "mount_point": "/m", "policy": null,
+            "pid": 7, "pid_here": 7, "kind": "mount", "dir": "/d", "mount_point": "/m", "policy": null,
             "started": "then", "uptime_seconds": 3, "queues": 2,
             "negotiated": { "protocol": "7.45", "features": ["parallel_dirops"],
                 "missing": ["passthrough"], "max_write_bytes": 1_048_576 },
@@ -260,5 +163,13 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in:\n{text}");
         }
+    }
+
+    #[test]
+    fn a_pid_is_shown_as_the_reader_can_use_it() {
+        let shown = |own: u32, here: Option<u32>| pid(&json!({ "pid": own, "pid_here": here }));
+        assert_eq!(shown(7, Some(7)), "pid 7");
+        assert_eq!(shown(1, Some(7)), "pid 7, 1 in its own pid namespace");
+        assert_eq!(shown(7, None), "pid 7 in another pid namespace");
     }
 }

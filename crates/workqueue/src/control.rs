@@ -1,41 +1,38 @@
-//! Commands to a running runtime: `dump`, `monitor` and `set`, as a line of JSON and an answer in JSON.
+//! Requests to a running runtime: `dump`, `monitor` and `set`, each a line of JSON, and replies in JSON.
+//! Needs the feature `control`.
 //!
 //! ```no_run
 //! use tollgate_workqueue::{Runtime, control};
 //!
 //! let runtime = Runtime::builder().build()?;
-//! // From here on, `tollgate wq dump` shows this process. Dropping it removes the socket.
-//! let control = control::serve_default(&runtime)?;
-//! println!("commands are taken at {}", control.path().display());
+//! // Where the command `tollgate wq` looks. Dropping the server removes the socket.
+//! let server = control::serve(&runtime, &control::Directory::of_user("tollgate"))?;
+//! println!("requests are taken at {}", server.path().display());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | request | answer |
+//! | request | reply |
 //! |---|---|
 //! | `{"command":"dump"}` | `{"dump": ...}`, a [`Dump`] |
 //! | `{"command":"monitor"}` | `{"monitor": ...}`, a [`Monitor`]; two of them make rates |
 //! | `{"command":"set","queue":"crypt","settings":["max_active=4"]}` | `{"set": ["max_active=4"]}`; all or none |
 //! | anything else | `{"error": "what is wrong"}` |
 //!
-//! A program with a socket of its own carries them by [`answer`].
-
-mod socket;
+//! A program with a socket of its own passes the requests to [`reply`]. Who is served, and the limits of
+//! size and time, are those of [`tollgate_control`].
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 
-pub use socket::{
-    ANSWER_MAX_BYTES, ControlError, REQUEST_MAX_BYTES, Server, ask, check_directory, directory,
-    prepare,
-};
+pub use tollgate_control::{ControlError, Directory, Server, ask};
 
 use crate::runtime::Shared;
 use crate::{Dump, Monitor, Runtime};
 
-/// The most sockets of one process that [`serve_default`] finds names for.
-const SOCKETS_MAX: u32 = 64;
+/// The kind of the sockets that [`serve`] makes, for [`Directory::servers`].
+pub const KIND: &str = "wq";
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,10 +51,10 @@ pub enum Request {
     },
 }
 
-/// What is answered.
+/// What comes back.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum Reply {
     /// To [`Request::Dump`].
     Dump(Dump),
     /// To [`Request::Monitor`].
@@ -68,76 +65,61 @@ pub enum Answer {
     Error(String),
 }
 
-/// Carries out a request and answers it, both as JSON: for a program that has a socket of its own.
+/// Carries out a request and returns the reply, both as JSON: for a program that has a socket of its own.
 #[must_use]
-pub fn answer(runtime: &Runtime, request: &str) -> String {
-    answer_for(runtime.shared(), request)
+pub fn reply(runtime: &Runtime, request: &str) -> String {
+    reply_of(runtime.shared(), request)
 }
 
-/// Takes commands at `path`, from this user and root, until the server is dropped. The runtime may be
-/// dropped before.
+/// Takes requests at a socket in `directory`, from this user and root, until the server is dropped. The
+/// runtime may be dropped before. Each runtime of a process has a socket of its own.
 ///
 /// # Errors
-/// The socket cannot be made, or a live process listens there.
-pub fn serve(runtime: &Runtime, path: &Path) -> Result<Server, ControlError> {
+/// The directory cannot be made, or is not private to this user; the socket cannot be made.
+pub fn serve(runtime: &Runtime, directory: &Directory) -> Result<Server, ControlError> {
+    let shared = Arc::downgrade(runtime.shared());
+    directory.serve(KIND, move |_, request| reply_if_alive(&shared, request))
+}
+
+/// As [`serve`], at the socket `path`.
+///
+/// # Errors
+/// The socket cannot be made, or a server listens there.
+pub fn serve_at(runtime: &Runtime, path: &Path) -> Result<Server, ControlError> {
     // The socket must not keep the runtime alive.
     let shared = Arc::downgrade(runtime.shared());
-    Server::start(path, move |request| answer_if_alive(&shared, request))
+    Server::start(path, move |_, request| reply_if_alive(&shared, request))
 }
 
-/// As [`serve`], where `tollgate wq` looks: in [`directory`], as `wq-PID.sock`, or `wq-PID-2.sock` for
-/// a second runtime of the process.
-///
-/// # Errors
-/// As [`serve`]; the directory is open to others.
-pub fn serve_default(runtime: &Runtime) -> Result<Server, ControlError> {
-    let directory = directory();
-    prepare(&directory)?;
-    serve_in(runtime, &directory)
-}
-
-fn serve_in(runtime: &Runtime, directory: &Path) -> Result<Server, ControlError> {
-    let pid = std::process::id();
-    let mut number = 1;
-    loop {
-        let name =
-            if number == 1 { format!("wq-{pid}.sock") } else { format!("wq-{pid}-{number}.sock") };
-        match serve(runtime, &directory.join(name)) {
-            Err(ControlError::InUse { .. }) if number < SOCKETS_MAX => number += 1,
-            other => return other,
-        }
-    }
-}
-
-fn answer_if_alive(shared: &Weak<Shared>, request: &str) -> String {
+fn reply_if_alive(shared: &Weak<Shared>, request: &str) -> String {
     match shared.upgrade() {
-        Some(shared) => answer_for(&shared, request),
+        Some(shared) => reply_of(&shared, request),
         None => in_json(&shut_down()),
     }
 }
 
-fn answer_for(shared: &Arc<Shared>, request: &str) -> String {
-    let answer = match serde_json::from_str(request) {
+fn reply_of(shared: &Arc<Shared>, request: &str) -> String {
+    let reply = match serde_json::from_str(request) {
         // Queues that outlive their runtime keep what they shared with it.
         Ok(_) if shared.is_shut_down() => shut_down(),
-        Ok(Request::Dump) => Answer::Dump(Dump::of(shared)),
-        Ok(Request::Monitor) => Answer::Monitor(Monitor::of(shared)),
+        Ok(Request::Dump) => Reply::Dump(Dump::of(shared)),
+        Ok(Request::Monitor) => Reply::Monitor(Monitor::of(shared)),
         Ok(Request::Set { queue, settings }) => match shared.set(&queue, &settings) {
-            Ok(()) => Answer::Set(settings),
-            Err(error) => Answer::Error(error.to_string()),
+            Ok(()) => Reply::Set(settings),
+            Err(error) => Reply::Error(error.to_string()),
         },
-        Err(error) => Answer::Error(format!("not a request: {error}")),
+        Err(error) => Reply::Error(format!("not a request: {error}")),
     };
-    in_json(&answer)
+    in_json(&reply)
 }
 
-fn shut_down() -> Answer {
-    Answer::Error("the runtime is shut down".to_owned())
+fn shut_down() -> Reply {
+    Reply::Error("the runtime is shut down".to_owned())
 }
 
-fn in_json(answer: &Answer) -> String {
+fn in_json(reply: &Reply) -> String {
     // Maps have strings and numbers for keys, so there is nothing that JSON could not hold.
-    serde_json::to_string(answer).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+    serde_json::to_string(reply).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -145,8 +127,8 @@ mod tests {
     use super::*;
 
     fn error(runtime: &Runtime, request: &str) -> String {
-        match serde_json::from_str(&answer(runtime, request)).unwrap() {
-            Answer::Error(error) => error,
+        match serde_json::from_str(&reply(runtime, request)).unwrap() {
+            Reply::Error(error) => error,
             other => panic!("{other:?}"),
         }
     }
@@ -157,7 +139,7 @@ mod tests {
         let queue = runtime.queue("crypt").build().unwrap();
         let set =
             |settings| format!(r#"{{"command":"set","queue":"crypt","settings":{settings}}}"#);
-        let done = answer(&runtime, &set(r#"["max_active=3","affinity_scope=numa"]"#));
+        let done = reply(&runtime, &set(r#"["max_active=3","affinity_scope=numa"]"#));
         assert_eq!(done, r#"{"set":["max_active=3","affinity_scope=numa"]}"#);
         assert_eq!(queue.attributes().max_active, Some(3));
         assert!(error(&runtime, &set(r#"["max_active=4","nice=99"]"#)).contains("nice 99"));
@@ -176,8 +158,8 @@ mod tests {
             r#"{"command":"dump"}"#,
             r#"{"command":"monitor"}"#,
         ] {
-            let answer = answer_if_alive(&shared, request);
-            assert_eq!(answer, r#"{"error":"the runtime is shut down"}"#);
+            let reply = reply_if_alive(&shared, request);
+            assert_eq!(reply, r#"{"error":"the runtime is shut down"}"#);
         }
         assert_eq!(queue.attributes().nice, 0);
     }
@@ -194,17 +176,16 @@ mod tests {
     }
 
     #[test]
-    fn answers_can_be_read_again() {
+    fn replies_can_be_read_again() {
         let runtime = Runtime::builder().build().unwrap();
         let _queue = runtime.queue("crypt").ordered().build().unwrap();
-        let Ok(Answer::Dump(dump)) =
-            serde_json::from_str(&answer(&runtime, r#"{"command":"dump"}"#))
+        let Ok(Reply::Dump(dump)) = serde_json::from_str(&reply(&runtime, r#"{"command":"dump"}"#))
         else {
             panic!("no dump");
         };
         assert_eq!(dump.to_string(), runtime.dump().to_string());
         let request = r#"{"command":"monitor"}"#;
-        let Ok(Answer::Monitor(monitor)) = serde_json::from_str(&answer(&runtime, request)) else {
+        let Ok(Reply::Monitor(monitor)) = serde_json::from_str(&reply(&runtime, request)) else {
             panic!("no monitor");
         };
         assert_eq!(monitor.queues, runtime.monitor().queues);
@@ -213,10 +194,11 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no Unix sockets")]
     fn two_runtimes_have_two_sockets_and_a_dropped_one_says_so() {
-        let directory = tempfile::tempdir().unwrap();
+        let parent = tempfile::tempdir().unwrap();
         let [first, second] = [(); 2].map(|()| Runtime::builder().build().unwrap());
-        let one = serve_in(&first, directory.path()).unwrap();
-        let two = serve_in(&second, directory.path()).unwrap();
+        let directory = Directory::at(parent.path().join("sockets"));
+        let one = serve(&first, &directory).unwrap();
+        let two = serve(&second, &directory).unwrap();
         assert_ne!(one.path(), two.path());
         drop(second);
         let request = r#"{"command":"dump"}"#;

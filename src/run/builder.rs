@@ -1,0 +1,172 @@
+//! The builder: makes the mount namespace in which CMD will live, and the process that holds it.
+//!
+//! ```text
+//! tollgate (server)    outside; holds the raw tree's descriptor and /dev/fuse
+//! ├─ builder           new mount namespace (without privilege: new user namespace first);
+//! │                    mounts the view over DIR, hands /dev/fuse out, ends
+//! └─ init              first process of a new pid namespace; then a second user and mount
+//!    │                 namespace, in which every mount is locked; dies with the server
+//!    └─ CMD            everything it starts dies with init
+//! ```
+//!
+//! The kernel locks the mounts that a mount namespace inherits from a more privileged one
+//! (`MNT_LOCKED`): CMD holds every capability at most in the second user namespace, so it cannot
+//! unmount, move or look beneath the view, whatever its user id.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use anyhow::{Context, ensure};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::mount::MountPropagationFlags;
+use rustix::process::Pid;
+
+use super::plan::{Plan, Privilege, die_with_parent};
+use super::wire::{Channel, Message};
+use super::{aliases, init};
+use crate::sys::{self, Forked};
+use crate::{messages, mountinfo, serve, tree};
+
+/// The builder: runs in the child of a fork, and never returns.
+pub(super) fn run(plan: &Plan, channel: &Channel) -> ! {
+    if let Err(error) = build_view(plan, channel) {
+        // When the server is gone nobody waits for the text.
+        let _ = channel.send(&Message::Failed(messages::in_words(&error)), None);
+        sys::exit_now(1);
+    }
+    sys::exit_now(0)
+}
+
+fn build_view(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
+    // The raw tree's descriptor must not get into CMD's reach.
+    sys::close_all_but(channel).context("cannot close inherited descriptors")?;
+    die_with_parent()?;
+    rustix::process::chdir("/").context("cannot change to `/`")?;
+    let privilege = enter_mount_namespace()?;
+    cover(plan, channel)?;
+    let proc = open_path("/proc")?;
+    let (mut own_end, init_end) = UnixStream::pair().context("cannot make a socket pair")?;
+    match sys::fork_sibling_in_pid_namespace().context("cannot enter a new pid namespace")? {
+        Forked::Child => {
+            drop((own_end, proc));
+            init::run(plan, channel, privilege, init_end)
+        }
+        Forked::Parent(init) => {
+            drop(init_end);
+            // An end without the byte: init failed, and has reported why itself.
+            if own_end.read_exact(&mut [0]).is_ok() {
+                map_identity(&proc, init)?;
+                own_end.write_all(b"m").context("init is gone")?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn enter_mount_namespace() -> anyhow::Result<Privilege> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let privilege = match sys::unshare(libc::CLONE_NEWNS) {
+        Ok(()) => Privilege::Mounter,
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).context(
+                "no privilege to mount, and user namespaces are not allowed here; run as root, or \
+                 allow them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, \
+                 kernel.apparmor_restrict_unprivileged_userns)",
+            )?;
+            let own = |file: &str, text: String| {
+                std::fs::write(file, text).with_context(|| format!("cannot write {file}"))
+            };
+            own("/proc/self/setgroups", "deny".to_owned())?;
+            own("/proc/self/uid_map", format!("{uid} {uid} 1", uid = uid.as_raw()))?;
+            own("/proc/self/gid_map", format!("{gid} {gid} 1", gid = gid.as_raw()))?;
+            Privilege::User
+        }
+        Err(error) => return Err(error).context("cannot enter a mount namespace"),
+    };
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private).context("cannot make mounts private")?;
+    Ok(privilege)
+}
+
+/// Mounts the view over DIR and every other path to it, and gives the server its end.
+fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
+    let mounts = mountinfo::read()?;
+    let raw = open_path(&plan.tree.path)?;
+    ensure!(
+        tree::identity(&raw)? == plan.tree.identity,
+        "DIR `{}` was exchanged while tollgate started",
+        plan.tree.path.display()
+    );
+    let mount_id = rustix::fs::statx(&raw, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
+        .context("statx")?
+        .stx_mnt_id;
+    let aliases = aliases::find(&mounts, mount_id, &plan.tree.path);
+    let device = serve::mount_over(&raw, &plan.tree)?;
+    channel.send(&Message::Mounted, Some(device.as_fd()))?;
+    drop(device);
+    // The mount went by path; nobody may have moved the path meanwhile. Where DIR is in a view itself,
+    // the mount that it lay in is of the same kind.
+    let covered = mountinfo::read()?;
+    ensure!(
+        mountinfo::at(&covered, &plan.tree.path)
+            .is_some_and(|mount| mount.kind == mountinfo::VIEW && mount.id != mount_id),
+        "DIR `{}` was moved while tollgate started",
+        plan.tree.path.display()
+    );
+    let view = open_path(&plan.tree.path)?;
+    let view_path = format!("/proc/self/fd/{}", view.as_raw_fd());
+    for alias in aliases {
+        aliases::cover(&alias, &view_path)?;
+    }
+    Ok(())
+}
+
+fn open_path(path: impl rustix::path::Arg + Copy + std::fmt::Debug) -> anyhow::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty())
+        .with_context(|| format!("cannot open {path:?}"))
+}
+
+/// Gives the user namespace of `init` the ids of our own, each as itself.
+fn map_identity(proc: &OwnedFd, init: Pid) -> anyhow::Result<()> {
+    for file in ["uid_map", "gid_map"] {
+        let own = std::fs::read_to_string(format!("/proc/thread-self/{file}"))
+            .or_else(|_| read_at(proc, &format!("{}/{file}", std::process::id())))
+            .with_context(|| format!("cannot read our own {file}"))?;
+        let name = format!("{}/{file}", init.as_raw_nonzero());
+        let map = rustix::fs::openat(proc, &name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+            .with_context(|| format!("cannot open /proc/{name}"))?;
+        std::fs::File::from(map)
+            .write_all(identity_map(&own).as_bytes())
+            .with_context(|| format!("cannot write /proc/{name}"))?;
+    }
+    Ok(())
+}
+
+fn read_at(directory: &OwnedFd, name: &str) -> io::Result<String> {
+    let fd = rustix::fs::openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    io::read_to_string(std::fs::File::from(fd))
+}
+
+/// Lines of `inside outside count` to lines of `inside inside count`.
+fn identity_map(own: &str) -> String {
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (inside, count) = (words.next()?, words.nth(1)?);
+        Some(format!("{inside} {inside} {count}\n"))
+    };
+    own.lines().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_map_covers_what_is_mapped_and_no_more() {
+        assert_eq!(identity_map("         0          0 4294967295\n"), "0 0 4294967295\n");
+        assert_eq!(identity_map(" 0 1000 1\n 1 100000 65536\n"), "0 0 1\n1 1 65536\n");
+        assert_eq!(identity_map(""), "");
+    }
+}

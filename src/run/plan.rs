@@ -1,0 +1,45 @@
+//! What the processes of `run` have in common.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use rustix::process::Signal;
+
+use crate::tree::Tree;
+
+/// Signals that are passed on to CMD when a process sent them. The terminal sends its own to CMD, too.
+pub(super) const FORWARDED: &[libc::c_int] = &[
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+];
+
+/// What the processes need to know.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The tree to cover. Its path has no symbolic links.
+    pub(super) tree: Tree,
+    /// Where CMD starts.
+    pub(super) cwd: PathBuf,
+    pub(super) command: Vec<OsString>,
+}
+
+/// How far this user's privilege goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Privilege {
+    /// May mount in the user namespace it was started in.
+    Mounter,
+    /// May mount only in a user namespace of its own.
+    User,
+}
+
+pub(super) fn die_with_parent() -> anyhow::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .context("cannot ask to end with the server")
+}

@@ -1,0 +1,68 @@
+//! What a server reports of itself.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tollgate_fuse::{InitFlags, Negotiated, RequestCounts};
+use tollgate_view::Snapshot;
+
+use crate::audit::AuditStatus;
+
+/// Version of [`Report`]; a field is added without a new number, never changed or removed.
+pub(crate) const VERSION: u32 = 1;
+
+/// What a server says of itself, as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) version: u32,
+    pub(crate) pid: u32,
+    pub(crate) kind: &'static str,
+    pub(crate) dir: String,
+    pub(crate) mount_point: String,
+    pub(crate) policy: Option<String>,
+    pub(crate) started: String,
+    pub(crate) uptime_seconds: u64,
+    pub(crate) queues: usize,
+    pub(crate) negotiated: Value,
+    pub(crate) transport: Value,
+    pub(crate) view: Snapshot,
+    pub(crate) audit: Option<AuditStatus>,
+}
+
+/// What kernel and server agreed on.
+pub(crate) fn negotiated(negotiated: &Negotiated) -> Value {
+    json!({
+        "protocol": format!("{}.{}", negotiated.major, negotiated.minor),
+        "kernel_protocol": format!("{}.{}", negotiated.major, negotiated.kernel_minor),
+        "features": names(negotiated.flags),
+        "missing": names(negotiated.missing()),
+        "offered": names(negotiated.offered),
+        "max_write_bytes": negotiated.max_write,
+        "max_pages": negotiated.max_pages,
+        "max_readahead_bytes": negotiated.max_readahead,
+        "max_background": negotiated.max_background,
+        "congestion_threshold": negotiated.congestion_threshold,
+        "time_gran_ns": negotiated.time_gran_ns,
+        "max_stack_depth": negotiated.max_stack_depth,
+    })
+}
+
+fn names(flags: InitFlags) -> Vec<String> {
+    flags.iter_names().map(|(name, _)| name.to_lowercase()).collect()
+}
+
+/// What the transport counted.
+pub(crate) fn transport(counts: &RequestCounts) -> Value {
+    let requests: BTreeMap<_, _> = counts.by_operation().filter(|(_, count)| *count > 0).collect();
+    json!({
+        "requests": counts.total(),
+        "by_operation": requests,
+        "malformed": counts.malformed,
+        "undelivered": counts.undelivered,
+        "dropped": counts.dropped,
+        "panics": counts.panics,
+        "interrupts": counts.interrupts,
+        "forgets": counts.forgets,
+    })
+}
