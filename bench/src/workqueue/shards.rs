@@ -33,7 +33,9 @@ pub(super) fn ns_per_item(threads: u16, sharded: bool, items: u64) -> Result<f64
             let shard = ShardId(if sharded { producer } else { 0 });
             scope.spawn(move || {
                 for item in 0..each {
-                    crew.queue.push_blocking(shard, item, |claim| Crew::start(crew, claim));
+                    let pushed =
+                        crew.queue.push_blocking(shard, item, |claim| Crew::start(crew, claim));
+                    assert!(pushed.is_ok(), "closed by the end only");
                 }
             });
         }

@@ -15,10 +15,14 @@ pub struct Config {
     /// ([`push`](crate::WakeQueue::push) gives the item back, which it may then run itself) or
     /// wait ([`push_blocking`](crate::WakeQueue::push_blocking)).
     pub shard_capacity: usize,
-    /// The most workers of a group of shards, blocked ones included. Beyond it, items wait.
+    /// The most workers of the pods that see each other, blocked ones included; each pod has its
+    /// share, by CPUs. A strict pod has them all. Beyond it, items wait.
     pub max_workers: u16,
-    /// The most workers of a group that search at once; half its CPUs, at least one, by default.
+    /// The most workers of a pod that search at once; half its CPUs, at least one, by default.
     pub max_searchers: Option<NonZero<u16>>,
+    /// How long a worker without work looks in its own pod only, before it takes from other pods
+    /// that have more work than they can do. A worker that slept has waited long enough.
+    pub steal_after: Duration,
     /// How long a worker without work keeps looking before it sleeps. Zero on battery, or where
     /// CPUs are shared with others.
     pub spin: Duration,
@@ -29,12 +33,14 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// 8,192 items per shard, at most 256 workers, 50 us of searching, five minutes of idleness.
+    /// 8,192 items per shard, at most 256 workers, 50 us of searching, the first 5 us of them in the
+    /// worker's own pod, five minutes of idleness.
     fn default() -> Self {
         Self {
             shard_capacity: 8192,
             max_workers: 256,
             max_searchers: None,
+            steal_after: Duration::from_micros(5),
             spin: Duration::from_micros(50),
             retire_after: Some(Duration::from_secs(300)),
             keep_per_shard: 1,
@@ -83,7 +89,13 @@ pub enum ConfigError {
         /// The most.
         max: usize,
     },
-    /// A list of neighbours that is not one.
+    /// A pod that no shard belongs to.
+    #[error("pod {pod} has no shard: number the pods from 0 without gaps")]
+    EmptyPod {
+        /// Which.
+        pod: usize,
+    },
+    /// An invalid list of neighbours.
     #[error("the near list of shard {shard} is wrong: {why}")]
     Near {
         /// Whose.
@@ -93,13 +105,49 @@ pub enum ConfigError {
     },
 }
 
-/// The shard was full. Here is the item again.
+/// Why an item was not pushed. It comes back.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the shard is full")]
-pub struct Full<T>(pub T);
+pub enum PushError<T> {
+    /// The shard holds as many items as it can.
+    #[error("the shard is full")]
+    Full(T),
+    /// [`close`](crate::WakeQueue::close) was called.
+    #[error("the queue is closed")]
+    Closed(T),
+}
 
-impl<T> std::fmt::Debug for Full<T> {
+impl<T> PushError<T> {
+    /// The item.
+    pub fn into_item(self) -> T {
+        match self {
+            Self::Full(item) | Self::Closed(item) => item,
+        }
+    }
+
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> PushError<U> {
+        match self {
+            Self::Full(item) => PushError::Full(change(item)),
+            Self::Closed(item) => PushError::Closed(change(item)),
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for PushError<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Full(..)")
+        f.write_str(match self {
+            Self::Full(_) => "Full(..)",
+            Self::Closed(_) => "Closed(..)",
+        })
+    }
+}
+
+/// The queue is closed. Here is the item again.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the queue is closed")]
+pub struct Closed<T>(pub T);
+
+impl<T> std::fmt::Debug for Closed<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Closed(..)")
     }
 }

@@ -6,7 +6,7 @@ use crate::sync::{spin_loop, yield_now};
 
 /// Bounded busy waiting that gives way to others.
 ///
-/// The first microsecond only pauses: an answer that comes at all soon comes then, and a system
+/// The first microsecond only pauses: what is awaited often comes then, and a system
 /// call would delay seeing it. After that it yields once per microsecond, so that a runnable thread
 /// never waits for a spinning one. Where yielding shows that another thread wants this CPU, waiting
 /// ends early: the awaited thread may be the very one, and a sleeper is placed on an idle CPU when
@@ -17,6 +17,8 @@ pub struct Patience {
     budget: Duration,
     turns: u32,
     shared: u32,
+    /// How long it has lasted, as of the latest look at the clock.
+    lasted: Duration,
 }
 
 impl Patience {
@@ -31,7 +33,7 @@ impl Patience {
     /// Starts the clock.
     #[must_use]
     pub fn new(budget: Duration) -> Self {
-        Self { start: Instant::now(), budget, turns: 0, shared: 0 }
+        Self { start: Instant::now(), budget, turns: 0, shared: 0, lasted: Duration::ZERO }
     }
 
     /// Waits a moment. False when the time is up; with no time, at once.
@@ -47,11 +49,18 @@ impl Patience {
         !self.turns.is_multiple_of(Self::TURNS_PER_LOOK) || self.look_up()
     }
 
+    /// Whether waiting has lasted this long, to within a microsecond.
+    #[inline]
+    pub(crate) fn has_lasted(&self, time: Duration) -> bool {
+        self.lasted >= time
+    }
+
     fn look_up(&mut self) -> bool {
         let before = Instant::now();
         yield_now();
         let shared = before.elapsed() > Self::SHARED_YIELD;
         self.shared = if shared { self.shared + 1 } else { 0 };
-        self.shared < Self::SHARED_MAX && self.start.elapsed() < self.budget
+        self.lasted = self.start.elapsed();
+        self.shared < Self::SHARED_MAX && self.lasted < self.budget
     }
 }

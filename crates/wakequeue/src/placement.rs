@@ -25,22 +25,49 @@ impl fmt::Display for ShardId {
     }
 }
 
+/// A pod of a queue: shards whose workers share their sleeping, searching and waking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodIndex(pub u16);
+
+impl PodIndex {
+    /// As an index.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
 /// One shard: a FIFO and the workers at home there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardPlan {
     /// Workers that should be awake when there is enough work: the CPUs of the shard.
     pub workers: u16,
-    /// This shard first, then every other one whose items its workers may take, nearest first.
-    /// Shards that see each other form a group; strict pods are groups of their own.
+    /// The pod it belongs to. Pods are numbered from 0 without gaps.
+    pub pod: PodIndex,
+    /// This shard first, then the others of its pod, then every other one whose items its workers
+    /// may take, nearest first. A shard of a strict pod lists its own pod only.
     pub near: Vec<ShardId>,
 }
 
-/// The shards of a queue and who sees whom.
+/// The shards of a queue, their pods, and who sees whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     shards: Vec<ShardPlan>,
-    group_of: Vec<u16>,
+    /// By shard: how many entries of `near` are of its own pod.
+    in_pod: Vec<u16>,
+    pods: Vec<PodPlan>,
     groups: u16,
+    by_distance: bool,
+}
+
+/// What follows from the shards for one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PodPlan {
+    shards: Vec<ShardId>,
+    /// The other pods that see this one, nearest first.
+    others: Vec<PodIndex>,
+    /// Pods that see each other have the same number.
+    group: u16,
 }
 
 /// The most shards of a queue.
@@ -50,17 +77,20 @@ impl Layout {
     /// Checks a plan.
     ///
     /// # Errors
-    /// No shard or more than [`MAX_SHARDS`]; a shard without workers; a `near` list that does not
-    /// start with its own shard, repeats or invents one, or is not mutual.
+    /// No shard or more than [`MAX_SHARDS`]; a shard without workers; a pod without shards; a `near`
+    /// list that does not start with its own shard and the rest of its pod, repeats or invents a
+    /// shard, or is not mutual.
     pub fn new(shards: Vec<ShardPlan>) -> Result<Self, ConfigError> {
         if shards.is_empty() || shards.len() > MAX_SHARDS {
             return Err(ConfigError::Shards { count: shards.len(), max: MAX_SHARDS });
         }
+        let sizes = pod_sizes(&shards)?;
         for (index, shard) in shards.iter().enumerate() {
-            check_shard(&shards, index, shard)?;
+            check_shard(&shards, index, shard, sizes[shard.pod.index()])?;
         }
-        let (group_of, groups) = groups(&shards);
-        Ok(Self { shards, group_of, groups })
+        let (pods, groups) = plan_pods(&shards, sizes.len());
+        let in_pod = shards.iter().map(|shard| sizes[shard.pod.index()]).collect();
+        Ok(Self { shards, in_pod, pods, groups, by_distance: true })
     }
 
     /// One FIFO for everybody: what sharding is compared with.
@@ -68,18 +98,50 @@ impl Layout {
     /// # Errors
     /// `workers` is zero.
     pub fn unsharded(workers: u16) -> Result<Self, ConfigError> {
-        Self::new(vec![ShardPlan { workers, near: vec![ShardId(0)] }])
+        Self::uniform(1, workers)
     }
 
-    /// Equal shards that all see each other, nearest meaning next in number.
+    /// One pod of equal shards, nearest meaning next in number.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn uniform(shards: u16, workers_per_shard: u16) -> Result<Self, ConfigError> {
-        let near = |first| (0..shards).map(|i| ShardId((first + i) % shards)).collect();
-        Self::new(
-            (0..shards).map(|s| ShardPlan { workers: workers_per_shard, near: near(s) }).collect(),
-        )
+        Self::pods_of(1, shards, workers_per_shard)
+    }
+
+    /// Equal pods of equal shards that all see each other, nearest meaning next in number.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn pods_of(
+        pods: u16,
+        shards_per_pod: u16,
+        workers_per_shard: u16,
+    ) -> Result<Self, ConfigError> {
+        let shard = |pod, number: u16| ShardId(pod * shards_per_pod + number);
+        let plan = |pod, number| {
+            let turn = move |step| (number + step) % shards_per_pod;
+            let near = (0..pods).flat_map(|away| {
+                (0..shards_per_pod).map(move |step| shard((pod + away) % pods, turn(step)))
+            });
+            let near = near.collect();
+            ShardPlan { workers: workers_per_shard, pod: PodIndex(pod), near }
+        };
+        let plans =
+            (0..pods).flat_map(|pod| (0..shards_per_pod).map(move |number| plan(pod, number)));
+        Self::new(plans.collect())
+    }
+
+    /// Inside a pod, wakes whoever slept last, wherever at home. Otherwise the sleeper nearest to the
+    /// item is woken.
+    #[must_use]
+    pub fn without_order(mut self) -> Self {
+        self.by_distance = false;
+        self
+    }
+
+    pub(crate) fn is_by_distance(&self) -> bool {
+        self.by_distance
     }
 
     /// The shards, by number.
@@ -88,26 +150,89 @@ impl Layout {
         &self.shards
     }
 
-    /// Which shards `shard` may take from, itself first.
+    /// Which shards the workers of `shard` may take from, itself first, then its pod.
     #[must_use]
     pub fn near(&self, shard: ShardId) -> &[ShardId] {
         &self.shards[shard.index()].near
     }
 
-    /// The group of mutually visible shards that `shard` belongs to.
+    /// The shards of the same pod, `shard` first.
     #[must_use]
-    pub fn group_of(&self, shard: ShardId) -> usize {
-        usize::from(self.group_of[shard.index()])
+    #[inline]
+    pub fn inside(&self, shard: ShardId) -> &[ShardId] {
+        &self.near(shard)[..usize::from(self.in_pod[shard.index()])]
     }
 
-    /// How many groups there are.
+    /// The shards of other pods that the workers of `shard` may take from, nearest first.
     #[must_use]
-    pub fn groups(&self) -> usize {
+    #[inline]
+    pub fn outside(&self, shard: ShardId) -> &[ShardId] {
+        &self.near(shard)[usize::from(self.in_pod[shard.index()])..]
+    }
+
+    /// The pod of a shard.
+    #[must_use]
+    #[inline]
+    pub fn pod_of(&self, shard: ShardId) -> PodIndex {
+        self.shards[shard.index()].pod
+    }
+
+    /// How many pods there are.
+    #[must_use]
+    pub fn pods(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// The shards of a pod.
+    #[must_use]
+    pub fn shards_of(&self, pod: PodIndex) -> &[ShardId] {
+        &self.pods[pod.index()].shards
+    }
+
+    /// The other pods whose workers may take this one's items, nearest first; none when it is strict.
+    #[must_use]
+    pub fn others(&self, pod: PodIndex) -> &[PodIndex] {
+        &self.pods[pod.index()].others
+    }
+
+    /// A number that pods have in common when they see each other.
+    pub(crate) fn group_of(&self, pod: PodIndex) -> usize {
+        usize::from(self.pods[pod.index()].group)
+    }
+
+    pub(crate) fn groups(&self) -> usize {
         usize::from(self.groups)
+    }
+
+    /// CPUs of a pod.
+    pub(crate) fn workers_of(&self, pod: PodIndex) -> u16 {
+        let workers = self.shards_of(pod).iter().map(|shard| self.shards[shard.index()].workers);
+        workers.fold(0, u16::saturating_add)
     }
 }
 
-fn check_shard(shards: &[ShardPlan], index: usize, shard: &ShardPlan) -> Result<(), ConfigError> {
+/// By pod: how many shards it has.
+fn pod_sizes(shards: &[ShardPlan]) -> Result<Vec<u16>, ConfigError> {
+    let pods = shards.iter().map(|shard| shard.pod.index() + 1).max().unwrap_or(0);
+    // More pods than shards leave one of them empty.
+    let mut sizes = vec![0_u16; pods.min(shards.len() + 1)];
+    for shard in shards {
+        if let Some(size) = sizes.get_mut(shard.pod.index()) {
+            *size += 1;
+        }
+    }
+    match sizes.iter().position(|&size| size == 0) {
+        Some(pod) => Err(ConfigError::EmptyPod { pod }),
+        None => Ok(sizes),
+    }
+}
+
+fn check_shard(
+    shards: &[ShardPlan],
+    index: usize,
+    shard: &ShardPlan,
+    pod_size: u16,
+) -> Result<(), ConfigError> {
     let bad = |why| Err(ConfigError::Near { shard: index, why });
     if shard.workers == 0 {
         return Err(ConfigError::NoWorkers { shard: index });
@@ -116,37 +241,76 @@ fn check_shard(shards: &[ShardPlan], index: usize, shard: &ShardPlan) -> Result<
         return bad("it must start with the shard itself");
     }
     let mut seen = vec![false; shards.len()];
-    for other in &shard.near {
-        match shards.get(other.index()) {
-            None => return bad("it names a shard that does not exist"),
-            Some(plan) if !plan.near.iter().any(|back| back.index() == index) => {
-                return bad("visibility must be mutual");
-            }
-            Some(plan) if plan.near.len() != shard.near.len() => {
-                return bad("shards that see each other must see the same shards");
-            }
-            Some(_) if seen[other.index()] => return bad("it names a shard twice"),
-            Some(_) => seen[other.index()] = true,
+    for (place, other) in shard.near.iter().enumerate() {
+        let Some(plan) = shards.get(other.index()) else {
+            return bad("it names a shard that does not exist");
+        };
+        if (place < usize::from(pod_size)) != (plan.pod == shard.pod) {
+            return bad("it must list all shards of its own pod before any other");
         }
+        if !plan.near.iter().any(|back| back.index() == index) {
+            return bad("visibility must be mutual");
+        }
+        if plan.near.len() != shard.near.len() {
+            return bad("shards that see each other must see the same shards");
+        }
+        if std::mem::replace(&mut seen[other.index()], true) {
+            return bad("it names a shard twice");
+        }
+    }
+    if shard.near.len() < usize::from(pod_size) {
+        return bad("it must list all shards of its own pod before any other");
     }
     Ok(())
 }
 
-fn groups(shards: &[ShardPlan]) -> (Vec<u16>, u16) {
-    let mut group_of = vec![u16::MAX; shards.len()];
-    let mut next = 0;
-    for (index, shard) in shards.iter().enumerate() {
-        if group_of[index] == u16::MAX {
-            for member in &shard.near {
-                group_of[member.index()] = next;
-            }
-            next += 1;
-        }
+fn plan_pods(shards: &[ShardPlan], count: usize) -> (Vec<PodPlan>, u16) {
+    let empty = PodPlan { shards: Vec::new(), others: Vec::new(), group: u16::MAX };
+    let mut pods = vec![empty; count];
+    for (index, shard) in (0_u16..).zip(shards) {
+        pods[shard.pod.index()].shards.push(ShardId(index));
     }
-    (group_of, next)
+    let mut groups = 0;
+    for index in 0..count {
+        let near = &shards[pods[index].shards[0].index()].near;
+        let mut others = Vec::new();
+        for pod in near.iter().map(|shard| shards[shard.index()].pod) {
+            if pod.index() != index && !others.contains(&pod) {
+                others.push(pod);
+            }
+        }
+        if pods[index].group == u16::MAX {
+            pods[index].group = groups;
+            others.iter().for_each(|other| pods[other.index()].group = groups);
+            groups += 1;
+        }
+        pods[index].others = others;
+    }
+    (pods, groups)
 }
 
-/// How busy a group is: everything a push must know, in one word.
+/// How many workers each pod may have when those that see each other share `max_workers`: in
+/// proportion to their CPUs. A pod that is on its own has them all. With fewer workers than pods, some
+/// pods have none, and others run their items.
+pub(crate) fn share_workers(layout: &Layout, max_workers: u16) -> Vec<u16> {
+    let pods = || (0_u16..).map(PodIndex).take(layout.pods());
+    let mut rooms = vec![0; layout.pods()];
+    for group in 0..layout.groups() {
+        let members: Vec<_> = pods().filter(|&pod| layout.group_of(pod) == group).collect();
+        let cpus: u64 = members.iter().map(|&pod| u64::from(layout.workers_of(pod))).sum();
+        let (mut cpus_before, mut given) = (0, 0);
+        for pod in members {
+            cpus_before += u64::from(layout.workers_of(pod));
+            // Up to this pod, rounded up: the first ones get what does not divide evenly.
+            let upto = (u64::from(max_workers) * cpus_before).div_ceil(cpus);
+            rooms[pod.index()] = u16::try_from(upto - given).unwrap_or(u16::MAX);
+            given = upto;
+        }
+    }
+    rooms
+}
+
+/// How busy a pod is: everything a push must know, in one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Workers looking for work (or just woken, or being started, to do so).
@@ -165,7 +329,22 @@ impl Load {
     #[must_use]
     #[inline]
     pub fn wants_wake(self, target: u16) -> bool {
-        self.searchers == 0 && self.awake < target && (self.parked > 0 || self.room > 0)
+        self.searchers == 0 && self.is_spare(target)
+    }
+
+    /// Whether the pod's items may wait though none of its workers is coming for them: every CPU has
+    /// a worker awake, or nobody is left to wake or start. Other pods then help.
+    #[must_use]
+    #[inline]
+    pub fn is_overloaded(self, target: u16) -> bool {
+        self.searchers == 0 && !self.is_spare(target)
+    }
+
+    /// Whether one more worker could run: a CPU has none awake, and there is one to wake or start.
+    #[must_use]
+    #[inline]
+    pub fn is_spare(self, target: u16) -> bool {
+        self.awake < target && (self.parked > 0 || self.room > 0)
     }
 
     pub(crate) const fn pack(self) -> u64 {
@@ -190,7 +369,7 @@ impl Load {
     }
 }
 
-/// Pulls between two looks at the other shards: the most, and the fewest.
+/// Pulls between two looks at the other shards: the fewest, and the most.
 ///
 /// A worker that takes elsewhere only when its own shard is empty leaves a shard whose workers are
 /// swamped to itself: its items then get a fraction of the CPU time of the others'. A look costs
@@ -203,6 +382,10 @@ pub const LOOK_EVERY: std::ops::RangeInclusive<u32> = 2..=1024;
 pub fn next_look(pulls: u32, found: bool) -> u32 {
     if found { *LOOK_EVERY.start() } else { (pulls * 2).min(*LOOK_EVERY.end()) }
 }
+
+/// How much longer a shard of another pod must be than one of the worker's own pod to be helped:
+/// leaving the pod costs locality.
+pub const OUTSIDE_FACTOR: usize = 4;
 
 /// The shard to help, if `own` is so much shorter than the longest of the others that fairness
 /// asks for it: more than twice the length and by more than one item per worker of the visitor.
@@ -243,20 +426,55 @@ mod tests {
     }
 
     #[test]
+    fn an_overloaded_pod_has_nobody_coming() {
+        let busy = Load { searchers: 0, awake: 2, parked: 1, room: 3 };
+        assert!(busy.is_overloaded(2));
+        assert!(!Load { searchers: 1, ..busy }.is_overloaded(2), "a searcher is coming");
+        assert!(!Load { awake: 1, ..busy }.is_overloaded(2), "a push wakes the sleeper");
+        assert!(Load { awake: 1, parked: 0, room: 0, ..busy }.is_overloaded(2), "nobody is left");
+    }
+
+    #[test]
     fn layouts_are_checked() {
-        let plan = |near: &[u16]| ShardPlan {
+        let plan = |pod: u16, near: &[u16]| ShardPlan {
             workers: 1,
+            pod: PodIndex(pod),
             near: near.iter().copied().map(ShardId).collect(),
         };
         assert!(Layout::new(vec![]).is_err());
         assert!(Layout::unsharded(0).is_err());
-        assert!(Layout::new(vec![plan(&[0, 1]), plan(&[1])]).is_err(), "one-sided");
-        assert!(Layout::new(vec![plan(&[1, 0]), plan(&[1, 0])]).is_err(), "not itself first");
-        assert!(Layout::new(vec![plan(&[0, 0])]).is_err(), "twice");
-        assert!(Layout::new(vec![plan(&[0, 7])]).is_err(), "unknown");
-        let strict = Layout::new(vec![plan(&[0]), plan(&[1, 2]), plan(&[2, 1])]).unwrap();
-        assert_eq!(strict.groups(), 2);
-        assert_eq!(strict.group_of(ShardId(2)), strict.group_of(ShardId(1)));
+        assert!(Layout::new(vec![plan(0, &[0, 1]), plan(1, &[1])]).is_err(), "one-sided");
+        assert!(Layout::new(vec![plan(0, &[1, 0]), plan(0, &[1, 0])]).is_err(), "not itself first");
+        assert!(Layout::new(vec![plan(0, &[0, 0])]).is_err(), "twice");
+        assert!(Layout::new(vec![plan(0, &[0, 7])]).is_err(), "unknown");
+        assert!(Layout::new(vec![plan(1, &[0])]).is_err(), "pod 0 is empty");
+        assert!(Layout::new(vec![plan(0, &[0]), plan(0, &[1])]).is_err(), "a pod is one whole");
+        let mixed = [plan(0, &[0, 1, 2]), plan(1, &[1, 0, 2]), plan(0, &[2, 0, 1])];
+        assert!(Layout::new(mixed.to_vec()).is_err(), "the own pod comes first");
+        let strict = [plan(0, &[0]), plan(1, &[1, 2]), plan(1, &[2, 1])];
+        let strict = Layout::new(strict.to_vec()).unwrap();
+        assert_eq!((strict.pods(), strict.groups()), (2, 2));
+        assert_eq!(strict.outside(ShardId(1)), []);
+    }
+
+    #[test]
+    fn pods_see_each_other_nearest_first() {
+        let layout = Layout::pods_of(3, 2, 1).unwrap();
+        assert_eq!((layout.pods(), layout.groups()), (3, 1));
+        assert_eq!(layout.inside(ShardId(3)), [ShardId(3), ShardId(2)]);
+        assert_eq!(layout.outside(ShardId(3))[..2], [ShardId(5), ShardId(4)]);
+        assert_eq!(layout.others(PodIndex(1)), [PodIndex(2), PodIndex(0)]);
+        assert_eq!(layout.shards_of(PodIndex(2)), [ShardId(4), ShardId(5)]);
+    }
+
+    #[test]
+    fn pods_that_see_each_other_share_the_workers() {
+        let soft = Layout::pods_of(3, 1, 2).unwrap();
+        assert_eq!(share_workers(&soft, 8), [3, 3, 2]);
+        assert_eq!(share_workers(&soft, 1), [1, 0, 0], "the others' items are run by the first");
+        let alone = |pod| ShardPlan { workers: 2, pod: PodIndex(pod), near: vec![ShardId(pod)] };
+        let strict = Layout::new((0..3).map(alone).collect()).unwrap();
+        assert_eq!(share_workers(&strict, 8), [8, 8, 8]);
     }
 
     /// The starved-LLC case: shard 0 is swamped, shard 1 always has one more item of its own.

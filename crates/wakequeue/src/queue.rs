@@ -1,27 +1,33 @@
-//! The queue: shards, groups and workers put together.
+//! The queue: shards, pods and workers put together.
 
 #![expect(unsafe_code, reason = "an item is moved into its slot only when there is one")]
+#![expect(clippy::needless_pass_by_value, reason = "a host is mostly a closure, given by value")]
 
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
-use crate::group::{Bed, Claimed, Group};
+use crate::item_cell::ItemCell;
 use crate::parker::Parker;
 use crate::patience::Patience;
-use crate::place::Place;
-use crate::placement::{LOOK_EVERY, Layout, Load, ShardId, fair_victim, next_look};
-use crate::ring::Ring;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, seq_cst_gap};
-use crate::worker::{Claim, Next, Worker, WorkerId};
-use crate::{Config, ConfigError, Full};
+use crate::placement::{
+    LOOK_EVERY, Layout, Load, OUTSIDE_FACTOR, PodIndex, ShardId, fair_victim, next_look,
+    share_workers,
+};
+use crate::pod::{Bed, Claimed, Pod, SparePods};
+use crate::shard::Shard;
+use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, seq_cst_gap, yield_now};
+use crate::worker::{Claim, Host, Next, Worker, WorkerId};
+use crate::{Closed, Config, ConfigError, PushError};
 
 /// A sharded FIFO with its workers. See the crate's documentation.
 pub struct WakeQueue<T> {
-    rings: Box<[Ring<T>]>,
-    groups: Box<[Group]>,
-    desks: Box<[CachePadded<Desk>]>,
+    shards: Box<[Shard<T>]>,
+    pods: Box<[Pod]>,
+    slots: Box<[CachePadded<WorkerSlot>]>,
+    /// By pod: how many workers it may have.
+    rooms: Box<[u16]>,
     layout: Layout,
     config: Config,
     /// `config.spin`, settable, in nanoseconds.
@@ -31,10 +37,11 @@ pub struct WakeQueue<T> {
 }
 
 /// What belongs to one worker number. The counters have one writer at a time.
-struct Desk {
+struct WorkerSlot {
     parker: Parker,
     own: AtomicU64,
-    taken: AtomicU64,
+    in_pod: AtomicU64,
+    outside: AtomicU64,
     parks: AtomicU64,
     spun: AtomicU64,
 }
@@ -44,8 +51,10 @@ struct Desk {
 pub struct Counters {
     /// Items taken from the worker's own shard.
     pub own: u64,
-    /// Items taken from another shard.
-    pub taken: u64,
+    /// Items taken from another shard of the worker's pod.
+    pub in_pod: u64,
+    /// Items taken from another pod.
+    pub outside: u64,
     /// Times a worker went to sleep.
     pub parks: u64,
     /// Items found by searching rather than by sleeping.
@@ -63,17 +72,21 @@ impl<T: Send> WakeQueue<T> {
     /// A capacity that is no power of two or out of range; no workers.
     pub fn new(layout: Layout, config: Config) -> Result<Self, ConfigError> {
         config.check()?;
-        let per_group = u32::from(config.max_workers);
+        let rooms = share_workers(&layout, config.max_workers);
+        let spare = spare_pods(&layout);
         let mut first = 0;
-        let mut groups = Vec::new();
-        for group in 0..layout.groups() {
-            groups.push(Group::new(&layout, group, first, &config));
-            first += per_group;
+        let mut pods = Vec::new();
+        for (pod, &room) in (0_u16..).map(PodIndex).zip(&rooms) {
+            let most = config.max_searchers.map(std::num::NonZero::get);
+            let spare = spare[layout.group_of(pod)].clone();
+            pods.push(Pod::new(&layout, pod, first, room, most, spare));
+            first += u32::from(room);
         }
         Ok(Self {
-            rings: layout.shards().iter().map(|_| Ring::new(config.shard_capacity)).collect(),
-            groups: groups.into(),
-            desks: (0..first).map(|_| CachePadded::new(Desk::new())).collect(),
+            shards: layout.shards().iter().map(|_| Shard::new(config.shard_capacity)).collect(),
+            pods: pods.into(),
+            slots: (0..first).map(|_| CachePadded::new(WorkerSlot::new())).collect(),
+            rooms: rooms.into(),
             spin_ns: AtomicU32::new(nanos(config.spin)),
             layout,
             config,
@@ -82,61 +95,112 @@ impl<T: Send> WakeQueue<T> {
         })
     }
 
-    /// The shards and who sees whom.
+    /// The shards, their pods, and who sees whom.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Appends to a shard and gets one worker going if that helps; `grow` is called when that
-    /// worker has to be started. Never waits, and makes no system call when a worker is searching
-    /// or all are busy.
+    /// The most workers there can be: one more than the highest number.
+    #[must_use]
+    pub fn max_workers(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Appends to a shard and gets one worker going if that helps; the host is asked to start a
+    /// thread when that worker has none. Never waits, and makes no system call when a worker is
+    /// searching or all are busy.
     ///
     /// # Errors
-    /// The shard is full: the item comes back.
+    /// The shard is full or the queue is closed: the item comes back.
     #[inline]
-    pub fn push(&self, shard: ShardId, item: T, grow: impl FnOnce(Claim)) -> Result<(), Full<T>> {
+    pub fn push(&self, shard: ShardId, item: T, host: impl Host) -> Result<(), PushError<T>> {
+        self.push_item(shard, item, &host)
+    }
+
+    #[inline]
+    fn push_item(&self, shard: ShardId, item: T, host: &impl Host) -> Result<(), PushError<T>> {
         let item = ManuallyDrop::new(item);
         // SAFETY: called at most once, and the item is not used again when it was called.
-        let pushed = self.push_with(shard, || unsafe { std::ptr::read(&raw const *item) }, grow);
-        pushed.map_err(|Full(())| Full(ManuallyDrop::into_inner(item)))
+        let make = || unsafe { std::ptr::read(&raw const *item) };
+        match self.shards[shard.index()].push_with(make) {
+            Ok(()) => {
+                self.pushed(shard, host);
+                Ok(())
+            }
+            Err(error) => Err(error.map(|()| ManuallyDrop::into_inner(item))),
+        }
     }
 
     /// As [`push`](Self::push), for an item that is made where it will lie, which saves moving it.
     /// `make` must be quick and must not panic: the shard stands still until it returns.
     ///
     /// # Errors
-    /// The shard is full: `make` was not called.
+    /// As [`push`](Self::push): `make` was not called.
     #[inline]
     pub fn push_with(
         &self,
         shard: ShardId,
         make: impl FnOnce() -> T,
-        grow: impl FnOnce(Claim),
-    ) -> Result<(), Full<()>> {
-        if !self.rings[shard.index()].push_with(make) {
-            return Err(Full(()));
-        }
-        seq_cst_gap();
-        if self.group(shard).wants_wake() {
-            self.wake_for(shard, None, grow);
-        }
+        host: impl Host,
+    ) -> Result<(), PushError<()>> {
+        self.shards[shard.index()].push_with(make)?;
+        self.pushed(shard, &host);
+        Ok(())
+    }
+
+    /// As [`push`](Self::push), for items that must not be refused for want of room: what others
+    /// already wait for. The caller bounds how many there can be.
+    ///
+    /// # Errors
+    /// The queue is closed: the item comes back.
+    pub fn push_unbounded(
+        &self,
+        shard: ShardId,
+        item: T,
+        host: impl Host,
+    ) -> Result<(), Closed<T>> {
+        self.shards[shard.index()].push_unbounded(item)?;
+        self.pushed(shard, &host);
         Ok(())
     }
 
     /// As [`push`](Self::push), waiting while the shard is full. Not for workers: with all of them
     /// waiting here nobody would make room.
-    pub fn push_blocking(&self, shard: ShardId, item: T, grow: impl Fn(Claim)) {
+    ///
+    /// # Errors
+    /// The queue is closed, or was closed meanwhile: the item comes back.
+    pub fn push_blocking(&self, shard: ShardId, item: T, host: impl Host) -> Result<(), Closed<T>> {
         let mut item = item;
-        while let Err(Full(back)) = self.push(shard, item, &grow) {
-            item = back;
-            self.rings[shard.index()].wait_for_room();
+        loop {
+            match self.push_item(shard, item, &host) {
+                Ok(()) => return Ok(()),
+                Err(PushError::Closed(back)) => return Err(Closed(back)),
+                Err(PushError::Full(back)) => item = back,
+            }
+            self.shards[shard.index()].ring().wait_for_room();
         }
+    }
+
+    /// Takes the first item that `wanted` accepts out of the order of its shard; the others keep
+    /// theirs. For a thread that is no worker and works for some of the items only. Costs as much as
+    /// there are items.
+    pub fn take_if(&self, mut wanted: impl FnMut(&T) -> bool, host: impl Host) -> Option<T> {
+        for (number, shard) in (0_u16..).map(ShardId).zip(&self.shards) {
+            let found = shard.take_if(&mut wanted);
+            // Items that were being moved may have been overlooked by a worker that lay down.
+            if !shard.is_empty() {
+                self.pushed(number, &host);
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
     }
 
     /// The worker that a claim stands for. Call it on the worker's own thread.
     #[must_use]
-    #[expect(clippy::needless_pass_by_value, reason = "a claim is good once")]
     pub fn worker(&self, claim: Claim) -> Worker {
         let Claim { worker: id, home } = claim;
         // A claim is counted as an awake searcher from the moment it was made.
@@ -144,118 +208,139 @@ impl<T: Send> WakeQueue<T> {
             id,
             home,
             searching: true,
+            outside: false,
             pulls: 0,
             look_every: *LOOK_EVERY.start(),
             slept_since: None,
         }
     }
 
-    /// The thread of this claim could not be started. Wakes a sleeper instead where there is one;
-    /// otherwise the items wait for the workers that are awake, or for the next push.
-    #[expect(clippy::needless_pass_by_value, reason = "a claim is good once")]
+    /// The thread of this claim could not be started. Wakes a sleeper instead where there is one.
+    /// No thread is asked for in this pod until [`retry_growth`](Self::retry_growth) is called.
     pub fn abandon(&self, claim: Claim) {
-        let Claim { worker, home } = claim;
-        self.group(home).leave(worker, home, true);
+        let withhold = |claim: Claim| {
+            let Claim { worker, home } = claim;
+            self.pod(home).withhold_room(worker, home);
+        };
+        let home = claim.home;
+        withhold(claim);
         seq_cst_gap();
-        let group = self.group(home);
-        if group.load().parked > 0 && self.sees_work(home) {
-            // A sleeper was seen; should it be gone by now, starting a thread is not tried again.
-            self.wake_for(home, None, |claim| {
-                self.group(claim.home).leave(claim.worker, claim.home, true);
-            });
-        }
+        self.look_around(home, None, &withhold);
     }
 
-    /// The next item for this worker, into `place`, if there is one right now. False says nothing
+    /// Allows threads to be asked for again where one could not be started, and asks for them where
+    /// items wait. Call it some time after [`abandon`](Self::abandon). True when there was any need.
+    pub fn retry_growth(&self, host: impl Host) -> bool {
+        let mut any = false;
+        for pod in (0_u16..).map(PodIndex).take(self.pods.len()) {
+            if self.pods[pod.index()].restore_room() {
+                any = true;
+                seq_cst_gap();
+                self.look_around(self.layout.shards_of(pod)[0], None, &host);
+            }
+        }
+        any
+    }
+
+    /// The next item for this worker, into `cell`, if there is one right now. False says nothing
     /// about later: follow it with [`next_into`](Self::next_into).
     #[inline]
-    pub fn try_next_into(&self, worker: &mut Worker, place: &mut Place<T>) -> bool {
+    pub fn try_next_into(&self, worker: &mut Worker, cell: &mut ItemCell<T>) -> bool {
         worker.slept_since = None;
         // A searcher has to stop being one, by the protocol of `next_into`.
-        !worker.searching && self.pull(worker, place)
+        !worker.searching && self.pull(worker, cell)
     }
 
     /// The next item for this worker: sleeps while there is none.
-    pub fn next(&self, worker: &mut Worker, grow: impl Fn(Claim)) -> Next<T> {
-        let mut place = Place::empty();
-        match (self.next_into(worker, &mut place, grow), place.take()) {
+    pub fn next(&self, worker: &mut Worker, host: impl Host) -> Next<T> {
+        let mut cell = ItemCell::empty();
+        match (self.next_into(worker, &mut cell, host), cell.take()) {
             (Next::Item(()), Some(item)) => Next::Item(item),
             (Next::Retired, _) => Next::Retired,
-            // An item would be in its place.
+            // An item would be in its cell.
             (Next::Closed | Next::Item(()), _) => Next::Closed,
         }
     }
 
-    /// As [`next`](Self::next), with the item put into `place`.
+    /// As [`next`](Self::next), with the item put into `cell`.
     pub fn next_into(
         &self,
         worker: &mut Worker,
-        place: &mut Place<T>,
-        grow: impl Fn(Claim),
+        cell: &mut ItemCell<T>,
+        host: impl Host,
     ) -> Next<()> {
-        let group = self.group(worker.home);
+        let pod = self.pod(worker.home);
         worker.slept_since = None;
         if !worker.searching {
-            if self.pull(worker, place) {
+            if self.pull(worker, cell) {
                 return Next::Item(());
             }
-            worker.searching = group.start_search();
+            worker.searching = pod.start_search();
         }
         loop {
-            if worker.searching && self.search(worker, place) {
+            if worker.searching && self.search(worker, cell) {
                 worker.searching = false;
-                if group.stop_search() {
+                if pod.stop_search() {
                     seq_cst_gap();
-                    self.wake_if_work(worker, None, &grow);
+                    self.look_around(worker.home, None, &host);
                 }
                 return Next::Item(());
             }
-            if group.lie_down(worker.id, worker.home, worker.searching) == Bed::Closed {
-                return self.next_when_closed(worker, place);
+            if pod.lie_down(worker.id, worker.home, worker.searching) == Bed::Closed {
+                return self.next_when_closed(worker, cell);
             }
             seq_cst_gap();
-            self.wake_if_work(worker, Some(worker.id), &grow);
+            self.look_around(worker.home, Some(worker.id), &host);
             // Sleeping costs much more than looking at the clock.
             worker.slept_since = worker.slept_since.or_else(|| Some(Instant::now()));
-            if !self.sleep(worker) {
+            if !self.sleep(worker, &host) {
                 return Next::Retired;
             }
             worker.searching = true;
         }
     }
 
-    fn next_when_closed(&self, worker: &mut Worker, place: &mut Place<T>) -> Next<()> {
-        let group = self.group(worker.home);
-        if self.pull(worker, place) {
-            if std::mem::take(&mut worker.searching) {
-                // All are awake and nobody lies down any more: nobody is left to be woken.
-                group.stop_search();
+    fn next_when_closed(&self, worker: &mut Worker, cell: &mut ItemCell<T>) -> Next<()> {
+        let pod = self.pod(worker.home);
+        let near = self.layout.near(worker.home);
+        loop {
+            if near.iter().any(|&shard| self.pull_from(worker, shard, cell)) {
+                if std::mem::take(&mut worker.searching) {
+                    // All are awake and nobody lies down any more: nobody is left to be woken.
+                    pod.stop_search();
+                }
+                return Next::Item(());
             }
-            return Next::Item(());
+            // A push that was accepted before the queue was closed may still be under way.
+            if near.iter().all(|&shard| self.len(shard) == 0) {
+                break;
+            }
+            yield_now();
         }
-        group.leave(worker.id, worker.home, worker.searching);
+        pod.leave(worker.id, worker.home, worker.searching);
         Next::Closed
     }
 
-    /// The worker stops counting as awake (a blocking section, a hog): another one may run
-    /// instead, and is woken if there is work. True when somebody was.
-    pub fn discount(&self, id: WorkerId, home: ShardId, grow: impl FnOnce(Claim)) -> bool {
-        let discounted = self.group(home).discount(id);
+    /// The worker stops counting as awake (a blocking section, an item that holds the CPU for long):
+    /// another one may run instead, and is woken if there is work. True when somebody was.
+    pub fn discount(&self, id: WorkerId, home: ShardId, host: impl Host) -> bool {
+        let discounted = self.pod(home).discount(id);
         seq_cst_gap();
-        discounted && self.sees_work(home) && self.wake_for(home, None, grow)
+        discounted && self.look_around(home, None, &host)
     }
 
     /// The worker counts as awake again.
     pub fn recount(&self, id: WorkerId, home: ShardId) {
-        self.group(home).recount(id);
+        self.pod(home).recount(id);
     }
 
-    /// Lets every worker leave once it finds nothing more. What is pushed afterwards may stay
-    /// until the queue is dropped.
+    /// Refuses pushes from now on, and lets every worker leave once it finds nothing more. What was
+    /// accepted is still taken: by the workers there are, or by one that its push asks for.
     pub fn close(&self) {
-        for group in &self.groups {
-            for worker in group.close() {
-                self.desks[worker.index()].parker.unpark();
+        self.shards.iter().for_each(Shard::close);
+        for pod in &self.pods {
+            for worker in pod.close() {
+                self.slots[worker.index()].parker.unpark();
             }
         }
     }
@@ -268,36 +353,55 @@ impl<T: Send> WakeQueue<T> {
     /// Items waiting in a shard.
     #[must_use]
     pub fn len(&self, shard: ShardId) -> usize {
-        self.rings[shard.index()].len()
+        self.shards[shard.index()].len()
     }
 
     /// Whether no shard holds an item.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.rings.iter().all(Ring::is_empty)
+        self.shards.iter().all(Shard::is_empty)
+    }
+
+    /// Whether no shard of this pod holds an item.
+    #[must_use]
+    pub fn is_pod_empty(&self, pod: PodIndex) -> bool {
+        self.layout.shards_of(pod).iter().all(|shard| self.shards[shard.index()].is_empty())
+    }
+
+    /// Items taken from the rings of this pod so far, modulo 2^64: whether it makes progress.
+    #[must_use]
+    pub fn taken_from(&self, pod: PodIndex) -> u64 {
+        let popped = |shard: &ShardId| self.shards[shard.index()].ring().popped() as u64;
+        self.layout.shards_of(pod).iter().map(popped).fold(0, u64::wrapping_add)
     }
 
     /// The most items of a shard.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.rings[0].capacity()
+        self.config.shard_capacity
     }
 
-    /// How busy the group of this shard is.
+    /// How busy a pod is.
     #[must_use]
-    pub fn load(&self, shard: ShardId) -> Load {
-        self.group(shard).load()
+    pub fn load(&self, pod: PodIndex) -> Load {
+        self.pods[pod.index()].load()
     }
 
-    /// Whether any worker is not asleep: running, searching, in a blocking section, or just claimed.
-    /// In the order of `SeqCst` accesses with the claim that woke or started it.
+    /// Workers of a pod that run but do not count as awake: see [`discount`](Self::discount).
+    #[must_use]
+    pub fn discounted(&self, pod: PodIndex) -> usize {
+        self.pods[pod.index()].discounted()
+    }
+
+    /// Whether any worker is not asleep (running, searching, in a blocking section, or just claimed),
+    /// or a thread waits to be asked for again. In the order of `SeqCst` accesses with the claim that
+    /// woke or started a worker.
     #[must_use]
     pub fn has_active_workers(&self) -> bool {
-        let all = u32::from(self.config.max_workers);
-        self.groups
-            .iter()
-            .map(Group::load)
-            .any(|load| u32::from(load.parked) + u32::from(load.room) < all)
+        self.pods.iter().zip(&self.rooms).any(|(pod, &room)| {
+            let load = pod.load();
+            u32::from(load.parked) + u32::from(load.room) < u32::from(room)
+        })
     }
 
     /// What happened so far.
@@ -308,110 +412,208 @@ impl<T: Send> WakeQueue<T> {
             grown: self.grown.load(Ordering::Relaxed),
             ..Counters::default()
         };
-        for desk in &self.desks {
-            sum.own += desk.own.load(Ordering::Relaxed);
-            sum.taken += desk.taken.load(Ordering::Relaxed);
-            sum.parks += desk.parks.load(Ordering::Relaxed);
-            sum.spun += desk.spun.load(Ordering::Relaxed);
+        for slot in &self.slots {
+            sum.own += slot.own.load(Ordering::Relaxed);
+            sum.in_pod += slot.in_pod.load(Ordering::Relaxed);
+            sum.outside += slot.outside.load(Ordering::Relaxed);
+            sum.parks += slot.parks.load(Ordering::Relaxed);
+            sum.spun += slot.spun.load(Ordering::Relaxed);
         }
         sum
     }
 
-    fn group(&self, shard: ShardId) -> &Group {
-        &self.groups[self.layout.group_of(shard)]
+    fn pod(&self, shard: ShardId) -> &Pod {
+        &self.pods[self.layout.pod_of(shard).index()]
     }
 
-    fn sees_work(&self, shard: ShardId) -> bool {
-        self.layout.near(shard).iter().any(|near| !self.rings[near.index()].is_empty())
-    }
-
-    fn wake_if_work(&self, worker: &Worker, prefer: Option<WorkerId>, grow: impl FnOnce(Claim)) {
-        if self.group(worker.home).wants_wake() && self.sees_work(worker.home) {
-            self.wake_for(worker.home, prefer, grow);
+    /// After an item was published.
+    #[inline]
+    fn pushed(&self, shard: ShardId, host: &impl Host) {
+        seq_cst_gap();
+        if self.pod(shard).wants_help() {
+            self.summon(shard, None, host);
         }
     }
 
-    /// True when somebody was woken or asked for.
+    fn pod_has_work(&self, home: ShardId) -> bool {
+        self.layout.inside(home).iter().any(|shard| !self.shards[shard.index()].is_empty())
+    }
+
+    /// A shard of another pod that has items nobody is coming for.
+    fn overloaded_elsewhere(&self, home: ShardId) -> Option<ShardId> {
+        let outside = self.layout.outside(home).iter();
+        outside.copied().find(|&shard| self.may_steal(shard))
+    }
+
+    fn may_steal(&self, shard: ShardId) -> bool {
+        !self.shards[shard.index()].is_empty() && self.pod(shard).is_overloaded()
+    }
+
+    /// Looks whether items wait that nobody is coming for, in the own pod or in others, and gets one
+    /// worker going for them. Whoever ends what others relied on calls this afterwards. True when
+    /// somebody was woken or asked for.
+    fn look_around(&self, home: ShardId, prefer: Option<WorkerId>, host: &impl Host) -> bool {
+        let pod = self.pod(home);
+        let wants_wake = pod.wants_wake();
+        if !wants_wake && !pod.others_are_spare() {
+            return false;
+        }
+        if self.pod_has_work(home) && self.summon(home, prefer, host) {
+            return true;
+        }
+        match self.overloaded_elsewhere(home) {
+            None => false,
+            // This pod became spare just now: it is the one that pushes did not know of.
+            Some(_) if wants_wake => self.claim_in(home, prefer, host),
+            Some(shard) => self.summon_elsewhere(shard, host),
+        }
+    }
+
+    /// Gets one more worker going for an item of this shard: in its own pod, or when that is
+    /// overloaded, in the nearest one that is not.
     #[cold]
-    fn wake_for(&self, shard: ShardId, prefer: Option<WorkerId>, grow: impl FnOnce(Claim)) -> bool {
-        let near = self.layout.near(shard);
-        match self.group(shard).claim(&self.layout, near, prefer) {
+    fn summon(&self, shard: ShardId, prefer: Option<WorkerId>, host: &impl Host) -> bool {
+        self.claim_in(shard, prefer, host) || self.summon_elsewhere(shard, host)
+    }
+
+    fn summon_elsewhere(&self, shard: ShardId, host: &impl Host) -> bool {
+        let pod = self.pod(shard);
+        if !pod.is_overloaded() || !pod.others_are_spare() {
+            return false;
+        }
+        for &other in self.layout.others(self.layout.pod_of(shard)) {
+            if self.pods[other.index()].load().searchers > 0 {
+                // It looks at this shard before it sleeps, and looks around when it does not.
+                return false;
+            }
+            if self.claim_in(self.layout.shards_of(other)[0], None, host) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Wakes or starts a worker of the pod of this shard, the nearest to it.
+    fn claim_in(&self, shard: ShardId, prefer: Option<WorkerId>, host: &impl Host) -> bool {
+        match self.pod(shard).claim(&self.layout, self.layout.inside(shard), prefer) {
             None => return false,
             Some(Claimed::Sleeper(worker)) => {
                 self.wakes.fetch_add(1, Ordering::Relaxed);
-                self.desks[worker.index()].parker.unpark();
+                self.slots[worker.index()].parker.unpark();
             }
             Some(Claimed::New { worker, home }) => {
                 self.grown.fetch_add(1, Ordering::Relaxed);
-                grow(Claim { worker, home });
+                host.grow(Claim { worker, home });
             }
         }
         true
     }
 
     /// Sleeps on the worker's parker. False when it retired.
-    fn sleep(&self, worker: &Worker) -> bool {
-        let desk = &self.desks[worker.id.index()];
-        bump(&desk.parks);
-        let keep = self.config.keep_per_shard;
-        if !desk.parker.park(self.config.retire_after) {
-            if self.group(worker.home).retire(worker.id, worker.home, keep) {
+    fn sleep(&self, worker: &Worker, host: &impl Host) -> bool {
+        let slot = &self.slots[worker.id.index()];
+        bump(&slot.parks);
+        host.before_sleep(worker);
+        let mut woken = slot.parker.park(self.config.retire_after);
+        if !woken {
+            let keep = self.config.keep_per_shard;
+            if self.pod(worker.home).retire(worker.id, worker.home, keep) {
                 return false;
             }
             // One of those that stay, or just claimed: sleep on.
-            desk.parker.park(None);
+            woken = slot.parker.park(None);
         }
+        debug_assert!(woken, "a sleep without a limit ends with a token");
+        host.after_sleep(worker);
         true
     }
 
-    /// Takes an item from the nearest shard that has one, now and then from the one that needs it.
+    /// Takes an item from the nearest shard of the pod that has one, now and then from the one that
+    /// needs it; from another pod only while this worker is on loan there.
     #[inline]
-    fn pull(&self, worker: &mut Worker, place: &mut Place<T>) -> bool {
+    fn pull(&self, worker: &mut Worker, cell: &mut ItemCell<T>) -> bool {
         let near = self.layout.near(worker.home);
         worker.pulls += 1;
         if worker.pulls >= worker.look_every && near.len() > 1 {
             worker.pulls = 0;
-            let found = self.pull_fairly(worker, near, place);
+            let found = self.pull_fairly(worker, near, cell);
             worker.look_every = next_look(worker.look_every, found);
             if found {
                 return true;
             }
         }
-        near.iter().any(|&shard| self.pull_from(worker, shard, place))
+        let inside = self.layout.inside(worker.home);
+        if inside.iter().any(|&shard| self.pull_from(worker, shard, cell)) {
+            worker.outside = false;
+            return true;
+        }
+        worker.outside && self.steal(worker, cell)
     }
 
     #[cold]
-    fn pull_fairly(&self, worker: &Worker, near: &[ShardId], place: &mut Place<T>) -> bool {
+    fn pull_fairly(&self, worker: &Worker, near: &[ShardId], cell: &mut ItemCell<T>) -> bool {
         let Some((&own, others)) = near.split_first() else { return false };
-        let lengths = others.iter().map(|&shard| (shard, self.len(shard)));
+        let pod = self.layout.pod_of(own);
+        let lengths = others.iter().map(|&shard| {
+            let factor = if self.layout.pod_of(shard) == pod { 1 } else { OUTSIDE_FACTOR };
+            (shard, self.len(shard) / factor)
+        });
         let workers = self.layout.shards()[own.index()].workers;
         fair_victim(self.len(own), workers, lengths)
-            .is_some_and(|victim| self.pull_from(worker, victim, place))
+            .is_some_and(|victim| self.pull_from(worker, victim, cell))
+    }
+
+    /// Takes an item from another pod that has more of them than it can do. The worker then stays on
+    /// loan until its own pod has work, or nobody needs it.
+    #[cold]
+    fn steal(&self, worker: &mut Worker, cell: &mut ItemCell<T>) -> bool {
+        let outside = self.layout.outside(worker.home).iter();
+        worker.outside = outside
+            .copied()
+            .any(|shard| self.may_steal(shard) && self.pull_from(worker, shard, cell));
+        worker.outside
     }
 
     #[inline]
-    fn pull_from(&self, worker: &Worker, shard: ShardId, place: &mut Place<T>) -> bool {
-        let found = self.rings[shard.index()].pop_into(place);
+    fn pull_from(&self, worker: &Worker, shard: ShardId, cell: &mut ItemCell<T>) -> bool {
+        let found = self.shards[shard.index()].pop_into(cell);
         if found {
-            let desk = &self.desks[worker.id.index()];
-            bump(if shard == worker.home { &desk.own } else { &desk.taken });
+            let slot = &self.slots[worker.id.index()];
+            bump(if shard == worker.home {
+                &slot.own
+            } else if self.layout.pod_of(shard) == self.layout.pod_of(worker.home) {
+                &slot.in_pod
+            } else {
+                &slot.outside
+            });
         }
         found
     }
 
-    /// Looks for work for as long as the settings allow.
-    fn search(&self, worker: &mut Worker, place: &mut Place<T>) -> bool {
-        if self.pull(worker, place) {
+    /// Looks for work for as long as the settings allow: in the own pod, and from `steal_after` on in
+    /// overloaded ones too.
+    fn search(&self, worker: &mut Worker, cell: &mut ItemCell<T>) -> bool {
+        let has_others = !self.layout.outside(worker.home).is_empty();
+        if self.pull(worker, cell) {
             return true;
         }
         let budget_ns = self.spin_ns.load(Ordering::Relaxed);
+        // A worker that slept has left the local ones enough time, and so has one that may not spin.
+        let at_once = has_others && (worker.slept_since.is_some() || budget_ns == 0);
+        if at_once && self.steal(worker, cell) {
+            return true;
+        }
         if budget_ns == 0 {
             return false;
         }
         let mut patience = Patience::new(Duration::from_nanos(budget_ns.into()));
         while patience.wait_a_little() {
-            if self.sees_work(worker.home) && self.pull(worker, place) {
-                bump(&self.desks[worker.id.index()].spun);
+            let found = self.pod_has_work(worker.home) && self.pull(worker, cell)
+                || has_others
+                    && (at_once || patience.has_lasted(self.config.steal_after))
+                    && self.steal(worker, cell);
+            if found {
+                bump(&self.slots[worker.id.index()].spun);
                 return true;
             }
         }
@@ -419,12 +621,21 @@ impl<T: Send> WakeQueue<T> {
     }
 }
 
-impl Desk {
+/// By group of pods that see each other: their common count of spare ones, where there are several.
+fn spare_pods(layout: &Layout) -> Vec<Option<SparePods>> {
+    let pods = || (0_u16..).map(PodIndex).take(layout.pods());
+    let members = |group| pods().filter(|&pod| layout.group_of(pod) == group).count();
+    let count = || Arc::new(CachePadded::new(AtomicU32::new(0)));
+    (0..layout.groups()).map(|group| (members(group) > 1).then(count)).collect()
+}
+
+impl WorkerSlot {
     fn new() -> Self {
         Self {
             parker: Parker::new(),
             own: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
+            in_pod: AtomicU64::new(0),
+            outside: AtomicU64::new(0),
             parks: AtomicU64::new(0),
             spun: AtomicU64::new(0),
         }

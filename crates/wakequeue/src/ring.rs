@@ -10,7 +10,8 @@ use std::mem::MaybeUninit;
 
 use crossbeam_utils::CachePadded;
 
-use crate::place::Place;
+use crate::config::PushError;
+use crate::item_cell::ItemCell;
 use crate::sync::{
     AtomicU32, AtomicUsize, Futex, Observe, Ordering, UnsafeCell, seq_cst_gap, yield_now,
 };
@@ -18,11 +19,15 @@ use crate::sync::{
 /// The fewest slots of a ring: the algorithm needs two.
 pub const MIN_CAPACITY: usize = 2;
 
+/// The bit of `tail` that refuses further pushes. It makes every position look wrong to a producer,
+/// so that the successful path need not test it. Positions themselves never get that far.
+const CLOSED: usize = 1 << (usize::BITS - 1);
+
 /// A FIFO of at most `capacity` items.
 pub(crate) struct Ring<T> {
     /// Next position to pop. Written by consumers.
     head: CachePadded<AtomicUsize>,
-    /// Next position to push. Written by producers.
+    /// Next position to push, and [`CLOSED`]. Written by producers.
     tail: CachePadded<AtomicUsize>,
     /// Producers asleep because the ring is full.
     waiters: CachePadded<AtomicU32>,
@@ -66,13 +71,13 @@ impl<T> Ring<T> {
         &self.slots[position & (self.slots.len() - 1)]
     }
 
-    /// Appends what `make` makes, in its place in the ring. False when the ring is full; `make` was
-    /// not called then. It must not panic: its slot would never be published.
+    /// Appends what `make` makes, in its place in the ring. When the ring is full or closed, `make`
+    /// was not called. It must not panic: its slot would never be published.
     ///
     /// The item is published by a `SeqCst` store, so a caller that then reads the sleepers' state
     /// with `SeqCst` is ordered against a worker that writes that state and then looks here.
     #[inline]
-    pub(crate) fn push_with(&self, make: impl FnOnce() -> T) -> bool {
+    pub(crate) fn push_with(&self, make: impl FnOnce() -> T) -> Result<(), PushError<()>> {
         let mut position = self.tail.observe(Ordering::Relaxed);
         loop {
             let slot = self.slot(position);
@@ -89,14 +94,16 @@ impl<T> Ring<T> {
                         // thread alone owns the slot until it stores the next turn.
                         slot.item.with_mut(|cell| unsafe { (*cell).write(make()) });
                         slot.turn.publish(position.wrapping_add(1), Ordering::SeqCst);
-                        return true;
+                        return Ok(());
                     }
                     Err(now) => position = now,
                 }
+            } else if position & CLOSED != 0 {
+                return Err(PushError::Closed(()));
             } else if !is_behind(lag) {
                 position = self.tail.observe(Ordering::Relaxed);
             } else if self.len() >= self.slots.len() {
-                return false;
+                return Err(PushError::Full(()));
             } else {
                 // The slot's consumer has the item but was interrupted before it said so.
                 yield_now();
@@ -105,9 +112,21 @@ impl<T> Ring<T> {
         }
     }
 
+    /// Refuses pushes from now on. One that took its position before is completed; [`len`](Self::len)
+    /// counts it already.
+    pub(crate) fn close(&self) {
+        self.tail.fetch_or(CLOSED, Ordering::SeqCst);
+        self.room.word().fetch_add(1, Ordering::SeqCst);
+        self.room.wake(i32::MAX);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.tail.load(Ordering::SeqCst) & CLOSED != 0
+    }
+
     /// Takes the oldest item whose push has completed. False when there is none.
     #[inline]
-    pub(crate) fn pop_into(&self, place: &mut Place<T>) -> bool {
+    pub(crate) fn pop_into(&self, cell: &mut ItemCell<T>) -> bool {
         let mut position = self.head.observe(Ordering::Relaxed);
         loop {
             let slot = self.slot(position);
@@ -120,7 +139,7 @@ impl<T> Ring<T> {
                     Ordering::Relaxed,
                 ) {
                     Ok(_) => {
-                        self.take(slot, position, place);
+                        self.take(slot, position, cell);
                         return true;
                     }
                     Err(now) => position = now,
@@ -134,29 +153,31 @@ impl<T> Ring<T> {
     }
 
     #[inline]
-    fn take(&self, slot: &Slot<T>, position: usize, place: &mut Place<T>) {
+    fn take(&self, slot: &Slot<T>, position: usize, into: &mut ItemCell<T>) {
         // SAFETY: turn == position + 1, so the push at `position` has written the item, and the
         // exchange on `head` succeeded, so this thread alone reads it, once.
-        slot.item.with_mut(|cell| unsafe { place.fill((*cell).as_ptr()) });
+        slot.item.with_mut(|cell| unsafe { into.fill((*cell).as_ptr()) });
         // Nobody decides to sleep by this store: `wait_for_room` goes by `head`.
         slot.turn.publish(position.wrapping_add(self.slots.len()), Ordering::Release);
         // Four times per lap is often enough for sleeping producers; see `wait_for_room`.
         let quarter = (self.slots.len() / 4).max(1);
         if position.wrapping_add(1).is_multiple_of(quarter) {
-            self.announce_room();
+            self.announce_room(quarter);
         }
     }
 
+    /// Wakes a producer for each of `places` free slots. Those that sleep on are woken by the pops of
+    /// what the others push.
     #[cold]
-    fn announce_room(&self) {
+    fn announce_room(&self, places: usize) {
         seq_cst_gap();
         if self.waiters.load(Ordering::SeqCst) > 0 {
             self.room.word().fetch_add(1, Ordering::SeqCst);
-            self.room.wake(i32::MAX);
+            self.room.wake(i32::try_from(places).unwrap_or(i32::MAX));
         }
     }
 
-    /// Sleeps until a quarter of the ring was popped, if the ring is full.
+    /// Sleeps while the ring is full and open, until a quarter of it was popped. May return early.
     ///
     /// No wake-up is lost: a producer sleeps only when, after it registered, `tail - head` is the
     /// whole capacity. Then every pop of this lap has its exchange on `head`, and so its look at
@@ -165,7 +186,7 @@ impl<T> Ring<T> {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         seq_cst_gap();
         let epoch = self.room.word().load(Ordering::SeqCst);
-        if self.len() >= self.slots.len() {
+        if self.len() >= self.slots.len() && !self.is_closed() {
             self.room.wait(epoch, None);
         } else {
             yield_now();
@@ -173,7 +194,7 @@ impl<T> Ring<T> {
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether [`pop`](Self::pop) would find nothing. Writes nothing.
+    /// Whether [`pop_into`](Self::pop_into) would find nothing. Writes nothing.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         let mut head = self.head.load(Ordering::SeqCst);
@@ -194,9 +215,14 @@ impl<T> Ring<T> {
     /// How many items are queued or being queued: exact when nobody else is at work.
     pub(crate) fn len(&self) -> usize {
         let head = self.head.load(Ordering::SeqCst);
-        let tail = self.tail.load(Ordering::SeqCst);
+        let tail = self.tail.load(Ordering::SeqCst) & !CLOSED;
         // `head` was read first, so it can only be too old, never ahead of `tail`.
         tail.wrapping_sub(head)
+    }
+
+    /// Items popped so far.
+    pub(crate) fn popped(&self) -> usize {
+        self.head.load(Ordering::Relaxed)
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -212,6 +238,6 @@ fn is_behind(lag: usize) -> bool {
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        while self.pop_into(&mut Place::empty()) {}
+        while self.pop_into(&mut ItemCell::empty()) {}
     }
 }

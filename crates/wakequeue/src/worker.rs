@@ -42,6 +42,30 @@ impl Claim {
     }
 }
 
+/// What the queue needs from whoever owns its threads. A closure that starts a worker is one.
+pub trait Host {
+    /// Starts a thread that hands the claim to [`WakeQueue::worker`](crate::WakeQueue::worker), or
+    /// gives the claim back to [`WakeQueue::abandon`](crate::WakeQueue::abandon).
+    fn grow(&self, claim: Claim);
+
+    /// The worker found nothing to do for as long as it may look, and is about to sleep. It is on the
+    /// list of sleepers already, so the sleep ends at once when an item has come since.
+    fn before_sleep(&self, worker: &Worker) {
+        _ = worker;
+    }
+
+    /// The worker was woken.
+    fn after_sleep(&self, worker: &Worker) {
+        _ = worker;
+    }
+}
+
+impl<F: Fn(Claim)> Host for F {
+    fn grow(&self, claim: Claim) {
+        self(claim);
+    }
+}
+
 /// A worker's side of the queue. Owned by its thread.
 #[derive(Debug)]
 pub struct Worker {
@@ -49,6 +73,8 @@ pub struct Worker {
     pub(crate) home: ShardId,
     /// Counted among the searchers.
     pub(crate) searching: bool,
+    /// On loan to a pod that has more work than it can do.
+    pub(crate) outside: bool,
     /// Pulls since the last look at the other shards.
     pub(crate) pulls: u32,
     /// Pulls between two such looks.

@@ -13,15 +13,17 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex};
 use loom::thread::{self, JoinHandle};
-use tollgate_wakequeue::{Claim, Config, Layout, Next, ShardId, ShardPlan, WakeQueue};
+use tollgate_wakequeue::{Claim, Config, Layout, Next, PodIndex, PushError, ShardId, WakeQueue};
 
 const HERE: ShardId = ShardId(0);
+const POD: PodIndex = PodIndex(0);
 
 fn config(max_workers: u16) -> Config {
     Config {
         shard_capacity: 2,
         max_workers,
         max_searchers: NonZero::new(1),
+        steal_after: Duration::ZERO,
         spin: Duration::ZERO,
         retire_after: None,
         keep_per_shard: 1,
@@ -107,7 +109,7 @@ fn no_wake_up_is_lost() {
             queue.push(HERE, item, |claim| start(&queue, claim, &threads, 2, run.clone())).unwrap();
         }
         join_all(&threads);
-        assert_eq!(queue.load(HERE).parked, 0, "whoever was woken is not asleep");
+        assert_eq!(queue.load(POD).parked, 0, "whoever was woken is not asleep");
         assert_eq!(sum.load(Ordering::SeqCst), 11);
     });
 }
@@ -143,7 +145,7 @@ fn two_pushers_one_worker() {
         let push = |item| {
             let (queue, threads, run) = (Arc::clone(&queue), Arc::clone(&threads), run.clone());
             move || {
-                let grow = |claim| start(&queue, claim, &threads, 2, run);
+                let grow = |claim| start(&queue, claim, &threads, 2, run.clone());
                 queue.push(HERE, item, grow).unwrap();
             }
         };
@@ -168,7 +170,8 @@ fn a_full_shard_makes_its_pusher_wait_and_wakes_it() {
             }
         };
         for item in [1, 10, 100] {
-            queue.push_blocking(HERE, item, |claim| start(&queue, claim, &threads, 3, run.clone()));
+            let grow = |claim| start(&queue, claim, &threads, 3, run.clone());
+            queue.push_blocking(HERE, item, grow).unwrap();
         }
         join_all(&threads);
         assert_eq!(sum.load(Ordering::SeqCst), 111);
@@ -211,37 +214,218 @@ fn a_blocked_worker_is_replaced() {
     });
 }
 
+/// Starts a worker that runs items until the queue is closed.
+fn start_until_closed(
+    queue: &Arc<WakeQueue<usize>>,
+    claim: Claim,
+    threads: &Threads,
+    ran: &Arc<AtomicUsize>,
+) {
+    let (queue, others, ran) = (Arc::clone(queue), Arc::clone(threads), Arc::clone(ran));
+    let handle = thread::spawn(move || {
+        let mut worker = queue.worker(claim);
+        let grow = |claim| start_until_closed(&queue, claim, &others, &ran);
+        while let Next::Item(item) = queue.next(&mut worker, grow) {
+            ran.fetch_add(item, Ordering::SeqCst);
+        }
+    });
+    threads.lock().unwrap().push(handle);
+}
+
 /// Closing reaches a worker wherever it is.
 #[test]
 fn closing_is_seen() {
     model(|| {
         let queue = Arc::new(WakeQueue::new(Layout::unsharded(1).unwrap(), config(1)).unwrap());
-        let ran = Arc::new(AtomicUsize::new(0));
-        let mut worker = None;
-        let start = |claim| {
-            let (queue, ran) = (Arc::clone(&queue), Arc::clone(&ran));
-            worker = Some(thread::spawn(move || {
-                let mut worker = queue.worker(claim);
-                while let Next::Item(_) = queue.next(&mut worker, |_| unreachable!()) {
-                    ran.fetch_add(1, Ordering::SeqCst);
-                }
-            }));
-        };
-        queue.push(HERE, 1, start).unwrap();
+        let (threads, ran) = (Threads::default(), Arc::new(AtomicUsize::new(0)));
+        let grow = |claim| start_until_closed(&queue, claim, &threads, &ran);
+        queue.push(HERE, 1, grow).unwrap();
         queue.close();
-        worker.unwrap().join().unwrap();
+        join_all(&threads);
         assert_eq!(ran.load(Ordering::SeqCst), 1);
-        assert_eq!(queue.load(HERE).room, 1);
+        assert_eq!(queue.load(POD).room, 1);
     });
 }
 
-/// Two shards that see each other: the worker at home in one finds what is pushed to the other.
+/// A push meets closing: either it is refused, or its item is run, also when no worker was there yet.
+#[test]
+fn what_is_accepted_while_closing_is_run() {
+    model(|| {
+        let queue = Arc::new(WakeQueue::new(Layout::unsharded(1).unwrap(), config(1)).unwrap());
+        let (threads, ran) = (Threads::default(), Arc::new(AtomicUsize::new(0)));
+        let closer = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.close())
+        };
+        let mut accepted = 0;
+        for item in [1, 10] {
+            let grow = |claim| start_until_closed(&queue, claim, &threads, &ran);
+            match queue.push(HERE, item, grow) {
+                Ok(()) => accepted += item,
+                Err(error) => assert_eq!(error, PushError::Closed(item)),
+            }
+        }
+        closer.join().unwrap();
+        join_all(&threads);
+        assert_eq!(ran.load(Ordering::SeqCst), accepted);
+        assert_eq!(queue.len(HERE), 0);
+    });
+}
+
+/// Two workers with room for a third: the items of three that wait for each other are all begun.
+#[test]
+fn two_workers_with_room_left() {
+    model(|| {
+        let queue = Arc::new(WakeQueue::new(Layout::unsharded(2).unwrap(), config(3)).unwrap());
+        let (threads, meeting) = (Threads::default(), Meeting::of(2));
+        let run = move |_| meeting.attend();
+        let other = {
+            let (queue, threads, run) = (Arc::clone(&queue), Arc::clone(&threads), run.clone());
+            thread::spawn(move || {
+                let grow = |claim| start(&queue, claim, &threads, 1, run.clone());
+                queue.push(HERE, 1, grow).unwrap();
+            })
+        };
+        queue.push(HERE, 0, |claim| start(&queue, claim, &threads, 1, run.clone())).unwrap();
+        other.join().unwrap();
+        join_all(&threads);
+        assert!(queue.is_empty());
+    });
+}
+
+/// Two pods of one CPU that see each other. Both items are pushed to the first and wait for each
+/// other: its one worker can run only one, so the other pod must help.
+#[test]
+fn an_overloaded_pod_is_helped() {
+    model(|| {
+        let layout = Layout::pods_of(2, 1, 1).unwrap();
+        let queue = Arc::new(WakeQueue::new(layout, config(2)).unwrap());
+        let (threads, meeting) = (Threads::default(), Meeting::of(2));
+        let run = move |_| meeting.attend();
+        for item in 0..2 {
+            queue.push(HERE, item, |claim| start(&queue, claim, &threads, 1, run.clone())).unwrap();
+        }
+        join_all(&threads);
+        assert!(queue.is_empty());
+    });
+}
+
+/// As before, with a helper that runs an item of its own first: it is asleep, searching, or about to
+/// lie down when the first pod has too much.
+#[test]
+fn an_overloaded_pod_is_helped_by_one_that_was_busy() {
+    model(|| {
+        let layout = Layout::pods_of(2, 1, 1).unwrap();
+        let queue = Arc::new(WakeQueue::new(layout, config(2)).unwrap());
+        let (threads, meeting) = (Threads::default(), Meeting::of(2));
+        // Item 9 is the helper's own.
+        let run = move |item| {
+            if item < 2 {
+                meeting.attend()
+            }
+        };
+        let grow = |claim: Claim| {
+            let count = 1 + usize::from(claim.home() == ShardId(1));
+            start(&queue, claim, &threads, count, run.clone());
+        };
+        queue.push(ShardId(1), 9, grow).unwrap();
+        for item in 0..2 {
+            queue.push(HERE, item, grow).unwrap();
+        }
+        join_all(&threads);
+        assert!(queue.is_empty());
+    });
+}
+
+/// A pod without workers, because there are fewer than pods: the other one runs its items.
+#[test]
+fn a_pod_without_workers_is_served() {
+    model(|| {
+        let layout = Layout::pods_of(2, 1, 1).unwrap();
+        let queue = Arc::new(WakeQueue::new(layout, config(1)).unwrap());
+        let threads = Threads::default();
+        for shard in [0, 1] {
+            let grow = |claim| start(&queue, claim, &threads, 2, |_| ());
+            queue.push(ShardId(shard), 1, grow).unwrap();
+        }
+        join_all(&threads);
+        assert!(queue.is_empty());
+    });
+}
+
+/// What must not be refused reaches a worker wherever that is on its way to sleep, though the ring is
+/// full.
+#[test]
+fn an_overflowing_shard_is_emptied() {
+    model(|| {
+        let queue = Arc::new(WakeQueue::new(Layout::unsharded(1).unwrap(), config(1)).unwrap());
+        let (threads, sum) = (Threads::default(), Arc::new(AtomicUsize::new(0)));
+        let run = {
+            let sum = Arc::clone(&sum);
+            move |item| {
+                sum.fetch_add(item, Ordering::SeqCst);
+            }
+        };
+        for item in [1, 10, 100] {
+            let grow = |claim| start(&queue, claim, &threads, 3, run.clone());
+            queue.push_unbounded(HERE, item, grow).unwrap();
+        }
+        join_all(&threads);
+        assert_eq!(sum.load(Ordering::SeqCst), 111);
+    });
+}
+
+/// Somebody takes an item out of the middle while a worker is on its way to sleep: what was moved on
+/// the way is not overlooked.
+#[test]
+fn what_was_moved_is_not_overlooked() {
+    model(|| {
+        let queue = Arc::new(WakeQueue::new(Layout::unsharded(1).unwrap(), config(1)).unwrap());
+        let (threads, ran) = (Threads::default(), Arc::new(AtomicUsize::new(0)));
+        let run = {
+            let ran = Arc::clone(&ran);
+            move |item| {
+                ran.fetch_add(item, Ordering::SeqCst);
+            }
+        };
+        // The worker leaves after one item, so the other must be taken by the rescuer, or the
+        // worker takes it and the rescuer finds none.
+        let grow = |claim| start(&queue, claim, &threads, 1, run.clone());
+        queue.push(HERE, 1, grow).unwrap();
+        let rescued = queue.take_if(|&item| item == 10, grow);
+        assert_eq!(rescued, None);
+        join_all(&threads);
+        assert_eq!(ran.load(Ordering::SeqCst), 1);
+    });
+}
+
+/// A thread cannot be started: the item is run once it is tried again.
+#[test]
+fn growth_is_tried_again() {
+    model(|| {
+        let queue = Arc::new(WakeQueue::new(Layout::unsharded(1).unwrap(), config(2)).unwrap());
+        let threads = Threads::default();
+        queue.push(HERE, 1, |claim| queue.abandon(claim)).unwrap();
+        let pusher = {
+            let queue = Arc::clone(&queue);
+            let threads = Arc::clone(&threads);
+            thread::spawn(move || {
+                queue.push(HERE, 2, |claim| start(&queue, claim, &threads, 2, |_| ())).unwrap();
+            })
+        };
+        assert!(queue.retry_growth(|claim| start(&queue, claim, &threads, 2, |_| ())));
+        pusher.join().unwrap();
+        join_all(&threads);
+        assert!(queue.is_empty());
+    });
+}
+
+/// Two shards of a pod: the worker at home in one finds what is pushed to the other.
 #[test]
 fn sibling_shards_are_seen_before_sleeping() {
     model(|| {
-        let plan = |near: [u16; 2]| ShardPlan { workers: 1, near: near.map(ShardId).to_vec() };
-        let layout = Layout::new(vec![plan([0, 1]), plan([1, 0])]).unwrap();
-        let queue = Arc::new(WakeQueue::new(layout, config(1)).unwrap());
+        let queue = WakeQueue::new(Layout::uniform(2, 1).unwrap(), config(1)).unwrap();
+        let queue = Arc::new(queue);
         let threads = Threads::default();
         for shard in [0, 1] {
             let grow = |claim| start(&queue, claim, &threads, 2, |_| ());

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tollgate_wakequeue::{Claim, Config, ConfigError, Layout, Next, ShardId, WakeQueue};
+use tollgate_wakequeue::{
+    Claim, Config, ConfigError, Layout, Next, PodIndex, PushError, ShardId, ShardPlan, WakeQueue,
+};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -21,13 +23,13 @@ fn config() -> Config {
 }
 
 /// A queue with its threads.
-struct Crew {
+struct Threads {
     queue: WakeQueue<Job>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     retired: AtomicUsize,
 }
 
-impl Crew {
+impl Threads {
     fn new(layout: Layout, config: Config) -> Arc<Self> {
         let queue = WakeQueue::new(layout, config).unwrap();
         Arc::new(Self { queue, threads: Mutex::default(), retired: AtomicUsize::new(0) })
@@ -52,7 +54,9 @@ impl Crew {
     }
 
     fn push(self: &Arc<Self>, shard: u16, job: impl FnOnce() + Send + 'static) {
-        self.queue.push_blocking(ShardId(shard), Box::new(job), |claim| self.start(claim));
+        let pushed =
+            self.queue.push_blocking(ShardId(shard), Box::new(job), |claim| self.start(claim));
+        assert!(pushed.is_ok(), "not closed yet");
     }
 
     fn close(&self) {
@@ -90,8 +94,8 @@ fn count() -> (Arc<AtomicU64>, impl Fn() -> Box<dyn FnOnce() + Send>) {
 #[test]
 fn many_pushers_small_shards_everything_once() {
     let config = Config { shard_capacity: 8, max_workers: 4, ..Config::default() };
-    for layout in [Layout::unsharded(3), Layout::uniform(3, 1)] {
-        let crew = Crew::new(layout.unwrap(), config.clone());
+    for layout in [Layout::unsharded(3), Layout::uniform(3, 1), Layout::pods_of(3, 1, 1)] {
+        let crew = Threads::new(layout.unwrap(), config.clone());
         let shards = crew.queue.layout().shards().len();
         let (counter, job) = count();
         thread::scope(|scope| {
@@ -109,13 +113,13 @@ fn many_pushers_small_shards_everything_once() {
         let all = 4 * fewer(2000) as u64;
         assert_eq!(counter.load(Ordering::Relaxed), all);
         let counters = crew.queue.counters();
-        assert_eq!(counters.own + counters.taken, all);
+        assert_eq!(counters.own + counters.in_pod + counters.outside, all);
     }
 }
 
 #[test]
 fn one_worker_keeps_the_order_of_a_shard() {
-    let crew = Crew::new(Layout::unsharded(1).unwrap(), config());
+    let crew = Threads::new(Layout::unsharded(1).unwrap(), config());
     let seen = Arc::new(Mutex::new(Vec::new()));
     for item in 0..fewer(1000) {
         let seen = Arc::clone(&seen);
@@ -133,12 +137,12 @@ fn idle_workers_retire_and_come_back() {
         spin: Duration::ZERO,
         ..config()
     };
-    let crew = Crew::new(Layout::unsharded(2).unwrap(), config);
+    let crew = Threads::new(Layout::unsharded(2).unwrap(), config);
     let (counter, job) = count();
     for round in 1..=5 {
         crew.push(0, job());
         until("the run", || counter.load(Ordering::Relaxed) == round);
-        until("retirement", || crew.queue.load(ShardId(0)).room == 256);
+        until("retirement", || crew.queue.load(PodIndex(0)).room == 256);
     }
     // A worker has left before its thread says so.
     until("the last thread's end", || crew.retired.load(Ordering::SeqCst) >= 5);
@@ -147,10 +151,10 @@ fn idle_workers_retire_and_come_back() {
 
 #[test]
 fn a_swamped_shard_is_helped_by_one_that_always_has_work() {
-    let crew = Crew::new(Layout::uniform(2, 1).unwrap(), config());
+    let crew = Threads::new(Layout::uniform(2, 1).unwrap(), config());
     let helped = Arc::new(AtomicU64::new(0));
     let stop = Arc::new(AtomicU64::new(0));
-    fn own_work(crew: &Arc<Crew>, stop: &Arc<AtomicU64>) {
+    fn own_work(crew: &Arc<Threads>, stop: &Arc<AtomicU64>) {
         if stop.load(Ordering::Relaxed) > 0 {
             return;
         }
@@ -179,16 +183,108 @@ fn a_swamped_shard_is_helped_by_one_that_always_has_work() {
 fn full_shards_and_bad_settings_are_refused() {
     let config = Config { shard_capacity: 2, ..Config::default() };
     let queue = WakeQueue::new(Layout::unsharded(1).unwrap(), config).unwrap();
-    let mut claim = None;
-    queue.push(ShardId(0), 1, |new| claim = Some(new)).unwrap();
+    let claim = Mutex::new(None);
+    queue.push(ShardId(0), 1, |new| *claim.lock().unwrap() = Some(new)).unwrap();
     queue.push(ShardId(0), 2, |_| unreachable!("one is on its way")).unwrap();
-    assert_eq!(queue.push(ShardId(0), 3, |_| ()).unwrap_err().0, 3);
-    queue.abandon(claim.unwrap());
-    assert_eq!(queue.load(ShardId(0)).room, 256, "as if nobody had been asked for");
+    assert_eq!(queue.push(ShardId(0), 3, |_| ()), Err(PushError::Full(3)));
+    assert!(!queue.retry_growth(|_| unreachable!()), "nothing failed yet");
+    queue.abandon(claim.lock().unwrap().take().unwrap());
+    assert_eq!(queue.load(PodIndex(0)).room, 0, "no thread is asked for again so soon");
+    assert!(queue.has_active_workers(), "somebody has to try again");
+    let again = Mutex::new(None);
+    assert!(queue.retry_growth(|new| *again.lock().unwrap() = Some(new)));
+    assert!(again.lock().unwrap().is_some(), "two items wait");
+    assert_eq!(queue.load(PodIndex(0)).room, 255);
     let bad = |config| WakeQueue::<u32>::new(Layout::unsharded(1).unwrap(), config).err();
     let capacity = |shard_capacity| Config { shard_capacity, ..Config::default() };
     assert_eq!(bad(capacity(100)), Some(ConfigError::Capacity { capacity: 100 }));
     assert_eq!(bad(capacity(1)), Some(ConfigError::Capacity { capacity: 1 }));
     let nobody = Config { max_workers: 0, ..Config::default() };
     assert_eq!(bad(nobody), Some(ConfigError::MaxWorkers));
+}
+
+/// A pod whose worker is held, and another one with nothing to do.
+fn two_pods(strict: bool) -> (Arc<Threads>, std::sync::mpsc::Sender<()>) {
+    let plan = |pod: u16| {
+        let near = if strict { vec![pod] } else { vec![pod, 1 - pod] };
+        let near = near.into_iter().map(ShardId).collect();
+        ShardPlan { workers: 1, pod: PodIndex(pod), near }
+    };
+    let threads = Threads::new(Layout::new(vec![plan(0), plan(1)]).unwrap(), config());
+    let (open, closed) = std::sync::mpsc::channel::<()>();
+    threads.push(0, move || closed.recv().unwrap_or(()));
+    until("the start", || threads.queue.is_empty());
+    (threads, open)
+}
+
+#[test]
+fn work_goes_outward_when_its_pod_is_busy() {
+    let (threads, open) = two_pods(false);
+    let (counter, job) = count();
+    for round in 1..=20 {
+        // The other pod's worker sleeps, searches or is about to lie down.
+        threads.push(0, job());
+        until("help", || counter.load(Ordering::Relaxed) == round);
+    }
+    assert_eq!(threads.queue.counters().outside, 20);
+    drop(open);
+    threads.close();
+}
+
+#[test]
+fn work_stays_in_a_pod_that_has_a_sleeper() {
+    let plan = Layout::pods_of(2, 1, 1).unwrap();
+    let threads = Threads::new(plan, config());
+    let (counter, job) = count();
+    for round in 1..=50 {
+        threads.push(u16::try_from(round % 2).unwrap(), job());
+        until("the run", || counter.load(Ordering::Relaxed) == round);
+    }
+    let counters = threads.queue.counters();
+    assert_eq!((counters.own, counters.outside), (50, 0), "{counters:?}");
+    threads.close();
+}
+
+#[test]
+fn a_strict_pod_is_left_alone() {
+    let (threads, open) = two_pods(true);
+    let (counter, job) = count();
+    threads.push(0, job());
+    threads.push(1, job());
+    until("the run in the other pod", || counter.load(Ordering::Relaxed) == 1);
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(counter.load(Ordering::Relaxed), 1);
+    drop(open);
+    threads.close();
+    assert_eq!(counter.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_closed_queue_refuses_and_runs_the_rest() {
+    let threads = Threads::new(Layout::unsharded(1).unwrap(), config());
+    let (counter, job) = count();
+    (0..100).for_each(|_| threads.push(0, job()));
+    threads.queue.close();
+    let refused = threads.queue.push(ShardId(0), job(), |_| unreachable!());
+    assert!(matches!(refused, Err(PushError::Closed(_))));
+    let refused = threads.queue.push_blocking(ShardId(0), job(), |_| unreachable!());
+    assert!(refused.is_err());
+    assert!(threads.queue.push_unbounded(ShardId(0), job(), |_| unreachable!()).is_err());
+    threads.close();
+    assert_eq!(counter.load(Ordering::Relaxed), 100);
+}
+
+#[test]
+fn a_pusher_that_waits_for_room_is_told_of_the_end() {
+    let config = Config { shard_capacity: 2, ..config() };
+    let queue = Arc::new(WakeQueue::<Job>::new(Layout::unsharded(1).unwrap(), config).unwrap());
+    let idle = || -> Job { Box::new(|| ()) };
+    (0..2).for_each(|_| assert!(queue.push(ShardId(0), idle(), |_| ()).is_ok()));
+    let pusher = {
+        let queue = Arc::clone(&queue);
+        thread::spawn(move || queue.push_blocking(ShardId(0), Box::new(|| ()), |_| ()).is_err())
+    };
+    thread::sleep(Duration::from_millis(20));
+    queue.close();
+    assert!(pusher.join().unwrap());
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tollgate_topology::CpuId;
 use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, seq_cst_gap};
-use tollgate_wakequeue::{Full, Place, ShardId};
+use tollgate_wakequeue::{ItemCell, PushError, ShardId};
 
 use crate::context::{self, RuntimeId};
 use crate::gate::{Entry, Gate};
@@ -252,7 +252,8 @@ impl QueueCore {
         let make = || Job::new(self, tag, unsafe { std::ptr::read(&raw const *closure) });
         match pool.push_with(shard, make) {
             Ok(()) => Ok(()),
-            Err(Full(())) => {
+            Err(PushError::Closed(())) => Err(SubmitError::ShutDown(self.name())),
+            Err(PushError::Full(())) => {
                 let job = Job::new(self, tag, ManuallyDrop::into_inner(closure));
                 self.put_when_full(pool, job, shard)
             }
@@ -293,7 +294,8 @@ impl QueueCore {
     fn put(&self, pool: &Pool, job: Job, shard: ShardId) -> Result<(), SubmitError> {
         match pool.push(shard, job) {
             Ok(()) => Ok(()),
-            Err(Full(job)) => self.put_when_full(pool, job, shard),
+            Err(PushError::Closed(_)) => Err(SubmitError::ShutDown(self.name())),
+            Err(PushError::Full(job)) => self.put_when_full(pool, job, shard),
         }
     }
 
@@ -310,8 +312,7 @@ impl QueueCore {
             let capacity = pool.queue.capacity();
             return Err(SubmitError::Full { queue: self.name(), capacity });
         }
-        pool.push_blocking(shard, job);
-        Ok(())
+        pool.push_blocking(shard, job).map_err(|_| SubmitError::ShutDown(self.name()))
     }
 
     fn put_gated(&self, job: Job) -> Result<(), SubmitError> {
@@ -345,11 +346,12 @@ impl QueueCore {
         let pool = self.pool();
         let cpu = cpu.unwrap_or_else(sys::current_cpu);
         let shard = pool.plan.shard_of(cpu);
-        if let Err(Full(token)) = pool.push(shard, Job::token(self, node, cpu.0)) {
+        if let Err(error) = pool.push(shard, Job::token(self, node, cpu.0)) {
+            let token = error.into_item();
             if context::is_worker() {
                 self.run_inline(token);
             } else {
-                pool.push_blocking(shard, token);
+                drop(pool.push_blocking(shard, token));
             }
         }
     }
@@ -358,7 +360,7 @@ impl QueueCore {
     fn run_inline(&self, job: Job) {
         self.stats.inlined.fetch_add(1, Ordering::Relaxed);
         let mut owed = Owed::default();
-        self.run(&mut Place::of(job), &mut owed, &mut |_| ());
+        self.run(&mut ItemCell::of(job), &mut owed, &mut |_| ());
         owed.pay();
     }
 
@@ -366,7 +368,7 @@ impl QueueCore {
     #[inline]
     pub(crate) fn run(
         &self,
-        place: &mut Place<Job>,
+        place: &mut ItemCell<Job>,
         owed: &mut Owed,
         before: &mut impl FnMut(Tag),
     ) {
@@ -384,7 +386,7 @@ impl QueueCore {
         let Some(mut job) = gate.redeem() else { return };
         for turn in 1.. {
             let tag = job.tag;
-            self.run_one(&mut Place::of(job), tag, owed, before);
+            self.run_one(&mut ItemCell::of(job), tag, owed, before);
             if turn % GATE_BATCH == 0 {
                 if gate.leave() {
                     self.put_token(node, None);
@@ -401,7 +403,7 @@ impl QueueCore {
     #[inline]
     fn run_one(
         &self,
-        place: &mut Place<Job>,
+        place: &mut ItemCell<Job>,
         tag: Tag,
         owed: &mut Owed,
         before: &mut impl FnMut(Tag),
@@ -429,7 +431,7 @@ impl QueueCore {
                 self.stats.rescued.fetch_add(1, Ordering::Relaxed);
                 let mut owed = Owed::default();
                 let tag = job.tag;
-                self.run_one(&mut Place::of(job), tag, &mut owed, &mut |_| ());
+                self.run_one(&mut ItemCell::of(job), tag, &mut owed, &mut |_| ());
                 owed.pay();
                 if gate.leave() {
                     self.put_token(u16::try_from(index).unwrap_or(0), None);

@@ -6,7 +6,7 @@
 
 use std::mem::MaybeUninit;
 
-use tollgate_wakequeue::Place;
+use tollgate_wakequeue::ItemCell;
 
 use crate::core::QueueCore;
 
@@ -120,7 +120,7 @@ impl Job {
     /// # Panics
     /// If there is no job in the place.
     #[inline]
-    pub(crate) fn run(place: &mut Place<Self>) {
+    pub(crate) fn run(place: &mut ItemCell<Self>) {
         let job = place.release();
         let job = job.expect("a job runs once").as_ptr();
         // SAFETY: the place gave the job up to us and is not touched meanwhile. `consume` belongs to

@@ -4,7 +4,7 @@
 //! [`tollgate_wakequeue::placement`], as pure as this.
 
 use tollgate_topology::{CpuId, CpuSet, MaskError, NodeId, PodId, Scope, Topology};
-use tollgate_wakequeue::{ConfigError, Layout, ShardId, ShardPlan};
+use tollgate_wakequeue::{ConfigError, Layout, PodIndex, ShardId, ShardPlan};
 
 /// The CPUs that share a FIFO: one, or the SMT siblings of one core. What a worker queues itself
 /// then stays in its core's cache, and the cost of an operation does not grow with the CPUs of the
@@ -79,6 +79,7 @@ impl Plan {
         }
         let plans = (0..shards.len()).map(|index| shard_plan(&machine, key, &shards, index));
         let layout = Layout::new(plans.collect())?;
+        let layout = if key.scope == Scope::System { layout.without_order() } else { layout };
         let shard_of = topology.cpus().iter().last().map_or(0, |cpu| cpu.index() + 1);
         let shard_of =
             (0..shard_of).map(|cpu| nearest(topology, &shards, CpuId::from_index(cpu))).collect();
@@ -121,10 +122,19 @@ fn shard_plan(machine: &Topology, key: &PlacementKey, shards: &[Shard], index: u
     near.sort_by_key(|&other| {
         let them = &shards[other];
         let turn = (other + shards.len() - index) % shards.len();
-        (other != index, them.pod != me.pod, apart(machine, &me.cpus, &them.cpus), turn)
+        let (apart, turn) = if key.scope == Scope::System {
+            // Reversed bits scatter neighbours in number, which are neighbours on the chip.
+            (0, turn.reverse_bits())
+        } else {
+            (apart(machine, &me.cpus, &them.cpus), turn)
+        };
+        (other != index, them.pod != me.pod, apart, turn)
     });
-    let near = near.into_iter().map(shard_id).collect();
-    ShardPlan { workers: u16::try_from(me.cpus.len()).unwrap_or(u16::MAX), near }
+    ShardPlan {
+        workers: u16::try_from(me.cpus.len()).unwrap_or(u16::MAX),
+        pod: PodIndex(u16::try_from(me.pod.0).expect("there are at most MAX_CPUS pods")),
+        near: near.into_iter().map(shard_id).collect(),
+    }
 }
 
 /// A shard has a number below `MAX_SHARDS`; `Layout::new` has the last word on how many there are.
@@ -202,13 +212,25 @@ mod tests {
     #[test]
     fn strict_pods_do_not_see_each_other() {
         let strict = plan("numa:2 l3:2 core:4", Scope::Cache, true);
-        assert_eq!(strict.layout.groups(), 4);
+        assert_eq!(strict.layout.pods(), 4);
+        assert!(strict.layout.others(PodIndex(1)).is_empty());
         assert!(strict.shards.iter().all(|s| s.allowed == strict.pods[s.pod.index()]));
         let soft = plan("numa:2 l3:2 core:4", Scope::Cache, false);
-        assert_eq!(soft.layout.groups(), 1);
+        assert_eq!(soft.layout.pods(), 4);
+        assert_eq!(soft.layout.others(PodIndex(1)), [0, 2, 3].map(PodIndex));
         let near: Vec<_> = soft.layout.near(ShardId(9)).iter().map(|s| s.0).collect();
         let order = [9, 10, 11, 8, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7];
         assert_eq!(near, order, "own, its cache, the other cache of the node, far ones");
+    }
+
+    #[test]
+    fn the_system_scope_is_one_pod_without_order() {
+        let system = plan("numa:2 l3:2 core:4", Scope::System, false);
+        assert_eq!(system.layout.pods(), 1);
+        let near: Vec<_> = system.layout.near(ShardId(0)).iter().map(|s| s.0).collect();
+        assert_eq!(near[0], 0);
+        let neighbours = near.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 1).count();
+        assert!(neighbours < 4, "{near:?}");
     }
 
     #[test]

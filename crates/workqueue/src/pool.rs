@@ -9,7 +9,9 @@ use std::time::Instant;
 use crossbeam_utils::CachePadded;
 use tollgate_topology::CpuId;
 use tollgate_wakequeue::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use tollgate_wakequeue::{Claim, Config, Full, Next, Place, ShardId, WakeQueue, Worker, WorkerId};
+use tollgate_wakequeue::{
+    Claim, Closed, Config, ItemCell, Next, PushError, ShardId, WakeQueue, Worker, WorkerId,
+};
 
 use crate::context::{self, SeatHere, WorkerContext};
 use crate::core::{Owed, QueueCore};
@@ -78,8 +80,8 @@ impl Pool {
         number: usize,
         shared: Weak<Shared>,
     ) -> Result<Arc<Self>, tollgate_wakequeue::ConfigError> {
-        let desks = plan.layout.groups() * usize::from(config.max_workers);
         let queue = WakeQueue::new(plan.layout.clone(), config)?;
+        let desks = queue.max_workers();
         Ok(Arc::new_cyclic(|me| Self {
             needs_cpu: plan.shards.len() > 1 || key.localize,
             strays: plan.pods.len() > 1 && !key.placement.strict && !key.localize,
@@ -97,7 +99,7 @@ impl Pool {
     }
 
     #[inline]
-    pub(crate) fn push(&self, shard: ShardId, job: Job) -> Result<(), Full<Job>> {
+    pub(crate) fn push(&self, shard: ShardId, job: Job) -> Result<(), PushError<Job>> {
         self.queue.push(shard, job, |claim| self.grow(claim))
     }
 
@@ -106,12 +108,12 @@ impl Pool {
         &self,
         shard: ShardId,
         make: impl FnOnce() -> Job,
-    ) -> Result<(), Full<()>> {
+    ) -> Result<(), PushError<()>> {
         self.queue.push_with(shard, make, |claim| self.grow(claim))
     }
 
-    pub(crate) fn push_blocking(&self, shard: ShardId, job: Job) {
-        self.queue.push_blocking(shard, job, |claim| self.grow(claim));
+    pub(crate) fn push_blocking(&self, shard: ShardId, job: Job) -> Result<(), Closed<Job>> {
+        self.queue.push_blocking(shard, job, |claim| self.grow(claim))
     }
 
     /// Starts the worker that a claim stands for.
@@ -223,7 +225,7 @@ impl Pool {
         // The queue of the item before; null after sleep.
         let mut latest = std::ptr::null();
         // Every job is moved once, from its shard to here.
-        let mut hand = Place::empty();
+        let mut hand = ItemCell::empty();
         shared.keeper.arm();
         loop {
             if !self.queue.try_next_into(worker, &mut hand) {
@@ -264,7 +266,7 @@ impl Pool {
         desk: &Desk,
         worker: &Worker,
         queue: &QueueCore,
-        hand: &mut Place<Job>,
+        hand: &mut ItemCell<Job>,
         owed: &mut Owed,
         until_look: &mut u32,
     ) {

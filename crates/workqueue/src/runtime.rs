@@ -512,10 +512,9 @@ impl Shared {
                 share.next_power_of_two().clamp(MIN_SHARD_CAPACITY, MAX_SHARD_CAPACITY)
             }),
             max_workers: workers,
-            max_searchers: None,
             spin: self.settings.spin,
             retire_after: self.settings.retire_after,
-            keep_per_shard: 1,
+            ..Config::default()
         };
         Pool::new(key, plan, config, number, Arc::downgrade(self))
             .map_err(|error| plan_error(PlanError::Layout(error)))

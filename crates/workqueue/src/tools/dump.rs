@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use tollgate_wakequeue::ShardId;
 use tollgate_wakequeue::sync::Ordering;
+use tollgate_wakequeue::{PodIndex, ShardId};
 
 use crate::core::QueueCore;
 use crate::pool::Pool;
@@ -52,8 +52,10 @@ pub struct PoolDump {
     pub started_workers: u64,
     /// Items (or tokens) that workers took from their own shard.
     pub taken_at_home: u64,
-    /// Items (or tokens) that workers took from another shard.
-    pub taken_elsewhere: u64,
+    /// Items (or tokens) that workers took from another shard of their pod.
+    pub taken_in_pod: u64,
+    /// Items (or tokens) that workers took from another pod, because that was busy.
+    pub taken_outside: u64,
     /// Items that a worker found by searching, without having slept.
     pub found_searching: u64,
     /// Times a worker went to sleep.
@@ -67,6 +69,14 @@ pub struct PodDump {
     pub cpus: String,
     /// Its FIFOs.
     pub shards: Vec<ShardDump>,
+    /// Workers awake.
+    pub awake: u16,
+    /// Of these, looking for work.
+    pub searching: u16,
+    /// Workers asleep.
+    pub asleep: u16,
+    /// Workers that wait in a declared blocking section, or hold the CPU for too long to count.
+    pub not_counted: usize,
 }
 
 /// A FIFO of a pod.
@@ -78,12 +88,6 @@ pub struct ShardDump {
     pub waiting: usize,
     /// The most items.
     pub capacity: usize,
-    /// Workers awake, of all shards that see each other.
-    pub awake: u16,
-    /// Of these, looking for work.
-    pub searching: u16,
-    /// Workers asleep.
-    pub asleep: u16,
 }
 
 /// A queue and its attributes.
@@ -136,22 +140,23 @@ fn dump_pool(pool: &Pool, shared: &Shared) -> PoolDump {
     let placement = &pool.key.placement;
     let shard = |index: usize| {
         let id = ShardId(u16::try_from(index).unwrap_or(0));
-        let load = pool.queue.load(id);
         ShardDump {
             cpus: pool.plan.shards[index].cpus.to_string(),
             waiting: pool.queue.len(id),
             capacity: pool.queue.capacity(),
+        }
+    };
+    let pod = |(index, cpus): (u16, &CpuSet)| {
+        let shards = pool.plan.layout.shards_of(PodIndex(index));
+        let load = pool.queue.load(PodIndex(index));
+        PodDump {
+            cpus: cpus.to_string(),
+            shards: shards.iter().map(|id| shard(id.index())).collect(),
             awake: load.awake,
             searching: load.searchers,
             asleep: load.parked,
+            not_counted: pool.queue.discounted(PodIndex(index)),
         }
-    };
-    let pod = |(index, cpus): (usize, &CpuSet)| PodDump {
-        cpus: cpus.to_string(),
-        shards: (0..pool.plan.shards.len())
-            .filter(|&s| pool.plan.shards[s].pod.index() == index)
-            .map(shard)
-            .collect(),
     };
     let pod_of = |cpu| pool.plan.shards[pool.plan.shard_of(cpu).index()].pod.index();
     let counters = pool.queue.counters();
@@ -162,13 +167,14 @@ fn dump_pool(pool: &Pool, shared: &Shared) -> PoolDump {
         localize: pool.key.localize,
         cpumask: placement.cpumask.to_string(),
         nice: pool.key.nice,
-        pods: pool.plan.pods.iter().enumerate().map(pod).collect(),
+        pods: (0..).zip(&pool.plan.pods).map(pod).collect(),
         cpu_to_pod: shared.topology.cpus().iter().map(|cpu| (cpu.0, pod_of(cpu))).collect(),
         start_failures: pool.start_failures.load(Ordering::Relaxed),
         wakes: counters.wakes,
         started_workers: counters.grown,
         taken_at_home: counters.own,
-        taken_elsewhere: counters.taken,
+        taken_in_pod: counters.in_pod,
+        taken_outside: counters.outside,
         found_searching: counters.spun,
         sleeps: counters.parks,
     }
@@ -259,13 +265,14 @@ impl fmt::Display for PoolDump {
         )?;
         writeln!(
             f,
-            "    workers started {} (failed {}), woken {}, slept {}; items taken at home {}, elsewhere {}, found searching {}",
+            "    workers started {} (failed {}), woken {}, slept {}; items taken at home {}, in the pod {}, outside {}, found searching {}",
             self.started_workers,
             self.start_failures,
             self.wakes,
             self.sleeps,
             self.taken_at_home,
-            self.taken_elsewhere,
+            self.taken_in_pod,
+            self.taken_outside,
             self.found_searching
         )?;
         for (number, pod) in self.pods.iter().enumerate() {
@@ -274,10 +281,15 @@ impl fmt::Display for PoolDump {
             let capacity: usize = pod.shards.iter().map(|shard| shard.capacity).sum();
             writeln!(
                 f,
-                "    pod {}.{number}  cpus {}  shards {}  waiting {waiting} of {capacity}",
+                "    pod {}.{number}  cpus {}  shards {}  waiting {waiting} of {capacity}  \
+                 awake {} (searching {}), asleep {}, not counted {}",
                 self.number,
                 pod.cpus,
-                shards.join(" | ")
+                shards.join(" | "),
+                pod.awake,
+                pod.searching,
+                pod.asleep,
+                pod.not_counted
             )?;
         }
         Ok(())

@@ -5,22 +5,22 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// Room for one item. A worker that takes its items into a place of its own moves each of them once,
+/// Room for one item. A worker that takes its items into a cell of its own moves each of them once,
 /// out of the shard; an `Option` on its way through several functions is moved at every return, and
 /// in pieces that cost a dozen cycles each when they do not match those it was written in.
-pub struct Place<T> {
+pub struct ItemCell<T> {
     item: MaybeUninit<T>,
     full: bool,
 }
 
-impl<T> Place<T> {
-    /// A place with nothing in it.
+impl<T> ItemCell<T> {
+    /// An empty cell.
     #[must_use]
     pub const fn empty() -> Self {
         Self { item: MaybeUninit::uninit(), full: false }
     }
 
-    /// A place with this in it.
+    /// A cell with this item in it.
     #[must_use]
     pub const fn of(item: T) -> Self {
         Self { item: MaybeUninit::new(item), full: true }
@@ -40,38 +40,38 @@ impl<T> Place<T> {
         std::mem::take(&mut self.full).then(|| unsafe { self.item.assume_init_read() })
     }
 
-    /// Gives the item up without moving it: the place is empty, and the item is the caller's, to be
-    /// used or dropped through the pointer, once, before anything else is done with the place.
+    /// Gives the item up without moving it: the cell is empty, and the item is the caller's, to be
+    /// used or dropped through the pointer, once, before anything else is done with the cell.
     #[inline]
     pub fn release(&mut self) -> Option<NonNull<T>> {
         let item = NonNull::from(&mut self.item).cast();
         std::mem::take(&mut self.full).then_some(item)
     }
 
-    /// Copies an item from elsewhere; what was in the place is dropped.
+    /// Copies an item from elsewhere; what was in the cell is dropped.
     ///
     /// # Safety
-    /// `item` is valid for reads, and is not used again: the place owns it from here on.
+    /// `item` is valid for reads, and is not used again: the cell owns it from here on.
     #[inline]
     pub(crate) unsafe fn fill(&mut self, item: *const T) {
         if self.full {
             drop(self.take());
         }
-        // SAFETY: by contract; a place is no part of a shard, so the two do not overlap.
+        // SAFETY: by contract; a cell is no part of a shard, so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(item, self.item.as_mut_ptr(), 1) };
         self.full = true;
     }
 }
 
-impl<T> Drop for Place<T> {
+impl<T> Drop for ItemCell<T> {
     fn drop(&mut self) {
         drop(self.take());
     }
 }
 
-impl<T> std::fmt::Debug for Place<T> {
+impl<T> std::fmt::Debug for ItemCell<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Place").field("full", &self.full).finish_non_exhaustive()
+        f.debug_struct("ItemCell").field("full", &self.full).finish_non_exhaustive()
     }
 }
 
@@ -84,28 +84,28 @@ mod tests {
     #[test]
     fn an_item_is_dropped_once_whatever_becomes_of_it() {
         let item = Rc::new(());
-        drop(Place::of(Rc::clone(&item)));
-        assert_eq!(Rc::strong_count(&item), 1, "dropped with the place");
+        drop(ItemCell::of(Rc::clone(&item)));
+        assert_eq!(Rc::strong_count(&item), 1, "dropped with the cell");
 
-        let mut place = Place::of(Rc::clone(&item));
-        drop(place.take());
-        assert!(place.take().is_none() && place.get().is_none());
+        let mut cell = ItemCell::of(Rc::clone(&item));
+        drop(cell.take());
+        assert!(cell.take().is_none() && cell.get().is_none());
         assert_eq!(Rc::strong_count(&item), 1, "taken");
 
-        let mut place = Place::of(Rc::clone(&item));
-        let released = place.release().unwrap();
-        // SAFETY: nothing was done with the place since.
+        let mut cell = ItemCell::of(Rc::clone(&item));
+        let released = cell.release().unwrap();
+        // SAFETY: nothing was done with the cell since.
         unsafe { released.drop_in_place() };
-        assert!(place.release().is_none());
-        drop(place);
+        assert!(cell.release().is_none());
+        drop(cell);
         assert_eq!(Rc::strong_count(&item), 1, "released");
 
-        let mut place = Place::of(Rc::clone(&item));
+        let mut cell = ItemCell::of(Rc::clone(&item));
         let other = std::mem::ManuallyDrop::new(Rc::clone(&item));
         // SAFETY: `other` is not used again.
-        unsafe { place.fill(&raw const *other) };
+        unsafe { cell.fill(&raw const *other) };
         assert_eq!(Rc::strong_count(&item), 2, "the first one was dropped");
-        drop(place);
+        drop(cell);
         assert_eq!(Rc::strong_count(&item), 1);
     }
 }
