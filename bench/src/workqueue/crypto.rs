@@ -19,9 +19,6 @@ use super::work::cpu_time;
 /// Bytes of a block, without its authentication tag.
 pub(super) const BLOCK_BYTES: usize = 32 * 1024;
 
-/// Blocks that an issuer keeps going.
-pub(super) const DEPTH: usize = 8;
-
 /// What one run came to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outcome {
@@ -31,16 +28,27 @@ pub(super) struct Outcome {
     pub cpu_percent: f64,
 }
 
-/// Runs `issuers` on `queue` for the time of `run`.
+/// Who issues, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    /// Threads that issue blocks.
+    pub issuers: usize,
+    /// Blocks that each of them keeps going.
+    pub depth: usize,
+    /// For how long.
+    pub time: Duration,
+}
+
+/// Carries out `plan` on `queue`; `cpus` are what its CPU time is a share of.
 ///
 /// # Errors
 /// When the queue refuses a job, a job panics, or a block does not come back as it was.
-pub(super) fn run(queue: &Queue, issuers: usize, cpus: usize, run: Duration) -> Result<Outcome> {
+pub(super) fn run(queue: &Queue, cpus: usize, plan: Plan) -> Result<Outcome> {
     let (start, used) = (Instant::now(), cpu_time());
-    let deadline = start + run;
+    let deadline = start + plan.time;
     let blocks: usize = thread::scope(|scope| {
-        let issuer = |index| scope.spawn(move || issue(queue, index, deadline));
-        let issuers: Vec<_> = (0..issuers).map(issuer).collect();
+        let issuer = |index| scope.spawn(move || issue(queue, index, plan.depth, deadline));
+        let issuers: Vec<_> = (0..plan.issuers).map(issuer).collect();
         let join = |issuer: thread::ScopedJoinHandle<'_, Result<usize>>| {
             issuer.join().map_err(|_| anyhow!("an issuer panicked"))?
         };
@@ -66,10 +74,10 @@ struct Block {
 }
 
 /// One issuer until the deadline; returns how many jobs it had done.
-fn issue(queue: &Queue, index: usize, deadline: Instant) -> Result<usize> {
+fn issue(queue: &Queue, index: usize, depth: usize, deadline: Instant) -> Result<usize> {
     let mut nonces = Nonces { issuer: u32::try_from(index)?, next: 0 };
-    let mut flights = VecDeque::with_capacity(DEPTH);
-    for _ in 0..DEPTH {
+    let mut flights = VecDeque::with_capacity(depth);
+    for _ in 0..depth {
         flights.push_back(write(queue, vec![0x5A; BLOCK_BYTES], &mut nonces)?);
     }
     let mut done = 0;

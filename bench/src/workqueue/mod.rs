@@ -9,14 +9,16 @@
 //! | round trip | `install` | one `block_on` around all trips | a caller that spins before it parks, longer when that is better |
 //! | blocking section | none | `block_in_place` | none |
 //! | message pairs, own way | - | two tasks and a channel each way | - |
-//! | fork-join tree, own way | `join` | tasks that await their children | - |
+//! | fork-join tree, own way (ours: `Queue::join`) | `join` | tasks that await their children | - |
 //!
 //! Rows named "own way" use what a library has for the purpose; the row before each gives all the same
 //! code. Latencies are measured from when a job was due, not from when it was submitted.
 
 mod blocking;
+mod contended;
 mod crypto;
 mod idle;
+mod limits;
 mod load;
 mod ours;
 mod pairs;
@@ -45,8 +47,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     columns.extend(versus::PEERS.map(|peer| Column::against(peer, versus::OURS)));
     columns.extend([Column::new(UNSHARDED), Column::against(SHARDED, UNSHARDED)]);
     columns.extend(scopes::columns());
+    columns.extend(limits::columns());
+    columns.extend(contended::columns());
     let mut report = Report::new("workqueue", options, &columns);
     versus::measure(&mut report, options)?;
+    limits::measure(&mut report, options)?;
+    contended::measure(&mut report, options)?;
     scopes::measure(&mut report, options)?;
     shard_rows(&mut report, options)?;
     report.finish()

@@ -6,6 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
+use tollgate_workqueue::Queue;
+
+use super::ours::Ours;
 use super::peers::{Rayon, Tokio};
 use super::pool::{Pool, ns};
 use super::wait::{Count, mark_done, until_released};
@@ -60,6 +63,23 @@ fn done<P>(mut node: Option<Arc<Node<P>>>) {
         node = open.parent.clone();
     }
     mark_done();
+}
+
+/// Nanoseconds per node with `Queue::join`, from inside an item.
+pub(super) fn by_queue_join(ours: &Ours, depth: u32) -> Result<f64> {
+    fn join(queue: &Queue, depth: u32) -> u32 {
+        if depth == 0 {
+            return 1;
+        }
+        let (left, right) = queue.join(|| join(queue, depth - 1), || join(queue, depth - 1));
+        left + right + 1
+    }
+    let queue = ours.queue().clone();
+    let start = Instant::now();
+    let total = ours.queue().spawn(move || join(&queue, depth - 1))?.wait()?;
+    let per_node_ns = ns(start) / nodes(depth);
+    anyhow::ensure!(f64::from(total).to_bits() == nodes(depth).to_bits(), "nodes are missing");
+    Ok(per_node_ns)
 }
 
 /// Nanoseconds per node with `rayon::join`.

@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::ptr::NonNull;
 
+use tollgate_wakequeue::sync::Ordering;
 use tollgate_wakequeue::{ShardId, WorkerId};
 
 use crate::core::QueueCore;
@@ -105,6 +106,18 @@ pub(crate) fn home_in(pool: &Pool) -> Option<ShardId> {
 
 pub(crate) fn is_worker() -> bool {
     WORKER.get().is_some()
+}
+
+/// The item that this worker runs is not one long computation but many forked ones.
+#[inline]
+pub(crate) fn progress() {
+    with_worker(|worker| {
+        if let Some(worker) = worker {
+            let turn = &worker.pool.desk(worker.id).turn;
+            // The next odd number, as if another item had begun.
+            turn.store(turn.load(Ordering::Relaxed) + 2, Ordering::Release);
+        }
+    });
 }
 
 /// A job that this thread is running. Frames nest when a job runs inside another (a full queue).

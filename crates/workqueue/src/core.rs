@@ -235,6 +235,28 @@ impl QueueCore {
         queued.inspect_err(|_| self.count_out(seat, colour))
     }
 
+    /// As [`submit`](Self::submit), but never waits and runs nothing here: without room, or behind
+    /// a limit, the closure is refused and dropped. Does not panic.
+    pub(crate) fn try_submit<F>(&self, closure: F) -> Result<(), SubmitError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let seat = context::seat(self.runtime);
+        let colour = self.tally.enter(seat);
+        seq_cst_gap();
+        let mode = self.mode.load(Ordering::SeqCst);
+        let pool = self.pool();
+        let cpu = sys::current_cpu();
+        let shard = context::home_in(pool).unwrap_or_else(|| pool.plan.shard_of(cpu));
+        let tag = Tag::direct(colour, self.node(cpu), cpu.0);
+        let open = mode == 0 || mode == DRAINED && context::is_inside_queue(self);
+        if open && pool.push(shard, Job::new(self, tag, closure)).is_ok() {
+            return Ok(());
+        }
+        self.count_out(seat, colour);
+        Err(SubmitError::Full { queue: self.name(), capacity: pool.queue.capacity() })
+    }
+
     /// Makes the job where it will lie.
     #[inline]
     fn put_closure<F>(

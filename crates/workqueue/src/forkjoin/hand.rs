@@ -1,0 +1,313 @@
+//! A thread that takes part in fork-join work of a queue: its deque, and the hints by which workers
+//! that have nothing to do learn of it.
+//!
+//! A *hand* is a deque and what belongs to it. A thread has one per queue for which it forks. Forking
+//! pushes to the deque, and, unless one is on its way already, posts a *hint* to the queue: an ordinary
+//! item that steals from this deque. So forked jobs run elsewhere only by items of their queue: within
+//! its scope, its limit and its pool, and never ahead of what was queued before. A fork that nobody comes
+//! for costs a push and a pop.
+//!
+//! Hands are never freed, so a hint or a sleeper's bell is valid however late somebody looks at it.
+//! They are used again: a thread that ends gives its hands back, and at most [`MAX_HANDS`] are made.
+
+use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
+use std::sync::{Mutex as StdMutex, PoisonError};
+use std::time::Duration;
+
+use tollgate_wakequeue::Patience;
+use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, Futex, Ordering};
+
+use super::deque::{Deque, Epoch, Mark};
+use crate::context;
+use crate::core::QueueCore;
+
+/// The most hands of a process. A thread that gets none does its forked work by itself.
+pub const MAX_HANDS: usize = 16_384;
+
+/// Hands that a thread keeps, each for another queue.
+const KEPT: usize = 8;
+
+/// How long a worker that found a deque empty looks on, before it goes for other work.
+const LINGER: Duration = Duration::from_micros(10);
+
+/// A job that was forked: first in whatever holds its closure and its result.
+#[repr(C)]
+pub(crate) struct Forked {
+    /// Runs the job. Called once; the job may be gone when it returns.
+    pub(crate) run: unsafe fn(NonNull<Forked>),
+    /// The hand of whoever runs it, if that is not its owner.
+    pub(crate) thief: AtomicPtr<Hand>,
+}
+
+/// See the module. The jobs are `Send` where they are made (`join`, `Scope::spawn`).
+pub(crate) struct Hand {
+    deque: Deque<Forked>,
+    /// The epoch of the hint that is on its way, as [`Epoch::number`]; 0 when there is none.
+    hinted: AtomicU32,
+    /// Bumped when a job that the owner sleeps for is done.
+    pub(crate) bell: Futex,
+    /// Scopes of this hand that are open on the owner's stack. Written by the owner only.
+    open: AtomicU32,
+}
+
+static FREE: StdMutex<Free> = StdMutex::new(Free { hands: Vec::new(), made: 0 });
+
+struct Free {
+    hands: Vec<&'static Hand>,
+    made: usize,
+}
+
+thread_local! {
+    /// The queue that this thread forked for last, and its hand for that.
+    static LATEST: Cell<(*const QueueCore, Option<&'static Hand>)> =
+        const { Cell::new((std::ptr::null(), None)) };
+    static HANDS: Hands = const { Hands(RefCell::new(Vec::new())) };
+}
+
+struct Hands(RefCell<Vec<(*const QueueCore, &'static Hand)>>);
+
+impl Drop for Hands {
+    fn drop(&mut self) {
+        LATEST.set((std::ptr::null(), None));
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        free.hands.extend(self.0.get_mut().drain(..).map(|(_, hand)| hand));
+    }
+}
+
+/// This thread's hand for a queue. `None` when there are too many hands.
+#[inline]
+pub(crate) fn hand_for(queue: &QueueCore) -> Option<&'static Hand> {
+    match LATEST.get() {
+        (latest, hand @ Some(_)) if std::ptr::eq(latest, queue) => hand,
+        _ => look_for_hand(queue),
+    }
+}
+
+#[cold]
+fn look_for_hand(queue: &QueueCore) -> Option<&'static Hand> {
+    let key = std::ptr::from_ref(queue);
+    // While a thread ends, its destructors fork without a hand.
+    let found = HANDS.try_with(|hands| {
+        let mut hands = hands.0.borrow_mut();
+        if let Some((_, hand)) = hands.iter().find(|(other, _)| std::ptr::eq(*other, key)) {
+            return Some(*hand);
+        }
+        let idle = hands.iter().position(|(_, hand)| !hand.is_open());
+        let hand = match idle.filter(|_| hands.len() >= KEPT) {
+            Some(idle) => hands.swap_remove(idle).1,
+            None => take_free()?,
+        };
+        hand.renew();
+        hands.push((key, hand));
+        Some(hand)
+    });
+    let hand = found.ok().flatten()?;
+    LATEST.set((key, Some(hand)));
+    Some(hand)
+}
+
+fn take_free() -> Option<&'static Hand> {
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(hand) = free.hands.pop() {
+        return Some(hand);
+    }
+    if free.made >= MAX_HANDS {
+        return None;
+    }
+    free.made += 1;
+    Some(Box::leak(Box::new(Hand::new())))
+}
+
+/// A scope of a hand: jobs that are pushed while it is open are taken back before it is closed.
+pub(crate) struct Open<'h> {
+    pub(crate) hand: &'h Hand,
+    pub(crate) mark: Mark,
+}
+
+impl Drop for Open<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let open = &self.hand.open;
+        open.store(open.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    }
+}
+
+impl Hand {
+    fn new() -> Self {
+        Self {
+            deque: Deque::new(),
+            hinted: AtomicU32::new(0),
+            bell: Futex::new(0),
+            open: AtomicU32::new(0),
+        }
+    }
+
+    /// Makes an unused hand one for another queue: hints of before are worth nothing.
+    fn renew(&self) {
+        self.deque.renew();
+        self.hinted.store(0, Ordering::SeqCst);
+    }
+
+    /// Opens a scope. Owner only, as all that follows from it.
+    #[inline]
+    pub(crate) fn enter(&self) -> Open<'_> {
+        self.open.store(self.open.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Open { hand: self, mark: self.deque.mark() }
+    }
+
+    /// Whether a scope is open, at whose end pushed jobs are taken back. A hint to all but the owner.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed) > 0
+    }
+
+    /// Offers a job to whoever has nothing to do. False when there is no room. Owner only, with a
+    /// scope open.
+    #[inline]
+    pub(crate) fn push(&self, job: NonNull<Forked>, queue: &QueueCore) -> bool {
+        if !self.deque.push(job) {
+            return false;
+        }
+        // Not ordered after the push: a hint that just ended may have missed the job. Then it is
+        // offered with the next one, or its owner runs it; ordering would cost every fork a fence.
+        if self.hinted.load(Ordering::Relaxed) == 0 {
+            self.hint(queue);
+        }
+        true
+    }
+
+    #[cold]
+    fn hint(&'_ self, queue: &QueueCore) {
+        // SAFETY: hands are made by `take_free` only, which leaks them.
+        let hand: &'static Hand = unsafe { &*std::ptr::from_ref(self) };
+        let epoch = self.deque.epoch();
+        if let Some(hint) = Hint::of(hand, epoch) {
+            // Without room, or on a queue that is closed, the owner does it all.
+            drop(queue.try_submit(move || hint.follow()));
+        }
+    }
+
+    /// Takes back the youngest job above the mark, if it was not stolen.
+    #[inline]
+    pub(crate) fn pop(&self, mark: Mark) -> Option<NonNull<Forked>> {
+        self.deque.pop(mark)
+    }
+
+    /// Runs what is left above the mark.
+    #[inline]
+    pub(crate) fn drain(&self, mark: Mark) {
+        while let Some(job) = self.pop(mark) {
+            // SAFETY: it came out of the deque, so it is run by us alone, and its owner waits.
+            unsafe { run(job) };
+        }
+    }
+
+    /// Waits until `done`, helping whoever runs `job` (see the module `join`), then asleep on the
+    /// bell, which `watch` must make ring: it returns false when it is done already.
+    pub(crate) fn wait_for(
+        &self,
+        thief: impl Fn() -> Option<&'static Hand>,
+        done: impl Fn() -> bool,
+        watch: impl Fn() -> bool,
+    ) {
+        let mut patience = Patience::new(SPIN);
+        while !done() {
+            if let Some(thief) = thief()
+                && let Some(job) = thief.deque.steal(thief.deque.epoch())
+            {
+                self.run_stolen(job);
+                patience = Patience::new(SPIN);
+            } else if !patience.wait_a_little() {
+                return crate::blocking(|| self.sleep(&done, watch));
+            }
+        }
+    }
+
+    fn sleep(&self, done: impl Fn() -> bool, watch: impl Fn() -> bool) {
+        loop {
+            let epoch = self.bell.word().load(Ordering::SeqCst);
+            if done() || !watch() {
+                return;
+            }
+            self.bell.wait(epoch, None);
+        }
+    }
+
+    /// Wakes the owner, who sleeps until a job is done.
+    pub(crate) fn ring(&self) {
+        self.bell.word().fetch_add(1, Ordering::SeqCst);
+        self.bell.wake(i32::MAX);
+    }
+
+    fn run_stolen(&self, job: NonNull<Forked>) {
+        let open = self.enter();
+        // SAFETY: the job came out of a deque, so it is alive until it has been run, and nobody else
+        // runs it.
+        unsafe { job.as_ref() }.thief.store(std::ptr::from_ref(self).cast_mut(), Ordering::Release);
+        // SAFETY: as above.
+        unsafe { run(job) };
+        self.drain(open.mark);
+        context::progress();
+    }
+}
+
+/// How long an owner looks before it sleeps for a job that was stolen.
+const SPIN: Duration = if cfg!(loom) { Duration::ZERO } else { Duration::from_micros(50) };
+
+/// # Safety
+/// The job came out of a deque, and is run by nobody else.
+pub(crate) unsafe fn run(job: NonNull<Forked>) {
+    // SAFETY: by contract the job is alive; its `run` belongs to it.
+    unsafe { (job.as_ref().run)(job) }
+}
+
+/// What tells a worker to come and steal. Clears its hand's word when it is dropped, run or not.
+struct Hint {
+    hand: &'static Hand,
+    epoch: Epoch,
+}
+
+impl Hint {
+    /// The one hint of a hand, unless it is on its way already.
+    fn of(hand: &'static Hand, epoch: Epoch) -> Option<Self> {
+        let number = epoch.number();
+        let free = hand.hinted.compare_exchange(0, number, Ordering::SeqCst, Ordering::Relaxed);
+        free.is_ok().then_some(Self { hand, epoch })
+    }
+
+    /// A worker came: steals until there is nothing more.
+    fn follow(self) {
+        let Self { hand, epoch } = self;
+        let own = context::current_queue(hand_for).flatten();
+        let Some(own) = own.filter(|own| !std::ptr::eq(*own, hand)) else { return };
+        let mut hint = Some(self);
+        let mut patience = Patience::new(LINGER);
+        loop {
+            if let Some(job) = hand.deque.steal(epoch) {
+                // Others may come as well while this one is busy.
+                drop(hint.take());
+                if !hand.deque.is_empty() {
+                    context::current_queue(|queue| hand.hint(queue));
+                }
+                own.run_stolen(job);
+                hint = Self::of(hand, epoch);
+                patience = Patience::new(LINGER);
+            } else if hint.is_none() || !hand.is_open() || !patience.wait_a_little() {
+                // Whoever else is the hint looks on; nobody is when the hand serves another queue.
+                drop(hint.take());
+                match hand.deque.steal(epoch) {
+                    Some(job) => own.run_stolen(job),
+                    None => return,
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Hint {
+    fn drop(&mut self) {
+        let number = self.epoch.number();
+        // A hand that serves another queue now has another hint, or none.
+        let _ = self.hand.hinted.compare_exchange(number, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
