@@ -81,9 +81,9 @@ pub(crate) enum Command {
 }
 
 const RUN_EXAMPLES: &str = "\
-In a private mount namespace the view covers DIR itself: CMD sees the same paths, cannot unmount the
-view, and the raw tree is out of its reach. The view, and whatever CMD left running, is gone when CMD
-ends. What this does and does not keep apart is listed in docs/run.md.
+In a private mount namespace the view covers DIR itself: CMD sees the same paths, cannot unmount
+the view, and the raw tree is out of its reach. The view, and whatever CMD left running, is gone
+when CMD ends. What this does and does not keep apart is listed in docs/run.md.
 
 Examples:
   tollgate run --policy agent.toml . -- npm test
@@ -97,14 +97,14 @@ Examples:
   tollgate umount ~/view";
 
 const CHECK_EXAMPLES: &str = "\
-Prints the warnings of a policy that can be read (exit status 0), or the file, line and column of what
-is wrong (exit status 1).
+Prints the warnings of a policy that can be read (exit status 0), or the file, line and column
+of what is wrong (exit status 1).
 
 Example:
   tollgate check policy.toml";
 
 const EXPLAIN_EXAMPLES: &str = "\
-PATH is relative to DIR. With --dir the file's kind, size and first bytes are looked at; without, PATH
+PATH is relative to DIR. With --dir the file's kind, size and first bytes are read; without, PATH
 is taken for an empty regular file (for a directory with a slash at its end).
 
 Examples:
@@ -175,8 +175,9 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) audit: Option<PathBuf>,
 
-    /// What the audit log takes down
-    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = AuditDetail::Opens, requires = "audit")]
+    /// What the audit log records
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = AuditDetail::Opens,
+          requires = "audit")]
     pub(crate) audit_level: AuditDetail,
 
     /// Size in MiB at which the audit log is rotated
@@ -193,7 +194,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
-    /// Seconds that the kernel may believe attributes and names
+    /// Seconds for which the kernel may cache attributes and names
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) attr_timeout: Duration,
 
@@ -202,7 +203,7 @@ pub(crate) struct ServeArgs {
     pub(crate) max_descriptors: Option<usize>,
 }
 
-/// How much the audit log takes down.
+/// What the audit log records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AuditDetail {
     /// Refused operations only
@@ -298,7 +299,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) path: OsString,
 }
 
-/// The operations that a policy tells apart.
+/// The operations that a policy distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OperationArg {
     /// Open for reading, execute, read a link or an extended attribute
@@ -442,7 +443,7 @@ pub(crate) struct DemoArgs {
 pub(crate) const MAX_THREADS: usize = 256;
 /// Fewest descriptors a view can work with.
 pub(crate) const MIN_DESCRIPTORS: usize = 32;
-/// Longest time that the kernel may be told to believe an answer.
+/// Longest time for which the kernel may cache names and attributes.
 const MAX_TIMEOUT_SECONDS: f64 = 86_400.0;
 
 fn threads(text: &str) -> Result<usize, String> {

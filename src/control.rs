@@ -116,7 +116,9 @@ mod tests {
         };
         let second = server(5, "later");
         let _first = server(6, "earlier");
-        let report = |pid: u32, started: &str| json!({ "pid": pid, "started": started, "pid_here": std::process::id() });
+        let here = std::process::id();
+        let report =
+            |pid: u32, started: &str| json!({ "pid": pid, "started": started, "pid_here": here });
         let expected = [report(6, "earlier"), report(5, "later")];
         assert_eq!(reports_in(&directory).unwrap(), expected);
         drop(second);

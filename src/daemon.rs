@@ -27,14 +27,15 @@ pub(crate) enum Side {
     Server(ReadyPipe),
 }
 
-/// Tells the starter how it went. Dropped without a word, it tells of a death.
+/// The server's end of a pipe to the starter. The starter takes a pipe that is closed without a
+/// message for the death of the server.
 #[derive(Debug)]
 pub(crate) struct ReadyPipe(File);
 
 impl ReadyPipe {
     /// The server serves: the starter may end.
     pub(crate) fn ready(mut self) {
-        // A starter that is gone does not mind.
+        // The starter may be gone by now, and needs no message then.
         let _ = self.0.write_all(READY);
     }
 
@@ -83,7 +84,7 @@ fn open_output(log: Option<&Path>) -> anyhow::Result<OwnedFd> {
 
 fn wait(pipe: &mut File) -> anyhow::Result<()> {
     let mut said = Vec::new();
-    pipe.take(ERROR_MAX_BYTES).read_to_end(&mut said).context("the server cannot be heard")?;
+    pipe.take(ERROR_MAX_BYTES).read_to_end(&mut said).context("cannot read from the server")?;
     if said == READY {
         return Ok(());
     }
@@ -107,11 +108,13 @@ fn leave(output: &OwnedFd) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells a service manager that the server is ready (`sd_notify(3)`), if one asked to be told.
+/// Reports to the service manager that the server is ready (`sd_notify(3)`), if one wants to know.
 pub(crate) fn notify_manager() {
     let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = notify(&address) {
-        messages::warn(&format!("NOTIFY_SOCKET cannot be told: {error:#}"));
+        messages::warn(&format!(
+            "NOTIFY_SOCKET: the service manager cannot be notified: {error:#}"
+        ));
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{policy_file, tree};
 /// Prints which rule decides over a path, and why.
 ///
 /// # Errors
-/// When the policy is wrong, PATH is not relative, or the file cannot be looked at.
+/// When the policy is wrong, PATH is not relative, or the file cannot be opened.
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let policy = match &args.policy {
         Some(file) => policy_file::parse(file)?,

@@ -31,7 +31,8 @@ use run::{CommandEnd, NotExecuted};
 
 /// Something failed.
 const FAILED: u8 = 1;
-/// `run` failed before CMD, or the command line of `run` was wrong; as env(1) and timeout(1) say it.
+/// `run` failed before CMD started, or its command line was wrong; the status of env(1) and
+/// timeout(1) for such failures.
 const RUN_FAILED: u8 = 125;
 
 fn main() -> ExitCode {
@@ -108,7 +109,7 @@ fn failure_code(name: &str, error: &anyhow::Error) -> u8 {
 }
 
 fn wrong_usage(error: &clap::Error) -> ExitCode {
-    // Nobody reads what cannot be printed.
+    // A message that cannot be printed has no other place to go.
     let _ = error.print();
     let help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     if help {
@@ -120,7 +121,7 @@ fn wrong_usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// What the libraries have to say goes to standard error; warnings always, more with `--verbose`.
+/// Sends the libraries' messages to standard error: warnings always, more with `--verbose`.
 fn log(verbose: bool) {
     let level = if verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
     tracing_subscriber::fmt()

@@ -1,4 +1,4 @@
-//! What the commands say on standard error.
+//! Messages on standard error, and errors as text.
 
 /// An error with its causes, each once: some errors name their cause in their own text.
 pub(crate) fn in_words(error: &anyhow::Error) -> String {

@@ -20,7 +20,8 @@ const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Mounts a view and serves it until it is unmounted or a signal arrives.
 ///
 /// # Errors
-/// Everything that keeps the view from being served; with `--daemon`, of the server in the background.
+/// Everything that keeps the view from being served; with `--daemon`, of the server in the
+/// background.
 pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let (tree, source) = tree::open(&args.dir)?;
     clean_leftover(&args.mnt)?;
@@ -92,13 +93,15 @@ impl View {
     }
 }
 
-/// The first signal unmounts; while the view is in use, the second one ends the server all the same.
+/// The first signal unmounts; while the view is in use, the second one ends the server all the
+/// same.
 fn end_on_signal(signals: &SignalFd, mnt: &Path, stopper: &Stopper) {
     let Ok(_) = signals.read() else { return };
     match tollgate_fuse::unmount(mnt, false) {
         Ok(()) => return,
         Err(MountError::Busy { .. }) => messages::note(&format!(
-            "`{}` is in use; it is detached and served until it is closed; a second signal ends it now",
+            "`{}` is in use; it is detached and served until it is closed; a second signal ends it \
+             now",
             mnt.display()
         )),
         Err(error) => messages::warn(&messages::in_words(&error.into())),

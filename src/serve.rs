@@ -79,8 +79,8 @@ fn warn_if_writable(policy: &Policy, file: &Path, tree: &Tree) {
     let caller = CallerFacts { uid, gid, exe: None };
     if policy.decide(&facts, Operation::Write, &caller).verdict == Verdict::Allow {
         messages::warn(&format!(
-            "the policy `{}` lies inside DIR and can be changed through the view, which counts at the \
-             next start; add a rule that makes it read-only",
+            "the policy `{}` lies inside DIR and can be changed through the view; the change \
+             counts at the next start; add a rule that makes it read-only",
             file.display()
         ));
     }
@@ -109,8 +109,8 @@ fn audit_config(args: &ServeArgs, file: &Path, tree: &Tree) -> anyhow::Result<Au
     Ok(AuditConfig { path: parent.join(name), level, max_bytes, keep: args.audit_keep })
 }
 
-/// How a view of `tree` is mounted: never with set-user-id programs or devices, and not more freely than
-/// the file system beneath.
+/// How a view of `tree` is mounted: never with set-user-id programs or devices, and not more freely
+/// than the file system beneath.
 pub(crate) fn mount_options(tree: &Tree) -> anyhow::Result<MountOptions> {
     let lower = rustix::fs::statvfs(&tree.path).context("statvfs")?.f_flag;
     Ok(MountOptions {
@@ -141,8 +141,8 @@ pub(crate) fn mount_over(place: &OwnedFd, tree: &Tree) -> anyhow::Result<Device>
 pub(crate) fn open_device() -> anyhow::Result<Device> {
     Device::open().map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => anyhow::anyhow!(
-            "/dev/fuse is not there: load the kernel module (`modprobe fuse`), or give this container \
-             the device"
+            "/dev/fuse is not there: load the kernel module (`modprobe fuse`), or give this \
+             container the device"
         ),
         Some(libc::EACCES | libc::EPERM) => anyhow::anyhow!(
             "/dev/fuse may not be opened by this user: run as root, or have it made accessible \
@@ -179,10 +179,11 @@ impl std::fmt::Debug for State {
 }
 
 impl Server {
-    /// Starts threads, answers the kernel's first request, and opens the control socket.
+    /// Starts the threads, completes the handshake with the kernel, and opens the control socket.
     ///
     /// # Errors
-    /// When the audit log cannot be opened, the directory cannot be viewed, or the kernel does not agree.
+    /// When the audit log cannot be opened, the directory cannot be viewed, or the kernel does not
+    /// agree.
     pub(crate) fn start(
         spec: Spec,
         source: OwnedFd,
@@ -326,8 +327,8 @@ fn raise_descriptor_limit(wanted: Option<usize>) -> anyhow::Result<()> {
     let most = now.saturating_sub(OTHER_DESCRIPTORS);
     match wanted {
         Some(wanted) if wanted as u64 > most => bail!(
-            "--max-descriptors {wanted} is more than this process may open; at most {most} (`ulimit -n` \
-             less {OTHER_DESCRIPTORS})"
+            "--max-descriptors {wanted} is more than this process may open; at most {most} \
+             (`ulimit -n` less {OTHER_DESCRIPTORS})"
         ),
         _ => Ok(()),
     }

@@ -18,26 +18,28 @@ pub(crate) enum Forked {
 /// fork(2).
 ///
 /// # Errors
-/// What fork(2) says; `Unsupported` when the process has more than one thread, whose locks the child
-/// would inherit for ever.
+/// The error of fork(2); `Unsupported` when the process has more than one thread, whose locks the
+/// child would inherit for ever.
 pub(crate) fn fork() -> io::Result<Forked> {
     only_thread()?;
-    // SAFETY: the child may do anything when the parent has one thread, which `only_thread` checked.
+    // SAFETY: the child may do anything when the parent has one thread, which `only_thread`
+    // checked.
     let pid = unsafe { libc::fork() };
     forked(i64::from(pid))
 }
 
-/// A child that is the first process of a new pid namespace and belongs to *our parent*, so that this
-/// process may end and the parent's death signal still reaches the child.
+/// A child that is the first process of a new pid namespace and belongs to *our parent*, so that
+/// this process may end and the parent's death signal still reaches the child.
 ///
 /// # Errors
 /// As [`fork`].
 pub(crate) fn fork_sibling_in_pid_namespace() -> io::Result<Forked> {
     only_thread()?;
     let flags = libc::CLONE_PARENT | libc::CLONE_NEWPID | libc::SIGCHLD;
-    // SAFETY: without CLONE_VM and with a null stack this is fork(2) by another name: the child goes on
-    // with a copy of this memory. There is one thread, so no lock is held by another. What libc's fork
-    // would do beside it is for other threads, and for a cached thread id that nothing here uses.
+    // SAFETY: without CLONE_VM and with a null stack this is fork(2) by another name: the child
+    // goes on with a copy of this memory. There is one thread, so no lock is held by another. What
+    // libc's fork would do beside it is for other threads, and for a cached thread id that nothing
+    // here uses.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, 0, 0, 0) };
     forked(pid)
 }
@@ -67,18 +69,18 @@ pub(crate) fn exit_now(code: i32) -> ! {
 /// unshare(2) with `CLONE_NEW*` flags.
 ///
 /// # Errors
-/// What unshare(2) says.
+/// The error of unshare(2).
 pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: new namespaces change no memory. CLONE_FILES, which would undermine owned descriptors, is
-    // not among the flags used here.
+    // SAFETY: new namespaces change no memory. CLONE_FILES, which would undermine owned
+    // descriptors, is not among the flags used here.
     check(unsafe { libc::unshare(flags) })
 }
 
-/// Closes every descriptor but 0, 1, 2 and `keep`, for a process that will never drop what it inherited:
-/// the child of a fork that ends by [`exit_now`] or exec.
+/// Closes every descriptor but 0, 1, 2 and `keep`, for a process that will never drop what it
+/// inherited: the child of a fork that ends by [`exit_now`] or exec.
 ///
 /// # Errors
-/// What close_range(2) says.
+/// The error of close_range(2).
 pub(crate) fn close_all_but(keep: &impl AsFd) -> io::Result<()> {
     let keep = u32::try_from(keep.as_fd().as_raw_fd()).map_err(io::Error::other)?;
     if keep > 3 {
@@ -88,14 +90,16 @@ pub(crate) fn close_all_but(keep: &impl AsFd) -> io::Result<()> {
 }
 
 fn close_range(first: u32, last: u32) -> io::Result<()> {
-    // SAFETY: the callers run in a forked child whose inherited owners are never used or dropped again.
+    // SAFETY: the callers run in a forked child whose inherited owners are never used or dropped
+    // again.
     check(unsafe { libc::close_range(first, last, 0) })
 }
 
-/// Blocks `signals` in this thread, and so in the threads it starts. What was blocked before stays so.
+/// Blocks `signals` in this thread, and so in the threads it starts. What was blocked before stays
+/// so.
 ///
 /// # Errors
-/// What pthread_sigmask(3) says.
+/// The error of pthread_sigmask(3).
 pub(crate) fn block_signals(signals: &[libc::c_int]) -> io::Result<()> {
     mask(libc::SIG_BLOCK, signals)
 }
@@ -103,7 +107,7 @@ pub(crate) fn block_signals(signals: &[libc::c_int]) -> io::Result<()> {
 /// Unblocks `signals` in this thread.
 ///
 /// # Errors
-/// What pthread_sigmask(3) says.
+/// The error of pthread_sigmask(3).
 pub(crate) fn unblock_signals(signals: &[libc::c_int]) -> io::Result<()> {
     mask(libc::SIG_UNBLOCK, signals)
 }
@@ -119,8 +123,8 @@ fn mask(how: libc::c_int, signals: &[libc::c_int]) -> io::Result<()> {
 
 fn signal_set(signals: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises the set it is given; sigaddset gets an initialised one and refuses
-    // numbers that are no signals.
+    // SAFETY: sigemptyset initialises the set it is given; sigaddset gets an initialised one and
+    // refuses numbers that are no signals.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for signal in signals {
@@ -146,20 +150,20 @@ impl SignalFd {
     /// A descriptor that is readable when one of `signals`, which must be blocked, has arrived.
     ///
     /// # Errors
-    /// What signalfd(2) says.
+    /// The error of signalfd(2).
     pub(crate) fn new(signals: &[libc::c_int]) -> io::Result<Self> {
         let set = signal_set(signals);
         // SAFETY: `set` is initialised; -1 asks for a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
         check(fd)?;
-        // SAFETY: the call succeeded, so `fd` is open and nobody else's.
+        // SAFETY: the call succeeded, so `fd` is open and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     /// Waits for a signal.
     ///
     /// # Errors
-    /// What read(2) says.
+    /// The error of read(2).
     pub(crate) fn read(&self) -> io::Result<Arrived> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
@@ -168,8 +172,8 @@ impl SignalFd {
         if usize::try_from(read) != Ok(size) {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the structure is made of integers, for which every byte pattern (zeroed before, filled
-        // by the kernel now) is a value.
+        // SAFETY: the structure is made of integers, for which every byte pattern (zeroed before,
+        // filled by the kernel now) is a value.
         let info = unsafe { info.assume_init() };
         let signal = i32::try_from(info.ssi_signo).unwrap_or_default();
         Ok(Arrived { signal, by_process: info.ssi_code <= 0 })
@@ -182,12 +186,12 @@ impl AsFd for SignalFd {
     }
 }
 
-/// Ends this process by `signal`, as if it had been sent to it, but without a second core dump. Returns
-/// only when the signal does not end processes.
+/// Ends this process by `signal`, as if it had been sent to it, but without a second core dump.
+/// Returns only when the signal does not end processes.
 pub(crate) fn die_by_signal(signal: libc::c_int) {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `none` is a valid limit; resetting a signal to its default action installs no handler; raise
-    // has no precondition. Failures leave the process as it was.
+    // SAFETY: `none` is a valid limit; resetting a signal to its default action installs no
+    // handler; raise has no precondition. Failures leave the process as it was.
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
         libc::signal(signal, libc::SIG_DFL);
@@ -197,7 +201,7 @@ pub(crate) fn die_by_signal(signal: libc::c_int) {
     unsafe { libc::raise(signal) };
 }
 
-/// From now on, writing to a pipe that nobody reads ends this process, silently.
+/// From now on, writing to a pipe without a reader ends this process, silently.
 pub(crate) fn end_on_closed_pipe() {
     // SAFETY: the default action installs no handler. It fails for no valid signal.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -206,7 +210,7 @@ pub(crate) fn end_on_closed_pipe() {
 /// Makes the mount at `path`, and with `recursive` all below it, read-only.
 ///
 /// # Errors
-/// What mount_setattr(2) says.
+/// The error of mount_setattr(2).
 pub(crate) fn make_read_only(path: &std::ffi::CStr, recursive: bool) -> io::Result<()> {
     let attributes = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_RDONLY,
@@ -229,11 +233,11 @@ pub(crate) fn make_read_only(path: &std::ffi::CStr, recursive: bool) -> io::Resu
     check(libc::c_int::try_from(result).unwrap_or(-1))
 }
 
-/// Installs a seccomp filter (classic BPF) on this process and what it becomes. Needs `CAP_SYS_ADMIN` in
-/// the process's user namespace.
+/// Installs a seccomp filter (classic BPF) on this process and what it becomes. Needs
+/// `CAP_SYS_ADMIN` in the process's user namespace.
 ///
 /// # Errors
-/// What seccomp(2) says.
+/// The error of seccomp(2).
 pub(crate) fn install_filter(program: &mut [libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };

@@ -44,7 +44,7 @@ pub(crate) fn open(dir: &Path) -> anyhow::Result<(Tree, OwnedFd)> {
 /// Device and inode number of what `fd` refers to.
 ///
 /// # Errors
-/// What fstat(2) says.
+/// The error of fstat(2).
 pub(crate) fn identity(fd: impl AsFd) -> anyhow::Result<(u64, u64)> {
     let stat = rustix::fs::fstat(fd).context("fstat")?;
     Ok((stat.st_dev, stat.st_ino))
@@ -77,7 +77,8 @@ pub(crate) fn check_mount_point(mnt: &Path, tree: &Tree) -> anyhow::Result<PathB
     // By another path: a mount inside a bind mount of DIR can show in DIR itself.
     if path.ancestors().skip(1).any(|above| is_tree(above, tree)) {
         bail!(
-            "MNT `{shown}` lies inside DIR `{dir}` by another path, so the view would contain itself"
+            "MNT `{shown}` lies inside DIR `{dir}` by another path, so the view would contain \
+             itself"
         );
     }
     let stat =

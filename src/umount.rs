@@ -28,7 +28,8 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
     match tollgate_fuse::unmount(&path, lazy) {
         Ok(()) => Ok(()),
         Err(MountError::Busy { .. }) => bail!(
-            "MNT `{shown}` is in use; end what works there, or detach it with `tollgate umount --lazy`"
+            "MNT `{shown}` is in use; end what works there, or detach it with `tollgate umount \
+             --lazy`"
         ),
         Err(error) => Err(error.into()),
     }
@@ -55,8 +56,8 @@ pub(crate) fn clean_dead(mnt: &Path) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// The path without symbolic links. The last component is not looked at: behind a dead server nothing can
-/// be.
+/// The path without symbolic links. The last component is not looked at: behind a dead server
+/// nothing can be.
 fn absolute(mnt: &Path) -> anyhow::Result<PathBuf> {
     if let Ok(path) = std::fs::canonicalize(mnt) {
         return Ok(path);

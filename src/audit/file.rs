@@ -22,17 +22,19 @@ impl RotatedFile {
     /// Opens `path` for appending; makes it, readable by its owner alone, when it is not there.
     ///
     /// # Errors
-    /// What open(2) says; `InvalidInput` when `path` is not a regular file. A symbolic link is refused.
+    /// The error of open(2); `InvalidInput` when `path` is not a regular file. A symbolic link is
+    /// refused.
     pub(super) fn open(path: PathBuf, max_bytes: u64, keep: u32) -> io::Result<Self> {
         let file = open(&path)?;
         let size_bytes = file.metadata()?.size();
         Ok(Self { path, file, size_bytes, max_bytes, keep, torn: false })
     }
 
-    /// Appends whole lines. They stay together in one file, so a file can pass its maximum by one batch.
+    /// Appends whole lines. They stay together in one file, so a file can pass its maximum by one
+    /// batch.
     ///
     /// # Errors
-    /// What write(2) says. The lines are lost then; the next call starts on a line of its own.
+    /// The error of write(2). The lines are lost then; the next call starts on a line of its own.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.size_bytes >= self.max_bytes {
             self.rotate()?;

@@ -1,8 +1,9 @@
 //! The audit log: JSON lines, written by a thread of its own.
 //!
-//! Recording copies the event into one of [`SLOTS`] slots that were allocated beforehand, and hands it
-//! over by a lock-free queue. It never blocks, allocates or writes. When every slot is taken the event is
-//! dropped and counted; the count goes into the log as a record of its own, and into `status`.
+//! Recording copies the event into one of [`SLOTS`] slots that were allocated beforehand, and hands
+//! it over by a lock-free queue. It never blocks, allocates or writes. When every slot is taken the
+//! event is dropped and counted; the count goes into the log as a record of its own, and into
+//! `status`.
 
 mod file;
 mod slot;
@@ -86,7 +87,7 @@ impl AuditLog {
     /// Opens the file and starts the writer.
     ///
     /// # Errors
-    /// When the file cannot be opened for appending, or no thread can be had.
+    /// When the file cannot be opened for appending, or no thread can be started.
     pub(crate) fn start(config: AuditConfig) -> io::Result<Self> {
         let file = RotatedFile::open(config.path.clone(), config.max_bytes, config.keep)?;
         let shared = Arc::new(Shared::new());
@@ -140,7 +141,7 @@ impl Audit for AuditLog {
         };
         slot.fill(event);
         if self.shared.filled.push(slot).is_err() {
-            // Cannot happen: `filled` has room for every slot there is.
+            debug_assert!(false, "`filled` has room for every slot there is");
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -154,8 +155,8 @@ impl Shared {
     fn new() -> Self {
         let free = ArrayQueue::new(SLOTS);
         for _ in 0..SLOTS {
-            // There is room: as many pushes as places.
-            let _ = free.push(Box::new(Slot::empty()));
+            let pushed = free.push(Box::new(Slot::empty()));
+            assert!(pushed.is_ok(), "there are as many places as slots");
         }
         Self {
             free,
@@ -204,8 +205,8 @@ impl Writer {
         }
     }
 
-    /// Sleeps until there is something to do. `asleep` is set before the queue is looked at again, and
-    /// [`Audit::record`] looks at `asleep` after it pushed, so one of the two sees the other.
+    /// Sleeps until there is something to do. `asleep` is set before the queue is looked at again,
+    /// and [`Audit::record`] looks at `asleep` after it pushed, so one of the two sees the other.
     fn wait(&self) {
         std::thread::park_timeout(LINGER);
         if !self.shared.filled.is_empty() {
@@ -217,7 +218,7 @@ impl Writer {
             if self.shared.writer.get().is_some() {
                 std::thread::park();
             } else {
-                // Nobody can wake us in the moment before the handle is known.
+                // Until the handle is set, no wake-up can arrive.
                 std::thread::park_timeout(LINGER);
             }
         }
@@ -234,8 +235,8 @@ impl Writer {
             if let Err(error) = slot.write_line(&mut self.lines) {
                 self.note(&error.into());
             }
-            // There is room: the slot came from there.
-            let _ = self.shared.free.push(slot);
+            let returned = self.shared.free.push(slot);
+            debug_assert!(returned.is_ok(), "`free` has room for every slot there is");
             events += 1;
         }
         if events > 0 {
@@ -254,7 +255,7 @@ impl Writer {
         };
     }
 
-    /// Puts new drops into the log; tries again later when that fails.
+    /// Records new drops in the log; tries again later when that fails.
     fn tell_drops(&mut self) {
         let total = self.shared.dropped.load(Ordering::Relaxed);
         if total == self.drops_told {
@@ -380,7 +381,8 @@ mod tests {
         taken.into_iter().for_each(|slot| drop(log.shared.free.push(slot)));
         log.record(&event(3));
         log.finish();
-        // When the writer looks at the counts decides where the drops are told, and in how many lines.
+        // Where the drops are recorded, and in how many lines, depends on when the writer reads the
+        // counts.
         let lines = lines(&path);
         let (drops, events): (Vec<_>, Vec<_>) =
             lines.iter().partition(|line| line["event"] == "dropped");

@@ -167,7 +167,7 @@ fn outcome(outcome: Outcome) -> (&'static str, Option<Cow<'static, str>>) {
     }
 }
 
-/// The symbol of an error; `E` and the number for those that file systems do not answer.
+/// The symbol of an error; `E` and the number for errors that file systems do not return.
 fn errno_name(errno: Errno) -> Cow<'static, str> {
     let name = match errno {
         Errno::PERM => "EPERM",
@@ -207,8 +207,8 @@ fn errno_name(errno: Errno) -> Cow<'static, str> {
     Cow::Borrowed(name)
 }
 
-/// Bytes as JSON can carry them. The hex form is there when the text form is not exact, so that two
-/// different paths never look the same.
+/// Bytes in a form that JSON can carry. The hex form is present when the text form is not exact, so
+/// that two different paths never look the same.
 struct Text {
     text: String,
     hex: Option<String>,

@@ -24,8 +24,8 @@ const CELL_MAX_CHARS: usize = 40;
 /// Runs the demo.
 ///
 /// # Errors
-/// When the project cannot be built, or a program takes too long. That views cannot be had here is no
-/// error: then the demo shows what the policy would decide.
+/// When the project cannot be built, or a program takes too long. That views do not work here is
+/// no error: then the demo shows what the policy would decide.
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let mut home = tempfile::Builder::new()
         .prefix("tollgate-demo-")
@@ -85,7 +85,7 @@ impl Demo {
         project::POLICY.lines().for_each(|line| println!("{}", format!("    {line}").trim_end()));
         let (status, errors) = self.try_view()?;
         if !status.success() {
-            println!("\nA view cannot be had here, so nothing can be run through one:");
+            println!("\nNo view can be mounted here, so nothing can be run through one:");
             println!("    {}", errors.trim());
             println!("\nWhat the policy decides, all the same:\n");
             return decisions();
@@ -99,7 +99,7 @@ impl Demo {
         Ok(())
     }
 
-    /// Runs the least that shows whether views work, and what is said about it.
+    /// Runs one small command through a view: whether views work here, and the messages.
     fn try_view(&self) -> anyhow::Result<(ExitStatus, String)> {
         let status = self.finish(self.through_view(&["cat", "README.md"]))?;
         Ok((status, read(&self.errors)))
@@ -277,7 +277,7 @@ fn time(nanoseconds: f64) -> String {
     format!("{:.2} us", nanoseconds / 1000.0)
 }
 
-/// Without a view: what the policy says to each operation on some files.
+/// Without a view: the policy's decision on each operation on some files.
 fn decisions() -> anyhow::Result<()> {
     let policy = Policy::parse(project::POLICY, "policy.toml")?;
     let caller = CallerFacts { uid: 1000, gid: 1000, exe: None };

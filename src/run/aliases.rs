@@ -10,7 +10,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use super::guard::KERNEL_FILE_SYSTEMS;
 use crate::mountinfo::MountInfo;
 
-/// File systems without files of the tree: what is mounted of them below DIR needs no cover elsewhere.
+/// File systems without files of the tree: what is mounted of them below DIR needs no cover
+/// elsewhere.
 const WITHOUT_FILES: &[&str] = &["autofs", "devpts", "devtmpfs", "mqueue", "proc"];
 
 /// A path that must be covered, and with which part of the view.
@@ -24,8 +25,8 @@ pub(super) struct Alias {
     pub(super) part: PathBuf,
 }
 
-/// Finds the aliases of `dir` (an absolute path without symbolic links, on the mount `on`) and of what is
-/// mounted below it.
+/// Finds the aliases of `dir` (an absolute path without symbolic links, on the mount `on`) and of
+/// what is mounted below it.
 pub(super) fn find(mounts: &[MountInfo], on: u64, dir: &Path) -> Vec<Alias> {
     let own = mounts.iter().filter(|mount| mount.id == on).map(|mount| (mount, dir));
     let below = mounts
@@ -76,8 +77,8 @@ fn join(base: &Path, rest: &Path) -> PathBuf {
     if rest.as_os_str().is_empty() { base.to_owned() } else { base.join(rest) }
 }
 
-/// Covers `alias` with its part of the view, which is at `view`. Nothing is done where the path leads
-/// elsewhere: something else is mounted over it already, or it does not exist.
+/// Covers `alias` with its part of the view, which is at `view`. Nothing is done where the path
+/// leads elsewhere: something else is mounted over it already, or it does not exist.
 pub(super) fn cover(alias: &Alias, view: &str) -> anyhow::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(place) = rustix::fs::openat(CWD, &alias.at, flags, Mode::empty()) else {
@@ -91,7 +92,8 @@ pub(super) fn cover(alias: &Alias, view: &str) -> anyhow::Result<()> {
     let part = join(Path::new(view), &alias.part);
     rustix::mount::mount_bind(&part, &alias.at).with_context(|| {
         format!(
-            "`{}` shows the same files as DIR and cannot be covered; unmount it, or run on another copy",
+            "`{}` shows the same files as DIR and cannot be covered; unmount it, or run on another \
+             copy",
             alias.at.display()
         )
     })

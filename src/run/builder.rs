@@ -31,7 +31,7 @@ use crate::{messages, mountinfo, serve, tree};
 /// The builder: runs in the child of a fork, and never returns.
 pub(super) fn run(plan: &Plan, channel: &Channel) -> ! {
     if let Err(error) = build_view(plan, channel) {
-        // When the server is gone nobody waits for the text.
+        // If the server is gone, the reason does not matter.
         let _ = channel.send(&Message::Failed(messages::in_words(&error)), None);
         sys::exit_now(1);
     }
@@ -105,8 +105,8 @@ fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
     let device = serve::mount_over(&raw, &plan.tree)?;
     channel.send(&Message::Mounted, Some(device.as_fd()))?;
     drop(device);
-    // The mount went by path; nobody may have moved the path meanwhile. Where DIR is in a view itself,
-    // the mount that it lay in is of the same kind.
+    // The mount went by path; nobody may have moved the path meanwhile. Where DIR is in a view
+    // itself, the mount that it lay in is of the same kind.
     let covered = mountinfo::read()?;
     ensure!(
         mountinfo::at(&covered, &plan.tree.path)

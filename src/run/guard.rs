@@ -1,5 +1,5 @@
-//! What `run` takes away from CMD beside the raw tree, so that a CMD that runs as root does not reach the
-//! tree through a device or make the kernel reach it.
+//! What `run` takes away from CMD beside the raw tree, so that a CMD that runs as root does not
+//! reach the tree through a device or make the kernel reach it.
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -33,9 +33,9 @@ pub(super) const KERNEL_FILE_SYSTEMS: &[&str] = &[
     "tracefs",
 ];
 
-/// Makes kernel settings read-only: every kernel file system, and /proc/sys and the like. A root CMD could
-/// otherwise name a program (`core_pattern`, `modprobe`, a cgroup's `release_agent`) that the kernel starts
-/// outside of the view.
+/// Makes kernel settings read-only: every kernel file system, and /proc/sys and the like. A root
+/// CMD could otherwise name a program (`core_pattern`, `modprobe`, a cgroup's `release_agent`) that
+/// the kernel starts outside of the view.
 pub(super) fn freeze_kernel_settings(mounts: &[MountInfo]) -> anyhow::Result<()> {
     for mount in mounts.iter().filter(|mount| KERNEL_FILE_SYSTEMS.contains(&mount.kind.as_str())) {
         // A mount that another one hides cannot be named, nor used.
@@ -106,8 +106,8 @@ fn reaches_disk(path: &Path, name: &OsStr) -> bool {
 
 /// Refuses two system calls, whatever the kernel's own settings are:
 ///
-/// - ioctl `TIOCSTI` and `TIOCLINUX`: they type on the terminal, and the shell that `run` was started
-///   from would execute it, outside of the view;
+/// - ioctl `TIOCSTI` and `TIOCLINUX`: they type on the terminal, and the shell that `run` was
+///   started from would execute it, outside of the view;
 /// - `open_by_handle_at`: it opens by inode, past every path.
 pub(super) fn install_filter() -> std::io::Result<()> {
     sys::install_filter(&mut filter())

@@ -33,7 +33,8 @@ fn prepare(
 ) -> anyhow::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     match rustix::mount::mount("proc", "/proc", "proc", flags, None) {
-        // A container that hides parts of /proc (as `run` itself does) does not let it be mounted again.
+        // A container that hides parts of /proc (as `run` itself does) does not let it be mounted
+        // again.
         Err(Errno::PERM) => channel.send(
             &Message::Warning(
                 "/proc cannot be mounted here; CMD sees the outer process list".into(),

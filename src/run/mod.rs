@@ -104,8 +104,9 @@ impl Running {
     ) -> anyhow::Result<CommandEnd> {
         let device = self.until_mounted()?;
         let server = match Server::start(spec, source, device, &plan.tree.path) {
-            // The connection ends when the processes that hold the mount fail: their reason is the better one.
-            Err(error) => return Err(self.said_failure().unwrap_or(error)),
+            // The connection ends when the processes that hold the mount fail: their reason is the
+            // better one.
+            Err(error) => return Err(self.reported_failure().unwrap_or(error)),
             Ok(server) => server,
         };
         let end = self.until_ended(plan);
@@ -113,8 +114,8 @@ impl Running {
         end
     }
 
-    /// What the other side failed with, if it has said so.
-    fn said_failure(&self) -> Option<anyhow::Error> {
+    /// The failure that the other side reported, if it did.
+    fn reported_failure(&self) -> Option<anyhow::Error> {
         while self.channel.is_readable() {
             match self.channel.receive() {
                 Ok(Some(Received { message: Message::Failed(text), .. })) => {
@@ -177,7 +178,7 @@ impl Running {
                 other => other.context("cannot wait for CMD")?,
             };
             let [message, signal] = ready.map(|fd| !fd.revents().is_empty());
-            // Messages first: one may say that CMD, whom a signal is for, exists.
+            // Messages first: one may announce CMD, which a signal that came with it is for.
             if message {
                 let lost = "the processes between tollgate and CMD were killed from outside";
                 return self.channel.receive()?.context(lost);
@@ -188,7 +189,7 @@ impl Running {
         }
     }
 
-    /// Its work is done, so that it ends without another word.
+    /// Waits for the builder, whose work is done.
     fn reap_builder(&mut self) {
         if let Some(builder) = self.builder.take() {
             let _ = rustix::process::waitpid(Some(builder), WaitOptions::empty());
@@ -212,14 +213,14 @@ impl Running {
         }
     }
 
-    /// Ends the processes in between, which are still there when we failed, and waits for them. With
-    /// init, everything in its pid namespace ends.
+    /// Ends the processes in between, which are still there when we failed, and waits for them.
+    /// With init, everything in its pid namespace ends.
     fn collect(self) {
         let Self { channel, builder, init, .. } = self;
         // An init that is not ready ends by this.
         drop(channel);
         for process in [builder, init].into_iter().flatten() {
-            // Children that nobody waited for: their ids cannot belong to others.
+            // Children that were not waited for: their ids cannot belong to other processes.
             let _ = rustix::process::kill_process(process, Signal::KILL);
         }
         loop {

@@ -8,7 +8,8 @@ use rustix::process::Signal;
 
 use crate::tree::Tree;
 
-/// Signals that are passed on to CMD when a process sent them. The terminal sends its own to CMD, too.
+/// Signals that are passed on to CMD when a process sent them. The terminal sends its own to CMD,
+/// too.
 pub(super) const FORWARDED: &[libc::c_int] = &[
     libc::SIGHUP,
     libc::SIGINT,

@@ -1,4 +1,5 @@
-//! Messages between `run`'s server and the processes it starts, over a sequenced-packet socket pair.
+//! Messages between `run`'s server and the processes it starts, over a sequenced-packet socket
+//! pair.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,7 +17,7 @@ use rustix::process::Pid;
 /// Longest message in bytes; an error text is cut to fit.
 const MESSAGE_MAX_BYTES: usize = 4096;
 
-/// What the processes tell each other.
+/// A message between the server and the processes it started.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// To the server: the view is mounted; the `/dev/fuse` descriptor comes along.
@@ -31,7 +32,7 @@ pub(super) enum Message {
     NotExecuted(i32),
     /// To the server: CMD ended with this wait(2) status.
     Ended(i32),
-    /// To the server: it went wrong, in words.
+    /// To the server: the sender failed, with the reason as text.
     Failed(String),
     /// To the server: something a user should know.
     Warning(String),
@@ -114,7 +115,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether a message, or the end, is there or comes in a moment.
+    /// Whether a message, or the end of the stream, arrives within 100 ms.
     pub(super) fn is_readable(&self) -> bool {
         let moment = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];

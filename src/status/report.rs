@@ -12,7 +12,7 @@ use crate::audit::AuditStatus;
 /// Version of [`Report`]; a field is added without a new number, never changed or removed.
 pub(crate) const VERSION: u32 = 1;
 
-/// What a server says of itself, as JSON.
+/// The report of a server, as JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) version: u32,

@@ -140,7 +140,8 @@ mod tests {
     #[test]
     fn a_report_is_shown_with_what_is_missing_and_why() {
         let report = json!({
-            "pid": 7, "pid_here": 7, "kind": "mount", "dir": "/d", "mount_point": "/m", "policy": null,
+            "pid": 7, "pid_here": 7, "kind": "mount", "dir": "/d", "mount_point": "/m",
+            "policy": null,
             "started": "then", "uptime_seconds": 3, "queues": 2,
             "negotiated": { "protocol": "7.45", "features": ["parallel_dirops"],
                 "missing": ["passthrough"], "max_write_bytes": 1_048_576 },

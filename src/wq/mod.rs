@@ -18,7 +18,7 @@ const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM];
 /// Runs `tollgate wq`.
 ///
 /// # Errors
-/// No process to ask, or it cannot be told from others; it does not answer; it refuses.
+/// No process has work queues, or several do; the process sends no reply, or an error.
 pub(crate) fn run(command: &WqCommand) -> anyhow::Result<()> {
     match command {
         WqCommand::Dump(args) => dump(args),
@@ -45,7 +45,7 @@ fn set(args: &WqSetArgs) -> anyhow::Result<()> {
         other => return Err(unexpected(other)),
     }
     let dump = client.dump()?;
-    // Whoever dropped the queue just now still set it.
+    // If the queue was dropped meanwhile, it was set nevertheless.
     for queue in dump.queues.iter().filter(|queue| queue.name == args.queue) {
         println!("{}", plain(&format!("{} {queue}", queue.name)));
     }
@@ -96,7 +96,8 @@ fn show(mut rates: Rates, args: &WqMonitorArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What another process said, without what would steer a terminal: root may ask anybody's.
+/// Text of another process without control characters, which could steer the terminal: root may
+/// ask processes of any user.
 fn plain(text: &str) -> String {
     let odd = |c: char| c.is_control() && c != '\n';
     text.chars().map(|c| if odd(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()

@@ -16,7 +16,7 @@ const HINT: &str = "a program opens its socket with tollgate_workqueue::control:
 /// The socket that was meant.
 ///
 /// # Errors
-/// There is none, or more than one; or the directory of sockets belongs to somebody else.
+/// There is none, or more than one; or the directory of sockets is not private to this user.
 pub(super) fn socket(target: &WqTarget) -> anyhow::Result<PathBuf> {
     if let Some(socket) = &target.socket {
         return Ok(socket.clone());

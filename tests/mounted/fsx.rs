@@ -1,6 +1,6 @@
-//! Random operations on one file against a model in memory: buffered, mapped and direct, with holes and
-//! changes of size. The seed is printed; `TOLLGATE_FSX_SEED` plays it again, `TOLLGATE_FSX_OPERATIONS` says how
-//! many.
+//! Random operations on one file against a model in memory: buffered, mapped and direct, with holes
+//! and changes of size. The seed is printed; `TOLLGATE_FSX_SEED` plays it again,
+//! `TOLLGATE_FSX_OPERATIONS` says how many.
 
 use std::collections::VecDeque;
 use std::fs;

@@ -169,7 +169,8 @@ fn unmount(mnt: &Path) {
     let _ = rustix::mount::unmount(mnt, rustix::mount::UnmountFlags::DETACH);
 }
 
-/// Reads what the server says until it is ready; the rest is read by a thread, so that it never blocks.
+/// Reads what the server says until it is ready; the rest is read by a thread, so that it never
+/// blocks.
 fn wait_until_ready(server: &mut Child) {
     let mut said = BufReader::new(server.stderr.take().unwrap());
     let mut all = String::new();
@@ -198,7 +199,8 @@ pub(crate) fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Se
     })
 }
 
-/// Changes the calling thread's identity alone: the C library's functions would change every thread's.
+/// Changes the calling thread's identity alone: the C library's functions would change every
+/// thread's.
 fn become_user(uid: u32, gid: u32) {
     use rustix::process::{Gid, Uid};
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));

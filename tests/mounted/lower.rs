@@ -29,7 +29,8 @@ impl Mounted {
         Self::new(tempfile::tempdir().unwrap(), "tmpfs", "size=64m")
     }
 
-    /// An overlay with a lower and an upper layer. It can lie on a tmpfs where `/tmp` cannot carry one.
+    /// An overlay with a lower and an upper layer. It can lie on a tmpfs where `/tmp` cannot carry
+    /// one.
     fn overlay() -> Self {
         let base = tempfile::tempdir().unwrap();
         for layer in ["lower", "upper", "work"] {
@@ -99,7 +100,8 @@ fn a_lower_overlay() {
         let lower = Mounted::overlay();
         use_it(&lower.at, policy);
         let view = View::of(&lower.at, policy, &[]);
-        // Opened for reading, the file is that of the lower layer; a write moves it to the upper one.
+        // Opened for reading, the file is that of the lower layer; a write moves it to the upper
+        // one.
         let mut reader = fs::File::open(view.at("given")).unwrap();
         let append = || fs::File::options().append(true).open(view.at("given")).unwrap();
         std::io::Write::write_all(&mut append(), b"and the upper one\n").unwrap();

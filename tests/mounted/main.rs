@@ -1,6 +1,7 @@
 //! End-to-end tests: the binary serves a real directory, the kernel is the client.
 //!
-//! They need root and /dev/fuse. Without, each says so and passes; with `TOLLGATE_REQUIRE_MOUNT=1` it fails.
+//! They need root and /dev/fuse. Without, each says so and passes; with `TOLLGATE_REQUIRE_MOUNT=1`
+//! it fails.
 
 mod async_io;
 mod bypass;

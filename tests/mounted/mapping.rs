@@ -38,8 +38,9 @@ impl Map {
     pub(crate) fn read(&self, at: usize, length: usize) -> Vec<u8> {
         assert!(at + length <= self.length);
         let mut bytes = vec![0; length];
-        // SAFETY: the range lies within the mapping (checked above), which lives as long as `self`, and the
-        // callers keep the file at least that long. Bytes have no invalid value, whoever changes them.
+        // SAFETY: the range lies within the mapping (checked above), which lives as long as `self`,
+        // and the callers keep the file at least that long. Bytes have no invalid value, whoever
+        // changes them.
         unsafe { std::ptr::copy_nonoverlapping(self.start.add(at), bytes.as_mut_ptr(), length) };
         bytes
     }

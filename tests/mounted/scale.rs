@@ -35,8 +35,8 @@ fn read_tree(root: &Path) -> usize {
     count
 }
 
-/// 60,000 files are walked and read with 1,024 descriptors, then removed: nothing fails, and what the
-/// kernel has forgotten the server has forgotten too.
+/// 60,000 files are walked and read with 1,024 descriptors, then removed: nothing fails, and what
+/// the kernel has forgotten the server has forgotten too.
 #[test]
 fn more_files_than_descriptors() {
     if !can_mount() {

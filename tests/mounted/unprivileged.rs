@@ -1,5 +1,5 @@
-//! `tollgate mount` by a user without privilege, through the set-user-id helper `fusermount3`. Without the
-//! helper (package fuse3) these tests say so and pass.
+//! `tollgate mount` by a user without privilege, through the set-user-id helper `fusermount3`.
+//! Without the helper (package fuse3) these tests say so and pass.
 #![expect(unsafe_code, reason = "a mount namespace for one thread")]
 
 use std::fs;
@@ -38,8 +38,8 @@ fn users_can_mount() -> bool {
     false
 }
 
-/// Runs `test` on a thread in a mount namespace of its own, in which everybody may open /dev/fuse, as
-/// distributions have it: the helper opens it as its user.
+/// Runs `test` on a thread in a mount namespace of its own, in which everybody may open /dev/fuse,
+/// as distributions have it: the helper opens it as its user.
 fn with_open_device(test: impl FnOnce() + Send) {
     if !can_mount() || !users_can_mount() {
         return;
@@ -49,8 +49,9 @@ fn with_open_device(test: impl FnOnce() + Send) {
     mknodat(CWD, &node, FileType::CharacterDevice, Mode::empty(), makedev(10, 229)).unwrap();
     fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
     let body = || {
-        // SAFETY: the flags unshare no memory and no descriptors, only the thread's view of mounts, root and
-        // working directory; this thread was made for that, and its children are to inherit it.
+        // SAFETY: the flags unshare no memory and no descriptors, only the thread's view of mounts,
+        // root and working directory; this thread was made for that, and its children are to
+        // inherit it.
         unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }.unwrap();
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
         mount_bind(&node, "/dev/fuse").unwrap();

@@ -1,5 +1,5 @@
-//! Reads and writes through io_uring: on passthrough files, which the kernel serves from the file beneath, and
-//! on files that go through the server.
+//! Reads and writes through io_uring: on passthrough files, which the kernel serves from the file
+//! beneath, and on files that go through the server.
 #![expect(unsafe_code, reason = "the kernel works on buffers that outlive the call")]
 
 use std::fs;
@@ -13,8 +13,8 @@ use io_uring::{IoUring, opcode};
 use crate::async_io::{BLOCK, BLOCKS, Block, pattern};
 use crate::harness::{View, can_mount};
 
-/// A ring with room for one request a block. `None` after saying why there is none: that is a matter of the
-/// machine's settings, and never required.
+/// A ring with room for one request a block. `None` after saying why there is none: that is a
+/// matter of the machine's settings, and never required.
 fn ring() -> Option<IoUring> {
     match IoUring::new(u32::try_from(BLOCKS).unwrap()) {
         Ok(ring) => Some(ring),
@@ -32,7 +32,8 @@ fn ring() -> Option<IoUring> {
 fn submit_all(ring: &mut IoUring, entries: Vec<Entry>) -> Vec<i32> {
     let mut results = vec![i32::MIN; entries.len()];
     for (number, entry) in (0_u64..).zip(entries) {
-        // SAFETY: each entry's buffer and file belong to the caller, who has this function wait for all.
+        // SAFETY: each entry's buffer and file belong to the caller, who has this function wait for
+        // all.
         unsafe { ring.submission().push(&entry.user_data(number)).unwrap() };
     }
     let submitted = ring.submit_and_wait(results.len()).unwrap();
@@ -56,8 +57,8 @@ fn transfers(
     (0..).zip(blocks).map(entry).collect()
 }
 
-/// Every block is written and read back through the ring; `how` are the flags of the requests. In between,
-/// every byte beneath is changed by `change`.
+/// Every block is written and read back through the ring; `how` are the flags of the requests. In
+/// between, every byte beneath is changed by `change`.
 fn write_and_read_back(view: &View, name: &str, open: i32, how: Flags, change: u8) {
     let Some(mut ring) = ring() else { return };
     let mut options = fs::File::options();

@@ -60,7 +60,8 @@ fn connected(path: &Path) -> rustix::io::Result<UnixStream> {
 }
 
 fn talk(mut stream: &UnixStream, request: &str) -> io::Result<String> {
-    // A server that refuses may reply and hang up before the request is sent: then its reply counts.
+    // A server that refuses may reply and hang up before the request is sent: then its reply
+    // counts.
     let sent = stream.write_all(format!("{request}\n").as_bytes());
     let mut reply = Vec::new();
     let received = stream.take(REPLY_MAX_BYTES + 2).read_to_end(&mut reply);

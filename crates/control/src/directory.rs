@@ -74,8 +74,8 @@ impl Directory {
         &self.path
     }
 
-    /// Starts a server of `kind`, which is part of the socket's name. Makes the directory, with mode
-    /// 700, if it is not there.
+    /// Starts a server of `kind`, which is part of the socket's name. Makes the directory, with
+    /// mode 700, if it is not there.
     ///
     /// # Errors
     /// The directory cannot be made, or is not private; no socket or thread can be had.

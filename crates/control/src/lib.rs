@@ -25,9 +25,9 @@
 //! # Protocol
 //!
 //! The client connects and sends one line of UTF-8 that ends with a newline or with the end of the
-//! stream. The server sends a reply that ends with a newline, then ends the stream. What the request
-//! and the reply mean is up to the user of this crate. A request that cannot be handed to the server's
-//! function gets a JSON object of one member, as [`error_reply`] makes it.
+//! stream. The server sends a reply that ends with a newline, then ends the stream. What the
+//! request and the reply mean is up to the user of this crate. A request that cannot be handed to
+//! the server's function gets a JSON object of one member, as [`error_reply`] makes it.
 //!
 //! | limit | value | at the limit |
 //! |---|---|---|
@@ -37,15 +37,15 @@
 //! | clients of a server at a time | [`CLIENTS_MAX`] | more wait in the kernel's backlog |
 //! | length of a reply | [`REPLY_MAX_BYTES`] | the client returns an error |
 //! | silence that a client bears | [`TIME_LIMIT`] | the client returns an error |
-//! | sockets looked at by a discovery | [`SERVERS_MAX`] | the rest is left out, and that is reported |
+//! | sockets that a discovery asks | [`SERVERS_MAX`] | the rest is left out, with a report |
 //!
 //! # Who is served
 //!
-//! Root and the user that the server runs as. Anybody else gets an error reply that says so. A client
-//! refuses to talk to a server of a third user, except that root talks to any.
+//! Root and the user that the server runs as. Anybody else gets an error reply that says so. A
+//! client refuses to talk to a server of a third user, except that root talks to any.
 //!
-//! Neither side needs the other in its own pid namespace: [`Peer::pid`] is `None` for a process that
-//! this namespace does not see, and such a process is served like any other.
+//! Neither side needs the other in its own pid namespace: [`Peer::pid`] is `None` for a process
+//! that this namespace does not see, and such a process is served like any other.
 
 mod client;
 mod directory;

@@ -64,7 +64,8 @@ fn credentials(stream: &UnixStream) -> io::Result<libc::ucred> {
         return Err(io::Error::last_os_error());
     }
     assert_eq!(len as usize, size, "SO_PEERCRED has one size");
-    // SAFETY: three integers, which hold any value; they were zeroed and then written by the kernel.
+    // SAFETY: three integers, which hold any value; they were zeroed and then written by the
+    // kernel.
     Ok(unsafe { credentials.assume_init() })
 }
 

@@ -25,8 +25,8 @@ const DRAIN_MAX_BYTES: usize = 64 << 10;
 
 /// A socket and the thread that serves it, until this is dropped.
 ///
-/// Only root and the user that this process runs as are served. Dropping it removes the socket, lets
-/// replies that are on their way arrive, and ends the thread.
+/// Only root and the user that this process runs as are served. Dropping it removes the socket,
+/// lets replies that are on their way arrive, and ends the thread.
 #[derive(Debug)]
 #[must_use = "dropping it ends the server"]
 pub struct Server {
@@ -44,9 +44,9 @@ pub(crate) struct Socket {
 }
 
 impl Server {
-    /// Listens at `path`, with mode 600. The socket of a dead server is replaced. `handler` is called
-    /// with each client and its request, without the newline, one at a time; it returns the reply. Should
-    /// it panic, the client gets an error reply.
+    /// Listens at `path`, with mode 600. The socket of a dead server is replaced. `handler` is
+    /// called with each client and its request, without the newline, one at a time; it returns the
+    /// reply. Should it panic, the client gets an error reply.
     ///
     /// # Errors
     /// A server listens there; there is a file of another type; no socket or thread can be had.

@@ -1,5 +1,5 @@
-//! Requests to a running runtime: `dump`, `monitor` and `set`, each a line of JSON, and replies in JSON.
-//! Needs the feature `control`.
+//! Requests to a running runtime: `dump`, `monitor` and `set`, each a line of JSON, and replies in
+//! JSON. Needs the feature `control`.
 //!
 //! ```no_run
 //! use tollgate_workqueue::{Runtime, control};
@@ -18,8 +18,8 @@
 //! | `{"command":"set","queue":"crypt","settings":["max_active=4"]}` | `{"set": ["max_active=4"]}`; all or none |
 //! | anything else | `{"error": "what is wrong"}` |
 //!
-//! A program with a socket of its own passes the requests to [`reply`]. Who is served, and the limits of
-//! size and time, are those of [`tollgate_control`].
+//! A program with a socket of its own passes the requests to [`reply`]. Who is served, and the
+//! limits of size and time, are those of [`tollgate_control`].
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -65,14 +65,15 @@ pub enum Reply {
     Error(String),
 }
 
-/// Carries out a request and returns the reply, both as JSON: for a program that has a socket of its own.
+/// Carries out a request and returns the reply, both as JSON: for a program that has a socket of
+/// its own.
 #[must_use]
 pub fn reply(runtime: &Runtime, request: &str) -> String {
     reply_of(runtime.shared(), request)
 }
 
-/// Takes requests at a socket in `directory`, from this user and root, until the server is dropped. The
-/// runtime may be dropped before. Each runtime of a process has a socket of its own.
+/// Takes requests at a socket in `directory`, from this user and root, until the server is dropped.
+/// The runtime may be dropped before. Each runtime of a process has a socket of its own.
 ///
 /// # Errors
 /// The directory cannot be made, or is not private to this user; the socket cannot be made.

@@ -196,7 +196,8 @@ fn extended(dir: &Path, log: &mut Log) {
     log.note("remove again", removexattr(&file, "user.one"));
 }
 
-/// An access control list as the kernel keeps it: version 2, then tag, permissions, id for each entry.
+/// An access control list as the kernel keeps it: version 2, then tag, permissions, id for each
+/// entry.
 fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {

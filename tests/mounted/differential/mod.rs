@@ -1,5 +1,5 @@
-//! Each operation on a bare directory and on a view of one: the same results, the same errors, the same
-//! tree afterwards. As root and as another user, over passthrough and through user space.
+//! Each operation on a bare directory and on a view of one: the same results, the same errors, the
+//! same tree afterwards. As root and as another user, over passthrough and through user space.
 
 mod attributes;
 mod files;
@@ -120,8 +120,9 @@ fn differ(name: &str, expected: &[String], found: &[String]) -> Vec<String> {
     differences
 }
 
-/// The one difference that is meant to be (`docs/conformance.md`): a change of a file's data takes its
-/// set-id bits, also from root and from members of the group, whom the bare directory lets keep them.
+/// The one difference that is meant to be (`docs/conformance.md`): a change of a file's data takes
+/// its set-id bits, also from root and from members of the group, whom the bare directory lets keep
+/// them.
 fn is_stricter(bare: &str, view: &str) -> bool {
     let mode = |line: &str| -> Option<u32> {
         line.strip_prefix("mode after ")?.split_once("Ok(")?.1.strip_suffix(')')?.parse().ok()
