@@ -27,6 +27,8 @@ use crate::table::Node;
 
 /// Deeper paths than this are taken for a loop (trees moved about behind our back).
 const MAX_DEPTH: usize = 4096;
+/// The descriptor of the root, which is always open.
+const ROOT: usize = 1;
 
 /// Finds lower inodes again and keeps descriptors for the busy ones.
 pub(crate) struct Descriptors {
@@ -49,7 +51,7 @@ impl Descriptors {
     /// Descriptors in use: handles and cache.
     pub(crate) fn used(&self) -> usize {
         let cached = self.cached.lock().iter().filter(|weak| weak.strong_count() > 0).count();
-        self.budget.held() + cached + 1
+        self.budget.held() + cached + ROOT
     }
 
     pub(crate) fn root(&self) -> &Arc<OwnedFd> {
@@ -99,7 +101,7 @@ impl Descriptors {
             *slot = Some(Arc::clone(&found));
         }
         self.cached.lock().push_back(Arc::downgrade(node));
-        self.trim(self.max() / 2);
+        self.trim(self.max() / 2 - ROOT);
         Ok(found)
     }
 
@@ -154,7 +156,7 @@ impl Descriptors {
         let guard = self.budget.hold()?;
         let held = self.budget.held();
         if held > self.max() / 2 {
-            self.trim(self.max().saturating_sub(held));
+            self.trim(self.max().saturating_sub(held + ROOT));
         }
         Ok(guard)
     }

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use tollgate_fuse::{DirReply, Entry, FileHandle, NodeId, OpenReply, Opened, Request};
 use tollgate_policy::Operation;
 
@@ -37,17 +38,24 @@ impl View {
         mut reply: DirReply<'_>,
     ) {
         self.count(req, Count::readdir);
+        let mut looked_up = LookedUp { view: self, nodes: SmallVec::new() };
         let filled = self.node(id).and_then(|node| {
             let open = self.dirs.get(handle)?;
             let mut stream = open.stream.lock();
             stream.seek(offset)?;
             let lister = Lister { view: self, req, node: &node, plus };
-            lister.fill(&mut stream, &mut reply)
+            lister.fill(&mut stream, &mut reply, &mut looked_up)
         });
-        match filled {
+        let delivered = match filled {
             Ok(()) => reply.send(),
-            Err(e) => reply.error(e),
+            Err(e) => {
+                reply.error(e);
+                false
+            }
         };
+        if delivered {
+            looked_up.delivered();
+        }
     }
 
     pub(crate) fn do_releasedir(&self, handle: FileHandle) {
@@ -61,6 +69,28 @@ impl View {
     }
 }
 
+/// Nodes that a reply counts a lookup of. The kernel counts them when it takes the reply; if it does
+/// not, the lookups are taken back.
+struct LookedUp<'a> {
+    view: &'a View,
+    /// As many as fit a reply of 4 KiB, the kernel's first size; more are kept on the heap.
+    nodes: SmallVec<[NodeId; 32]>,
+}
+
+impl LookedUp<'_> {
+    fn delivered(mut self) {
+        self.nodes.clear();
+    }
+}
+
+impl Drop for LookedUp<'_> {
+    fn drop(&mut self) {
+        for node in &self.nodes {
+            self.view.do_forget(*node, 1);
+        }
+    }
+}
+
 struct Lister<'a> {
     view: &'a View,
     req: &'a Request<'a>,
@@ -69,7 +99,12 @@ struct Lister<'a> {
 }
 
 impl Lister<'_> {
-    fn fill(&self, stream: &mut DirStream, reply: &mut DirReply<'_>) -> Result<(), Errno> {
+    fn fill(
+        &self,
+        stream: &mut DirStream,
+        reply: &mut DirReply<'_>,
+        looked_up: &mut LookedUp<'_>,
+    ) -> Result<(), Errno> {
         let mut empty = true;
         loop {
             match stream.peek() {
@@ -81,7 +116,7 @@ impl Lister<'_> {
                     if !reply.fits(entry.name.to_bytes().len(), self.plus) {
                         return Ok(());
                     }
-                    self.add(&entry, reply)?;
+                    self.add(&entry, reply, looked_up)?;
                     empty = false;
                 }
             }
@@ -90,7 +125,12 @@ impl Lister<'_> {
     }
 
     /// Adds one entry, unless it is hidden or vanished since it was listed. It is known to fit.
-    fn add(&self, entry: &DirEntry<'_>, reply: &mut DirReply<'_>) -> Result<(), Errno> {
+    fn add(
+        &self,
+        entry: &DirEntry<'_>,
+        reply: &mut DirReply<'_>,
+        looked_up: &mut LookedUp<'_>,
+    ) -> Result<(), Errno> {
         let name = entry.name.to_bytes();
         let kind = u32::from(entry.kind);
         let Some(child) = entry.child_name() else {
@@ -125,10 +165,9 @@ impl Lister<'_> {
             return Ok(());
         }
         let node = self.view.remember(&stat, self.node, child);
-        let found = self.view.entry(&node, &stat);
-        if !reply.add_plus(&found, kind, entry.next_offset, name) {
-            self.view.do_forget(node.id, 1);
-        }
+        looked_up.nodes.push(node.id);
+        let added = reply.add_plus(&self.view.entry(&node, &stat), kind, entry.next_offset, name);
+        debug_assert!(added, "it was seen to fit");
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 use rustix::fs::{FileType, Mode as Permissions, OFlags};
 use rustix::io::Errno;
-use tollgate_fuse::{Created, FileHandle, Name, NodeId, OpenReply, Opened, Request};
+use tollgate_fuse::{BackingId, Created, FileHandle, Name, NodeId, OpenReply, Opened, Request};
 use tollgate_policy::{Mode, Operation};
 
 use crate::admission::Subject;
@@ -138,10 +138,15 @@ impl View {
         lower: &mut LowerFile<'_>,
     ) -> Result<Opened, Errno> {
         match mode {
-            IoMode::Passthrough => match self.open_passthrough(io, lower) {
-                Ok(opened) => {
+            IoMode::Passthrough => match self.backing(io, lower)? {
+                Ok(id) => {
                     self.count(req, Count::open_passthrough);
-                    Ok(opened)
+                    io.opened(IoMode::Passthrough);
+                    Ok(Opened {
+                        handle: PASSTHROUGH_HANDLE,
+                        flags: OpenReply::PASSTHROUGH | OpenReply::NOFLUSH,
+                        backing: Some(id),
+                    })
                 }
                 // The mode holds while anyone has the file open: too late for another.
                 Err(_) if io.is_open() => Err(Errno::IO),
@@ -154,34 +159,31 @@ impl View {
         }
     }
 
-    fn open_passthrough(
+    /// The backing file that stands, or a new one.
+    ///
+    /// # Errors
+    /// The outer error is about the lower file, which could not be found; the inner one is the
+    /// kernel's, which did not take the registration.
+    fn backing(
         &self,
         io: &mut MutexGuard<'_, Io>,
         lower: &mut LowerFile<'_>,
-    ) -> std::io::Result<Opened> {
-        let id = match io.backing_id() {
-            Some(id) => id,
-            None => {
-                let connection = self
-                    .connection
-                    .get()
-                    .ok_or_else(|| std::io::Error::other("the session has not started"))?;
-                let fd = lower.registrable()?;
-                let id = io.register(connection, &fd)?;
-                // Found again without a name while it is open, as long as descriptors are plenty.
-                if let Some(held) = self.fds.hold_if_cheap() {
-                    io.keep(held);
-                    lower.node.fd.lock().get_or_insert(fd);
-                }
-                id
-            }
-        };
-        io.opened(IoMode::Passthrough);
-        Ok(Opened {
-            handle: PASSTHROUGH_HANDLE,
-            flags: OpenReply::PASSTHROUGH | OpenReply::NOFLUSH,
-            backing: Some(id),
-        })
+    ) -> Result<std::io::Result<BackingId>, Errno> {
+        if let Some(id) = io.backing_id() {
+            return Ok(Ok(id));
+        }
+        let fd = lower.registrable()?;
+        // INIT comes before every other request.
+        let connection = self.connection.get().ok_or(Errno::IO)?;
+        let registered = io.register(connection, &fd);
+        // Found again without a name while it is open, as long as descriptors are plenty.
+        if registered.is_ok()
+            && let Some(held) = self.fds.hold_if_cheap()
+        {
+            io.keep(held);
+            lower.node.fd.lock().get_or_insert(fd);
+        }
+        Ok(registered)
     }
 
     fn open_here(

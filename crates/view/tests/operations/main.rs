@@ -1,0 +1,11 @@
+//! The view's operations without a mount: the test plays the kernel over the in-memory transport, so
+//! that neither privilege nor `/dev/fuse` is needed.
+
+mod audit;
+mod data;
+mod kernel;
+mod lists;
+mod names;
+mod nodes;
+mod opens;
+mod xattrs;

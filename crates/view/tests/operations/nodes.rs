@@ -1,0 +1,95 @@
+//! Nodes: from the first lookup to the last FORGET, under changes from both sides.
+
+use libc::O_RDONLY;
+use rustix::io::Errno;
+use tollgate_fuse::abi::{BatchForgetIn, ForgetIn, ForgetOne, opcode};
+use zerocopy::IntoBytes;
+
+use crate::kernel::{Played, ROOT};
+
+#[test]
+fn a_node_is_known_until_its_last_forget() {
+    let view = Played::with("", &[("a", "text")]);
+    let node = view.node("a");
+    assert_eq!(view.node("a"), node);
+    assert_eq!(view.view().snapshot().nodes, 2);
+    view.tell(opcode::FORGET, node, &ForgetIn { nlookup: 1 });
+    assert_eq!(view.attributes(node).unwrap().size, 4);
+    view.tell(opcode::FORGET, node, &ForgetIn { nlookup: 1 });
+    assert_eq!(view.attributes(node).unwrap_err(), Errno::STALE);
+    assert_ne!(view.node("a"), node, "ids are never reused");
+    view.tell(opcode::FORGET, ROOT, &ForgetIn { nlookup: 99 });
+    assert!(view.attributes(ROOT).is_ok());
+}
+
+#[test]
+fn many_are_forgotten_at_once() {
+    let files: Vec<_> = (0..50).map(|n| format!("f{n}")).collect();
+    let files: Vec<_> = files.iter().map(|name| (name.as_str(), "")).collect();
+    let view = Played::with("", &files);
+    let nodes: Vec<_> = files.iter().map(|(name, _)| view.node(name)).collect();
+    assert_eq!(view.view().snapshot().nodes, 51);
+    #[derive(IntoBytes, zerocopy::Immutable)]
+    #[repr(C)]
+    struct Batch(BatchForgetIn, [ForgetOne; 50]);
+    let all = std::array::from_fn(|i| ForgetOne { nodeid: nodes[i], nlookup: 1 });
+    view.tell(opcode::BATCH_FORGET, 0, &Batch(BatchForgetIn { count: 50, dummy: 0 }, all));
+    assert_eq!(view.view().snapshot().nodes, 1);
+}
+
+#[test]
+fn a_forgotten_file_gives_its_registration_up() {
+    let view = Played::with("", &[("a", "text")]);
+    let handle = view.opens("a", O_RDONLY);
+    assert_eq!(view.backings(), 1);
+    view.tell(opcode::FORGET, handle.node, &ForgetIn { nlookup: 1 });
+    assert_eq!(view.backings(), 0);
+}
+
+#[test]
+fn another_file_behind_a_known_name_is_not_taken_for_it() {
+    let view = Played::with("", &[("dir/a", "old")]);
+    let node = view.node("dir/a");
+    std::fs::write(view.below("new"), "other").unwrap();
+    std::fs::rename(view.below("new"), view.below("dir/a")).unwrap();
+    assert_eq!(view.attributes(node).unwrap_err(), Errno::STALE);
+    assert_eq!(view.open_node(node, O_RDONLY).unwrap_err(), Errno::STALE);
+    assert_ne!(view.node("dir/a"), node);
+    assert!(view.view().snapshot().unavailable.iter().all(|one| one.feature != "passthrough"));
+}
+
+#[test]
+fn a_directory_moved_outside_is_judged_where_it_is_found_again() {
+    let policy = "[[rule]]\npath = 'vault'\naction = 'deny'\n";
+    let view = Played::with(policy, &[("plain/sub/a", "text")]);
+    let file = view.node("plain/sub/a");
+    assert!(view.open_node(file, O_RDONLY).unwrap().is_passthrough());
+    std::fs::create_dir(view.below("vault")).unwrap();
+    std::fs::rename(view.below("plain/sub"), view.below("vault/sub")).unwrap();
+    assert_eq!(view.node("vault/sub/a"), file);
+    assert_eq!(view.open_node(file, O_RDONLY).unwrap_err(), Errno::ACCESS);
+}
+
+#[test]
+fn a_missing_name_is_a_negative_entry_and_appears_when_it_is_made() {
+    let view = Played::new("");
+    assert!(view.lookup("a").is_none());
+    std::fs::write(view.below("a"), "").unwrap();
+    assert!(view.lookup("a").is_some());
+    assert_eq!(view.lookup_in(view.node("a"), "b").unwrap_err(), Errno::NOTDIR);
+    assert_eq!(view.lookup_in(4711, "b").unwrap_err(), Errno::STALE);
+}
+
+#[test]
+fn few_descriptors_are_enough_for_many_directories() {
+    let files: Vec<_> = (0..200).map(|n| format!("d{n}/sub/file")).collect();
+    let files: Vec<_> = files.iter().map(|name| (name.as_str(), "x")).collect();
+    let view = Played::configured("", &files, tollgate_fuse::InitFlags::all(), |config| {
+        tollgate_view::Config { max_descriptors: Some(40), ..config }
+    });
+    for (path, _) in &files {
+        assert!(view.opens(path, O_RDONLY).is_passthrough());
+    }
+    let snapshot = view.view().snapshot();
+    assert!(snapshot.descriptors_used <= snapshot.descriptors_max, "{snapshot:?}");
+}
