@@ -1,0 +1,238 @@
+//! The pollers of a process: how many, and on which CPUs.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::thread::Pid;
+
+use crate::poller::Post;
+use crate::sys;
+
+/// Most pollers of a process. A caller and its server need two; more of them would burn more CPU time
+/// than two busy clients can win back.
+pub(crate) const MAX_POLLERS: usize = 4;
+
+/// How long a lease runs without being renewed: more than two ticks, so that a keeper that is late by
+/// one does not interrupt it.
+const LEASE_NS: u64 = 900_000;
+/// After being crowded out, a CPU is left alone for so long, and twice as long each time again.
+const LEAVE_ALONE_NS: u64 = 20_000_000;
+const LEAVE_ALONE_MAX_NS: u64 = 640_000_000;
+
+/// CPUs that poll, at most [`MAX_POLLERS`].
+#[derive(Debug)]
+pub(crate) struct Pollers {
+    pollers: Vec<Poller>,
+    allowed: Vec<u16>,
+    crowded: Vec<Crowded>,
+}
+
+#[derive(Debug)]
+struct Poller {
+    post: Arc<Post>,
+    tid: Arc<AtomicI32>,
+    cpu: Option<u16>,
+    thread: JoinHandle<()>,
+}
+
+/// A CPU on which others compute.
+#[derive(Debug)]
+struct Crowded {
+    cpu: u16,
+    until_ns: u64,
+    alone_ns: u64,
+}
+
+impl Pollers {
+    /// None yet; they may use `allowed`.
+    pub(crate) fn new(allowed: Vec<u16>) -> Self {
+        Self { pollers: Vec::new(), allowed, crowded: Vec::new() }
+    }
+
+    /// CPUs that requests may use, in the order of their weight.
+    pub(crate) fn wanted(&self, seen: &[u16], siblings: impl Fn(u16) -> Vec<u16>) -> Vec<u16> {
+        // With two CPUs, the kernel chooses between both for every wake-up.
+        let candidates = if self.allowed.len() <= 2 { &self.allowed[..] } else { seen };
+        let mut wanted: Vec<u16> = Vec::new();
+        for &cpu in candidates {
+            let slows = siblings(cpu).iter().any(|sibling| wanted.contains(sibling));
+            if wanted.len() < MAX_POLLERS && self.allowed.contains(&cpu) && !slows {
+                wanted.push(cpu);
+            }
+        }
+        wanted.dedup();
+        wanted
+    }
+
+    /// Lets one poller spin on each of `cpus` for a while, and no other.
+    pub(crate) fn keep_awake(&mut self, cpus: &[u16], now_ns: u64) {
+        self.note_crowded(now_ns);
+        let free = |cpu: &u16| !self.crowded.iter().any(|c| c.cpu == *cpu && now_ns < c.until_ns);
+        let cpus: Vec<u16> = cpus.iter().copied().filter(free).take(MAX_POLLERS).collect();
+        for &cpu in &cpus {
+            if !self.pollers.iter().any(|poller| poller.cpu == Some(cpu)) {
+                self.place(cpu, &cpus);
+            }
+        }
+        for poller in &self.pollers {
+            if poller.cpu.is_some_and(|cpu| cpus.contains(&cpu)) {
+                poller.post.lease(now_ns + LEASE_NS);
+                poller.thread.thread().unpark();
+            } else {
+                poller.post.end();
+            }
+        }
+    }
+
+    /// Gets a poller to `cpu`: one that is on no CPU in `keep`, else a new one.
+    fn place(&mut self, cpu: u16, keep: &[u16]) {
+        let unused =
+            self.pollers.iter_mut().find(|p| p.cpu.is_none_or(|there| !keep.contains(&there)));
+        if let Some(poller) = unused {
+            let tid = Pid::from_raw(poller.tid.load(Ordering::Relaxed));
+            // Without its thread id yet, or when the CPU has gone: tried again at the next tick.
+            let moved = tid.is_some_and(|tid| sys::bind(Some(tid), &[cpu]).is_ok());
+            poller.cpu = moved.then_some(cpu);
+            return;
+        }
+        if self.pollers.len() < MAX_POLLERS {
+            match Poller::start(self.pollers.len(), cpu) {
+                Ok(poller) => self.pollers.push(poller),
+                Err(error) => tracing::debug!(%error, "a poller could not be started"),
+            }
+        }
+    }
+
+    fn note_crowded(&mut self, now_ns: u64) {
+        for poller in self.pollers.iter().filter(|poller| poller.post.take_crowded()) {
+            let Some(cpu) = poller.cpu else { continue };
+            let known = self.crowded.iter_mut().find(|crowded| crowded.cpu == cpu);
+            if let Some(known) = known {
+                // Crowded out again soon after: it was too early.
+                let soon = now_ns < known.until_ns + known.alone_ns;
+                known.alone_ns = if soon {
+                    (known.alone_ns * 2).min(LEAVE_ALONE_MAX_NS)
+                } else {
+                    LEAVE_ALONE_NS
+                };
+                known.until_ns = now_ns + known.alone_ns;
+            } else {
+                let (alone_ns, until_ns) = (LEAVE_ALONE_NS, now_ns + LEAVE_ALONE_NS);
+                self.crowded.push(Crowded { cpu, until_ns, alone_ns });
+            }
+        }
+    }
+
+    /// Ends all leases.
+    pub(crate) fn rest(&self) {
+        self.pollers.iter().for_each(|poller| poller.post.end());
+    }
+
+    /// CPU time that pollers have used, in nanoseconds, up to when each last parked.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        self.pollers.iter().map(|poller| poller.post.cpu_ns.load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl Drop for Pollers {
+    fn drop(&mut self) {
+        for poller in &self.pollers {
+            poller.post.stop();
+            // Where others compute, a thread of its class could take a second to notice.
+            if let Some(tid) = Pid::from_raw(poller.tid.load(Ordering::Relaxed)) {
+                let _ = sys::bind(Some(tid), &self.allowed);
+                sys::become_normal_class(tid);
+            }
+            poller.thread.thread().unpark();
+        }
+        for poller in self.pollers.drain(..) {
+            // A poller has nothing to report; a panic in it was printed.
+            let _ = poller.thread.join();
+        }
+    }
+}
+
+impl Poller {
+    /// Small: the loop calls nothing deep.
+    const STACK_BYTES: usize = 64 << 10;
+
+    fn start(index: usize, cpu: u16) -> io::Result<Self> {
+        let (post, tid) = (Arc::new(Post::default()), Arc::new(AtomicI32::new(0)));
+        let life = (Arc::clone(&post), Arc::clone(&tid));
+        let name = format!("haltpoll-{index}");
+        let thread = std::thread::Builder::new().name(name).stack_size(Self::STACK_BYTES).spawn(
+            move || {
+                let (post, tid) = life;
+                poll(cpu, &post, &tid);
+                tid.store(0, Ordering::Relaxed);
+            },
+        )?;
+        Ok(Self { post, tid, cpu: Some(cpu), thread })
+    }
+}
+
+fn poll(cpu: u16, post: &Post, tid: &AtomicI32) {
+    // In any other class it would take time from others: then there is no poller.
+    if let Err(error) = sys::bind(None, &[cpu]).and_then(|()| sys::become_idle_class()) {
+        tracing::debug!(%error, cpu, "no poller");
+        return;
+    }
+    tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+    let count = || post.cpu_ns.store(sys::thread_cpu_ns(), Ordering::Relaxed);
+    post.poll(sys::now_ns, pause_a_while, count);
+}
+
+/// About a microsecond: 32 times PAUSE, which takes 40 to 65 cycles on AMD Zen and on Intel before
+/// Skylake, and 140 since.
+fn pause_a_while() {
+    for _ in 0..32 {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn alone(_: u16) -> Vec<u16> {
+        Vec::new()
+    }
+
+    #[test]
+    fn both_of_two_cpus_are_wanted_and_of_many_those_seen() {
+        let two = Pollers::new(vec![0, 1]);
+        assert_eq!(two.wanted(&[1], alone), [0, 1]);
+        let many = Pollers::new((0..64).collect());
+        assert_eq!(many.wanted(&[9, 40], alone), [9, 40]);
+        let seen: Vec<u16> = (0..64).collect();
+        assert_eq!(many.wanted(&seen, alone).len(), MAX_POLLERS);
+        assert_eq!(many.wanted(&[99], alone), [] as [u16; 0]);
+    }
+
+    #[test]
+    fn of_two_siblings_of_a_core_the_first_is_polled() {
+        let many = Pollers::new((0..8).collect());
+        let pairs = |cpu: u16| vec![cpu, cpu ^ 1];
+        assert_eq!(many.wanted(&[5, 4, 2], pairs), [5, 2]);
+    }
+
+    #[test]
+    fn a_crowded_cpu_is_left_alone_for_longer_each_time() {
+        let mut pollers = Pollers::new(vec![0, 1]);
+        pollers.keep_awake(&[0], sys::now_ns());
+        assert_eq!(pollers.pollers.len(), 1);
+        let mut now = sys::now_ns();
+        let mut last = 0;
+        for _ in 0..8 {
+            pollers.pollers[0].post.crowd();
+            pollers.note_crowded(now);
+            let crowded = &pollers.crowded[0];
+            assert!(crowded.alone_ns >= last && crowded.alone_ns <= LEAVE_ALONE_MAX_NS);
+            last = crowded.alone_ns;
+            now = crowded.until_ns + 1;
+        }
+        assert_eq!(last, LEAVE_ALONE_MAX_NS);
+    }
+}
