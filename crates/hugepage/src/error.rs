@@ -148,6 +148,14 @@ pub enum Error {
         /// The length of the buffer in bytes.
         len: usize,
     },
+    /// More bytes than a buffer has room for.
+    #[error("{bytes} bytes do not fit in a buffer of {capacity} bytes: take a larger one")]
+    TooLong {
+        /// The bytes that were to be in it.
+        bytes: usize,
+        /// Its size in bytes.
+        capacity: usize,
+    },
     /// Two buffers that must be equally long are not.
     #[error(
         "the source has {source_bytes} bytes and the destination {destination_bytes}: \

@@ -24,7 +24,7 @@ pub use error::Error;
 pub use machine::{HUGE_1G, HUGE_2M, Machine, MemoryLimit, Reserved};
 pub use parallel::{Executor, ScopedThreads, clear_parallel};
 pub use plan::{Cell, ClearPlan, Heat, SMALL_BYTES, Situation};
-pub use pool::{AtMaximum, Buffer, Pool, PoolBuilder, PoolStats};
+pub use pool::{AtMaximum, Buffer, Filling, Pool, PoolBuilder, PoolStats};
 pub use region::{Backing, Fallback, Prefault, Region, RegionOptions, Report, TouchAt};
 pub use sys::base_page_bytes;
 pub use thp::Thp;

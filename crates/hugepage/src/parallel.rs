@@ -3,11 +3,11 @@
 use std::num::NonZeroUsize;
 use std::slice::ChunksMut;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::machine::HUGE_2M;
 use crate::plan::{ClearPlan, Heat, Situation};
+use crate::sync::Mutex;
 
 /// Runs one piece of work on several threads and waits for all of them.
 pub trait Executor {
@@ -68,7 +68,7 @@ pub fn clear_parallel(plan: &ClearPlan, buffer: &mut [u8], heat: Heat, executor:
 }
 
 fn next<'a>(queue: &Mutex<ChunksMut<'a, u8>>) -> Option<&'a mut [u8]> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner).next()
+    queue.lock().next()
 }
 
 #[cfg(test)]

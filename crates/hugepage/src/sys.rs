@@ -1,6 +1,8 @@
 //! The system calls that memory needs, each with its error number.
 #![expect(unsafe_code, reason = "system calls on raw addresses")]
 
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 
 use tollgate_topology::{CpuId, NodeId};
@@ -103,11 +105,61 @@ pub(crate) fn current_cpu() -> CpuId {
     CpuId::try_from(cpu).expect("every Linux reports the CPU of a thread")
 }
 
+/// Time since some moment in the past, in nanoseconds, exact to a tick of the kernel (1 to 10 ms).
+pub(crate) fn coarse_time_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec, which lives until the call returns.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    debug_assert_eq!(result, 0, "every Linux has this clock");
+    let part = |number: i64| u64::try_from(number).expect("this clock starts at 0");
+    part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
+}
+
+/// Reads from `fd` at `offset` into memory that need not hold anything. Returns how many bytes.
+pub(crate) fn read_at(
+    fd: RawFd,
+    buffer: &mut [MaybeUninit<u8>],
+    offset: u64,
+) -> Result<usize, Errno> {
+    let offset = libc::off_t::try_from(offset).map_err(|_| Errno(libc::EINVAL))?;
+    // SAFETY: the kernel writes at most `len` bytes to the exclusively borrowed buffer.
+    let read = unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), offset) };
+    usize::try_from(read).map_err(|_| Errno::last())
+}
+
+/// Gives the pages of a private anonymous range back to the kernel; it reads as zeroes afterwards.
+///
+/// # Safety
+/// The range is mapped, whole pages, and its owner gives up its bytes.
+pub(crate) unsafe fn discard(address: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    /// As `MADV_DONTNEED`, for locked pages too (Linux 5.18).
+    const MADV_DONTNEED_LOCKED: i32 = 24;
+    if cfg!(miri) {
+        // SAFETY: as the caller says; the interpreter keeps the pages, so they are cleared.
+        unsafe { address.as_ptr().write_bytes(0, len) }
+        return Ok(());
+    }
+    // SAFETY: as the caller says.
+    check(unsafe { libc::madvise(address.as_ptr().cast(), len, MADV_DONTNEED_LOCKED) }.into())
+}
+
 /// Bytes of `[address, address + len)` that huge pages map at this moment, by `PAGEMAP_SCAN`
 /// (Linux 6.7).
 pub(crate) fn huge_mapped_bytes(address: NonNull<u8>, len: usize) -> Result<usize, Errno> {
-    use std::os::fd::AsRawFd;
     const PAGE_IS_HUGE: u64 = 1 << 6;
+    mapped_bytes(address, len, PAGE_IS_HUGE)
+}
+
+/// Bytes of `[address, address + len)` that have memory at this moment.
+#[cfg(test)]
+pub(crate) fn resident_bytes(address: NonNull<u8>, len: usize) -> Result<usize, Errno> {
+    const PAGE_IS_PRESENT: u64 = 1 << 3;
+    mapped_bytes(address, len, PAGE_IS_PRESENT)
+}
+
+/// Bytes of the range whose pages are of `category`.
+fn mapped_bytes(address: NonNull<u8>, len: usize, category: u64) -> Result<usize, Errno> {
+    use std::os::fd::AsRawFd;
     const REGIONS: usize = 64;
     if cfg!(miri) {
         return Err(Errno(libc::ENOSYS));
@@ -123,8 +175,8 @@ pub(crate) fn huge_mapped_bytes(address: NonNull<u8>, len: usize) -> Result<usiz
             end,
             vec: found.as_mut_ptr() as u64,
             vec_len: REGIONS as u64,
-            category_mask: PAGE_IS_HUGE,
-            return_mask: PAGE_IS_HUGE,
+            category_mask: category,
+            return_mask: category,
             ..ScanArguments::default()
         };
         // SAFETY: `scan` matches the kernel's `struct pm_scan_arg`, and `vec` has room for

@@ -1,5 +1,5 @@
 //! The life of a buffer, in its type.
-#![expect(unsafe_code, reason = "a buffer is a slice of its pool's region")]
+#![expect(unsafe_code, reason = "holds the pool by a count of its own instead of by an Arc")]
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,48 +7,36 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::lists::{Index, List};
-use super::{Inner, counters::Count};
+use super::core::Core;
+use super::counters::Count;
+use super::slot::Slot;
 use crate::engine::Clearer;
+use crate::error::Error;
 use crate::plan::{Heat, Situation};
-use crate::region::Region;
 
 /// States of a [`Buffer`].
 pub mod state {
-    use super::List;
-
     mod sealed {
-        pub trait Sealed {
-            /// The list that a buffer dropped in this state goes to.
-            #[doc(hidden)]
-            const RETURNS_TO: super::Home;
-        }
+        pub trait Sealed {}
     }
     use sealed::Sealed;
-
-    /// Where a dropped buffer goes. Opaque.
-    #[derive(Clone, Copy, Debug)]
-    #[doc(hidden)]
-    pub struct Home(pub(super) List);
 
     /// A state that a buffer can be in.
     pub trait State: Sealed {}
 
     macro_rules! state {
-        ($name:ident, $list:ident, $text:literal) => {
+        ($name:ident, $text:literal) => {
             #[doc = $text]
             #[derive(Debug)]
             pub enum $name {}
-            impl Sealed for $name {
-                const RETURNS_TO: Home = Home(List::$list);
-            }
+            impl Sealed for $name {}
             impl State for $name {}
         };
     }
-    state!(Dirty, Dirty, "Given back, with its owner's bytes in it. Nobody may read or take it.");
-    state!(Clearing, Dirty, "Being cleared. Dropped half-way, it counts as dirty.");
-    state!(Zeroed, Zeroed, "All bytes are zero. May be taken.");
-    state!(Taken, Dirty, "Belongs to an owner, who alone reads and writes it.");
+    state!(Dirty, "Given back, with its owner's bytes in it. Nobody may read or take it.");
+    state!(Clearing, "Being cleared. Dropped half-way, it counts as dirty.");
+    state!(Zeroed, "All bytes are zero. May be taken.");
+    state!(Taken, "Belongs to an owner, who alone reads and writes it.");
 }
 
 use state::{Clearing, Dirty, State, Taken, Zeroed};
@@ -118,57 +106,101 @@ use state::{Clearing, Dirty, State, Taken, Zeroed};
 #[must_use = "a buffer that is dropped goes back to its pool"]
 pub struct Buffer<S: State> {
     /// `None` only while a transition moves it into the next state.
-    place: Option<Place>,
+    parts: Option<Parts>,
     state: PhantomData<S>,
 }
 
-/// A buffer's memory and where it came from.
-pub(super) struct Place {
-    pub(super) pool: Arc<Inner>,
-    pub(super) class: usize,
-    pub(super) start: NonNull<u8>,
+/// A slot with the hold on its pool.
+pub(super) struct Parts {
+    pub(super) slot: Slot,
+    /// Bytes that the owner sees.
     pub(super) len: usize,
-    pub(super) origin: Origin,
-    /// On a dirty buffer what the pool reckons; on a taken one what its owner says.
-    pub(super) heat: Heat,
+    /// Bytes at the start that the owner may have written.
+    pub(super) written: usize,
+    /// Dropped last: it keeps the memory mapped.
+    pub(super) pool: CoreRef,
 }
 
-pub(super) enum Origin {
-    Shelf {
-        shelf: usize,
-        index: Index,
-    },
-    /// Base pages beyond the pool, unmapped when given back.
-    Extra(Region),
-}
+/// Keeps a pool's memory mapped. Counts on the CPU at hand, see [`super::refs`].
+pub(super) struct CoreRef(NonNull<Core>);
 
-impl<S: State> Buffer<S> {
-    pub(super) fn new(place: Place) -> Self {
-        Self { place: Some(place), state: PhantomData }
+impl CoreRef {
+    /// The caller's reference shows that the pool has a handle.
+    pub(super) fn new(core: &Arc<Core>) -> Self {
+        core.refs.up(core.here().0);
+        // Not by `&**core`: this pointer may have to give up a count of the Arc.
+        Self(NonNull::new(Arc::as_ptr(core).cast_mut()).expect("an Arc points somewhere"))
     }
 
-    /// Length in bytes: that of the class, which may be more than was asked for.
+    /// Gives up the count that all buffers of a pool have together.
+    ///
+    /// # Safety
+    /// [`super::refs::Refs`] has just said that no handle and no buffer is left, which it says once,
+    /// and a count of the Arc was set aside for this when the pool was made.
+    pub(super) unsafe fn last_of_all(core: NonNull<Core>) {
+        // SAFETY: the pointer comes from `Arc::as_ptr`, and the count was set aside, says the caller.
+        unsafe { Arc::decrement_strong_count(core.as_ptr()) }
+    }
+}
+
+impl Deref for CoreRef {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        // SAFETY: counted in `refs`, so the count that was set aside for buffers is still there.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for CoreRef {
+    fn drop(&mut self) {
+        let cpu = self.here().0;
+        if self.refs.down(cpu) {
+            // SAFETY: `down` has just said that this was the last; the pool set a count aside.
+            unsafe { Self::last_of_all(self.0) }
+        }
+    }
+}
+
+// SAFETY: the core is shared by all threads (it is Sync), and counting works from any.
+unsafe impl Send for CoreRef {}
+// SAFETY: as above; through a shared reference only the core is reached.
+unsafe impl Sync for CoreRef {}
+
+impl<S: State> Buffer<S> {
+    pub(super) fn new(pool: CoreRef, slot: Slot) -> Self {
+        let len = slot.capacity;
+        Self::from_parts(Parts { slot, len, written: 0, pool })
+    }
+
+    pub(super) fn from_parts(parts: Parts) -> Self {
+        debug_assert!(parts.written <= parts.len && parts.len <= parts.slot.capacity);
+        Self { parts: Some(parts), state: PhantomData }
+    }
+
+    /// Length in bytes: what was asked for, or for a buffer that has no owner the size of its class.
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.place.as_ref().map_or(0, |place| place.len)
+        self.parts().len
+    }
+
+    /// Size of the buffer in bytes, which may be more than its owner asked for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.parts().slot.capacity
+    }
+
+    fn parts(&self) -> &Parts {
+        self.parts.as_ref().expect("only a transition takes the parts out")
+    }
+
+    fn parts_mut(&mut self) -> &mut Parts {
+        self.parts.as_mut().expect("only a transition takes the parts out")
     }
 
     fn become_state<T: State>(mut self) -> Buffer<T> {
-        Buffer { place: self.place.take(), state: PhantomData }
-    }
-
-    /// The bytes, for whoever is alone with them: the owner, or the engine.
-    fn bytes(&mut self) -> &mut [u8] {
-        match &self.place {
-            // SAFETY: `start` and `len` are a buffer of a region that the pool in `place` keeps
-            // mapped. Its index was popped from a list and is on none, so this value is the only
-            // way to the bytes, and it is borrowed exclusively. The kernel initialised them.
-            Some(place) => unsafe {
-                std::slice::from_raw_parts_mut(place.start.as_ptr(), place.len)
-            },
-            None => &mut [],
-        }
+        Buffer { parts: self.parts.take(), state: PhantomData }
     }
 }
 
@@ -180,67 +212,93 @@ impl Buffer<Dirty> {
 }
 
 impl Buffer<Clearing> {
-    /// Clears every byte with `clearer`, which fences before the buffer can reach anyone else.
-    pub fn finish(self, clearer: &Clearer) -> Buffer<Zeroed> {
-        self.finish_as(clearer, None, Count::Background)
-    }
-
-    pub(super) fn finish_as(
-        mut self,
-        clearer: &Clearer,
-        target: Option<usize>,
-        count: Count,
-    ) -> Buffer<Zeroed> {
-        let bytes = self.bytes();
-        match target {
-            Some(target) if clearer.clear_towards(bytes, target).is_ok() => {}
-            _ => clearer.clear(bytes),
-        }
-        if let Some(place) = &self.place {
-            place.pool.note_clear(place, clearer.spec().store, count);
-        }
+    /// Clears every byte that may be other than zero with `clearer`, which fences before the buffer
+    /// can reach anyone else.
+    pub fn finish(mut self, clearer: &Clearer) -> Buffer<Zeroed> {
+        let Parts { slot, pool, .. } = self.parts_mut();
+        clear(slot, pool, clearer, Count::Background);
         self.become_state()
-    }
-
-    pub(super) fn situation(&self, target: Option<usize>) -> Situation {
-        let heat = self.place.as_ref().map_or(Heat::Cold, |place| place.heat);
-        Situation { heat, target, ..Situation::cold(self.len()) }
     }
 }
 
+/// Clears a whole buffer, as far as it may be other than zero. Returns how many bytes that were.
+pub(super) fn clear(slot: &mut Slot, pool: &Core, clearer: &Clearer, count: Count) -> usize {
+    let bytes = slot.dirty;
+    clearer.clear(slot.bytes_mut(0..bytes));
+    slot.dirty = 0;
+    pool.note_clear(clearer.spec().store, bytes, count);
+    bytes
+}
+
 impl Buffer<Zeroed> {
-    /// Hands the buffer to an owner.
+    /// Hands the whole buffer to an owner.
     pub fn take(mut self) -> Buffer<Taken> {
-        if let Some(place) = &mut self.place {
-            // Unless the owner says otherwise when giving it back.
-            place.heat = Heat::Hot;
-        }
+        let slot = &mut self.parts_mut().slot;
+        assert!(slot.is_zero(), "a zeroed buffer is not");
+        // Unless the owner says otherwise when giving it back.
+        slot.heat = Heat::Hot;
         self.become_state()
-    }
-
-    pub(super) fn peek(&mut self) -> &mut [u8] {
-        self.bytes()
-    }
-
-    /// Takes the buffer out of use for good, because its bytes are not what they must be.
-    pub(super) fn withdraw(mut self) {
-        drop(self.place.take());
     }
 }
 
 impl Buffer<Taken> {
+    /// The first `bytes` of the buffer, to write. What the owner does not write needs no clearing
+    /// afterwards: an owner who writes a few bytes of a large buffer uses this instead of the whole
+    /// slice, which counts as written when it is borrowed mutably.
+    ///
+    /// # Panics
+    /// When the buffer is shorter.
+    pub fn first_mut(&mut self, bytes: usize) -> &mut [u8] {
+        let Parts { slot, len, written, .. } = self.parts_mut();
+        assert!(bytes <= *len, "the first {bytes} of {len} bytes");
+        *written = (*written).max(bytes);
+        slot.bytes_mut(0..bytes)
+    }
+
+    /// Changes the length, up to the size of the buffer. Bytes that come into sight are zero.
+    ///
+    /// # Errors
+    /// [`Error::Zero`] and [`Error::TooLong`], with the buffer as it was.
+    pub fn resize(&mut self, len: usize) -> Result<(), Error> {
+        let Parts { slot, len: old, written, pool } = self.parts_mut();
+        check_len(len, slot.capacity)?;
+        if len > *old && slot.dirty > *old {
+            let end = len.min(slot.dirty);
+            let heat = slot.heat;
+            let clearer = pool.plan.clearer(Situation { heat, ..Situation::cold(end - *old) });
+            clearer.clear(slot.bytes_mut(*old..end));
+            pool.note_clear(clearer.spec().store, end - *old, Count::Inline);
+            if end == slot.dirty {
+                // What is in sight is accounted for by `written`.
+                slot.dirty = 0;
+            }
+        }
+        if len < *old {
+            slot.written(*written);
+            *written = (*written).min(len);
+        }
+        *old = len;
+        Ok(())
+    }
+
     /// Gives the buffer back, as dropping it does.
     pub fn give_back(self) {
         drop(self);
     }
 
     /// Gives the buffer back and says whether most of it is in the cache. Without a word the pool
-    /// reckons by how many bytes went through it since.
+    /// reckons by time and by how many bytes went through it since.
     pub fn give_back_as(mut self, heat: Heat) {
-        if let Some(place) = &mut self.place {
-            place.heat = heat;
-        }
+        self.parts_mut().slot.heat = heat;
         drop(self);
+    }
+}
+
+pub(super) fn check_len(len: usize, capacity: usize) -> Result<(), Error> {
+    match len {
+        0 => Err(Error::Zero { what: "a buffer", least_bytes: 1 }),
+        _ if len > capacity => Err(Error::TooLong { bytes: len, capacity }),
+        _ => Ok(()),
     }
 }
 
@@ -248,44 +306,32 @@ impl Deref for Buffer<Taken> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &self.place {
-            // SAFETY: as in `bytes`; the slice borrows the owner's buffer, so nobody writes.
-            Some(place) => unsafe { std::slice::from_raw_parts(place.start.as_ptr(), place.len) },
-            None => &[],
-        }
+        let Parts { slot, len, .. } = self.parts();
+        slot.bytes(0..*len)
     }
 }
 
+/// Borrowing the whole slice mutably counts as writing all of it, see [`Buffer::first_mut`].
 impl DerefMut for Buffer<Taken> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.bytes()
+        let len = self.len();
+        self.first_mut(len)
     }
 }
 
 impl<S: State> Drop for Buffer<S> {
     fn drop(&mut self) {
-        if let Some(place) = self.place.take() {
-            let pool = place.pool.clone();
-            pool.put_back(place, S::RETURNS_TO.list());
+        if let Some(Parts { mut slot, len, written, pool }) = self.parts.take() {
+            slot.written(written);
+            pool.put_back(slot, len);
         }
-    }
-}
-
-impl state::Home {
-    fn list(self) -> List {
-        self.0
     }
 }
 
 impl<S: State> fmt::Debug for Buffer<S> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = std::any::type_name::<S>().rsplit("::").next().unwrap_or_default();
+        let path = std::any::type_name::<S>();
+        let state = path.rsplit_once("::").map_or(path, |(_, name)| name);
         write!(out, "Buffer<{state}>({} bytes)", self.len())
     }
 }
-
-// SAFETY: a buffer is the only way to its bytes, which belong to no thread; the pool it returns to
-// is shared behind an `Arc` and thread-safe.
-unsafe impl<S: State> Send for Buffer<S> {}
-// SAFETY: through a shared buffer its bytes are only read.
-unsafe impl<S: State> Sync for Buffer<S> {}

@@ -3,8 +3,10 @@
 use crate::engine::Store;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The counters of a shelf. Relaxed: each is exact, but two need not be of the same moment.
+/// The counters of one CPU, so that no two CPUs share them. Relaxed: each is exact, but two need not
+/// be of the same moment.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(super) struct Counters {
     counts: [AtomicU64; Count::ALL.len()],
     cleared_bytes: [AtomicU64; Store::ALL.len()],
@@ -15,22 +17,30 @@ pub(super) struct Counters {
 pub(super) enum Count {
     PreCleared,
     Inline,
+    Uncleared,
     Background,
     Waits,
     Refusals,
     Extra,
     Leaks,
+    Backed,
+    Released,
+    IdlePanics,
 }
 
 impl Count {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 11] = [
         Self::PreCleared,
         Self::Inline,
+        Self::Uncleared,
         Self::Background,
         Self::Waits,
         Self::Refusals,
         Self::Extra,
         Self::Leaks,
+        Self::Backed,
+        Self::Released,
+        Self::IdlePanics,
     ];
 }
 
@@ -55,11 +65,15 @@ impl Counters {
         let get = |count: Count| self.counts[count as usize].load(Ordering::Relaxed);
         stats.pre_cleared += get(Count::PreCleared);
         stats.inline_clears += get(Count::Inline);
+        stats.uncleared += get(Count::Uncleared);
         stats.background_clears += get(Count::Background);
         stats.waits += get(Count::Waits);
         stats.refusals += get(Count::Refusals);
         stats.base_page_buffers += get(Count::Extra);
         stats.leaks += get(Count::Leaks);
+        stats.backed += get(Count::Backed);
+        stats.released += get(Count::Released);
+        stats.idle_panics += get(Count::IdlePanics);
         for (store, bytes) in Store::ALL.into_iter().zip(&self.cleared_bytes) {
             let bytes = bytes.load(Ordering::Relaxed);
             match stats.cleared_bytes.iter_mut().find(|(each, _)| *each == store) {
@@ -77,8 +91,10 @@ impl Counters {
 pub struct PoolStats {
     /// Takes that got a buffer that was cleared before.
     pub pre_cleared: u64,
-    /// Takes that had to clear a buffer first.
+    /// Takes that had to clear part of a buffer first.
     pub inline_clears: u64,
+    /// Takes that needed no cleared bytes, because their owner fills the buffer.
+    pub uncleared: u64,
     /// Buffers that the cleaner or [`super::Pool::dirty`]'s caller cleared.
     pub background_clears: u64,
     /// Takes that waited.
@@ -89,6 +105,12 @@ pub struct PoolStats {
     pub base_page_buffers: u64,
     /// Buffers that the leak check withdrew.
     pub leaks: u64,
+    /// Takes that had to ask the kernel for the buffer's memory.
+    pub backed: u64,
+    /// Buffers whose memory [`super::Pool::trim`] gave back to the kernel.
+    pub released: u64,
+    /// Calls of [`super::CleanerOptions::idle`] that panicked. The cleaner takes them for `false`.
+    pub idle_panics: u64,
     /// Bytes cleared by each kind of store.
     pub cleared_bytes: Vec<(Store, u64)>,
 }

@@ -11,6 +11,7 @@ use loom::thread;
 use std::time::Duration;
 
 use super::lists::{Index, List, Lists};
+use super::refs::Refs;
 use super::wait_list::WaitList;
 
 const FOREVER: Duration = Duration::from_secs(1 << 40);
@@ -51,6 +52,15 @@ impl Shelf {
         Some(index)
     }
 
+    /// A model without waiters explores more orders, see `Lists::look`.
+    fn observing(on_zeroed: u32) -> Arc<Self> {
+        let mut lists = Lists::new(2);
+        lists.observing = true;
+        (0..on_zeroed).for_each(|index| lists.push(List::Zeroed, Index(index)));
+        let bytes = [UnsafeCell::new(0), UnsafeCell::new(0)];
+        Arc::new(Self { lists, waiters: WaitList::new(), bytes })
+    }
+
     /// Uses and gives back, as an owner of `mark`.
     fn own(&self, index: Index, mark: u8) {
         self.write(index, mark);
@@ -73,7 +83,7 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn owners_never_share_and_never_see_marks() {
     model(3, || {
-        let shelf = Shelf::new(2);
+        let shelf = Shelf::observing(2);
         let owner = |mark| {
             let shelf = shelf.clone();
             thread::spawn(move || {
@@ -95,7 +105,7 @@ fn owners_never_share_and_never_see_marks() {
 fn a_top_that_was_taken_and_given_back_deceives_nobody() {
     model(3, || {
         // All on one list: a buffer that comes back must come back to where the other is popping.
-        let shelf = Shelf::new(0);
+        let shelf = Shelf::observing(0);
         (0..2).for_each(|index| shelf.lists.push(List::Dirty, Index(index)));
         let other = {
             let shelf = shelf.clone();
@@ -148,7 +158,7 @@ fn two_waiters_get_one_buffer_after_the_other() {
 #[test]
 fn a_cleaner_and_a_taker_do_not_meet_on_a_buffer() {
     model(3, || {
-        let shelf = Shelf::new(1);
+        let shelf = Shelf::observing(1);
         shelf.lists.push(List::Dirty, Index(1));
         shelf.write(Index(1), 7);
         let cleaner = {
@@ -183,4 +193,76 @@ fn the_cleaner_sleeps_over_no_dirty_buffer() {
         let told = giver.join().unwrap();
         assert!(found != told, "found {found}, told {told}");
     });
+}
+
+/// The cleaner turns the lists and takes what is aged while an owner takes and gives back.
+#[test]
+fn a_turn_hides_no_buffer() {
+    model(3, || {
+        let shelf = Shelf::observing(0);
+        shelf.lists.push(List::Dirty, Index(0));
+        let cleaner = {
+            let shelf = shelf.clone();
+            thread::spawn(move || {
+                shelf.lists.turn(List::Dirty);
+                if let Some(index) = shelf.lists.pop_aged(List::Dirty) {
+                    shelf.write(index, 0);
+                    shelf.put(List::Zeroed, index);
+                }
+            })
+        };
+        shelf.take().map(|index| shelf.own(index, 4));
+        cleaner.join().unwrap();
+        assert!(shelf.take().is_some() && shelf.take().is_none());
+    });
+}
+
+/// A waiter sleeps while the cleaner takes the only buffer aside and puts it back.
+#[test]
+fn a_waiter_gets_what_the_cleaner_had_aside() {
+    model(2, || {
+        let shelf = Shelf::new(0);
+        shelf.lists.push(List::Dirty, Index(0));
+        let waiter = {
+            let shelf = shelf.clone();
+            thread::spawn(move || shelf.waiters.wait(FOREVER, || shelf.take()).unwrap())
+        };
+        shelf.lists.turn(List::Dirty);
+        if let Some(index) = shelf.lists.pop_aged(List::Dirty) {
+            shelf.lists.push_aged(List::Dirty, index);
+            let _ = shelf.waiters.arrived();
+        }
+        waiter.join().unwrap();
+    });
+}
+
+/// Two buffers are given back, on CPUs of their own, while the last handle goes: one of the three is
+/// the last, and sees what all others did before.
+#[test]
+fn the_last_one_takes_a_pool_apart_alone() {
+    model(3, || {
+        let refs = Arc::new(Refs::new(2));
+        let memory = Arc::new([UnsafeCell::new(1), UnsafeCell::new(1)]);
+        refs.up(0);
+        refs.up(0);
+        let giver = |number: usize| {
+            let (refs, memory) = (refs.clone(), memory.clone());
+            thread::spawn(move || {
+                // SAFETY: the holder of the buffer is alone with it, which the model checks.
+                memory[number].with_mut(|byte| unsafe { *byte = 2 });
+                refs.down(number) && take_apart(&memory)
+            })
+        };
+        let givers = [giver(0), giver(1)];
+        let closer = refs.close() && take_apart(&memory);
+        let last = givers.map(|giver| giver.join().unwrap());
+        let last = last.into_iter().chain([closer]).filter(|last| *last).count();
+        assert_eq!(last, 1);
+    });
+}
+
+fn take_apart(memory: &[UnsafeCell<u8>; 2]) -> bool {
+    // SAFETY: whoever is last is alone, which the model checks.
+    memory.iter().for_each(|byte| byte.with_mut(|byte| unsafe { assert_eq!(*byte, 2) }));
+    true
 }

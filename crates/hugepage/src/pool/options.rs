@@ -1,34 +1,20 @@
 //! Setting up a pool.
 
-use std::sync::Arc;
-use std::time::Duration;
+use tollgate_topology::{LlcId, NodeId};
 
+use super::core::{AtMaximum, Class, Core, CpuPlace, Record, Shelf, Starter};
+use super::counters::Counters;
+use super::handle::{Handle, Pool};
+use super::heat::CacheTraffic;
 use super::lists::{Index, List, Lists, MOST_BUFFERS};
-use super::{Class, Counters, Inner, Pool, Shelf, WaitList, cleaner};
+use super::refs::Refs;
 use crate::check::{check_limit, check_multiple};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::plan::ClearPlan;
 use crate::region::{Backing, Prefault, Region, RegionOptions};
-use crate::sync::{AtomicU64, AtomicUsize};
 use crate::sys::base_page_bytes;
-use tollgate_topology::NodeId;
-
-/// What a take does when every buffer of its class is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtMaximum {
-    /// Waits up to this long for one to be given back.
-    Wait(Duration),
-    /// Returns [`Error::Exhausted`] at once. A buffer that the cleaner works on at that moment is
-    /// not waited for.
-    Refuse,
-    /// Maps fresh base pages, which are unmapped when given back; refuses when `most` such buffers
-    /// are in use.
-    BasePages {
-        /// Most buffers beyond the pool.
-        most: usize,
-    },
-}
+use std::sync::Arc;
 
 /// How a pool is to be. Made by [`Pool::builder`].
 #[derive(Clone, Debug)]
@@ -43,6 +29,8 @@ pub struct PoolBuilder {
     leak_check: bool,
     /// `None`: at once, through the byte that the plan says.
     prefault: Option<Prefault>,
+    /// Buffers of each class that have memory from the start.
+    backed_at_start: usize,
     region: RegionOptions,
 }
 
@@ -57,9 +45,17 @@ impl Default for PoolBuilder {
             secret: false,
             leak_check: false,
             prefault: None,
+            backed_at_start: usize::MAX,
             // The length is set for each shelf.
             region: Region::options(base_page_bytes()),
         }
+    }
+}
+
+impl Pool {
+    /// A pool to be set up and built.
+    pub fn builder() -> PoolBuilder {
+        PoolBuilder::default()
     }
 }
 
@@ -109,6 +105,15 @@ impl PoolBuilder {
         self
     }
 
+    /// Only so many buffers of each class get memory when the pool is built; the others get theirs when
+    /// they are first taken, which is then an error where there is none. All, unless set. The address
+    /// space for all of them, and hugetlb pages, are reserved in any case. [`Pool::trim`] is the way
+    /// back.
+    pub fn backed_at_start(mut self, count: usize) -> Self {
+        self.backed_at_start = count;
+        self
+    }
+
     /// Scans every buffer that is taken for bytes of an earlier owner, and plants a canary in every
     /// one given back. For debugging: it reads every byte.
     pub fn leak_check(mut self, leak_check: bool) -> Self {
@@ -143,20 +148,27 @@ impl PoolBuilder {
         }
         let plan = self.plan.take();
         let plan = plan.unwrap_or_else(|| ClearPlan::detected_on(&self.region.machine));
-        self.region.prefault = self.prefault.unwrap_or(Prefault::Touch(plan.touch()));
-        let classes = self.classes.iter().map(|(bytes, count)| self.make_class(*bytes, *count));
+        let prefault = self.prefault.unwrap_or(Prefault::Touch(plan.touch()));
+        let classes = self.classes.iter();
+        let classes = classes.map(|(bytes, count)| self.make_class(*bytes, *count, prefault));
         let classes = classes.collect::<Result<Vec<Class>, Error>>()?;
+        let topology = self.region.machine.topology();
+        let cpus = self.cpu_places();
         Ok(Pool {
-            inner: Arc::new(Inner {
+            handle: Arc::new(Handle::new(Core {
                 classes,
-                shelf_of_cpu: self.shelf_of_cpu(),
+                refs: Refs::new(cpus.len()),
+                counters: (0..cpus.len()).map(|_| Counters::new()).collect(),
+                caches: (0..topology.llcs().len()).map(|_| CacheTraffic::new()).collect(),
+                cpus,
                 plan,
+                prefault,
                 at_maximum: self.at_maximum,
                 secret: self.secret,
                 leak_check: self.leak_check,
-                cleaner: cleaner::Starter::new(),
+                starter: Starter::new(),
                 extra_options: self.region.prefault(Prefault::Lazy),
-            }),
+            })),
         })
     }
 
@@ -192,17 +204,21 @@ impl PoolBuilder {
         check_limit("a pool", total, &self.region.machine)
     }
 
-    fn make_class(&self, buffer_bytes: usize, count: usize) -> Result<Class, Error> {
+    fn make_class(
+        &self,
+        buffer_bytes: usize,
+        count: usize,
+        prefault: Prefault,
+    ) -> Result<Class, Error> {
         let shelves = self.nodes.len().min(count);
-        let share = |shelf: usize| count / shelves + usize::from(shelf < count % shelves);
-        let make = |shelf: usize| self.make_shelf(buffer_bytes, share(shelf), self.nodes[shelf]);
-        Ok(Class {
-            buffer_bytes,
-            count,
-            shelves: (0..shelves).map(make).collect::<Result<_, Error>>()?,
-            waiters: WaitList::new(),
-            extra: AtomicUsize::new(0),
-        })
+        let share = |all: usize, shelf: usize| all / shelves + usize::from(shelf < all % shelves);
+        let backed = self.backed_at_start.min(count);
+        let make = |shelf: usize| {
+            let (count, backed) = (share(count, shelf), share(backed, shelf));
+            self.make_shelf(buffer_bytes, count, self.nodes[shelf], (backed, prefault))
+        };
+        let shelves = (0..shelves).map(make).collect::<Result<_, Error>>()?;
+        Ok(Class::new(buffer_bytes, count, shelves))
     }
 
     fn make_shelf(
@@ -210,6 +226,7 @@ impl PoolBuilder {
         buffer_bytes: usize,
         count: usize,
         node: Option<NodeId>,
+        (backed, prefault): (usize, Prefault),
     ) -> Result<Shelf, Error> {
         let number = u32::try_from(count).ok().filter(|_| count <= MOST_BUFFERS);
         let number = number.ok_or_else(|| Error::TooLarge {
@@ -219,31 +236,38 @@ impl PoolBuilder {
             limit: format!("{MOST_BUFFERS} buffers on a node"),
             way_out: "use larger buffers".into(),
         })?;
-        let options = RegionOptions { len: buffer_bytes * count, ..self.region.clone() };
+        let at_once = if backed == count { prefault } else { Prefault::Lazy };
+        let len = buffer_bytes * count;
+        let options = RegionOptions { len, prefault: at_once, ..self.region.clone() };
         let options = node.map_or(options.clone(), |node| options.prefer_node(node));
         let region = options.map()?;
+        if backed < count && backed > 0 {
+            region.fault_in(0, backed * buffer_bytes, prefault)?;
+        }
         let lists = Lists::new(number);
         // Backwards, so that the first take gets the first buffer.
-        (0..number).rev().for_each(|index| lists.push(List::Zeroed, Index(index)));
-        Ok(Shelf {
-            region,
-            lists,
-            turnover_bytes: AtomicU64::new(0),
-            given_back_at: (0..count).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            counters: Counters::new(),
-        })
+        for index in (0..number).rev().map(Index) {
+            let list = if index.index() < backed { List::Zeroed } else { List::Released };
+            lists.push(list, index);
+        }
+        let records = (0..count).map(|_| Record::new()).collect();
+        Ok(Shelf { region, lists, records })
     }
 
-    /// For each CPU number the shelf on the memory node nearest to it.
-    fn shelf_of_cpu(&self) -> Vec<usize> {
+    /// For each CPU number its cache, and the shelf on the memory node nearest to it.
+    fn cpu_places(&self) -> Box<[CpuPlace]> {
         let topology = self.region.machine.topology();
-        let mut shelves = vec![0; topology.online().iter().last().map_or(0, |cpu| cpu.index() + 1)];
+        let last = topology.online().iter().last().expect("a machine has an online CPU");
+        let mut places = vec![CpuPlace { shelf: 0, cache: 0 }; last.index() + 1];
         for cpu in topology.online() {
             let from = topology.node_of(cpu).expect("an online CPU has a node");
             let distance = |node: &Option<NodeId>| node.map(|to| topology.node_distance(from, to));
             let nearest = (0..self.nodes.len()).min_by_key(|shelf| distance(&self.nodes[*shelf]));
-            shelves[cpu.index()] = nearest.expect("a pool has a shelf");
+            places[cpu.index()] = CpuPlace {
+                shelf: nearest.expect("a pool has a shelf"),
+                cache: topology.llc_of(cpu).map(LlcId::index).expect("an online CPU has a cache"),
+            };
         }
-        shelves
+        places.into_boxed_slice()
     }
 }

@@ -5,9 +5,12 @@
 //! sides means that at least one of them sees the other, so no buffer lies on a list with a waiter
 //! asleep:
 //!
-//! * the giver sees the waiter: it takes the lock, which the waiter holds from its look at the
-//!   lists until it sleeps on the condition, and wakes it;
+//! * the giver sees the waiter: it takes the lock, which the waiter holds from its look at the lists
+//!   until it sleeps on the condition, and wakes it;
 //! * the waiter sees the buffer: it does not sleep.
+//!
+//! Under the lock a waiter only takes a buffer off a list. It clears the buffer afterwards, so that a
+//! giver never waits for a clear.
 //!
 //! The background cleaner sleeps in the same way, by a flag in the same word, so that a giver pays
 //! for one load.
@@ -35,8 +38,8 @@ impl WaitList {
         Self { attention: AtomicUsize::new(0), lock: Mutex::new(()), condition: Condvar::new() }
     }
 
-    /// Call after a buffer was put on a list. Tells whether the cleaner was asleep and must be
-    /// started; it is told so once.
+    /// Call after a buffer was put on a list. Returns whether the cleaner was asleep and must be
+    /// started; one caller per sleep gets `true`.
     #[must_use]
     pub(crate) fn arrived(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -60,23 +63,24 @@ impl WaitList {
         fence(Ordering::SeqCst);
     }
 
-    /// The cleaner is awake again. Tells whether it was this call that woke it.
+    /// The cleaner is awake again. Returns whether it was this call that woke it.
     pub(crate) fn cleaner_awake(&self) -> bool {
         self.attention.fetch_and(!CLEANER, Ordering::AcqRel) & CLEANER != 0
     }
 
-    /// Tries until `attempt` succeeds or `timeout` has passed.
+    /// Tries until `attempt` succeeds or `timeout` has passed. `attempt` runs under the lock that
+    /// givers take to wake a waiter, so it must be short.
     pub(crate) fn wait<T>(
         &self,
         timeout: Duration,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let deadline = Instant::now().checked_add(timeout);
-        self.attention.fetch_add(WAITER, Ordering::Relaxed);
+        let before = self.attention.fetch_add(WAITER, Ordering::Relaxed);
+        debug_assert!(before < usize::MAX / 2, "more waiters than threads");
         fence(Ordering::SeqCst);
         let mut found = None;
-        // A poisoned lock guards nothing: the condition works all the same.
-        let mut guard = self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut guard = self.lock.lock();
         loop {
             found = found.or_else(&mut attempt);
             let left = match deadline {
@@ -86,11 +90,11 @@ impl WaitList {
             if found.is_some() || left.is_zero() {
                 break;
             }
-            let woken = self.condition.wait_timeout(guard, left);
-            guard = woken.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            guard = self.condition.wait_timeout(guard, left);
         }
         drop(guard);
-        self.attention.fetch_sub(WAITER, Ordering::Relaxed);
+        let before = self.attention.fetch_sub(WAITER, Ordering::Relaxed);
+        debug_assert!(before >= WAITER, "a waiter leaves that never came");
         found
     }
 }

@@ -28,6 +28,24 @@ impl Mapping {
         self.len
     }
 
+    /// The address of the byte at `offset`.
+    ///
+    /// # Panics
+    /// When the mapping is not longer than that.
+    pub(super) fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset < self.len, "byte {offset} of a region of {} bytes", self.len);
+        // SAFETY: the byte lies in the mapping, by the line above.
+        unsafe { self.start.add(offset) }
+    }
+
+    /// Gives the memory of a part back to the kernel. The caller is alone with its bytes.
+    pub(super) fn release(&self, offset: usize, len: usize) -> Result<(), Error> {
+        assert!(offset + len <= self.len, "{len} bytes at {offset} of {} bytes", self.len);
+        // SAFETY: the range lies in the mapping, by the line above, and the caller gives up its bytes.
+        unsafe { sys::discard(self.at(offset), len) }
+            .map_err(|errno| Error::System { call: "madvise(MADV_DONTNEED_LOCKED)", errno })
+    }
+
     pub(super) fn advise(&self, advice: i32, call: &'static str) -> Result<(), Error> {
         // SAFETY: the range is mapped and owned by `self`; every advice given in this module keeps
         // the bytes (WIPEONFORK clears the child's copy, not this one).

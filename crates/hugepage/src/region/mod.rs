@@ -81,6 +81,32 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.len()) }
     }
 
+    /// The address of the byte at `offset`.
+    ///
+    /// # Panics
+    /// When the region is not longer than that.
+    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+        self.mapping.at(offset)
+    }
+
+    /// Faults in `[offset, offset + len)`, as the region would have been.
+    pub(crate) fn fault_in(&self, offset: usize, len: usize, how: Prefault) -> Result<(), Error> {
+        rung::fault_in(&self.mapping, offset..offset + len, how, self.report.backing)
+    }
+
+    /// Gives the memory of `[offset, offset + len)` back to the kernel. The range reads as zeroes
+    /// afterwards. The caller is alone with the bytes and gives them up.
+    pub(crate) fn release(&self, offset: usize, len: usize) -> Result<(), Error> {
+        self.mapping.release(offset, len)
+    }
+
+    /// Bytes that have memory at this moment.
+    #[cfg(test)]
+    pub(crate) fn resident_bytes(&self) -> Result<usize, Error> {
+        sys::resident_bytes(self.start(), self.len())
+            .map_err(|errno| Error::System { call: "PAGEMAP_SCAN", errno })
+    }
+
     /// Bytes that huge pages map at this moment.
     ///
     /// # Errors

@@ -1,6 +1,8 @@
 //! One rung of the ladder: map, set the policy, fault in, lock.
 #![expect(unsafe_code, reason = "gives back the ends of a mapping of its own")]
 
+use std::ops::Range;
+
 use super::backing::{Backing, Prefault, TouchAt};
 use super::mapping::Mapping;
 use super::options::RegionOptions;
@@ -31,7 +33,7 @@ pub(super) fn rung(options: &RegionOptions, backing: Backing) -> Result<Mapping,
     if options.wipe_on_fork {
         mapping.advise(libc::MADV_WIPEONFORK, "madvise(MADV_WIPEONFORK)")?;
     }
-    prefault(&mapping, options.prefault, backing)?;
+    fault_in(&mapping, 0..mapping.len(), options.prefault, backing)?;
     if options.lock {
         sys::lock_on_fault(mapping.start(), mapping.len())
             .map_err(|errno| lock_error(&mapping, errno))?;
@@ -132,7 +134,13 @@ fn aligned(len: usize, alignment: usize) -> Result<Mapping, Error> {
     Ok(Mapping::adopt(start, len))
 }
 
-fn prefault(mapping: &Mapping, how: Prefault, backing: Backing) -> Result<(), Error> {
+/// Faults in a part of the mapping.
+pub(super) fn fault_in(
+    mapping: &Mapping,
+    range: Range<usize>,
+    how: Prefault,
+    backing: Backing,
+) -> Result<(), Error> {
     let step = match backing {
         Backing::Hugetlb { page_bytes } => page_bytes,
         Backing::Thp => HUGE_2M,
@@ -140,25 +148,28 @@ fn prefault(mapping: &Mapping, how: Prefault, backing: Backing) -> Result<(), Er
     };
     match how {
         Prefault::Lazy => Ok(()),
-        Prefault::Populate => mapping.populate(0, mapping.len()),
+        Prefault::Populate => mapping.populate(range.start, range.len()),
         // With base pages there is nothing to choose, and one call does for all.
-        Prefault::Touch(_) if step == base_page_bytes() => mapping.populate(0, mapping.len()),
-        Prefault::Touch(at) => touch(mapping, at, step),
+        Prefault::Touch(_) if step == base_page_bytes() => {
+            mapping.populate(range.start, range.len())
+        }
+        Prefault::Touch(at) => touch(mapping, range, at, step),
     }
 }
 
-/// Faults in each page of `step` bytes through one base page of it, then whatever is left: the tail
-/// of a region that is no whole number of pages, and pages the kernel had only in base size.
-fn touch(mapping: &Mapping, at: TouchAt, step: usize) -> Result<(), Error> {
+/// Faults in each page of `step` bytes through one base page of it, then whatever is left: the ends
+/// of a range that is no whole number of pages, and pages that the kernel had only in base size.
+fn touch(mapping: &Mapping, range: Range<usize>, at: TouchAt, step: usize) -> Result<(), Error> {
     let page = base_page_bytes();
     let within = match at {
         TouchAt::First => 0,
         TouchAt::Last => step - page,
     };
-    for start in (0..mapping.len() / step * step).step_by(step) {
+    let first = range.start.next_multiple_of(step);
+    for start in (first..(range.end / step * step).max(first)).step_by(step) {
         mapping.populate(start + within, page)?;
     }
-    mapping.populate(0, mapping.len())
+    mapping.populate(range.start, range.len())
 }
 
 fn lock_error(mapping: &Mapping, errno: Errno) -> Error {
