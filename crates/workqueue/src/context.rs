@@ -123,15 +123,17 @@ pub(crate) fn progress() {
 /// A job that this thread is running. Frames nest when a job runs inside another (a full queue).
 pub(crate) struct Frame {
     queue: NonNull<QueueCore>,
+    /// Under which the job was counted in, see `tally`.
+    phase: u8,
     item: Cell<Option<NonNull<ItemState>>>,
     outer: Option<NonNull<Frame>>,
 }
 
 /// Marks this thread as running a job of `queue` while `body` runs. `body` must not unwind.
 #[inline]
-pub(crate) fn in_frame<R>(queue: NonNull<QueueCore>, body: impl FnOnce() -> R) -> R {
+pub(crate) fn in_frame<R>(queue: NonNull<QueueCore>, phase: u8, body: impl FnOnce() -> R) -> R {
     let outer = FRAME.get();
-    let frame = Frame { queue, item: Cell::new(None), outer };
+    let frame = Frame { queue, phase, item: Cell::new(None), outer };
     FRAME.set(Some(NonNull::from(&frame)));
     let result = body();
     FRAME.set(outer);
@@ -167,6 +169,12 @@ pub(crate) fn is_inside_item(item: &ItemState) -> bool {
 pub(crate) fn current_queue<R>(body: impl FnOnce(&QueueCore) -> R) -> Option<R> {
     // SAFETY: the frame is on this thread's stack below us, and a queue outlives its jobs.
     FRAME.get().map(|frame| body(unsafe { frame.as_ref().queue.as_ref() }))
+}
+
+/// The phase under which the innermost job was counted in.
+pub(crate) fn current_phase() -> u8 {
+    // SAFETY: the frame is on this thread's stack below us.
+    FRAME.get().map_or(0, |frame| unsafe { frame.as_ref() }.phase)
 }
 
 /// How many jobs this thread is inside of.

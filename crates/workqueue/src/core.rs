@@ -433,7 +433,7 @@ impl QueueCore {
         let colour = tag.colour();
         owed.pay_unless(self, colour);
         before(tag);
-        let outcome = context::in_frame(std::ptr::NonNull::from(self), || {
+        let outcome = context::in_frame(std::ptr::NonNull::from(self), colour, || {
             catch_unwind(AssertUnwindSafe(|| Job::run(place)))
         });
         if let Err(panic) = outcome {
@@ -462,6 +462,25 @@ impl QueueCore {
             }
         }
         false
+    }
+
+    pub(crate) fn runtime(&self) -> RuntimeId {
+        self.runtime
+    }
+
+    /// Whether items go through a gate: a limit, an order, a rescuer.
+    pub(crate) fn is_gated(&self) -> bool {
+        self.mode.load(Ordering::SeqCst) & GATED != 0
+    }
+
+    /// Counts once more under the phase of a job that is running, until [`let_go`](Self::let_go).
+    pub(crate) fn hold(&self, phase: u8) {
+        self.tally.enter_again(context::seat(self.runtime), phase);
+    }
+
+    /// Undoes one [`hold`](Self::hold).
+    pub(crate) fn let_go(&self, phase: u8) {
+        self.count_out(context::seat(self.runtime), phase);
     }
 
     /// Items that wait in front of a gate, and tokens that nobody redeemed yet.

@@ -1,77 +1,111 @@
 //! The result of an item, to be waited for or awaited.
 
-#![expect(unsafe_code, reason = "the result is handed over by a state word")]
-
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use tollgate_wakequeue::Patience;
-use tollgate_wakequeue::sync::{Arc, Futex, Mutex, Ordering, UnsafeCell};
 
+use crate::task::Spawned;
 use crate::{JoinError, blocking};
-
-const DONE: u32 = 1;
-/// A thread sleeps on the state.
-const SLEEPER: u32 = 2;
-/// A task left its waker.
-const WAKER: u32 = 4;
 
 /// How long a waiting thread looks before it sleeps: as long as a sleeping worker takes to wake up
 /// and answer, so that only one of the two has to be woken.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// The result of an item that was spawned. Dropping it does not stop the item.
+/// The result of an item that was spawned. Dropping it does not stop the item, unless
+/// [`abort_on_drop`](Self::abort_on_drop) was called.
 ///
 /// Wait for it with [`wait`](Self::wait), or `.await` it under any executor.
 #[must_use = "without a handle nobody learns of the result; use post() for that"]
 pub struct Handle<T> {
-    packet: Arc<Packet<T>>,
+    task: Arc<dyn Spawned<T>>,
+    abort_on_drop: bool,
 }
-
-struct Packet<T> {
-    state: Futex,
-    result: UnsafeCell<Option<Result<T, JoinError>>>,
-    waker: Mutex<Option<Waker>>,
-}
-
-// SAFETY: `result` is written once, before DONE is set, and taken by the one handle after it saw
-// DONE; the value crosses threads, hence `T: Send`.
-unsafe impl<T: Send> Send for Packet<T> {}
-// SAFETY: as above; `&Packet` gives no `&T`.
-unsafe impl<T: Send> Sync for Packet<T> {}
-
-/// The other end: completes the handle, at the latest when it is dropped.
-pub(crate) struct Completer<T: Send>(Option<Arc<Packet<T>>>);
 
 impl<T: Send> Handle<T> {
-    pub(crate) fn new() -> (Self, Completer<T>) {
-        let packet = Arc::new(Packet {
-            state: Futex::new(0),
-            result: UnsafeCell::new(None),
-            waker: Mutex::new(None),
-        });
-        (Self { packet: Arc::clone(&packet) }, Completer(Some(packet)))
+    pub(crate) fn new(task: Arc<dyn Spawned<T>>) -> Self {
+        Self { task, abort_on_drop: false }
     }
 
     /// Whether [`wait`](Self::wait) would return at once.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.packet.is_done()
+        self.task.packet().is_done()
     }
 
-    /// Waits for the item. Inside another item this is a [`blocking`] section.
+    /// Waits for the item.
+    ///
+    /// Inside another item this helps: an item that nobody has begun, of a queue that shares its
+    /// workers with the waiting one and has no limit, is run here and now. So items that wait for
+    /// items they spawned come to an end however deep they nest. Any other wait inside an item is a
+    /// [`blocking`] section. No unrelated item is run, so what the waiting item has locked cannot
+    /// be asked for by anything but the item it waits for.
     ///
     /// # Errors
-    /// The item panicked, or was dropped without being run.
+    /// The item panicked, was aborted, or was dropped without being run.
     pub fn wait(self) -> Result<T, JoinError> {
-        let mut patience = Patience::new(SPIN);
-        while !self.packet.is_done() && patience.wait_a_little() {}
-        if !self.packet.is_done() {
-            blocking(|| self.packet.sleep());
+        let packet = self.task.packet();
+        if !packet.is_done() {
+            self.task.run_here();
         }
-        self.packet.take()
+        let mut patience = Patience::new(SPIN);
+        while !packet.is_done() && patience.wait_a_little() {}
+        if !packet.is_done() {
+            blocking(|| packet.sleep(None));
+        }
+        packet.result()
+    }
+
+    /// As [`wait`](Self::wait), for so long at most. Inside another item this is a [`blocking`]
+    /// section; it does not run the item here, which could take longer.
+    ///
+    /// ```
+    /// # let runtime = tollgate_workqueue::Runtime::builder().build()?;
+    /// # let queue = runtime.queue("example").build()?;
+    /// use std::time::Duration;
+    /// let slow = queue.spawn(|| std::thread::sleep(Duration::from_millis(50)))?;
+    /// let still = slow.wait_timeout(Duration::from_millis(1)).expect_err("it takes longer");
+    /// still.wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The time is up: the handle comes back, and the item goes on.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, Self> {
+        // Too far away to be a time is for ever.
+        let deadline = Instant::now().checked_add(timeout);
+        let packet = self.task.packet();
+        let mut patience = Patience::new(SPIN.min(timeout));
+        while !packet.is_done() && patience.wait_a_little() {}
+        if packet.is_done() || blocking(|| packet.sleep(deadline)) {
+            return Ok(packet.result());
+        }
+        Err(self)
+    }
+
+    /// Stops the item if nobody has begun it: its closure is dropped here and now, and whoever waits
+    /// gets [`JoinError::Cancelled`]. False when it had begun, or was through: then it goes on.
+    ///
+    /// Its place in the queue stays taken until its turn would have come.
+    pub fn abort(&self) -> bool {
+        self.task.abort()
+    }
+
+    /// From now on, dropping the handle [aborts](Self::abort) the item.
+    pub fn abort_on_drop(mut self) -> Self {
+        self.abort_on_drop = true;
+        self
+    }
+}
+
+impl<T> Drop for Handle<T> {
+    fn drop(&mut self) {
+        if self.abort_on_drop {
+            self.task.abort();
+        }
     }
 }
 
@@ -81,77 +115,16 @@ impl<T: Send> Future for Handle<T> {
     /// # Panics
     /// If polled again after it was ready.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let packet = &self.packet;
-        if !packet.is_done() {
-            let mut waker = packet.waker.lock();
-            if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-                *waker = Some(context.waker().clone());
-            }
-            drop(waker);
-            if packet.state.word().fetch_or(WAKER, Ordering::AcqRel) & DONE == 0 {
-                return Poll::Pending;
-            }
+        let packet = self.task.packet();
+        if !packet.is_done() && packet.leave_waker(context.waker()) {
+            return Poll::Pending;
         }
-        Poll::Ready(packet.take())
+        Poll::Ready(packet.result())
     }
 }
 
 impl<T> std::fmt::Debug for Handle<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let done = self.packet.state.word().load(Ordering::Acquire) & DONE != 0;
-        f.debug_struct("Handle").field("finished", &done).finish()
-    }
-}
-
-impl<T> Packet<T> {
-    fn is_done(&self) -> bool {
-        self.state.word().load(Ordering::Acquire) & DONE != 0
-    }
-
-    fn sleep(&self) {
-        let mut state = self.state.word().fetch_or(SLEEPER, Ordering::AcqRel) | SLEEPER;
-        while state & DONE == 0 {
-            self.state.wait(state, None);
-            state = self.state.word().load(Ordering::Acquire);
-        }
-    }
-
-    fn take(&self) -> Result<T, JoinError> {
-        debug_assert!(self.is_done());
-        // SAFETY: DONE was seen with acquire, so the writer is through; only the one handle takes,
-        // and it is borrowed exclusively or consumed by its callers.
-        let result = self.result.with_mut(|result| unsafe { (*result).take() });
-        result.expect("a handle must not be polled after it was ready")
-    }
-
-    fn complete(&self, result: Result<T, JoinError>) {
-        // SAFETY: there is one completer and it completes once; nobody reads before DONE.
-        self.result.with_mut(|place| unsafe { *place = Some(result) });
-        let before = self.state.word().fetch_or(DONE, Ordering::AcqRel);
-        if before & SLEEPER != 0 {
-            self.state.wake(i32::MAX);
-        }
-        if before & WAKER != 0 {
-            let waker = self.waker.lock().take();
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-        }
-    }
-}
-
-impl<T: Send> Completer<T> {
-    pub(crate) fn complete(mut self, result: Result<T, JoinError>) {
-        if let Some(packet) = self.0.take() {
-            packet.complete(result);
-        }
-    }
-}
-
-impl<T: Send> Drop for Completer<T> {
-    fn drop(&mut self) {
-        if let Some(packet) = self.0.take() {
-            packet.complete(Err(JoinError::Cancelled));
-        }
+        f.debug_struct("Handle").field("finished", &self.task.packet().is_done()).finish()
     }
 }

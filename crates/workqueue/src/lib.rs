@@ -55,8 +55,10 @@ mod queue;
 mod rescuer;
 mod runtime;
 mod shares;
+mod stack;
 mod sys;
 mod tally;
+mod task;
 mod tools;
 mod work;
 

@@ -1,6 +1,5 @@
 //! A queue as its users see it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tollgate_topology::{CpuId, CpuSet, Scope};
@@ -10,8 +9,8 @@ use crate::handle::Handle;
 use crate::keeper::Keeper;
 use crate::runtime::Shared;
 use crate::{
-    AttributeError, Attributes, BuildError, JoinError, Panic, SubmitError, WaitError, WhenFull,
-    Work, blocking, context,
+    AttributeError, Attributes, BuildError, SubmitError, WaitError, WhenFull, Work, blocking,
+    context, task,
 };
 
 /// A named queue. Clones are the same queue; its name becomes free when the last one is dropped,
@@ -111,16 +110,9 @@ impl Queue {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let (handle, completer) = Handle::new();
-        let job = move || {
-            let result = catch_unwind(AssertUnwindSafe(closure));
-            if result.is_err() {
-                context::current_queue(QueueCore::count_panic);
-            }
-            completer.complete(result.map_err(|panic| JoinError::Panicked(Panic::new(panic))));
-        };
-        self.core().submit(job, cpu)?;
-        Ok(handle)
+        let (task, ticket) = task::new(self.core(), closure);
+        self.core().submit(move || ticket.arrive(), cpu)?;
+        Ok(Handle::new(task))
     }
 
     /// Makes an item that can be queued again and again.

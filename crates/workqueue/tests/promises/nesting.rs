@@ -8,6 +8,25 @@ use tollgate_workqueue::{Queue, Runtime};
 use crate::process::kept;
 
 #[test]
+fn spawns_wait_for_spawns_a_hundred_deep() {
+    fn down(queue: &Queue, left: u32) -> u32 {
+        if left == 0 {
+            return 0;
+        }
+        let below = queue.clone();
+        1 + queue.spawn(move || down(&below, left - 1)).unwrap().wait().unwrap()
+    }
+    kept("nesting::spawns_wait_for_spawns_a_hundred_deep", || {
+        let runtime = Runtime::builder().max_workers(32).build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        assert_eq!(down(&queue, 100), 100);
+        let few = Runtime::builder().max_workers(1).build().unwrap();
+        let queue = few.queue("q").build().unwrap();
+        assert_eq!(down(&queue, 100), 100);
+    });
+}
+
+#[test]
 fn posts_post_posts_through_a_full_shard() {
     fn tree(queue: &Queue, left: u32, runs: &Arc<AtomicU32>) {
         runs.fetch_add(1, Ordering::SeqCst);

@@ -1,0 +1,257 @@
+//! A spawned closure with the place for its result, in one allocation.
+//!
+//! The job in the queue and the handle share it. Whoever marks it as taken first has the closure: the
+//! worker that gets the job and runs it, the waiter that runs it because nobody has begun it, or
+//! whoever aborts it. The job of a task that was taken already does nothing, except that a flush must
+//! still wait for a waiter that is running the closure: see [`Ticket::arrive`].
+
+#![expect(unsafe_code, reason = "closure and result are handed over by a state word")]
+
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use tollgate_wakequeue::sync::{AtomicU32, Futex, Mutex, Ordering, UnsafeCell};
+
+use crate::context::{self, RuntimeId};
+use crate::core::QueueCore;
+use crate::{JoinError, Panic, stack};
+
+const DONE: u32 = 1;
+/// A thread sleeps on the state.
+const SLEEPER: u32 = 2;
+/// A future left its waker.
+const WAKER: u32 = 4;
+/// Somebody has the closure.
+const TAKEN: u32 = 8;
+
+/// What a handle and a task know of each other.
+pub(crate) struct Packet<T> {
+    state: Futex,
+    result: UnsafeCell<Option<Result<T, JoinError>>>,
+    waker: Mutex<Option<Waker>>,
+}
+
+// SAFETY: `result` is written once, by whoever took the task, before DONE is set, and read by the one
+// handle after it saw DONE; the value crosses threads, hence `T: Send`.
+unsafe impl<T: Send> Sync for Packet<T> {}
+
+impl<T> Packet<T> {
+    fn new() -> Self {
+        Self { state: Futex::new(0), result: UnsafeCell::new(None), waker: Mutex::new(None) }
+    }
+
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.state.word().load(Ordering::Acquire) & DONE != 0
+    }
+
+    /// Sleeps until the result is there. False when that was not before the deadline.
+    pub(crate) fn sleep(&self, deadline: Option<Instant>) -> bool {
+        let mut state = self.state.word().fetch_or(SLEEPER, Ordering::AcqRel) | SLEEPER;
+        while state & DONE == 0 {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            self.state.wait(state, left);
+            state = self.state.word().load(Ordering::Acquire);
+        }
+        true
+    }
+
+    /// Leaves a waker. False when the result is there already.
+    pub(crate) fn leave_waker(&self, new: &Waker) -> bool {
+        let mut waker = self.waker.lock();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(new)) {
+            *waker = Some(new.clone());
+        }
+        drop(waker);
+        self.state.word().fetch_or(WAKER, Ordering::AcqRel) & DONE == 0
+    }
+
+    /// The result, after [`is_done`](Self::is_done). Only for the one handle.
+    pub(crate) fn result(&self) -> Result<T, JoinError> {
+        debug_assert!(self.is_done());
+        // SAFETY: DONE was seen with acquire, so the writer is through; only the one handle reads,
+        // and it is borrowed exclusively or consumed by its callers.
+        let result = self.result.with_mut(|result| unsafe { (*result).take() });
+        result.expect("a handle must not be polled after it was ready")
+    }
+
+    fn complete(&self, result: Result<T, JoinError>) {
+        // SAFETY: only whoever took the task completes it, once; nobody reads before DONE.
+        self.result.with_mut(|place| unsafe { *place = Some(result) });
+        let before = self.state.word().fetch_or(DONE, Ordering::AcqRel);
+        if before & SLEEPER != 0 {
+            self.state.wake(i32::MAX);
+        }
+        if before & WAKER != 0 {
+            let waker = self.waker.lock().take();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// A task as its handle sees it, whatever its closure is.
+pub(crate) trait Spawned<T>: Send + Sync {
+    fn packet(&self) -> &Packet<T>;
+
+    /// Runs the closure on this thread, if nobody has it and it may run here.
+    fn run_here(&self);
+
+    /// Drops the closure, if nobody has it. False when somebody has.
+    fn abort(&self) -> bool;
+}
+
+struct Task<F, T> {
+    packet: Packet<T>,
+    /// There until TAKEN is set.
+    closure: UnsafeCell<ManuallyDrop<F>>,
+    /// Valid on workers of `runtime`.
+    queue: NonNull<QueueCore>,
+    runtime: RuntimeId,
+    /// Whether a waiter that runs the closure is counted as in flight; see [`Held`].
+    held: AtomicU32,
+}
+
+// SAFETY: the closure is `Send` and taken once, by the thread that sets TAKEN; the packet is `Sync`;
+// the queue is a `Sync` value, dereferenced where it is alive only (`run_here`).
+unsafe impl<F: Send, T: Send> Sync for Task<F, T> {}
+// SAFETY: as above.
+unsafe impl<F: Send, T: Send> Send for Task<F, T> {}
+
+/// Values of `Task::held` beside a phase plus one.
+mod held {
+    pub(super) const NOT: u32 = 0;
+    pub(super) const OVER: u32 = u32::MAX;
+}
+
+/// Makes a task: the handle's part, and what the queue is to run.
+pub(crate) fn new<F, T>(queue: &QueueCore, closure: F) -> (Arc<dyn Spawned<T>>, Ticket<F, T>)
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let task = Arc::new(Task {
+        packet: Packet::new(),
+        closure: UnsafeCell::new(ManuallyDrop::new(closure)),
+        queue: NonNull::from(queue),
+        runtime: queue.runtime(),
+        held: AtomicU32::new(held::NOT),
+    });
+    (Arc::clone(&task) as Arc<dyn Spawned<T>>, Ticket(task))
+}
+
+/// The job of a task. Dropped without being run, it cancels the task.
+pub(crate) struct Ticket<F: FnOnce() -> T + Send, T: Send>(Arc<Task<F, T>>);
+
+impl<F: FnOnce() -> T + Send, T: Send> Ticket<F, T> {
+    /// A worker got the job.
+    ///
+    /// When a waiter is running the closure, its count goes on under the phase of this job, which is
+    /// about to be counted out: a flush waits for either.
+    pub(crate) fn arrive(self) {
+        let task = &*self.0;
+        if task.take() {
+            task.run();
+        } else if !task.packet.is_done() {
+            context::current_queue(|queue| {
+                let phase = context::current_phase();
+                queue.hold(phase);
+                let mark = u32::from(phase) + 1;
+                let handed = (task.held).compare_exchange(
+                    held::NOT,
+                    mark,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+                if handed.is_err() {
+                    queue.let_go(phase);
+                }
+            });
+        }
+    }
+}
+
+impl<F: FnOnce() -> T + Send, T: Send> Drop for Ticket<F, T> {
+    fn drop(&mut self) {
+        if !self.0.is_taken() {
+            self.0.abort();
+        }
+    }
+}
+
+impl<F: FnOnce() -> T + Send, T: Send> Task<F, T> {
+    /// Whether the caller has the closure now.
+    fn take(&self) -> bool {
+        self.packet.state.word().fetch_or(TAKEN, Ordering::AcqRel) & TAKEN == 0
+    }
+
+    #[inline]
+    fn is_taken(&self) -> bool {
+        self.packet.state.word().load(Ordering::Relaxed) & TAKEN != 0
+    }
+
+    fn closure(&self) -> F {
+        // SAFETY: called once, by whoever took the task.
+        self.closure.with_mut(|closure| unsafe { ManuallyDrop::take(&mut *closure) })
+    }
+
+    fn run(&self) {
+        let result = catch_unwind(AssertUnwindSafe(self.closure()));
+        let result = result.map_err(|panic| {
+            context::current_queue(QueueCore::count_panic);
+            JoinError::Panicked(Panic::new(panic))
+        });
+        self.packet.complete(result);
+    }
+
+    /// The queue, if the closure may run on this thread beside what that is running already.
+    fn queue_here(&self) -> Option<&QueueCore> {
+        context::with_worker(|worker| {
+            let worker = worker.filter(|worker| worker.seats.runtime == self.runtime)?;
+            // SAFETY: this is a worker of the queue's runtime, whose queues outlive its workers.
+            let queue = unsafe { self.queue.as_ref() };
+            let fits = std::ptr::eq(queue.pool(), &raw const *worker.pool) && !queue.is_gated();
+            (fits && stack::has_room()).then_some(queue)
+        })
+    }
+}
+
+impl<F: FnOnce() -> T + Send, T: Send> Spawned<T> for Task<F, T> {
+    fn packet(&self) -> &Packet<T> {
+        &self.packet
+    }
+
+    fn run_here(&self) {
+        let Some(queue) = self.queue_here() else { return };
+        if self.take() {
+            context::in_frame(NonNull::from(queue), 0, || self.run());
+            let mark = self.held.swap(held::OVER, Ordering::AcqRel);
+            if mark != held::NOT {
+                queue.let_go(u8::from(mark == 2));
+            }
+            context::progress();
+        }
+    }
+
+    fn abort(&self) -> bool {
+        let taken = self.take();
+        if taken {
+            // A captured value may panic when dropped; whoever waits must learn all the same.
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(self.closure())));
+            let result = dropped.map_or_else(
+                |panic| JoinError::Panicked(Panic::new(panic)),
+                |()| JoinError::Cancelled,
+            );
+            self.packet.complete(Err(result));
+        }
+        taken
+    }
+}
