@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::limits::{MAX_GLOBS, MAX_RULES};
+use crate::limits::{MAX_GLOBS, MAX_NATIVE, MAX_RULES};
 
 /// Most characters of a source line that an error shows.
 const MAX_SHOWN: usize = 100;
@@ -200,7 +200,8 @@ pub enum Problem {
     Word(#[from] crate::words::UnknownWord),
     /// A word kept for a later version.
     #[error(
-        "action `{0}` comes later; allowed for now: passthrough, read-only, deny, hide, userspace"
+        "action `{0}` comes later; allowed for now: passthrough, read-only, deny, hide, userspace, \
+         native"
     )]
     Reserved(String),
     /// A value of the wrong type.
@@ -281,6 +282,37 @@ pub enum Problem {
          and operation at a time; allowed: path, kind, size, content"
     )]
     ModeCondition(&'static str),
+    /// A `native` rule with a condition.
+    #[error("`native` cannot depend on `{0}`: what is native is not asked about; allowed: path")]
+    NativeCondition(&'static str),
+    /// A `native` rule whose path is a glob.
+    #[error(
+        "`native` takes directories by their own path; `{0}` has wildcards in it; list the \
+         directories"
+    )]
+    NativeGlob(String),
+    /// A `native` rule after one that may decide over what is in its directory.
+    #[error(
+        "rule `{rule}` on line {line} comes first and reaches into `{directory}`, which cannot be \
+         native then; move this rule before it if its files may be read and written by everyone"
+    )]
+    NativeReached {
+        /// The directory.
+        directory: String,
+        /// The rule before.
+        rule: String,
+        /// Its line.
+        line: usize,
+    },
+    /// Too many native directories.
+    #[error("more than {MAX_NATIVE} native directories")]
+    TooManyNative,
+    /// `default = "native"`.
+    #[error("the default cannot be `native`; without a rule everything is `passthrough`")]
+    NativeByDefault,
+    /// `create` in a rule that makes nothing.
+    #[error("`create` belongs to `native` rules; this one is `{0}`")]
+    CreateWithoutNative(crate::words::Action),
     /// `default = "hide"`.
     #[error(
         "the default cannot be `hide`; end with a rule of path `**` and action `hide`, after the rules for \

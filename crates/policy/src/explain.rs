@@ -16,6 +16,9 @@ pub struct Explanation {
     pub path: String,
     /// Type of the inode.
     pub kind: Kind,
+    /// The rule that makes it native. Verdicts and mode then hold only where the directory could
+    /// not be mounted natively.
+    pub native: Option<String>,
     /// How its bytes travel.
     pub mode: Mode,
     /// The rule that asks for the mode; `None` is the default.
@@ -127,12 +130,22 @@ impl Policy {
         Explanation {
             path: shown(facts.path),
             kind: facts.kind,
+            native: self.native_rule(facts.path).map(|rule| rule.name().to_owned()),
             mode,
             mode_rule: mode_rule.map(name),
             operations: operations.into_iter().map(report).collect(),
             rules: rules.collect(),
             default: self.default_action(),
         }
+    }
+}
+
+impl Policy {
+    /// The rule that makes a path native. No earlier rule reaches there, so that the first one that
+    /// covers it decides.
+    fn native_rule(&self, path: &[u8]) -> Option<&Rule> {
+        let native = self.rules().iter().filter(|rule| rule.action() == Action::Native);
+        native.into_iter().find(|rule| rule.globs.iter().any(|glob| glob.covers(path)))
     }
 }
 
@@ -266,6 +279,13 @@ impl fmt::Display for Explanation {
                 (Some(rule), Some(line)) => writeln!(f, "by rule `{rule}` (line {line})")?,
                 _ => writeln!(f, "by the default `{}`", self.default)?,
             }
+        }
+        if let Some(rule) = &self.native {
+            writeln!(
+                f,
+                "  native, by rule `{rule}`: the lower directory itself, without a request or an \
+                 audit record"
+            )?;
         }
         match &self.mode_rule {
             Some(rule) => writeln!(f, "  I/O mode: {}, by rule `{rule}`", self.mode)?,

@@ -34,6 +34,8 @@ fn ask(policy: &Policy, facts: &Facts<'_>) {
     let known = CallerFacts { uid: 1000, gid: 100, exe: Some(b"/usr/bin/node") };
     let unknown = CallerFacts { exe: None, ..known };
     let hidden = policy.hidden(facts.path, facts.kind);
+    // What is native is not asked about, so no rule may have anything against it.
+    let native = policy.native().iter().any(|directory| lies_in(facts.path, &directory.path));
     for operation in Operation::ALL {
         let decision = policy.decide(facts, operation, &known);
         let doubtful = policy.decide(facts, operation, &unknown);
@@ -42,10 +44,16 @@ fn ask(policy: &Policy, facts: &Facts<'_>) {
             "what is not known counts against the caller"
         );
         assert_eq!(decision.verdict == Verdict::Hide, hidden.is_some());
+        assert!(!native || doubtful.verdict == Verdict::Allow);
     }
     assert!(!policy.weakens(facts, facts));
     assert!(policy.subtree_move_is_neutral(facts.path, facts.path));
     assert!(!policy.explain(facts, None, &known).to_string().is_empty());
+}
+
+fn lies_in(path: &[u8], directory: &str) -> bool {
+    let rest = path.strip_prefix(directory.as_bytes());
+    rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
 #[cfg(test)]
@@ -56,7 +64,8 @@ mod tests {
         #[test]
         fn no_input_contradicts_itself(
             lines in prop::collection::vec(prop::sample::select(vec![
-                "[[rule]]\n", "path='**'\n", "path=['a','src/*.rs']\n", "action='deny'\n", "uid=1000\n",
+                "[[rule]]\n", "path='**'\n", "path=['a','src/*.rs']\n", "action='deny'\n", "action='native'\n",
+                "path=['a','x']\n", "create=true\n", "uid=1000\n",
                 "action='hide'\n", "action='userspace'\n", "exe='/usr/bin/*'\n", "default='deny'\n",
                 "content={regex='=$'}\n", "action='read-only'\n", "operation='write'\n", "\0", "x/a\n", "//\n",
             ]), 0..12),

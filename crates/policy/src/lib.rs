@@ -38,9 +38,9 @@ mod words;
 pub use error::{PolicyError, Problem, Warning};
 pub use explain::{Condition, Explanation, OperationReport, RuleReport, Status};
 pub use facts::{CallerFacts, CallerNeeds, Facts, InodeFacts};
-pub use limits::{HEAD_LEN, MAX_GLOBS, MAX_RULES, MAX_TEXT_LEN};
+pub use limits::{HEAD_LEN, MAX_GLOBS, MAX_NATIVE, MAX_RULES, MAX_TEXT_LEN};
 pub use matched::{Decision, Matched};
-pub use policy::Policy;
+pub use policy::{NativeDirectory, Policy};
 pub use rule::{Rule, RuleId};
 pub use words::{Action, Kind, Mode, Operation, OperationSet, UnknownWord, Verdict};
 

@@ -6,5 +6,7 @@ pub const MAX_RULES: usize = 4096;
 pub const MAX_TEXT_LEN: usize = 4 << 20;
 /// Most globs in a policy, braces spread out.
 pub const MAX_GLOBS: usize = 1 << 16;
+/// Most directories that are native: each is a mount.
+pub const MAX_NATIVE: usize = 64;
 /// How many bytes from the start of a file a content condition sees.
 pub const HEAD_LEN: usize = 4096;

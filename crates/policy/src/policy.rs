@@ -6,6 +6,17 @@ use crate::glob::index::PathIndex;
 use crate::rule::{Rule, RuleId};
 use crate::words::{Action, Mode};
 
+/// A directory that shows the lower one itself, with all that is below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeDirectory {
+    /// Relative to DIR, without a slash at the end.
+    pub path: String,
+    /// The rule that says so.
+    pub rule: RuleId,
+    /// Whether it is to be made if it does not exist.
+    pub create: bool,
+}
+
 /// Rules, first match wins, and a default.
 ///
 /// [`Policy::at`] finds the rules for a path once, to ask several questions about it. The other methods
@@ -35,7 +46,7 @@ impl Policy {
             rule.globs.iter().for_each(|glob| index.insert(number, glob));
         }
         let trivial = default == Action::Passthrough
-            && rules.iter().all(|rule| rule.action == Action::Passthrough);
+            && rules.iter().all(|rule| matches!(rule.action, Action::Passthrough | Action::Native));
         let can_hide = rules.iter().any(|rule| rule.action == Action::Hide);
         Self { default, rules, warnings, index, trivial, can_hide }
     }
@@ -63,6 +74,29 @@ impl Policy {
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The directories that are native, in file order. One that lies in another is left out: it is
+    /// part of that.
+    #[must_use]
+    pub fn native(&self) -> Vec<NativeDirectory> {
+        let directories = (0..).zip(&self.rules).flat_map(|(number, rule)| {
+            let (rule, create) = (RuleId::new(number), rule.create);
+            let directories = self.rules[number].native_directories();
+            directories.map(move |path| NativeDirectory { path, rule, create })
+        });
+        let all: Vec<_> = directories.collect();
+        let lies_in = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'))
+        };
+        let mut kept: Vec<NativeDirectory> = Vec::new();
+        for one in &all {
+            let known = kept.iter().any(|other| other.path == one.path);
+            if !known && !all.iter().any(|other| lies_in(&one.path, &other.path)) {
+                kept.push(one.clone());
+            }
+        }
+        kept
     }
 
     /// What holds where no rule matches.

@@ -38,6 +38,8 @@ pub struct Rule {
     pub(crate) size: Option<RangeInclusive<u64>>,
     pub(crate) content: Option<Content>,
     pub(crate) caller: Option<CallerCondition>,
+    /// Of a `native` rule: its directories are made if they do not exist.
+    pub(crate) create: bool,
 }
 
 /// The three answers to "does it hold?".
@@ -83,6 +85,12 @@ impl Rule {
     /// The operations that the rule is about.
     pub fn operations(&self) -> OperationSet {
         self.operations
+    }
+
+    /// The directories of a `native` rule, as paths without a slash at the end.
+    pub(crate) fn native_directories(&self) -> impl Iterator<Item = String> + use<'_> {
+        let texts = if self.action == Action::Native { &self.glob_texts[..] } else { &[] };
+        texts.iter().map(|text| text.trim_end_matches('/').to_owned())
     }
 
     /// Whether the rule looks at nothing but path and kind, so that it holds for every caller,

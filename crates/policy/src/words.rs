@@ -19,12 +19,14 @@ pub enum Action {
     Hide,
     /// Allowed; every read and write travels through the server.
     Userspace,
+    /// Allowed; a directory that shows the lower one itself, with all that is below it.
+    Native,
 }
 
 impl Action {
     /// Every action, in the order in which errors list them.
-    pub const ALL: [Self; 5] =
-        [Self::Passthrough, Self::ReadOnly, Self::Deny, Self::Hide, Self::Userspace];
+    pub const ALL: [Self; 6] =
+        [Self::Passthrough, Self::ReadOnly, Self::Deny, Self::Hide, Self::Userspace, Self::Native];
 
     /// The word in a policy file.
     pub const fn word(self) -> &'static str {
@@ -34,13 +36,14 @@ impl Action {
             Self::Deny => "deny",
             Self::Hide => "hide",
             Self::Userspace => "userspace",
+            Self::Native => "native",
         }
     }
 
     /// The answer of this action to `operation`.
     pub const fn verdict(self, operation: Operation) -> Verdict {
         match self {
-            Self::Passthrough | Self::Userspace => Verdict::Allow,
+            Self::Passthrough | Self::Userspace | Self::Native => Verdict::Allow,
             Self::ReadOnly => match operation {
                 Operation::Read | Operation::List => Verdict::Allow,
                 Operation::Write | Operation::Create => Verdict::ReadOnly,
@@ -50,10 +53,11 @@ impl Action {
         }
     }
 
-    /// The I/O mode that this action asks for. Actions that only restrict ask for none.
+    /// The I/O mode that this action asks for. Actions that only restrict ask for none. What is
+    /// native has no mode where it is mounted; where it cannot be, it passes through.
     pub const fn mode(self) -> Option<Mode> {
         match self {
-            Self::Passthrough => Some(Mode::Passthrough),
+            Self::Passthrough | Self::Native => Some(Mode::Passthrough),
             Self::Userspace => Some(Mode::Userspace),
             Self::ReadOnly | Self::Deny | Self::Hide => None,
         }

@@ -24,7 +24,8 @@ fn first_line(text: &str) -> String {
 fn an_error_shows_the_place() {
     assert_eq!(
         refused("[[rule]]\npath = \"a\"\naction = \"denied\"\n"),
-        "p.toml:3:10: unknown action `denied`; allowed: passthrough, read-only, deny, hide, userspace\n\
+        "p.toml:3:10: unknown action `denied`; allowed: passthrough, read-only, deny, hide, userspace, \
+         native\n\
          3 | action = \"denied\"\n  \
          |          ^^^^^^^^"
     );
@@ -102,7 +103,7 @@ fn keys_and_types() {
         (
             "default = \"seal\"",
             "p.toml:1:11: action `seal` comes later; allowed for now: passthrough, read-only, deny, hide, \
-             userspace",
+             userspace, native",
         ),
         (
             "\n[[rule]]\naction = \"deny\"",
@@ -110,7 +111,7 @@ fn keys_and_types() {
         ),
         (
             "\n[[rule]]\npath = \"x\"",
-            "p.toml:2:1: rule without `action`; allowed: passthrough, read-only, deny, hide, userspace",
+            "p.toml:2:1: rule without `action`; allowed: passthrough, read-only, deny, hide, userspace, native",
         ),
         (
             "[[rule]]\npath = []\naction = \"deny\"",
@@ -132,7 +133,7 @@ fn conditions() {
         (
             "paht = 1",
             "p.toml:3:1: unknown key `paht` in a rule; allowed: name, path, kind, size, content, \
-             operation, exe, uid, gid, action",
+             operation, exe, uid, gid, action, create",
         ),
         (
             "operation = [\"read\", \"delete\"]",

@@ -100,6 +100,19 @@ impl Glob {
         if states & self.end() != 0 { self.end() } else { states }
     }
 
+    /// Whether the glob may match `dir` or something below it.
+    pub(crate) fn reaches_into(&self, dir: &[u8]) -> bool {
+        run(&self.segments, dir) != 0
+    }
+
+    /// Whether the glob begins with the names of `dir`, so that it matches nothing elsewhere.
+    pub(crate) fn lies_within(&self, dir: &[u8]) -> bool {
+        let mut segments = self.segments.iter();
+        components(dir).all(
+            |name| matches!(segments.next(), Some(Segment::Name(segment)) if **segment == *name),
+        )
+    }
+
     fn end(&self) -> u64 {
         1 << self.segments.len()
     }
@@ -174,6 +187,24 @@ mod tests {
         assert!(!glob("src/*.c").covers(b"src/sub/a.c"));
         assert!(glob("src/**/*.c").covers(b"src/sub/deep/a.c"));
         assert!(glob("src/**/*.c").covers(b"src/a.c"));
+    }
+
+    #[test]
+    fn a_glob_reaches_into_a_directory_or_lies_within_it() {
+        let reaches = |text: &str| glob(text).reaches_into(b"a/b");
+        for text in ["**", "a", "a/b", "a/b/c", "a/*", "*/b", "**/x", "a/b/**", "*/*/*"] {
+            assert!(reaches(text), "{text}");
+        }
+        for text in ["b", "a/c", "*/c/b", "a/?c", "c/**"] {
+            assert!(!reaches(text), "{text}");
+        }
+        let within = |text: &str| glob(text).lies_within(b"a/b");
+        for text in ["a/b", "a/b/", "a/b/c", "a/b/**", "a/b/*/x"] {
+            assert!(within(text), "{text}");
+        }
+        for text in ["a", "**", "a/*", "a/**/c", "*/b", "a/bc", "a/**"] {
+            assert!(!within(text), "{text}");
+        }
     }
 
     #[test]

@@ -4,8 +4,11 @@ use std::ops::Range;
 
 use toml::de::DeTable;
 
+use super::values;
+
 use crate::error::{PolicyError, Problem, Source, Warning};
 use crate::glob::Glob;
+use crate::limits::MAX_NATIVE;
 use crate::rule::Rule;
 use crate::words::{Action, Kind, Operation};
 
@@ -24,14 +27,69 @@ pub(super) fn conditions(
             (&["operation", "exe", "uid", "gid", "size", "content"], Problem::HideCondition)
         }
         Action::Userspace => (&["operation", "exe", "uid", "gid"], Problem::ModeCondition),
-        Action::Passthrough | Action::ReadOnly | Action::Deny => return Ok(()),
+        Action::Native => (
+            &["kind", "size", "content", "operation", "exe", "uid", "gid"],
+            Problem::NativeCondition,
+        ),
+        Action::Passthrough | Action::ReadOnly | Action::Deny => (&[], Problem::ModeCondition),
     };
+    if rule.action != Action::Native
+        && let Some((found, _)) = table.get_key_value("create")
+    {
+        return Err(source.error(found.span(), Problem::CreateWithoutNative(rule.action)));
+    }
     for key in refused {
         if let Some((found, _)) = table.get_key_value(*key) {
             return Err(source.error(found.span(), problem(key)));
         }
     }
     Ok(())
+}
+
+/// Refuses wildcards in the path of a `native` rule.
+pub(super) fn literal_if_native(
+    source: &Source<'_>,
+    path: &values::Value<'_>,
+    rule: &Rule,
+) -> Result<(), PolicyError> {
+    if rule.action != Action::Native {
+        return Ok(());
+    }
+    let wild = rule.glob_texts.iter().find(|text| text.contains(['*', '?', '[', '{', '\\']));
+    match wild {
+        Some(text) => Err(source.error(path.span(), Problem::NativeGlob(text.clone()))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses `native` rules that an earlier rule could reach into: the kernel asks nobody about what
+/// is native, so that the earlier rule would not hold there.
+pub(super) fn native(
+    source: &Source<'_>,
+    rules: &[(Rule, Range<usize>)],
+) -> Result<(), PolicyError> {
+    let mut directories = 0;
+    for (number, (rule, span)) in rules.iter().enumerate() {
+        for directory in rule.native_directories() {
+            directories += 1;
+            if directories > MAX_NATIVE {
+                return Err(source.error(span.clone(), Problem::TooManyNative));
+            }
+            let mut earlier = rules[..number].iter().map(|(rule, _)| rule);
+            if let Some(first) = earlier.find(|first| restricts_within(first, &directory)) {
+                let (rule, line) = (first.name.clone(), first.line);
+                let problem = Problem::NativeReached { directory, rule, line };
+                return Err(source.error(span.clone(), problem));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the rule may refuse, or show to the server, something at or below the directory.
+fn restricts_within(rule: &Rule, directory: &str) -> bool {
+    let reaches = |glob: &Glob| glob.reaches_into(directory.as_bytes());
+    !matches!(rule.action, Action::Passthrough | Action::Native) && rule.globs.iter().any(reaches)
 }
 
 /// At most a handful for each rule.
@@ -45,6 +103,11 @@ pub(super) fn warnings(source: &Source<'_>, rules: &[(Rule, Range<usize>)]) -> V
                 "rule `{}` is never reached: rule `{}` on line {} matches all that it matches",
                 rule.name, first.name, first.line
             ));
+        } else if let Some((directory, first)) = native_around(rule, earlier()) {
+            warn(format!(
+                "rule `{}` is never reached: `{directory}` is native by rule `{}` on line {}",
+                rule.name, first.name, first.line
+            ));
         }
         if rule.action == Action::Hide
             && let Some(first) =
@@ -53,6 +116,13 @@ pub(super) fn warnings(source: &Source<'_>, rules: &[(Rule, Range<usize>)]) -> V
             warn(format!(
                 "rule `{}` on line {} is no exception to this `hide`: names are hidden from everyone; only \
                  a rule without operation, caller, size and content can be one",
+                first.name, first.line
+            ));
+        }
+        for (directory, above, first) in hidden_on_the_way(rule, rules) {
+            warn(format!(
+                "`{directory}` cannot be reached: rule `{}` on line {} hides `{above}`; allow the \
+                 directories on the way before it",
                 first.name, first.line
             ));
         }
@@ -88,6 +158,41 @@ fn makes_unreachable(first: &Rule, later: &Rule) -> bool {
     let each =
         || comparable(first, later) && later.globs.iter().all(|glob| first.globs.contains(glob));
     first.is_fixed() && settles && kinds && (everything() || each())
+}
+
+/// The native directory that everything lies in that the rule is about, if there is one.
+fn native_around<'r>(
+    rule: &Rule,
+    mut earlier: impl Iterator<Item = &'r Rule>,
+) -> Option<(String, &'r Rule)> {
+    earlier.find_map(|first| {
+        let within = |directory: &String| {
+            rule.globs.iter().all(|glob| glob.lies_within(directory.as_bytes()))
+        };
+        Some((first.native_directories().find(within)?, first))
+    })
+}
+
+/// The native directories of the rule that lie in a hidden one: with that one, and the rule that
+/// hides it.
+fn hidden_on_the_way<'r>(
+    rule: &Rule,
+    rules: &'r [(Rule, Range<usize>)],
+) -> Vec<(String, String, &'r Rule)> {
+    let decides = |rule: &Rule, path: &str| {
+        let covers = |glob: &Glob| glob.covers(path.as_bytes());
+        rule.is_fixed() && rule.kinds.has(Kind::Directory) && rule.globs.iter().any(covers)
+    };
+    let hidden_by = |path: &str| {
+        let first = rules.iter().map(|(rule, _)| rule).find(|rule| decides(rule, path));
+        first.filter(|rule| rule.action == Action::Hide)
+    };
+    let found = |directory: String| {
+        let mut above = directory.match_indices('/').map(|(end, _)| &directory[..end]);
+        let (above, first) = above.find_map(|path| Some((path.to_owned(), hidden_by(path)?)))?;
+        Some((directory, above, first))
+    };
+    rule.native_directories().filter_map(found).collect()
 }
 
 /// Long lists are not compared: a warning is not worth a slow start.

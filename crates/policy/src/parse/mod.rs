@@ -40,6 +40,7 @@ fn parse(text: &str, origin: &str) -> Result<Policy, PolicyError> {
         Some(value) => rules(&source, value)?,
         None => Vec::new(),
     };
+    check::native(&source, &rules)?;
     let warnings = check::warnings(&source, &rules);
     Ok(Policy::new(default, rules.into_iter().map(|(rule, _)| rule).collect(), warnings))
 }
@@ -55,6 +56,7 @@ fn default_action(
 ) -> Result<Action, PolicyError> {
     match rule::action(source, "default", value)? {
         Action::Hide => Err(source.error(value.span(), Problem::HideByDefault)),
+        Action::Native => Err(source.error(value.span(), Problem::NativeByDefault)),
         action => Ok(action),
     }
 }

@@ -12,8 +12,19 @@ use crate::limits::HEAD_LEN;
 use crate::rule::{CallerCondition, Content, Rule};
 use crate::words::{Action, Kind, KindSet, Operation, OperationSet, UnknownWord};
 
-const KEYS: [&str; 10] =
-    ["name", "path", "kind", "size", "content", "operation", "exe", "uid", "gid", "action"];
+const KEYS: [&str; 11] = [
+    "name",
+    "path",
+    "kind",
+    "size",
+    "content",
+    "operation",
+    "exe",
+    "uid",
+    "gid",
+    "action",
+    "create",
+];
 const EVERYTHING: &str = "write `path = \"**\"` for everything";
 /// Most memory in bytes for one compiled regular expression, and for its cache.
 const MAX_REGEX_LEN: usize = 1 << 20;
@@ -32,7 +43,7 @@ pub(super) fn rule(
     let path = get("path").ok_or_else(|| missing("path", EVERYTHING))?;
     let (globs, glob_texts) = paths(source, path)?;
     let action_value = get("action").ok_or_else(|| {
-        missing("action", "allowed: passthrough, read-only, deny, hide, userspace")
+        missing("action", "allowed: passthrough, read-only, deny, hide, userspace, native")
     })?;
     let rule = Rule {
         name,
@@ -46,8 +57,11 @@ pub(super) fn rule(
         size: get("size").map(|value| size_range(source, value)).transpose()?,
         content: get("content").map(|value| content(source, value)).transpose()?,
         caller: caller(source, table)?,
+        create: get("create")
+            .map_or(Ok(false), |value| values::boolean(source, "create", value))?,
     };
     check::conditions(source, table, &rule)?;
+    check::literal_if_native(source, path, &rule)?;
     Ok(rule)
 }
 

@@ -61,6 +61,15 @@ pub(super) fn string<'a>(
     text(value).ok_or_else(|| wrong_type(source, key, value, "a string"))
 }
 
+pub(super) fn boolean(
+    source: &Source<'_>,
+    key: &'static str,
+    value: &Value<'_>,
+) -> Result<bool, PolicyError> {
+    let found = value.get_ref().as_bool();
+    found.ok_or_else(|| wrong_type(source, key, value, "true or false"))
+}
+
 /// A string, or a list of strings. Refuses an empty list, with `advice`.
 pub(super) fn strings<'a>(
     source: &Source<'_>,
