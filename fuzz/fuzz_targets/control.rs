@@ -1,6 +1,4 @@
-//! Any bytes, in any pieces, as a request to a control socket.
+//! See `tollgate_control::fuzzing::fuzz_one`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| tollgate_control::fuzzing::fuzz_one(data));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| tollgate_control::fuzzing::fuzz_one(input));

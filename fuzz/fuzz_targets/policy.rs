@@ -1,6 +1,4 @@
-//! Any text as a policy, and decisions under it.
+//! See `tollgate_policy::fuzzing::fuzz_one`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| tollgate_policy::fuzzing::fuzz_one(data));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| tollgate_policy::fuzzing::fuzz_one(input));

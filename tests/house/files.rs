@@ -254,14 +254,43 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Whether this is code of tests only: `#[test]`, `#[cfg(test)]`, `#[cfg(all(test, loom))]`.
+/// Whether this is code of tests only: `#[test]`, `#[cfg(test)]`, `#[cfg(all(test, not(loom)))]`.
 fn is_test(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let condition = match &attribute.meta {
-            syn::Meta::List(list) if list.path.is_ident("cfg") => list.tokens.to_string(),
-            _ => return attribute.path().is_ident("test"),
-        };
-        let words = || condition.split(|c: char| !c.is_alphanumeric());
-        words().any(|word| word == "test") && !words().any(|word| matches!(word, "not" | "any"))
+    attributes.iter().any(|attribute| match &attribute.meta {
+        syn::Meta::List(list) if list.path.is_ident("cfg") => needs_test(list.tokens.clone()),
+        _ => attribute.path().is_ident("test"),
     })
+}
+
+/// Whether a condition holds in tests only: it is `test`, or `all(...)` with it.
+fn needs_test(condition: TokenStream) -> bool {
+    let mut tokens = condition.into_iter();
+    let Some(TokenTree::Ident(first)) = tokens.next() else { return false };
+    match tokens.next() {
+        Some(TokenTree::Group(group)) if first == "all" => parts(group.stream()).any(needs_test),
+        _ => first == "test",
+    }
+}
+
+/// What stands between commas.
+fn parts(list: TokenStream) -> impl Iterator<Item = TokenStream> {
+    let tokens: Vec<_> = list.into_iter().collect();
+    let comma = |token: &TokenTree| matches!(token, TokenTree::Punct(p) if p.as_char() == ',');
+    let parts: Vec<_> = tokens.split(comma).map(|part| part.iter().cloned().collect()).collect();
+    parts.into_iter()
+}
+
+#[test]
+fn conditions_of_tests_are_told_from_others() {
+    let is = |text: &str| needs_test(text.parse().expect("tokens"));
+    for yes in
+        ["test", "all(test, loom)", "all(not(loom), test)", "all(unix, all(test, x = \"y\"))"]
+    {
+        assert!(is(yes), "{yes}");
+    }
+    for no in
+        ["loom", "not(test)", "any(test, fuzzing)", "all(not(test), loom)", "feature = \"test\""]
+    {
+        assert!(!is(no), "{no}");
+    }
 }
