@@ -35,7 +35,7 @@ const MEMORY_SHARE: usize = 4;
 const BUFFERS_PER_THREAD: usize = 4;
 /// Time for faulting in the working set, which in a guest may be the host's work. What is there by
 /// then must do, if it is [`LEAST_BYTES`].
-const SET_UP_BUDGET: Duration = Duration::from_millis(250);
+const SET_UP_BUDGET: Duration = Duration::from_millis(400);
 /// The smallest working set.
 const LEAST_BYTES: usize = 16 << 20;
 /// Bytes faulted in between two looks at the clock.
