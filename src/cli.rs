@@ -198,9 +198,35 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) attr_timeout: Duration,
 
+    /// Keep CPUs from halting while requests come in bursts: faster where waking a CPU is slow, as
+    /// on virtual machines
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = KeepAwakeWhen::Auto)]
+    pub(crate) keep_awake: KeepAwakeWhen,
+
     /// Descriptors that the server may hold open on DIR
     #[arg(long, value_name = "N", value_parser = descriptors)]
     pub(crate) max_descriptors: Option<usize>,
+}
+
+/// When CPUs are kept from halting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KeepAwakeWhen {
+    /// If waking a CPU is slow here, and not on battery, under a CPU quota, or while the host is busy
+    Auto,
+    /// In every burst of requests
+    On,
+    /// Never
+    Off,
+}
+
+impl From<KeepAwakeWhen> for tollgate_haltpoll::Mode {
+    fn from(when: KeepAwakeWhen) -> Self {
+        match when {
+            KeepAwakeWhen::Auto => Self::Auto,
+            KeepAwakeWhen::On => Self::On,
+            KeepAwakeWhen::Off => Self::Off,
+        }
+    }
 }
 
 /// What the audit log records.

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use rustix::fs::{MemfdFlags, StatVfsMountFlags};
 use rustix::process::{Resource, Rlimit};
 use tollgate_fuse::{Connection, Device, InitFlags, MountOptions, Running, Session};
+use tollgate_haltpoll::KeepAwake;
 use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
 use tollgate_view::{Config, View};
 
@@ -40,6 +41,7 @@ pub(crate) struct Spec {
     timeout: Duration,
     threads: Option<usize>,
     max_descriptors: Option<usize>,
+    keep_awake: tollgate_haltpoll::Mode,
 }
 
 impl Spec {
@@ -65,6 +67,7 @@ impl Spec {
             timeout: args.attr_timeout,
             threads: args.threads,
             max_descriptors: args.max_descriptors,
+            keep_awake: args.keep_awake.into(),
         })
     }
 }
@@ -170,6 +173,7 @@ struct State {
     view: Arc<View>,
     connection: Connection,
     audit: Option<Arc<AuditLog>>,
+    keep_awake: Arc<KeepAwake>,
 }
 
 impl std::fmt::Debug for State {
@@ -201,7 +205,9 @@ impl Server {
         };
         let view = View::open(source, config)
             .with_context(|| format!("DIR `{}` cannot be viewed", spec.dir.display()))?;
-        let session_config = view.session_config(spec.threads);
+        let mut session_config = view.session_config(spec.threads);
+        let keep_awake = Arc::new(KeepAwake::start(spec.keep_awake));
+        session_config.keep_awake = Some(Arc::clone(&keep_awake));
         let view = Arc::new(view);
         let running = Session::new(device.into(), view.clone(), session_config)
             .start()
@@ -215,6 +221,7 @@ impl Server {
             view,
             connection: running.connection().clone(),
             audit,
+            keep_awake,
         });
         let passthrough = probe_passthrough(&state.connection);
         if let Err(reason) = &passthrough {
@@ -295,6 +302,7 @@ impl State {
             transport: status::transport(&self.connection.counts()),
             view: self.view.snapshot(),
             audit: self.audit.as_ref().map(|audit| audit.status()),
+            keep_awake: status::keep_awake(&self.keep_awake.status()),
         }
     }
 }

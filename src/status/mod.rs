@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::bail;
 use serde_json::Value;
 
-pub(crate) use report::{Report, VERSION, negotiated, transport};
+pub(crate) use report::{Report, VERSION, keep_awake, negotiated, transport};
 
 use crate::cli::StatusArgs;
 use crate::{control, umount};

@@ -1,10 +1,12 @@
 //! What a server reports of itself.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate_fuse::{InitFlags, Negotiated, RequestCounts};
+use tollgate_haltpoll::{Means, State, Status};
 use tollgate_view::Snapshot;
 
 use crate::audit::AuditStatus;
@@ -28,6 +30,7 @@ pub(crate) struct Report {
     pub(crate) transport: Value,
     pub(crate) view: Snapshot,
     pub(crate) audit: Option<AuditStatus>,
+    pub(crate) keep_awake: Value,
 }
 
 /// What kernel and server agreed on.
@@ -64,5 +67,28 @@ pub(crate) fn transport(counts: &RequestCounts) -> Value {
         "panics": counts.panics,
         "interrupts": counts.interrupts,
         "forgets": counts.forgets,
+    })
+}
+
+/// What keeping CPUs awake does and costs.
+pub(crate) fn keep_awake(status: &Status) -> Value {
+    let micros = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1e6);
+    json!({
+        "mode": status.mode.to_string(),
+        "by": match status.state {
+            State::Measuring => "measuring",
+            State::Ready(Means::Latency) => "cpu_dma_latency",
+            State::Ready(Means::Pollers) => "pollers",
+            State::Off => "nothing",
+        },
+        "reason": status.reason,
+        "wake_us": micros(status.wake),
+        "wake_awake_us": micros(status.wake_held),
+        "bursts": status.bursts,
+        "awake_seconds": status.awake.as_secs_f64(),
+        "cpu_seconds": status.cpu.as_secs_f64(),
+        "suspended": status.suspended,
+        "suspended_for": status.suspended_for,
+        "text": status.to_string(),
     })
 }

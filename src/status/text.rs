@@ -11,6 +11,7 @@ pub(super) fn text(report: &Value) -> String {
     decisions(&report["view"]["counts"], &mut text);
     resources(report, &mut text);
     features(report, &mut text);
+    keep_awake(&report["keep_awake"], &mut text);
     audit(&report["audit"], &mut text);
     text
 }
@@ -122,6 +123,13 @@ fn features(report: &Value, to: &mut String) {
     }
 }
 
+/// A server of an older version has none.
+fn keep_awake(status: &Value, to: &mut String) {
+    if let Some(text) = status["text"].as_str() {
+        say!(to, "  keep-awake {text}");
+    }
+}
+
 fn audit(audit: &Value, to: &mut String) {
     let Some(file) = audit["file"].as_str() else { return };
     let (written, dropped, failed) = (&audit["written"], &audit["dropped"], &audit["failed"]);
@@ -149,6 +157,7 @@ mod tests {
                 "malformed": 0, "undelivered": 2 },
             "view": { "counts": { "open_passthrough": 5, "hidden": 1 }, "nodes": 4,
                 "unavailable": [{ "feature": "passthrough", "reason": "no CAP_SYS_ADMIN" }] },
+            "keep_awake": { "text": "off: as asked for" },
             "audit": { "file": "/a", "written": 10, "dropped": 1, "failed": 0, "last_error": null },
         });
         let text = text(&report);
@@ -160,6 +169,7 @@ mod tests {
             "troubles   undelivered 2\n",
             "not agreed passthrough",
             "without    passthrough: no CAP_SYS_ADMIN",
+            "keep-awake off: as asked for",
             "audit      /a: 10 written, 1 dropped",
         ] {
             assert!(text.contains(line), "{line} is not in:\n{text}");

@@ -112,10 +112,32 @@ impl View {
 
     /// What `tollgate status` says about the view.
     fn report(&self) -> serde_json::Value {
+        self.server_report()["view"].clone()
+    }
+
+    /// What `tollgate status` says about the server.
+    pub(crate) fn server_report(&self) -> serde_json::Value {
         let mut status = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         let output = status.args(["status", "--json"]).arg(&self.mnt).output().unwrap();
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        report[0]["view"].clone()
+        report[0].clone()
+    }
+
+    /// CPU time that the server has used, in clock ticks of 10 ms.
+    pub(crate) fn cpu_ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.server.id())).unwrap();
+        let fields = stat.rsplit_once(") ").unwrap().1;
+        // utime and stime, fields 14 and 15; `fields` begins with the third.
+        fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+    }
+
+    /// Names of the server's threads.
+    pub(crate) fn threads(&self) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.server.id())).unwrap();
+        let name = |task: std::io::Result<fs::DirEntry>| {
+            Some(fs::read_to_string(task.ok()?.path().join("comm")).ok()?.trim().to_owned())
+        };
+        tasks.filter_map(name).collect()
     }
 
     /// Memory of the server, in KiB.

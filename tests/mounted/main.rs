@@ -9,6 +9,7 @@ mod crash;
 mod differential;
 mod fsx;
 mod harness;
+mod keep_awake;
 mod lower;
 mod mapping;
 mod modes;

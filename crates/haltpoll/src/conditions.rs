@@ -98,6 +98,16 @@ impl Roots {
         self.idle_driver().is_some() && matches!(&*word(&state.join("name")), "POLL" | "poll")
     }
 
+    /// The CPU that thread `tid` ran on last: field 39 of its `stat`. The second field is a name in parentheses
+    /// that may hold anything, so fields are counted from the last one closed.
+    pub(crate) fn cpu_of(&self, tid: u32) -> Option<u16> {
+        const FIELDS_AFTER_NAME: usize = 39 - 2;
+        let stat = fs::read(self.proc.join(format!("{tid}/stat"))).ok()?;
+        let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+        let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+        rest.split_ascii_whitespace().nth(FIELDS_AFTER_NAME - 1)?.parse().ok()
+    }
+
     /// SMT siblings of `cpu`, itself among them.
     pub(crate) fn siblings(&self, cpu: u16) -> Vec<u16> {
         let topology = self.sys.join(format!("devices/system/cpu/cpu{cpu}/topology"));
@@ -295,6 +305,16 @@ mod tests {
         assert_eq!(tree.roots().online_cpus(), 4);
         assert_eq!(tree.roots().siblings(2), [2, 66]);
         assert_eq!(tree.roots().siblings(3), [] as [u16; 0]);
+    }
+
+    #[test]
+    fn the_cpu_of_a_thread_is_found_behind_any_name() {
+        let fields: Vec<String> = (3..=52).map(|n| n.to_string()).collect();
+        let tree = Tree::new(&[("proc/7/stat", &format!("7 (a) b (c 1) {}\n", fields.join(" ")))]);
+        assert_eq!(tree.roots().cpu_of(7), Some(39));
+        assert_eq!(tree.roots().cpu_of(8), None);
+        tree.write("proc/8/stat", "8 (x) S 1 2\n");
+        assert_eq!(tree.roots().cpu_of(8), None);
     }
 
     #[test]

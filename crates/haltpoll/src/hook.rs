@@ -21,21 +21,30 @@ pub(crate) const MAX_HOOKS: usize = 1_024;
 const LOOK_EVERY: u32 = 16;
 
 /// No CPU.
-const UNKNOWN: u16 = u16::MAX;
+const UNKNOWN: u32 = u32::MAX;
 
 /// What hooks and keeper share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) gate: Gate,
-    slots: Mutex<Vec<Arc<Slot>>>,
+    slots: Mutex<Vec<Line>>,
     /// Requests in a row that begin a burst.
     pub(crate) needed: AtomicU32,
     /// No burst begins before this time.
     pub(crate) not_before_ns: AtomicU64,
 }
 
-/// One hook's requests: `count << 32 | caller's CPU << 16 | server's CPU`.
-type Slot = CachePadded<AtomicU64>;
+/// A slot on a cache line of its own.
+type Line = Arc<CachePadded<Slot>>;
+
+/// One hook's requests.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// `count << 32 | id of the thread that made the last request`; 0: unknown.
+    requests: AtomicU64,
+    /// The CPU that the hook's thread ran on when it last looked.
+    server: AtomicU32,
+}
 
 impl Shared {
     pub(crate) fn new(needed: u32) -> Self {
@@ -47,7 +56,7 @@ impl Shared {
         }
     }
 
-    fn slots(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
+    fn slots(&self) -> MutexGuard<'_, Vec<Line>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,10 +68,8 @@ pub struct Hook {
 
 struct Watched {
     shared: Arc<Shared>,
-    slot: Arc<Slot>,
+    slot: Line,
     count: u32,
-    server: u16,
-    caller: u16,
     /// Outside of bursts: when the last request was, and how many came together up to it.
     last_ns: u64,
     together: u32,
@@ -86,34 +93,33 @@ impl Hook {
         if slots.len() >= MAX_HOOKS {
             return Self::inert();
         }
-        let slot = Arc::new(Slot::new(AtomicU64::new(pack(0, UNKNOWN, UNKNOWN))));
+        let (requests, server) = (AtomicU64::new(0), AtomicU32::new(UNKNOWN));
+        let slot = Arc::new(CachePadded::new(Slot { requests, server }));
         slots.push(Arc::clone(&slot));
         let shared = Arc::clone(shared);
-        let (server, caller) = (UNKNOWN, UNKNOWN);
-        let watched = Watched { shared, slot, count: 0, server, caller, last_ns: 0, together: 0 };
+        let watched = Watched { shared, slot, count: 0, last_ns: 0, together: 0 };
         Self { watched: Some(watched) }
     }
 
     /// The calling thread took a request. Some nanoseconds in a burst, about 40 outside.
     #[inline]
     pub fn touch(&mut self) {
+        self.touch_for(0);
+    }
+
+    /// The same for a request of thread `caller`, which waits for the reply: an id in the calling process's
+    /// PID namespace, or 0. With [`Means::Pollers`](crate::Means) on more than two CPUs, the keeper
+    /// looks where that thread runs.
+    #[inline]
+    pub fn touch_for(&mut self, caller: u32) {
         let Some(watched) = &mut self.watched else { return };
         watched.count = watched.count.wrapping_add(1);
         if watched.count.is_multiple_of(LOOK_EVERY) {
             watched.look();
         }
-        watched.slot.store(pack(watched.count, watched.caller, watched.server), Relaxed);
+        watched.slot.requests.store(pack(watched.count, caller), Relaxed);
         if watched.shared.gate.is_parked() {
             watched.consider();
-        }
-    }
-
-    /// Requests come from a thread on `cpu`, until said otherwise. Only [`Means::Pollers`](crate::Means) on
-    /// more than two CPUs needs to know.
-    #[inline]
-    pub fn caller_on(&mut self, cpu: usize) {
-        if let Some(watched) = &mut self.watched {
-            watched.caller = u16::try_from(cpu).unwrap_or(UNKNOWN);
         }
     }
 }
@@ -121,7 +127,8 @@ impl Hook {
 impl Watched {
     #[cold]
     fn look(&mut self) {
-        self.server = u16::try_from(rustix::thread::sched_getcpu()).unwrap_or(UNKNOWN);
+        let cpu = u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(UNKNOWN);
+        self.slot.server.store(cpu, Relaxed);
     }
 
     /// Outside of a burst: is this one?
@@ -135,7 +142,6 @@ impl Watched {
         if enough && now >= self.shared.not_before_ns.load(Relaxed) {
             self.together = 0;
             self.look();
-            self.slot.store(pack(self.count, self.caller, self.server), Relaxed);
             self.shared.gate.begin();
         }
     }
@@ -149,17 +155,23 @@ impl Drop for Hook {
     }
 }
 
-fn pack(count: u32, caller: u16, server: u16) -> u64 {
-    u64::from(count) << 32 | u64::from(caller) << 16 | u64::from(server)
+fn pack(count: u32, caller: u32) -> u64 {
+    u64::from(count) << 32 | u64::from(caller)
+}
+
+fn unpack(word: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
+    (u32::from_le_bytes([e, f, g, h]), u32::from_le_bytes([a, b, c, d]))
 }
 
 /// What the keeper saw of the requests at its last look.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// By slot, which is known by its address and kept alive here.
-    last: Vec<(Arc<Slot>, u32)>,
-    /// CPUs of the latest requests: callers first.
-    pub(crate) cpus: Vec<u16>,
+    last: Vec<(Line, u32)>,
+    /// Threads that made the latest requests, and CPUs of those that took them; without order.
+    pub(crate) callers: Vec<u32>,
+    pub(crate) servers: Vec<u16>,
 }
 
 impl Seen {
@@ -170,7 +182,7 @@ impl Seen {
             && slots.iter().zip(&self.last).all(|(slot, (last, _))| Arc::ptr_eq(slot, last));
         if !same {
             let known = std::mem::take(&mut self.last);
-            let count = |slot: &Arc<Slot>| {
+            let count = |slot: &Line| {
                 known.iter().find(|(last, _)| Arc::ptr_eq(slot, last)).map_or(0, |(_, n)| *n)
             };
             self.last = slots.iter().map(|slot| (Arc::clone(slot), count(slot))).collect();
@@ -180,33 +192,23 @@ impl Seen {
     }
 
     fn count(&mut self) -> u64 {
-        let (mut requests, mut callers, mut servers) = (0, Vec::new(), Vec::new());
+        let mut requests = 0;
         for (slot, last) in &mut self.last {
-            let word = slot.load(Relaxed);
-            let (count, caller, server) = unpack(word);
-            if count != *last {
-                requests += u64::from(count.wrapping_sub(*last));
-                *last = count;
-                callers.push(caller);
-                servers.push(server);
+            let (count, caller) = unpack(slot.requests.load(Relaxed));
+            if count == *last {
+                continue;
             }
-        }
-        if requests > 0 {
-            self.cpus.clear();
-            let known = callers.into_iter().chain(servers).filter(|&cpu| cpu != UNKNOWN);
-            for cpu in known {
-                if !self.cpus.contains(&cpu) {
-                    self.cpus.push(cpu);
-                }
+            if requests == 0 {
+                self.callers.clear();
+                self.servers.clear();
             }
+            requests += u64::from(count.wrapping_sub(*last));
+            *last = count;
+            self.callers.extend((caller != 0).then_some(caller));
+            self.servers.extend(u16::try_from(slot.server.load(Relaxed)));
         }
         requests
     }
-}
-
-fn unpack(word: u64) -> (u32, u16, u16) {
-    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
-    (u32::from_le_bytes([e, f, g, h]), u16::from_le_bytes([c, d]), u16::from_le_bytes([a, b]))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -221,8 +223,8 @@ mod tests {
 
     #[test]
     fn a_word_holds_what_was_packed() {
-        for parts in [(0, 0, 0), (1, 2, 3), (u32::MAX, UNKNOWN, 7), (9, 7, UNKNOWN)] {
-            assert_eq!(unpack(pack(parts.0, parts.1, parts.2)), parts);
+        for (count, caller) in [(0, 0), (1, 2), (u32::MAX, 7), (9, u32::MAX)] {
+            assert_eq!(unpack(pack(count, caller)), (count, caller));
         }
     }
 
@@ -259,10 +261,9 @@ mod tests {
         let mut seen = Seen::default();
         assert_eq!(seen.look(&shared), 0);
         let (mut one, mut two) = (Hook::new(&shared), Hook::new(&shared));
-        one.caller_on(5);
-        (0..20).for_each(|_| one.touch());
+        (0..20).for_each(|_| one.touch_for(5));
         assert_eq!(seen.look(&shared), 20);
-        assert_eq!(seen.cpus.first(), Some(&5));
+        assert_eq!((&seen.callers[..], seen.servers.len()), (&[5][..], 1));
         assert_eq!(seen.look(&shared), 0);
         two.touch();
         one.touch();
@@ -283,6 +284,5 @@ mod tests {
         let last = hooks.last_mut().unwrap();
         assert!(last.watched.is_none());
         last.touch();
-        last.caller_on(0);
     }
 }

@@ -16,17 +16,17 @@ use crate::hook::{Seen, Shared};
 use crate::latency::Latency;
 use crate::measure;
 use crate::mode::{Means, Mode};
-use crate::pollers::Pollers;
+use crate::pollers::{MAX_POLLERS, Pollers};
 use crate::status::State;
 use crate::{TICK, latency, sys};
 
 /// A wake-up below this is cheap: keeping a CPU awake would win less than a scheduler's noise. Bare
 /// metal and guests that poll before halting are between 2 and 6 us.
 const CHEAP_NS: u64 = 8_000;
-/// Measured again when others ran meanwhile, since a busy CPU is no halted one: so often, after 5 s and
-/// twice as long each time.
-const MEASURE_AGAIN: u32 = 6;
-const MEASURE_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// Measured again when others kept the CPUs from halting meanwhile: so often, and so long after the first
+/// time, four times as long after each further one (seven minutes in all).
+const MEASURE_AGAIN: u32 = 7;
+const MEASURE_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// How often the machine is looked at during bursts.
 const CHECK_EVERY_NS: u64 = 2_000_000_000;
@@ -110,7 +110,7 @@ enum Ready {
 enum Verdict {
     Use(Ready, String),
     Never(String),
-    /// Cheap, but others were running.
+    /// Cheap, but others kept the CPUs from halting.
     Unclear(String),
 }
 
@@ -136,9 +136,9 @@ impl Keeper {
                     return Some(ready);
                 }
                 Verdict::Unclear(reason) if again > 0 => {
-                    tracing::debug!(reason, "measured again in {pause:?}");
+                    self.book.set(State::Measuring, reason);
                     thread::park_timeout(pause);
-                    pause *= 2;
+                    pause *= 4;
                 }
                 Verdict::Never(reason) | Verdict::Unclear(reason) => {
                     self.book.set(State::Off, reason);
@@ -161,13 +161,18 @@ impl Keeper {
         if auto && let Some(why) = self.quota() {
             return Verdict::Never(why);
         }
-        let busy = self.roots.runnable().is_some_and(|runnable| runnable > 2);
+        let disturbed = || {
+            self.roots.runnable().is_some_and(|runnable| runnable > 2)
+                || Latency::held_by_others(&self.roots.dev)
+        };
+        let before = disturbed();
         let wake = least_of_some(|| measure::wake_ns(first, last), |wake| wake < CHEAP_NS);
+        let disturbed = before || disturbed();
         self.book.decision().wake_ns = wake;
         if auto && wake.is_none_or(|wake| wake < CHEAP_NS) {
             return match wake {
-                Some(wake) if busy => Verdict::Unclear(format!(
-                    "waking a CPU costs {}, measured while others ran",
+                Some(wake) if disturbed => Verdict::Unclear(format!(
+                    "waking a CPU costs {}, measured while others ran or kept CPUs awake",
                     micros(wake)
                 )),
                 Some(wake) => {
@@ -179,26 +184,22 @@ impl Keeper {
         self.choose(&allowed, wake)
     }
 
-    /// Latency where it is permitted and helps, else pollers.
+    /// Latency where it is permitted, else pollers, which win less.
     fn choose(&self, allowed: &[u16], wake: Option<u64>) -> Verdict {
-        let cost = wake.map_or("unknown".to_owned(), micros);
-        let cost = format!("waking a CPU costs {cost}");
-        let why_not = match self.latency() {
+        let cost = wake.map_or("not measured".to_owned(), micros);
+        match self.latency() {
             Ok(latency) => {
-                let gain = |held: u64| wake.is_none_or(|wake| held * 10 <= wake * 7);
-                let held = least_of_some(|| held_wake_ns(&latency, allowed), gain);
+                let held = least_of_some(|| held_wake_ns(&latency, allowed), |ns| ns < CHEAP_NS);
                 self.book.decision().held_ns = held;
-                let shown = held.map_or("unknown".to_owned(), micros);
-                let shown = format!("{shown} while its idle loop polls");
-                if held.is_some_and(gain) {
-                    return Verdict::Use(Ready::Latency(latency), format!("{cost}, {shown}"));
-                }
-                format!("{shown}, which is no gain")
+                let held = held.map_or("not measured".to_owned(), micros);
+                let reason = format!("waking a CPU: {cost}, {held} while its idle loop polls");
+                Verdict::Use(Ready::Latency(latency), reason)
             }
-            Err(why_not) => why_not,
-        };
-        let pollers = Pollers::new(allowed.to_vec());
-        Verdict::Use(Ready::Pollers(pollers), format!("{cost}; {why_not}"))
+            Err(why_not) => {
+                let pollers = Pollers::new(allowed.to_vec());
+                Verdict::Use(Ready::Pollers(pollers), format!("waking a CPU: {cost}; {why_not}"))
+            }
+        }
     }
 
     fn latency(&self) -> Result<Latency, String> {
@@ -217,7 +218,7 @@ impl Keeper {
     fn burst(&mut self, ready: &mut Ready) {
         let begun_ns = sys::now_ns();
         let mut requests = self.seen.look(&self.shared);
-        ready.hold(&self.seen.cpus, &self.roots, begun_ns);
+        ready.hold(&self.seen, &self.roots, begun_ns);
         while !self.shared.gate.is_stopped() {
             thread::sleep(TICK);
             let now_ns = sys::now_ns();
@@ -226,7 +227,7 @@ impl Keeper {
                 break;
             }
             requests += new;
-            ready.renew(&self.seen.cpus, &self.roots, now_ns);
+            ready.renew(&self.seen, &self.roots, now_ns);
             if let Some(why) = self.unfit(now_ns) {
                 self.suspend(why, now_ns);
                 break;
@@ -290,17 +291,23 @@ impl Ready {
         }
     }
 
-    fn hold(&mut self, seen: &[u16], roots: &Roots, now_ns: u64) {
+    fn hold(&mut self, seen: &Seen, roots: &Roots, now_ns: u64) {
         match self {
             Self::Latency(latency) => note(latency.hold()),
             Self::Pollers(_) => self.renew(seen, roots, now_ns),
         }
     }
 
-    fn renew(&mut self, seen: &[u16], roots: &Roots, now_ns: u64) {
+    fn renew(&mut self, seen: &Seen, roots: &Roots, now_ns: u64) {
         if let Self::Pollers(pollers) = self {
-            let wanted = pollers.wanted(seen, |cpu| roots.siblings(cpu));
-            pollers.keep_awake(&wanted, now_ns);
+            // Callers first: where they wait, they are woken.
+            let mut cpus: Vec<u16> = Vec::new();
+            if pollers.needs_seen() {
+                cpus.extend(seen.callers.iter().take(MAX_POLLERS).filter_map(|&c| roots.cpu_of(c)));
+                cpus.extend(&seen.servers);
+            }
+            let cpus = pollers.choose(&cpus, |cpu| roots.siblings(cpu));
+            pollers.keep_awake(&cpus, now_ns);
         }
     }
 

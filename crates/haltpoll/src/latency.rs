@@ -10,7 +10,7 @@
 //! (`cpuN/power/pm_qos_resume_latency_us`) would stay, which is why it is not used.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 /// On machines with more CPUs than this it is not used: all of them would poll for a pair of them.
@@ -35,6 +35,15 @@ impl Latency {
         let latency = Self { file };
         latency.request(Self::ANY_US)?;
         Ok(latency)
+    }
+
+    /// Whether a request of another process keeps CPUs from halting just now. False where that cannot
+    /// be read.
+    pub(crate) fn held_by_others(dev: &Path) -> bool {
+        let mut now = [0; 4];
+        let file = File::open(dev.join("cpu_dma_latency"));
+        let read = file.and_then(|mut file| file.read_exact(&mut now));
+        read.is_ok() && i32::from_ne_bytes(now) < Self::ANY_US
     }
 
     /// Idle CPUs poll from now on.
@@ -77,5 +86,17 @@ mod tests {
         let numbers: Vec<i32> =
             written.chunks(4).map(|n| i32::from_ne_bytes(n.try_into().unwrap())).collect();
         assert_eq!(numbers, [2_000_000_000, 0, 2_000_000_000]);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "files")]
+    fn a_request_of_another_process_is_seen() {
+        let dev = tempfile::tempdir().unwrap();
+        assert!(!Latency::held_by_others(dev.path()));
+        let file = dev.path().join("cpu_dma_latency");
+        std::fs::write(&file, 5_i32.to_ne_bytes()).unwrap();
+        assert!(Latency::held_by_others(dev.path()));
+        std::fs::write(&file, Latency::ANY_US.to_ne_bytes()).unwrap();
+        assert!(!Latency::held_by_others(dev.path()));
     }
 }

@@ -51,19 +51,24 @@ impl Pollers {
         Self { pollers: Vec::new(), allowed, crowded: Vec::new() }
     }
 
-    /// CPUs that requests may use, in the order of their weight.
-    pub(crate) fn wanted(&self, seen: &[u16], siblings: impl Fn(u16) -> Vec<u16>) -> Vec<u16> {
-        // With two CPUs, the kernel chooses between both for every wake-up.
-        let candidates = if self.allowed.len() <= 2 { &self.allowed[..] } else { seen };
-        let mut wanted: Vec<u16> = Vec::new();
-        for &cpu in candidates {
-            let slows = siblings(cpu).iter().any(|sibling| wanted.contains(sibling));
-            if wanted.len() < MAX_POLLERS && self.allowed.contains(&cpu) && !slows {
-                wanted.push(cpu);
+    /// CPUs to keep awake: both of two, because the kernel chooses between them for every wake-up;
+    /// of more, those in `seen`, the most important first, at most [`MAX_POLLERS`]. Of a core, only one:
+    /// a CPU that polls slows its sibling.
+    pub(crate) fn choose(&self, seen: &[u16], siblings: impl Fn(u16) -> Vec<u16>) -> Vec<u16> {
+        let candidates = if self.needs_seen() { seen } else { &self.allowed };
+        let mut chosen: Vec<u16> = Vec::new();
+        for &cpu in candidates.iter().filter(|&cpu| self.allowed.contains(cpu)) {
+            let same_core = |other: &u16| *other == cpu || siblings(cpu).contains(other);
+            if chosen.len() < MAX_POLLERS && !chosen.iter().any(same_core) {
+                chosen.push(cpu);
             }
         }
-        wanted.dedup();
-        wanted
+        chosen
+    }
+
+    /// Whether it matters where requests were seen.
+    pub(crate) fn needs_seen(&self) -> bool {
+        self.allowed.len() > 2
     }
 
     /// Lets one poller spin on each of `cpus` for a while, and no other.
@@ -201,21 +206,21 @@ mod tests {
     }
 
     #[test]
-    fn both_of_two_cpus_are_wanted_and_of_many_those_seen() {
+    fn both_of_two_cpus_are_chosen_and_of_many_those_seen() {
         let two = Pollers::new(vec![0, 1]);
-        assert_eq!(two.wanted(&[1], alone), [0, 1]);
+        assert_eq!(two.choose(&[1], alone), [0, 1]);
         let many = Pollers::new((0..64).collect());
-        assert_eq!(many.wanted(&[9, 40], alone), [9, 40]);
+        assert_eq!(many.choose(&[9, 40, 9], alone), [9, 40]);
         let seen: Vec<u16> = (0..64).collect();
-        assert_eq!(many.wanted(&seen, alone).len(), MAX_POLLERS);
-        assert_eq!(many.wanted(&[99], alone), [] as [u16; 0]);
+        assert_eq!(many.choose(&seen, alone).len(), MAX_POLLERS);
+        assert_eq!(many.choose(&[99], alone), [] as [u16; 0]);
     }
 
     #[test]
     fn of_two_siblings_of_a_core_the_first_is_polled() {
         let many = Pollers::new((0..8).collect());
         let pairs = |cpu: u16| vec![cpu, cpu ^ 1];
-        assert_eq!(many.wanted(&[5, 4, 2], pairs), [5, 2]);
+        assert_eq!(many.choose(&[5, 4, 2], pairs), [5, 2]);
     }
 
     #[test]

@@ -46,7 +46,8 @@ impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.state {
             State::Off => return write!(f, "off: {}", self.reason),
-            State::Measuring => return write!(f, "measuring"),
+            State::Measuring if self.reason.is_empty() => return write!(f, "measuring"),
+            State::Measuring => return write!(f, "not yet: {}; measured again", self.reason),
             State::Ready(means) => write!(f, "{} by {means} ({})", self.mode, self.reason)?,
         }
         let bursts = self.bursts;

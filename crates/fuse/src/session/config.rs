@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate_haltpoll::KeepAwake;
+
 use crate::init::{InitFlags, Proposal};
 use crate::session::error::SessionError;
 
@@ -34,6 +36,8 @@ pub struct SessionConfig {
     pub time_gran_ns: u32,
     /// How long a worker polls for the next request before it sleeps; zero: not at all.
     pub spin: Duration,
+    /// Learns of every request, and keeps CPUs from halting while they come in bursts.
+    pub keep_awake: Option<Arc<KeepAwake>>,
     /// Runs in each worker thread first.
     pub on_thread_start: Option<ThreadHook>,
 }
@@ -82,6 +86,7 @@ impl Default for SessionConfig {
             congestion_threshold: 48,
             time_gran_ns: 1,
             spin: Duration::ZERO,
+            keep_awake: None,
             on_thread_start: None,
         }
     }

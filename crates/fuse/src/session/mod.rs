@@ -9,6 +9,8 @@ mod worker;
 
 use std::sync::Arc;
 
+use tollgate_haltpoll::Hook;
+
 use crate::connection::Connection;
 use crate::counters::QueueCounters;
 use crate::device::{Device, DeviceTransport};
@@ -75,6 +77,7 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
             state,
             fs: Arc::clone(&self.fs),
             dialect,
+            hook: self.config.keep_awake.as_ref().map_or_else(Hook::inert, |awake| awake.hook()),
         });
         Running::spawn(workers, &self.config, connection, control, self.fs.clone())
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
+use tollgate_haltpoll::Hook;
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, UNIQUE_RESEND, opcode};
@@ -31,13 +32,14 @@ pub(crate) struct Worker<F, Q> {
     pub(crate) state: Arc<QueueState>,
     pub(crate) fs: Arc<F>,
     pub(crate) dialect: Dialect,
+    pub(crate) hook: Hook,
 }
 
 impl<F: Filesystem, Q: Queue> Worker<F, Q> {
     /// Serves until the session ends.
     pub(crate) fn run(self, stop: &StopState) -> Result<Ended, SessionError> {
-        let Self { mut queue, state, fs, dialect } = self;
-        let mut server = Server { state: &state, fs: &*fs, dialect, unknown: (0, 0) };
+        let Self { mut queue, state, fs, dialect, hook } = self;
+        let mut server = Server { state: &state, fs: &*fs, dialect, hook, unknown: (0, 0) };
         while !stop.stop.load(Ordering::Relaxed) {
             match queue.receive() {
                 Ok(received) => server.serve(received),
@@ -58,6 +60,7 @@ struct Server<'w, F> {
     state: &'w Arc<QueueState>,
     fs: &'w F,
     dialect: Dialect,
+    hook: Hook,
     /// The last INTERRUPT for an unknown request, and how often it came.
     unknown: (u64, u32),
 }
@@ -71,6 +74,7 @@ impl<F: Filesystem> Server<'_, F> {
         });
         match decoded {
             Ok((message, operation)) => {
+                self.hook.touch_for(message.header().pid);
                 observer.decoded(message.header().pid, operation.takes_long());
                 self.serve_operation(&message, operation, area);
             }
