@@ -2,14 +2,33 @@
 
 use crate::error::Error;
 use crate::machine::Machine;
+use crate::memory::MemoryLimit;
 
-/// Refuses more bytes than the machine and the cgroup hold.
+/// Refuses more bytes than the machine has, and than a pointer can span.
+pub(crate) fn check_physical(
+    what: &'static str,
+    bytes: usize,
+    machine: &Machine,
+) -> Result<(), Error> {
+    check_against(what, bytes, machine.physical_memory())
+}
+
+/// Refuses more bytes than the machine and the memory cgroups of this process allow. Not for
+/// hugetlb pages, which are not charged to these.
 pub(crate) fn check_limit(
     what: &'static str,
     bytes: usize,
     machine: &Machine,
 ) -> Result<(), Error> {
-    let (limit_bytes, limit) = match machine.memory_limit() {
+    check_against(what, bytes, machine.memory_limit())
+}
+
+fn check_against(
+    what: &'static str,
+    bytes: usize,
+    limit: Option<MemoryLimit>,
+) -> Result<(), Error> {
+    let (limit_bytes, limit) = match limit {
         Some(limit) => (limit.bytes.min(isize::MAX.unsigned_abs()), limit.source),
         None => (isize::MAX.unsigned_abs(), "half of the address space".into()),
     };

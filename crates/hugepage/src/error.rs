@@ -132,7 +132,7 @@ pub enum Error {
     /// `mlock` beyond what the process may lock.
     #[error(
         "locking {bytes} bytes exceeds RLIMIT_MEMLOCK ({limit_bytes} bytes): \
-         raise it with `ulimit -l` or grant CAP_IPC_LOCK"
+         ask for less, raise it with `ulimit -l` or grant CAP_IPC_LOCK"
     )]
     LockLimit {
         /// Bytes to lock.

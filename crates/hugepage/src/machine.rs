@@ -7,9 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tollgate_topology::{CpuId, CpuSet, NodeId, Topology};
+use tollgate_topology::{CpuId, CpuSet, LlcId, NodeId, Topology};
 
 use crate::error::Error;
+use crate::sys;
 use crate::thp::Thp;
 
 /// Size of a huge page that one page-middle-directory entry maps on x86-64 and on aarch64 with 4
@@ -39,20 +40,13 @@ impl Reserved {
     }
 }
 
-/// The least of the limits on this process's memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemoryLimit {
-    /// The limit in bytes.
-    pub bytes: usize,
-    /// The file that states it.
-    pub source: String,
-}
-
 /// Reads the machine's state below a root directory.
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
     topology: Arc<Topology>,
+    /// CPUs that a last-level cache is made for, where the processor says so.
+    llc_sharers: Option<usize>,
 }
 
 impl Machine {
@@ -60,7 +54,8 @@ impl Machine {
     #[must_use]
     pub fn current() -> Self {
         let topology = Topology::current().unwrap_or_else(|error| one_cpu(error.to_string()));
-        Self { root: PathBuf::from("/"), topology: Arc::new(topology) }
+        let llc_sharers = sys::llc_sharers();
+        Self { root: PathBuf::from("/"), topology: Arc::new(topology), llc_sharers }
     }
 
     /// The machine that the `proc` and `sys` trees below `root` describe. Where these describe no
@@ -69,7 +64,7 @@ impl Machine {
     pub fn at(root: &Path) -> Self {
         let topology = Topology::from_sysfs(&root.join("sys"), None);
         let topology = topology.unwrap_or_else(|error| one_cpu(error.to_string()));
-        Self { root: root.to_owned(), topology: Arc::new(topology) }
+        Self { root: root.to_owned(), topology: Arc::new(topology), llc_sharers: None }
     }
 
     /// The CPUs, caches and NUMA nodes. A snapshot of the moment when this value was made.
@@ -144,16 +139,6 @@ impl Machine {
         Err(Error::NoSuchNode { node, with_memory: with_memory.join(", ") })
     }
 
-    /// The least of the physical memory and the memory limits of the cgroups (version 1 or 2) that
-    /// hold this process.
-    #[must_use]
-    pub fn memory_limit(&self) -> Option<MemoryLimit> {
-        let physical = self
-            .meminfo("MemTotal")
-            .map(|bytes| MemoryLimit { bytes, source: "MemTotal in /proc/meminfo".into() });
-        physical.into_iter().chain(self.cgroup_limits()).min_by_key(|limit| limit.bytes)
-    }
-
     /// A line of `/proc/meminfo` in bytes.
     #[must_use]
     pub fn meminfo(&self, key: &str) -> Option<usize> {
@@ -169,6 +154,27 @@ impl Machine {
     pub fn llc_bytes(&self) -> Option<usize> {
         let caches = self.topology.allowed().iter().filter_map(|cpu| self.topology.llc_of(cpu));
         caches.filter_map(|llc| self.topology.llc_bytes(llc)).max()
+    }
+
+    /// The part of the largest last-level cache that falls to the CPUs that may be used, in bytes:
+    /// all of it for a whole machine, 4 MiB for two CPUs of a processor on which 240 share 480 MiB.
+    #[must_use]
+    pub fn usable_llc_bytes(&self) -> Option<usize> {
+        let topology = &self.topology;
+        let parts = topology.llcs().iter().zip(0..).filter_map(|(cpus, number)| {
+            let bytes = topology.llc_bytes(LlcId(number))?;
+            let sharers = self.llc_sharers.unwrap_or(0).max(cpus.len());
+            let usable = cpus.intersection(topology.allowed()).len();
+            // Without overflow: a cache is smaller than 2^40 bytes, and CPUs are at most 2^13.
+            Some(bytes.saturating_mul(usable) / sharers)
+        });
+        parts.max()
+    }
+
+    /// As if each last-level cache were made for so many CPUs, for tests.
+    #[cfg(test)]
+    pub(crate) fn with_llc_sharers(self, sharers: usize) -> Self {
+        Self { llc_sharers: Some(sharers), ..self }
     }
 
     /// What names this processor in a cache of measurements: vendor, family, model, stepping, name,
@@ -203,35 +209,11 @@ impl Machine {
         parts.join(";")
     }
 
-    fn cgroup_limits(&self) -> Vec<MemoryLimit> {
-        let text = self.text("proc/self/cgroup").unwrap_or_default();
-        let mut limits = Vec::new();
-        for line in text.lines() {
-            let mut fields = line.splitn(3, ':');
-            let (_, controllers, path) = (fields.next(), fields.next(), fields.next());
-            let (mount, file) = match controllers {
-                Some("") => ("sys/fs/cgroup", "memory.max"),
-                Some(list) if list.split(',').any(|name| name == "memory") => {
-                    ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
-                }
-                _ => continue,
-            };
-            // A limit of any ancestor holds as well.
-            for ancestor in Path::new(path.unwrap_or("/").trim_start_matches('/')).ancestors() {
-                let file = Path::new(mount).join(ancestor).join(file);
-                if let Some(bytes) = self.number(&file.to_string_lossy()) {
-                    limits.push(MemoryLimit { bytes, source: format!("/{}", file.display()) });
-                }
-            }
-        }
-        limits
-    }
-
-    fn text(&self, path: &str) -> Option<String> {
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.root.join(path)).ok().map(|text| text.trim().to_owned())
     }
 
-    fn number(&self, path: &str) -> Option<usize> {
+    pub(crate) fn number(&self, path: &str) -> Option<usize> {
         self.text(path)?.parse().ok()
     }
 
@@ -314,6 +296,9 @@ mod tests {
         assert_eq!(machine.thp(), Thp::Madvise);
         assert_eq!(machine.topology().node_of(CpuId(5)), Some(NodeId(1)));
         assert_eq!(machine.llc_bytes(), Some(1 << 20), "the largest of those in use");
+        assert_eq!(machine.usable_llc_bytes(), Some(1 << 20), "CPU 2 has it alone");
+        let shared = machine.clone().with_llc_sharers(16);
+        assert_eq!(shared.usable_llc_bytes(), Some(64 << 10), "one CPU of 16");
         let limit = machine.memory_limit().unwrap();
         assert_eq!((limit.bytes, limit.source.contains("memory/a/")), (9999, true));
         let text = machine.check_node(NodeId(7)).unwrap_err().to_string();

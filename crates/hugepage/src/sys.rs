@@ -105,6 +105,42 @@ pub(crate) fn current_cpu() -> CpuId {
     CpuId::try_from(cpu).expect("every Linux reports the CPU of a thread")
 }
 
+/// The user whose rights this process has.
+pub(crate) fn effective_user() -> u32 {
+    // SAFETY: takes no pointer and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// How many logical CPUs the last-level cache of this CPU is made for, as the processor says, or
+/// the hypervisor. A virtual machine may have few of them; the others are its neighbours.
+pub(crate) fn llc_sharers() -> Option<usize> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return llc_sharers_by_cpuid();
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    None
+}
+
+/// The caches that CPUID describes: leaf 4, or on AMD the leaf 0x8000001D of the same layout.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn llc_sharers_by_cpuid() -> Option<usize> {
+    use std::arch::x86_64::{__cpuid_count, CpuidResult};
+    /// More caches than any processor describes.
+    const MOST_CACHES: u32 = 16;
+    #[allow(unused_unsafe, reason = "the intrinsic became a safe function after Rust 1.90")]
+    // SAFETY: every x86-64 processor has the instruction.
+    let leaf = |number, index| -> CpuidResult { unsafe { __cpuid_count(number, index) } };
+    let number = match (leaf(0, 0).eax >= 4, leaf(0x8000_0000, 0).eax >= 0x8000_001D) {
+        // Intel leaves the AMD leaf out, AMD leaves leaf 4 empty.
+        (true, _) if leaf(4, 0).eax & 0x1F != 0 => 4,
+        (_, true) => 0x8000_001D,
+        _ => return None,
+    };
+    let caches = (0..MOST_CACHES).map(|index| leaf(number, index).eax);
+    let caches = caches.take_while(|eax| eax & 0x1F != 0);
+    let last = caches.max_by_key(|eax| eax >> 5 & 0x7)?;
+    usize::try_from((last >> 14 & 0xFFF) + 1).ok()
+}
+
 /// Time since some moment in the past, in nanoseconds, exact to a tick of the kernel (1 to 10 ms).
 pub(crate) fn coarse_time_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -2,8 +2,10 @@
 //! that changes its process runs in one of its own: this test program, started again.
 #![expect(unsafe_code, reason = "fork, setrlimit and prctl")]
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tollgate_hugepage::{
     AtMaximum, Backing, Error, HUGE_1G, HUGE_2M, Machine, Pool, Prefault, Region, Thp, TouchAt,
@@ -16,13 +18,19 @@ fn in_own_process(test: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return false;
     }
+    run_again(test, &[]);
+    true
+}
+
+/// Runs `test` of this program again with [`CHILD`] and `variables` set, and waits for it.
+fn run_again(test: &str, variables: &[(&str, &str)]) {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new(program);
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, "1");
+    command.envs(variables.iter().copied());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stdout));
-    true
 }
 
 #[test]
@@ -82,6 +90,135 @@ fn a_forked_child_finds_zeroes_in_a_secret_buffer() {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status}");
     assert!(buffer.iter().all(|byte| *byte == 0x77), "the parent keeps its bytes");
+}
+
+/// A memory cgroup of its own for a child, with a limit. `None` where none can be made.
+struct MemoryGroup {
+    directory: PathBuf,
+    limit_file: PathBuf,
+}
+
+impl MemoryGroup {
+    fn new(test: &str, limit_bytes: usize) -> Option<Self> {
+        let name = format!("tollgate-hugepage-{test}-{}", std::process::id());
+        let (mount, file) = if Path::new("/sys/fs/cgroup/memory").is_dir() {
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        } else {
+            ("/sys/fs/cgroup", "memory.max")
+        };
+        let directory = Path::new(mount).join(name);
+        std::fs::create_dir(&directory).ok()?;
+        let group = Self { limit_file: directory.join(file), directory };
+        std::fs::write(&group.limit_file, limit_bytes.to_string()).ok()?;
+        Some(group)
+    }
+
+    /// Moves the calling process in.
+    fn enter(directory: &str) {
+        let file = Path::new(directory).join("cgroup.procs");
+        std::fs::write(file, std::process::id().to_string()).unwrap();
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // The child has ended; a group that stays would be an error of this test alone.
+        std::fs::remove_dir(&self.directory).unwrap();
+    }
+}
+
+const GROUP: &str = "TOLLGATE_HUGEPAGE_GROUP";
+
+/// Runs `test` again, in a process and a memory cgroup of its own. `true` in the parent.
+fn in_memory_group(test: &str, limit_bytes: usize) -> bool {
+    if let Some(directory) = std::env::var_os(GROUP) {
+        MemoryGroup::enter(directory.to_str().unwrap());
+        return false;
+    }
+    let Some(group) = MemoryGroup::new(test, limit_bytes) else {
+        eprintln!("not tested: this process may not make a memory cgroup");
+        return true;
+    };
+    run_again(test, &[(GROUP, group.directory.to_str().unwrap())]);
+    true
+}
+
+#[test]
+fn at_the_limit_of_the_cgroup_a_pool_is_an_error_and_not_the_oom_killer() {
+    let test = "at_the_limit_of_the_cgroup_a_pool_is_an_error_and_not_the_oom_killer";
+    if in_memory_group(test, 96 << 20) {
+        return;
+    }
+    let mut in_use = vec![0u8; 40 << 20];
+    in_use.fill(1);
+    for backing in [Backing::Base, Backing::Thp] {
+        let builder = || Pool::builder().ladder(&[backing]);
+        // Less than the limit, more than what is left of it.
+        let error = builder().class(4 << 20, 16).build().unwrap_err().to_string();
+        assert!(error.contains("memory.") && error.contains(" leaves "), "{error}");
+        // Memory that comes as it is used is an error of the take, and what was taken stays.
+        let pool = builder().class(4 << 20, 16).backed_at_start(1).build().unwrap();
+        let mut held = Vec::new();
+        let error = loop {
+            match pool.take(4 << 20) {
+                Ok(mut buffer) => buffer.fill(3),
+                Err(error) => break error,
+            }
+            held.push(pool.take(4 << 20));
+            if let Some(Err(error)) = held.last() {
+                break error.clone();
+            }
+        };
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+        assert!(held.len() > 4, "{} buffers", held.len());
+        // Given back, it can be had elsewhere.
+        drop(held);
+        assert!(pool.trim(Duration::ZERO).unwrap() >= 4 * (4 << 20));
+        assert!(builder().class(4 << 20, 4).build().is_ok());
+    }
+    assert!(in_use.iter().all(|byte| *byte == 1));
+    let error = Pool::builder().class(4 << 20, 25).ladder(&[Backing::Base]).build().unwrap_err();
+    assert!(matches!(error, Error::TooLarge { what: "a pool", .. }), "{error}");
+}
+
+#[test]
+fn hugetlb_is_not_held_against_the_memory_limit() {
+    let _alone = RESERVATION.lock().unwrap_or_else(PoisonError::into_inner);
+    let in_child = std::env::var_os(GROUP).is_some();
+    let _reserved = if in_child { None } else { Reserved::more(HUGE_2M, 24) };
+    if !in_child && _reserved.is_none() {
+        eprintln!("not tested: this process may not reserve huge pages");
+        return;
+    }
+    if in_memory_group("hugetlb_is_not_held_against_the_memory_limit", 32 << 20) {
+        return;
+    }
+    let pool = Pool::builder().class(HUGE_2M, 24).build().unwrap();
+    let backing = pool.classes().next().unwrap().2[0].backing;
+    assert_eq!(backing, Backing::Hugetlb { page_bytes: HUGE_2M });
+}
+
+#[test]
+fn the_secret_pool_of_the_readme_fits_the_default_limit_of_locked_memory() {
+    let test = "the_secret_pool_of_the_readme_fits_the_default_limit_of_locked_memory";
+    if in_own_process(test) {
+        return;
+    }
+    let limit = libc::rlimit { rlim_cur: 8 << 20, rlim_max: 8 << 20 };
+    // SAFETY: passes a structure that lives through the call; then gives up the capability that
+    // would lift the limit.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
+        if libc::geteuid() == 0 {
+            assert_eq!(libc::setuid(65534), 0);
+        }
+    }
+    let secret = |count| Pool::builder().class(HUGE_2M, count).secret().build();
+    let pool = secret(3).unwrap();
+    pool.take(HUGE_2M).unwrap().fill(1);
+    let error = secret(8).unwrap_err();
+    assert!(matches!(error, Error::LockLimit { limit_bytes: 8_388_608, .. }), "{error}");
+    assert!(error.to_string().contains("ask for less"), "{error}");
 }
 
 /// Two tests must not count each other's pages.

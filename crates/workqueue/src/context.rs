@@ -10,7 +10,10 @@ use tollgate_wakequeue::{ShardId, WorkerId};
 
 use crate::core::QueueCore;
 use crate::item::ItemState;
+use crate::job::Tag;
 use crate::pool::Pool;
+use crate::queue_ref::QueueRef;
+use crate::runtime_id::RuntimeId;
 use crate::shares::Shares;
 use crate::tally::Seat;
 
@@ -43,18 +46,6 @@ fn assign_slot() -> usize {
     let slot = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) & (usize::MAX >> 1);
     SLOT.set(slot);
     slot
-}
-
-/// Tells the runtimes of a process apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RuntimeId(u64);
-
-impl RuntimeId {
-    pub(crate) fn new() -> Self {
-        // Not part of any protocol, hence outside the shim.
-        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
-    }
 }
 
 /// Where a worker counts, for queues of its own runtime.
@@ -104,40 +95,37 @@ pub(crate) fn home_in(pool: &Pool) -> Option<ShardId> {
     })
 }
 
-pub(crate) fn is_worker() -> bool {
-    WORKER.get().is_some()
-}
-
 /// The item that this worker runs is not one long computation but many forked ones.
 #[inline]
 pub(crate) fn progress() {
     with_worker(|worker| {
         if let Some(worker) = worker {
-            let turn = &worker.pool.desk(worker.id).turn;
-            // The next odd number, as if another item had begun.
-            turn.store(turn.load(Ordering::Relaxed) + 2, Ordering::Release);
+            let forked = &worker.pool.desk(worker.id).forked;
+            forked.store(forked.load(Ordering::Relaxed) + 1, Ordering::Release);
         }
     });
 }
 
-/// A job that this thread is running. Frames nest when a job runs inside another (a full queue).
+/// A job that this thread is running. Frames nest when a job runs inside another.
 pub(crate) struct Frame {
-    queue: NonNull<QueueCore>,
-    /// Under which the job was counted in, see `tally`.
-    phase: u8,
+    queue: QueueRef,
+    tag: Tag,
     item: Cell<Option<NonNull<ItemState>>>,
+    /// The job's count was passed on to a later run; see [`keep_count`].
+    kept: Cell<bool>,
     outer: Option<NonNull<Frame>>,
 }
 
-/// Marks this thread as running a job of `queue` while `body` runs. `body` must not unwind.
+/// Marks this thread as running a job of `queue` while `body` runs. `body` must not unwind. Returns
+/// whether the job's count was kept.
 #[inline]
-pub(crate) fn in_frame<R>(queue: NonNull<QueueCore>, phase: u8, body: impl FnOnce() -> R) -> R {
+pub(crate) fn in_frame<R>(queue: QueueRef, tag: Tag, body: impl FnOnce() -> R) -> (R, bool) {
     let outer = FRAME.get();
-    let frame = Frame { queue, phase, item: Cell::new(None), outer };
+    let frame = Frame { queue, tag, item: Cell::new(None), kept: Cell::new(false), outer };
     FRAME.set(Some(NonNull::from(&frame)));
     let result = body();
     FRAME.set(outer);
-    result
+    (result, frame.kept.get())
 }
 
 /// Notes which item the innermost job is.
@@ -148,16 +136,37 @@ pub(crate) fn set_item(item: Option<&ItemState>) {
     }
 }
 
+/// The tag of the innermost job.
+pub(crate) fn current_tag() -> Option<Tag> {
+    // SAFETY: the frame is on this thread's stack below us.
+    FRAME.get().map(|frame| unsafe { frame.as_ref() }.tag)
+}
+
+/// The innermost job does not count as finished when it returns: it will be run later, under the same
+/// count, by whoever took it over.
+pub(crate) fn keep_count() {
+    if let Some(frame) = FRAME.get() {
+        // SAFETY: the frame is on this thread's stack below us.
+        unsafe { frame.as_ref() }.kept.set(true);
+    }
+}
+
 /// Whether the innermost job that this thread is running is one of `queue`.
 #[inline]
 pub(crate) fn is_running_for(queue: &QueueCore) -> bool {
     // SAFETY: the frame is on this thread's stack below us.
-    FRAME.get().is_some_and(|frame| std::ptr::eq(unsafe { frame.as_ref() }.queue.as_ptr(), queue))
+    FRAME.get().is_some_and(|frame| unsafe { frame.as_ref() }.queue == QueueRef::of(queue))
 }
 
 /// Whether this thread is inside a job of `queue`.
 pub(crate) fn is_inside_queue(queue: &QueueCore) -> bool {
-    any_frame(|frame| std::ptr::eq(frame.queue.as_ptr(), queue))
+    any_frame(|frame| frame.queue == QueueRef::of(queue))
+}
+
+/// Whether this thread is inside a job of any queue of this runtime: on one of its workers, on a
+/// rescuer, or on a thread that runs an item for want of room.
+pub(crate) fn is_inside_runtime(runtime: RuntimeId) -> bool {
+    any_frame(|frame| frame.queue.core().runtime == runtime)
 }
 
 /// Whether this thread is inside this item.
@@ -167,14 +176,8 @@ pub(crate) fn is_inside_item(item: &ItemState) -> bool {
 
 /// The queue of the innermost job.
 pub(crate) fn current_queue<R>(body: impl FnOnce(&QueueCore) -> R) -> Option<R> {
-    // SAFETY: the frame is on this thread's stack below us, and a queue outlives its jobs.
-    FRAME.get().map(|frame| body(unsafe { frame.as_ref().queue.as_ref() }))
-}
-
-/// The phase under which the innermost job was counted in.
-pub(crate) fn current_phase() -> u8 {
     // SAFETY: the frame is on this thread's stack below us.
-    FRAME.get().map_or(0, |frame| unsafe { frame.as_ref() }.phase)
+    FRAME.get().map(|frame| body(unsafe { frame.as_ref() }.queue.core()))
 }
 
 /// How many jobs this thread is inside of.

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use tollgate_control::{ControlError, Directory, Server, ask};
 
-use crate::runtime::Shared;
+use crate::shared::Shared;
 use crate::{Dump, Monitor, Runtime};
 
 /// The kind of the sockets that [`serve`] makes, for [`Directory::servers`].

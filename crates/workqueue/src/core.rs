@@ -1,76 +1,106 @@
-//! The inside of a queue: where its items go, its limits and its counters.
+//! The inside of a queue: its pool, limits, order and counters. Queueing is in `submit`, running in `run`.
 
-#![expect(unsafe_code, reason = "pools are reached through a swappable pointer")]
+#![expect(unsafe_code, reason = "queues and pools are reached by pointer")]
 
-use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
 use tollgate_topology::CpuId;
-use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, seq_cst_gap};
-use tollgate_wakequeue::{ItemCell, PushError, ShardId};
+use tollgate_wakequeue::ShardId;
+use tollgate_wakequeue::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 
-use crate::context::{self, RuntimeId};
-use crate::gate::{Entry, Gate};
-use crate::job::{Job, Tag};
+use crate::attributes::Attributes;
+use crate::job::Job;
+use crate::limit::{ConcurrencyLimit, NO_LIMIT};
 use crate::pool::Pool;
+use crate::queue_ref::QueueRef;
 use crate::rescuer::Rescuer;
+use crate::runtime_id::RuntimeId;
+use crate::sequence::Sequence;
+use crate::sys;
 use crate::tally::{Seat, Tally};
-use crate::{Attributes, SubmitError, sys};
 
 /// What happens to an item when its shard, or its queue's backlog, is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenFull {
     /// The caller waits until there is room. Inside an item, where waiting could block the very
-    /// workers that make room, the new item runs at once on the same worker instead; in the 32nd
-    /// such item within another, it is refused as by `Refuse`.
+    /// workers that make room, the new item goes to a list beside the shard instead, which takes
+    /// 65,536 more; beyond that, and at the backlog of a limited or ordered queue, it is refused as
+    /// by `Refuse`. Nothing runs inside the caller, so locks may be held.
     #[default]
     Block,
-    /// The caller gets [`SubmitError::Full`].
+    /// The caller gets [`SubmitError::Full`](crate::SubmitError::Full).
     Refuse,
-    /// The item runs at once on the caller's thread. Queues with a backlog of their own (ordered,
-    /// limited or with a rescuer) wait instead, because running there would break their promise.
+    /// The item runs at once on the caller's thread, up to 32 deep. Queues that are ordered, limited
+    /// or strict do as with `Block` instead, because running there would break their promise.
     RunInline,
 }
 
-/// Items go through the gate.
-const GATED: u32 = 1;
+/// Jobs count against a limit.
+pub(crate) const LIMITED: u32 = 1;
 /// Only items of the queue itself may queue.
-const DRAINED: u32 = 1 << 1;
+pub(crate) const DRAINED: u32 = 1 << 1;
 /// Nobody may.
-const SHUT: u32 = 1 << 2;
-/// One gate for all nodes.
-const ORDERED: u32 = 1 << 3;
+pub(crate) const SHUT: u32 = 1 << 2;
+/// Jobs go through the sequence.
+pub(crate) const ORDERED: u32 = 1 << 3;
 
-/// Jobs of a gated queue that a worker runs in a row before it lets other queues have a turn.
-const GATE_BATCH: u32 = 16;
-
-/// How deep items run inside items that found no room; beyond, they are refused.
-const MAX_INLINE_DEPTH: usize = 32;
-
-/// Lock legend: (c) constant while the queue exists; (m) changed under `changing`, read without.
-/// A `QueueCore` lives until its runtime is dropped and all workers are gone; dropped queues are
-/// used again for new ones.
+/// A queue, from its pool's side.
+///
+/// Lock legend: (c) constant while the queue exists; (m) changed under `changing`, read without; (i) has
+/// a lock or protocol of its own inside; (x) a mutex that is held for a few loads and stores.
 pub(crate) struct QueueCore {
     /// (m)
     mode: AtomicU32,
     /// The pool that serves the queue. (m)
     pool: AtomicPtr<Pool>,
+    /// (i)
     pub(crate) tally: Tally,
     /// (c)
-    runtime: RuntimeId,
-    /// By node; an ordered queue uses the first only.
-    gates: Box<[Gate<Job>]>,
-    /// By CPU number, the index of its gate. (c)
-    node_of: Arc<[u16]>,
+    pub(crate) runtime: RuntimeId,
+    /// By node. (i)
+    pub(crate) limits: Box<[ConcurrencyLimit<Waiter>]>,
+    /// (i)
+    pub(crate) sequence: Sequence<Job>,
+    /// Whether `uncounted` holds anything. (x)
+    has_uncounted: AtomicBool,
+    /// Items that began before there was a limit, and count against it. (x)
+    uncounted: Mutex<Vec<Uncounted>>,
+    /// (x)
     pub(crate) attributes: Mutex<Attributes>,
     /// One change of attributes at a time.
     pub(crate) changing: Mutex<()>,
+    /// (x)
     pub(crate) identity: Mutex<Identity>,
+    /// (i)
     pub(crate) stats: Stats,
+    /// (x)
     pub(crate) rescuer: Mutex<Option<Arc<Rescuer>>>,
 }
+
+/// A job that waits for a limit: where it came from is where it goes.
+pub(crate) struct Waiter {
+    job: Job,
+    pool: NonNull<Pool>,
+}
+
+// SAFETY: a `Job` may cross threads, and a `Pool` is shared by all of them; it lives as long as the
+// runtime (see `QueueCore::pool`).
+unsafe impl Send for Waiter {}
+
+/// An item that was running when its queue got a limit.
+struct Uncounted {
+    pool: NonNull<Pool>,
+    /// The worker's slot, and its turn then.
+    worker: usize,
+    turn: u64,
+    node: usize,
+}
+
+// SAFETY: as for `Waiter`.
+unsafe impl Send for Uncounted {}
 
 /// What a queue was built as.
 #[derive(Clone, Debug)]
@@ -86,13 +116,14 @@ pub(crate) struct Identity {
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) panics: AtomicU64,
-    pub(crate) cpu_ns: AtomicU64,
+    pub(crate) cpu_ns: CachePadded<AtomicU64>,
     pub(crate) cpu_intensive: AtomicU64,
     pub(crate) concurrency_wakes: AtomicU64,
     pub(crate) repatriated: AtomicU64,
     pub(crate) mayday: AtomicU64,
     pub(crate) rescued: AtomicU64,
     pub(crate) inlined: AtomicU64,
+    pub(crate) refused: AtomicU64,
 }
 
 impl Stats {
@@ -106,6 +137,7 @@ impl Stats {
             &self.mayday,
             &self.rescued,
             &self.inlined,
+            &self.refused,
         ] {
             counter.store(0, Ordering::Relaxed);
         }
@@ -119,28 +151,65 @@ pub(crate) enum Close {
     Shut,
 }
 
+impl QueueRef {
+    #[inline]
+    pub(crate) fn of(core: &QueueCore) -> Self {
+        Self::from_address(NonNull::from(core).cast())
+    }
+
+    #[inline]
+    pub(crate) fn core(&self) -> &QueueCore {
+        // SAFETY: made by `of` from a live queue, which outlives its workers (see `QueueRef`).
+        unsafe { self.address().cast().as_ref() }
+    }
+}
+
 impl QueueCore {
     pub(crate) fn new(
         runtime: RuntimeId,
         threads: usize,
         nodes: usize,
-        node_of: Arc<[u16]>,
         pool: &Arc<Pool>,
         identity: Identity,
     ) -> Self {
         Self {
-            mode: AtomicU32::new(0),
+            mode: AtomicU32::new(if identity.ordered { ORDERED } else { 0 }),
             pool: AtomicPtr::new(Arc::as_ptr(pool).cast_mut()),
             tally: Tally::new(threads),
             runtime,
-            gates: (0..nodes).map(|_| Gate::new(u32::MAX, identity.capacity)).collect(),
-            node_of,
+            limits: (0..nodes).map(|_| ConcurrencyLimit::new(identity.capacity)).collect(),
+            sequence: Sequence::new(identity.capacity),
+            has_uncounted: AtomicBool::new(false),
+            uncounted: Mutex::new(Vec::new()),
             attributes: Mutex::new(Attributes::default()),
             changing: Mutex::new(()),
             identity: Mutex::new(identity),
             stats: Stats::default(),
             rescuer: Mutex::new(None),
         }
+    }
+
+    /// Makes a queue of which nothing is left as good as new.
+    pub(crate) fn renew(&self, pool: &Arc<Pool>, identity: Identity) {
+        for limit in &self.limits {
+            limit.set_capacity(identity.capacity);
+        }
+        self.sequence.set_capacity(identity.capacity);
+        self.stats.reset();
+        self.set_pool(pool);
+        self.mode.store(if identity.ordered { ORDERED } else { 0 }, Ordering::SeqCst);
+        *self.identity.lock() = identity;
+    }
+
+    #[inline]
+    pub(crate) fn mode(&self) -> u32 {
+        self.mode.load(Ordering::SeqCst)
+    }
+
+    /// Whether items count against a limit, or run one at a time.
+    #[inline]
+    pub(crate) fn is_gated(&self) -> bool {
+        self.mode() & (LIMITED | ORDERED) != 0
     }
 
     /// The pool that serves the queue now.
@@ -160,27 +229,107 @@ impl QueueCore {
         self.pool.store(Arc::as_ptr(pool).cast_mut(), Ordering::Release);
     }
 
-    /// Sets a limit per gate, or none at all. What waits and may now run is released.
-    pub(crate) fn set_limits(&self, limits: Option<&[u32]>, keep_gate: bool) {
-        let gated = limits.is_some() || keep_gate;
-        if gated {
-            self.mode.fetch_or(GATED, Ordering::SeqCst);
+    /// Sets a limit per node, or none at all. It counts for what is queued and what runs already. What
+    /// waits and may now run is released. `pools` are all that there are. One call at a time.
+    pub(crate) fn set_limits(&self, limits: Option<&[u32]>, pools: &[Arc<Pool>]) {
+        if self.mode() & ORDERED != 0 {
+            return;
         }
-        for (index, gate) in self.gates.iter().enumerate() {
-            let limit = limits.map_or(u32::MAX, |limits| limits[index]);
-            let node = u16::try_from(index).unwrap_or(0);
-            for _ in 0..gate.set_limit(limit) {
-                self.put_token(node, None);
+        let Some(limits) = limits else {
+            self.mode.fetch_and(!LIMITED, Ordering::SeqCst);
+            self.limits.iter().for_each(|limit| self.release(limit, NO_LIMIT));
+            return;
+        };
+        if self.mode.load(Ordering::SeqCst) & LIMITED == 0 {
+            // Nothing begins until those that run already are counted.
+            self.limits.iter().for_each(|limit| self.release(limit, 0));
+            self.mode.fetch_or(LIMITED, Ordering::SeqCst);
+            self.count_running(pools);
+        }
+        for (limit, &most) in self.limits.iter().zip(limits) {
+            self.release(limit, most);
+        }
+        self.end_uncounted();
+    }
+
+    fn release(&self, limit: &ConcurrencyLimit<Waiter>, most: u32) {
+        limit.set_limit(most).into_iter().for_each(|waiter| self.dispatch(waiter));
+    }
+
+    /// Counts the items that began while there was no limit.
+    fn count_running(&self, pools: &[Arc<Pool>]) {
+        if self.tally.totals().0 == 0 {
+            return;
+        }
+        // A worker shows what it runs, then reads the mode: it sees the limit, or is seen here.
+        sys::barrier_everywhere();
+        let me = QueueRef::of(self).address().as_ptr();
+        for pool in pools {
+            for (worker, desk) in pool.desks.iter().enumerate() {
+                let turn = desk.turn.load(Ordering::SeqCst);
+                if turn & 1 == 0 || desk.queue.load(Ordering::SeqCst) != me {
+                    continue;
+                }
+                let node = desk.node.load(Ordering::SeqCst) as usize;
+                let Some(limit) = self.limits.get(node) else { continue };
+                limit.adopt();
+                let uncounted = Uncounted { pool: NonNull::from(&**pool), worker, turn, node };
+                self.uncounted.lock().push(uncounted);
             }
         }
-        if !gated {
-            self.mode.fetch_and(!GATED, Ordering::SeqCst);
+        self.has_uncounted.store(true, Ordering::SeqCst);
+    }
+
+    /// Gives back the counts of items that began before there was a limit and have ended.
+    #[cold]
+    pub(crate) fn end_uncounted(&self) {
+        if !self.has_uncounted.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut ended = Vec::new();
+        let mut uncounted = self.uncounted.lock();
+        uncounted.retain(|item| {
+            // SAFETY: pools live as long as the runtime (see `pool`).
+            let desk = &unsafe { item.pool.as_ref() }.desks[item.worker];
+            let runs = desk.turn.load(Ordering::SeqCst) == item.turn;
+            if !runs {
+                ended.push(item.node);
+            }
+            runs
+        });
+        self.has_uncounted.store(!uncounted.is_empty(), Ordering::SeqCst);
+        drop(uncounted);
+        for node in ended {
+            self.end_counted(node);
         }
     }
 
-    pub(crate) fn set_capacity(&self, capacity: usize) {
-        for gate in &self.gates {
-            gate.set_capacity(capacity);
+    /// An item that counted against the limit of this node has ended.
+    pub(crate) fn end_counted(&self, node: usize) {
+        if let Some(waiter) = self.limits[node].end() {
+            self.dispatch(waiter);
+        }
+    }
+
+    /// Sends a job that waited for the limit back to its shard. It is counted already.
+    pub(crate) fn dispatch(&self, waiter: Waiter) {
+        let Waiter { mut job, pool } = waiter;
+        job.tag = job.tag.counted();
+        // SAFETY: as in `end_uncounted`.
+        let pool = unsafe { pool.as_ref() };
+        // There are no more of these than the limit. A pool is closed after its queues are empty.
+        if pool.push_unbounded(job.tag.shard(), job).is_err() {
+            debug_assert!(false, "a pool is closed after its queues are empty");
+        }
+    }
+
+    /// Puts the turn of the sequence into the pool, near where its next job was issued.
+    pub(crate) fn put_turn(&self, cpu: CpuId) {
+        let pool = self.pool();
+        let shard = pool.plan.shard_of(cpu);
+        // There is one of these. A pool is closed after its queues are empty.
+        if pool.push_unbounded(shard, Job::turn(QueueRef::of(self), shard, cpu)).is_err() {
+            debug_assert!(false, "a pool is closed after its queues are empty");
         }
     }
 
@@ -189,303 +338,28 @@ impl QueueCore {
         self.mode.fetch_or(bit, Ordering::SeqCst);
     }
 
-    /// Undoes a drain, or everything for a new life.
-    pub(crate) fn open(&self, anew: bool) {
-        let bits = if anew { GATED | DRAINED | SHUT | ORDERED } else { DRAINED };
-        self.mode.fetch_and(!bits, Ordering::SeqCst);
-        if anew && self.identity.lock().ordered {
-            self.mode.fetch_or(ORDERED, Ordering::SeqCst);
-        }
+    /// Undoes a drain.
+    pub(crate) fn reopen(&self) {
+        self.mode.fetch_and(!DRAINED, Ordering::SeqCst);
     }
 
     pub(crate) fn is_drained(&self) -> bool {
-        self.mode.load(Ordering::SeqCst) & (DRAINED | SHUT) != 0
+        self.mode() & (DRAINED | SHUT) != 0
     }
 
-    /// Queues a closure, issued on this CPU or on behalf of `near`. One that is refused is dropped.
-    #[inline]
-    pub(crate) fn submit<F>(&self, closure: F, near: Option<CpuId>) -> Result<(), SubmitError>
-    where
-        F: FnOnce() + Send + 'static,
-    {
-        let seat = context::seat(self.runtime);
-        let colour = if context::is_running_for(self) {
-            self.tally.enter_within(seat)
-        } else {
-            self.tally.enter(seat)
-        };
-        // Counted first and looked second, so that a drain that misses the count is seen here.
-        seq_cst_gap();
-        let mode = self.mode.load(Ordering::SeqCst);
-        let pool = self.pool();
-        let home = if near.is_none() { context::home_in(pool) } else { None };
-        // Asking for the CPU is left out where nothing depends on it.
-        let anywhere = mode == 0 && self.gates.len() == 1 && (!pool.needs_cpu || home.is_some());
-        let cpu = near.unwrap_or_else(|| {
-            if anywhere && !pool.key.localize { CpuId(0) } else { sys::current_cpu() }
-        });
-        // What a worker issues stays with it, wherever the system has put it.
-        let shard = home.unwrap_or_else(|| pool.plan.shard_of(cpu));
-        let tag = Tag::direct(colour, self.node(cpu), cpu.0);
-        let queued = if mode == 0 {
-            self.put_closure(pool, tag, closure, shard)
-        } else {
-            self.submit_in_mode(mode, pool, Job::new(self, tag, closure), shard)
-        };
-        queued.inspect_err(|_| self.count_out(seat, colour))
+    pub(crate) fn is_shut(&self) -> bool {
+        self.mode() & SHUT != 0
     }
 
-    /// As [`submit`](Self::submit), but never waits and runs nothing here: without room, or behind
-    /// a limit, the closure is refused and dropped. Does not panic.
-    pub(crate) fn try_submit<F>(&self, closure: F) -> Result<(), SubmitError>
-    where
-        F: FnOnce() + Send + 'static,
-    {
-        let seat = context::seat(self.runtime);
-        let colour = self.tally.enter(seat);
-        seq_cst_gap();
-        let mode = self.mode.load(Ordering::SeqCst);
-        let pool = self.pool();
-        let cpu = sys::current_cpu();
-        let shard = context::home_in(pool).unwrap_or_else(|| pool.plan.shard_of(cpu));
-        let tag = Tag::direct(colour, self.node(cpu), cpu.0);
-        let open = mode == 0 || mode == DRAINED && context::is_inside_queue(self);
-        if open && pool.push(shard, Job::new(self, tag, closure)).is_ok() {
-            return Ok(());
-        }
-        self.count_out(seat, colour);
-        Err(SubmitError::Full { queue: self.name(), capacity: pool.queue.capacity() })
-    }
-
-    /// Makes the job where it will lie.
-    #[inline]
-    fn put_closure<F>(
-        &self,
-        pool: &Pool,
-        tag: Tag,
-        closure: F,
-        shard: ShardId,
-    ) -> Result<(), SubmitError>
-    where
-        F: FnOnce() + Send + 'static,
-    {
-        let closure = ManuallyDrop::new(closure);
-        // SAFETY: called at most once, and the closure is not used again when it was called.
-        let make = || Job::new(self, tag, unsafe { std::ptr::read(&raw const *closure) });
-        match pool.push_with(shard, make) {
-            Ok(()) => Ok(()),
-            Err(PushError::Closed(())) => Err(SubmitError::ShutDown(self.name())),
-            Err(PushError::Full(())) => {
-                let job = Job::new(self, tag, ManuallyDrop::into_inner(closure));
-                self.put_when_full(pool, job, shard)
-            }
-        }
-    }
-
-    #[inline]
-    fn node(&self, cpu: CpuId) -> u16 {
-        if self.gates.len() == 1 {
-            return 0;
-        }
-        self.node_of.get(cpu.index()).copied().unwrap_or(0)
-    }
-
-    fn submit_in_mode(
-        &self,
-        mode: u32,
-        pool: &Pool,
-        mut job: Job,
-        shard: ShardId,
-    ) -> Result<(), SubmitError> {
-        if mode & SHUT != 0 {
-            return Err(SubmitError::ShutDown(self.name()));
-        }
-        if mode & DRAINED != 0 && !context::is_inside_queue(self) {
-            return Err(SubmitError::Drained(self.name()));
-        }
-        if mode & GATED == 0 {
-            return self.put(pool, job, shard);
-        }
-        if mode & ORDERED != 0 {
-            job.tag = job.tag.at_node(0);
-        }
-        self.put_gated(job)
-    }
-
-    #[inline]
-    fn put(&self, pool: &Pool, job: Job, shard: ShardId) -> Result<(), SubmitError> {
-        match pool.push(shard, job) {
-            Ok(()) => Ok(()),
-            Err(PushError::Closed(_)) => Err(SubmitError::ShutDown(self.name())),
-            Err(PushError::Full(job)) => self.put_when_full(pool, job, shard),
-        }
-    }
-
-    #[cold]
-    fn put_when_full(&self, pool: &Pool, job: Job, shard: ShardId) -> Result<(), SubmitError> {
-        let (when_full, _) = self.full_policy();
-        let inline = when_full == WhenFull::RunInline
-            || when_full == WhenFull::Block && context::is_worker();
-        if inline && context::depth() < MAX_INLINE_DEPTH {
-            self.run_inline(job);
-            return Ok(());
-        }
-        if inline || when_full == WhenFull::Refuse {
-            let capacity = pool.queue.capacity();
-            return Err(SubmitError::Full { queue: self.name(), capacity });
-        }
-        pool.push_blocking(shard, job).map_err(|_| SubmitError::ShutDown(self.name()))
-    }
-
-    fn put_gated(&self, job: Job) -> Result<(), SubmitError> {
-        let (node, cpu) = (job.tag.node(), job.tag.cpu());
-        let gate = &self.gates[usize::from(node)];
-        let mut job = job;
-        loop {
-            match gate.enter(job) {
-                Entry::Token => {
-                    self.put_token(node, Some(CpuId(cpu)));
-                    return Ok(());
-                }
-                Entry::Waits => return Ok(()),
-                Entry::Full(back) => job = back,
-            }
-            let (when_full, capacity) = self.full_policy();
-            if when_full == WhenFull::Refuse || context::is_worker() {
-                return Err(SubmitError::Full { queue: self.name(), capacity });
-            }
-            gate.wait_for_room();
-        }
-    }
-
-    fn full_policy(&self) -> (WhenFull, usize) {
+    pub(crate) fn full_policy(&self) -> (WhenFull, usize) {
         let identity = self.identity.lock();
         (identity.when_full, identity.capacity)
     }
 
-    /// Puts the right to run the next job of a gate into the pool.
-    pub(crate) fn put_token(&self, node: u16, cpu: Option<CpuId>) {
-        let pool = self.pool();
-        let cpu = cpu.unwrap_or_else(sys::current_cpu);
-        let shard = pool.plan.shard_of(cpu);
-        if let Err(error) = pool.push(shard, Job::token(self, node, cpu.0)) {
-            let token = error.into_item();
-            if context::is_worker() {
-                self.run_inline(token);
-            } else {
-                drop(pool.push_blocking(shard, token));
-            }
-        }
-    }
-
-    /// Runs a job here and now, because there is no room for it elsewhere.
-    fn run_inline(&self, job: Job) {
-        self.stats.inlined.fetch_add(1, Ordering::Relaxed);
-        let mut owed = Owed::default();
-        self.run(&mut ItemCell::of(job), &mut owed, &mut |_| ());
-        owed.pay();
-    }
-
-    /// Runs a job, or what a token stands for. `before` is called before each closure.
-    #[inline]
-    pub(crate) fn run(
-        &self,
-        place: &mut ItemCell<Job>,
-        owed: &mut Owed,
-        before: &mut impl FnMut(Tag),
-    ) {
-        let Some(tag) = place.get().map(|job| job.tag) else { return };
-        if tag.is_token() {
-            drop(place.take());
-            self.run_gated(tag.node(), owed, before);
-        } else {
-            self.run_one(place, tag, owed, before);
-        }
-    }
-
-    fn run_gated(&self, node: u16, owed: &mut Owed, before: &mut impl FnMut(Tag)) {
-        let gate = &self.gates[usize::from(node)];
-        let Some(mut job) = gate.redeem() else { return };
-        for turn in 1.. {
-            let tag = job.tag;
-            self.run_one(&mut ItemCell::of(job), tag, owed, before);
-            if turn % GATE_BATCH == 0 {
-                if gate.leave() {
-                    self.put_token(node, None);
-                }
-                return;
-            }
-            match gate.next() {
-                Some(next) => job = next,
-                None => return,
-            }
-        }
-    }
-
-    #[inline]
-    fn run_one(
-        &self,
-        place: &mut ItemCell<Job>,
-        tag: Tag,
-        owed: &mut Owed,
-        before: &mut impl FnMut(Tag),
-    ) {
-        let colour = tag.colour();
-        owed.pay_unless(self, colour);
-        before(tag);
-        let outcome = context::in_frame(std::ptr::NonNull::from(self), colour, || {
-            catch_unwind(AssertUnwindSafe(|| Job::run(place)))
-        });
-        if let Err(panic) = outcome {
-            self.count_panic();
-            // A payload may panic when dropped; the worker must survive that too.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
-        }
-        self.tally.finish(context::seat(self.runtime), colour);
-        owed.incur(self, colour);
-    }
-
-    /// Runs one job that waits for a worker which does not come. False when there is none.
-    pub(crate) fn rescue_one(&self) -> bool {
-        for (index, gate) in self.gates.iter().enumerate() {
-            if let Some(job) = gate.rescue() {
-                // Before it runs: whoever waits for the item finds it counted.
-                self.stats.rescued.fetch_add(1, Ordering::Relaxed);
-                let mut owed = Owed::default();
-                let tag = job.tag;
-                self.run_one(&mut ItemCell::of(job), tag, &mut owed, &mut |_| ());
-                owed.pay();
-                if gate.leave() {
-                    self.put_token(u16::try_from(index).unwrap_or(0), None);
-                }
-                return true;
-            }
-        }
-        false
-    }
-
-    pub(crate) fn runtime(&self) -> RuntimeId {
-        self.runtime
-    }
-
-    /// Whether items go through a gate: a limit, an order, a rescuer.
-    pub(crate) fn is_gated(&self) -> bool {
-        self.mode.load(Ordering::SeqCst) & GATED != 0
-    }
-
-    /// Counts once more under the phase of a job that is running, until [`let_go`](Self::let_go).
-    pub(crate) fn hold(&self, phase: u8) {
-        self.tally.enter_again(context::seat(self.runtime), phase);
-    }
-
-    /// Undoes one [`hold`](Self::hold).
-    pub(crate) fn let_go(&self, phase: u8) {
-        self.count_out(context::seat(self.runtime), phase);
-    }
-
-    /// Items that wait in front of a gate, and tokens that nobody redeemed yet.
-    pub(crate) fn waiting(&self) -> (usize, u32) {
-        self.gates.iter().map(Gate::waiting).fold((0, 0), |(a, b), (x, y)| (a + x, b + y))
+    /// By node: items that run and count, and items that wait for the limit.
+    pub(crate) fn active(&self) -> Vec<(u32, u32)> {
+        let counts = self.limits.iter().map(ConcurrencyLimit::counts);
+        counts.map(|(active, _, waiting)| (active, waiting)).collect()
     }
 
     #[cold]
@@ -493,38 +367,28 @@ impl QueueCore {
         self.stats.panics.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts out an item that does not run.
     #[cold]
-    fn count_out(&self, seat: Seat, colour: u8) {
+    pub(crate) fn count_out(&self, seat: Seat, colour: u8) {
         self.tally.finish(seat, colour);
         self.tally.announce(colour);
     }
 }
 
-/// A finished item that a flush has not been told of yet.
-///
-/// While the next item has the same queue and colour, that colour is not empty and there is nothing
-/// to tell, so a busy worker pays once per run of equal items.
-#[derive(Default)]
-pub(crate) struct Owed(Option<(std::ptr::NonNull<QueueCore>, u8)>);
-
-impl Owed {
-    #[inline]
-    fn incur(&mut self, queue: &QueueCore, colour: u8) {
-        self.0 = Some((std::ptr::NonNull::from(queue), colour));
+impl Waiter {
+    pub(crate) fn new(job: Job, pool: &Pool) -> Self {
+        Self { job, pool: NonNull::from(pool) }
     }
 
-    #[inline]
-    fn pay_unless(&mut self, queue: &QueueCore, colour: u8) {
-        if self.0.is_some_and(|(owed, c)| !std::ptr::eq(owed.as_ptr(), queue) || c != colour) {
-            self.pay();
-        }
+    /// The job, when a worker of this pool at home there may run it without leaving its pod.
+    pub(crate) fn take_near(self, pool: &Pool, home: ShardId) -> Result<Job, Self> {
+        let near =
+            std::ptr::eq(self.pool.as_ptr(), pool) && pool.is_near(home, self.job.tag.shard());
+        if near { Ok(self.job) } else { Err(self) }
     }
 
-    #[inline]
-    pub(crate) fn pay(&mut self) {
-        if let Some((queue, colour)) = self.0.take() {
-            // SAFETY: queues live until all workers are gone (see `QueueCore`).
-            unsafe { queue.as_ref() }.tally.announce(colour);
-        }
+    /// The job itself, wherever it came from.
+    pub(crate) fn into_job(self) -> Job {
+        self.job
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate_topology::{MaskError, TopologyError, UnknownScope};
 
 use crate::attributes::{MAX_MAX_ACTIVE, MAX_NICE, MIN_NICE};
-use crate::runtime::{MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES};
+use crate::shared::{MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES};
 
 /// Attributes that make no sense, on their own or on this machine.
 #[derive(Debug, thiserror::Error)]

@@ -47,6 +47,8 @@ pub(crate) enum Arrival {
     Run,
     /// It is running already; whoever runs it has taken the ticket over.
     Deferred,
+    /// It is running already, and the caller did not say that it can leave the ticket.
+    Busy,
     /// Cancelled, or queued anew since.
     Stale,
 }
@@ -128,11 +130,14 @@ impl ItemState {
         word & DELAYED != 0 && issued(word) == ticket
     }
 
-    /// A ticket arrived at a worker.
-    pub(crate) fn begin(&self, ticket: Ticket) -> Arrival {
+    /// A ticket arrived at a worker, which can leave it to whoever runs the item, or has to ask again.
+    pub(crate) fn begin(&self, ticket: Ticket, can_leave: bool) -> Arrival {
         let begun = self.change(|word| {
             if word & PENDING == 0 || word & (DELAYED | DEFERRED) != 0 || issued(word) != ticket {
                 return Err(());
+            }
+            if word & RUNNING != 0 && !can_leave {
+                return Ok((word, Arrival::Busy));
             }
             if word & RUNNING != 0 {
                 return Ok((word | DEFERRED, Arrival::Deferred));
@@ -151,6 +156,17 @@ impl ItemState {
             Ok((word & !(RUNNING | DEFERRED), deferred))
         })
         .unwrap_or(None)
+    }
+
+    /// This ticket could not be delivered. A later one is left alone.
+    pub(crate) fn withdraw(&self, ticket: Ticket) {
+        // A ticket that is stale already needs nothing.
+        let _: Result<(), ()> = self.change(|word| {
+            if word & PENDING == 0 || issued(word) != ticket {
+                return Err(());
+            }
+            Ok((word & !(PENDING | DEFERRED | DELAYED), ()))
+        });
     }
 
     /// Makes the item not pending. True when it was.
@@ -265,8 +281,8 @@ mod tests {
         let item = ItemState::new();
         let ticket = item.queue(false).unwrap();
         assert_eq!(item.queue(false), Err(Refusal::AlreadyPending));
-        assert_eq!(item.begin(ticket), Arrival::Run);
-        assert_eq!(item.begin(ticket), Arrival::Stale, "a ticket is good once");
+        assert_eq!(item.begin(ticket, true), Arrival::Run);
+        assert_eq!(item.begin(ticket, true), Arrival::Stale, "a ticket is good once");
         assert_eq!(item.end(), None);
     }
 
@@ -274,11 +290,11 @@ mod tests {
     fn queued_while_running_runs_afterwards() {
         let item = ItemState::new();
         let first = item.queue(false).unwrap();
-        assert_eq!(item.begin(first), Arrival::Run);
+        assert_eq!(item.begin(first, true), Arrival::Run);
         let second = item.queue(false).unwrap();
-        assert_eq!(item.begin(second), Arrival::Deferred);
+        assert_eq!(item.begin(second, true), Arrival::Deferred);
         assert_eq!(item.end(), Some(second));
-        assert_eq!(item.begin(second), Arrival::Run);
+        assert_eq!(item.begin(second, true), Arrival::Run);
     }
 
     #[test]
@@ -288,8 +304,20 @@ mod tests {
         assert!(item.cancel());
         assert!(!item.cancel());
         let new = item.queue(false).unwrap();
-        assert_eq!(item.begin(old), Arrival::Stale);
-        assert_eq!(item.begin(new), Arrival::Run);
+        assert_eq!(item.begin(old, true), Arrival::Stale);
+        assert_eq!(item.begin(new, true), Arrival::Run);
+    }
+
+    #[test]
+    fn a_ticket_that_is_withdrawn_takes_no_other_with_it() {
+        let item = ItemState::new();
+        let old = item.queue(false).unwrap();
+        assert!(item.cancel());
+        let new = item.queue(false).unwrap();
+        item.withdraw(old);
+        assert!(item.is_pending());
+        item.withdraw(new);
+        assert!(!item.is_pending());
     }
 
     #[test]
@@ -298,7 +326,7 @@ mod tests {
         let ticket = item.queue(false).unwrap();
         assert_eq!(item.disable(), Ok(true));
         assert_eq!(item.disable(), Ok(false));
-        assert_eq!(item.begin(ticket), Arrival::Stale);
+        assert_eq!(item.begin(ticket, true), Arrival::Stale);
         item.enable().unwrap();
         assert_eq!(item.queue(false), Err(Refusal::Disabled));
         item.enable().unwrap();
@@ -315,12 +343,12 @@ mod tests {
         let item = ItemState::new();
         let first = item.queue(true).unwrap();
         assert!(item.awaits_timer(first));
-        assert_eq!(item.begin(first), Arrival::Stale, "not before its time");
+        assert_eq!(item.begin(first, true), Arrival::Stale, "not before its time");
         let (second, was_pending) = item.requeue(true).unwrap();
         assert!(was_pending && !item.expire(first));
         let third = item.promote().unwrap();
         assert!(!item.expire(second));
-        assert_eq!(item.begin(third), Arrival::Run);
+        assert_eq!(item.begin(third, true), Arrival::Run);
     }
 }
 
@@ -340,7 +368,7 @@ mod models {
     fn arrive(item: &ItemState, ticket: Ticket, running: &AtomicU32, runs: &AtomicU32) {
         let mut next = Some(ticket);
         while let Some(ticket) = next.take() {
-            if item.begin(ticket) == Arrival::Run {
+            if item.begin(ticket, true) == Arrival::Run {
                 assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "twice at once");
                 runs.fetch_add(1, Ordering::SeqCst);
                 running.fetch_sub(1, Ordering::SeqCst);

@@ -6,9 +6,10 @@
 
 use std::mem::MaybeUninit;
 
-use tollgate_wakequeue::ItemCell;
+use tollgate_topology::CpuId;
+use tollgate_wakequeue::{ItemCell, ShardId};
 
-use crate::core::QueueCore;
+use crate::queue_ref::QueueRef;
 
 const WORDS: usize = 4;
 type Payload = [MaybeUninit<usize>; WORDS];
@@ -29,7 +30,7 @@ enum Use {
 pub(crate) struct Job {
     payload: Payload,
     /// The queue that this job counts for.
-    queue: *const QueueCore,
+    queue: QueueRef,
     pub(crate) tag: Tag,
     consume: unsafe fn(*mut Payload, Use),
 }
@@ -40,16 +41,30 @@ pub(crate) struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(u64);
 
-const TOKEN: u64 = 1 << 8;
-const NODE_SHIFT: u32 = 16;
+const TURN: u64 = 1 << 8;
+const COUNTED: u64 = 1 << 9;
+const SHARD_SHIFT: u32 = 16;
 const CPU_SHIFT: u32 = 32;
+const NODE_SHIFT: u32 = 48;
 
 impl Tag {
-    /// Of a job that runs as it is: the colour under which it was counted (see `tally`), and the
-    /// node and CPU that it was issued on.
+    /// The colour under which the job was counted in (see `tally`), the shard it was placed in, the CPU
+    /// that it was issued on, and the index of the node whose limit it counts against.
     #[inline]
-    pub(crate) fn direct(colour: u8, node: u16, cpu: u32) -> Self {
-        Self(u64::from(colour) | u64::from(node) << NODE_SHIFT | u64::from(cpu) << CPU_SHIFT)
+    pub(crate) fn new(colour: u8, shard: ShardId, cpu: CpuId, node: u16) -> Self {
+        // CPU numbers stay below `MAX_CPUS`.
+        let cpu = u64::from(cpu.0 & 0xffff);
+        Self(
+            u64::from(colour)
+                | u64::from(shard.0) << SHARD_SHIFT
+                | cpu << CPU_SHIFT
+                | u64::from(node) << NODE_SHIFT,
+        )
+    }
+
+    /// Of something that is no job of a queue.
+    pub(crate) fn none() -> Self {
+        Self(0)
     }
 
     #[inline]
@@ -57,35 +72,55 @@ impl Tag {
         u8::from(self.0 & 1 == 1)
     }
 
-    /// Whether the job is the right to run the next one of its queue's gate, its payload empty.
+    /// Whether the job is the turn of its queue's sequence, its payload empty.
     #[inline]
-    pub(crate) fn is_token(self) -> bool {
-        self.0 & TOKEN != 0
+    pub(crate) fn is_turn(self) -> bool {
+        self.0 & TURN != 0
+    }
+
+    /// Whether the job waited for its queue's limit and is counted as running already.
+    #[inline]
+    pub(crate) fn is_counted(self) -> bool {
+        self.0 & COUNTED != 0
+    }
+
+    pub(crate) fn counted(self) -> Self {
+        Self(self.0 | COUNTED)
+    }
+
+    pub(crate) fn not_counted(self) -> Self {
+        Self(self.0 & !COUNTED)
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the field is 16 bits wide")]
+    pub(crate) fn shard(self) -> ShardId {
+        ShardId(field(self.0, SHARD_SHIFT))
+    }
+
+    #[inline]
+    pub(crate) fn cpu(self) -> CpuId {
+        CpuId(field(self.0, CPU_SHIFT).into())
+    }
+
+    #[inline]
     pub(crate) fn node(self) -> u16 {
-        (self.0 >> NODE_SHIFT) as u16
-    }
-
-    #[inline]
-    pub(crate) fn cpu(self) -> u32 {
-        (self.0 >> CPU_SHIFT) as u32
-    }
-
-    pub(crate) fn at_node(self, node: u16) -> Self {
-        Self::direct(self.colour(), node, self.cpu())
+        field(self.0, NODE_SHIFT)
     }
 }
 
-// SAFETY: `Job::new` takes only `Send` closures, and the queue pointer is to a `Sync` value that
-// outlives every job (`QueueCore::as_ref`).
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "each field is 16 bits wide")]
+fn field(word: u64, shift: u32) -> u16 {
+    (word >> shift) as u16
+}
+
+// SAFETY: `Job::new` takes only `Send` closures, and a `QueueRef` is to a `Sync` value that outlives
+// every job.
 unsafe impl Send for Job {}
 
 impl Job {
     #[inline]
-    pub(crate) fn new<F>(queue: &QueueCore, tag: Tag, closure: F) -> Self
+    pub(crate) fn new<F>(queue: QueueRef, tag: Tag, closure: F) -> Self
     where
         F: FnOnce() + Send + 'static,
     {
@@ -101,34 +136,31 @@ impl Job {
             unsafe { (&raw mut payload).cast::<*mut F>().write(boxed) };
             consume_boxed::<F>
         };
-        Self { payload, consume, queue: std::ptr::from_ref(queue), tag }
+        Self { payload, consume, queue, tag }
     }
 
-    /// A job that stands for the next one of a gate.
-    pub(crate) fn token(queue: &QueueCore, node: u16, cpu: u32) -> Self {
-        let tag = Tag(Tag::direct(0, node, cpu).0 | TOKEN);
-        Self {
-            payload: [const { MaybeUninit::uninit() }; WORDS],
-            consume: consume_nothing,
-            queue: std::ptr::from_ref(queue),
-            tag,
-        }
+    /// The right to run the next jobs of a sequence.
+    pub(crate) fn turn(queue: QueueRef, shard: ShardId, cpu: CpuId) -> Self {
+        let tag = Tag(Tag::new(0, shard, cpu, 0).0 | TURN);
+        let payload = [const { MaybeUninit::uninit() }; WORDS];
+        Self { payload, consume: consume_nothing, queue, tag }
     }
 
     /// Runs the closure where it lies. A panic in it unwinds through here.
     ///
     /// # Panics
-    /// If there is no job in the place.
+    /// If there is no job in the cell.
     #[inline]
-    pub(crate) fn run(place: &mut ItemCell<Self>) {
-        let job = place.release();
+    pub(crate) fn run(cell: &mut ItemCell<Self>) {
+        let job = cell.release();
         let job = job.expect("a job runs once").as_ptr();
-        // SAFETY: the place gave the job up to us and is not touched meanwhile. `consume` belongs to
+        // SAFETY: the cell gave the job up to us and is not touched meanwhile. `consume` belongs to
         // this payload (set together in `new`) and uses it up.
         unsafe { ((*job).consume)(&raw mut (*job).payload, Use::Run) }
     }
 
-    pub(crate) fn queue(&self) -> *const QueueCore {
+    #[inline]
+    pub(crate) fn queue(&self) -> QueueRef {
         self.queue
     }
 }
@@ -169,3 +201,16 @@ unsafe fn consume_boxed<F: FnOnce()>(payload: *mut Payload, purpose: Use) {
 unsafe fn consume_nothing(_: *mut Payload, _: Use) {}
 
 const _: () = assert!(size_of::<Job>() <= 56, "a job and its slot's turn share a cache line");
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_keeps_what_it_is_given() {
+        let tag = Tag::new(1, ShardId(4095), CpuId(8191), 63).counted();
+        assert_eq!((tag.colour(), tag.shard(), tag.cpu()), (1, ShardId(4095), CpuId(8191)));
+        assert_eq!((tag.node(), tag.is_turn(), tag.is_counted()), (63, false, true));
+        assert!(!tag.not_counted().is_counted());
+    }
+}

@@ -37,42 +37,55 @@
 //! Inside an item, declare waits with [`blocking`], so that the pool can run something else
 //! meanwhile.
 
+mod alarm;
 mod attributes;
+mod blocking;
 mod context;
 #[cfg(feature = "control")]
 pub mod control;
 mod core;
 mod error;
 mod forkjoin;
-mod gate;
 mod handle;
+mod housekeeper;
 mod item;
 mod job;
-mod keeper;
+mod limit;
 pub mod placement;
 mod pool;
 mod queue;
+mod queue_ref;
 mod rescuer;
+mod run;
 mod runtime;
+mod runtime_id;
+mod sequence;
+mod shared;
 mod shares;
 mod stack;
+mod submit;
 mod sys;
 mod tally;
 mod task;
+mod timer;
 mod tools;
+mod watchdog;
 mod work;
+mod worker;
 
 pub use attributes::{Attributes, MAX_MAX_ACTIVE, MAX_NICE, MIN_NICE};
+pub use blocking::blocking;
 pub use core::WhenFull;
 pub use error::{AttributeError, BuildError, JoinError, Panic, SubmitError, WaitError};
 pub use forkjoin::{Fork, MAX_HANDS};
 pub use handle::Handle;
-pub use keeper::MAX_DELAYED;
-pub use pool::blocking;
 pub use queue::{DEFAULT_BACKLOG, Queue, QueueBuilder};
-pub use runtime::{Builder, MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES, Runtime};
+pub use runtime::{Builder, Runtime};
+pub use shared::{MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES};
+pub use timer::MAX_DELAYED;
 pub use tollgate_topology::{CpuId, CpuSet, Scope, Topology};
 pub use tools::{
-    Dump, Monitor, PodDump, PoolDump, QueueDump, QueueMonitor, QueueRates, Rates, ShardDump,
+    Dump, Monitor, NodeActive, PodDump, PoolDump, QueueDump, QueueMonitor, QueueRates, Rates,
+    ShardDump,
 };
 pub use work::{Queued, Work};

@@ -161,32 +161,30 @@ fn nearest(topology: &Topology, shards: &[Shard], cpu: CpuId) -> ShardId {
     shard_id(best.map_or(0, |(index, _)| index))
 }
 
-/// How a queue's `max_active` is divided over the nodes: in proportion to their CPUs, each at
-/// least `min(max_active, 8)`. The sum may therefore exceed `max_active` on machines of many nodes,
-/// as in the kernel's unbound workqueues.
+/// How a queue's `max_active` is divided over the nodes: in proportion to the CPUs that it may use
+/// there, rounded up, each at least `min(max_active, 8)`. The sum may therefore exceed `max_active` on
+/// machines of many nodes, as in the kernel's unbound workqueues (`wq_adjust_max_active`).
 #[must_use]
 pub fn node_limits(max_active: u32, cpus_by_node: &[usize]) -> Vec<u32> {
     let total: usize = cpus_by_node.iter().sum();
     let least = max_active.min(MIN_NODE_ACTIVE);
     let share = |cpus: usize| {
-        let share = u64::from(max_active) * cpus as u64 / total.max(1) as u64;
+        let share = (u64::from(max_active) * cpus as u64).div_ceil(total.max(1) as u64);
         u32::try_from(share).unwrap_or(u32::MAX)
     };
-    cpus_by_node.iter().map(|&cpus| share(cpus).max(least)).collect()
+    cpus_by_node.iter().map(|&cpus| share(cpus).clamp(least, max_active)).collect()
 }
 
-/// By CPU number, the index of its node among `nodes`.
-pub(crate) fn node_index(topology: &Topology) -> (Vec<usize>, Vec<u16>) {
+/// How many nodes there are, and by CPU number, the index of its node among them.
+pub(crate) fn node_index(topology: &Topology) -> (usize, Vec<u16>) {
     let ids: Vec<NodeId> = topology.nodes().map(|(id, _)| id).collect();
-    let usable = |cpus: &CpuSet| cpus.intersection(topology.allowed()).len();
-    let cpus = topology.nodes().map(|(_, cpus)| usable(cpus)).collect();
     let last = topology.cpus().iter().last().map_or(0, |cpu| cpu.index() + 1);
     let index_of = |cpu| {
         let node = topology.node_of(CpuId::from_index(cpu));
         let index = ids.iter().position(|&id| Some(id) == node).unwrap_or(0);
         u16::try_from(index).unwrap_or(0)
     };
-    (cpus, (0..last).map(index_of).collect())
+    (ids.len(), (0..last).map(index_of).collect())
 }
 
 #[cfg(test)]
@@ -250,6 +248,8 @@ mod tests {
         assert_eq!(node_limits(16, &[12, 4]), [12, 8], "at least eight each");
         assert_eq!(node_limits(3, &[2, 2]), [3, 3], "or max_active, if less");
         assert_eq!(node_limits(1, &[2]), [1]);
+        assert_eq!(node_limits(100, &[1, 2]), [34, 67], "rounded up");
+        assert_eq!(node_limits(32, &[4, 0]), [32, 8], "a node without CPUs of the queue");
     }
 
     proptest! {

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use tollgate_topology::{CpuId, CpuSet, Scope};
 
-use crate::core::{Close, Identity, QueueCore};
+use crate::attributes::Attributes;
+use crate::blocking::blocking;
+use crate::core::{Close, Identity, QueueCore, WhenFull};
+use crate::error::{AttributeError, BuildError, SubmitError, WaitError};
 use crate::handle::Handle;
-use crate::keeper::Keeper;
-use crate::runtime::Shared;
-use crate::{
-    AttributeError, Attributes, BuildError, SubmitError, WaitError, WhenFull, Work, blocking,
-    context, task,
-};
+use crate::shared::{NewQueue, Shared};
+use crate::{context, task};
 
 /// A named queue. Clones are the same queue; its name becomes free when the last one is dropped,
 /// and what is still queued then is run.
@@ -40,8 +39,8 @@ impl Queue {
         &self.inner.core
     }
 
-    pub(crate) fn keeper(&self) -> &Keeper {
-        &self.inner.shared.keeper
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
     }
 
     /// Its name.
@@ -115,11 +114,6 @@ impl Queue {
         Ok(Handle::new(task))
     }
 
-    /// Makes an item that can be queued again and again.
-    pub fn item(&self, body: impl FnMut() + Send + 'static) -> Work {
-        Work::new(self.clone(), Box::new(body))
-    }
-
     /// Waits until everything queued before this call has been run. Delayed items whose time has
     /// not come are not waited for.
     ///
@@ -153,7 +147,7 @@ impl Queue {
 
     /// Accepts items again after a [`drain`](Self::drain).
     pub fn reopen(&self) {
-        self.core().open(false);
+        self.core().reopen();
     }
 
     /// The attributes as they are now.
@@ -227,9 +221,7 @@ pub const DEFAULT_BACKLOG: usize = 65_536;
 #[must_use = "call build()"]
 pub struct QueueBuilder<'r> {
     shared: &'r Arc<Shared>,
-    pub(crate) identity: Identity,
-    pub(crate) attributes: Attributes,
-    pub(crate) rescuer: bool,
+    new: NewQueue,
 }
 
 impl<'r> QueueBuilder<'r> {
@@ -241,67 +233,68 @@ impl<'r> QueueBuilder<'r> {
             capacity: DEFAULT_BACKLOG,
             when_full: WhenFull::default(),
         };
-        Self { shared, identity, attributes: Attributes::default(), rescuer: false }
+        let new = NewQueue { identity, attributes: Attributes::default(), rescuer: false };
+        Self { shared, new }
     }
 
     /// One item at a time, in the order in which they were queued.
     pub fn ordered(mut self) -> Self {
-        self.identity.ordered = true;
+        self.new.identity.ordered = true;
         self
     }
 
     /// CPUs that work together; the runtime's default otherwise.
     pub fn scope(mut self, scope: Scope) -> Self {
-        self.attributes.affinity_scope = Some(scope);
+        self.new.attributes.affinity_scope = Some(scope);
         self
     }
 
     /// Workers never leave the pod of their scope.
     pub fn strict(mut self, strict: bool) -> Self {
-        self.attributes.affinity_strict = strict;
+        self.new.attributes.affinity_strict = strict;
         self
     }
 
     /// Workers are moved to the CPU that issued the item. For comparison.
     pub fn localize(mut self, localize: bool) -> Self {
-        self.attributes.localize = localize;
+        self.new.attributes.localize = localize;
         self
     }
 
     /// The CPUs that workers may use; all that the process may otherwise.
     pub fn cpumask(mut self, cpus: CpuSet) -> Self {
-        self.attributes.cpumask = Some(cpus);
+        self.new.attributes.cpumask = Some(cpus);
         self
     }
 
     /// Scheduling priority of the workers, -20 to 19.
     pub fn nice(mut self, nice: i32) -> Self {
-        self.attributes.nice = nice;
+        self.new.attributes.nice = nice;
         self
     }
 
     /// Items running at once, over all nodes; each node may have at least eight of them, or all if
     /// fewer.
     pub fn max_active(mut self, max_active: u32) -> Self {
-        self.attributes.max_active = Some(max_active);
+        self.new.attributes.max_active = Some(max_active);
         self
     }
 
     /// Workers of their own, at nice -20 where the system allows it.
     pub fn high_priority(mut self) -> Self {
-        self.identity.high_priority = true;
+        self.new.identity.high_priority = true;
         self
     }
 
     /// One worker in reserve, which runs items one at a time when the pool makes no progress.
     pub fn rescuer(mut self) -> Self {
-        self.rescuer = true;
+        self.new.rescuer = true;
         self
     }
 
     /// What happens to an item when there is no room for it.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
-        self.identity.when_full = when_full;
+        self.new.identity.when_full = when_full;
         self
     }
 
@@ -309,7 +302,7 @@ impl<'r> QueueBuilder<'r> {
     /// Other queues have their items in the shards of their pool, which are bounded by
     /// [`Builder::shard_capacity`](crate::Builder::shard_capacity).
     pub fn backlog(mut self, capacity: usize) -> Self {
-        self.identity.capacity = capacity;
+        self.new.identity.capacity = capacity;
         self
     }
 
@@ -319,7 +312,7 @@ impl<'r> QueueBuilder<'r> {
     /// The name is malformed or taken; the attributes make no sense or cannot be had here; there
     /// are too many queues or pools; the runtime is shut down.
     pub fn build(self) -> Result<Queue, BuildError> {
-        let core = self.shared.add_queue(&self)?;
+        let core = self.shared.add_queue(&self.new)?;
         Ok(Queue::new(core, Arc::clone(self.shared)))
     }
 }

@@ -1,13 +1,11 @@
 //! A worker in reserve, for queues that must make progress even when no worker can be had.
 
-use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use tollgate_wakequeue::sync::{AtomicBool, Futex, Ordering};
 
-use crate::core::QueueCore;
-
-/// The reserve of one queue: a thread that sleeps until the keeper calls, then runs the queue's
+/// The reserve of one queue: a thread that sleeps until the watchdog calls, then runs the queue's
 /// items one at a time for as long as some wait for a worker.
 pub(crate) struct Rescuer {
     calls: Futex,
@@ -16,27 +14,28 @@ pub(crate) struct Rescuer {
 }
 
 impl Rescuer {
-    pub(crate) fn start(queue: &Arc<QueueCore>) -> std::io::Result<Arc<Self>> {
+    /// Starts the thread. `rescue` runs one item, or returns false when none waits.
+    pub(crate) fn start(rescue: impl Fn() -> bool + Send + 'static) -> std::io::Result<Arc<Self>> {
         let rescuer = Arc::new(Self {
             calls: Futex::new(0),
             stop: AtomicBool::new(false),
             thread: StdMutex::new(None),
         });
-        let (me, queue) = (Arc::clone(&rescuer), Arc::downgrade(queue));
+        let me = Arc::clone(&rescuer);
         let thread = thread::Builder::new()
             .name("workqueue-rescue".to_owned())
-            .spawn(move || me.serve(&queue))?;
+            .spawn(move || me.serve(&rescue))?;
         *rescuer.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(rescuer)
     }
 
-    /// Somebody has to do something.
+    /// Wakes the rescuer: the pool of its queue makes no progress.
     pub(crate) fn call(&self) {
         self.calls.word().fetch_add(1, Ordering::SeqCst);
         self.calls.wake(1);
     }
 
-    fn serve(&self, queue: &Weak<QueueCore>) {
+    fn serve(&self, rescue: &dyn Fn() -> bool) {
         let mut answered = 0;
         loop {
             let calls = self.calls.word().load(Ordering::SeqCst);
@@ -48,14 +47,22 @@ impl Rescuer {
                 continue;
             }
             answered = calls;
-            let Some(queue) = queue.upgrade() else { return };
-            while queue.rescue_one() {}
+            let mut found = true;
+            while found && !self.stop.load(Ordering::SeqCst) {
+                found = rescue();
+            }
         }
     }
 
+    /// Ends the thread after the item that it runs, without waiting for that.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.call();
+    }
+
+    /// As [`stop`](Self::stop), and waits. Not from inside an item of the queue.
+    pub(crate) fn stop_and_wait(&self) {
+        self.stop();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()

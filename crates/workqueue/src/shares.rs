@@ -5,12 +5,11 @@
 //! second at most, splits the CPU time since the last time by that. Declared waits are left out.
 
 use std::cell::RefCell;
-use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use tollgate_wakequeue::sync::{AtomicU64, Ordering};
 
-use crate::core::QueueCore;
+use crate::queue_ref::QueueRef;
 use crate::sys;
 
 /// Queues between two divisions. One more makes a division due.
@@ -24,9 +23,9 @@ pub(crate) struct Shares(RefCell<Notes>);
 struct Notes {
     thread: u32,
     /// The queue worked for, and since when.
-    current: Option<(NonNull<QueueCore>, Instant)>,
+    current: Option<(QueueRef, Instant)>,
     /// Time at work for each queue since the last division.
-    shares: Vec<(NonNull<QueueCore>, Duration)>,
+    shares: Vec<(QueueRef, Duration)>,
     divided: Instant,
 }
 
@@ -38,11 +37,11 @@ impl Shares {
 
     /// The worker goes on with an item of another queue than before, or of its first.
     #[cold]
-    pub(crate) fn switch(&self, queue: &QueueCore, accounted_ns: &AtomicU64) {
+    pub(crate) fn switch(&self, queue: QueueRef, accounted_ns: &AtomicU64) {
         let mut notes = self.0.borrow_mut();
         let now = Instant::now();
         notes.note(now);
-        notes.current = Some((NonNull::from(queue), now));
+        notes.current = Some((queue, now));
         if notes.shares.len() >= MAX_QUEUES {
             notes.divide(now, accounted_ns);
         }
@@ -98,10 +97,8 @@ impl Notes {
     }
 }
 
-#[expect(unsafe_code, reason = "queues are shown by pointer")]
-fn add(queue: NonNull<QueueCore>, cpu_ns: u64) {
-    // SAFETY: queues live until all workers are gone (see `QueueCore`).
-    unsafe { queue.as_ref() }.stats.cpu_ns.fetch_add(cpu_ns, Ordering::Relaxed);
+fn add(queue: QueueRef, cpu_ns: u64) {
+    queue.core().stats.cpu_ns.fetch_add(cpu_ns, Ordering::Relaxed);
 }
 
 /// The CPU time of a thread that nobody accounted for yet, in nanoseconds; it is the caller's to

@@ -56,6 +56,29 @@ pub(crate) fn set_nice(wanted: i32) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// A full memory barrier on every CPU that runs a thread of this process, as if each had executed one
+/// at some moment during this call.
+pub(crate) fn barrier_everywhere() {
+    use std::sync::OnceLock;
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    if cfg!(miri) {
+        return;
+    }
+    let command = |command: libc::c_int| {
+        // SAFETY: takes two numbers and no pointers.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    };
+    let registered =
+        *REGISTERED.get_or_init(|| command(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED));
+    if !registered || !command(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+        // A store leaves its CPU within nanoseconds when nothing forces it to stay: a filter for
+        // system calls that leaves membarrier(2) out costs this pause.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
 /// The kernel's number of the calling thread. Under Miri, which has no such numbers, one for all: zero
 /// would say that there is no thread.
 pub(crate) fn thread_id() -> u32 {

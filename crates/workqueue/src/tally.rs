@@ -97,17 +97,6 @@ impl Tally {
         u8::from(colour == 1)
     }
 
-    /// Counts once more under the colour of an item that is yet to be counted out.
-    pub(crate) fn enter_again(&self, seat: Seat, colour: u8) {
-        let colour = usize::from(colour);
-        match seat {
-            Seat::Own(number) => count(&self.own[number].queued[colour]),
-            Seat::Shared(thread) => {
-                self.shared(thread).queued[colour].fetch_add(1, Ordering::SeqCst);
-            }
-        }
-    }
-
     /// Counts an item out. Whoever finishes must then call [`announce`](Self::announce) for this
     /// colour, unless it knows that another item of it is yet to finish.
     #[inline]

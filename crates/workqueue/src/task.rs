@@ -9,16 +9,18 @@
 
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
 use tollgate_wakequeue::sync::{AtomicU32, Futex, Mutex, Ordering, UnsafeCell};
 
-use crate::context::{self, RuntimeId};
 use crate::core::QueueCore;
-use crate::{JoinError, Panic, stack};
+use crate::error::{JoinError, Panic};
+use crate::job::Tag;
+use crate::queue_ref::QueueRef;
+use crate::runtime_id::RuntimeId;
+use crate::{context, stack};
 
 const DONE: u32 = 1;
 /// A thread sleeps on the state.
@@ -114,7 +116,7 @@ struct Task<F, T> {
     /// There until TAKEN is set.
     closure: UnsafeCell<ManuallyDrop<F>>,
     /// Valid on workers of `runtime`.
-    queue: NonNull<QueueCore>,
+    queue: QueueRef,
     runtime: RuntimeId,
     /// Whether a waiter that runs the closure is counted as in flight; see [`Held`].
     held: AtomicU32,
@@ -141,8 +143,8 @@ where
     let task = Arc::new(Task {
         packet: Packet::new(),
         closure: UnsafeCell::new(ManuallyDrop::new(closure)),
-        queue: NonNull::from(queue),
-        runtime: queue.runtime(),
+        queue: QueueRef::of(queue),
+        runtime: queue.runtime,
         held: AtomicU32::new(held::NOT),
     });
     (Arc::clone(&task) as Arc<dyn Spawned<T>>, Ticket(task))
@@ -161,20 +163,14 @@ impl<F: FnOnce() -> T + Send, T: Send> Ticket<F, T> {
         if task.take() {
             task.run();
         } else if !task.packet.is_done() {
-            context::current_queue(|queue| {
-                let phase = context::current_phase();
-                queue.hold(phase);
-                let mark = u32::from(phase) + 1;
-                let handed = (task.held).compare_exchange(
-                    held::NOT,
-                    mark,
-                    Ordering::AcqRel,
-                    Ordering::Acquire,
-                );
-                if handed.is_err() {
-                    queue.let_go(phase);
-                }
-            });
+            let phase = context::current_tag().map_or(0, Tag::colour);
+            let mark = u32::from(phase) + 1;
+            let handed =
+                (task.held).compare_exchange(held::NOT, mark, Ordering::AcqRel, Ordering::Acquire);
+            if handed.is_ok() {
+                // The waiter counts it out.
+                context::keep_count();
+            }
         }
     }
 }
@@ -216,9 +212,11 @@ impl<F: FnOnce() -> T + Send, T: Send> Task<F, T> {
     fn queue_here(&self) -> Option<&QueueCore> {
         context::with_worker(|worker| {
             let worker = worker.filter(|worker| worker.seats.runtime == self.runtime)?;
-            // SAFETY: this is a worker of the queue's runtime, whose queues outlive its workers.
-            let queue = unsafe { self.queue.as_ref() };
-            let fits = std::ptr::eq(queue.pool(), &raw const *worker.pool) && !queue.is_gated();
+            // This is a worker of the queue's runtime, so the reference may be used.
+            let queue = self.queue.core();
+            let pool = queue.pool();
+            let in_place = !pool.key.placement.strict || pool.plan.pods.len() == 1;
+            let fits = std::ptr::eq(pool, &raw const *worker.pool) && in_place && !queue.is_gated();
             (fits && stack::has_room()).then_some(queue)
         })
     }
@@ -232,10 +230,10 @@ impl<F: FnOnce() -> T + Send, T: Send> Spawned<T> for Task<F, T> {
     fn run_here(&self) {
         let Some(queue) = self.queue_here() else { return };
         if self.take() {
-            context::in_frame(NonNull::from(queue), 0, || self.run());
+            context::in_frame(self.queue, Tag::none(), || self.run());
             let mark = self.held.swap(held::OVER, Ordering::AcqRel);
             if mark != held::NOT {
-                queue.let_go(u8::from(mark == 2));
+                queue.count_out(context::seat(self.runtime), u8::from(mark == 2));
             }
             context::progress();
         }

@@ -4,11 +4,17 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use tollgate_topology::CpuId;
-use tollgate_wakequeue::sync::{AtomicU64, Ordering};
+use tollgate_wakequeue::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
+use crate::blocking::blocking;
+use crate::core::QueueCore;
+use crate::error::{Panic, SubmitError, WaitError};
 use crate::item::{Arrival, ItemState, Refusal, Ticket};
+use crate::job::Tag;
 use crate::queue::Queue;
-use crate::{SubmitError, WaitError, blocking, context};
+use crate::queue_ref::QueueRef;
+use crate::timer::{Delayed, Entry, Leftover, TimerKey};
+use crate::{context, sys};
 
 /// An item of a queue that can be queued again and again.
 ///
@@ -45,21 +51,44 @@ pub enum Queued {
     AlreadyPending,
 }
 
-pub(crate) struct WorkCore {
-    pub(crate) state: ItemState,
+struct WorkCore {
+    state: ItemState,
     queue: Queue,
     /// Never contended: the state lets one thread run the item.
     body: StdMutex<Box<dyn FnMut() + Send>>,
+    /// Whether `deferred` holds anything. Changed under its lock.
+    has_deferred: AtomicBool,
+    /// A ticket that arrived while the item was running.
+    deferred: Mutex<Option<Deferred>>,
+    /// Where in the timer the ticket waits that was delayed last.
+    delayed: Mutex<Option<(Ticket, TimerKey)>>,
     panics: AtomicU64,
     last_panic: StdMutex<Option<String>>,
 }
 
+/// A ticket that the running item's worker will queue again, with the count and the place of the job
+/// that brought it: a flush that waits for that job waits for the later run.
+struct Deferred {
+    ticket: Ticket,
+    tag: Tag,
+}
+
+impl Queue {
+    /// Makes an item that can be queued again and again.
+    pub fn item(&self, body: impl FnMut() + Send + 'static) -> Work {
+        Work::new(self.clone(), Box::new(body))
+    }
+}
+
 impl Work {
-    pub(crate) fn new(queue: Queue, body: Box<dyn FnMut() + Send>) -> Self {
+    fn new(queue: Queue, body: Box<dyn FnMut() + Send>) -> Self {
         let core = WorkCore {
             state: ItemState::new(),
             queue,
             body: StdMutex::new(body),
+            has_deferred: AtomicBool::new(false),
+            deferred: Mutex::new(None),
+            delayed: Mutex::new(None),
             panics: AtomicU64::new(0),
             last_panic: StdMutex::new(None),
         };
@@ -91,15 +120,29 @@ impl Work {
         }
     }
 
-    /// Queues the item after `delay`. It is pending from now on.
+    /// Queues the item after `delay`, near the CPU that this is called on. It is pending from now on.
     ///
     /// # Errors
-    /// As [`queue`](Self::queue) (a queue that refuses when the time has come drops the item
-    /// silently, as nobody is there to tell); too many items are delayed; the delay is absurd.
+    /// As [`queue`](Self::queue); too many items are delayed; the delay is absurd. When the queue is
+    /// drained by the time that the delay is over, the item is not run: that is counted as `refused`
+    /// in [`monitor`](crate::Runtime::monitor) and logged.
     pub fn queue_delayed(&self, delay: Duration) -> Result<Queued, SubmitError> {
+        self.delay_near(sys::current_cpu(), delay)
+    }
+
+    /// As [`queue_delayed`](Self::queue_delayed), as if called on `cpu`.
+    ///
+    /// # Errors
+    /// As [`queue_delayed`](Self::queue_delayed); or the CPU is not in the queue's mask.
+    pub fn queue_delayed_on(&self, cpu: CpuId, delay: Duration) -> Result<Queued, SubmitError> {
+        self.core.queue.check_cpu(cpu)?;
+        self.delay_near(cpu, delay)
+    }
+
+    fn delay_near(&self, cpu: CpuId, delay: Duration) -> Result<Queued, SubmitError> {
         self.core.queue.check_open()?;
         match self.core.state.queue(true) {
-            Ok(ticket) => self.core.delay(delay, ticket).map(|()| Queued::Now),
+            Ok(ticket) => self.core.delay(delay, ticket, cpu).map(|()| Queued::Now),
             Err(Refusal::AlreadyPending) => Ok(Queued::AlreadyPending),
             Err(Refusal::Disabled) => Err(SubmitError::Disabled),
         }
@@ -112,7 +155,10 @@ impl Work {
     pub fn modify_delay(&self, delay: Duration) -> Result<bool, SubmitError> {
         self.core.queue.check_open()?;
         match self.core.state.requeue(true) {
-            Ok((ticket, was_pending)) => self.core.delay(delay, ticket).map(|()| was_pending),
+            Ok((ticket, was_pending)) => {
+                self.core.leave_timer();
+                self.core.delay(delay, ticket, sys::current_cpu()).map(|()| was_pending)
+            }
             Err(_) => Err(SubmitError::Disabled),
         }
     }
@@ -126,6 +172,7 @@ impl Work {
         self.not_inside("flush")?;
         let promoted = self.core.state.promote();
         if let Some(ticket) = promoted {
+            self.core.leave_timer();
             self.core.deliver(ticket, None)?;
         }
         Ok(blocking(|| self.core.state.wait_for_latest()) || promoted.is_some())
@@ -134,7 +181,9 @@ impl Work {
     /// Makes the item not pending. True when it was. A run that began goes on.
     #[must_use = "false says that it was not pending"]
     pub fn cancel(&self) -> bool {
-        self.core.state.cancel()
+        let was_pending = self.core.state.cancel();
+        self.core.leave_timer();
+        was_pending
     }
 
     /// Makes the item not pending, and waits for a run that began. Until that has ended the item
@@ -155,7 +204,9 @@ impl Work {
     /// # Errors
     /// Disabled 255 times already.
     pub fn disable(&self) -> Result<bool, WaitError> {
-        self.core.state.disable().map_err(|()| WaitError::DisabledTooOften)
+        let disabled = self.core.state.disable().map_err(|()| WaitError::DisabledTooOften);
+        self.core.leave_timer();
+        disabled
     }
 
     /// As [`disable`](Self::disable), and waits for a run that began.
@@ -214,32 +265,61 @@ impl std::fmt::Debug for Work {
 }
 
 impl WorkCore {
-    /// Sends a ticket on its way to a worker. When that is refused the item is not pending.
+    fn queue(&self) -> &QueueCore {
+        self.queue.core()
+    }
+
+    /// Sends a ticket on its way to a worker. When that is refused this queueing did not happen.
     fn deliver(self: &Arc<Self>, ticket: Ticket, cpu: Option<CpuId>) -> Result<(), SubmitError> {
         let work = Arc::clone(self);
-        let sent = self.queue.core().submit(move || work.arrive(ticket), cpu);
-        sent.inspect_err(|_| {
-            self.state.cancel();
-        })
+        let sent = self.queue().submit(move || work.arrive(ticket), cpu);
+        sent.inspect_err(|_| self.state.withdraw(ticket))
     }
 
-    /// As `deliver`, where nobody can be told of a refusal.
-    pub(crate) fn deliver_or_cancel(self: &Arc<Self>, ticket: Ticket) {
-        if let Err(error) = self.deliver(ticket, None) {
-            tracing::debug!(%error, "a delayed item was not queued");
+    fn delay(
+        self: &Arc<Self>,
+        delay: Duration,
+        ticket: Ticket,
+        near: CpuId,
+    ) -> Result<(), SubmitError> {
+        let item: Arc<dyn Delayed> = Arc::<Self>::clone(self);
+        let shared = self.queue.shared();
+        let added = shared.timer.add(delay, Entry { item, ticket, near });
+        let (key, first) = added.inspect_err(|_| self.state.withdraw(ticket))?;
+        if first {
+            shared.alarm.ring();
         }
+        *self.delayed.lock() = Some((ticket, key));
+        // It may have been cancelled before anybody could know where it waits.
+        self.leave_timer();
+        if shared.is_shut_down() {
+            // Nobody looks at the timer any more.
+            self.state.withdraw(ticket);
+            self.leave_timer();
+            return Err(SubmitError::ShutDown(self.queue.name()));
+        }
+        Ok(())
     }
 
-    fn delay(self: &Arc<Self>, delay: Duration, ticket: Ticket) -> Result<(), SubmitError> {
-        let sent = self.queue.keeper().delay(delay, self, ticket);
-        sent.inspect_err(|_| {
-            self.state.cancel();
-        })
+    /// Takes the item out of the timer if it does not wait for its time any more, so that what it
+    /// owns can be dropped.
+    fn leave_timer(&self) {
+        let mut delayed = self.delayed.lock();
+        let Some((_, key)) = delayed.take_if(|(ticket, _)| !self.state.awaits_timer(*ticket))
+        else {
+            return;
+        };
+        drop(delayed);
+        drop(self.queue.shared().timer.remove(key));
     }
 
     /// A ticket reached a worker.
     fn arrive(self: Arc<Self>, ticket: Ticket) {
-        if self.state.begin(ticket) != Arrival::Run {
+        let arrival = match self.state.begin(ticket, false) {
+            Arrival::Busy => self.arrive_while_running(ticket),
+            other => other,
+        };
+        if arrival != Arrival::Run {
             return;
         }
         context::set_item(Some(&self.state));
@@ -250,15 +330,90 @@ impl WorkCore {
         if let Err(panic) = outcome {
             self.note_panic(panic);
         }
-        if let Some(deferred) = self.state.end() {
-            self.deliver_or_cancel(deferred);
+        let ended = self.state.end();
+        if self.has_deferred.load(Ordering::SeqCst) {
+            self.queue_deferred(ended);
         }
+    }
+
+    /// Leaves the ticket to whoever runs the item, with the count of this job.
+    #[cold]
+    fn arrive_while_running(&self, ticket: Ticket) -> Arrival {
+        let mut deferred = self.deferred.lock();
+        // Before the state says so: whoever ends the run looks at the state first.
+        self.has_deferred.store(true, Ordering::SeqCst);
+        let arrival = self.state.begin(ticket, true);
+        if arrival == Arrival::Deferred
+            && let Some(tag) = context::current_tag()
+        {
+            context::keep_count();
+            if let Some(cancelled) = deferred.replace(Deferred { ticket, tag }) {
+                self.count_out(&cancelled);
+            }
+        }
+        self.has_deferred.store(deferred.is_some(), Ordering::SeqCst);
+        arrival
+    }
+
+    /// The run is over: queues the ticket that arrived meanwhile, unless it was cancelled since.
+    #[cold]
+    fn queue_deferred(self: &Arc<Self>, ended: Option<Ticket>) {
+        let mut deferred = self.deferred.lock();
+        self.has_deferred.store(false, Ordering::SeqCst);
+        let taken = deferred.take();
+        drop(deferred);
+        let Some(taken) = taken else { return };
+        if ended != Some(taken.ticket) {
+            self.count_out(&taken);
+            return;
+        }
+        let work = Arc::clone(self);
+        self.queue().submit_again(move || work.arrive(taken.ticket), taken.tag);
+    }
+
+    fn count_out(&self, deferred: &Deferred) {
+        let core = self.queue();
+        core.count_out(context::seat(core.runtime), deferred.tag.colour());
+    }
+
+    /// A worker was told that the delay is over.
+    fn arrive_in_time(self: Arc<Self>, ticket: Ticket) {
+        if !self.state.expire(ticket) {
+            return;
+        }
+        let core = self.queue();
+        if core.is_drained() {
+            self.state.withdraw(ticket);
+            core.stats.refused.fetch_add(1, Ordering::Relaxed);
+            let queue = core.name();
+            tracing::warn!(queue, "a delayed item was not run: its queue is drained");
+            return;
+        }
+        self.arrive(ticket);
     }
 
     fn note_panic(&self, panic: Box<dyn std::any::Any + Send>) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         self.queue.core().count_panic();
-        let message = crate::Panic::new(panic).message().map(str::to_owned);
+        let message = Panic::new(panic).message().map(str::to_owned);
         *self.last_panic.lock().unwrap_or_else(PoisonError::into_inner) = message;
+    }
+}
+
+impl Delayed for WorkCore {
+    fn awaits_timer(&self, ticket: Ticket) -> bool {
+        self.state.awaits_timer(ticket)
+    }
+
+    fn due(self: Arc<Self>, ticket: Ticket, near: CpuId) -> Option<Leftover> {
+        // By pointer, because the item, which holds the queue, is given away.
+        let queue = QueueRef::of(self.queue.core());
+        let arrive = move || self.arrive_in_time(ticket);
+        let refused = queue.core().submit_always(arrive, near).err()?;
+        Some(Box::new(refused))
+    }
+
+    fn give_up(&self, ticket: Ticket) {
+        self.state.withdraw(ticket);
     }
 }

@@ -36,8 +36,8 @@ struct Task {
 }
 
 impl Cleaner {
-    /// Hands the cleaner to an executor, which runs it whenever there is something to clear. It stops
-    /// when the last clone of the pool is gone, or when another cleaner is handed over.
+    /// Hands the cleaner to an executor, which runs it whenever there is something to clear. It
+    /// stops when the last clone of the pool is gone, or when another cleaner is handed over.
     pub fn run_on(self, executor: Arc<dyn Background>) {
         let Self { pool, state } = self;
         let starter = &pool.core().starter;

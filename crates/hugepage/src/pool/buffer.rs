@@ -135,10 +135,11 @@ impl CoreRef {
     /// Gives up the count that all buffers of a pool have together.
     ///
     /// # Safety
-    /// [`super::refs::Refs`] has just said that no handle and no buffer is left, which it says once,
-    /// and a count of the Arc was set aside for this when the pool was made.
+    /// [`super::refs::Refs`] has just said that no handle and no buffer is left, which it says
+    /// once, and a count of the Arc was set aside for this when the pool was made.
     pub(super) unsafe fn last_of_all(core: NonNull<Core>) {
-        // SAFETY: the pointer comes from `Arc::as_ptr`, and the count was set aside, says the caller.
+        // SAFETY: the pointer comes from `Arc::as_ptr`, and the count was set aside, says the
+        // caller.
         unsafe { Arc::decrement_strong_count(core.as_ptr()) }
     }
 }
@@ -178,7 +179,8 @@ impl<S: State> Buffer<S> {
         Self { parts: Some(parts), state: PhantomData }
     }
 
-    /// Length in bytes: what was asked for, or for a buffer that has no owner the size of its class.
+    /// Length in bytes: what was asked for, or for a buffer that has no owner the size of its
+    /// class.
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
     #[must_use]
     pub fn len(&self) -> usize {

@@ -19,8 +19,8 @@ const BURST_SHARE: usize = 10;
 pub struct CleanerOptions {
     /// Most bytes cleared per second, on average; a tenth of it, or one buffer, at once.
     pub bytes_per_second: usize,
-    /// Whether now is a time to clear. Asked before each buffer; always, unless set. One that panics
-    /// counts as `false` and in [`super::PoolStats::idle_panics`].
+    /// Whether now is a time to clear. Asked before each buffer; always, unless set. One that
+    /// panics counts as `false` and in [`super::PoolStats::idle_panics`].
     pub idle: Box<dyn Fn() -> bool + Send>,
 }
 
@@ -38,8 +38,8 @@ pub enum Step {
     Cleared(usize),
     /// There is nothing dirty.
     Nothing,
-    /// What is dirty is in the cache and its pool in use: to clear it now would cost more, and it is
-    /// the next to be taken.
+    /// What is dirty is in the cache and its pool in use: to clear it now would cost more, and it
+    /// is the next to be taken.
     Hot,
     /// The caller said that it is not idle.
     Busy,
@@ -47,13 +47,13 @@ pub enum Step {
     Budget(Duration),
 }
 
-/// Clears dirty buffers one at a time, when called. Drive it with [`step`](Self::step) from a thread
-/// of your own, or hand it to an executor with [`run_on`](Self::run_on).
+/// Clears dirty buffers one at a time, when called. Drive it with [`step`](Self::step) from a
+/// thread of your own, or hand it to an executor with [`run_on`](Self::run_on).
 ///
-/// It clears by the plan's row for cold buffers, which does not push anything else out of the cache.
-/// A buffer that is likely in the cache still is left alone, until a step finds that nothing was
-/// given back since the step before. It goes through all dirty buffers in turn, so one that is in use
-/// all the time does not keep it from the others.
+/// It clears by the plan's row for cold buffers, which does not push anything else out of the
+/// cache. A buffer that is likely in the cache still is left alone, until a step finds that nothing
+/// was given back since the step before. It goes through all dirty buffers in turn, so one that is
+/// in use all the time does not keep it from the others.
 pub struct Cleaner {
     pub(super) pool: Pool,
     pub(super) state: CleanerState,
@@ -161,8 +161,9 @@ impl Core {
         })
     }
 
-    /// A buffer of the aged stack, which is filled up from the fresh one when it is empty. If its top
-    /// is hot, so is most of what lies below; and it does not stay so, for nothing new arrives there.
+    /// A buffer of the aged stack, which is filled up from the fresh one when it is empty. If its
+    /// top is hot, so is most of what lies below; and it does not stay so, for nothing new arrives
+    /// there.
     fn pop_cold(&self, class: usize, shelf: usize, hot_too: bool) -> Option<Slot> {
         let lists = &self.classes[class].shelves[shelf].lists;
         let index = lists.pop_aged(List::Dirty).or_else(|| {

@@ -23,8 +23,8 @@ use crate::sys;
 pub enum AtMaximum {
     /// Waits up to this long for one to be given back.
     Wait(Duration),
-    /// Returns [`Error::Exhausted`] at once. A buffer that the cleaner or [`super::Pool::trim`] works
-    /// on at that moment is not waited for.
+    /// Returns [`Error::Exhausted`] at once. A buffer that the cleaner or [`super::Pool::trim`]
+    /// works on at that moment is not waited for.
     Refuse,
     /// Maps fresh base pages, which are unmapped when given back; refuses when `most` such buffers
     /// are in use.
@@ -348,7 +348,8 @@ impl Core {
         }
     }
 
-    /// As [`Core::put_down`], below everything that was given back since the lists were last turned.
+    /// As [`Core::put_down`], below everything that was given back since the lists were last
+    /// turned.
     pub(super) fn put_down_aged(&self, slot: &Slot) {
         let list = if slot.is_zero() { List::Zeroed } else { List::Dirty };
         let class = &self.classes[slot.class];
@@ -401,7 +402,9 @@ impl Core {
             return Ok(None);
         }
         let options = RegionOptions { len: *buffer_bytes, ..self.extra_options.clone() };
-        let region = options.exactly(Backing::Base).map().inspect_err(|_| {
+        let room = options.machine.check_room(*buffer_bytes);
+        let region = room.and_then(|()| options.exactly(Backing::Base).map());
+        let region = region.inspect_err(|_| {
             extra.fetch_sub(1, Ordering::Relaxed);
         })?;
         self.count(Count::Extra);
@@ -447,8 +450,8 @@ impl Shelf {
         self.records[index.index()].stamp.idle_ns()
     }
 
-    /// Wipes every buffer that is not known to be zero: those on the dirty list, and those that were
-    /// withdrawn. Nobody else has the shelf.
+    /// Wipes every buffer that is not known to be zero: those on the dirty list, and those that
+    /// were withdrawn. Nobody else has the shelf.
     fn wipe(&mut self, plan: &ClearPlan, buffer_bytes: usize) {
         let bytes = self.region.as_mut_slice();
         for (record, buffer) in self.records.iter().zip(bytes.chunks_exact_mut(buffer_bytes)) {

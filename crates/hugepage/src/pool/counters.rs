@@ -3,8 +3,8 @@
 use crate::engine::Store;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The counters of one CPU, so that no two CPUs share them. Relaxed: each is exact, but two need not
-/// be of the same moment.
+/// The counters of one CPU, so that no two CPUs share them. Relaxed: each is exact, but two need
+/// not be of the same moment.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Counters {

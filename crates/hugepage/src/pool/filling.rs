@@ -70,8 +70,9 @@ impl Filling {
         Ok(())
     }
 
-    /// Reads up to `most` bytes of `file` from `offset` (`pread`) behind those that are there. Returns
-    /// how many: fewer at the end of the file or where the kernel stopped early, 0 at its end.
+    /// Reads up to `most` bytes of `file` from `offset` (`pread`) behind those that are there.
+    /// Returns how many: fewer at the end of the file or where the kernel stopped early, 0 at its
+    /// end.
     ///
     /// # Errors
     /// [`Error::TooLong`] when `most` does not fit; [`Error::System`] when the kernel refuses. The
@@ -88,8 +89,8 @@ impl Filling {
         Ok(read)
     }
 
-    /// The bytes behind those that are there, for a writer of the caller's, who then says how many with
-    /// [`Filling::advance`]. They may hold an earlier owner's bytes: do not read them.
+    /// The bytes behind those that are there, for a writer of the caller's, who then says how many
+    /// with [`Filling::advance`]. They may hold an earlier owner's bytes: do not read them.
     pub fn spare_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         let end = self.parts().len;
         self.spare_to(end)

@@ -19,7 +19,8 @@ use crate::error::Error;
 use crate::plan::{ClearPlan, Heat, Situation};
 use crate::region::Report;
 
-/// A pool. Clones share it. Its memory is unmapped when the last clone and the last buffer are gone.
+/// A pool. Clones share it. Its memory is unmapped when the last clone and the last buffer are
+/// gone.
 #[derive(Clone)]
 pub struct Pool {
     pub(super) handle: Arc<Handle>,
@@ -50,13 +51,13 @@ impl Drop for Handle {
 }
 
 impl Pool {
-    /// Takes a buffer of the smallest class that holds `bytes`, and lends exactly so many. Every byte
-    /// of it is zero.
+    /// Takes a buffer of the smallest class that holds `bytes`, and lends exactly so many. Every
+    /// byte of it is zero.
     ///
     /// # Errors
-    /// [`Error::Zero`], [`Error::NoSuchClass`]; at the maximum what [`super::AtMaximum`] says, which
-    /// may be [`Error::Exhausted`]; [`Error::OutOfMemory`] where the buffer has no memory yet and
-    /// there is none; with the leak check [`Error::Leak`].
+    /// [`Error::Zero`], [`Error::NoSuchClass`]; at the maximum what [`super::AtMaximum`] says,
+    /// which may be [`Error::Exhausted`]; [`Error::OutOfMemory`] where the buffer has no memory yet
+    /// and there is none; with the leak check [`Error::Leak`].
     pub fn take(&self, bytes: usize) -> Result<Buffer<Taken>, Error> {
         self.take_with(bytes, None)
     }
@@ -70,8 +71,8 @@ impl Pool {
         self.take_with(bytes, Some(target))
     }
 
-    /// As [`take`](Self::take), but only a buffer that was cleared before: `None` where that would take
-    /// time. Never waits, clears or asks the kernel for memory.
+    /// As [`take`](Self::take), but only a buffer that was cleared before: `None` where that would
+    /// take time. Never waits, clears or asks the kernel for memory.
     ///
     /// # Errors
     /// [`Error::Zero`] and [`Error::NoSuchClass`]; with the leak check [`Error::Leak`].

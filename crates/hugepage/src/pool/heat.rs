@@ -1,9 +1,10 @@
 //! Whether a buffer is still in the cache when it is cleared.
 //!
-//! A buffer counts as hot while three things hold: it is cleared below the same last-level cache as it
-//! was given back; less than half of that cache was given back to the pool since; and less time has
-//! passed than other programs need to replace the cache at [`OTHERS_BYTES_PER_SECOND`]. The first two
-//! are the pool's own traffic. The third stands for everybody else's, which the pool cannot see.
+//! A buffer counts as hot while three things hold: it is cleared below the same last-level cache as
+//! it was given back; less than half of that cache was given back to the pool since; and less time
+//! has passed than other programs need to replace the cache at [`OTHERS_BYTES_PER_SECOND`]. The
+//! first two are the pool's own traffic. The third stands for everybody else's, which the pool
+//! cannot see.
 
 use crate::plan::Heat;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};

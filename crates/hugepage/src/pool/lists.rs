@@ -3,18 +3,19 @@
 //! Five stacks of buffer numbers share one array of links, because a buffer is on one list at most.
 //! Each head packs the number of the top buffer with a tag that every change counts up, so that a
 //! compare-and-swap fails when the top was taken and given back in between (the ABA problem). The
-//! tag has 32 bits: a thread would have to sleep in the middle of one pop through exactly a multiple
-//! of 2^32 changes of the list to be deceived.
+//! tag has 32 bits: a thread would have to sleep in the middle of one pop through exactly a
+//! multiple of 2^32 changes of the list to be deceived.
 //!
-//! Ordering: every change of a head is a read-modify-write, so the release of a push heads a release
-//! sequence that goes through all later changes, and any later pop, which acquires, sees what the
-//! giver did to the buffer before the push.
+//! Ordering: every change of a head is a read-modify-write, so the release of a push heads a
+//! release sequence that goes through all later changes, and any later pop, which acquires, sees
+//! what the giver did to the buffer before the push.
 //!
-//! Zeroed and dirty buffers have two stacks each, of which one is *fresh*. Buffers are given back to
-//! the fresh stack and taken from it first, so that the next owner gets the one that is most likely
-//! in the cache. Whoever works through all free buffers (the cleaner, the trimmer) takes from the
-//! other stack, where nothing new arrives on top, and swaps their roles when that is empty. So every
-//! free buffer has its turn, and none is ever out of sight of a taker except the one worked on.
+//! Zeroed and dirty buffers have two stacks each, of which one is *fresh*. Buffers are given back
+//! to the fresh stack and taken from it first, so that the next owner gets the one that is most
+//! likely in the cache. Whoever works through all free buffers (the cleaner, the trimmer) takes
+//! from the other stack, where nothing new arrives on top, and swaps their roles when that is
+//! empty. So every free buffer has its turn, and none is ever out of sight of a taker except the
+//! one worked on.
 
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 

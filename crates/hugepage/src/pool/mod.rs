@@ -1,10 +1,10 @@
 //! A bounded, thread-safe pool of buffers that are zero when taken.
 //!
 //! Each class has one shelf per NUMA node: a region cut into buffers, and lock-free lists of those
-//! that are zeroed, those that are dirty and those that have no memory at the moment. A take looks at
-//! the zeroed buffers of its own node, then at the dirty ones, of which it clears what the owner will
-//! see, then at other nodes, then at buffers without memory. Only when every buffer is taken does it
-//! come to the chosen behaviour [`AtMaximum`].
+//! that are zeroed, those that are dirty and those that have no memory at the moment. A take looks
+//! at the zeroed buffers of its own node, then at the dirty ones, of which it clears what the owner
+//! will see, then at other nodes, then at buffers without memory. Only when every buffer is taken
+//! does it come to the chosen behaviour [`AtMaximum`].
 
 mod background;
 mod buffer;

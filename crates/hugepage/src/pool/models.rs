@@ -236,8 +236,8 @@ fn a_waiter_gets_what_the_cleaner_had_aside() {
     });
 }
 
-/// Two buffers are given back, on CPUs of their own, while the last handle goes: one of the three is
-/// the last, and sees what all others did before.
+/// Two buffers are given back, on CPUs of their own, while the last handle goes: one of the three
+/// is the last, and sees what all others did before.
 #[test]
 fn the_last_one_takes_a_pool_apart_alone() {
     model(3, || {

@@ -8,7 +8,7 @@ use super::handle::{Handle, Pool};
 use super::heat::CacheTraffic;
 use super::lists::{Index, List, Lists, MOST_BUFFERS};
 use super::refs::Refs;
-use crate::check::{check_limit, check_multiple};
+use crate::check::{check_multiple, check_physical};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::plan::ClearPlan;
@@ -105,10 +105,10 @@ impl PoolBuilder {
         self
     }
 
-    /// Only so many buffers of each class get memory when the pool is built; the others get theirs when
-    /// they are first taken, which is then an error where there is none. All, unless set. The address
-    /// space for all of them, and hugetlb pages, are reserved in any case. [`Pool::trim`] is the way
-    /// back.
+    /// Only so many buffers of each class get memory when the pool is built; the others get theirs
+    /// when they are first taken, which is then an error where there is none. All, unless set. The
+    /// address space for all of them, and hugetlb pages, are reserved in any case. [`Pool::trim`]
+    /// is the way back.
     pub fn backed_at_start(mut self, count: usize) -> Self {
         self.backed_at_start = count;
         self
@@ -149,9 +149,11 @@ impl PoolBuilder {
         let plan = self.plan.take();
         let plan = plan.unwrap_or_else(|| ClearPlan::detected_on(&self.region.machine));
         let prefault = self.prefault.unwrap_or(Prefault::Touch(plan.touch()));
-        let classes = self.classes.iter();
-        let classes = classes.map(|(bytes, count)| self.make_class(*bytes, *count, prefault));
-        let classes = classes.collect::<Result<Vec<Class>, Error>>()?;
+        self.region.what = "a pool";
+        let mut classes = Vec::new();
+        for (bytes, count) in self.classes.clone() {
+            classes.push(self.make_class(bytes, count, prefault)?);
+        }
         let topology = self.region.machine.topology();
         let cpus = self.cpu_places();
         Ok(Pool {
@@ -201,11 +203,11 @@ impl PoolBuilder {
                 .and_then(|all| all.checked_add(total))
                 .unwrap_or(usize::MAX);
         }
-        check_limit("a pool", total, &self.region.machine)
+        check_physical("a pool", total, &self.region.machine)
     }
 
     fn make_class(
-        &self,
+        &mut self,
         buffer_bytes: usize,
         count: usize,
         prefault: Prefault,
@@ -213,12 +215,16 @@ impl PoolBuilder {
         let shelves = self.nodes.len().min(count);
         let share = |all: usize, shelf: usize| all / shelves + usize::from(shelf < all % shelves);
         let backed = self.backed_at_start.min(count);
-        let make = |shelf: usize| {
-            let (count, backed) = (share(count, shelf), share(backed, shelf));
-            self.make_shelf(buffer_bytes, count, self.nodes[shelf], (backed, prefault))
-        };
-        let shelves = (0..shelves).map(make).collect::<Result<_, Error>>()?;
-        Ok(Class::new(buffer_bytes, count, shelves))
+        let mut made = Vec::new();
+        for at in 0..shelves {
+            let (count, backed) = (share(count, at), share(backed, at));
+            let shelf = self.make_shelf(buffer_bytes, count, self.nodes[at], (backed, prefault))?;
+            if !matches!(shelf.region.report().backing, Backing::Hugetlb { .. }) {
+                self.region.charged_before += shelf.region.len();
+            }
+            made.push(shelf);
+        }
+        Ok(Class::new(buffer_bytes, count, made))
     }
 
     fn make_shelf(

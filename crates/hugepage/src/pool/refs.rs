@@ -1,20 +1,21 @@
 //! Who still needs the memory of a pool: a count of buffers in use that no two CPUs share.
 //!
-//! One counter for each CPU: a buffer that is taken counts up where its taker runs, one that is given
-//! back counts down where its giver runs, so a counter alone can be negative and only the sum means
-//! something. Nobody looks at the sum while the pool has a handle. When the last handle goes,
+//! One counter for each CPU: a buffer that is taken counts up where its taker runs, one that is
+//! given back counts down where its giver runs, so a counter alone can be negative and only the sum
+//! means something. Nobody looks at the sum while the pool has a handle. When the last handle goes,
 //! [`Refs::close`] marks each counter and adds what it read to a central one; from then on every
 //! give-back counts there, and whoever brings it to zero is the last.
 //!
-//! *Exactly one is the last.* Each give-back is one read-modify-write of a counter, so it comes either
-//! before the mark of that counter, and is part of what `close` adds, or after it, sees the mark and
-//! counts centrally: never both, never neither. The central counter starts at a value that give-backs
-//! cannot bring to zero; `close` takes that value off in the step that adds the sum. So the central
-//! counter passes through zero once: in that step, if no buffer is out, else in a give-back.
+//! *Exactly one is the last.* Each give-back is one read-modify-write of a counter, so it comes
+//! either before the mark of that counter, and is part of what `close` adds, or after it, sees the
+//! mark and counts centrally: never both, never neither. The central counter starts at a value that
+//! give-backs cannot bring to zero; `close` takes that value off in the step that adds the sum. So
+//! the central counter passes through zero once: in that step, if no buffer is out, else in a
+//! give-back.
 //!
-//! *The last sees everything.* A give-back releases; `close` acquires each counter that it marks; the
-//! central counter is changed with acquire and release. What any holder did to its buffer therefore
-//! happens before the last one takes the memory apart.
+//! *The last sees everything.* A give-back releases; `close` acquires each counter that it marks;
+//! the central counter is changed with acquire and release. What any holder did to its buffer
+//! therefore happens before the last one takes the memory apart.
 
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -49,8 +50,8 @@ impl Refs {
         debug_assert_eq!(seen & CLOSED, 0, "a buffer is taken from a pool without a handle");
     }
 
-    /// One buffer fewer is in use. Returns whether it was the last one of a closed pool; if not, the
-    /// pool may be gone when this returns.
+    /// One buffer fewer is in use. Returns whether it was the last one of a closed pool; if not,
+    /// the pool may be gone when this returns.
     #[must_use]
     pub(super) fn down(&self, cpu: usize) -> bool {
         let seen = self.counter(cpu).fetch_sub(ONE, Ordering::AcqRel);

@@ -9,11 +9,12 @@ use super::lists::Index;
 use crate::plan::Heat;
 use crate::region::Region;
 
-/// A buffer that somebody holds. Whoever has the value is alone with the bytes, and must bring it back
-/// with [`super::core::Core::put_back`].
+/// A buffer that somebody holds. Whoever has the value is alone with the bytes, and must bring it
+/// back with [`super::core::Core::put_back`].
 ///
-/// The bytes `[dirty, capacity)` are zero, whoever held the buffer before. Of the bytes below `dirty`,
-/// those that belong to the holder are what he made them; the others may be an earlier owner's.
+/// The bytes `[dirty, capacity)` are zero, whoever held the buffer before. Of the bytes below
+/// `dirty`, those that belong to the holder are what he made them; the others may be an earlier
+/// owner's.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) class: usize,
@@ -54,9 +55,10 @@ impl Slot {
     /// When the range is not in the buffer.
     pub(super) fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         let start = self.at(&range);
-        // SAFETY: `at` checked that the range lies in the buffer. That is part of a region which the
-        // pool keeps mapped while a slot of it exists, and whose bytes the kernel initialised. This
-        // value is the only way to them, for its index is on no list, and it is borrowed exclusively.
+        // SAFETY: `at` checked that the range lies in the buffer. That is part of a region which
+        // the pool keeps mapped while a slot of it exists, and whose bytes the kernel initialised.
+        // This value is the only way to them, for its index is on no list, and it is borrowed
+        // exclusively.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), range.len()) }
     }
 
@@ -76,7 +78,8 @@ impl Slot {
     /// When the range is not in the buffer.
     pub(super) fn spare_mut(&mut self, range: Range<usize>) -> &mut [MaybeUninit<u8>] {
         let start = self.at(&range);
-        // SAFETY: as in `bytes_mut`; initialised bytes are a special case of those that need not be.
+        // SAFETY: as in `bytes_mut`; initialised bytes are a special case of those that need not
+        // be.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), range.len()) }
     }
 

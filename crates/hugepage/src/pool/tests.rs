@@ -516,7 +516,8 @@ fn a_pool_grows_as_it_is_used() {
 
 #[test]
 fn a_waiter_clears_outside_the_lock() {
-    // Two waiters of large buffers: the giver of the second must not wait for the clear of the first.
+    // Two waiters of large buffers: the giver of the second must not wait for the clear of the
+    // first.
     let bytes = if cfg!(miri) { 16 * KIB } else { 64 << 20 };
     let wait = AtMaximum::Wait(Duration::from_secs(60));
     let builder = Pool::builder().class(bytes, 1).at_maximum(wait);

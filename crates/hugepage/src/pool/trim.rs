@@ -11,13 +11,14 @@ use crate::error::Error;
 use crate::plan::Cell;
 
 impl Pool {
-    /// Gives back to the kernel the memory of every free buffer that nobody used for `idle`. Returns
-    /// how many bytes. The buffers stay in the pool: one that is taken again gets memory then, which
-    /// costs a page fault for each huge page, or [`Error::OutOfMemory`] where there is none.
+    /// Gives back to the kernel the memory of every free buffer that nobody used for `idle`.
+    /// Returns how many bytes. The buffers stay in the pool: one that is taken again gets memory
+    /// then, which costs a page fault for each huge page, or [`Error::OutOfMemory`] where there is
+    /// none.
     ///
     /// Looks at every free buffer once and works on one at a time, so it can run beside takers. A
-    /// buffer that is a fraction of a huge page frees memory only together with its neighbours, once
-    /// the kernel has split the page.
+    /// buffer that is a fraction of a huge page frees memory only together with its neighbours,
+    /// once the kernel has split the page.
     ///
     /// # Errors
     /// [`Error::System`] when the kernel refuses; what was given back until then stays so.
@@ -39,8 +40,8 @@ impl Core {
     fn trim(&self, class: usize, shelf: usize, list: List, idle_ns: u64) -> Result<usize, Error> {
         let Shelf { lists, records, .. } = &self.classes[class].shelves[shelf];
         let mut bytes = 0;
-        // What stays goes on the fresh stack. So each buffer is seen once, in two passes: what is aged
-        // now, then what is fresh now.
+        // What stays goes on the fresh stack. So each buffer is seen once, in two passes: what is
+        // aged now, then what is fresh now.
         for _ in 0..2 {
             for _ in 0..records.len() {
                 let Some(index) = lists.pop_aged(list) else { break };

@@ -5,12 +5,12 @@
 //! sides means that at least one of them sees the other, so no buffer lies on a list with a waiter
 //! asleep:
 //!
-//! * the giver sees the waiter: it takes the lock, which the waiter holds from its look at the lists
-//!   until it sleeps on the condition, and wakes it;
+//! * the giver sees the waiter: it takes the lock, which the waiter holds from its look at the
+//!   lists until it sleeps on the condition, and wakes it;
 //! * the waiter sees the buffer: it does not sleep.
 //!
-//! Under the lock a waiter only takes a buffer off a list. It clears the buffer afterwards, so that a
-//! giver never waits for a clear.
+//! Under the lock a waiter only takes a buffer off a list. It clears the buffer afterwards, so that
+//! a giver never waits for a clear.
 //!
 //! The background cleaner sleeps in the same way, by a flag in the same word, so that a giver pays
 //! for one load.

@@ -41,7 +41,8 @@ impl Mapping {
     /// Gives the memory of a part back to the kernel. The caller is alone with its bytes.
     pub(super) fn release(&self, offset: usize, len: usize) -> Result<(), Error> {
         assert!(offset + len <= self.len, "{len} bytes at {offset} of {} bytes", self.len);
-        // SAFETY: the range lies in the mapping, by the line above, and the caller gives up its bytes.
+        // SAFETY: the range lies in the mapping, by the line above, and the caller gives up its
+        // bytes.
         unsafe { sys::discard(self.at(offset), len) }
             .map_err(|errno| Error::System { call: "madvise(MADV_DONTNEED_LOCKED)", errno })
     }

@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 pub use backing::{Backing, Fallback, Prefault, Report, TouchAt};
 pub use options::RegionOptions;
 
-use crate::check::{check_limit, check_multiple};
+use crate::check::{check_multiple, check_physical};
 use crate::error::Error;
 use crate::machine::{HUGE_1G, HUGE_2M, Machine};
 use crate::sys::{self, base_page_bytes};
@@ -25,6 +25,8 @@ use mapping::Mapping;
 pub struct Region {
     mapping: Mapping,
     report: Report,
+    /// Knows how much memory is left when more of the region is faulted in.
+    machine: Machine,
 }
 
 impl Region {
@@ -43,6 +45,8 @@ impl Region {
             lock: false,
             dont_dump: false,
             wipe_on_fork: false,
+            what: "a region",
+            charged_before: 0,
             machine: Machine::current(),
         }
     }
@@ -91,7 +95,7 @@ impl Region {
 
     /// Faults in `[offset, offset + len)`, as the region would have been.
     pub(crate) fn fault_in(&self, offset: usize, len: usize, how: Prefault) -> Result<(), Error> {
-        rung::fault_in(&self.mapping, offset..offset + len, how, self.report.backing)
+        rung::fault_in(&self.mapping, offset..offset + len, how, self.report.backing, &self.machine)
     }
 
     /// Gives the memory of `[offset, offset + len)` back to the kernel. The range reads as zeroes
@@ -150,7 +154,7 @@ impl RegionOptions {
         if self.len == 0 {
             return Err(Error::Zero { what: "a region", least_bytes: page });
         }
-        check_limit("a region", self.len, &self.machine)?;
+        check_physical(self.what, self.len, &self.machine)?;
         check_multiple("a region", self.len, page)?;
         self.node.map_or(Ok(()), |(node, _)| self.machine.check_node(node))
     }
@@ -174,7 +178,8 @@ impl RegionOptions {
             let reason = Error::ThpShort { bytes: self.len, huge_bytes };
             fallbacks.push(Fallback { tried: backing, reason });
         }
-        Ok(Region { mapping, report: Report { backing, huge_bytes, fallbacks } })
+        let report = Report { backing, huge_bytes, fallbacks };
+        Ok(Region { mapping, report, machine: self.machine.clone() })
     }
 }
 
@@ -184,7 +189,7 @@ impl Region {
     /// initialised.
     pub(crate) fn adopt(start: NonNull<u8>, len: usize, backing: Backing) -> Self {
         let report = Report { backing, huge_bytes: None, fallbacks: Vec::new() };
-        Self { mapping: Mapping::adopt(start, len), report }
+        Self { mapping: Mapping::adopt(start, len), report, machine: Machine::current() }
     }
 
     /// The first address of page `number` of `page_bytes`.

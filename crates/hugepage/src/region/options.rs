@@ -16,6 +16,10 @@ pub struct RegionOptions {
     pub(crate) lock: bool,
     pub(crate) dont_dump: bool,
     pub(crate) wipe_on_fork: bool,
+    /// What the region is part of, for errors.
+    pub(crate) what: &'static str,
+    /// Bytes that the same pool has mapped before and that count against the same limits.
+    pub(crate) charged_before: usize,
     pub(crate) machine: Machine,
 }
 

@@ -6,15 +6,29 @@ use std::ops::Range;
 use super::backing::{Backing, Prefault, TouchAt};
 use super::mapping::Mapping;
 use super::options::RegionOptions;
-use crate::check::check_multiple;
+use crate::check::{check_limit, check_multiple};
 use crate::errno::Errno;
 use crate::error::Error;
-use crate::machine::HUGE_2M;
+use crate::machine::{HUGE_2M, Machine};
 use crate::sys::{self, base_page_bytes};
 use crate::thp::Thp;
 
+/// Bytes faulted in between two looks at how much memory is left.
+const PIECE_BYTES: usize = 64 << 20;
+
+/// Whether the memory is charged to the memory cgroup. Hugetlb pages are not (unless cgroup2 is
+/// mounted with `memory_hugetlb_accounting`, and then a refused page is an error and never the OOM
+/// killer).
+fn is_charged(backing: Backing) -> bool {
+    !matches!(backing, Backing::Hugetlb { .. })
+}
+
 /// Maps `options.len` bytes on `backing`, completely set up.
 pub(super) fn rung(options: &RegionOptions, backing: Backing) -> Result<Mapping, Error> {
+    if is_charged(backing) {
+        let bytes = options.charged_before.saturating_add(options.len);
+        check_limit(options.what, bytes, &options.machine)?;
+    }
     let mapping = match backing {
         Backing::Hugetlb { page_bytes } => hugetlb(options, page_bytes)?,
         Backing::Thp => thp(options)?,
@@ -33,7 +47,7 @@ pub(super) fn rung(options: &RegionOptions, backing: Backing) -> Result<Mapping,
     if options.wipe_on_fork {
         mapping.advise(libc::MADV_WIPEONFORK, "madvise(MADV_WIPEONFORK)")?;
     }
-    fault_in(&mapping, 0..mapping.len(), options.prefault, backing)?;
+    fault_in(&mapping, 0..mapping.len(), options.prefault, backing, &options.machine)?;
     if options.lock {
         sys::lock_on_fault(mapping.start(), mapping.len())
             .map_err(|errno| lock_error(&mapping, errno))?;
@@ -136,6 +150,32 @@ fn aligned(len: usize, alignment: usize) -> Result<Mapping, Error> {
 
 /// Faults in a part of the mapping.
 pub(super) fn fault_in(
+    mapping: &Mapping,
+    range: Range<usize>,
+    how: Prefault,
+    backing: Backing,
+    machine: &Machine,
+) -> Result<(), Error> {
+    if how == Prefault::Lazy {
+        return Ok(());
+    }
+    if is_charged(backing) {
+        machine.check_room(range.len())?;
+    }
+    // Piece by piece, so that what others allocate meanwhile is seen before it is too late.
+    let mut start = range.start;
+    while start < range.end {
+        let end = range.end.min((start + 1).next_multiple_of(PIECE_BYTES));
+        if is_charged(backing) {
+            machine.check_room(end - start)?;
+        }
+        fault_in_piece(mapping, start..end, how, backing)?;
+        start = end;
+    }
+    Ok(())
+}
+
+fn fault_in_piece(
     mapping: &Mapping,
     range: Range<usize>,
     how: Prefault,

@@ -1,26 +1,47 @@
 //! The measurements: every engine of a row in turn, round by round, each on the next cold buffer.
+//!
+//! A buffer is cold when its turn comes again because others evicted it in between, so the working
+//! set is several times the part of the last-level cache that this machine's CPUs can use. Stores
+//! past the cache evict nothing; the cached kinds take turns with them in every round. Kinds of
+//! store come first; the winner is then tried with every chunk size and order.
 
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use tollgate_topology::CoreKind;
+
+use super::candidates;
+use super::rounds::{Rounds, interleaved, judge, knock_out, timed_ns};
 use super::tuning::{Origin, Sample, TuneOptions, Tuning};
-use crate::engine::{Chunk, ClearSpec, Clearer, Copier, CopySpec, Order, Store};
+use crate::engine::{Clearer, Copier};
 use crate::error::Error;
 use crate::machine::HUGE_2M;
 use crate::plan::{Cell, ClearPlan, Heat};
 use crate::region::{Backing, Prefault, Region, TouchAt};
 
-/// Times the last-level cache that the working set is, so that a buffer is cold when its turn comes
-/// again. With less than that the wrong engine won.
+/// Times the usable part of the last-level cache that the working set is. With less the wrong
+/// engine won.
 const CACHES: usize = 4;
+/// The working set is no smaller than this only because little of a large cache is this machine's:
+/// what the neighbours leave of it changes from moment to moment.
+const CAUTIOUS_BYTES: usize = 128 << 20;
+/// The largest working set.
+const MOST_BYTES: usize = 512 << 20;
 /// Part of the available memory that tuning takes at most: one in this many.
 const MEMORY_SHARE: usize = 4;
 /// Buffers that each thread needs at least when all clear at once.
 const BUFFERS_PER_THREAD: usize = 4;
-/// Rounds after which an engine that is far behind is measured no further.
-const TRIAL_ROUNDS: usize = 3;
+/// Time for faulting in the working set, which in a guest may be the host's work. What is there by
+/// then must do, if it is [`LEAST_BYTES`].
+const SET_UP_BUDGET: Duration = Duration::from_millis(400);
+/// The smallest working set.
+const LEAST_BYTES: usize = 16 << 20;
+/// Bytes faulted in between two looks at the clock.
+const SET_UP_STEP: usize = 16 << 20;
+/// Time for one row; there are seven, of which three have a second part as long.
+const ROW_BUDGET: Duration = Duration::from_millis(25);
 /// Bytes that the owner writes round the target after the clear, which is what a target is for.
 const USE_BYTES: usize = 64 << 10;
 /// Where the target is in the buffer.
@@ -30,16 +51,11 @@ pub(super) fn measure(options: &TuneOptions) -> Result<Tuning, Error> {
     let started = Instant::now();
     let rounds = options.rounds.max(1);
     let mut plan = ClearPlan::detected_on(&options.machine);
-    let (wanted, mut notes) = working_set(options, plan.llc_bytes());
-    let (region, mut samples, touch) = set_up(wanted, rounds)?;
+    let (touch, mut samples) = first_touch(rounds)?;
     plan.set_touch(touch);
-    let faulted = started.elapsed();
-    let mut bench = Bench { region, next: 0, rounds };
-    notes.extend(bench.region.report().fallbacks.iter().filter_map(|fallback| {
-        // Hugetlb is not needed for a few milliseconds; base pages would spoil the figures.
-        let hugetlb = matches!(fallback.tried, Backing::Hugetlb { .. });
-        (!hugetlb).then(|| fallback.reason.to_string())
-    }));
+    let WorkingSet { region, bytes, notes } = set_up(options, touch)?;
+    let set_up = started.elapsed();
+    let mut bench = Bench { region, bytes, next: 0, rounds };
     // Several threads at once use all buffers, so they come last: a row finds cold only what no row
     // right before it has used.
     let mut clears = |bench: &mut Bench, cells: &[Cell]| {
@@ -60,39 +76,97 @@ pub(super) fn measure(options: &TuneOptions) -> Result<Tuning, Error> {
         plan,
         origin: Origin::Measured,
         samples,
-        working_set_bytes: bench.region.len(),
-        set_up: faulted,
+        working_set_bytes: bytes,
+        set_up,
         elapsed: started.elapsed(),
         notes,
     })
 }
 
-/// How much memory to measure on, in whole huge pages.
-fn working_set(options: &TuneOptions, llc_bytes: usize) -> (usize, Vec<String>) {
-    let least = CACHES * llc_bytes;
-    let mut notes = Vec::new();
-    let wanted = options.working_set_bytes.unwrap_or_else(|| {
-        let spread = all_threads().get() * BUFFERS_PER_THREAD * HUGE_2M;
-        let free = options.machine.meminfo("MemAvailable").unwrap_or(usize::MAX);
-        let limit = options.machine.memory_limit().map_or(usize::MAX, |limit| limit.bytes);
-        least.max(spread).min(free.min(limit) / MEMORY_SHARE)
-    });
-    let bytes = wanted.max(BUFFERS_PER_THREAD * HUGE_2M).next_multiple_of(HUGE_2M);
-    if bytes < least {
-        notes.push(format!(
-            "measured on {bytes} bytes, less than {CACHES} times the cache of {llc_bytes}: \
-             the plan may be wrong"
-        ));
-    }
-    (bytes, notes)
+/// Memory to measure on, and what is doubtful about it.
+struct WorkingSet {
+    region: Region,
+    /// The part of it that is faulted in, in bytes.
+    bytes: usize,
+    notes: Vec<String>,
 }
 
-/// Maps the working set, by which it finds out whether to touch the first byte or the last.
-fn set_up(bytes: usize, rounds: usize) -> Result<(Region, Vec<Sample>, TouchAt), Error> {
+fn set_up(options: &TuneOptions, touch: TouchAt) -> Result<WorkingSet, Error> {
+    let wanted = wanted_bytes(options);
     let ladder = [Backing::Thp, Backing::Base];
+    let region = Region::options(wanted).ladder(&ladder).prefault(Prefault::Lazy);
+    let region = region.machine(options.machine.clone()).map()?;
+    let deadline = Instant::now() + SET_UP_BUDGET;
+    let mut bytes = 0;
+    while bytes < wanted && (bytes < LEAST_BYTES || Instant::now() < deadline) {
+        let step = SET_UP_STEP.min(wanted - bytes);
+        region.fault_in(bytes, step, Prefault::Touch(touch))?;
+        bytes += step;
+    }
+    let notes = doubts(options, &region, bytes);
+    Ok(WorkingSet { region, bytes, notes })
+}
+
+/// How much memory to measure on, in whole huge pages.
+fn wanted_bytes(options: &TuneOptions) -> usize {
+    let wanted = options.working_set_bytes.unwrap_or_else(|| {
+        let spread = all_threads().get() * BUFFERS_PER_THREAD * HUGE_2M;
+        // Nothing known of a limit is no limit.
+        let free = options.machine.meminfo("MemAvailable").unwrap_or(usize::MAX);
+        let limit = options.machine.memory_limit().map_or(usize::MAX, |limit| limit.bytes);
+        let whole = CACHES.saturating_mul(ClearPlan::detected_on(&options.machine).llc_bytes());
+        let cautious = whole.min(CAUTIOUS_BYTES);
+        let enough = enough_bytes(options).max(cautious).max(spread).min(MOST_BYTES);
+        enough.min(free.min(limit) / MEMORY_SHARE)
+    });
+    wanted.max(BUFFERS_PER_THREAD * HUGE_2M).next_multiple_of(HUGE_2M)
+}
+
+/// How much is enough for buffers to be cold when their turn comes.
+fn enough_bytes(options: &TuneOptions) -> usize {
+    let assumed = || ClearPlan::detected_on(&options.machine).llc_bytes();
+    CACHES.saturating_mul(options.machine.usable_llc_bytes().unwrap_or_else(assumed))
+}
+
+/// What may make the plan wrong. The cache file keeps it with the plan.
+fn doubts(options: &TuneOptions, region: &Region, bytes: usize) -> Vec<String> {
+    let mut notes = Vec::new();
+    let enough = enough_bytes(options);
+    if bytes < enough {
+        notes.push(format!(
+            "measured on {bytes} bytes, less than {CACHES} times the {} bytes of cache that these \
+             CPUs can use: the plan may be wrong",
+            enough / CACHES
+        ));
+    }
+    let on_base_pages = |reason: &Error| {
+        format!("measured on base pages ({reason}): the plan may be wrong for huge pages")
+    };
+    notes.extend(region.report().fallbacks.iter().map(|each| on_base_pages(&each.reason)));
+    if all_threads().get() == 1 {
+        notes.push(
+            "measured with one CPU: the rows for several threads are those for one, and may be wrong"
+                .into(),
+        );
+    }
+    let topology = options.machine.topology();
+    let small = |kind| kind == Some(CoreKind::Efficiency);
+    if topology.allowed().iter().any(|cpu| small(topology.kind_of(cpu))) {
+        notes.push(
+            "this processor has several kinds of cores, and the plan is that of the one it was \
+             measured on: it may be wrong on the others"
+                .into(),
+        );
+    }
+    notes
+}
+
+/// Finds out whether to touch the first byte of a page or the last.
+fn first_touch(rounds: usize) -> Result<(TouchAt, Vec<Sample>), Error> {
     let mut times: Vec<Vec<u64>> = vec![Vec::new(); 2];
     for _ in 0..rounds.min(4) {
         for (at, times) in [TouchAt::First, TouchAt::Last].into_iter().zip(&mut times) {
+            let ladder = [Backing::Thp, Backing::Base];
             let lazy = Region::options(HUGE_2M).ladder(&ladder).prefault(Prefault::Lazy);
             let mut page = lazy.map()?;
             let offset = if at == TouchAt::First { 0 } else { HUGE_2M - 1 };
@@ -101,9 +175,7 @@ fn set_up(bytes: usize, rounds: usize) -> Result<(Region, Vec<Sample>, TouchAt),
     }
     let names = ["first byte".to_owned(), "last byte".to_owned()];
     let (best, samples) = judge("touch", &names, HUGE_2M, times);
-    let at = if best == 0 { TouchAt::First } else { TouchAt::Last };
-    let region = Region::options(bytes).ladder(&ladder).prefault(Prefault::Touch(at)).map()?;
-    Ok((region, samples, at))
+    Ok((if best == 0 { TouchAt::First } else { TouchAt::Last }, samples))
 }
 
 fn touch(byte: &mut u8) {
@@ -112,6 +184,8 @@ fn touch(byte: &mut u8) {
 
 struct Bench {
     region: Region,
+    /// The part of the region that is used, in bytes.
+    bytes: usize,
     /// The buffer whose turn it is; it was used longest ago.
     next: usize,
     rounds: usize,
@@ -120,21 +194,36 @@ struct Bench {
 impl Bench {
     /// Measures the engines for a row, and finds the best.
     fn row(&mut self, cell: Cell) -> (Clearer, Vec<Sample>) {
-        let clearers = candidates(cell);
+        let (winner, mut samples) = self.contest(cell, &candidates::stores(cell));
+        if matches!(cell, Cell::ColdMany | Cell::TargetMany) {
+            return (winner, samples);
+        }
+        let (best, finer) = self.contest(cell, &candidates::chunks_and_orders(&winner));
+        // The winner takes part again; one sample of it is enough to print.
+        samples.retain(|sample| !sample.chosen);
+        samples.extend(finer);
+        (best, samples)
+    }
+
+    fn contest(&mut self, cell: Cell, clearers: &[Clearer]) -> (Clearer, Vec<Sample>) {
         let times = match cell {
-            Cell::ColdMany | Cell::TargetMany => self.crowd(&clearers, cell == Cell::TargetMany),
-            Cell::Hot => self.hot(&clearers),
-            Cell::Cold | Cell::Target => self.cold(&clearers, cell == Cell::Target),
+            Cell::ColdMany | Cell::TargetMany => self.crowd(clearers, cell == Cell::TargetMany),
+            Cell::Hot => self.hot(clearers),
+            Cell::Cold | Cell::Target => self.cold(clearers, cell == Cell::Target),
         };
         let names: Vec<String> = clearers.iter().map(|each| each.spec().to_string()).collect();
         let (best, samples) = judge(cell.name(), &names, HUGE_2M, times);
         (clearers[best], samples)
     }
 
+    fn rounds(&self) -> Rounds {
+        Rounds::new(self.rounds, ROW_BUDGET)
+    }
+
     fn cold(&mut self, clearers: &[Clearer], target: bool) -> Vec<Vec<u64>> {
-        // No knock-out: stores past the cache evict nothing, so it takes the cached ones between
-        // them to make the buffers of the rounds before cold again.
-        interleaved(self.rounds, clearers.len(), &mut |each| {
+        // No knock-out: it takes the cached kinds to make the buffers of the rounds before cold
+        // again.
+        interleaved(self.rounds(), clearers.len(), &mut |each| {
             let buffer = self.take();
             sample_ns(&clearers[each], buffer, target)
         })
@@ -142,7 +231,7 @@ impl Bench {
 
     /// The buffer is written by cached stores right before, as by an owner who has just finished.
     fn hot(&mut self, clearers: &[Clearer]) -> Vec<Vec<u64>> {
-        let rounds = self.rounds;
+        let rounds = self.rounds();
         let buffer = self.take();
         knock_out(rounds, clearers.len(), &mut |each| {
             dirty(buffer);
@@ -153,26 +242,29 @@ impl Bench {
     /// Every thread clears its own buffers, all with the same engine at the same time.
     fn crowd(&mut self, clearers: &[Clearer], target: bool) -> Vec<Vec<u64>> {
         let threads = all_threads().get();
-        let rounds = self.rounds;
-        let share = (self.region.len() / HUGE_2M / threads).max(1) * HUGE_2M;
-        let gate = AtomicUsize::new(0);
-        let parts = self.region.as_mut_slice().chunks_exact_mut(share).take(threads);
-        let crowd = parts.len();
+        let rounds = self.rounds();
+        let share = (self.bytes / HUGE_2M / threads).max(1) * HUGE_2M;
+        let parts = self.region.as_mut_slice()[..self.bytes].chunks_exact_mut(share).take(threads);
+        let meeting = Meeting::new(parts.len());
         let run = |part: &mut [u8]| {
+            let mut times = vec![Vec::new(); clearers.len()];
             let mut buffer = 0;
-            let mut passed = 0;
-            interleaved(rounds, clearers.len(), &mut |each| {
-                let start = buffer * HUGE_2M % part.len();
-                buffer += 1;
-                passed += crowd;
-                gather(&gate, passed);
-                sample_ns(&clearers[each], &mut part[start..start + HUGE_2M], target)
-            })
+            for round in (0..).take_while(|round| meeting.all_go_on(rounds.go_on(*round))) {
+                for each in (0..clearers.len()).map(|step| (round + step) % clearers.len()) {
+                    let start = buffer * HUGE_2M % part.len();
+                    buffer += 1;
+                    meeting.gather();
+                    let buffer = &mut part[start..start + HUGE_2M];
+                    times[each].push(sample_ns(&clearers[each], buffer, target));
+                }
+            }
+            times
         };
         thread::scope(|scope| {
             let handles: Vec<_> = parts.map(|part| scope.spawn(|| run(part))).collect();
             let mut all = vec![Vec::new(); clearers.len()];
-            for times in handles.into_iter().filter_map(|handle| handle.join().ok()) {
+            for handle in handles {
+                let times = handle.join().expect("clearing does not panic");
                 all.iter_mut().zip(times).for_each(|(all, times)| all.extend(times));
             }
             all
@@ -180,17 +272,16 @@ impl Bench {
     }
 
     fn copies(&mut self, source: Heat) -> (Copier, Vec<Sample>) {
-        let copiers = copy_candidates();
+        let copiers = candidates::copiers();
         let run = if source == Heat::Hot { knock_out } else { interleaved };
-        let times = run(self.rounds, copiers.len(), &mut |each| {
+        let times = run(self.rounds(), copiers.len(), &mut |each| {
             let start = self.advance(2);
             let pair = &mut self.region.as_mut_slice()[start..start + 2 * HUGE_2M];
             let (from, to) = pair.split_at_mut(HUGE_2M);
             if source == Heat::Hot {
                 dirty(from);
             }
-            // The halves are equally long, so the copy cannot be refused.
-            timed_ns(|| drop(copiers[each].copy(to, from)))
+            timed_ns(|| copiers[each].copy(to, from).expect("the halves are equally long"))
         });
         let names: Vec<String> = copiers.iter().map(|each| each.spec().to_string()).collect();
         let row = if source == Heat::Hot { "copy-hot" } else { "copy-cold" };
@@ -205,7 +296,7 @@ impl Bench {
 
     /// The offset of the next `count` buffers in a row.
     fn advance(&mut self, count: usize) -> usize {
-        let buffers = self.region.len() / HUGE_2M;
+        let buffers = self.bytes / HUGE_2M;
         if self.next + count > buffers {
             self.next = 0;
         }
@@ -214,72 +305,46 @@ impl Bench {
     }
 }
 
-/// Waits until `count` arrivals were counted. A thread that is not running delays all, so the wait
-/// yields.
-fn gather(gate: &AtomicUsize, count: usize) {
-    gate.fetch_add(1, Ordering::AcqRel);
-    while gate.load(Ordering::Acquire) < count {
-        thread::yield_now();
-    }
+/// Where the threads of a crowd wait for each other. One that is not running delays all, so the
+/// wait yields.
+struct Meeting {
+    threads: usize,
+    arrived: AtomicUsize,
+    somebody_stops: AtomicBool,
 }
 
-fn candidates(cell: Cell) -> Vec<Clearer> {
-    let forward = Store::supported().filter(|store| *store != Store::Hybrid);
-    let mut specs: Vec<ClearSpec> = forward.map(ClearSpec::forward).collect();
-    if matches!(cell, Cell::Target | Cell::TargetMany) {
-        // Rep and the narrow vectors have not been seen to win with a target, and would cost time.
-        specs.retain(|spec| !matches!(spec.store, Store::Rep | Store::Avx2 | Store::NtAvx2));
-        specs.extend([64 << 10, 256 << 10].map(|w| ClearSpec::forward(Store::Hybrid).window(w)));
-        specs.push(
-            ClearSpec::forward(Store::Plain).order(Order::TargetLast).chunk(Chunk::kib::<64>()),
-        );
+impl Meeting {
+    fn new(threads: usize) -> Self {
+        let somebody_stops = AtomicBool::new(false);
+        Self { threads, arrived: AtomicUsize::new(0), somebody_stops }
     }
-    specs.into_iter().filter_map(|spec| spec.check().ok()).collect()
-}
 
-fn copy_candidates() -> Vec<Copier> {
-    use Store::{Avx2, Avx512, NtAvx2, NtAvx512, Plain};
-    let mut specs: Vec<CopySpec> =
-        [Plain, Avx2, Avx512, NtAvx2, NtAvx512].map(CopySpec::forward).to_vec();
-    for store in [NtAvx2, NtAvx512] {
-        specs.extend([512, 2048].map(|bytes| CopySpec::forward(store).prefetch(bytes)));
-    }
-    specs.into_iter().filter_map(|spec| spec.check().ok()).collect()
-}
-
-/// Calls `sample` for each of `count` engines in every round, starting with another one each time,
-/// and gathers the results by engine.
-fn interleaved(rounds: usize, count: usize, sample: &mut dyn FnMut(usize) -> u64) -> Vec<Vec<u64>> {
-    let mut times = vec![Vec::with_capacity(rounds); count];
-    for round in 0..rounds {
-        for each in (0..count).map(|step| (round + step) % count) {
-            times[each].push(sample(each));
+    /// Waits until every thread has arrived as often as this one.
+    fn gather(&self) {
+        let number = self.arrived.fetch_add(1, Ordering::AcqRel);
+        let complete = (number / self.threads + 1) * self.threads;
+        while self.arrived.load(Ordering::Acquire) < complete {
+            thread::yield_now();
         }
     }
-    times
-}
 
-/// As [`interleaved`], but after [`TRIAL_ROUNDS`] only the engines go on whose best sample is
-/// within half of the best of all.
-fn knock_out(rounds: usize, count: usize, sample: &mut dyn FnMut(usize) -> u64) -> Vec<Vec<u64>> {
-    let mut times = interleaved(rounds.min(TRIAL_ROUNDS), count, sample);
-    let best_of = |times: &[u64]| times.iter().copied().min().unwrap_or(u64::MAX);
-    let best = times.iter().map(|times| best_of(times)).min().expect("a row has engines");
-    let limit = best.saturating_add(best / 2);
-    let left: Vec<usize> = (0..count).filter(|each| best_of(&times[*each]) <= limit).collect();
-    let more = rounds.saturating_sub(TRIAL_ROUNDS);
-    let rest = interleaved(more, left.len(), &mut |at| sample(left[at]));
-    for (each, more) in left.into_iter().zip(rest) {
-        times[each].extend(more);
+    /// Whether every thread goes on; all get the same result.
+    fn all_go_on(&self, go_on: bool) -> bool {
+        if !go_on {
+            self.somebody_stops.store(true, Ordering::Release);
+        }
+        self.gather();
+        let stop = self.somebody_stops.load(Ordering::Acquire);
+        // Nobody may write again before all have read.
+        self.gather();
+        !stop
     }
-    times
 }
 
 fn sample_ns(clearer: &Clearer, buffer: &mut [u8], target: bool) -> u64 {
     timed_ns(|| {
         if target {
-            // The target lies inside every buffer of 2 MiB, so it cannot be refused.
-            let _ = clearer.clear_towards(buffer, TARGET);
+            clearer.clear_towards(buffer, TARGET).expect("the target lies in every buffer");
             dirty(&mut buffer[TARGET - USE_BYTES / 2..TARGET + USE_BYTES / 2]);
         } else {
             clearer.clear(buffer);
@@ -292,34 +357,7 @@ fn dirty(buffer: &mut [u8]) {
     std::hint::black_box(buffer).fill(0x5A);
 }
 
-fn timed_ns(work: impl FnOnce()) -> u64 {
-    let started = Instant::now();
-    work();
-    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// The index of the engine with the least median, and a sample of each.
-fn judge(row: &str, names: &[String], bytes: usize, times: Vec<Vec<u64>>) -> (usize, Vec<Sample>) {
-    let mut samples: Vec<Sample> = Vec::new();
-    for (name, mut times) in names.iter().zip(times) {
-        times.sort_unstable();
-        let at = |index: usize| times.get(index).copied().unwrap_or(u64::MAX);
-        samples.push(Sample {
-            row: row.into(),
-            engine: name.clone(),
-            bytes,
-            median_ns: at(times.len() / 2),
-            min_ns: at(0),
-            max_ns: at(times.len().saturating_sub(1)),
-            chosen: false,
-        });
-    }
-    let best = (0..samples.len()).min_by_key(|index| samples[*index].median_ns);
-    let best = best.expect("a row has engines");
-    samples[best].chosen = true;
-    (best, samples)
-}
-
+/// Where the system does not say, one: a crowd of one is then measured, and noted.
 fn all_threads() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }

@@ -1,11 +1,14 @@
 //! Measures once per machine which engine is fastest in which situation, and keeps the result.
 //!
 //! [`tuned`] takes the plan from the cache file when that was made on this processor with this
-//! microcode, and measures otherwise. [`explain`] always measures. What either returns prints
-//! itself: samples, choices, and where they come from.
+//! microcode and as many CPUs, and measures otherwise, in well under a second. A plan that may be
+//! wrong says so in its notes, which the file keeps. [`explain`] always measures. What either
+//! returns prints itself: samples, choices, and where they come from.
 
 mod cache;
+mod candidates;
 mod measure;
+mod rounds;
 #[cfg(test)]
 mod tests;
 mod tuning;
@@ -16,7 +19,7 @@ use std::time::Duration;
 pub use tuning::{OVERRIDE_VARIABLE, Origin, Sample, TuneOptions, Tuning};
 
 use crate::error::Error;
-use crate::plan::ClearPlan;
+use cache::Kept;
 
 /// The plan for this machine: from the cache file where that is of use, else measured and kept
 /// there.
@@ -29,14 +32,14 @@ pub fn tuned(options: &TuneOptions) -> Result<Tuning, Error> {
     let mut notes = Vec::new();
     if let Some(path) = &options.cache_file {
         match cache::load(path, &options.machine) {
-            Ok(Some(plan)) => return from_cache(plan, path, options),
+            Ok(Some(kept)) => return from_cache(kept, path, options),
             Ok(None) => {}
             Err(note) => notes.push(note),
         }
     }
     let mut tuning = measure::measure(options)?;
     if let Some(path) = &options.cache_file
-        && let Err(error) = cache::save(path, &tuning.plan, &options.machine)
+        && let Err(error) = cache::save(path, &tuning.plan, &tuning.notes, &options.machine)
     {
         notes.push(format!("the plan was not kept in {}: {error}", path.display()));
     }
@@ -56,15 +59,15 @@ pub fn explain(options: &TuneOptions) -> Result<Tuning, Error> {
     Ok(tuning)
 }
 
-fn from_cache(plan: ClearPlan, path: &Path, options: &TuneOptions) -> Result<Tuning, Error> {
+fn from_cache(kept: Kept, path: &Path, options: &TuneOptions) -> Result<Tuning, Error> {
     let mut tuning = Tuning {
-        plan,
+        plan: kept.plan,
         origin: Origin::Cached(path.to_owned()),
         samples: Vec::new(),
         working_set_bytes: 0,
         set_up: Duration::ZERO,
         elapsed: Duration::ZERO,
-        notes: Vec::new(),
+        notes: kept.notes,
     };
     override_plan(&mut tuning, options)?;
     Ok(tuning)

@@ -19,7 +19,8 @@ pub struct TuneOptions {
     pub overrides: Option<String>,
     /// Samples of each engine, interleaved.
     pub rounds: usize,
-    /// Memory to measure on, in bytes; by default four times the last-level cache.
+    /// Memory to measure on, in bytes; by default four times the part of the last-level cache that
+    /// the CPUs of this process can use, at most 512 MiB.
     pub working_set_bytes: Option<usize>,
     /// Where the machine's state is read.
     pub machine: Machine,

@@ -9,7 +9,8 @@ use tollgate_wakequeue::{PodIndex, ShardId};
 
 use crate::core::QueueCore;
 use crate::pool::Pool;
-use crate::runtime::Shared;
+use crate::queue_ref::QueueRef;
+use crate::shared::Shared;
 use crate::{Attributes, CpuId, CpuSet, WhenFull};
 
 /// Scopes, pods, pools, queues and their attributes at one moment.
@@ -119,6 +120,18 @@ pub struct QueueDump {
     pub drained: bool,
     /// Which pool serves it.
     pub pool: usize,
+    /// By NUMA node: items that run or are about to, and items that wait for the limit.
+    #[serde(default)]
+    pub nodes: Vec<NodeActive>,
+}
+
+/// What a queue does on a NUMA node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeActive {
+    /// Items that run or are about to.
+    pub active: u32,
+    /// Items that wait for the limit.
+    pub waiting: u32,
 }
 
 impl Dump {
@@ -202,8 +215,31 @@ fn dump_queue(queue: &QueueCore, shared: &Shared) -> QueueDump {
         when_full: identity.when_full,
         drained: queue.is_drained(),
         pool: queue.pool().number,
+        nodes: nodes(queue, shared),
         name: identity.name,
     }
+}
+
+/// By node. Items of a queue without a limit are counted by what the workers show.
+fn nodes(queue: &QueueCore, shared: &Shared) -> Vec<NodeActive> {
+    let counts = queue.active().into_iter();
+    let mut nodes: Vec<_> =
+        counts.map(|(active, waiting)| NodeActive { active, waiting }).collect();
+    let (waiting, _) = queue.sequence.waiting();
+    if let Some(first) = nodes.first_mut() {
+        first.waiting += u32::try_from(waiting).unwrap_or(u32::MAX);
+    }
+    let me = QueueRef::of(queue).address().as_ptr();
+    for desk in shared.pools().iter().flat_map(|pool| &pool.desks) {
+        let runs = desk.turn.load(Ordering::Acquire) & 1 == 1;
+        if runs && desk.queue.load(Ordering::Relaxed) == me {
+            // Nothing is shown for an item that its limit counts.
+            if let Some(node) = nodes.get_mut(desk.node.load(Ordering::Relaxed) as usize) {
+                node.active += 1;
+            }
+        }
+    }
+    nodes
 }
 
 impl PoolDump {

@@ -3,12 +3,12 @@
 mod dump;
 mod monitor;
 
-pub use dump::{Dump, PodDump, PoolDump, QueueDump, ShardDump};
+pub use dump::{Dump, NodeActive, PodDump, PoolDump, QueueDump, ShardDump};
 pub use monitor::{Monitor, QueueMonitor, QueueRates, Rates};
 
 use std::sync::Arc;
 
-use crate::runtime::Shared;
+use crate::shared::Shared;
 use crate::{AttributeError, Runtime};
 
 impl Runtime {

@@ -8,7 +8,8 @@ use tollgate_wakequeue::sync::{AtomicU64, Ordering};
 
 use crate::core::QueueCore;
 use crate::pool::Desk;
-use crate::runtime::Shared;
+use crate::queue_ref::QueueRef;
+use crate::shared::Shared;
 
 /// Counters of all queues at one moment. Two of them make [`Rates`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,6 +49,9 @@ pub struct QueueMonitor {
     pub rescued: u64,
     /// Items that panicked.
     pub panics: u64,
+    /// Delayed items that were not run, because the queue was drained by then.
+    #[serde(default)]
+    pub refused: u64,
     /// Items that ran on the caller's thread for want of room.
     pub inlined: u64,
 }
@@ -113,15 +117,16 @@ fn monitor_queue(queue: &QueueCore, shared: &Shared) -> QueueMonitor {
         mayday: read(&stats.mayday),
         rescued: read(&stats.rescued),
         panics: read(&stats.panics),
+        refused: read(&stats.refused),
         inlined: read(&stats.inlined),
     }
 }
 
 /// Workers that run an item of this queue now.
 fn running(queue: &QueueCore, shared: &Shared) -> u64 {
+    let me = QueueRef::of(queue).address().as_ptr();
     let mine = |desk: &&crossbeam_utils::CachePadded<Desk>| {
-        desk.turn.load(Ordering::Acquire) & 1 == 1
-            && std::ptr::eq(desk.queue.load(Ordering::Relaxed), queue)
+        desk.turn.load(Ordering::Acquire) & 1 == 1 && desk.queue.load(Ordering::Relaxed) == me
     };
     let pools = shared.pools();
     pools.iter().map(|pool| pool.desks.iter().filter(mine).count() as u64).sum()
@@ -129,13 +134,13 @@ fn running(queue: &QueueCore, shared: &Shared) -> u64 {
 
 impl Monitor {
     pub(crate) fn of(shared: &Shared) -> Self {
-        shared.keeper.account(shared);
+        shared.watchdog.account(&shared.pools(), &shared.settings.patience);
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             time_s: time.as_secs_f64(),
             uptime_s: shared.started.elapsed().as_secs_f64(),
-            stalls: shared.keeper.stalls.load(Ordering::Relaxed),
-            delayed: shared.keeper.delayed(),
+            stalls: shared.watchdog.stalls.load(Ordering::Relaxed),
+            delayed: shared.timer.len(),
             queues: shared.live_queues().iter().map(|queue| monitor_queue(queue, shared)).collect(),
         }
     }

@@ -1,13 +1,84 @@
 //! Limits, order and full places, together with cancelling, delays and changes of attributes.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
-use tollgate_workqueue::{Queued, Runtime, SubmitError};
+use tollgate_workqueue::{Queued, Runtime, SubmitError, WhenFull, blocking};
 
-use crate::hold;
-use crate::process::kept;
+use crate::process::{kept, kept_with};
+use crate::{Hold, hold, until};
+
+#[test]
+fn a_lowered_limit_applies_to_what_is_queued() {
+    kept("limits::a_lowered_limit_applies_to_what_is_queued", || {
+        let runtime = Runtime::builder().max_workers(8).build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let now = Arc::new(AtomicU32::new(0));
+        let most = Arc::new(AtomicU32::new(0));
+        let finished = Arc::new(AtomicU32::new(0));
+        for _ in 0..1000 {
+            let (now, most, finished) =
+                (Arc::clone(&now), Arc::clone(&most), Arc::clone(&finished));
+            let body = move || {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                blocking(|| thread::sleep(Duration::from_millis(1)));
+                now.fetch_sub(1, Ordering::SeqCst);
+                finished.fetch_add(1, Ordering::SeqCst);
+            };
+            queue.post(body).unwrap();
+        }
+        until("several at once", || most.load(Ordering::SeqCst) > 1);
+        queue.set("max_active=1").unwrap();
+        // What had started may end: eight workers had at most one item each.
+        let before = finished.load(Ordering::SeqCst);
+        until("the end of what ran", || finished.load(Ordering::SeqCst) >= before + 16);
+        most.store(0, Ordering::SeqCst);
+        assert!(finished.load(Ordering::SeqCst) < 900, "too few items are left to see a limit");
+        queue.flush().unwrap();
+        assert_eq!(finished.load(Ordering::SeqCst), 1000);
+        assert_eq!(most.load(Ordering::SeqCst), 1, "items at once under max_active = 1");
+    });
+}
+
+#[test]
+fn an_ordered_backlog_behind_a_full_shard_needs_no_stack() {
+    const ITEMS: usize = 200_000;
+    let small_stack = [("RUST_MIN_STACK", "262144")];
+    kept_with(
+        "limits::an_ordered_backlog_behind_a_full_shard_needs_no_stack",
+        &small_stack,
+        || {
+            bind_to_one_cpu();
+            let runtime = Runtime::builder().shard_capacity(4).max_workers(1).build().unwrap();
+            let ordered = runtime.queue("ordered").ordered().backlog(ITEMS).build().unwrap();
+            let other = runtime.queue("other").when_full(WhenFull::Refuse).build().unwrap();
+            let open = hold(&other, Hold::Undeclared);
+            let seen = Arc::new(AtomicUsize::new(0));
+            for number in 0..ITEMS {
+                let (seen, other) = (Arc::clone(&seen), other.clone());
+                let body = move || {
+                    // Nobody else may find room in the shard.
+                    while other.post(|| ()).is_ok() {}
+                    assert_eq!(seen.fetch_add(1, Ordering::SeqCst), number);
+                };
+                ordered.post(body).unwrap();
+            }
+            drop(open);
+            ordered.flush().unwrap();
+            assert_eq!(seen.load(Ordering::SeqCst), ITEMS);
+            other.flush().unwrap();
+        },
+    );
+}
+
+fn bind_to_one_cpu() {
+    let cpu = tollgate_workqueue::Topology::current().unwrap().allowed().lowest().unwrap();
+    let mut mask = rustix::thread::CpuSet::new();
+    mask.set(cpu.index());
+    rustix::thread::sched_setaffinity(None, &mask).unwrap();
+}
 
 #[test]
 fn a_cancelled_item_leaves_no_gap_in_an_ordered_queue() {
@@ -21,7 +92,7 @@ fn a_cancelled_item_leaves_no_gap_in_an_ordered_queue() {
                 queue.item(move || seen.lock().unwrap().push(number))
             })
             .collect();
-        let open = hold(&queue);
+        let open = hold(&queue, Hold::Declared);
         for item in &items {
             assert_eq!(item.queue(), Ok(Queued::Now));
         }
@@ -53,7 +124,7 @@ fn disabling_removes_what_is_queued_under_a_limit() {
             counter.fetch_add(1, Ordering::SeqCst);
         });
         for round in 0..50 {
-            let open = hold(&queue);
+            let open = hold(&queue, Hold::Declared);
             assert_eq!(item.queue(), Ok(Queued::Now));
             assert_eq!(item.disable_sync(), Ok(true));
             assert_eq!(item.queue(), Err(SubmitError::Disabled));
@@ -113,4 +184,36 @@ fn churn(queue: &tollgate_workqueue::Queue, stop: &AtomicBool) {
         cancelled += u32::from(item.cancel_sync().unwrap());
         assert_eq!(runs.load(Ordering::SeqCst), queued - cancelled);
     }
+}
+
+#[test]
+fn a_delayed_item_finds_its_queue_full_and_is_not_lost() {
+    kept("limits::a_delayed_item_finds_its_queue_full_and_is_not_lost", || {
+        let runtime = Runtime::builder().shard_capacity(4).max_workers(1).build().unwrap();
+        for when_full in [WhenFull::Block, WhenFull::Refuse, WhenFull::RunInline] {
+            let queue = runtime.queue("q").when_full(when_full).build().unwrap();
+            let filler = runtime.queue("filler").when_full(WhenFull::Refuse).build().unwrap();
+            let runs = Arc::new(AtomicU32::new(0));
+            let counter = Arc::clone(&runs);
+            let item = queue.item(move || {
+                let thread = thread::current().name().unwrap_or_default().to_owned();
+                assert!(!thread.contains("keeper"), "the thread of the timer runs no items");
+                counter.fetch_add(1, Ordering::SeqCst);
+            });
+            let open = hold(&filler, Hold::Undeclared);
+            // Every shard, whichever one the timer will choose.
+            for cpu in &runtime.topology().allowed().clone() {
+                while filler.post_on(cpu, || ()).is_ok() {}
+            }
+            item.queue_delayed(Duration::from_millis(5)).unwrap();
+            thread::sleep(Duration::from_millis(50));
+            assert_eq!(runs.load(Ordering::SeqCst), 0);
+            drop(open);
+            until(&format!("the delayed item ({when_full:?})"), || {
+                runs.load(Ordering::SeqCst) == 1
+            });
+            assert_eq!(item.panics().0, 0);
+            filler.flush().unwrap();
+        }
+    });
 }

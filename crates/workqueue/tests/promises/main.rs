@@ -10,12 +10,13 @@ mod limits;
 mod nesting;
 mod process;
 mod progress;
+mod scopes;
 mod shutdown;
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use tollgate_workqueue::{Queue, blocking};
+use tollgate_workqueue::{Queue, Topology, blocking};
 
 /// Longer than anything here takes on a loaded machine, and shorter than [`process::LIMIT`].
 const LONG: Duration = Duration::from_secs(20);
@@ -29,15 +30,36 @@ fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+/// Whether an item that [`hold`] queued declares that it waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    Declared,
+    Undeclared,
+}
+
 /// Occupies a worker until the returned sender is dropped.
-fn hold(queue: &Queue) -> mpsc::Sender<()> {
+fn hold(queue: &Queue, how: Hold) -> mpsc::Sender<()> {
     let (open, closed) = mpsc::channel::<()>();
     let (started, starts) = mpsc::channel();
     let body = move || {
         started.send(()).unwrap();
-        let _ = blocking(|| closed.recv());
+        let _ = match how {
+            Hold::Declared => blocking(|| closed.recv()),
+            Hold::Undeclared => closed.recv(),
+        };
     };
     queue.post(body).unwrap();
     starts.recv_timeout(LONG).unwrap();
     open
+}
+
+/// The machine with each half of its CPUs taken for a last-level cache. `None` with one CPU, which
+/// is said.
+fn two_caches() -> Option<Topology> {
+    let machine = Topology::current().unwrap();
+    if machine.allowed().len() < 2 {
+        eprintln!("skipped: one CPU cannot be two caches");
+        return None;
+    }
+    Some(machine.pretend_llcs(2).unwrap())
 }

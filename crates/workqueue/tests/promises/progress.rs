@@ -5,10 +5,97 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use tollgate_wakequeue::{Config, Layout, ShardId, WakeQueue};
 use tollgate_workqueue::{Queued, Runtime, SubmitError, blocking};
 
 use crate::process::kept;
-use crate::{LONG, until};
+use crate::{Hold, LONG, hold, until};
+
+#[test]
+fn a_push_to_a_closed_queue_returns() {
+    kept("progress::a_push_to_a_closed_queue_returns", || {
+        let queue = WakeQueue::new(Layout::uniform(2, 1).unwrap(), Config::default()).unwrap();
+        queue.close();
+        for shard in [0, 1] {
+            let _ = queue.push(ShardId(shard), 7, drop);
+        }
+    });
+}
+
+#[test]
+fn timers_fire_while_an_ordered_queue_is_full() {
+    kept("progress::timers_fire_while_an_ordered_queue_is_full", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let ordered = runtime.queue("ordered").ordered().backlog(2).build().unwrap();
+        let timers = runtime.queue("timers").build().unwrap();
+        let (fire, fired) = mpsc::channel();
+        let (started, starts) = mpsc::channel();
+        let running = move || {
+            started.send(()).unwrap();
+            blocking(|| fired.recv_timeout(LONG)).unwrap();
+        };
+        ordered.post(running).unwrap();
+        starts.recv_timeout(LONG).unwrap();
+        let runs = Arc::new(AtomicU32::new(0));
+        let count = || {
+            let runs = Arc::clone(&runs);
+            move || {
+                runs.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        ordered.post(count()).unwrap();
+        ordered.post(count()).unwrap();
+        let (delayed, timer) =
+            (ordered.item(count()), timers.item(move || fire.send(()).unwrap_or(())));
+        delayed.queue_delayed(Duration::from_millis(10)).unwrap();
+        timer.queue_delayed(Duration::from_millis(100)).unwrap();
+        until("all three items and the delayed one", || runs.load(Ordering::SeqCst) == 3);
+    });
+}
+
+#[test]
+fn a_rescuer_needs_no_room_in_a_shard() {
+    kept("progress::a_rescuer_needs_no_room_in_a_shard", || {
+        let runtime = Runtime::builder().shard_capacity(4).max_workers(1).build().unwrap();
+        let other = runtime.queue("other").build().unwrap();
+        let rescued = runtime.queue("rescued").rescuer().build().unwrap();
+        let open = hold(&other, Hold::Undeclared);
+        let runs = Arc::new(AtomicU32::new(0));
+        for _ in 0..64 {
+            let runs = Arc::clone(&runs);
+            let body = move || {
+                runs.fetch_add(1, Ordering::SeqCst);
+            };
+            rescued.post(body).unwrap();
+        }
+        until("the rescue of 64 items", || runs.load(Ordering::SeqCst) == 64);
+        drop(open);
+    });
+}
+
+#[test]
+fn a_flush_waits_for_the_second_run_of_an_item_queued_while_it_ran() {
+    kept("progress::a_flush_waits_for_the_second_run_of_an_item_queued_while_it_ran", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        for _ in 0..20 {
+            let (open, closed) = mpsc::channel::<()>();
+            let runs = Arc::new(AtomicU32::new(0));
+            let counter = Arc::clone(&runs);
+            let item = queue.item(move || {
+                let _ = blocking(|| closed.recv());
+                thread::sleep(Duration::from_millis(2));
+                counter.fetch_add(1, Ordering::SeqCst);
+            });
+            assert_eq!(item.queue(), Ok(Queued::Now));
+            until("the first run", || item.is_running());
+            assert_eq!(item.queue(), Ok(Queued::Now));
+            drop(open);
+            queue.flush().unwrap();
+            assert_eq!(runs.load(Ordering::SeqCst), 2);
+        }
+    });
+}
 
 #[test]
 fn a_drain_waits_for_the_second_run_too_and_admits_it() {
@@ -65,6 +152,22 @@ fn a_drain_does_not_wait_for_delayed_items_and_leaves_them_usable() {
 }
 
 #[test]
+fn a_cancelled_timer_lets_go_of_its_item_and_queue() {
+    kept("progress::a_cancelled_timer_lets_go_of_its_item_and_queue", || {
+        let runtime = Runtime::builder().build().unwrap();
+        for _ in 0..3 {
+            let queue = runtime.queue("q").build().unwrap();
+            let item = queue.item(|| ());
+            item.queue_delayed(Duration::from_secs(3600)).unwrap();
+            assert_eq!(item.cancel_sync(), Ok(true));
+            drop((item, queue));
+            assert_eq!(runtime.monitor().delayed, 0);
+            drop(runtime.queue("q").build().expect("the name is free again"));
+        }
+    });
+}
+
+#[test]
 fn monitors_look_while_queues_come_and_go() {
     kept("progress::monitors_look_while_queues_come_and_go", || {
         let runtime = Runtime::builder().build().unwrap();
@@ -113,6 +216,26 @@ fn threads_that_cannot_be_started_are_an_error_or_a_delay() {
             queue.spawn(|| ()).unwrap().wait().unwrap();
             let (_, _) = (runtime.monitor(), runtime.monitor());
         }
+    });
+}
+
+#[test]
+fn a_worker_that_could_not_be_started_is_tried_again() {
+    kept("progress::a_worker_that_could_not_be_started_is_tried_again", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let handle = {
+            // By a thread that may not start others; the rest of the process may.
+            let queue = queue.clone();
+            thread::spawn(move || {
+                forbid_new_threads();
+                queue.spawn(|| 7).unwrap()
+            })
+        };
+        // Nothing else is ever queued.
+        let handle = handle.join().unwrap();
+        until("the item", || handle.is_finished());
+        assert_eq!(handle.wait().unwrap(), 7);
     });
 }
 

@@ -4,9 +4,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use tollgate_workqueue::Runtime;
+use tollgate_workqueue::{Runtime, WhenFull};
 
 use crate::process::kept;
+use crate::{Hold, hold, until};
+
+#[test]
+fn a_runtime_lives_and_ends_inside_an_item_of_another() {
+    kept("shutdown::a_runtime_lives_and_ends_inside_an_item_of_another", || {
+        let outer = Runtime::builder().build().unwrap();
+        let queue = outer.queue("outer").build().unwrap();
+        for _ in 0..200 {
+            let item = || {
+                let inner = Runtime::builder().build().unwrap();
+                let queue = inner.queue("inner").build().unwrap();
+                let runs = Arc::new(AtomicU32::new(0));
+                for _ in 0..100 {
+                    let runs = Arc::clone(&runs);
+                    let body = move || {
+                        runs.fetch_add(1, Ordering::SeqCst);
+                    };
+                    queue.post(body).unwrap();
+                }
+                drop(inner);
+                runs.load(Ordering::SeqCst)
+            };
+            assert_eq!(queue.spawn(item).unwrap().wait().unwrap(), 100);
+        }
+    });
+}
 
 #[test]
 fn a_runtime_ends_from_inside_its_own_item() {
@@ -18,6 +44,53 @@ fn a_runtime_ends_from_inside_its_own_item() {
             handle.wait().unwrap();
             assert!(queue.post(|| ()).is_err());
         }
+    });
+}
+
+#[test]
+fn a_runtime_ends_from_an_item_that_a_rescuer_runs() {
+    kept("shutdown::a_runtime_ends_from_an_item_that_a_rescuer_runs", || {
+        let runtime = Arc::new(Runtime::builder().max_workers(1).build().unwrap());
+        let other = runtime.queue("other").build().unwrap();
+        let rescued = runtime.queue("rescued").rescuer().build().unwrap();
+        let open = hold(&other, Hold::Undeclared);
+        let done = Arc::new(AtomicU32::new(0));
+        let (ends, tell) = (Arc::clone(&runtime), Arc::clone(&done));
+        let body = move || {
+            assert_eq!(thread::current().name(), Some("workqueue-rescue"));
+            thread::spawn(move || {
+                thread::sleep(std::time::Duration::from_millis(50));
+                drop(open);
+            });
+            ends.shutdown();
+            tell.store(1, Ordering::SeqCst);
+        };
+        rescued.post(body).unwrap();
+        until("the shutdown", || done.load(Ordering::SeqCst) == 1);
+        assert!(rescued.post(|| ()).is_err());
+    });
+}
+
+#[test]
+fn a_runtime_ends_from_an_item_that_runs_inline() {
+    kept("shutdown::a_runtime_ends_from_an_item_that_runs_inline", || {
+        let runtime =
+            Arc::new(Runtime::builder().shard_capacity(4).max_workers(1).build().unwrap());
+        let inline = runtime.queue("inline").when_full(WhenFull::RunInline).build().unwrap();
+        let filler = runtime.queue("filler").when_full(WhenFull::Refuse).build().unwrap();
+        let mut open = Some(hold(&filler, Hold::Undeclared));
+        for cpu in &runtime.topology().allowed().clone() {
+            while filler.post_on(cpu, || ()).is_ok() {}
+        }
+        let (ends, here) = (Arc::clone(&runtime), thread::current().id());
+        let open = open.take();
+        let body = move || {
+            assert_eq!(thread::current().id(), here);
+            drop(open);
+            ends.shutdown();
+        };
+        inline.post(body).unwrap();
+        assert!(inline.post(|| ()).is_err());
     });
 }
 

@@ -1,0 +1,146 @@
+//! Running one job: its frame, its panic, its count, and its place under a limit or in an order.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tollgate_wakequeue::sync::Ordering;
+use tollgate_wakequeue::{ItemCell, ShardId};
+
+use crate::context;
+use crate::core::{QueueCore, Waiter};
+use crate::job::{Job, Tag};
+use crate::pool::Pool;
+use crate::queue_ref::QueueRef;
+use crate::sys;
+
+/// Jobs of a sequence that run in a row before other queues have a turn.
+const JOBS_PER_TURN: u32 = 32;
+
+/// Runs the job in the cell. What it counts against, it holds already.
+#[inline]
+pub(crate) fn run_one(core: &QueueCore, cell: &mut ItemCell<Job>, tag: Tag, owed: &mut Owed) {
+    let colour = tag.colour();
+    owed.pay_unless(core, colour);
+    let (outcome, kept) = context::in_frame(QueueRef::of(core), tag, || {
+        catch_unwind(AssertUnwindSafe(|| Job::run(cell)))
+    });
+    if let Err(panic) = outcome {
+        core.count_panic();
+        // A payload may panic when dropped; the worker must survive that too.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+    }
+    if !kept {
+        core.tally.finish(context::seat(core.runtime), colour);
+        owed.incur(core, colour);
+    }
+}
+
+/// Has the turn of an ordered queue: runs the next jobs, and puts the turn back into the pool while any
+/// are left. `at` is where the caller is at home, if it is a worker; a strict worker leaves jobs of
+/// other pods to their own.
+pub(crate) fn run_turn(
+    core: &QueueCore,
+    turn: Tag,
+    at: Option<(&Pool, ShardId)>,
+    owed: &mut Owed,
+    mut before: impl FnMut(Tag),
+    mut after: impl FnMut(),
+) {
+    let may_run = |cpu| at.is_none_or(|(pool, home)| pool.may_run(home, pool.plan.shard_of(cpu)));
+    let mut in_hand = core.sequence.take();
+    let mut cpu = turn.cpu();
+    for _ in 0..JOBS_PER_TURN {
+        if in_hand.is_empty() {
+            if !core.sequence.give_back(in_hand) {
+                return;
+            }
+            in_hand = core.sequence.take();
+        }
+        if !in_hand.front().is_some_and(|job| may_run(job.tag.cpu())) {
+            break;
+        }
+        let Some(job) = core.sequence.next(&mut in_hand) else { break };
+        cpu = job.tag.cpu();
+        let tag = job.tag;
+        before(tag);
+        run_one(core, &mut ItemCell::of(job), tag, owed);
+        after();
+    }
+    let next_cpu = in_hand.front().map_or(cpu, |job| job.tag.cpu());
+    if core.sequence.give_back(in_hand) {
+        core.put_turn(next_cpu);
+    }
+}
+
+/// Runs one job of the queue, or one turn, that waits for a worker which does not come. False when
+/// there is none.
+pub(crate) fn rescue(core: &QueueCore) -> bool {
+    let me = QueueRef::of(core);
+    let pool = core.pool();
+    let found = pool.queue.take_if(|job| job.queue() == me, |claim| pool.grow(claim));
+    let Some(job) = found else { return false };
+    let mut owed = Owed::default();
+    let before = |tag| before_rescue(core, pool, tag);
+    if job.tag.is_turn() {
+        run_turn(core, job.tag, None, &mut owed, before, || ());
+    } else {
+        run_rescued(core, pool, job, &mut owed, before);
+    }
+    owed.pay();
+    true
+}
+
+/// Before the item runs, so that whoever waits for it finds it counted. The rescuer goes to the pod of
+/// a strict item; where the system refuses that, it runs the item all the same.
+fn before_rescue(core: &QueueCore, pool: &Pool, tag: Tag) {
+    core.stats.rescued.fetch_add(1, Ordering::Relaxed);
+    if pool.key.placement.strict {
+        let shard = pool.plan.shard_of(tag.cpu());
+        let _ = sys::set_affinity(&pool.plan.shards[shard.index()].allowed);
+    }
+}
+
+fn run_rescued(core: &QueueCore, pool: &Pool, job: Job, owed: &mut Owed, before: impl FnOnce(Tag)) {
+    let (tag, node) = (job.tag, usize::from(job.tag.node()));
+    if !core.is_gated() && !tag.is_counted() {
+        before(tag);
+        run_one(core, &mut ItemCell::of(job), tag, owed);
+        return;
+    }
+    let waiter = Waiter::new(job, pool);
+    let limit = &core.limits[node];
+    let started =
+        if tag.is_counted() { limit.confirm(waiter) } else { limit.start_or_wait(waiter) };
+    if let Some(waiter) = started {
+        before(tag);
+        run_one(core, &mut ItemCell::of(waiter.into_job()), tag, owed);
+        core.end_counted(node);
+    }
+}
+
+/// A finished item that a flush has not been told of yet.
+///
+/// While the next item has the same queue and colour, that colour is not empty and there is nothing
+/// to tell, so a busy worker pays once per run of equal items.
+#[derive(Default)]
+pub(crate) struct Owed(Option<(QueueRef, u8)>);
+
+impl Owed {
+    #[inline]
+    fn incur(&mut self, queue: &QueueCore, colour: u8) {
+        self.0 = Some((QueueRef::of(queue), colour));
+    }
+
+    #[inline]
+    fn pay_unless(&mut self, queue: &QueueCore, colour: u8) {
+        if self.0.is_some_and(|(owed, c)| owed != QueueRef::of(queue) || c != colour) {
+            self.pay();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pay(&mut self) {
+        if let Some((queue, colour)) = self.0.take() {
+            queue.core().tally.announce(colour);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Tells the runtimes of a process apart.
+
+/// A runtime's number, never used twice in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RuntimeId(u64);
+
+impl RuntimeId {
+    pub(crate) fn new() -> Self {
+        // Not part of any protocol, hence outside the shim.
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+    }
+}

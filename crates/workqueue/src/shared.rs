@@ -1,0 +1,414 @@
+//! What the runtime, its queues and its workers share: the registry of queues and pools, and settings.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tollgate_topology::{CpuSet, Scope, Topology};
+use tollgate_wakequeue::sync::{AtomicBool, Ordering};
+use tollgate_wakequeue::{Config, WorkerId};
+
+use crate::alarm::Alarm;
+use crate::attributes::{Attributes, MAX_MAX_ACTIVE, MIN_NICE};
+use crate::core::{Identity, QueueCore};
+use crate::error::{AttributeError, BuildError};
+use crate::placement::{PlacementKey, Plan, PlanError, node_index, node_limits};
+use crate::pool::{Pool, PoolKey, PoolParts, SharedClaim};
+use crate::rescuer::Rescuer;
+use crate::run;
+use crate::runtime_id::RuntimeId;
+use crate::tally::own_seats;
+use crate::timer::Timer;
+use crate::watchdog::{Patience, Watchdog};
+
+/// The most queues of a runtime.
+pub const MAX_QUEUES: usize = 4096;
+/// The most pools: different combinations of scope, strict, localize, cpumask and nice.
+pub const MAX_POOLS: usize = 256;
+/// The longest name of a queue, in bytes.
+pub const MAX_NAME_LEN: usize = 64;
+/// What the shards of a pool hold together by default.
+const POOL_CAPACITY: usize = 65_536;
+const MIN_SHARD_CAPACITY: usize = 512;
+pub(crate) const MAX_SHARD_CAPACITY: usize = 8192;
+
+/// Starts the thread of a worker. The code of workers is above the registry that asks for them.
+pub(crate) type StartWorker =
+    fn(Arc<Shared>, Arc<Pool>, WorkerId, SharedClaim) -> io::Result<JoinHandle<()>>;
+
+/// A queue that is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct NewQueue {
+    pub(crate) identity: Identity,
+    pub(crate) attributes: Attributes,
+    pub(crate) rescuer: bool,
+}
+
+/// What the runtime, its queues and its workers share.
+pub(crate) struct Shared {
+    pub(crate) topology: Topology,
+    pub(crate) settings: Settings,
+    pub(crate) alarm: Alarm,
+    pub(crate) timer: Timer,
+    pub(crate) watchdog: Watchdog,
+    start_worker: StartWorker,
+    registry: StdMutex<Registry>,
+    node_of: Arc<[u16]>,
+    nodes: usize,
+    shut_down: AtomicBool,
+    pub(crate) id: RuntimeId,
+    pub(crate) started: Instant,
+    /// Numbers of seats that no worker has. More workers than seats is no error: the others count in
+    /// shared cells.
+    seats: StdMutex<Vec<usize>>,
+    /// The nice level of the thread that built the runtime: that of workers that did not choose.
+    pub(crate) base_nice: i32,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) default_scope: Scope,
+    pub(crate) sharded: bool,
+    pub(crate) spin: Duration,
+    pub(crate) shard_capacity: Option<usize>,
+    pub(crate) max_workers: Option<u16>,
+    pub(crate) retire_after: Option<Duration>,
+    pub(crate) patience: Patience,
+}
+
+#[derive(Default)]
+struct Registry {
+    pools: HashMap<PoolKey, Arc<Pool>>,
+    /// In the order in which they were made.
+    pool_list: Vec<Arc<Pool>>,
+    live: HashMap<String, Arc<QueueCore>>,
+    /// Dropped by their users. Used again once nothing of theirs is in flight.
+    retired: Vec<Arc<QueueCore>>,
+    /// Every queue that was ever made; never one less. See `QueueRef`.
+    all: Vec<Arc<QueueCore>>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        topology: Topology,
+        settings: Settings,
+        start_worker: StartWorker,
+    ) -> Arc<Self> {
+        let (nodes, node_of) = node_index(&topology);
+        // The lowest number is handed out first.
+        let seats = (0..own_seats(counting_threads(&topology))).rev().collect();
+        Arc::new(Self {
+            topology,
+            settings,
+            alarm: Alarm::new(),
+            timer: Timer::default(),
+            watchdog: Watchdog::default(),
+            start_worker,
+            registry: StdMutex::default(),
+            node_of: node_of.into(),
+            nodes,
+            shut_down: AtomicBool::new(false),
+            id: RuntimeId::new(),
+            started: Instant::now(),
+            seats: StdMutex::new(seats),
+            base_nice: crate::sys::nice(),
+        })
+    }
+
+    /// There is something to watch.
+    #[inline]
+    pub(crate) fn arm(&self) {
+        self.alarm.arm();
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn pools(&self) -> Vec<Arc<Pool>> {
+        self.registry().pool_list.clone()
+    }
+
+    pub(crate) fn live_queue(&self, name: &str) -> Option<Arc<QueueCore>> {
+        self.registry().live.get(name).cloned()
+    }
+
+    /// The queues that users hold, by name.
+    pub(crate) fn live_queues(&self) -> Vec<Arc<QueueCore>> {
+        let mut queues: Vec<_> = self.registry().live.values().cloned().collect();
+        queues.sort_by_key(|queue| queue.name());
+        queues
+    }
+
+    /// Every queue, those included that nobody holds any more.
+    pub(crate) fn all_queues(&self) -> Vec<Arc<QueueCore>> {
+        self.registry().all.clone()
+    }
+
+    /// A seat of its own for a worker, while there are any.
+    pub(crate) fn take_seat(&self) -> Option<usize> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    /// The worker that had this seat counts no more.
+    pub(crate) fn give_seat(&self, number: usize) {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+    }
+
+    /// From now on nothing is added.
+    pub(crate) fn shut_down(&self) {
+        // Under the lock: a queue that is being added is on the list, or sees this.
+        let _registry = self.registry();
+        self.shut_down.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.shut_down.load(Ordering::SeqCst)
+    }
+
+    /// The scope of a queue with these attributes.
+    pub(crate) fn scope_of(&self, attributes: &Attributes) -> Scope {
+        attributes.affinity_scope.unwrap_or(self.settings.default_scope)
+    }
+
+    pub(crate) fn add_queue(
+        self: &Arc<Self>,
+        new: &NewQueue,
+    ) -> Result<Arc<QueueCore>, BuildError> {
+        let identity = &new.identity;
+        check_name(&identity.name)?;
+        if identity.capacity == 0 || identity.capacity > 1 << 24 {
+            return Err(BuildError::Setting {
+                setting: "backlog",
+                value: identity.capacity as u64,
+                expected: "must be from 1 to 2^24",
+            });
+        }
+        let mut attributes = new.attributes.clone();
+        check_kind(identity.ordered, identity.high_priority, &identity.name, &mut attributes)?;
+        attributes.check(&self.topology)?;
+        let mut registry = self.registry();
+        if self.is_shut_down() {
+            return Err(BuildError::ShutDown);
+        }
+        if registry.live.contains_key(&identity.name) {
+            return Err(BuildError::NameTaken(identity.name.clone()));
+        }
+        if registry.live.len() >= MAX_QUEUES {
+            return Err(BuildError::TooManyQueues);
+        }
+        let pool = self.pool_for(&mut registry, &attributes)?;
+        let core = self.take_core(&mut registry, &new.identity, &pool)?;
+        if new.rescuer {
+            match self.start_rescuer(&core) {
+                Ok(rescuer) => *core.rescuer.lock() = Some(rescuer),
+                Err(error) => {
+                    // Workers may still point to it, so it stays.
+                    registry.retired.push(core);
+                    return Err(BuildError::Thread(error));
+                }
+            }
+        }
+        self.limit(&core, &attributes, &registry.pool_list);
+        *core.attributes.lock() = attributes;
+        registry.live.insert(identity.name.clone(), Arc::clone(&core));
+        Ok(core)
+    }
+
+    fn start_rescuer(self: &Arc<Self>, core: &Arc<QueueCore>) -> io::Result<Arc<Rescuer>> {
+        let (shared, core) = (Arc::clone(self), Arc::clone(core));
+        Rescuer::start(move || {
+            let _keeps_queues_alive = &shared;
+            run::rescue(&core)
+        })
+    }
+
+    /// A retired queue of which nothing is left, made as good as new; or a new one.
+    fn take_core(
+        &self,
+        registry: &mut Registry,
+        identity: &Identity,
+        pool: &Arc<Pool>,
+    ) -> Result<Arc<QueueCore>, BuildError> {
+        let quiet = |queue: &Arc<QueueCore>| queue.tally.totals().0 == 0;
+        if let Some(index) = registry.retired.iter().position(quiet) {
+            let core = registry.retired.swap_remove(index);
+            core.renew(pool, identity.clone());
+            return Ok(core);
+        }
+        if registry.all.len() >= 2 * MAX_QUEUES {
+            // The retired ones are all busy.
+            return Err(BuildError::TooManyQueues);
+        }
+        let threads = counting_threads(&self.topology);
+        let core = QueueCore::new(self.id, threads, self.nodes, pool, identity.clone());
+        let core = Arc::new(core);
+        registry.all.push(Arc::clone(&core));
+        Ok(core)
+    }
+
+    /// The last user of a queue is gone.
+    pub(crate) fn retire(&self, core: &Arc<QueueCore>) {
+        let rescuer = core.rescuer.lock().take();
+        let mut registry = self.registry();
+        let name = core.name();
+        if registry.live.get(&name).is_some_and(|live| Arc::ptr_eq(live, core)) {
+            registry.live.remove(&name);
+            registry.retired.push(Arc::clone(core));
+        }
+        drop(registry);
+        if let Some(rescuer) = rescuer {
+            // Whoever drops the last handle may be what the rescuer's item waits for.
+            rescuer.stop();
+        }
+    }
+
+    /// Changes the attributes of a queue, or nothing.
+    pub(crate) fn apply(
+        self: &Arc<Self>,
+        core: &Arc<QueueCore>,
+        change: impl FnOnce(&mut Attributes) -> Result<(), AttributeError>,
+    ) -> Result<(), AttributeError> {
+        // Held over the whole change, so that two changes do not mix.
+        let _changing = core.changing.lock();
+        let mut attributes = core.attributes.lock().clone();
+        change(&mut attributes)?;
+        let identity = core.identity.lock().clone();
+        check_kind(identity.ordered, identity.high_priority, &identity.name, &mut attributes)?;
+        attributes.check(&self.topology)?;
+        let (pool, pools) = {
+            let mut registry = self.registry();
+            (self.pool_for(&mut registry, &attributes)?, registry.pool_list.clone())
+        };
+        core.set_pool(&pool);
+        self.limit(core, &attributes, &pools);
+        *core.attributes.lock() = attributes;
+        Ok(())
+    }
+
+    /// Applies `max_active`, divided over the nodes by the CPUs that the queue may use.
+    fn limit(&self, core: &QueueCore, attributes: &Attributes, pools: &[Arc<Pool>]) {
+        let mask = attributes.cpumask.as_ref().unwrap_or_else(|| self.topology.allowed());
+        let limits = attributes.max_active.map(|most| node_limits(most, &self.cpus_by_node(mask)));
+        core.set_limits(limits.as_deref(), pools);
+    }
+
+    /// By index of the node: its CPUs that are in the mask.
+    fn cpus_by_node(&self, mask: &CpuSet) -> Vec<usize> {
+        let mut cpus = vec![0; self.nodes];
+        for cpu in mask {
+            cpus[usize::from(self.node_of.get(cpu.index()).copied().unwrap_or(0))] += 1;
+        }
+        cpus
+    }
+
+    fn pool_for(
+        self: &Arc<Self>,
+        registry: &mut Registry,
+        attributes: &Attributes,
+    ) -> Result<Arc<Pool>, AttributeError> {
+        let cpumask = attributes.cpumask.clone().unwrap_or_else(|| self.topology.allowed().clone());
+        let placement = PlacementKey {
+            scope: self.scope_of(attributes),
+            strict: attributes.affinity_strict,
+            cpumask,
+        };
+        let key = PoolKey { placement, localize: attributes.localize, nice: attributes.nice };
+        if let Some(pool) = registry.pools.get(&key) {
+            return Ok(Arc::clone(pool));
+        }
+        if registry.pool_list.len() >= MAX_POOLS {
+            return Err(AttributeError::TooManyPools);
+        }
+        let number = registry.pool_list.len();
+        let pool = self.new_pool(key.clone(), number)?;
+        registry.pools.insert(key, Arc::clone(&pool));
+        registry.pool_list.push(Arc::clone(&pool));
+        Ok(pool)
+    }
+
+    fn new_pool(
+        self: &Arc<Self>,
+        key: PoolKey,
+        number: usize,
+    ) -> Result<Arc<Pool>, AttributeError> {
+        let plan =
+            Plan::new(&self.topology, &key.placement, self.settings.sharded).map_err(plan_error)?;
+        let cpus = key.placement.cpumask.len();
+        let workers = self.settings.max_workers.unwrap_or_else(|| {
+            let pods = if key.placement.strict { plan.pods.len() } else { 1 };
+            u16::try_from((4 * cpus / pods).clamp(32, 4096)).unwrap_or(4096)
+        });
+        let config = Config {
+            shard_capacity: self.settings.shard_capacity.unwrap_or_else(|| {
+                let share = POOL_CAPACITY / plan.shards.len();
+                share.next_power_of_two().clamp(MIN_SHARD_CAPACITY, MAX_SHARD_CAPACITY)
+            }),
+            max_workers: workers,
+            spin: self.settings.spin,
+            retire_after: self.settings.retire_after,
+            ..Config::default()
+        };
+        let (weak, start_worker) = (Arc::downgrade(self), self.start_worker);
+        let failed = Arc::downgrade(self);
+        let pool = Pool::new(PoolParts {
+            key,
+            plan,
+            config,
+            number,
+            node_of_cpu: Arc::clone(&self.node_of),
+            start_thread: Box::new(move |pool, id, claim| match weak.upgrade() {
+                Some(shared) => start_worker(shared, pool, id, claim),
+                None => Err(io::Error::other("the runtime is gone")),
+            }),
+            on_failure: Box::new(move || failed.upgrade().into_iter().for_each(|s| s.arm())),
+        });
+        pool.map_err(|error| plan_error(PlanError::Layout(error)))
+    }
+}
+
+fn plan_error(error: PlanError) -> AttributeError {
+    match error {
+        PlanError::Mask(mask) => mask.into(),
+        PlanError::Layout(layout) => AttributeError::Layout(layout),
+    }
+}
+
+/// What the constructor decided cannot be changed by attributes.
+fn check_kind(
+    ordered: bool,
+    high_priority: bool,
+    queue: &str,
+    attributes: &mut Attributes,
+) -> Result<(), AttributeError> {
+    let queue = || queue.to_owned();
+    if ordered && attributes.max_active.is_some_and(|limit| limit != 1) {
+        return Err(match attributes.max_active {
+            Some(limit) if limit == 0 || limit > MAX_MAX_ACTIVE => AttributeError::MaxActive(limit),
+            _ => AttributeError::Ordered { queue: queue() },
+        });
+    }
+    if high_priority {
+        if attributes.nice != 0 && attributes.nice != MIN_NICE {
+            return Err(AttributeError::HighPriority { queue: queue() });
+        }
+        attributes.nice = MIN_NICE;
+    }
+    Ok(())
+}
+
+/// How many threads are expected to count at once: a worker per CPU, and as many blocked or of another
+/// pool.
+fn counting_threads(topology: &Topology) -> usize {
+    2 * topology.allowed().len()
+}
+
+fn check_name(name: &str) -> Result<(), BuildError> {
+    let odd = |c: char| c.is_control() || c.is_whitespace() || c == '=';
+    if name.is_empty() || name.len() > MAX_NAME_LEN || name.contains(odd) {
+        return Err(BuildError::Name(name.to_owned()));
+    }
+    Ok(())
+}

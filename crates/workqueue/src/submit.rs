@@ -1,0 +1,239 @@
+//! Queueing: where an item goes, and what happens when there is no room.
+
+#![expect(unsafe_code, reason = "a closure is moved into its slot only when there is one")]
+
+use std::mem::ManuallyDrop;
+
+use tollgate_topology::CpuId;
+use tollgate_wakequeue::sync::{Ordering, seq_cst_gap};
+use tollgate_wakequeue::{ItemCell, PushError, ShardId};
+
+use crate::blocking::blocking;
+use crate::context;
+use crate::core::{DRAINED, LIMITED, ORDERED, QueueCore, SHUT, WhenFull};
+use crate::error::SubmitError;
+use crate::job::{Job, Tag};
+use crate::pool::{MAX_OVERFLOW, Pool};
+use crate::queue_ref::QueueRef;
+use crate::run::{Owed, run_one};
+use crate::sequence::Entry;
+use crate::sys;
+
+/// How deep items run inside items that found no room; beyond, they are refused.
+const MAX_INLINE_DEPTH: usize = 32;
+
+impl QueueCore {
+    /// Queues a closure, issued on this CPU or on behalf of `near`. One that is refused is dropped.
+    #[inline]
+    pub(crate) fn submit<F>(&self, closure: F, near: Option<CpuId>) -> Result<(), SubmitError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let seat = context::seat(self.runtime);
+        let colour = if context::is_running_for(self) {
+            self.tally.enter_within(seat)
+        } else {
+            self.tally.enter(seat)
+        };
+        // Counted first and looked second, so that a drain that misses the count is seen here.
+        seq_cst_gap();
+        let mode = self.mode();
+        let pool = self.pool();
+        let tag = self.place(pool, colour, near, mode & ORDERED == 0);
+        let open = mode == 0 || mode == LIMITED && !self.limits[usize::from(tag.node())].is_full();
+        let queued = if open {
+            self.put_closure(pool, tag, closure)
+        } else {
+            self.submit_in_mode(mode, pool, Job::new(QueueRef::of(self), tag, closure))
+        };
+        queued.inspect_err(|_| self.count_out(seat, colour))
+    }
+
+    /// Decides where a job goes.
+    #[inline]
+    fn place(&self, pool: &Pool, colour: u8, near: Option<CpuId>, may_skip_cpu: bool) -> Tag {
+        let home = if near.is_none() { context::home_in(pool) } else { None };
+        // Asking for the CPU is left out where nothing depends on it.
+        let may_skip_cpu = may_skip_cpu && !pool.key.localize;
+        let cpu = near.unwrap_or_else(|| match home {
+            Some(home) if may_skip_cpu => pool.cpu_of(home),
+            None if may_skip_cpu && !pool.needs_cpu => CpuId(0),
+            _ => sys::current_cpu(),
+        });
+        // What a worker issues stays with it, wherever the system has put it.
+        let shard = home.unwrap_or_else(|| pool.plan.shard_of(cpu));
+        let node = if self.limits.len() == 1 { 0 } else { pool.node_of(shard) };
+        Tag::new(colour, shard, cpu, node)
+    }
+
+    /// As [`submit`](Self::submit), but never waits and runs nothing here: without room, or behind
+    /// a limit, the closure is refused and dropped. Does not panic.
+    pub(crate) fn try_submit<F>(&self, closure: F) -> Result<(), SubmitError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let seat = context::seat(self.runtime);
+        let colour = self.tally.enter(seat);
+        seq_cst_gap();
+        let mode = self.mode();
+        let pool = self.pool();
+        let tag = self.place(pool, colour, None, true);
+        let open = mode == 0 || mode == DRAINED && context::is_inside_queue(self);
+        let job = Job::new(QueueRef::of(self), tag, closure);
+        if open && pool.push(tag.shard(), job).is_ok() {
+            return Ok(());
+        }
+        self.count_out(seat, colour);
+        Err(SubmitError::Full { queue: self.name(), capacity: pool.queue.capacity() })
+    }
+
+    /// Queues what cannot be refused any more, of which there is a bounded number: items whose time
+    /// has come. Never waits. When the runtime is shut down, gives the closure back.
+    pub(crate) fn submit_always<F>(&self, closure: F, near: CpuId) -> Result<(), F>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let seat = context::seat(self.runtime);
+        let colour = self.tally.enter(seat);
+        seq_cst_gap();
+        if self.is_shut() {
+            self.count_out(seat, colour);
+            return Err(closure);
+        }
+        let tag = self.place(self.pool(), colour, Some(near), false);
+        self.put_always(Job::new(QueueRef::of(self), tag, closure));
+        Ok(())
+    }
+
+    /// Queues a closure under a count, and at a place, that a job before it left to it.
+    pub(crate) fn submit_again<F>(&self, closure: F, tag: Tag)
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        // Near where it was issued, in whatever pool serves the queue now.
+        let tag = self.place(self.pool(), tag.colour(), Some(tag.cpu()), false);
+        self.put_always(Job::new(QueueRef::of(self), tag, closure));
+    }
+
+    /// For a job that is counted in. A pool is closed only after its queues are empty.
+    fn put_always(&self, job: Job) {
+        let tag = job.tag;
+        if self.mode() & ORDERED != 0 {
+            if matches!(self.sequence.push(job, true), Entry::NeedsTurn) {
+                self.put_turn(tag.cpu());
+            }
+        } else if self.pool().push_unbounded(tag.shard(), job).is_err() {
+            debug_assert!(false, "a pool is closed after its queues are empty");
+        }
+    }
+
+    /// Makes the job where it will lie.
+    #[inline]
+    fn put_closure<F>(&self, pool: &Pool, tag: Tag, closure: F) -> Result<(), SubmitError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let closure = ManuallyDrop::new(closure);
+        let me = QueueRef::of(self);
+        // SAFETY: called at most once, and the closure is not used again when it was called.
+        let make = || Job::new(me, tag, unsafe { std::ptr::read(&raw const *closure) });
+        match pool.push_with(tag.shard(), make) {
+            Ok(()) => Ok(()),
+            Err(PushError::Closed(())) => {
+                drop(ManuallyDrop::into_inner(closure));
+                Err(SubmitError::ShutDown(self.name()))
+            }
+            Err(PushError::Full(())) => {
+                let job = Job::new(me, tag, ManuallyDrop::into_inner(closure));
+                self.put_when_full(pool, job, tag.shard())
+            }
+        }
+    }
+
+    fn submit_in_mode(&self, mode: u32, pool: &Pool, job: Job) -> Result<(), SubmitError> {
+        if mode & SHUT != 0 {
+            return Err(SubmitError::ShutDown(self.name()));
+        }
+        if mode & DRAINED != 0 && !context::is_inside_queue(self) {
+            return Err(SubmitError::Drained(self.name()));
+        }
+        if mode & ORDERED != 0 {
+            return self.put_in_order(job);
+        }
+        if mode & LIMITED != 0 {
+            let limit = &self.limits[usize::from(job.tag.node())];
+            while limit.is_full() {
+                self.wait_or_refuse(|| limit.wait_for_room())?;
+            }
+        }
+        let shard = job.tag.shard();
+        match pool.push(shard, job) {
+            Ok(()) => Ok(()),
+            Err(PushError::Closed(_)) => Err(SubmitError::ShutDown(self.name())),
+            Err(PushError::Full(job)) => self.put_when_full(pool, job, shard),
+        }
+    }
+
+    fn put_in_order(&self, job: Job) -> Result<(), SubmitError> {
+        let cpu = job.tag.cpu();
+        let mut job = job;
+        loop {
+            match self.sequence.push(job, false) {
+                Entry::NeedsTurn => {
+                    self.put_turn(cpu);
+                    return Ok(());
+                }
+                Entry::Waits => return Ok(()),
+                Entry::Full(back) => job = back,
+            }
+            self.wait_or_refuse(|| self.sequence.wait_for_room())?;
+        }
+    }
+
+    /// The backlog is full. Inside an item nobody waits: that could hold up the worker that makes room.
+    fn wait_or_refuse(&self, wait: impl FnOnce()) -> Result<(), SubmitError> {
+        let (when_full, capacity) = self.full_policy();
+        if when_full == WhenFull::Refuse || context::is_inside_runtime(self.runtime) {
+            return Err(SubmitError::Full { queue: self.name(), capacity });
+        }
+        blocking(wait);
+        Ok(())
+    }
+
+    #[cold]
+    fn put_when_full(&self, pool: &Pool, job: Job, shard: ShardId) -> Result<(), SubmitError> {
+        let full = || {
+            let capacity = pool.queue.capacity();
+            Err(SubmitError::Full { queue: self.name(), capacity })
+        };
+        let (when_full, _) = self.full_policy();
+        if when_full == WhenFull::Refuse {
+            return full();
+        }
+        let anywhere = !self.is_gated() && !pool.key.placement.strict;
+        if when_full == WhenFull::RunInline && anywhere {
+            if context::depth() >= MAX_INLINE_DEPTH {
+                return full();
+            }
+            self.run_inline(job);
+            return Ok(());
+        }
+        let pushed = if !context::is_inside_runtime(self.runtime) {
+            blocking(|| pool.push_blocking(shard, job))
+        } else if pool.queue.len(shard) < pool.queue.capacity() + MAX_OVERFLOW {
+            pool.push_unbounded(shard, job)
+        } else {
+            return full();
+        };
+        pushed.map_err(|_| SubmitError::ShutDown(self.name()))
+    }
+
+    /// Runs a job here and now, because there is no room for it elsewhere.
+    fn run_inline(&self, job: Job) {
+        self.stats.inlined.fetch_add(1, Ordering::Relaxed);
+        let mut owed = Owed::default();
+        let tag = job.tag;
+        run_one(self, &mut ItemCell::of(job), tag, &mut owed);
+        owed.pay();
+    }
+}

@@ -1,0 +1,119 @@
+//! Items that wait for their time.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tollgate_topology::CpuId;
+
+use crate::error::SubmitError;
+use crate::item::Ticket;
+
+/// The most items that wait for their time; more are refused.
+pub const MAX_DELAYED: usize = 65_536;
+
+/// What the timer needs of an item.
+pub(crate) trait Delayed: Send + Sync {
+    /// Whether the item still waits under this ticket.
+    fn awaits_timer(&self, ticket: Ticket) -> bool;
+
+    /// The time has come. Called on the housekeeper's thread: must not wait or run anybody's code,
+    /// not even that of a destructor. What cannot be delivered comes back, to be dropped elsewhere.
+    fn due(self: Arc<Self>, ticket: Ticket, near: CpuId) -> Option<Leftover>;
+
+    /// The runtime goes away before the time has come.
+    fn give_up(&self, ticket: Ticket);
+}
+
+/// What the housekeeper must not drop.
+pub(crate) type Leftover = Box<dyn Send>;
+
+/// Where in the timer an item waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TimerKey(Instant, u64);
+
+pub(crate) struct Entry {
+    pub(crate) item: Arc<dyn Delayed>,
+    pub(crate) ticket: Ticket,
+    /// Where the item was delayed: it runs there.
+    pub(crate) near: CpuId,
+}
+
+/// What waits, by time.
+#[derive(Default)]
+pub(crate) struct Timer(StdMutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    entries: BTreeMap<TimerKey, Entry>,
+    next: u64,
+    leftovers: Vec<Leftover>,
+}
+
+/// What a look at the clock found.
+pub(crate) enum Due {
+    Now(Entry),
+    /// Nothing before then.
+    At(Instant),
+    Never,
+}
+
+impl Timer {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an entry. True with its key when it is the first that will be due.
+    pub(crate) fn add(
+        &self,
+        delay: Duration,
+        entry: Entry,
+    ) -> Result<(TimerKey, bool), SubmitError> {
+        let when = Instant::now().checked_add(delay).ok_or(SubmitError::Delay(delay))?;
+        let mut waiting = self.waiting();
+        if waiting.entries.len() >= MAX_DELAYED {
+            return Err(SubmitError::TooManyDelayed(waiting.entries.len()));
+        }
+        waiting.next += 1;
+        let key = TimerKey(when, waiting.next);
+        let first = waiting.entries.first_key_value().is_none_or(|(first, _)| key < *first);
+        waiting.entries.insert(key, entry);
+        Ok((key, first))
+    }
+
+    /// Lets go of an entry. The caller drops it, which may run code of the item's owner.
+    pub(crate) fn remove(&self, key: TimerKey) -> Option<Entry> {
+        self.waiting().entries.remove(&key)
+    }
+
+    /// Takes the first entry whose time has come.
+    pub(crate) fn take_due(&self) -> Due {
+        let mut waiting = self.waiting();
+        match waiting.entries.first_entry() {
+            None => Due::Never,
+            Some(first) if first.key().0 > Instant::now() => Due::At(first.key().0),
+            Some(first) => Due::Now(first.remove()),
+        }
+    }
+
+    /// Keeps what the housekeeper must not drop, until [`clear`](Self::clear).
+    pub(crate) fn keep(&self, leftover: Leftover) {
+        self.waiting().leftovers.push(leftover);
+    }
+
+    /// Gives up all entries: the runtime is going away. Runs destructors of their owners.
+    pub(crate) fn clear(&self) {
+        let all = std::mem::take(&mut *self.waiting());
+        drop(all.leftovers);
+        let entries = all.entries;
+        for entry in entries.into_values() {
+            entry.item.give_up(entry.ticket);
+        }
+    }
+
+    /// Items now waiting.
+    pub(crate) fn len(&self) -> usize {
+        let waiting = self.waiting();
+        waiting.entries.values().filter(|entry| entry.item.awaits_timer(entry.ticket)).count()
+    }
+}
