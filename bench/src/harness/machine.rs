@@ -44,6 +44,8 @@ pub(super) struct Disturbance {
     pub(super) others_cpus: f64,
     /// By the hypervisor.
     pub(super) stolen_cpus: f64,
+    /// How long the measurement took.
+    pub(super) elapsed_s: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -62,13 +64,14 @@ impl Quiet {
     /// What was taken since the start. Children count as own ones once they were waited for.
     pub(super) fn disturbance(&self) -> Option<Disturbance> {
         let (before, now) = (self.before?, Ticks::now()?);
-        let cpus =
-            |ticks: u64| ticks as f64 / TICKS_PER_SECOND / self.start.elapsed().as_secs_f64();
+        let elapsed_s = self.start.elapsed().as_secs_f64();
+        let cpus = |ticks: u64| ticks as f64 / TICKS_PER_SECOND / elapsed_s;
         let busy = now.busy.saturating_sub(before.busy);
         let own = now.own.saturating_sub(before.own);
         Some(Disturbance {
             others_cpus: cpus(busy.saturating_sub(own)),
             stolen_cpus: cpus(now.stolen.saturating_sub(before.stolen)),
+            elapsed_s,
         })
     }
 }

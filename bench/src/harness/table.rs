@@ -47,8 +47,9 @@ fn meanwhile(taken: &Disturbance, cpus: usize) -> String {
         ""
     };
     format!(
-        "meanwhile, other processes used {others:.2} of {cpus} CPUs, and the hypervisor took \
-         {stolen:.2}.{warning}"
+        "measured in {:.0} s, during which other processes used {others:.2} of {cpus} CPUs, and the \
+         hypervisor took {stolen:.2}.{warning}",
+        taken.elapsed_s
     )
 }
 
@@ -148,8 +149,8 @@ mod tests {
 
     #[test]
     fn a_busy_machine_is_warned_of() {
-        let idle = Disturbance { others_cpus: 0.04, stolen_cpus: 0.0 };
-        let busy = Disturbance { others_cpus: 0.05, stolen_cpus: 0.07 };
+        let idle = Disturbance { others_cpus: 0.04, stolen_cpus: 0.0, elapsed_s: 1.0 };
+        let busy = Disturbance { others_cpus: 0.05, stolen_cpus: 0.07, elapsed_s: 1.0 };
         assert!(!meanwhile(&idle, 2).contains("too much"));
         assert!(
             meanwhile(&busy, 2).contains("0.05 of 2 CPUs")
