@@ -174,6 +174,12 @@ pub(crate) fn is_inside_item(item: &ItemState) -> bool {
     any_frame(|frame| frame.item.get().is_some_and(|inner| std::ptr::eq(inner.as_ptr(), item)))
 }
 
+/// Whether this thread is inside a job.
+#[inline]
+pub(crate) fn is_inside_any() -> bool {
+    FRAME.get().is_some()
+}
+
 /// The queue of the innermost job.
 pub(crate) fn current_queue<R>(body: impl FnOnce(&QueueCore) -> R) -> Option<R> {
     // SAFETY: the frame is on this thread's stack below us.

@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "queues and pools are reached by pointer")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use tollgate_wakequeue::ShardId;
 use tollgate_wakequeue::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 
 use crate::attributes::Attributes;
+use crate::error::Panic;
 use crate::job::Job;
 use crate::limit::{ConcurrencyLimit, NO_LIMIT};
 use crate::pool::Pool;
@@ -360,6 +362,14 @@ impl QueueCore {
     pub(crate) fn active(&self) -> Vec<(u32, u32)> {
         let counts = self.limits.iter().map(ConcurrencyLimit::counts);
         counts.map(|(active, _, waiting)| (active, waiting)).collect()
+    }
+
+    /// Tells the program of a panic that nobody else learns of.
+    #[cold]
+    pub(crate) fn report_panic(&self, panic: Panic) {
+        self.pool().hooks.report(&self.name(), &panic);
+        // A payload may panic when dropped; the worker must survive that too.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
     }
 
     #[cold]

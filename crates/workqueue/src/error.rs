@@ -97,6 +97,17 @@ pub enum BuildError {
     /// Too many queues.
     #[error("there are {MAX_QUEUES} queues already")]
     TooManyQueues,
+    /// `configure_global` came too late, or twice.
+    #[error("the global runtime exists already: configure it before its first use, once")]
+    GlobalExists,
+    /// A variable of the environment holds nonsense.
+    #[error("environment variable {variable}: {reason}")]
+    Environment {
+        /// Which.
+        variable: &'static str,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
     /// The runtime is going away.
     #[error("the runtime is shut down")]
     ShutDown,

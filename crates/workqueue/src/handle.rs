@@ -49,6 +49,7 @@ impl<T: Send> Handle<T> {
     pub fn wait(self) -> Result<T, JoinError> {
         let packet = self.task.packet();
         if !packet.is_done() {
+            self.task.check_process();
             self.task.run_here();
         }
         let mut patience = Patience::new(SPIN);
@@ -78,6 +79,9 @@ impl<T: Send> Handle<T> {
         // Too far away to be a time is for ever.
         let deadline = Instant::now().checked_add(timeout);
         let packet = self.task.packet();
+        if !packet.is_done() {
+            self.task.check_process();
+        }
         let mut patience = Patience::new(SPIN.min(timeout));
         while !packet.is_done() && patience.wait_a_little() {}
         if packet.is_done() || blocking(|| packet.sleep(deadline)) {

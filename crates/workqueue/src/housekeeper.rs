@@ -20,7 +20,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_LAST: Duration = Duration::from_secs(1);
 
 /// The body of the thread. Ends when [`Alarm::stop`](crate::alarm::Alarm::stop) was called.
-pub(crate) fn serve(shared: &Shared) {
+pub(crate) fn serve(shared: &Arc<Shared>) {
     let mut last_tick = Instant::now();
     let mut last_look = false;
     let (mut last_retry, mut retry_after) = (Instant::now(), RETRY_FIRST);
@@ -35,6 +35,7 @@ pub(crate) fn serve(shared: &Shared) {
             last_tick = Instant::now();
             // One more look, a tick later, gives the queues what workers used before they slept.
             last_look = look(shared);
+            shared.look_at_cpus();
             if last_retry.elapsed() >= retry_after {
                 last_retry = Instant::now();
                 retry_after = retry_growth(shared, retry_after);

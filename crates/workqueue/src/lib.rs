@@ -40,18 +40,25 @@
 mod alarm;
 mod attributes;
 mod blocking;
+mod builder;
+mod cgroup;
 mod context;
 #[cfg(feature = "control")]
 pub mod control;
 mod core;
+mod cpus;
 mod error;
+mod forked;
 mod forkjoin;
+mod global;
 mod handle;
+mod hooks;
 mod housekeeper;
 mod item;
 mod job;
 mod limit;
 pub mod placement;
+mod placing;
 mod pool;
 mod queue;
 mod queue_ref;
@@ -76,9 +83,14 @@ mod worker;
 pub use attributes::{Attributes, MAX_MAX_ACTIVE, MAX_NICE, MIN_NICE};
 pub use blocking::blocking;
 pub use core::WhenFull;
+pub use cpus::SCOPE_VARIABLE;
 pub use error::{AttributeError, BuildError, JoinError, Panic, SubmitError, WaitError};
 pub use forkjoin::{Fork, MAX_HANDS};
+pub use global::{
+    configure_global, join, queue as global_queue, runtime as global_runtime, scope, spawn,
+};
 pub use handle::Handle;
+pub use hooks::MIN_STACK_LEN;
 pub use queue::{DEFAULT_BACKLOG, Queue, QueueBuilder};
 pub use runtime::{Builder, Runtime};
 pub use shared::{MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES};

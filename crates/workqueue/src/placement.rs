@@ -3,7 +3,7 @@
 //! What a worker then does with them (whom to wake, whom to take from) is
 //! [`tollgate_wakequeue::placement`], as pure as this.
 
-use tollgate_topology::{CpuId, CpuSet, MaskError, NodeId, PodId, Scope, Topology};
+use tollgate_topology::{CoreKind, CpuId, CpuSet, MaskError, NodeId, PodId, Scope, Topology};
 use tollgate_wakequeue::{ConfigError, Layout, PodIndex, ShardId, ShardPlan};
 
 /// The CPUs that share a FIFO: one, or the SMT siblings of one core. What a worker queues itself
@@ -62,22 +62,35 @@ pub enum PlanError {
 
 impl Plan {
     /// Cuts the mask into pods by scope, and pods into shards along caches; or, not `sharded`,
-    /// leaves each pod with one FIFO, for comparison.
+    /// leaves each pod with one FIFO, for comparison. No more than `concurrency` workers are
+    /// awake at once, but at least one per pod: pods then have fewer shards, spread evenly.
     ///
     /// # Errors
     /// The mask is empty or not allowed; more shards than a queue can have.
-    pub fn new(topology: &Topology, key: &PlacementKey, sharded: bool) -> Result<Self, PlanError> {
+    pub fn new(
+        topology: &Topology,
+        key: &PlacementKey,
+        sharded: bool,
+        concurrency: usize,
+    ) -> Result<Self, PlanError> {
         let machine = topology.restricted(&key.cpumask)?;
         let pods = machine.pods(key.scope);
         let mut shards = Vec::new();
+        let awake = |pod: &CpuSet| share_of(concurrency, pod.len(), key.cpumask.len());
         for pod in &pods {
             let cut = if sharded { cut(&machine, &pod.cpus) } else { vec![pod.cpus.clone()] };
-            for cpus in cut {
+            for cpus in spread(cut, awake(&pod.cpus)) {
                 let allowed = if key.strict { pod.cpus.clone() } else { key.cpumask.clone() };
                 shards.push(Shard { cpus, pod: pod.id, allowed });
             }
         }
-        let plans = (0..shards.len()).map(|index| shard_plan(&machine, key, &shards, index));
+        let plans = (0..shards.len()).map(|index| {
+            let mut plan = shard_plan(&machine, key, &shards, index);
+            let pod = &pods.iter().find(|pod| pod.id == shards[index].pod);
+            let most = pod.map_or(1, |pod| awake(&pod.cpus));
+            plan.workers = plan.workers.min(u16::try_from(most).unwrap_or(u16::MAX));
+            plan
+        });
         let layout = Layout::new(plans.collect())?;
         let layout = if key.scope == Scope::System { layout.without_order() } else { layout };
         let shard_of = topology.cpus().iter().last().map_or(0, |cpu| cpu.index() + 1);
@@ -93,6 +106,18 @@ impl Plan {
     pub fn shard_of(&self, cpu: CpuId) -> ShardId {
         self.shard_of.get(cpu.index()).copied().unwrap_or(ShardId(0))
     }
+}
+
+/// The part of `concurrency` that a pod has by its CPUs, rounded up.
+fn share_of(concurrency: usize, pod: usize, all: usize) -> usize {
+    if concurrency >= all { pod } else { (concurrency * pod).div_ceil(all.max(1)).max(1) }
+}
+
+/// At most `count` of the parts, spread evenly.
+fn spread(parts: Vec<CpuSet>, count: usize) -> Vec<CpuSet> {
+    let len = parts.len();
+    let keep = |index: usize| count >= len || index * count / len != (index + 1) * count / len;
+    (0..len).zip(parts).filter(|(index, _)| keep(*index)).map(|(_, part)| part).collect()
 }
 
 /// Cuts a pod along caches, and what is larger than a shard into even parts that keep SMT
@@ -126,7 +151,8 @@ fn shard_plan(machine: &Topology, key: &PlacementKey, shards: &[Shard], index: u
             // Reversed bits scatter neighbours in number, which are neighbours on the chip.
             (0, turn.reverse_bits())
         } else {
-            (apart(machine, &me.cpus, &them.cpus), turn)
+            let other_kind = kind(machine, &me.cpus) != kind(machine, &them.cpus);
+            (2 * u16::from(apart(machine, &me.cpus, &them.cpus)) + u16::from(other_kind), turn)
         };
         (other != index, them.pod != me.pod, apart, turn)
     });
@@ -142,6 +168,12 @@ fn shard_id(index: usize) -> ShardId {
     ShardId(u16::try_from(index).unwrap_or(u16::MAX))
 }
 
+/// Of equally near CPUs, those of the same kind come first: what was issued on a fast core is run
+/// on one.
+fn kind(machine: &Topology, cpus: &CpuSet) -> Option<CoreKind> {
+    cpus.lowest().and_then(|cpu| machine.kind_of(cpu))
+}
+
 /// The CPUs of a shard share a cache, so any one of them stands for all.
 fn apart(machine: &Topology, a: &CpuSet, b: &CpuSet) -> u8 {
     match (a.lowest(), b.lowest()) {
@@ -154,10 +186,10 @@ fn nearest(topology: &Topology, shards: &[Shard], cpu: CpuId) -> ShardId {
     let apart = |shard: &Shard| {
         shard.cpus.lowest().map_or(u8::MAX, |lowest| topology.distance(cpu, lowest).as_u8())
     };
-    let best = shards
-        .iter()
-        .enumerate()
-        .min_by_key(|(_, shard)| (!shard.cpus.contains(cpu), apart(shard)));
+    let best = shards.iter().enumerate().min_by_key(|(_, shard)| {
+        let other_kind = kind(topology, &shard.cpus) != topology.kind_of(cpu);
+        (!shard.cpus.contains(cpu), apart(shard), other_kind)
+    });
     shard_id(best.map_or(0, |(index, _)| index))
 }
 
@@ -195,7 +227,7 @@ mod tests {
     fn plan(machine: &str, scope: Scope, strict: bool) -> Plan {
         let topology = Topology::from_synthetic(machine).unwrap();
         let cpumask = topology.allowed().clone();
-        Plan::new(&topology, &PlacementKey { scope, strict, cpumask }, true).unwrap()
+        Plan::new(&topology, &PlacementKey { scope, strict, cpumask }, true, usize::MAX).unwrap()
     }
 
     #[test]
@@ -205,6 +237,23 @@ mod tests {
         let cpus: Vec<_> = plan.shards.iter().map(|s| s.cpus.to_string()).collect();
         assert_eq!(cpus.len(), 9, "{cpus:?}");
         assert_eq!(cpus[1], "2-3", "siblings share one FIFO");
+    }
+
+    #[test]
+    fn fewer_workers_are_awake_than_cpus_when_a_quota_says_so() {
+        let topology = Topology::from_synthetic("l3:4 core:16").unwrap();
+        let cpumask = topology.allowed().clone();
+        let workers = |scope, strict, sharded, concurrency| {
+            let key = PlacementKey { scope, strict, cpumask: cpumask.clone() };
+            let plan = Plan::new(&topology, &key, sharded, concurrency).unwrap();
+            let shards = plan.layout.shards().iter();
+            (plan.pods.len(), shards.map(|shard| u32::from(shard.workers)).sum::<u32>())
+        };
+        assert_eq!(workers(Scope::System, false, true, usize::MAX), (1, 64));
+        assert_eq!(workers(Scope::System, false, true, 6), (1, 6));
+        assert_eq!(workers(Scope::System, false, false, 6), (1, 6));
+        assert_eq!(workers(Scope::Cache, true, true, 8), (4, 8));
+        assert_eq!(workers(Scope::Cache, true, true, 1), (4, 4), "each pod has one");
     }
 
     #[test]
@@ -236,7 +285,7 @@ mod tests {
         let topology = Topology::from_synthetic("l3:2 core:2").unwrap();
         let cpumask = "0,2".parse().unwrap();
         let key = PlacementKey { scope: Scope::Cache, strict: false, cpumask };
-        let plan = Plan::new(&topology, &key, true).unwrap();
+        let plan = Plan::new(&topology, &key, true, usize::MAX).unwrap();
         assert_eq!(plan.shard_of(CpuId(3)), plan.shard_of(CpuId(2)));
         assert_ne!(plan.shard_of(CpuId(3)), plan.shard_of(CpuId(1)));
     }

@@ -10,6 +10,7 @@ use tollgate_topology::CpuId;
 use tollgate_wakequeue::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tollgate_wakequeue::{Claim, Closed, Config, Host, PushError, ShardId, WakeQueue, WorkerId};
 
+use crate::hooks::Hooks;
 use crate::job::Job;
 use crate::placement::{PlacementKey, Plan, Shard};
 
@@ -55,6 +56,8 @@ pub(crate) struct Pool {
     me: Weak<Pool>,
     start_thread: StartThread,
     on_failure: OnFailure,
+    /// What the program has to say about threads and panics. (c)
+    pub(crate) hooks: Hooks,
 }
 
 /// What a worker shows of itself. Written by the worker with plain stores.
@@ -89,11 +92,13 @@ pub(crate) struct PoolParts {
     pub(crate) node_of_cpu: Arc<[u16]>,
     pub(crate) start_thread: StartThread,
     pub(crate) on_failure: OnFailure,
+    pub(crate) hooks: Hooks,
 }
 
 impl Pool {
     pub(crate) fn new(parts: PoolParts) -> Result<Arc<Self>, tollgate_wakequeue::ConfigError> {
-        let PoolParts { key, plan, config, number, node_of_cpu, start_thread, on_failure } = parts;
+        let PoolParts { key, plan, config, number, node_of_cpu, start_thread, on_failure, hooks } =
+            parts;
         let queue = WakeQueue::new(plan.layout.clone(), config)?;
         let desks = queue.max_workers();
         let node = |cpu: CpuId| node_of_cpu.get(cpu.index()).copied().unwrap_or(0);
@@ -101,6 +106,7 @@ impl Pool {
         let cpu_of: Box<[CpuId]> = plan.shards.iter().map(first).collect();
         let node_of = cpu_of.iter().map(|&cpu| node(cpu)).collect();
         Ok(Arc::new_cyclic(|me| Self {
+            hooks,
             needs_cpu: plan.shards.len() > 1 || key.localize,
             strays: plan.pods.len() > 1 && !key.placement.strict && !key.localize,
             key,

@@ -201,6 +201,7 @@ impl Queue {
     }
 
     fn not_inside(&self, operation: &'static str) -> Result<(), WaitError> {
+        crate::forked::check(self.core().runtime.generation());
         if context::is_inside_queue(self.core()) {
             return Err(WaitError::InsideQueue { operation, queue: self.name() });
         }

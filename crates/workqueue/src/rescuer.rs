@@ -15,16 +15,17 @@ pub(crate) struct Rescuer {
 
 impl Rescuer {
     /// Starts the thread. `rescue` runs one item, or returns false when none waits.
-    pub(crate) fn start(rescue: impl Fn() -> bool + Send + 'static) -> std::io::Result<Arc<Self>> {
+    pub(crate) fn start(
+        name: String,
+        rescue: impl Fn() -> bool + Send + 'static,
+    ) -> std::io::Result<Arc<Self>> {
         let rescuer = Arc::new(Self {
             calls: Futex::new(0),
             stop: AtomicBool::new(false),
             thread: StdMutex::new(None),
         });
         let me = Arc::clone(&rescuer);
-        let thread = thread::Builder::new()
-            .name("workqueue-rescue".to_owned())
-            .spawn(move || me.serve(&rescue))?;
+        let thread = thread::Builder::new().name(name).spawn(move || me.serve(&rescue))?;
         *rescuer.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(rescuer)
     }

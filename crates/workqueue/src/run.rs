@@ -7,6 +7,7 @@ use tollgate_wakequeue::{ItemCell, ShardId};
 
 use crate::context;
 use crate::core::{QueueCore, Waiter};
+use crate::error::Panic;
 use crate::job::{Job, Tag};
 use crate::pool::Pool;
 use crate::queue_ref::QueueRef;
@@ -25,8 +26,7 @@ pub(crate) fn run_one(core: &QueueCore, cell: &mut ItemCell<Job>, tag: Tag, owed
     });
     if let Err(panic) = outcome {
         core.count_panic();
-        // A payload may panic when dropped; the worker must survive that too.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+        core.report_panic(Panic::new(panic));
     }
     if !kept {
         core.tally.finish(context::seat(core.runtime), colour);

@@ -2,19 +2,22 @@
 
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tollgate_topology::{Scope, Topology};
+use tollgate_topology::{CpuSet, Scope, Topology};
 use tollgate_wakequeue::WorkerId;
+use tollgate_wakequeue::sync::{AtomicBool, Ordering};
 
 use crate::blocking::blocking;
 use crate::core::Close;
-use crate::error::BuildError;
+use crate::cpus::{self, Cpus};
+use crate::error::{AttributeError, BuildError};
+use crate::hooks::Hooks;
 use crate::pool::{Pool, SharedClaim};
 use crate::queue::QueueBuilder;
 use crate::shared::{MAX_SHARD_CAPACITY, Settings, Shared};
 use crate::watchdog::Patience;
-use crate::{context, housekeeper, worker};
+use crate::{cgroup, context, forked, housekeeper, worker};
 
 /// Queues and the workers that serve them. Dropping it shuts it down.
 ///
@@ -32,14 +35,18 @@ use crate::{context, housekeeper, worker};
 pub struct Runtime {
     shared: Arc<Shared>,
     housekeeper: StdMutex<Option<JoinHandle<()>>>,
+    /// Nobody waits for the workers to end.
+    left: AtomicBool,
 }
 
 /// A runtime to be.
 #[derive(Clone, Debug)]
 #[must_use = "call build()"]
 pub struct Builder {
-    settings: Settings,
+    pub(crate) settings: Settings,
     topology: Option<Topology>,
+    default_scope: Option<Scope>,
+    pub(crate) cpumask: Option<CpuSet>,
 }
 
 impl Runtime {
@@ -47,7 +54,7 @@ impl Runtime {
     pub fn builder() -> Builder {
         Builder {
             settings: Settings {
-                default_scope: Scope::Cache,
+                concurrency: None,
                 sharded: true,
                 spin: Duration::from_micros(50),
                 shard_capacity: None,
@@ -58,8 +65,11 @@ impl Runtime {
                     mayday: Duration::from_millis(10),
                     report: Duration::from_secs(30),
                 },
+                hooks: Hooks::default(),
             },
             topology: None,
+            default_scope: None,
+            cpumask: None,
         }
     }
 
@@ -89,20 +99,61 @@ impl Runtime {
         self.shared.shut_down();
         let housekeeper = self.housekeeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(housekeeper) = housekeeper else { return };
-        for queue in self.shared.all_queues() {
-            queue.close(Close::Shut);
-        }
-        self.shared.timer.clear();
+        self.refuse_items();
         if !context::is_inside_runtime(self.shared.id) {
             // The caller may be an item of another runtime.
             blocking(|| end(&self.shared, housekeeper));
             return;
         }
+        self.end_elsewhere(housekeeper);
+    }
+
+    /// As [`shutdown`](Self::shutdown), for so long at most. True when everything that was queued has
+    /// been run and the workers have ended.
+    ///
+    /// Otherwise nobody waits any more, dropping the runtime included: what is queued is still run, and
+    /// the workers end after it, if the program lives that long. From inside an item it waits in vain
+    /// for that item.
+    pub fn shutdown_timeout(&self, timeout: Duration) -> bool {
+        let start = Instant::now();
+        self.shared.shut_down();
+        self.refuse_items();
+        let queues = self.shared.all_queues();
+        while queues.iter().any(|queue| queue.tally.totals().0 > 0) {
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                self.leave();
+                return false;
+            }
+            blocking(|| thread::sleep(left.min(Duration::from_millis(1))));
+        }
+        self.shutdown();
+        true
+    }
+
+    /// Closes all queues for good, and forgets what is delayed.
+    fn refuse_items(&self) {
+        for queue in self.shared.all_queues() {
+            queue.close(Close::Shut);
+        }
+        self.shared.timer.clear();
+    }
+
+    /// Has a thread of its own wait for the end, or nobody.
+    fn leave(&self) {
+        self.left.store(true, Ordering::SeqCst);
+        let housekeeper = self.housekeeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(housekeeper) = housekeeper {
+            self.end_elsewhere(housekeeper);
+        }
+    }
+
+    fn end_elsewhere(&self, housekeeper: JoinHandle<()>) {
         let shared = Arc::clone(&self.shared);
-        let ending = thread::Builder::new().name("workqueue-end".to_owned());
+        let ending = thread::Builder::new().name(shared.settings.hooks.name("end"));
         if let Err(error) = ending.spawn(move || end(&shared, housekeeper)) {
             // The workers run what is queued, and then sleep until the process ends.
-            tracing::warn!(%error, "a runtime that was shut down by its own item keeps its threads");
+            tracing::warn!(%error, "a runtime that was shut down keeps its threads");
         }
     }
 
@@ -113,7 +164,11 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        self.shutdown();
+        // In a copy of the process there are no workers to end.
+        let copy = forked::is_copy(self.shared.id.generation());
+        if !copy && !self.left.load(Ordering::SeqCst) {
+            self.shutdown();
+        }
     }
 }
 
@@ -131,9 +186,10 @@ impl Builder {
         self
     }
 
-    /// The scope of queues that do not choose.
+    /// The scope of queues that do not choose: otherwise what the variable
+    /// [`SCOPE_VARIABLE`](crate::SCOPE_VARIABLE) names, otherwise `cache`.
     pub fn default_scope(mut self, scope: Scope) -> Self {
-        self.settings.default_scope = scope;
+        self.default_scope = Some(scope);
         self
     }
 
@@ -196,22 +252,44 @@ impl Builder {
     ///
     /// # Errors
     /// A setting is out of range; the machine could not be understood; no thread could be started.
-    pub fn build(self) -> Result<Runtime, BuildError> {
+    pub fn build(mut self) -> Result<Runtime, BuildError> {
         self.settings.check()?;
+        let concurrency = self.settings.concurrency.or_else(concurrency_from_quota);
+        self.settings.concurrency = concurrency;
+        let default_scope = match self.default_scope {
+            Some(scope) => scope,
+            None => cpus::scope_from_environment()?.unwrap_or(Scope::Cache),
+        };
+        let watched = self.topology.is_none();
         let topology = match self.topology {
             Some(topology) => topology,
             None => Topology::current()?,
         };
-        let shared = Shared::new(topology, self.settings, start_worker);
+        if let Some(cpus) = &self.cpumask {
+            topology.check_mask(cpus).map_err(AttributeError::from)?;
+        }
+        let cpus = Cpus::new(&topology, watched, self.cpumask, default_scope);
+        let shared = Shared::new(topology, cpus, self.settings, start_worker);
         let housekeeper = {
             let shared = Arc::clone(&shared);
             thread::Builder::new()
-                .name("workqueue-housekeeper".to_owned())
+                .name(shared.settings.hooks.name("housekeeper"))
                 .spawn(move || housekeeper::serve(&shared))
                 .map_err(BuildError::Thread)?
         };
-        Ok(Runtime { shared, housekeeper: StdMutex::new(Some(housekeeper)) })
+        Ok(Runtime {
+            shared,
+            housekeeper: StdMutex::new(Some(housekeeper)),
+            left: AtomicBool::new(false),
+        })
     }
+}
+
+/// As many items at once as the control groups leave CPUs, rounded up.
+fn concurrency_from_quota() -> Option<u16> {
+    let quota = cgroup::quota_cpus()?.ceil();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+    Some(quota.clamp(1.0, f64::from(u16::MAX)) as u16)
 }
 
 /// Starts a worker's thread, for pools.
@@ -221,8 +299,9 @@ fn start_worker(
     id: WorkerId,
     claim: SharedClaim,
 ) -> std::io::Result<JoinHandle<()>> {
-    let name = format!("workqueue-{}.{}", pool.number, id.0);
-    thread::Builder::new().name(name).spawn(move || worker::serve(&shared, &pool, &claim))
+    let name = format!("{}.{}", pool.number, id.0);
+    let hooks = pool.hooks.clone();
+    hooks.start(&name, move || worker::serve(&shared, &pool, &claim))
 }
 
 /// Waits until all queues are empty, and for all threads. Nothing is queued any more.
@@ -260,10 +339,13 @@ impl Settings {
         if self.max_workers == Some(0) {
             return fail("max_workers", 0, "must be from 1 to 65535");
         }
+        if self.concurrency == Some(0) {
+            return fail("concurrency", 0, "must be from 1 to 65535");
+        }
         if self.patience.cpu_intensive < Duration::from_millis(1) {
             let micros = self.patience.cpu_intensive.as_micros();
             return fail("cpu_intensive_after (us)", micros, "must be 1000 or more");
         }
-        Ok(())
+        self.hooks.check()
     }
 }

@@ -8,6 +8,13 @@ impl RuntimeId {
     pub(crate) fn new() -> Self {
         // Not part of any protocol, hence outside the shim.
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) & u64::from(u32::MAX);
+        Self(u64::from(crate::forked::generation()) << 32 | number)
+    }
+
+    /// Of the process that built the runtime, see `forked`.
+    #[inline]
+    pub(crate) fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
     }
 }

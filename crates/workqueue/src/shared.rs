@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tollgate_topology::{CpuSet, Scope, Topology};
+use tollgate_topology::{CpuSet, Topology};
 use tollgate_wakequeue::sync::{AtomicBool, Ordering};
 use tollgate_wakequeue::{Config, WorkerId};
 
 use crate::alarm::Alarm;
 use crate::attributes::{Attributes, MAX_MAX_ACTIVE, MIN_NICE};
 use crate::core::{Identity, QueueCore};
+use crate::cpus::Cpus;
 use crate::error::{AttributeError, BuildError};
+use crate::hooks::Hooks;
 use crate::placement::{PlacementKey, Plan, PlanError, node_index, node_limits};
 use crate::pool::{Pool, PoolKey, PoolParts, SharedClaim};
 use crate::rescuer::Rescuer;
@@ -48,7 +50,10 @@ pub(crate) struct NewQueue {
 
 /// What the runtime, its queues and its workers share.
 pub(crate) struct Shared {
+    /// As it was when the runtime was built.
     pub(crate) topology: Topology,
+    /// As it is now.
+    pub(crate) cpus: Cpus,
     pub(crate) settings: Settings,
     pub(crate) alarm: Alarm,
     pub(crate) timer: Timer,
@@ -69,13 +74,14 @@ pub(crate) struct Shared {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) default_scope: Scope,
+    pub(crate) concurrency: Option<u16>,
     pub(crate) sharded: bool,
     pub(crate) spin: Duration,
     pub(crate) shard_capacity: Option<usize>,
     pub(crate) max_workers: Option<u16>,
     pub(crate) retire_after: Option<Duration>,
     pub(crate) patience: Patience,
+    pub(crate) hooks: Hooks,
 }
 
 #[derive(Default)]
@@ -93,6 +99,7 @@ struct Registry {
 impl Shared {
     pub(crate) fn new(
         topology: Topology,
+        cpus: Cpus,
         settings: Settings,
         start_worker: StartWorker,
     ) -> Arc<Self> {
@@ -101,6 +108,7 @@ impl Shared {
         let seats = (0..own_seats(counting_threads(&topology))).rev().collect();
         Arc::new(Self {
             topology,
+            cpus,
             settings,
             alarm: Alarm::new(),
             timer: Timer::default(),
@@ -168,11 +176,6 @@ impl Shared {
         self.shut_down.load(Ordering::SeqCst)
     }
 
-    /// The scope of a queue with these attributes.
-    pub(crate) fn scope_of(&self, attributes: &Attributes) -> Scope {
-        attributes.affinity_scope.unwrap_or(self.settings.default_scope)
-    }
-
     pub(crate) fn add_queue(
         self: &Arc<Self>,
         new: &NewQueue,
@@ -188,7 +191,7 @@ impl Shared {
         }
         let mut attributes = new.attributes.clone();
         check_kind(identity.ordered, identity.high_priority, &identity.name, &mut attributes)?;
-        attributes.check(&self.topology)?;
+        attributes.check(&self.cpus.machine())?;
         let mut registry = self.registry();
         if self.is_shut_down() {
             return Err(BuildError::ShutDown);
@@ -219,7 +222,8 @@ impl Shared {
 
     fn start_rescuer(self: &Arc<Self>, core: &Arc<QueueCore>) -> io::Result<Arc<Rescuer>> {
         let (shared, core) = (Arc::clone(self), Arc::clone(core));
-        Rescuer::start(move || {
+        let name = self.settings.hooks.name("rescue");
+        Rescuer::start(name, move || {
             let _keeps_queues_alive = &shared;
             run::rescue(&core)
         })
@@ -265,33 +269,36 @@ impl Shared {
         }
     }
 
-    /// Changes the attributes of a queue, or nothing.
-    pub(crate) fn apply(
-        self: &Arc<Self>,
-        core: &Arc<QueueCore>,
-        change: impl FnOnce(&mut Attributes) -> Result<(), AttributeError>,
+    /// Checks attributes against their ranges, the machine, and what the queue was built as.
+    pub(crate) fn check_attributes(
+        &self,
+        core: &QueueCore,
+        attributes: &mut Attributes,
     ) -> Result<(), AttributeError> {
-        // Held over the whole change, so that two changes do not mix.
-        let _changing = core.changing.lock();
-        let mut attributes = core.attributes.lock().clone();
-        change(&mut attributes)?;
         let identity = core.identity.lock().clone();
-        check_kind(identity.ordered, identity.high_priority, &identity.name, &mut attributes)?;
-        attributes.check(&self.topology)?;
+        check_kind(identity.ordered, identity.high_priority, &identity.name, attributes)?;
+        attributes.check(&self.cpus.machine())
+    }
+
+    /// Gives a queue the pool and the limits of these attributes.
+    pub(crate) fn place(
+        self: &Arc<Self>,
+        core: &QueueCore,
+        attributes: &Attributes,
+    ) -> Result<(), AttributeError> {
         let (pool, pools) = {
             let mut registry = self.registry();
-            (self.pool_for(&mut registry, &attributes)?, registry.pool_list.clone())
+            (self.pool_for(&mut registry, attributes)?, registry.pool_list.clone())
         };
         core.set_pool(&pool);
-        self.limit(core, &attributes, &pools);
-        *core.attributes.lock() = attributes;
+        self.limit(core, attributes, &pools);
         Ok(())
     }
 
     /// Applies `max_active`, divided over the nodes by the CPUs that the queue may use.
     fn limit(&self, core: &QueueCore, attributes: &Attributes, pools: &[Arc<Pool>]) {
-        let mask = attributes.cpumask.as_ref().unwrap_or_else(|| self.topology.allowed());
-        let limits = attributes.max_active.map(|most| node_limits(most, &self.cpus_by_node(mask)));
+        let mask = self.cpus.mask(attributes.cpumask.as_ref());
+        let limits = attributes.max_active.map(|most| node_limits(most, &self.cpus_by_node(&mask)));
         core.set_limits(limits.as_deref(), pools);
     }
 
@@ -309,9 +316,9 @@ impl Shared {
         registry: &mut Registry,
         attributes: &Attributes,
     ) -> Result<Arc<Pool>, AttributeError> {
-        let cpumask = attributes.cpumask.clone().unwrap_or_else(|| self.topology.allowed().clone());
+        let cpumask = self.cpus.mask(attributes.cpumask.as_ref());
         let placement = PlacementKey {
-            scope: self.scope_of(attributes),
+            scope: self.cpus.scope(attributes.affinity_scope),
             strict: attributes.affinity_strict,
             cpumask,
         };
@@ -334,9 +341,11 @@ impl Shared {
         key: PoolKey,
         number: usize,
     ) -> Result<Arc<Pool>, AttributeError> {
-        let plan =
-            Plan::new(&self.topology, &key.placement, self.settings.sharded).map_err(plan_error)?;
         let cpus = key.placement.cpumask.len();
+        let concurrency = self.settings.concurrency.map_or(usize::MAX, usize::from);
+        let sharded = self.settings.sharded;
+        let plan = Plan::new(&self.cpus.machine(), &key.placement, sharded, concurrency)
+            .map_err(plan_error)?;
         let workers = self.settings.max_workers.unwrap_or_else(|| {
             let pods = if key.placement.strict { plan.pods.len() } else { 1 };
             u16::try_from((4 * cpus / pods).clamp(32, 4096)).unwrap_or(4096)
@@ -359,6 +368,7 @@ impl Shared {
             config,
             number,
             node_of_cpu: Arc::clone(&self.node_of),
+            hooks: self.settings.hooks.clone(),
             start_thread: Box::new(move |pool, id, claim| match weak.upgrade() {
                 Some(shared) => start_worker(shared, pool, id, claim),
                 None => Err(io::Error::other("the runtime is gone")),

@@ -12,6 +12,7 @@ use crate::blocking::blocking;
 use crate::context;
 use crate::core::{DRAINED, LIMITED, ORDERED, QueueCore, SHUT, WhenFull};
 use crate::error::SubmitError;
+use crate::forked;
 use crate::job::{Job, Tag};
 use crate::pool::{MAX_OVERFLOW, Pool};
 use crate::queue_ref::QueueRef;
@@ -29,6 +30,7 @@ impl QueueCore {
     where
         F: FnOnce() + Send + 'static,
     {
+        forked::check(self.runtime.generation());
         let seat = context::seat(self.runtime);
         let colour = if context::is_running_for(self) {
             self.tally.enter_within(seat)
@@ -78,7 +80,8 @@ impl QueueCore {
         let mode = self.mode();
         let pool = self.pool();
         let tag = self.place(pool, colour, None, true);
-        let open = mode == 0 || mode == DRAINED && context::is_inside_queue(self);
+        let mine = !forked::is_copy(self.runtime.generation());
+        let open = mine && (mode == 0 || mode == DRAINED && context::is_inside_queue(self));
         let job = Job::new(QueueRef::of(self), tag, closure);
         if open && pool.push(tag.shard(), job).is_ok() {
             return Ok(());

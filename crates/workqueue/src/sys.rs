@@ -37,6 +37,19 @@ pub(crate) fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The CPUs that the calling thread may run on; `None` where the kernel does not say.
+pub(crate) fn affinity() -> Option<CpuSet> {
+    if cfg!(miri) {
+        return None;
+    }
+    let mut mask = [0_u64; tollgate_topology::MAX_CPUS.div_ceil(64) as usize];
+    // SAFETY: pid 0 is the calling thread; the pointer and the size in bytes describe `mask`, which
+    // the kernel writes during the call.
+    let rc = unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) };
+    let is_set = |cpu: &usize| mask[cpu / 64] >> (cpu % 64) & 1 == 1;
+    (rc == 0).then(|| (0..64 * mask.len()).filter(is_set).map(CpuId::from_index).collect())
+}
+
 /// The nice level of the calling thread.
 pub(crate) fn nice() -> i32 {
     if cfg!(miri) {

@@ -104,6 +104,9 @@ impl<T> Packet<T> {
 pub(crate) trait Spawned<T>: Send + Sync {
     fn packet(&self) -> &Packet<T>;
 
+    /// Panics when the worker that would run the closure is in another process.
+    fn check_process(&self);
+
     /// Runs the closure on this thread, if nobody has it and it may run here.
     fn run_here(&self);
 
@@ -225,6 +228,10 @@ impl<F: FnOnce() -> T + Send, T: Send> Task<F, T> {
 impl<F: FnOnce() -> T + Send, T: Send> Spawned<T> for Task<F, T> {
     fn packet(&self) -> &Packet<T> {
         &self.packet
+    }
+
+    fn check_process(&self) {
+        crate::forked::check(self.runtime.generation());
     }
 
     fn run_here(&self) {

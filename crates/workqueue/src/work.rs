@@ -395,7 +395,9 @@ impl WorkCore {
     fn note_panic(&self, panic: Box<dyn std::any::Any + Send>) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         self.queue.core().count_panic();
-        let message = Panic::new(panic).message().map(str::to_owned);
+        let panic = Panic::new(panic);
+        let message = panic.message().map(str::to_owned);
+        self.queue.core().report_panic(panic);
         *self.last_panic.lock().unwrap_or_else(PoisonError::into_inner) = message;
     }
 }

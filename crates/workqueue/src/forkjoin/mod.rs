@@ -13,7 +13,9 @@ mod parallel;
 mod scope;
 
 pub use hand::MAX_HANDS;
+pub(crate) use join::join_on;
 pub use scope::Scope as Fork;
+pub(crate) use scope::scope_on;
 
 use crate::Queue;
 
@@ -54,7 +56,7 @@ impl Queue {
         B: FnOnce() -> RB + Send,
         RB: Send,
     {
-        join::join_on(self.core(), a, b)
+        join_on(self.core(), a, b)
     }
 
     /// Calls `body` with a scope, in which it can [spawn](Fork::spawn) closures that borrow from
@@ -70,7 +72,7 @@ impl Queue {
         &self,
         body: impl for<'scope> FnOnce(&'scope Fork<'scope, 'env>) -> R,
     ) -> R {
-        scope::scope_on(self.core(), body)
+        scope_on(self.core(), body)
     }
 
     /// Calls `body` for every item, in chunks of `chunk` of them; 0 leaves the size to the runtime,

@@ -136,12 +136,13 @@ pub struct NodeActive {
 
 impl Dump {
     pub(crate) fn of(shared: &Shared) -> Self {
+        let machine = shared.cpus.machine();
         let pods = |scope| {
-            let pods = shared.topology.pods(scope);
+            let pods = machine.pods(scope);
             pods.iter().map(|pod| pod.cpus.to_string()).collect()
         };
         Self {
-            default_scope: shared.settings.default_scope.to_string(),
+            default_scope: shared.cpus.default_scope().to_string(),
             scopes: crate::Scope::ALL.iter().map(|&s| (s.to_string(), pods(s))).collect(),
             pools: shared.pools().iter().map(|pool| dump_pool(pool, shared)).collect(),
             queues: shared.live_queues().iter().map(|queue| dump_queue(queue, shared)).collect(),
@@ -203,8 +204,8 @@ fn dump_queue(queue: &QueueCore, shared: &Shared) -> QueueDump {
     let scope = attributes.affinity_scope.map(|scope| scope.to_string());
     let mask = attributes.cpumask.as_ref().map(ToString::to_string);
     QueueDump {
-        affinity_scope: or_default(scope, shared.settings.default_scope.to_string()),
-        cpumask: or_default(mask, shared.topology.allowed().to_string()),
+        affinity_scope: or_default(scope, shared.cpus.default_scope().to_string()),
+        cpumask: or_default(mask, shared.cpus.mask(None).to_string()),
         affinity_strict: attributes.affinity_strict,
         localize: attributes.localize,
         nice: attributes.nice,

@@ -11,6 +11,7 @@ mod nesting;
 mod process;
 mod progress;
 mod scopes;
+mod settings;
 mod shutdown;
 
 use std::sync::mpsc;
