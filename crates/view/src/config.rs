@@ -1,5 +1,6 @@
 //! What a view is made from.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,10 @@ pub struct Config {
     pub entry_timeout: Duration,
     /// Most descriptors that the view keeps open; `None` for the process's limit less 64.
     pub max_descriptors: Option<usize>,
+    /// Directories, relative to the root, that something else is mounted on. Neither they nor the
+    /// directories above them can be renamed or removed (`EBUSY`): a rename would take the mount
+    /// along.
+    pub mount_points: Vec<PathBuf>,
     /// Who hears what happens.
     pub audit: Option<Arc<dyn Audit>>,
 }
@@ -31,6 +36,7 @@ impl Default for Config {
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
             max_descriptors: None,
+            mount_points: Vec::new(),
             audit: None,
         }
     }
@@ -42,6 +48,7 @@ impl std::fmt::Debug for Config {
             .field("attr_timeout", &self.attr_timeout)
             .field("entry_timeout", &self.entry_timeout)
             .field("max_descriptors", &self.max_descriptors)
+            .field("mount_points", &self.mount_points)
             .field("audit", &self.audit.as_ref().map(|audit| audit.level()))
             .finish_non_exhaustive()
     }

@@ -1,6 +1,7 @@
 //! The view's state.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -44,6 +45,7 @@ pub struct View {
     /// Renames and links compare decisions under old and new paths. Moving a directory changes the
     /// paths of everything below it, so it excludes them: write for directories, read for the rest.
     pub(crate) names: RwLock<()>,
+    pub(crate) mount_points: Vec<PathBuf>,
     pub(crate) audit: Option<Arc<dyn Audit>>,
     stack_depth: u32,
     /// A copy in the kernel, through the pipe of splice(2), is as good as asking this process.
@@ -82,6 +84,7 @@ impl View {
             connection: OnceLock::new(),
             counters: Counters::new(),
             names: RwLock::new(()),
+            mount_points: config.mount_points,
             audit: config.audit,
             stack_depth,
             kernel_copies,

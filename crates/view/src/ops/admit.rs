@@ -57,7 +57,7 @@ impl View {
     ) -> Errno {
         let count = match refusal.errno {
             Errno::ROFS => Count::refused_read_only,
-            Errno::XDEV | Errno::PERM => Count::refused_weakening,
+            Errno::XDEV | Errno::PERM | Errno::BUSY => Count::refused_weakening,
             _ => Count::refused_deny,
         };
         self.count(req, count);

@@ -1,7 +1,9 @@
 //! Making, removing and moving names.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
@@ -124,6 +126,9 @@ impl View {
         let stat = spot.stat()?;
         let node = self.table.find(&stat.key());
         self.permit_at(req, &spot, node.as_ref(), &stat, Operation::Write, what)?;
+        if directory {
+            self.admit_no_mount(req, &spot, what)?;
+        }
         let last = self.before_last_name(&spot, node.as_ref(), &stat)?;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         let removed = rustix::fs::unlinkat(spot.fd.as_fd(), name.as_c_str(), flags);
@@ -275,6 +280,10 @@ impl View {
                 }
             }
         }
+        if moves_dir {
+            self.admit_no_mount(req, &from, "rename")?;
+            self.admit_no_mount(req, &to, "rename")?;
+        }
         let last = match &target {
             Some(target) if !exchange && target.key() != stat.key() => {
                 self.before_last_name(&to, victim.as_ref(), target)?
@@ -296,6 +305,27 @@ impl View {
         }
         if let Some(node) = &node {
             self.record_name(req, "rename", node);
+        }
+        Ok(())
+    }
+
+    /// Refuses to move or remove a directory that something is mounted on, or below. The kernel
+    /// does so for the mount point itself, where it sees the mount; a directory above it would
+    /// take the mount along to a name that other rules may cover.
+    fn admit_no_mount(
+        &self,
+        req: &Request<'_>,
+        spot: &Spot<'_>,
+        what: &'static str,
+    ) -> Result<(), Errno> {
+        if self.mount_points.is_empty() {
+            return Ok(());
+        }
+        let path = self.paths.of_child(&spot.dir, spot.name)?;
+        let moved = Path::new(OsStr::from_bytes(&path));
+        if self.mount_points.iter().any(|point| point.starts_with(moved)) {
+            let refusal = Refusal { errno: Errno::BUSY, rule: None };
+            return Err(self.refused(req, refusal, what, &path));
         }
         Ok(())
     }

@@ -2,7 +2,9 @@
 
 use libc::{O_RDONLY, O_RDWR};
 use rustix::io::Errno;
+use tollgate_fuse::InitFlags;
 use tollgate_fuse::abi::{EntryOut, MknodIn, opcode};
+use tollgate_view::Config;
 use zerocopy::IntoBytes;
 
 use crate::kernel::{Played, ROOT, c_string};
@@ -202,4 +204,22 @@ fn two_names_of_one_file_renamed_to_each_other_both_stay() {
     view.link("b", "c").unwrap();
     view.rename("b", "c", 0).unwrap();
     assert_eq!(view.node("b"), view.node("c"));
+}
+
+#[test]
+fn a_directory_with_a_mount_on_it_or_below_stays_where_it_is() {
+    let files = [("a/out/file", "x"), ("plain/b", "y"), ("other/c", "z")];
+    let view = Played::configured("", &files, InitFlags::all(), |config| Config {
+        mount_points: vec!["a/out".into(), "other".into()],
+        ..config
+    });
+    assert_eq!(view.rename("a", "b", 0).unwrap_err(), Errno::BUSY);
+    assert_eq!(view.rename("a/out", "b", 0).unwrap_err(), Errno::BUSY);
+    assert_eq!(view.rename("plain", "a", EXCHANGE).unwrap_err(), Errno::BUSY);
+    assert_eq!(view.rename("other", "plain", EXCHANGE).unwrap_err(), Errno::BUSY);
+    assert_eq!(view.rename("plain", "other", 0).unwrap_err(), Errno::BUSY);
+    assert_eq!(view.rmdir("a/out").unwrap_err(), Errno::BUSY);
+    // Everything else moves, also in there.
+    view.rename("a/out/file", "a/out/renamed", 0).unwrap();
+    view.rename("plain", "moved", 0).unwrap();
 }
