@@ -11,6 +11,7 @@ mod machine;
 mod messages;
 mod mount;
 mod mountinfo;
+mod native;
 mod policy_file;
 mod run;
 mod serve;

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use rustix::fs::{Mode, OFlags};
 use tollgate_fuse::{Ended, MountError, Stopper};
 
 use crate::cli::MountArgs;
@@ -12,7 +13,7 @@ use crate::messages;
 use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
 use crate::tree::{self, Tree};
-use crate::umount;
+use crate::{native, umount};
 
 /// Signals that end the server.
 const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -26,7 +27,8 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let (tree, source) = tree::open(&args.dir)?;
     clean_leftover(&args.mnt)?;
     let mnt = tree::check_mount_point(&args.mnt, &tree)?;
-    let spec = Spec::load(&args.serve, &tree, ServerKind::Mount)?;
+    let spec = Spec::load(&args.serve, &tree, &source, ServerKind::Mount)?
+        .without_native_unless_permitted(&source);
     if !args.daemon {
         return View { tree, source, mnt, spec }.serve(None);
     }
@@ -82,22 +84,35 @@ impl View {
         let options = serve::mount_options(&self.tree)?;
         // Dropped on the way out of an error, the guard unmounts.
         let (device, guard) = tollgate_fuse::mount::mount(&self.mnt, &options)?;
+        let lower = self.source.try_clone().context("cannot copy a descriptor")?;
+        let native = self.spec.native().to_vec();
         let server = Server::start(self.spec, self.source, device, &self.mnt)?;
+        mount_native(&lower, &self.mnt, &native)?;
+        drop(lower);
         let mnt = guard.keep();
         let stopper = server.stopper();
         std::thread::Builder::new()
             .name("tollgate-signal".to_owned())
-            .spawn(move || end_on_signal(&signals, &mnt, &stopper))
+            .spawn(move || end_on_signal(&signals, &mnt, &native, &stopper))
             .context("cannot start the signal thread")?;
         Ok(server)
     }
 }
 
+fn mount_native(lower: &OwnedFd, mnt: &Path, native: &[PathBuf]) -> anyhow::Result<()> {
+    if native.is_empty() {
+        return Ok(());
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let view = rustix::fs::open(mnt, flags, Mode::empty()).context("cannot open the view")?;
+    native::mount(lower, &view, native)
+}
+
 /// The first signal unmounts; while the view is in use, the second one ends the server all the
 /// same.
-fn end_on_signal(signals: &SignalFd, mnt: &Path, stopper: &Stopper) {
+fn end_on_signal(signals: &SignalFd, mnt: &Path, native: &[PathBuf], stopper: &Stopper) {
     let Ok(_) = signals.read() else { return };
-    match tollgate_fuse::unmount(mnt, false) {
+    match native::unmount_view(mnt, native, false) {
         Ok(()) => return,
         Err(MountError::Busy { .. }) => messages::note(&format!(
             "`{}` is in use; it is detached and served until it is closed; a second signal ends it \
@@ -106,7 +121,7 @@ fn end_on_signal(signals: &SignalFd, mnt: &Path, stopper: &Stopper) {
         )),
         Err(error) => messages::warn(&messages::in_words(&error.into())),
     }
-    if let Err(error) = tollgate_fuse::unmount(mnt, true) {
+    if let Err(error) = native::unmount_view(mnt, native, true) {
         messages::warn(&messages::in_words(&error.into()));
     }
     let _ = signals.read();

@@ -11,12 +11,13 @@ use rustix::process::{Resource, Rlimit};
 use tollgate_fuse::{Connection, Device, InitFlags, MountOptions, Running, Session};
 use tollgate_haltpoll::KeepAwake;
 use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
-use tollgate_view::{Config, View};
+use tollgate_view::{Config, Snapshot, Unavailable, View};
 
 use crate::audit::{AuditConfig, AuditLog};
 use crate::cli::{AuditDetail, ServeArgs};
 use crate::control;
 use crate::messages;
+use crate::native;
 use crate::policy_file;
 use crate::status::{self, Report};
 use crate::tree::Tree;
@@ -42,6 +43,8 @@ pub(crate) struct Spec {
     threads: Option<usize>,
     max_descriptors: Option<usize>,
     keep_awake: tollgate_haltpoll::Mode,
+    native: Vec<PathBuf>,
+    unavailable: Vec<Unavailable>,
 }
 
 impl Spec {
@@ -49,7 +52,12 @@ impl Spec {
     ///
     /// # Errors
     /// When the policy is wrong, or when the audit log would lie inside DIR.
-    pub(crate) fn load(args: &ServeArgs, tree: &Tree, kind: ServerKind) -> anyhow::Result<Self> {
+    pub(crate) fn load(
+        args: &ServeArgs,
+        tree: &Tree,
+        source: &OwnedFd,
+        kind: ServerKind,
+    ) -> anyhow::Result<Self> {
         let (policy, policy_file) = match &args.policy {
             None => (Policy::allow_all(), None),
             Some(file) => {
@@ -61,6 +69,7 @@ impl Spec {
         Ok(Self {
             kind,
             dir: tree.path.clone(),
+            native: native::prepare(&policy, source)?,
             policy: Arc::new(policy),
             policy_file,
             audit: args.audit.as_deref().map(|file| audit_config(args, file, tree)).transpose()?,
@@ -68,7 +77,27 @@ impl Spec {
             threads: args.threads,
             max_descriptors: args.max_descriptors,
             keep_awake: args.keep_awake.into(),
+            unavailable: Vec::new(),
         })
+    }
+
+    /// Paths, relative to DIR, of the directories to mount natively.
+    pub(crate) fn native(&self) -> &[PathBuf] {
+        &self.native
+    }
+
+    /// Has the view serve native directories like everything else where this process may not
+    /// mount.
+    pub(crate) fn without_native_unless_permitted(mut self, source: &OwnedFd) -> Self {
+        if !self.native.is_empty() && !native::is_permitted(source) {
+            self.native.clear();
+            self.unavailable.push(Unavailable {
+                feature: "native".into(),
+                reason: "mounting needs CAP_SYS_ADMIN; native directories are served by tollgate"
+                    .into(),
+            });
+        }
+        self
     }
 }
 
@@ -169,6 +198,8 @@ struct State {
     dir: PathBuf,
     mount_point: PathBuf,
     policy_file: Option<PathBuf>,
+    native: Vec<PathBuf>,
+    unavailable: Vec<Unavailable>,
     started: SystemTime,
     view: Arc<View>,
     connection: Connection,
@@ -201,6 +232,7 @@ impl Server {
             attr_timeout: spec.timeout,
             entry_timeout: spec.timeout,
             max_descriptors: spec.max_descriptors,
+            mount_points: spec.native.clone(),
             audit: audit.clone().map(|log| log as Arc<dyn tollgate_view::Audit>),
         };
         let view = View::open(source, config)
@@ -217,6 +249,8 @@ impl Server {
             dir: spec.dir,
             mount_point: mount_point.to_owned(),
             policy_file: spec.policy_file,
+            native: spec.native,
+            unavailable: spec.unavailable,
             started: SystemTime::now(),
             view,
             connection: running.connection().clone(),
@@ -229,7 +263,7 @@ impl Server {
                 "not available: passthrough ({reason}); files are served by tollgate"
             ));
         }
-        for missing in state.view.snapshot().unavailable {
+        for missing in state.snapshot().unavailable {
             messages::note(&format!("not available: {} ({})", missing.feature, missing.reason));
         }
         let control = start_control(&state);
@@ -284,6 +318,13 @@ impl State {
         }
     }
 
+    /// The view's state, and what this server has to do without.
+    fn snapshot(&self) -> Snapshot {
+        let mut snapshot = self.view.snapshot();
+        snapshot.unavailable.extend(self.unavailable.iter().cloned());
+        snapshot
+    }
+
     fn report(&self) -> Report {
         Report {
             version: status::VERSION,
@@ -295,12 +336,13 @@ impl State {
             dir: self.dir.to_string_lossy().into_owned(),
             mount_point: self.mount_point.to_string_lossy().into_owned(),
             policy: self.policy_file.as_ref().map(|file| file.to_string_lossy().into_owned()),
+            native: self.native.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
             started: crate::audit::timestamp(self.started),
             uptime_seconds: self.started.elapsed().unwrap_or_default().as_secs(),
             queues: self.connection.queues(),
             negotiated: status::negotiated(self.connection.negotiated()),
             transport: status::transport(&self.connection.counts()),
-            view: self.view.snapshot(),
+            view: self.snapshot(),
             audit: self.audit.as_ref().map(|audit| audit.status()),
             keep_awake: status::keep_awake(&self.keep_awake.status()),
         }

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::process::Pid;
 
@@ -212,18 +212,35 @@ pub(crate) fn end_on_closed_pipe() {
 /// # Errors
 /// The error of mount_setattr(2).
 pub(crate) fn make_read_only(path: &std::ffi::CStr, recursive: bool) -> io::Result<()> {
-    let attributes = libc::mount_attr {
-        attr_set: libc::MOUNT_ATTR_RDONLY,
-        attr_clr: 0,
-        propagation: 0,
-        userns_fd: 0,
-    };
     let flags = if recursive { libc::AT_RECURSIVE } else { 0 };
+    change_mount(libc::AT_FDCWD, path, flags, libc::MOUNT_ATTR_RDONLY, 0)
+}
+
+/// Takes set-user-id programs and devices from the mount that `tree` names and all below it, and
+/// makes them private: what is mounted in or unmounted from other mounts of the same files does not
+/// show in them.
+///
+/// # Errors
+/// The error of mount_setattr(2).
+pub(crate) fn confine_mount(tree: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = libc::AT_RECURSIVE | libc::AT_EMPTY_PATH;
+    let restrictions = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    change_mount(tree.as_raw_fd(), c"", flags, restrictions, libc::MS_PRIVATE)
+}
+
+fn change_mount(
+    directory: libc::c_int,
+    path: &std::ffi::CStr,
+    flags: libc::c_int,
+    attr_set: u64,
+    propagation: libc::c_ulong,
+) -> io::Result<()> {
+    let attributes = libc::mount_attr { attr_set, attr_clr: 0, propagation, userns_fd: 0 };
     // SAFETY: `path` ends with a NUL, and the structure is given with its size.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
-            libc::AT_FDCWD,
+            directory,
             path.as_ptr(),
             flags,
             &raw const attributes,

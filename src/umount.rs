@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use serde_json::Value;
 use tollgate_fuse::MountError;
 
 use crate::cli::UmountArgs;
-use crate::{mountinfo, tree};
+use crate::{control, mountinfo, native, tree};
 
 /// Unmounts a view; of one whose server is dead, cleans up.
 ///
@@ -25,7 +26,7 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
         None => bail!("MNT `{shown}` does not exist"),
     }
     let lazy = args.lazy || is_dead(&path);
-    match tollgate_fuse::unmount(&path, lazy) {
+    match native::unmount_view(&path, &native_directories(&path), lazy) {
         Ok(()) => Ok(()),
         Err(MountError::Busy { .. }) => bail!(
             "MNT `{shown}` is in use; end what works there, or detach it with `tollgate umount \
@@ -33,6 +34,15 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
         ),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The native directories of the view at `path`, as its server reports them. Without a server to
+/// ask there is nothing to do about them: the view is detached with all that is mounted in it.
+fn native_directories(path: &Path) -> Vec<PathBuf> {
+    let reports = control::reports().unwrap_or_default();
+    let shows = |report: &&Value| report["mount_point"].as_str().map(Path::new) == Some(path);
+    let native = reports.iter().find(shows).and_then(|report| report["native"].as_array());
+    native.into_iter().flatten().filter_map(Value::as_str).map(PathBuf::from).collect()
 }
 
 /// Whether the server of the file system at `path` is gone.

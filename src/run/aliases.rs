@@ -90,7 +90,8 @@ pub(super) fn cover(alias: &Alias, view: &str) -> anyhow::Result<()> {
     }
     drop(place);
     let part = join(Path::new(view), &alias.part);
-    rustix::mount::mount_bind(&part, &alias.at).with_context(|| {
+    // With the native directories in it.
+    rustix::mount::mount_bind_recursive(&part, &alias.at).with_context(|| {
         format!(
             "`{}` shows the same files as DIR and cannot be covered; unmount it, or run on another \
              copy",

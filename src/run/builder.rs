@@ -26,7 +26,7 @@ use super::plan::{Plan, Privilege, die_with_parent};
 use super::wire::{Channel, Message};
 use super::{aliases, init};
 use crate::sys::{self, Forked};
-use crate::{messages, mountinfo, serve, tree};
+use crate::{messages, mountinfo, native, serve, tree};
 
 /// The builder: runs in the child of a fork, and never returns.
 pub(super) fn run(plan: &Plan, channel: &Channel) -> ! {
@@ -115,6 +115,7 @@ fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
         plan.tree.path.display()
     );
     let view = open_path(&plan.tree.path)?;
+    native::mount(&raw, &view, &plan.native)?;
     let view_path = format!("/proc/self/fd/{}", view.as_raw_fd());
     for alias in aliases {
         aliases::cover(&alias, &view_path)?;

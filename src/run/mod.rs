@@ -43,9 +43,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
         bail!("DIR is `/`: the view cannot cover the root of all paths; name a directory below it");
     }
     refuse_open_directories()?;
-    let spec = Spec::load(&args.serve, &tree, ServerKind::Run)?;
+    let spec = Spec::load(&args.serve, &tree, &source, ServerKind::Run)?;
     let cwd = working_directory()?;
-    let plan = Plan { tree, cwd, command: args.command.clone() };
+    let native = spec.native().to_vec();
+    let plan = Plan { tree, cwd, command: args.command.clone(), native };
     // Before the fork, so that no signal comes between it and the signal descriptor.
     sys::block_signals(FORWARDED).context("cannot block signals")?;
     let signals = SignalFd::new(FORWARDED).context("cannot read signals")?;

@@ -29,6 +29,8 @@ pub(super) struct Plan {
     /// Where CMD starts.
     pub(super) cwd: PathBuf,
     pub(super) command: Vec<OsString>,
+    /// Paths, relative to DIR, of the directories to mount natively.
+    pub(super) native: Vec<PathBuf>,
 }
 
 /// How far this user's privilege goes.

@@ -23,6 +23,8 @@ pub(crate) struct Report {
     pub(crate) dir: String,
     pub(crate) mount_point: String,
     pub(crate) policy: Option<String>,
+    /// Relative to `dir`.
+    pub(crate) native: Vec<String>,
     pub(crate) started: String,
     pub(crate) uptime_seconds: u64,
     pub(crate) queues: usize,

@@ -37,6 +37,11 @@ fn head(report: &Value, to: &mut String) {
         "  policy     {}",
         report["policy"].as_str().unwrap_or("none: everything passes through")
     );
+    let native: Vec<_> =
+        report["native"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !native.is_empty() {
+        say!(to, "  native     {}", native.join(", "));
+    }
 }
 
 /// The process as the reader can find it, and what it calls itself where that differs.

@@ -1,0 +1,151 @@
+//! Native directories: subtrees of DIR that the view shows by a mount of the lower directory, so
+//! that the kernel sends no request about them.
+//!
+//! What a mount makes of it, without further code: a rename or a link across its border is EXDEV,
+//! and the directory itself cannot be removed or renamed (EBUSY). The view refuses to move a
+//! directory above it, which would take the mount along to a name that other rules may cover.
+
+mod links;
+mod prepare;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use tollgate_fuse::MountError;
+
+pub(crate) use prepare::prepare;
+
+use crate::{mountinfo, sys};
+
+/// Mounts each of `directories`, paths relative to DIR, from the lower tree `lower` into the view
+/// of it that `view` names: without set-user-id programs and devices, like the view, and with
+/// everything that is mounted below them. The view must be served already.
+///
+/// # Errors
+/// A directory is gone or cannot be reached through the view; the kernel refuses a mount. Those
+/// before it stay mounted.
+pub(crate) fn mount(
+    lower: impl AsFd,
+    view: impl AsFd,
+    directories: &[PathBuf],
+) -> anyhow::Result<()> {
+    for directory in directories {
+        mount_one(lower.as_fd(), view.as_fd(), directory)
+            .with_context(|| format!("native directory `{}`", directory.display()))?;
+    }
+    Ok(())
+}
+
+/// Whether this process may mount what lies below `source`.
+pub(crate) fn is_permitted(source: &OwnedFd) -> bool {
+    detached_copy(source).is_ok()
+}
+
+fn mount_one(lower: BorrowedFd<'_>, view: BorrowedFd<'_>, directory: &Path) -> anyhow::Result<()> {
+    let from = open_beneath(lower, directory).context("it is gone")?;
+    let tree = detached_copy(&from)?;
+    sys::confine_mount(tree.as_fd()).context("its mount cannot be restricted")?;
+    let onto = open_beneath(view, directory).map_err(|error| {
+        anyhow!(error).context("it cannot be reached through the view; does a rule hide it?")
+    })?;
+    attach(&tree, &onto).context("it cannot be mounted")
+}
+
+/// Opens a directory below `top`, through no symbolic link.
+fn open_beneath(top: BorrowedFd<'_>, directory: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(top, directory, flags, Mode::empty(), resolve)
+}
+
+/// A copy of what is mounted at `directory` and below it, attached nowhere.
+fn detached_copy(directory: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    rustix::mount::open_tree(directory, "", flags)
+}
+
+fn attach(tree: &OwnedFd, onto: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(tree, "", onto, "", flags)
+}
+
+/// Unmounts the view at `view`, and `directories` in it before. If one of these mounts is in use,
+/// all stay as they were.
+///
+/// # Errors
+/// As [`tollgate_fuse::unmount`].
+pub(crate) fn unmount_view(
+    view: &Path,
+    directories: &[PathBuf],
+    lazy: bool,
+) -> Result<(), MountError> {
+    if lazy {
+        // Takes what is mounted in it along.
+        return tollgate_fuse::unmount(view, true);
+    }
+    let mut removed = Vec::new();
+    let mut result = directories.iter().try_for_each(|directory| {
+        removed.extend(unmount_one(view, &view.join(directory))?);
+        Ok(())
+    });
+    if result.is_ok() {
+        result = tollgate_fuse::unmount(view, false);
+    }
+    if result.is_err() {
+        removed.iter().for_each(Removed::restore);
+    }
+    result
+}
+
+/// A native directory that was unmounted.
+struct Removed {
+    /// A copy of the mount, kept to restore it.
+    tree: OwnedFd,
+    /// The directory of the view beneath it.
+    beneath: PathBuf,
+}
+
+impl Removed {
+    /// Failing that, the directory is served by the view, which loses speed and nothing else.
+    fn restore(&self) {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if let Ok(onto) = rustix::fs::open(&self.beneath, flags, Mode::empty()) {
+            let _ = attach(&self.tree, &onto);
+        }
+    }
+}
+
+/// `None` where nothing is mounted, as after a deletion from outside.
+fn unmount_one(view: &Path, point: &Path) -> Result<Option<Removed>, MountError> {
+    let system = |source: Errno| MountError::System { path: point.into(), source: source.into() };
+    let mounts = mountinfo::read().map_err(|error| MountError::System {
+        path: point.into(),
+        source: std::io::Error::other(error),
+    })?;
+    let mut points: Vec<_> =
+        mounts.iter().map(|mount| &mount.point).filter(|at| at.starts_with(point)).collect();
+    if !points.iter().any(|at| *at == point) {
+        return Ok(None);
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let top = rustix::fs::open(point, flags, Mode::empty()).map_err(system)?;
+    let tree = detached_copy(&top).map_err(system)?;
+    drop(top);
+    // Deepest first; of several at one point, the kernel takes the latest.
+    points.sort_by_key(|at| std::cmp::Reverse(at.components().count()));
+    for at in points {
+        match rustix::mount::unmount(at, UnmountFlags::NOFOLLOW) {
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(Errno::BUSY) => return Err(MountError::Busy { path: view.into() }),
+            Err(error) => return Err(system(error)),
+        }
+    }
+    Ok(Some(Removed { tree, beneath: point.to_owned() }))
+}

@@ -1,0 +1,137 @@
+//! Which native directories can be mounted, found out before anything is.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use rustix::fs::{AtFlags, Gid, Mode, Uid};
+use rustix::io::Errno;
+use tollgate_policy::{NativeDirectory, Policy};
+
+use super::{links, open_beneath};
+use crate::messages;
+
+/// Checks the native directories of a policy, makes those that it asks for, and returns the paths,
+/// relative to DIR, of those to mount. The others are served by the view like everything else,
+/// each with a message that says why.
+///
+/// # Errors
+/// A directory is a symbolic link, lies behind one, is no directory, or cannot be made.
+pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for native in policy.native() {
+        if is_there(&native, source)? {
+            found.push(PathBuf::from(native.path));
+        }
+    }
+    for link in links::find(policy, source, &found) {
+        messages::warn(&link.to_string());
+        found.retain(|directory| *directory != link.directory);
+    }
+    Ok(found)
+}
+
+fn is_there(native: &NativeDirectory, source: &OwnedFd) -> anyhow::Result<bool> {
+    let path = Path::new(&native.path);
+    let shown = path.display();
+    match open_beneath(source.as_fd(), path) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) if native.create => {
+            make(source, path)
+                .with_context(|| format!("native directory `{shown}` cannot be made"))?;
+            Ok(true)
+        }
+        Err(Errno::NOENT) => {
+            messages::note(&format!(
+                "native directory `{shown}` does not exist; what is made there is served by \
+                 tollgate (`create = true` makes it at the start)"
+            ));
+            Ok(false)
+        }
+        Err(Errno::LOOP) => bail!(
+            "native directory `{shown}`: it or a directory above it is a symbolic link, which can \
+             lead anywhere; name the directory that is meant"
+        ),
+        Err(Errno::NOTDIR) => bail!("native directory `{shown}` is not a directory"),
+        Err(error) => Err(error).with_context(|| format!("native directory `{shown}`")),
+    }
+}
+
+/// Makes the directory and those above it that are missing, as `mkdir -p` does. What root makes
+/// belongs to the owner of the directory that it lies in.
+fn make(source: &OwnedFd, path: &Path) -> anyhow::Result<()> {
+    let mut above = source.try_clone()?;
+    for name in path {
+        let made = match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error.into()),
+        };
+        let directory = open_beneath(above.as_fd(), Path::new(name))?;
+        if made && rustix::process::geteuid().is_root() {
+            let owner = rustix::fs::fstat(&above)?;
+            let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
+            rustix::fs::chownat(&directory, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+        }
+        above = directory;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::tree;
+
+    fn prepared(home: &Path, rules: &str) -> anyhow::Result<Vec<PathBuf>> {
+        let policy = Policy::parse(rules, "p.toml").unwrap();
+        prepare(&policy, &tree::open(home).unwrap().1)
+    }
+
+    fn native(path: &str, rest: &str) -> String {
+        format!("[[rule]]\npath = '{path}'\naction = 'native'\n{rest}\n")
+    }
+
+    #[test]
+    fn a_missing_directory_is_left_to_the_view_or_made() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(prepared(home.path(), &native("a/b", "")).unwrap().is_empty());
+        let made = prepared(home.path(), &native("a/b", "create = true")).unwrap();
+        assert_eq!(made, [Path::new("a/b")]);
+        let found = std::fs::metadata(home.path().join("a/b")).unwrap();
+        assert_eq!(found.uid(), std::fs::metadata(home.path()).unwrap().uid());
+    }
+
+    #[test]
+    fn what_root_makes_belongs_to_the_owner_of_the_tree() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: not root");
+            return;
+        }
+        let home = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(home.path(), Some(1234), Some(4321)).unwrap();
+        prepared(home.path(), &native("a/b", "create = true")).unwrap();
+        for path in ["a", "a/b"] {
+            let found = std::fs::metadata(home.path().join(path)).unwrap();
+            assert_eq!((found.uid(), found.gid()), (1234, 4321));
+        }
+    }
+
+    #[test]
+    fn links_and_files_are_refused() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(home.path().join("real/sub")).unwrap();
+        std::os::unix::fs::symlink("real", home.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("nowhere", home.path().join("dangling")).unwrap();
+        std::fs::write(home.path().join("file"), "").unwrap();
+        let message =
+            |path| prepared(home.path(), &native(path, "create = true")).unwrap_err().to_string();
+        for path in ["link", "link/sub", "link/new", "dangling"] {
+            assert!(message(path).contains("is a symbolic link"), "{path}: {}", message(path));
+        }
+        assert!(message("file").contains("is not a directory"));
+        assert!(message("file/new").contains("is not a directory"));
+    }
+}
