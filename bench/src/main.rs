@@ -1,7 +1,7 @@
 //! Benchmarks of Tollgate beside its peers.
 //!
-//! `cargo run --release -p bench -- NAME [--quick] [--rounds N] [--json FILE] [--svg FILE] [--csv FILE]
-//! [--only ROW_SUBSTRING]`
+//! `cargo run --release -p bench -- NAME [--quick] [--rounds N] [--json FILE] [--svg FILE] [--csv
+//! FILE] [--only ROW_SUBSTRING]`
 
 pub mod harness;
 mod hugepage;

@@ -24,8 +24,8 @@ pub(crate) fn timed_ms(command: &mut Command) -> Result<(f64, Output)> {
     Ok((start.elapsed().as_secs_f64() * 1e3, output))
 }
 
-/// Runs `command`, whose standard output is a pipe: on /dev/null, grep would end at its first match, and
-/// tar would not read the files.
+/// Runs `command`, whose standard output is a pipe: on /dev/null, grep would end at its first
+/// match, and tar would not read the files.
 ///
 /// # Errors
 /// If it cannot be run, or fails; with its standard error.
@@ -39,7 +39,8 @@ pub(crate) fn checked(command: &mut Command) -> Result<Output> {
     Ok(output)
 }
 
-/// Runs `command` and discards its output through a pipe. Returns milliseconds and the bytes discarded.
+/// Runs `command` and discards its output through a pipe. Returns milliseconds and the bytes
+/// discarded.
 ///
 /// # Errors
 /// If it cannot be run, or fails.
@@ -81,8 +82,8 @@ pub(crate) fn compiler() -> Option<&'static str> {
     ["cc", "rustc"].into_iter().find(|compiler| has(compiler))
 }
 
-/// Compiles the first `units` units of the project in `source` to `out`, one process per unit, as many at
-/// once as there are CPUs. Returns milliseconds.
+/// Compiles the first `units` units of the project in `source` to `out`, one process per unit, as
+/// many at once as there are CPUs. Returns milliseconds.
 ///
 /// # Errors
 /// If a compiler fails, or leaves no output.

@@ -27,8 +27,8 @@ const WORDS: [&str; 24] = [
     "mount", "lookup", "parent", "child", "result",
 ];
 
-/// Writes the tree below `root`: directories of files with sizes as source trees have them (median about
-/// 3 KiB, a few of 60 KiB), headers, and C and Rust sources that compile.
+/// Writes the tree below `root`: directories of files with sizes as source trees have them (median
+/// about 3 KiB, a few of 60 KiB), headers, and C and Rust sources that compile.
 pub(crate) fn generate(root: &Path, shape: &Shape) -> Result<()> {
     let mut random = Random(0x5eed_cafe);
     let mut text = String::new();

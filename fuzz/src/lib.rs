@@ -1,4 +1,5 @@
-//! What the fuzz targets do with one input, apart from libFuzzer: the stored inputs run with any compiler.
+//! What the fuzz targets do with one input, apart from libFuzzer: the stored inputs run with any
+//! compiler.
 
 pub mod decode;
 pub mod topology;

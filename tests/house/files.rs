@@ -1,4 +1,5 @@
-//! A crate's modules: which file each one is in, what it defines, what it imports, which paths it writes.
+//! A crate's modules: which file each one is in, what it defines, what it imports, which paths it
+//! writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,8 +24,8 @@ pub(crate) struct Module {
     pub(crate) bound: BTreeMap<String, Written>,
     /// Modules whose names all come in (`use a::*`).
     pub(crate) globs: Vec<Written>,
-    /// What the code depends on: private imports, and paths in the code. Re-exports are not among them: a
-    /// facade does not depend on what it shows.
+    /// What the code depends on: private imports, and paths in the code. Re-exports are not among
+    /// them: a facade does not depend on what it shows.
     pub(crate) written: Vec<Written>,
 }
 

@@ -31,7 +31,8 @@ impl Imports {
         Imports(imports)
     }
 
-    /// Groups of files that reach each other, each with its imports, in words; paths relative to `base`.
+    /// Groups of files that reach each other, each with its imports, in words; paths relative to
+    /// `base`.
     pub(crate) fn circles(&self, base: &Path) -> Vec<String> {
         let reach: BTreeMap<_, _> = self.0.keys().map(|file| (file, self.reach(file))).collect();
         let mut seen = BTreeSet::new();
@@ -79,7 +80,8 @@ impl Imports {
 struct Resolver<'a>(&'a BTreeMap<ModulePath, Module>);
 
 impl<'a> Resolver<'a> {
-    /// The file that defines what `written` names in the module `from`; `None` if it is of another crate.
+    /// The file that defines what `written` names in the module `from`; `None` if it is of another
+    /// crate.
     fn file(&self, from: &ModulePath, written: &[String], aliases: usize) -> Option<&'a Path> {
         let (mut at, mut rest) = (from.clone(), written);
         match rest.first()?.as_str() {

@@ -44,8 +44,8 @@ fn metadata(root: &Path) -> Value {
     serde_json::from_str(&run("cargo", &filter)).expect("cargo prints JSON")
 }
 
-/// Whether an SPDX expression is satisfied: names joined by OR (or `/`, in old manifests) and AND, with
-/// parentheses.
+/// Whether an SPDX expression is satisfied: names joined by OR (or `/`, in old manifests) and AND,
+/// with parentheses.
 fn satisfied(expression: &str, allows: &dyn Fn(&str) -> bool) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<_> = spaced.split_whitespace().collect();

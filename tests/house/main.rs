@@ -1,5 +1,5 @@
-//! The house in order: no file imports one that imports it back, and crates use only what lies below them.
-//! What is checked is the source itself, read with a parser and with `cargo metadata`.
+//! The house in order: no file imports one that imports it back, and crates use only what lies
+//! below them. What is checked is the source itself, read with a parser and with `cargo metadata`.
 
 mod files;
 mod imports;
@@ -9,8 +9,8 @@ mod packages;
 
 use packages::Package;
 
-/// Crates whose files still import each other in circles. The list only shrinks: a crate on it that has no
-/// circle any more fails the test, until it is taken off.
+/// Crates whose files still import each other in circles. The list only shrinks: a crate on it that
+/// has no circle any more fails the test, until it is taken off.
 const STILL_CIRCULAR: &[&str] =
     &["bench", "tollgate-control", "tollgate-fuse", "tollgate-wakequeue", "tollgate-workqueue"];
 

@@ -25,8 +25,8 @@ impl Interleaved {
         Ok(one.into_iter().flatten().collect())
     }
 
-    /// As [`Interleaved::run`], with `figures` values from each call, for measurements that yield several
-    /// at once (percentiles of one latency run). Returns `[figure][column]`.
+    /// As [`Interleaved::run`], with `figures` values from each call, for measurements that yield
+    /// several at once (percentiles of one latency run). Returns `[figure][column]`.
     ///
     /// # Errors
     /// The first error of `sample`.

@@ -1,5 +1,5 @@
-//! Ctrl-C ends the measuring, not the program: what was measured so far is printed, and whatever was
-//! mounted is unmounted by the usual way out. A second Ctrl-C ends the program at once.
+//! Ctrl-C ends the measuring, not the program: what was measured so far is printed, and whatever
+//! was mounted is unmounted by the usual way out. A second Ctrl-C ends the program at once.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! The one language of all benchmarks: rows, columns, interleaved rounds, ratios, musts.
 //!
-//! A benchmark declares its [`Column`]s (what is compared, and against which base) when it makes its
-//! [`Report`], then measures one [`Row`] after the other:
+//! A benchmark declares its [`Column`]s (what is compared, and against which base) when it makes
+//! its [`Report`], then measures one [`Row`] after the other:
 //!
 //! ```ignore
 //! let columns = [Column::new("native"), Column::against("tollgate", "native")];
@@ -13,10 +13,10 @@
 //! report.finish()
 //! ```
 //!
-//! Within a row, the columns take turns in every round, in rotated order, so that a slow minute of the
-//! machine hits all of them; a ratio is taken between the two samples of one round, and its median
-//! over the rounds is what is printed. Speed is reported, never asserted: a missed must is printed as
-//! `MISSED`, and the exit code stays 0.
+//! Within a row, the columns take turns in every round, in rotated order, so that a slow minute of
+//! the machine hits all of them; a ratio is taken between the two samples of one round, and its
+//! median over the rounds is what is printed. Speed is reported, never asserted: a missed must is
+//! printed as `MISSED`, and the exit code stays 0.
 
 pub mod interrupt;
 

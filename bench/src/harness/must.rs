@@ -10,8 +10,9 @@ type CellName = (String, String);
 
 /// A figure that must be reached. It is reported as `met` or `MISSED`, and never fails the run.
 ///
-/// The figure is the value of one cell, or its ratio to another one. Ratios within a row are taken pair
-/// by pair in each round; ratios between rows, which are measured at different times, from the medians.
+/// The figure is the value of one cell, or its ratio to another one. Ratios within a row are taken
+/// pair by pair in each round; ratios between rows, which are measured at different times, from the
+/// medians.
 #[derive(Debug, Clone)]
 pub struct Must {
     cell: CellName,
@@ -54,12 +55,14 @@ pub(super) struct Verdict {
 }
 
 impl Must {
-    /// The value of `(row, column)`, or its ratio to what [`Must::against`] names, is `limit` or more.
+    /// The value of `(row, column)`, or its ratio to what [`Must::against`] names, is `limit` or
+    /// more.
     pub fn at_least(cell: (&str, &str), limit: f64) -> Must {
         Must::new(cell, Bound::AtLeast(limit))
     }
 
-    /// The value of `(row, column)`, or its ratio to what [`Must::against`] names, is `limit` or less.
+    /// The value of `(row, column)`, or its ratio to what [`Must::against`] names, is `limit` or
+    /// less.
     pub fn at_most(cell: (&str, &str), limit: f64) -> Must {
         Must::new(cell, Bound::AtMost(limit))
     }

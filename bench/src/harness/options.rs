@@ -36,7 +36,8 @@ impl Options {
         self.rounds.unwrap_or(if self.quick { QUICK_ROUNDS } else { FULL_ROUNDS })
     }
 
-    /// `full`, or `quick` in a `--quick` run: for sizes of files, counts of operations, and the like.
+    /// `full`, or `quick` in a `--quick` run: for sizes of files, counts of operations, and the
+    /// like.
     pub fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }

@@ -36,8 +36,8 @@ impl Report {
         self.results.notes.push(text.into());
     }
 
-    /// Adds a check that is judged when the report is finished. A must on a row that `--only` leaves out
-    /// is left out as well.
+    /// Adds a check that is judged when the report is finished. A must on a row that `--only`
+    /// leaves out is left out as well.
     pub fn must(&mut self, must: Must) {
         if self.options.selects(must.row()) {
             self.musts.push(must);
@@ -49,8 +49,8 @@ impl Report {
         self.options.selects(&row.name) && !interrupt::requested()
     }
 
-    /// Measures one row. `columns` are names of the report's columns; `sample(round, column)` gets an index
-    /// into `columns` and returns the figure in the row's unit.
+    /// Measures one row. `columns` are names of the report's columns; `sample(round, column)` gets
+    /// an index into `columns` and returns the figure in the row's unit.
     ///
     /// # Errors
     /// The first error of `sample`, with the row's and column's name.

@@ -1,4 +1,5 @@
-//! What was measured: rows, columns, samples. Everything that renders or judges a report reads this.
+//! What was measured: rows, columns, samples. Everything that renders or judges a report reads
+//! this.
 
 use std::collections::BTreeMap;
 
@@ -46,8 +47,8 @@ impl Row {
         self
     }
 
-    /// Measures `times` as many rounds as other rows: for short samples whose value depends on the CPU
-    /// on which the server happens to wake.
+    /// Measures `times` as many rounds as other rows: for short samples whose value depends on the
+    /// CPU on which the server happens to wake.
     #[must_use]
     pub fn rounds_times(mut self, times: usize) -> Row {
         self.times = times;

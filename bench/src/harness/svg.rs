@@ -1,6 +1,7 @@
 //! A bar plot: one group per row, one bar per column, whiskers from minimum to maximum.
 //!
-//! Rows have different units, so each group has a scale of its own: its longest whisker fills the width.
+//! Rows have different units, so each group has a scale of its own: its longest whisker fills the
+//! width.
 
 use std::fmt::Write;
 
@@ -61,7 +62,8 @@ fn group(out: &mut String, results: &Results, line: &Line, mut y: f64) -> f64 {
         let colour = COLOURS[index % COLOURS.len()];
         let _ = writeln!(
             out,
-            "<rect x=\"{BARS_LEFT}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{}\" fill=\"{colour}\"/>",
+            "<rect x=\"{BARS_LEFT}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{}\" \
+             fill=\"{colour}\"/>",
             scaled(summary.median),
             BAR_HEIGHT - 3.0
         );
@@ -79,7 +81,8 @@ fn whisker(out: &mut String, from: f64, to: f64, y: f64) {
     let (top, bottom) = (y - 3.0, y + 3.0);
     let _ = writeln!(
         out,
-        "<path d=\"M{from:.1} {top:.1}V{bottom:.1}M{from:.1} {y:.1}H{to:.1}M{to:.1} {top:.1}V{bottom:.1}\" \
+        "<path d=\"M{from:.1} {top:.1}V{bottom:.1}M{from:.1} {y:.1}H{to:.1}M{to:.1} {top:.1}\
+         V{bottom:.1}\" \
          stroke=\"#222\" fill=\"none\"/>"
     );
 }

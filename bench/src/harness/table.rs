@@ -42,13 +42,14 @@ pub(super) fn render(results: &Results, verdicts: &[Verdict]) -> String {
 fn meanwhile(taken: &Disturbance, cpus: usize) -> String {
     let (others, stolen) = (taken.others_cpus, taken.stolen_cpus);
     let warning = if others + stolen > TOLERATED_CPUS {
-        "\nThat is too much: ratios and musts of this run are no verdict. Measure again on an idle machine."
+        "\nThat is too much: ratios and musts of this run are no verdict. Measure again on an idle \
+         machine."
     } else {
         ""
     };
     format!(
-        "measured in {:.0} s, during which other processes used {others:.2} of {cpus} CPUs, and the \
-         hypervisor took {stolen:.2}.{warning}",
+        "measured in {:.0} s, during which other processes (the kernel's threads too) used {others:.2} \
+         of {cpus} CPUs, and the hypervisor took {stolen:.2}.{warning}",
         taken.elapsed_s
     )
 }

@@ -1,8 +1,8 @@
 //! The servers that are compared, each a child process with a mount.
 #![expect(
     unsafe_code,
-    reason = "a child asks for a signal at its parent's death before it executes; the C library's call \
-              for another process's CPU clock is wrapped by no crate here"
+    reason = "a child asks for a signal at its parent's death before it executes; no crate here \
+              wraps the C library's call for another process's CPU clock"
 )]
 
 use std::ffi::OsStr;
@@ -56,8 +56,8 @@ impl Launcher {
         &self.tollgate
     }
 
-    /// Starts `tollgate mount ARGUMENTS LOWER` at `mount_point`; `max_descriptors` is the limit of the
-    /// server's process.
+    /// Starts `tollgate mount ARGUMENTS LOWER` at `mount_point`; `max_descriptors` is the limit of
+    /// the server's process.
     ///
     /// # Errors
     /// If nothing is mounted, with what the server said.
@@ -190,8 +190,8 @@ fn end_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(ask) };
 }
 
-/// Builds the binary in this program's own profile, so that a stale one is never measured. Without cargo
-/// or sources, takes the one that lies beside this program.
+/// Builds the binary in this program's own profile, so that a stale one is never measured. Without
+/// cargo or sources, takes the one that lies beside this program.
 fn build_tollgate() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let directory = own.parent().context("this program has no directory")?;

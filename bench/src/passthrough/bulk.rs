@@ -132,8 +132,8 @@ fn beyond_cache(site: &Site, report: &mut Report, sizes: &Sizes) -> Result<()> {
     Ok(())
 }
 
-/// MiB per second of one pass (random: of a stated number of bytes), the page cache emptied before, and
-/// again whenever as much as the budget has gone through it.
+/// MiB per second of one pass (random: of a stated number of bytes), the page cache emptied before,
+/// and again whenever as much as the budget has gone through it.
 fn cold_rate(site: &Site, place: &Place, work: &Work, sizes: &Sizes, round: usize) -> Result<f64> {
     let lower = open_data(&site.lower(), work)?;
     let fd = open_data(&place.root, work)?;
@@ -177,8 +177,8 @@ fn once(work: &Work, fd: &OwnedFd, offset: u64, buffer: &mut [u8]) -> Result<u64
     Ok(done as u64)
 }
 
-/// Offsets of whole blocks in a file: ascending from the start, or pseudo-random (xorshift, seeded by the
-/// round, so that all columns of a round see the same ones).
+/// Offsets of whole blocks in a file: ascending from the start, or pseudo-random (xorshift, seeded
+/// by the round, so that all columns of a round see the same ones).
 struct Offsets {
     block: u64,
     blocks: u64,

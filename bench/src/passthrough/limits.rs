@@ -63,7 +63,8 @@ pub(super) fn run(site: &Site, options: &Options, report: &mut Report) -> Result
     Ok(())
 }
 
-/// Growth of the server's memory in MiB while 100,000 names are known, and after they were forgotten.
+/// Growth of the server's memory in MiB while 100,000 names are known, and after they were
+/// forgotten.
 fn memory_mib(place: &Place) -> Result<(f64, f64)> {
     forget_names()?;
     let before = settled_bytes(place)?;
@@ -128,8 +129,8 @@ fn make_tree(root: &Path) -> Result<()> {
     })
 }
 
-/// Calls `work` with the number of each directory that the first `files` files lie in, on as many threads
-/// as there are CPUs.
+/// Calls `work` with the number of each directory that the first `files` files lie in, on as many
+/// threads as there are CPUs.
 fn for_directories(files: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     let next = AtomicUsize::new(0);
     let take = || -> Result<()> {

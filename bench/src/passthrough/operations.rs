@@ -45,7 +45,8 @@ pub(super) fn prepare(site: &Site) -> Result<()> {
 /// Measures all rows.
 pub(super) fn run(site: &Site, options: &Options, report: &mut Report) -> Result<()> {
     report.section("single operations");
-    // Short samples and many: a view is slower by half in those where its server is woken on another CPU.
+    // Short samples and many: a view is slower by half in those where its server is woken on
+    // another CPU.
     let least = Duration::from_millis(options.pick(50, 20));
     let names = names(LISTED);
     let us = |name: &str| Row::new(name, "us", Better::Lower).rounds_times(3);

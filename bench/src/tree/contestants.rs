@@ -88,8 +88,8 @@ impl Contestant {
     }
 }
 
-/// The columns of this run: those that this build of `tollgate` and this kernel have, then those that the
-/// options add, of which `--columns` picks.
+/// The columns of this run: those that this build of `tollgate` and this kernel have, then those
+/// that the options add, of which `--columns` picks.
 ///
 /// # Errors
 /// If there is no `tollgate` binary, or an option names what there is not.

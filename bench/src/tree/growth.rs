@@ -12,7 +12,8 @@ use crate::project::NEEDLE;
 /// Files of the trees.
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
 
-/// Measures `find`, `find` again and `grep -r` over trees of growing size, in microseconds per file.
+/// Measures `find`, `find` again and `grep -r` over trees of growing size, in microseconds per
+/// file.
 pub(super) fn run(site: &mut Site, options: &Options, report: &mut Report) -> Result<()> {
     report.section("growth: time per file");
     for files in SIZES.into_iter().take(options.pick(SIZES.len(), 2)) {

@@ -1,7 +1,9 @@
-//! `bench tree`: what a view costs where nearly every system call is a request: trees of small files.
+//! `bench tree`: what a view costs where nearly every system call is a request: trees of small
+//! files.
 //!
-//! Each column serves the same lower directory. Reading rows use one tree that all columns share, so that
-//! its data is in the page cache for all of them or for none; writing rows have a directory per column.
+//! Each column serves the same lower directory. Reading rows use one tree that all columns share,
+//! so that its data is in the page cache for all of them or for none; writing rows have a directory
+//! per column.
 
 mod busy;
 mod clients;

@@ -18,13 +18,15 @@ pub(crate) struct TreeOptions {
     /// Columns to measure, by name, in this order; the base `bare` is always there
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(super) columns: Vec<String>,
-    /// A further column: `tollgate mount ARGS`, or `BINARY mount ARGS` when the first word has a slash
+    /// A further column: `tollgate mount ARGS`, or `BINARY mount ARGS` when the first word has a
+    /// slash
     #[arg(long, value_name = "NAME=ARGS")]
     pub(super) add: Vec<String>,
     /// A further column: another server, started as `COMMAND DIR MNT` and ended by unmounting
     #[arg(long, value_name = "NAME=COMMAND")]
     pub(super) server: Vec<String>,
-    /// Where to make the files; its file system is the one that is measured [default: TMPDIR or /tmp]
+    /// Where to make the files; its file system is the one that is measured [default: TMPDIR or
+    /// /tmp]
     #[arg(long, value_name = "DIR")]
     pub(super) dir: Option<PathBuf>,
     /// Build the source tree DIR in each column (it is copied, and configured beforehand)

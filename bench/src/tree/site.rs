@@ -48,8 +48,8 @@ impl Place {
         self.lower.join(work_name(self.name()))
     }
 
-    /// Unmounts, and mounts again with `further` arguments: the kernel knows no names, the server counts
-    /// from zero.
+    /// Unmounts, and mounts again with `further` arguments: the kernel knows no names, the server
+    /// counts from zero.
     pub(super) fn remount(&mut self, further: &[OsString]) -> Result<()> {
         self.server = None;
         self.server = self.contestant.start(&self.lower, &self.root, further)?;
@@ -158,8 +158,8 @@ impl Site {
         self.places.iter().map(|place| place.name().to_owned()).collect()
     }
 
-    /// A tree of `files` small files that all columns share, made when it is first asked for. Returns its
-    /// name in the lower directory.
+    /// A tree of `files` small files that all columns share, made when it is first asked for.
+    /// Returns its name in the lower directory.
     pub(super) fn shared_tree(&self, files: usize) -> Result<String> {
         let name = format!("tree-{files}");
         let root = self.lower().join(&name);
@@ -182,8 +182,8 @@ pub(super) fn settle(path: &Path) -> Result<()> {
     Ok(rustix::fs::syncfs(std::fs::File::open(path)?)?)
 }
 
-/// A tree of `files` files of at most 16 KiB, about eight to a directory as in source trees; `units` of
-/// them can be compiled.
+/// A tree of `files` files of at most 16 KiB, about eight to a directory as in source trees;
+/// `units` of them can be compiled.
 pub(super) fn small_files(files: usize, units: usize) -> Shape {
     Shape { files, directories: (files / 8).max(1), file_bytes_max: 16 << 10, headers: 40, units }
 }

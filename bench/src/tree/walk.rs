@@ -13,8 +13,9 @@ use crate::harness::{Better, Must, Report, Row};
 use crate::programs::{checked, timed_discard_ms, timed_ms};
 use crate::project::NEEDLE;
 
-/// Longer than the time for which the kernel may believe a name or an attribute (1 s by default): what was
-/// learnt in one program is stale when the next one starts, unless the server keeps it fresh.
+/// Longer than the time for which the kernel may believe a name or an attribute (1 s by default):
+/// what was learnt in one program is stale when the next one starts, unless the server keeps it
+/// fresh.
 const STALE_AFTER: Duration = Duration::from_millis(1_100);
 
 /// What each row must reach, as a ratio to the bare directory, and the aim beyond.
@@ -29,7 +30,8 @@ const ROWS: [(Step, &str, f64, f64); 6] = [
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// On a fresh mount: the kernel knows no name of the view. Names and data below are in its cache.
+    /// On a fresh mount: the kernel knows no name of the view. Names and data below are in its
+    /// cache.
     Find,
     FindAgain,
     Grep,

@@ -3,12 +3,13 @@
 //! It does what is needed for the same results as Tollgate's passthrough column, and no more:
 //!
 //! - every inode that the kernel knows holds an `O_PATH` descriptor, so no path is ever walked;
-//! - a backing id is registered when a file is opened, and shared while the file is open (one inode must
-//!   have one id), as in fuser's own example;
-//! - FLUSH is left to fuser's default answer, `ENOSYS`, which the kernel takes as "never ask again";
-//! - the INIT flags that matter are taken: `HANDLE_KILLPRIV_V2` (without it each passthrough write asks
-//!   for `security.capability`), parallel directory operations, readdirplus, atomic `O_TRUNC`, symlink
-//!   caching, asynchronous direct I/O, 1 MiB requests;
+//! - a backing id is registered when a file is opened, and shared while the file is open (one inode
+//!   must have one id), as in fuser's own example;
+//! - FLUSH is left to fuser's default answer, `ENOSYS`, which the kernel takes as "never ask
+//!   again";
+//! - the INIT flags that matter are taken: `HANDLE_KILLPRIV_V2` (without it each passthrough write
+//!   asks for `security.capability`), parallel directory operations, readdirplus, atomic `O_TRUNC`,
+//!   symlink caching, asynchronous direct I/O, 1 MiB requests;
 //! - time to live, thread count, and one cloned device per thread are the same as Tollgate's.
 //!
 //! What it leaves out: any policy, creating files as the caller, lower file systems below the root
