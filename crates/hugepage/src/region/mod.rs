@@ -45,6 +45,7 @@ impl Region {
             lock: false,
             dont_dump: false,
             wipe_on_fork: false,
+            dont_fork: false,
             what: "a region",
             charged_before: 0,
             machine: Machine::current(),
@@ -202,9 +203,14 @@ impl Region {
         unsafe { self.start().add(number * page_bytes) }
     }
 
-    /// Faults in page `number` of `page_bytes`.
-    pub(crate) fn populate_page(&self, number: usize, page_bytes: usize) -> Result<(), Error> {
-        self.mapping.populate(number * page_bytes, page_bytes)
+    /// Faults in `[offset, offset + len)`.
+    pub(crate) fn populate(&self, offset: usize, len: usize) -> Result<(), Error> {
+        self.mapping.populate(offset, len)
+    }
+
+    /// A child of `fork` does not get the mapping.
+    pub(crate) fn dont_fork(&self) -> Result<(), Error> {
+        self.mapping.advise(libc::MADV_DONTFORK, "madvise(MADV_DONTFORK)")
     }
 }
 

@@ -16,6 +16,7 @@ pub struct RegionOptions {
     pub(crate) lock: bool,
     pub(crate) dont_dump: bool,
     pub(crate) wipe_on_fork: bool,
+    pub(crate) dont_fork: bool,
     /// What the region is part of, for errors.
     pub(crate) what: &'static str,
     /// Bytes that the same pool has mapped before and that count against the same limits.
@@ -70,6 +71,14 @@ impl RegionOptions {
     /// passes over it and says so.
     pub fn wipe_on_fork(mut self, wipe_on_fork: bool) -> Self {
         self.wipe_on_fork = wipe_on_fork;
+        self
+    }
+
+    /// A child of `fork` does not get the memory at all (`MADV_DONTFORK`): touching it there is a
+    /// SIGSEGV. The parent's pages are then never shared, so they are not copied when written after a
+    /// fork, and devices go on using the same ones.
+    pub fn dont_fork(mut self, dont_fork: bool) -> Self {
+        self.dont_fork = dont_fork;
         self
     }
 

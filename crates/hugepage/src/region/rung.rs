@@ -47,6 +47,9 @@ pub(super) fn rung(options: &RegionOptions, backing: Backing) -> Result<Mapping,
     if options.wipe_on_fork {
         mapping.advise(libc::MADV_WIPEONFORK, "madvise(MADV_WIPEONFORK)")?;
     }
+    if options.dont_fork {
+        mapping.advise(libc::MADV_DONTFORK, "madvise(MADV_DONTFORK)")?;
+    }
     fault_in(&mapping, 0..mapping.len(), options.prefault, backing, &options.machine)?;
     if options.lock {
         sys::lock_on_fault(mapping.start(), mapping.len())

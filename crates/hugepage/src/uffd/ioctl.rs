@@ -66,7 +66,7 @@ struct InPlace {
     done: i64,
 }
 
-/// How a fault is answered.
+/// How a fault is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Copy,
@@ -99,25 +99,38 @@ impl Call {
 #[derive(Debug)]
 pub(super) struct Uffd(File);
 
+/// Whose faults a [`Uffd`] sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sees {
+    /// Those of user space and those of the kernel on behalf of a system call.
+    All,
+    /// Those of user space. A system call that touches a missing page fails with EFAULT.
+    UserOnly,
+}
+
 impl Uffd {
-    /// Opens one with `features`. Where the process may not see faults of the kernel itself, one
-    /// for faults of user space only.
-    pub(super) fn open(features: u64) -> Result<Self, Errno> {
+    /// Opens one with `features`. Where the process may not see faults of the kernel itself
+    /// (`vm.unprivileged_userfaultfd` is 0, and it has no CAP_SYS_PTRACE), one for faults of user
+    /// space only.
+    pub(super) fn open(features: u64) -> Result<(Self, Sees), Errno> {
         const USER_MODE_ONLY: i32 = 1;
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-        let fd = Self::create(flags).or_else(|_| Self::create(flags | USER_MODE_ONLY))?;
+        let (fd, sees) = match Self::create(flags) {
+            Err(Errno(libc::EPERM)) => (Self::create(flags | USER_MODE_ONLY)?, Sees::UserOnly),
+            opened => (opened?, Sees::All),
+        };
         let mut api = Api { api: 0xAA, features, ioctls: 0 };
         // SAFETY: `api` matches `struct uffdio_api` and lives through the call.
         check(unsafe {
             libc::ioctl(fd.as_raw_fd(), request::<Api>(READ_WRITE, 0x3F), &raw mut api)
         })?;
-        Ok(Self(File::from(fd)))
+        Ok((Self(File::from(fd)), sees))
     }
 
     fn create(flags: i32) -> Result<OwnedFd, Errno> {
         // SAFETY: takes no pointer.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
-        let fd = i32::try_from(fd).map_err(|_| Errno(libc::EBADF))?;
+        let fd = i32::try_from(fd).expect("a descriptor or -1");
         if fd < 0 {
             return Err(Errno::last());
         }
@@ -126,7 +139,7 @@ impl Uffd {
     }
 
     /// Registers a range for faults on missing pages, and on present but unmapped ones if `minor`.
-    /// Tells whether `call` can answer them.
+    /// Returns whether `call` can resolve them.
     pub(super) fn register(
         &self,
         start: NonNull<u8>,
@@ -141,30 +154,37 @@ impl Uffd {
         Ok(register.ioctls & 1 << call.number() != 0)
     }
 
-    /// Maps a page of `len` bytes at `to`: the page or a copy of the bytes at `from`, or what the
-    /// file or nothing holds.
+    /// Maps `len` bytes at `to`: the pages or a copy of the bytes at `from`, or what the file or
+    /// nothing holds. Returns how many bytes were mapped, and why not all: the kernel stops with
+    /// EAGAIN in the middle, or with another error before the first page.
     ///
     /// # Safety
     /// Both ranges are the caller's. Moving leaves a hole at `from`, which then reads as zeroes, so
     /// nothing may rely on its bytes.
-    pub(super) unsafe fn answer(
+    pub(super) unsafe fn resolve(
         &self,
         call: Call,
         to: NonNull<u8>,
         from: NonNull<u8>,
         len: usize,
-    ) -> Result<(), Errno> {
+    ) -> (usize, Result<(), Errno>) {
         let (to, from, len) = (to.as_ptr() as u64, from.as_ptr() as u64, len as u64);
-        match call {
+        let (done, result) = match call {
             Call::Copy | Call::Move => {
                 let mut transfer = Transfer { to, from, len, mode: 0, done: 0 };
-                self.call(request::<Transfer>(READ_WRITE, call.number()), &mut transfer)
+                let result =
+                    self.call(request::<Transfer>(READ_WRITE, call.number()), &mut transfer);
+                (transfer.done, result)
             }
             Call::ZeroPage | Call::Continue => {
                 let mut in_place = InPlace { range: Range { start: to, len }, mode: 0, done: 0 };
-                self.call(request::<InPlace>(READ_WRITE, call.number()), &mut in_place)
+                let result =
+                    self.call(request::<InPlace>(READ_WRITE, call.number()), &mut in_place);
+                (in_place.done, result)
             }
-        }
+        };
+        // A negative number is the error again.
+        (usize::try_from(done).unwrap_or_default(), result)
     }
 
     /// Lets threads go on that wait for a page which is there.

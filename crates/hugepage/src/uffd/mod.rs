@@ -4,7 +4,7 @@
 //! [`PageServer`], which runs on a thread of the caller's, has put a page there: about a
 //! microsecond for one that lay ready, instead of the time to clear it.
 //!
-//! | memory | answered by | what it does |
+//! | memory | resolved by | what it does |
 //! |---|---|---|
 //! | transparent huge pages | [`Method::Move`] | moves a ready page from the server's stock (Linux 6.8) |
 //! | hugetlb | [`Method::Continue`] | maps a ready page of a memfd |
@@ -12,6 +12,10 @@
 //! | transparent huge pages | [`Method::ZeroPage`] | maps the shared zero page, copied when written |
 //!
 //! Any other pair is [`Error::Unsupported`].
+//!
+//! After a fork the parent goes on as before. The child has its own copy of a range on transparent
+//! huge pages, whose missing pages come from the kernel as zeroes; it has no server, and a range on
+//! hugetlb is not mapped there at all, since the two would write to the same pages.
 #![expect(unsafe_code, reason = "lends a mapping whose pages come by ioctl")]
 
 mod ioctl;
@@ -27,7 +31,8 @@ use crate::errno::Errno;
 use crate::error::Error;
 use crate::machine::HUGE_2M;
 use crate::region::{Backing, Prefault, Region};
-use ioctl::{Call, Uffd};
+use crate::sys::base_page_bytes;
+use ioctl::{Call, Sees, Uffd};
 
 /// How a missing page is supplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +56,10 @@ pub enum Memory {
     Hugetlb,
 }
 
-/// Tries of a move that the kernel puts off.
-const MOVE_TRIES: u32 = 16;
+/// Tries without progress before a fault is put off to the next call.
+const TRIES: u32 = 16;
+/// How long a call waits for new faults when some are put off.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// A range whose pages come on first touch.
 #[derive(Debug)]
@@ -60,15 +67,33 @@ pub struct DemandRange {
     region: Arc<Region>,
 }
 
-/// Answers the faults of a [`DemandRange`]. Once it is dropped, pages that are still missing come
+/// Resolves the faults of a [`DemandRange`]. Once it is dropped, pages that are still missing come
 /// from the kernel in the ordinary way.
 #[derive(Debug)]
 pub struct PageServer {
     region: Arc<Region>,
     uffd: Uffd,
     call: Call,
+    sees: Sees,
     source: Source,
+    /// Faults that could not be resolved yet; their threads wait. At most one for each page.
+    put_off: Vec<Fault>,
     stats: ServerStats,
+    /// So many supplies fail, as if there were no memory.
+    #[cfg(test)]
+    failures: u32,
+}
+
+/// A missing page, and how far it has come.
+#[derive(Debug)]
+struct Fault {
+    page: usize,
+    /// Bytes of it that are there.
+    done: usize,
+    /// The page of the stock that is being moved.
+    stock: Option<usize>,
+    /// Whether the page to supply lay ready.
+    lay_ready: bool,
 }
 
 /// Where pages come from.
@@ -128,7 +153,8 @@ pub fn on_demand(
         }
         Method::ZeroPage => (anonymous(len, memory)?, Source::Nothing),
     };
-    let uffd = Uffd::open(features(method)).map_err(|errno| no_userfaultfd(method, errno))?;
+    let (uffd, sees) =
+        Uffd::open(features(method)).map_err(|errno| no_userfaultfd(method, errno))?;
     let minor = method == Method::Continue;
     let registered = uffd.register(region.start(), len, minor, call);
     if !registered.map_err(|errno| Error::System { call: "UFFDIO_REGISTER", errno })? {
@@ -136,7 +162,17 @@ pub fn on_demand(
     }
     let region = Arc::new(region);
     let stats = ServerStats::default();
-    let mut server = PageServer { region: region.clone(), uffd, call, source, stats };
+    let mut server = PageServer {
+        region: region.clone(),
+        uffd,
+        call,
+        sees,
+        source,
+        put_off: Vec::new(),
+        stats,
+        #[cfg(test)]
+        failures: 0,
+    };
     server.refill(stock)?;
     Ok((DemandRange { region }, server))
 }
@@ -150,7 +186,9 @@ fn anonymous(len: usize, memory: Memory) -> Result<Region, Error> {
 }
 
 fn stock_of(stock: usize) -> Result<Source, Error> {
-    let pages = anonymous(stock * HUGE_2M, Memory::Thp)?;
+    // A page that a child of fork shares cannot be moved any more: the kernel refuses with EBUSY.
+    let options = Region::options(stock * HUGE_2M).exactly(Backing::Thp).dont_fork(true);
+    let pages = options.prefault(Prefault::Lazy).map()?;
     Ok(Source::Stock { pages, ready: vec![false; stock] })
 }
 
@@ -163,6 +201,9 @@ fn file_backed(len: usize) -> Result<(Region, Source), Error> {
     let backing = Backing::Hugetlb { page_bytes: HUGE_2M };
     let region = Region::adopt(map()?, len, backing);
     let pages = Region::adopt(map()?, len, backing);
+    // A child of fork would share the pages, and write into what is the parent's alone by its type.
+    region.dont_fork()?;
+    pages.dont_fork()?;
     Ok((region, Source::File { pages, ready: vec![false; len / HUGE_2M] }))
 }
 
@@ -237,28 +278,54 @@ impl DemandRange {
 }
 
 impl PageServer {
-    /// Waits up to `timeout` for faults and answers those that have come: up to 16 in a call.
-    /// Returns the number of pages supplied.
+    /// Waits up to `timeout` for faults and resolves those that have come, up to 16 in a call,
+    /// after those that earlier calls could not. Returns the number of pages supplied.
     ///
     /// # Errors
     /// [`Error::System`] when the kernel refuses a page, [`Error::OutOfMemory`] when none can be
-    /// made. The other faults of the call are answered all the same; the thread that waits for the
-    /// missing page faults again, which the next call sees, or the kernel once the server is
+    /// made: the first of the call. All other faults are resolved all the same, and those that are
+    /// not are tried again by the next call; their threads wait until then, or until the server is
     /// dropped.
     pub fn serve(&mut self, timeout: Duration) -> Result<usize, Error> {
-        let faults = self.uffd.faults(timeout);
-        let faults = faults.map_err(|errno| Error::System { call: "read(userfaultfd)", errno })?;
-        let before = self.stats;
-        let first = self.region.start().as_ptr() as u64;
-        for address in faults {
-            let page =
-                usize::try_from(address.saturating_sub(first)).unwrap_or(usize::MAX) / HUGE_2M;
-            if page < self.region.len() / HUGE_2M {
-                self.supply(page)?;
+        let wait = if self.put_off.is_empty() { timeout } else { timeout.min(RETRY) };
+        let addresses = self.uffd.faults(wait);
+        let addresses =
+            addresses.map_err(|errno| Error::System { call: "read(userfaultfd)", errno })?;
+        let mut faults = std::mem::take(&mut self.put_off);
+        for address in addresses {
+            let page = self.page_of(address);
+            // What resolves the page wakes every thread that waits for it.
+            if faults.iter().all(|fault| fault.page != page) {
+                faults.push(Fault { page, done: 0, stock: None, lay_ready: false });
             }
         }
-        let supplied = self.stats.ready + self.stats.made - before.ready - before.made;
-        Ok(usize::try_from(supplied).unwrap_or(usize::MAX))
+        let before = self.stats.ready + self.stats.made;
+        let mut first_error = None;
+        for mut fault in faults {
+            if let Err(error) = self.supply(&mut fault) {
+                first_error.get_or_insert(error);
+                self.put_off.push(fault);
+            }
+        }
+        let supplied = self.stats.ready + self.stats.made - before;
+        let supplied = usize::try_from(supplied).expect("no more than the range has pages");
+        first_error.map_or(Ok(supplied), Err)
+    }
+
+    /// Whether faults of the kernel are served too, as when `read` fills the range. Where they are
+    /// not, because the process has neither CAP_SYS_PTRACE nor `vm.unprivileged_userfaultfd=1`,
+    /// such a call fails with EFAULT on a page that is missing: touch the page first.
+    #[must_use]
+    pub fn serves_kernel_faults(&self) -> bool {
+        self.sees == Sees::All
+    }
+
+    fn page_of(&self, address: u64) -> usize {
+        let first = self.region.start().as_ptr() as u64;
+        let offset = address.checked_sub(first).and_then(|offset| usize::try_from(offset).ok());
+        let page = offset.map(|offset| offset / HUGE_2M);
+        page.filter(|page| *page < self.region.len() / HUGE_2M)
+            .expect("the kernel reports faults of the range that was registered")
     }
 
     /// Makes up to `count` more pages ready. Returns how many; 0 when nothing is left to do.
@@ -270,9 +337,12 @@ impl PageServer {
         else {
             return Ok(0);
         };
-        let missing: Vec<usize> = (0..ready.len()).filter(|at| !ready[*at]).take(count).collect();
+        // Half of a page whose move was put off is gone already.
+        let moving: Vec<usize> = self.put_off.iter().filter_map(|fault| fault.stock).collect();
+        let missing = (0..ready.len()).filter(|at| !ready[*at] && !moving.contains(at));
+        let missing: Vec<usize> = missing.take(count).collect();
         for &page in &missing {
-            pages.populate_page(page, HUGE_2M)?;
+            pages.populate(page * HUGE_2M, HUGE_2M)?;
             ready[page] = true;
         }
         Ok(missing.len())
@@ -284,54 +354,115 @@ impl PageServer {
         self.stats
     }
 
-    fn supply(&mut self, page: usize) -> Result<(), Error> {
-        let to = self.region.page(page, HUGE_2M);
-        let (from, lay_ready) = self.ready_page(page)?;
-        // SAFETY: `to` is a page of the range, `from` one of the server's own, which is marked as
-        // used; or, for a file, `from` is the same page and not touched.
-        let answer = || unsafe { self.uffd.answer(self.call, to, from, HUGE_2M) };
-        let mut result = answer();
-        for _ in 0..MOVE_TRIES {
-            // The page is briefly in other hands, such as khugepaged's.
-            if !matches!(result, Err(Errno(libc::EAGAIN | libc::EBUSY))) {
-                break;
-            }
-            std::thread::yield_now();
-            result = answer();
+    /// Brings the page, from where an earlier try stopped.
+    fn supply(&mut self, fault: &mut Fault) -> Result<(), Error> {
+        #[cfg(test)]
+        if self.failures > 0 {
+            self.failures -= 1;
+            return Err(Error::System { call: "a test", errno: Errno(libc::ENOMEM) });
         }
-        match result {
-            Ok(()) if lay_ready => self.stats.ready += 1,
-            Ok(()) => self.stats.made += 1,
-            Err(Errno(libc::EEXIST)) => {
-                self.stats.raced += 1;
-                let woken = self.uffd.wake(to, HUGE_2M);
-                return woken.map_err(|errno| Error::System { call: "UFFDIO_WAKE", errno });
+        let from = self.source_of(fault)?;
+        let to = self.region.page(fault.page, HUGE_2M);
+        let mut tries = 0;
+        while fault.done < HUGE_2M {
+            let (done, rest) = (fault.done, HUGE_2M - fault.done);
+            // SAFETY: `to` is a page of the range, `from` one of the server's own, which is marked
+            // as used; or, for a file, `from` is the same page and not touched. `done` is less than
+            // a page.
+            let (moved, result) =
+                unsafe { self.uffd.resolve(self.call, to.add(done), from.add(done), rest) };
+            fault.done += moved;
+            match result {
+                Ok(()) => fault.done = HUGE_2M,
+                Err(_) if moved > 0 => tries = 0,
+                Err(Errno(libc::EEXIST)) if done == 0 => return self.was_there(fault),
+                // The rest of a page that had come in part; this base page of it is there too.
+                Err(Errno(libc::EEXIST)) => fault.done += base_page_bytes(),
+                Err(errno) if tries == TRIES => {
+                    return Err(Error::System { call: self.call.name(), errno });
+                }
+                Err(Errno(libc::ENOENT)) if fault.stock.is_some() => {
+                    // The kernel took the page of the stock away (reclaim, memory failure).
+                    self.restock(fault)?;
+                    tries += 1;
+                }
+                Err(Errno(libc::EAGAIN | libc::EBUSY)) => {
+                    // The page is briefly in other hands, such as khugepaged's.
+                    std::thread::yield_now();
+                    tries += 1;
+                }
+                Err(errno) => return Err(Error::System { call: self.call.name(), errno }),
             }
-            Err(errno) => return Err(Error::System { call: self.call.name(), errno }),
         }
-        if let Source::Stock { pages, ready } = &mut self.source {
-            let moved = (from.as_ptr() as usize - pages.start().as_ptr() as usize) / HUGE_2M;
-            ready[moved] = false;
+        if fault.lay_ready {
+            self.stats.ready += 1;
+        } else {
+            self.stats.made += 1;
         }
         Ok(())
     }
 
-    /// The page to answer with, and whether it lay ready.
-    fn ready_page(&mut self, page: usize) -> Result<(NonNull<u8>, bool), Error> {
-        let (pages, ready, at) = match &mut self.source {
-            Source::Zeroes(zeroes) => return Ok((zeroes.start(), true)),
-            Source::Nothing => return Ok((self.region.start(), true)),
-            Source::File { pages, ready } => (pages, ready, page),
-            Source::Stock { pages, ready } => {
-                let at = ready.iter().position(|ready| *ready).unwrap_or(0);
-                (pages, ready, at)
-            }
-        };
-        let lay_ready = ready[at];
-        if !lay_ready {
-            pages.populate_page(at, HUGE_2M)?;
+    /// Another fault has brought the page already: gives the stock back and wakes who waits.
+    fn was_there(&mut self, fault: &Fault) -> Result<(), Error> {
+        if let (Source::Stock { ready, .. }, Some(at)) = (&mut self.source, fault.stock) {
             ready[at] = true;
         }
-        Ok((pages.page(at, HUGE_2M), lay_ready))
+        self.stats.raced += 1;
+        let woken = self.uffd.wake(self.region.page(fault.page, HUGE_2M), HUGE_2M);
+        woken.map_err(|errno| Error::System { call: "UFFDIO_WAKE", errno })
     }
+
+    fn restock(&self, fault: &Fault) -> Result<(), Error> {
+        match (&self.source, fault.stock) {
+            (Source::Stock { pages, .. }, Some(at)) => {
+                pages.populate(at * HUGE_2M + fault.done, HUGE_2M - fault.done)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The page to resolve a fault with, which is noted there.
+    fn source_of(&mut self, fault: &mut Fault) -> Result<NonNull<u8>, Error> {
+        match &mut self.source {
+            Source::Zeroes(zeroes) => {
+                fault.lay_ready = true;
+                Ok(zeroes.start())
+            }
+            Source::Nothing => {
+                fault.lay_ready = true;
+                Ok(self.region.start())
+            }
+            Source::File { pages, ready } => {
+                fault.lay_ready = make_ready(pages, ready, fault.page)?;
+                Ok(pages.page(fault.page, HUGE_2M))
+            }
+            Source::Stock { pages, ready } => {
+                if let Some(at) = fault.stock {
+                    return Ok(pages.page(at, HUGE_2M));
+                }
+                // None is ready: the first is made now. A page whose move was put off keeps its
+                // place.
+                let taken: Vec<usize> = self.put_off.iter().filter_map(|f| f.stock).collect();
+                let ready_one = ready.iter().position(|ready| *ready);
+                let free = (0..ready.len()).find(|at| !taken.contains(at));
+                let Some(at) = ready_one.or(free) else {
+                    return Err(Error::System { call: "a free page", errno: Errno(libc::EAGAIN) });
+                };
+                fault.lay_ready = make_ready(pages, ready, at)?;
+                ready[at] = false;
+                fault.stock = Some(at);
+                Ok(pages.page(at, HUGE_2M))
+            }
+        }
+    }
+}
+
+/// Faults in page `at` unless it is there. Returns whether it was.
+fn make_ready(pages: &Region, ready: &mut [bool], at: usize) -> Result<bool, Error> {
+    let lay_ready = ready[at];
+    if !lay_ready {
+        pages.populate(at * HUGE_2M, HUGE_2M)?;
+        ready[at] = true;
+    }
+    Ok(lay_ready)
 }

@@ -64,6 +64,7 @@ fn moved_pages_are_huge_and_shared_by_threads() {
     if !thp_is_on() {
         return;
     }
+    let _alone = no_fork_meanwhile();
     let (range, stats) = fault_from_threads(Memory::Thp, Method::Move);
     assert_eq!(stats.ready + stats.made, PAGES as u64, "{stats:?}");
     assert!(stats.ready > 0);
@@ -79,6 +80,14 @@ fn copies_and_zero_pages_work_on_anonymous_memory() {
         let (_, stats) = fault_from_threads(Memory::Thp, method);
         assert_eq!(stats.ready, PAGES as u64, "{method:?} {stats:?}");
     }
+}
+
+/// Held by tests that fork and by those that count huge pages: a page that a child shares is copied
+/// piece by piece when it is written, and is then no huge page any more.
+static FORKS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn no_fork_meanwhile() -> std::sync::MutexGuard<'static, ()> {
+    FORKS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 const RESERVATION: &str = "/proc/sys/vm/nr_hugepages";
@@ -140,12 +149,12 @@ fn impossible_pairs_say_so() {
 fn the_kernel_itself_refuses_zeropage_on_hugetlb() {
     with_hugetlb(|| {
         let region = anonymous(HUGE_2M, Memory::Hugetlb).unwrap();
-        let uffd = Uffd::open(features(Method::ZeroPage)).unwrap();
+        let (uffd, _) = Uffd::open(features(Method::ZeroPage)).unwrap();
         assert!(!uffd.register(region.start(), HUGE_2M, false, Call::ZeroPage).unwrap());
         // SAFETY: the range is this test's, and nothing relies on its bytes.
-        let refused =
-            unsafe { uffd.answer(Call::ZeroPage, region.start(), region.start(), HUGE_2M) };
-        assert_eq!(refused.unwrap_err(), Errno(libc::EINVAL));
+        let (done, refused) =
+            unsafe { uffd.resolve(Call::ZeroPage, region.start(), region.start(), HUGE_2M) };
+        assert_eq!((done, refused.unwrap_err()), (0, Errno(libc::EINVAL)));
     });
 }
 
@@ -158,4 +167,127 @@ fn without_a_server_pages_come_from_the_kernel() {
     drop(server);
     range.as_mut_slice()[HUGE_2M] = 1;
     assert_eq!(range.as_slice()[HUGE_2M + 1], 0);
+}
+
+/// Touches one byte of each of the first `pages` pages, each in a thread of its own, while this one
+/// serves. Returns the errors of the server, and what it did.
+fn touch_each(
+    range: &mut DemandRange,
+    mut server: PageServer,
+    pages: usize,
+) -> (Vec<Error>, ServerStats) {
+    let touched = &std::sync::atomic::AtomicUsize::new(0);
+    let started = std::time::Instant::now();
+    let mut errors = Vec::new();
+    let errors_of = &mut errors;
+    let (in_time, stats) = thread::scope(move |scope| {
+        for page in range.as_mut_slice().chunks_exact_mut(HUGE_2M).take(pages) {
+            scope.spawn(move || {
+                page[77] = 5;
+                assert!(page.iter().enumerate().all(|(at, byte)| (*byte == 5) == (at == 77)));
+                touched.fetch_add(1, Ordering::Release);
+            });
+        }
+        while touched.load(Ordering::Acquire) < pages {
+            if started.elapsed() > Duration::from_secs(10) {
+                // Threads that wait are released by the end of the server, when this closure returns.
+                return (false, server.stats());
+            }
+            errors_of.extend(server.serve(Duration::from_millis(5)).err());
+        }
+        let stats = server.stats();
+        drop(server);
+        (true, stats)
+    });
+    assert!(in_time, "a thread waits for ever: {:?}", errors.last());
+    (errors, stats)
+}
+
+#[test]
+fn a_failed_supply_loses_no_other_fault_and_is_made_good() {
+    if !thp_is_on() {
+        return;
+    }
+    let (mut range, mut server) = on_demand(4 * HUGE_2M, Memory::Thp, Method::Move, 4).unwrap();
+    server.failures = 2;
+    // All four faults are there before the first call, so one read brings them together.
+    let (errors, stats) = touch_each(&mut range, server, 4);
+    assert!((1..=2).contains(&errors.len()), "{errors:?}");
+    assert_eq!(stats.ready, 4, "{stats:?}");
+}
+
+#[test]
+fn pages_move_after_a_fork() {
+    if !thp_is_on() {
+        return;
+    }
+    let _alone = no_fork_meanwhile();
+    let (mut range, server) = on_demand(4 * HUGE_2M, Memory::Thp, Method::Move, 4).unwrap();
+    // SAFETY: the child only waits and is killed below.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        loop {
+            // SAFETY: takes no pointer; the parent ends this process.
+            unsafe { libc::pause() };
+        }
+    }
+    let (errors, stats) = touch_each(&mut range, server, 4);
+    // SAFETY: ends and waits for the child of this test.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    assert_eq!((errors.len(), stats.ready), (0, 4), "{errors:?} {stats:?}");
+}
+
+#[test]
+fn a_page_that_moves_in_parts_arrives_whole() {
+    if !thp_is_on() {
+        return;
+    }
+    let (mut range, server) = on_demand(HUGE_2M, Memory::Thp, Method::Move, 1).unwrap();
+    let Source::Stock { pages, .. } = &server.source else { panic!("a stock") };
+    // The kernel takes a part out of the middle of the ready page: a move stops there, having moved
+    // what lies before it.
+    pages.release(HUGE_2M / 2, 64 << 10).unwrap();
+    let (errors, stats) = touch_each(&mut range, server, 1);
+    assert_eq!((errors.len(), stats.ready), (0, 1), "{errors:?}");
+}
+
+#[test]
+fn a_child_does_not_share_hugetlb_pages() {
+    with_hugetlb(|| {
+        let (mut range, server) =
+            on_demand(2 * HUGE_2M, Memory::Hugetlb, Method::Continue, 2).unwrap();
+        let _alone = no_fork_meanwhile();
+        let start = range.as_mut_slice().as_mut_ptr();
+        // SAFETY: the child only asks whether a page is mapped, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut there = 0u8;
+            // SAFETY: reads no memory of the range; writes one byte of this frame.
+            let absent = unsafe { libc::mincore(start.cast(), 4096, &raw mut there) } != 0;
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(if absent { 0 } else { 1 }) }
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child, and writes to a variable that lives through the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status}");
+        drop(server);
+    });
+}
+
+#[test]
+fn it_is_said_whose_faults_are_served() {
+    if !thp_is_on() {
+        return;
+    }
+    let (_, server) = on_demand(HUGE_2M, Memory::Thp, Method::Move, 1).unwrap();
+    // SAFETY: takes no pointer.
+    let root = unsafe { libc::geteuid() } == 0;
+    let unprivileged = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    let allowed = root || unprivileged.is_ok_and(|text| text.trim() == "1");
+    assert_eq!(server.serves_kernel_faults(), allowed);
 }
