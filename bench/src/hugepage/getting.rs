@@ -12,7 +12,11 @@ const THP_FIRST: &str = "THP, first byte";
 const INLINE: &str = "pool, inline";
 const PRE_CLEARED: &str = "pool, pre-cleared";
 
-pub(super) const WAYS: [&str; 9] = [
+const TO_FILL: &str = "pool, to fill";
+const FEW_BYTES: &str = "pool, few bytes";
+const MALLOC: &str = "calloc and free";
+
+pub(super) const WAYS: [&str; 12] = [
     "base pages",
     THP_FIRST,
     "THP, last byte",
@@ -20,8 +24,11 @@ pub(super) const WAYS: [&str; 9] = [
     "hugetlb, last byte",
     INLINE,
     PRE_CLEARED,
+    FEW_BYTES,
+    TO_FILL,
     "Vec reused",
     "BytesMut reused",
+    MALLOC,
 ];
 
 /// Hugetlb has to be reserved before, and other programs may need it: as many as one sample holds.
@@ -43,8 +50,8 @@ pub(super) fn run(
     if !hugetlb {
         report.note("No hugetlb pages are free: `sysctl vm.nr_hugepages=16` adds their columns.");
     }
-    let ways: Vec<&str> =
-        WAYS.into_iter().filter(|way| hugetlb || !way.starts_with("hugetlb")).collect();
+    let here = |way: &&str| *way != MALLOC && (hugetlb || !way.starts_with("hugetlb"));
+    let ways: Vec<&str> = WAYS.into_iter().filter(here).collect();
     let mut recycling = Recycling::new(arena.bytes() / PAGE, plan, options.pick(32, 16))?;
     report.measure(&row, &ways, |_, column| {
         arena.cool();
@@ -57,6 +64,8 @@ pub(super) fn run(
             "hugetlb, last byte" => fresh(count, HUGETLB, TouchAt::Last),
             INLINE => recycling.take(false),
             PRE_CLEARED => recycling.take(true),
+            FEW_BYTES => recycling.first_bytes(false),
+            TO_FILL => recycling.first_bytes(true),
             "Vec reused" => recycling.vec(),
             _ => recycling.bytes_mut(),
         };
@@ -66,6 +75,44 @@ pub(super) fn run(
         Must::at_most(("get 2 MiB", PRE_CLEARED), 1.0 / 20.0).against(THP_FIRST).aim(1.0 / 300.0),
     );
     report.must(Must::at_most(("get 2 MiB", INLINE), 1.0 / 5.0).against(THP_FIRST).aim(1.0 / 7.0));
+    taking_turns(report, options, plan)
+}
+
+/// Bytes that the owners of [`taking_turns`] use.
+const SMALL: usize = 4096;
+
+/// What a take and a give-back cost beside the clearing: 4 KiB, on one thread and on all.
+fn taking_turns(report: &mut Report, options: &Options, plan: &ClearPlan) -> Result<()> {
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    let pool = Pool::builder().class(SMALL, 64 * all).plan(plan.clone()).build()?;
+    let columns = [MALLOC, FEW_BYTES, TO_FILL];
+    for threads in [1, all] {
+        let row = Row::new(&format!("4 KiB in turn, {threads} threads"), "ns", Better::Lower);
+        report.measure(&row.base(MALLOC).warm_up(), &columns, |_, column| {
+            let turns = options.pick(200_000, 50_000);
+            let work = || match columns[column] {
+                MALLOC => (0..turns).for_each(|_| {
+                    let mut bytes = vec![0u8; SMALL];
+                    write(&mut bytes);
+                    drop(std::hint::black_box(bytes));
+                }),
+                FEW_BYTES => (0..turns).for_each(|_| {
+                    write(&mut pool.take(SMALL).expect("64 for each thread"));
+                }),
+                _ => (0..turns).for_each(|_| {
+                    let buffer = pool.take_filled(&[0x5A; SMALL]).expect("64 for each thread");
+                    drop(std::hint::black_box(buffer));
+                }),
+            };
+            let seconds = seconds(|| {
+                std::thread::scope(|scope| {
+                    (1..threads).for_each(|_| _ = scope.spawn(work));
+                    work();
+                });
+            });
+            Ok(1e9 * seconds / turns as f64)
+        })?;
+    }
     Ok(())
 }
 
@@ -137,6 +184,30 @@ impl Recycling {
             held.push(taken.context("measured")??);
         }
         held.into_iter().for_each(|buffer| buffer.give_back_as(Heat::Cold));
+        Ok(total / self.count as f64)
+    }
+
+    /// Seconds per take of 4 KiB from a pool whose buffers of 2 MiB are all dirty: the bytes in sight are
+    /// cleared, or none, because the owner fills them.
+    fn first_bytes(&mut self, to_fill: bool) -> Result<f64> {
+        self.dirty_all()?;
+        let mut held = Vec::with_capacity(self.count);
+        let mut total = 0.0;
+        for _ in 0..self.count {
+            let mut taken = None;
+            total += seconds(|| {
+                taken = Some(if to_fill {
+                    self.pool.take_filled(&[0x5A; SMALL])
+                } else {
+                    self.pool.take(SMALL).map(|mut buffer| {
+                        write(&mut buffer);
+                        buffer
+                    })
+                });
+            });
+            held.push(taken.context("measured")??);
+        }
+        drop(held);
         Ok(total / self.count as f64)
     }
 

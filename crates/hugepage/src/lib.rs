@@ -6,6 +6,7 @@ mod engine;
 mod errno;
 mod error;
 mod machine;
+mod memfd;
 mod memory;
 mod parallel;
 mod plan;

@@ -108,19 +108,32 @@ impl Machine {
         })
     }
 
-    /// The setting of transparent huge pages of 2 MiB: the setting of that size, which by default
-    /// inherits the setting for all.
+    /// The setting of transparent huge pages of 2 MiB for private memory: the setting of that size,
+    /// which by default inherits the setting for all.
     #[must_use]
     pub fn thp(&self) -> Thp {
-        let general = self.chosen("sys/kernel/mm/transparent_hugepage/enabled");
-        let sized = self.chosen("sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled");
+        self.thp_setting("enabled")
+    }
+
+    /// As [`Machine::thp`], for shared memory.
+    #[must_use]
+    pub fn shared_thp(&self) -> Thp {
+        self.thp_setting("shmem_enabled")
+    }
+
+    fn thp_setting(&self, file: &str) -> Thp {
+        let directory = "sys/kernel/mm/transparent_hugepage";
+        let general = self.chosen(&format!("{directory}/{file}"));
+        let sized = self.chosen(&format!("{directory}/hugepages-2048kB/{file}"));
         let word = match sized.as_deref() {
             None | Some("inherit") => general,
             _ => sized,
         };
         match word.as_deref() {
-            Some("always") => Thp::Always,
-            Some("madvise") => Thp::Madvise,
+            Some("always" | "force") => Thp::Always,
+            // "within_size" means never beyond the end of the file, and here the file ends with a
+            // page.
+            Some("madvise" | "advise" | "within_size") => Thp::Madvise,
             Some(_) => Thp::Never,
             None => Thp::Absent,
         }

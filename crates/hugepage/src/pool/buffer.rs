@@ -4,6 +4,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -281,6 +282,25 @@ impl Buffer<Taken> {
         }
         *old = len;
         Ok(())
+    }
+
+    /// For a buffer of a [shareable](super::PoolBuilder::shareable) pool the file that holds it,
+    /// and the offset in bytes at which it starts there. `None` for private memory.
+    ///
+    /// # Safety
+    /// The descriptor is that of all buffers beside this one too. Whoever gets it, or a copy of it,
+    /// in this process or another, can read every owner's bytes as long as he keeps it: give it to
+    /// those you trust with them. He writes only to this buffer, not while a Rust reference to its
+    /// bytes exists here, and not after it was given back.
+    #[must_use]
+    pub unsafe fn descriptor(&mut self) -> Option<(BorrowedFd<'_>, u64)> {
+        let Parts { slot, pool, len, written } = self.parts_mut();
+        // Whoever has the descriptor may write all that the owner sees.
+        *written = *len;
+        let (region, offset) = pool.region_of(slot);
+        // SAFETY: as the caller says.
+        let file = unsafe { region.descriptor() }?;
+        Some((file, u64::try_from(offset).expect("offsets fit in 64 bits")))
     }
 
     /// Gives the buffer back, as dropping it does.

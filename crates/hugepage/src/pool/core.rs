@@ -307,6 +307,17 @@ impl Core {
         record.stamp.heat(here.cache, &self.caches[here.cache], self.plan.llc_bytes())
     }
 
+    /// The region that a buffer is part of, and the offset of its first byte there.
+    pub(super) fn region_of<'a>(&'a self, slot: &'a Slot) -> (&'a Region, usize) {
+        match &slot.origin {
+            Origin::Shelf { shelf, index } => {
+                let region = &self.classes[slot.class].shelves[*shelf].region;
+                (region, index.index() * slot.capacity)
+            }
+            Origin::Extra(region) => (region, 0),
+        }
+    }
+
     /// Takes a buffer back from an owner, who used `used` bytes of it.
     pub(super) fn put_back(&self, slot: Slot, used: usize) {
         if let Origin::Shelf { shelf, index } = slot.origin {

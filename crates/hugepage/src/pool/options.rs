@@ -93,6 +93,13 @@ impl PoolBuilder {
         self
     }
 
+    /// The memory can be handed to another process, see [`RegionOptions::shareable`] and
+    /// [`super::Buffer::descriptor`]. Excludes [`secret`](Self::secret).
+    pub fn shareable(mut self) -> Self {
+        self.region = self.region.shareable(true);
+        self
+    }
+
     /// The backings to try, see [`RegionOptions::ladder`].
     pub fn ladder(mut self, ladder: &[Backing]) -> Self {
         self.region = self.region.ladder(ladder);

@@ -619,3 +619,59 @@ fn a_job_that_an_executor_drops_is_offered_again() {
     kept.next().expect("offered again").run();
     assert_eq!(pool.stats().background_clears, 1);
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "maps a file")]
+#[expect(unsafe_code, reason = "shares memory with itself")]
+fn a_shared_buffer_is_seen_through_its_descriptor() {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+    for ladder in [&[Backing::Base][..], &[Backing::Thp, Backing::Base]] {
+        let builder = Pool::builder().class(2 << 20, 3).shareable().ladder(ladder);
+        let pool = builder.build().unwrap();
+        let held = pool.take(1).unwrap();
+        let mut buffer = pool.take(100).unwrap();
+        buffer[..4].copy_from_slice(b"mine");
+        // SAFETY: this test alone has the descriptor, and holds no reference while it writes by it.
+        let (file, offset) = unsafe { buffer.descriptor() }.expect("shareable");
+        let file = std::fs::File::from(file.try_clone_to_owned().unwrap());
+        let mut read = [0; 4];
+        file.read_exact_at(&mut read, offset).unwrap();
+        assert_eq!(&read, b"mine");
+        file.write_all_at(b"yours", offset).unwrap();
+        assert_eq!(&buffer[..5], b"yours");
+        // Its length cannot be changed by anybody.
+        // SAFETY: takes no pointer.
+        assert_ne!(unsafe { libc::ftruncate(file.as_raw_fd(), 0) }, 0);
+        // What came in by the descriptor is cleared like anything else, and its memory can go.
+        drop(buffer);
+        assert!(is_zero(&pool.take(2 << 20).unwrap()));
+        assert_eq!(pool.trim(Duration::ZERO).unwrap(), 2 * (2 << 20));
+        assert!(is_zero(&pool.take(2 << 20).unwrap()));
+        drop(held);
+    }
+    let mut private = small(1).build().unwrap().take(1).unwrap();
+    // SAFETY: there is none to misuse.
+    assert!(unsafe { private.descriptor() }.is_none());
+    let error = small(1).secret().shareable().build().unwrap_err().to_string();
+    assert!(error.contains("MADV_WIPEONFORK is not supported on shareable memory"), "{error}");
+}
+
+#[test]
+fn a_node_without_memory_has_no_shelf() {
+    let root = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = root.path().join("sys/devices/system").join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("cpu/online", "0-1");
+    write("node/online", "0-1");
+    write("node/has_memory", "0");
+    write("node/node0/cpulist", "0");
+    write("node/node1/cpulist", "1");
+    let builder = small(4).per_node().machine(Machine::at(root.path()));
+    let pool = builder.ladder(&[Backing::Base]).build().unwrap();
+    assert_eq!(pool.classes().next().unwrap().2.len(), 1);
+    assert!(is_zero(&pool.take(1).unwrap()), "whichever CPU this runs on");
+}

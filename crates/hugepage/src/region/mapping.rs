@@ -1,10 +1,13 @@
 //! An owned mapping.
 #![expect(unsafe_code, reason = "madvise and munmap of an owned range")]
 
+use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
 use crate::errno::Errno;
 use crate::error::Error;
+use crate::memfd;
 use crate::sys;
 
 /// An owned mapping.
@@ -12,12 +15,29 @@ use crate::sys;
 pub(super) struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    /// What is mapped, unless it is private memory.
+    file: Option<OwnedFd>,
 }
 
 impl Mapping {
     /// Takes over `[start, start + len)`, which nothing else unmaps.
     pub(super) fn adopt(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len }
+        Self { start, len, file: None }
+    }
+
+    /// Takes over a shared mapping of the whole of `file`.
+    pub(super) fn of_file(start: NonNull<u8>, len: usize, file: OwnedFd) -> Self {
+        Self { start, len, file: Some(file) }
+    }
+
+    /// Gives up the range without unmapping it.
+    pub(super) fn leave(self) {
+        let mapping = ManuallyDrop::new(self);
+        debug_assert!(mapping.file.is_none(), "a file would stay open");
+    }
+
+    pub(super) fn file(&self) -> Option<&OwnedFd> {
+        self.file.as_ref()
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
@@ -41,7 +61,11 @@ impl Mapping {
     /// Gives the memory of a part back to the kernel. The caller is alone with its bytes.
     pub(super) fn release(&self, offset: usize, len: usize) -> Result<(), Error> {
         assert!(offset + len <= self.len, "{len} bytes at {offset} of {} bytes", self.len);
-        // SAFETY: the range lies in the mapping, by the line above, and the caller gives up its
+        if let Some(file) = &self.file {
+            let punched = memfd::punch(file, offset, len);
+            return punched.map_err(|errno| Error::System { call: "fallocate", errno });
+        }
+        // SAFETY: the range lies in the mapping, by the assertion, and the caller gives up its
         // bytes.
         unsafe { sys::discard(self.at(offset), len) }
             .map_err(|errno| Error::System { call: "madvise(MADV_DONTNEED_LOCKED)", errno })

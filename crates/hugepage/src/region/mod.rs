@@ -8,6 +8,7 @@ mod rung;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 
 pub use backing::{Backing, Fallback, Prefault, Report, TouchAt};
@@ -46,6 +47,7 @@ impl Region {
             dont_dump: false,
             wipe_on_fork: false,
             dont_fork: false,
+            shareable: false,
             what: "a region",
             charged_before: 0,
             machine: Machine::current(),
@@ -63,6 +65,17 @@ impl Region {
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.report
+    }
+
+    /// The file that holds the memory of a [shareable](RegionOptions::shareable) region. Its length
+    /// is sealed. `None` for private memory.
+    ///
+    /// # Safety
+    /// Whoever gets the descriptor, or a copy of it, in this process or another, can read the bytes
+    /// as long as he keeps it, and does not write them while a Rust reference to them exists here.
+    #[must_use]
+    pub unsafe fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.mapping.file().map(AsFd::as_fd)
     }
 
     /// The first address. It stays where it is until the region is dropped.
@@ -157,6 +170,13 @@ impl RegionOptions {
         }
         check_physical(self.what, self.len, &self.machine)?;
         check_multiple("a region", self.len, page)?;
+        if self.shareable && self.wipe_on_fork {
+            return Err(Error::Unsupported {
+                what: "MADV_WIPEONFORK".into(),
+                on: "shareable memory".into(),
+                way_out: "leave it out: a child of fork does not get the mapping at all".into(),
+            });
+        }
         self.node.map_or(Ok(()), |(node, _)| self.machine.check_node(node))
     }
 

@@ -17,6 +17,7 @@ pub struct RegionOptions {
     pub(crate) dont_dump: bool,
     pub(crate) wipe_on_fork: bool,
     pub(crate) dont_fork: bool,
+    pub(crate) shareable: bool,
     /// What the region is part of, for errors.
     pub(crate) what: &'static str,
     /// Bytes that the same pool has mapped before and that count against the same limits.
@@ -75,10 +76,20 @@ impl RegionOptions {
     }
 
     /// A child of `fork` does not get the memory at all (`MADV_DONTFORK`): touching it there is a
-    /// SIGSEGV. The parent's pages are then never shared, so they are not copied when written after a
-    /// fork, and devices go on using the same ones.
+    /// SIGSEGV. The parent's pages are then never shared, so they are not copied when written after
+    /// a fork, and devices go on using the same ones.
     pub fn dont_fork(mut self, dont_fork: bool) -> Self {
         self.dont_fork = dont_fork;
+        self
+    }
+
+    /// Maps a file without a name (`memfd`), so that the memory can be handed to another process,
+    /// see [`super::Region::descriptor`]. A child of `fork` does not get the mapping, since it
+    /// would write to the same pages. Excludes [`wipe_on_fork`](Self::wipe_on_fork). Transparent
+    /// huge pages then depend on the setting for shared memory (`shmem_enabled`), which is off by
+    /// default.
+    pub fn shareable(mut self, shareable: bool) -> Self {
+        self.shareable = shareable;
         self
     }
 

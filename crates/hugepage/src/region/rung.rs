@@ -10,6 +10,7 @@ use crate::check::{check_limit, check_multiple};
 use crate::errno::Errno;
 use crate::error::Error;
 use crate::machine::{HUGE_2M, Machine};
+use crate::memfd;
 use crate::sys::{self, base_page_bytes};
 use crate::thp::Thp;
 
@@ -47,7 +48,7 @@ pub(super) fn rung(options: &RegionOptions, backing: Backing) -> Result<Mapping,
     if options.wipe_on_fork {
         mapping.advise(libc::MADV_WIPEONFORK, "madvise(MADV_WIPEONFORK)")?;
     }
-    if options.dont_fork {
+    if options.dont_fork || options.shareable {
         mapping.advise(libc::MADV_DONTFORK, "madvise(MADV_DONTFORK)")?;
     }
     fault_in(&mapping, 0..mapping.len(), options.prefault, backing, &options.machine)?;
@@ -81,10 +82,16 @@ fn hugetlb(options: &RegionOptions, page_bytes: usize) -> Result<Mapping, Error>
     if pool.available() < wanted {
         return Err(short());
     }
-    // The size goes into six bits of the flags as its binary logarithm.
-    let size_flag = page_bytes.trailing_zeros().cast_signed() << libc::MAP_HUGE_SHIFT;
-    match sys::map_anonymous(options.len, libc::MAP_HUGETLB | size_flag) {
-        Ok(start) => Ok(Mapping::adopt(start, options.len)),
+    let mapped = if options.shareable {
+        of_file(options.len, Some(page_bytes))
+    } else {
+        // The size goes into six bits of the flags as its binary logarithm.
+        let size_flag = page_bytes.trailing_zeros().cast_signed() << libc::MAP_HUGE_SHIFT;
+        let start = sys::map_anonymous(options.len, libc::MAP_HUGETLB | size_flag);
+        start.map(|start| Mapping::adopt(start, options.len))
+    };
+    match mapped {
+        Ok(mapping) => Ok(mapping),
         // Another process was faster, or a limit of the hugetlb cgroup holds.
         Err(Errno(libc::ENOMEM)) if address_space_left(options.len) => Err(short()),
         Err(errno) => Err(map_error(options.len, errno)),
@@ -104,9 +111,13 @@ fn thp(options: &RegionOptions) -> Result<Mapping, Error> {
     if options.len < HUGE_2M {
         return Err(Error::ShorterThanPage { bytes: options.len, page_bytes: HUGE_2M });
     }
-    let setting = options.machine.thp();
+    let (setting, file) = if options.shareable {
+        (options.machine.shared_thp(), "shmem_enabled")
+    } else {
+        (options.machine.thp(), "enabled")
+    };
     if matches!(setting, Thp::Never | Thp::Absent) {
-        let path = "/sys/kernel/mm/transparent_hugepage/enabled".into();
+        let path = format!("/sys/kernel/mm/transparent_hugepage/{file}");
         return Err(Error::ThpOff { setting, path });
     }
     if sys::thp_disabled_for_process() {
@@ -116,20 +127,45 @@ fn thp(options: &RegionOptions) -> Result<Mapping, Error> {
             way_out: "clear the flag with prctl, or start without it".into(),
         });
     }
-    let mapping = aligned(options.len, HUGE_2M)?;
+    let mut mapping = aligned(options.len, HUGE_2M)?;
+    if options.shareable {
+        mapping = over(mapping)?;
+    }
     mapping.advise(libc::MADV_HUGEPAGE, "madvise(MADV_HUGEPAGE)")?;
     Ok(mapping)
 }
 
 fn base(options: &RegionOptions) -> Result<Mapping, Error> {
-    let start =
-        sys::map_anonymous(options.len, 0).map_err(|errno| map_error(options.len, errno))?;
-    let mapping = Mapping::adopt(start, options.len);
+    let mapped = if options.shareable {
+        of_file(options.len, None)
+    } else {
+        sys::map_anonymous(options.len, 0).map(|start| Mapping::adopt(start, options.len))
+    };
+    let mapping = mapped.map_err(|errno| map_error(options.len, errno))?;
     // A kernel without THP does not know the advice, and then it is not needed.
     if options.machine.thp() != Thp::Absent {
         mapping.advise(libc::MADV_NOHUGEPAGE, "madvise(MADV_NOHUGEPAGE)")?;
     }
     Ok(mapping)
+}
+
+/// Maps a new file of `len` bytes.
+fn of_file(len: usize, huge_page_bytes: Option<usize>) -> Result<Mapping, Errno> {
+    let file = memfd::create(len, huge_page_bytes)?;
+    let start = memfd::map(&file, len)?;
+    Ok(Mapping::of_file(start, len, file))
+}
+
+/// Maps a new file where `mapping` lies.
+fn over(mapping: Mapping) -> Result<Mapping, Error> {
+    let (start, len) = (mapping.start(), mapping.len());
+    let failed = |errno| map_error(len, errno);
+    let file = memfd::create(len, None).map_err(failed)?;
+    // SAFETY: the range is that of a mapping that nothing refers to yet.
+    unsafe { memfd::map_over(start, &file, len) }.map_err(failed)?;
+    // The new mapping has its place, and is unmapped instead of it.
+    mapping.leave();
+    Ok(Mapping::of_file(start, len, file))
 }
 
 /// Maps `len` bytes at a multiple of `alignment`, a power of two of whole pages: maps more and

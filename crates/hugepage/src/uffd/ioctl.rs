@@ -224,35 +224,6 @@ impl Uffd {
     }
 }
 
-/// A file of `len` bytes on hugetlb pages of 2 MiB that has no name.
-pub(super) fn hugetlb_memfd(len: usize) -> Result<OwnedFd, Errno> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
-    // SAFETY: the name is a C string.
-    let fd = unsafe { libc::memfd_create(c"tollgate-hugepage".as_ptr(), flags) };
-    if fd < 0 {
-        return Err(Errno::last());
-    }
-    // SAFETY: a descriptor that the kernel just gave out, and that nobody else has.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let len = libc::off_t::try_from(len).map_err(|_| Errno(libc::EFBIG))?;
-    // SAFETY: takes no pointer.
-    check(unsafe { libc::ftruncate(fd.as_raw_fd(), len) })?;
-    Ok(fd)
-}
-
-/// Maps the whole of `fd`, shared.
-pub(super) fn map_shared(fd: &OwnedFd, len: usize) -> Result<NonNull<u8>, Errno> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh mapping at an address that the kernel chooses overlaps nothing that exists.
-    let address = unsafe {
-        libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
-    };
-    if address == libc::MAP_FAILED {
-        return Err(Errno::last());
-    }
-    NonNull::new(address.cast()).ok_or(Errno(libc::ENOMEM))
-}
-
 fn check(result: i32) -> Result<(), Errno> {
     if result < 0 { Err(Errno::last()) } else { Ok(()) }
 }

@@ -30,6 +30,7 @@ use crate::check::check_multiple;
 use crate::errno::Errno;
 use crate::error::Error;
 use crate::machine::HUGE_2M;
+use crate::memfd;
 use crate::region::{Backing, Prefault, Region};
 use crate::sys::base_page_bytes;
 use ioctl::{Call, Sees, Uffd};
@@ -196,8 +197,8 @@ fn file_backed(len: usize) -> Result<(Region, Source), Error> {
     // Reserves the pages, or says how many are missing.
     drop(anonymous(len, Memory::Hugetlb)?);
     let error = |call| move |errno| Error::System { call, errno };
-    let file = ioctl::hugetlb_memfd(len).map_err(error("memfd_create"))?;
-    let map = || ioctl::map_shared(&file, len).map_err(error("mmap"));
+    let file = memfd::create(len, Some(HUGE_2M)).map_err(error("memfd_create"))?;
+    let map = || memfd::map(&file, len).map_err(error("mmap"));
     let backing = Backing::Hugetlb { page_bytes: HUGE_2M };
     let region = Region::adopt(map()?, len, backing);
     let pages = Region::adopt(map()?, len, backing);

@@ -190,7 +190,8 @@ fn touch_each(
         }
         while touched.load(Ordering::Acquire) < pages {
             if started.elapsed() > Duration::from_secs(10) {
-                // Threads that wait are released by the end of the server, when this closure returns.
+                // Threads that wait are released by the end of the server, when this closure
+                // returns.
                 return (false, server.stats());
             }
             errors_of.extend(server.serve(Duration::from_millis(5)).err());
