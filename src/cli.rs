@@ -194,6 +194,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
+    /// How requests come from the kernel; `uring` falls back to `devfuse` where it cannot be used
+    #[arg(long, value_name = "TRANSPORT", value_enum, default_value_t = Transport::Auto)]
+    pub(crate) transport: Transport,
+
     /// Seconds for which the kernel may cache attributes and names
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) attr_timeout: Duration,
@@ -463,6 +467,28 @@ pub(crate) struct DemoArgs {
     /// Leave the speed table out
     #[arg(long)]
     pub(crate) no_speed: bool,
+}
+
+/// `--transport`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Transport {
+    /// io_uring where it can be used, else /dev/fuse
+    #[default]
+    Auto,
+    /// Read and write /dev/fuse
+    Devfuse,
+    /// io_uring (Linux 6.14, `echo Y > /sys/module/fuse/parameters/enable_uring`)
+    Uring,
+}
+
+impl From<Transport> for tollgate_fuse::TransportChoice {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Auto => Self::Auto,
+            Transport::Devfuse => Self::DevFuse,
+            Transport::Uring => Self::Uring,
+        }
+    }
 }
 
 /// Most threads that serve one view; each has a request buffer of 1 MiB.

@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, bail};
 use rustix::fs::{MemfdFlags, StatVfsMountFlags};
 use rustix::process::{Resource, Rlimit};
-use tollgate_fuse::{Connection, Device, InitFlags, MountOptions, Running, Session};
+use tollgate_fuse::{
+    Connection, Device, InitFlags, MountOptions, Running, Session, TransportChoice,
+};
 use tollgate_haltpoll::KeepAwake;
 use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
 use tollgate_view::{Config, Snapshot, Unavailable, View};
@@ -41,6 +43,7 @@ pub(crate) struct Spec {
     audit: Option<AuditConfig>,
     timeout: Duration,
     threads: Option<usize>,
+    transport: TransportChoice,
     max_descriptors: Option<usize>,
     keep_awake: tollgate_haltpoll::Mode,
     native: Vec<PathBuf>,
@@ -75,6 +78,7 @@ impl Spec {
             audit: args.audit.as_deref().map(|file| audit_config(args, file, tree)).transpose()?,
             timeout: args.attr_timeout,
             threads: args.threads,
+            transport: args.transport.into(),
             max_descriptors: args.max_descriptors,
             keep_awake: args.keep_awake.into(),
             unavailable: Vec::new(),
@@ -240,6 +244,7 @@ impl Server {
         let mut session_config = view.session_config(spec.threads);
         let keep_awake = Arc::new(KeepAwake::start(spec.keep_awake));
         session_config.keep_awake = Some(Arc::clone(&keep_awake));
+        session_config.transport = spec.transport;
         let view = Arc::new(view);
         let running = Session::new(device.into(), view.clone(), session_config)
             .start()
@@ -341,7 +346,7 @@ impl State {
             uptime_seconds: self.started.elapsed().unwrap_or_default().as_secs(),
             queues: self.connection.queues(),
             negotiated: status::negotiated(self.connection.negotiated()),
-            transport: status::transport(&self.connection.counts()),
+            transport: status::transport(&self.connection),
             view: self.snapshot(),
             audit: self.audit.as_ref().map(|audit| audit.status()),
             keep_awake: status::keep_awake(&self.keep_awake.status()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tollgate_fuse::{InitFlags, Negotiated, RequestCounts};
+use tollgate_fuse::{Connection, InitFlags, Negotiated};
 use tollgate_haltpoll::{Means, State, Status};
 use tollgate_view::Snapshot;
 
@@ -57,10 +57,24 @@ fn names(flags: InitFlags) -> Vec<String> {
     flags.iter_names().map(|(name, _)| name.to_lowercase()).collect()
 }
 
-/// What the transport counted.
-pub(crate) fn transport(counts: &RequestCounts) -> Value {
+/// How requests come, and what the transport counted.
+pub(crate) fn transport(connection: &Connection) -> Value {
+    let counts = connection.counts();
+    let report = connection.transport();
+    let rings = report.and_then(|report| report.rings).map(|rings| {
+        json!({
+            "threads": rings.threads,
+            "queues": rings.queues,
+            "entries_per_queue": rings.entries_per_queue,
+            "buffer_bytes": rings.buffer_bytes,
+        })
+    });
+    let unavailable = report.and_then(|report| report.uring_unavailable.as_ref());
     let requests: BTreeMap<_, _> = counts.by_operation().filter(|(_, count)| *count > 0).collect();
     json!({
+        "kind": report.map(|report| report.in_use.to_string()),
+        "rings": rings,
+        "uring_unavailable": unavailable.map(ToString::to_string),
         "requests": counts.total(),
         "by_operation": requests,
         "malformed": counts.malformed,

@@ -90,6 +90,7 @@ fn resources(report: &Value, to: &mut String) {
     if !operations.is_empty() {
         say!(to, "             {}", operations.join(", "));
     }
+    transport_line(transport, to);
     say!(
         to,
         "  holds      {} inodes, {} of {} descriptors, {} handles served in user space",
@@ -105,6 +106,20 @@ fn resources(report: &Value, to: &mut String) {
         .collect();
     if !troubles.is_empty() {
         say!(to, "  troubles   {}", troubles.join(", "));
+    }
+}
+
+fn transport_line(transport: &Value, to: &mut String) {
+    let Some(kind) = transport["kind"].as_str() else { return };
+    if let Some(rings) = transport["rings"].as_object() {
+        let (threads, queues, entries) =
+            (&rings["threads"], &rings["queues"], &rings["entries_per_queue"]);
+        say!(to, "  transport  {kind}: {threads} rings for {queues} CPUs, {entries} entries each");
+    } else {
+        say!(to, "  transport  {kind}");
+    }
+    if let Some(reason) = transport["uring_unavailable"].as_str() {
+        say!(to, "             no io_uring: {reason}");
     }
 }
 
@@ -158,7 +173,7 @@ mod tests {
             "started": "then", "uptime_seconds": 3, "queues": 2,
             "negotiated": { "protocol": "7.45", "features": ["parallel_dirops"],
                 "missing": ["passthrough"], "max_write_bytes": 1_048_576 },
-            "transport": { "requests": 9, "by_operation": { "GETATTR": 1, "LOOKUP": 8 },
+            "transport": { "kind": "devfuse", "uring_unavailable": "switched off", "requests": 9, "by_operation": { "GETATTR": 1, "LOOKUP": 8 },
                 "malformed": 0, "undelivered": 2 },
             "view": { "counts": { "open_passthrough": 5, "hidden": 1 }, "nodes": 4,
                 "unavailable": [{ "feature": "passthrough", "reason": "no CAP_SYS_ADMIN" }] },
@@ -172,6 +187,7 @@ mod tests {
             "opens      passthrough 5",
             "requests   9 on 2 queues\n             lookup 8, getattr 1",
             "troubles   undelivered 2\n",
+            "transport  devfuse\n             no io_uring: switched off\n",
             "not agreed passthrough",
             "without    passthrough: no CAP_SYS_ADMIN",
             "keep-awake off: as asked for",

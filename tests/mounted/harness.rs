@@ -68,7 +68,11 @@ impl View {
         let policy_file = base.path().join("policy.toml");
         fs::write(&policy_file, policy).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.arg("mount").arg("--policy").arg(&policy_file).args(options);
+        command.arg("mount").arg("--policy").arg(&policy_file);
+        if let Some(transport) = std::env::var_os("TOLLGATE_TEST_TRANSPORT") {
+            command.arg("--transport").arg(transport);
+        }
+        command.args(options);
         command.arg(&lower).arg(&mnt).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut server = command.spawn().unwrap();
         wait_until_ready(&mut server);
@@ -77,7 +81,18 @@ impl View {
             fs::metadata(&view.mnt).unwrap().dev(),
             fs::metadata(view.base.path()).unwrap().dev()
         );
+        view.assert_transport(options);
         view
+    }
+
+    /// `TOLLGATE_TEST_TRANSPORT=uring` is a requirement, not a wish.
+    fn assert_transport(&self, options: &[&str]) {
+        let asked = std::env::var("TOLLGATE_TEST_TRANSPORT");
+        if asked.as_deref() == Ok("uring") && !options.contains(&"--transport") {
+            let transport = &self.server_report()["transport"];
+            let reason = &transport["uring_unavailable"];
+            assert_eq!(transport["kind"], "uring", "io_uring is required here, but: {reason}");
+        }
     }
 
     /// `path` in the view.

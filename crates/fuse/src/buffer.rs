@@ -50,6 +50,42 @@ impl PageBuffer {
     }
 }
 
+impl PageBuffer {
+    /// Where the memory starts, for memory that is shared with the kernel or among threads.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Clears the bytes `from..to`, and returns those behind `keep` to the system, page by page: they
+    /// read as zeroes, and use no memory until they are written again.
+    ///
+    /// # Safety
+    /// Nobody else accesses the range meanwhile.
+    pub(crate) unsafe fn clear_shared(&self, from: usize, to: usize, keep: usize) {
+        let to = to.min(self.len);
+        let kept = keep.max(from).next_multiple_of(PAGE_BYTES).min(to);
+        if from < kept {
+            // SAFETY: the range is within the mapping, and the caller's alone.
+            unsafe { ptr::write_bytes(self.start.as_ptr().add(from), 0, kept - from) };
+        }
+        if kept < to {
+            // SAFETY: as above; the range starts at a page boundary of a private anonymous mapping.
+            unsafe {
+                let start = self.start.as_ptr().add(kept);
+                let advice = rustix::mm::Advice::LinuxDontNeed;
+                if cfg!(miri) || rustix::mm::madvise(start.cast(), to - kept, advice).is_err() {
+                    ptr::write_bytes(start, 0, to - kept);
+                }
+            }
+        }
+    }
+
+    fn clear(&mut self, from: usize, to: usize, keep: usize) {
+        // SAFETY: `self` is borrowed exclusively.
+        unsafe { self.clear_shared(from, to, keep) };
+    }
+}
+
 impl Deref for PageBuffer {
     type Target = [u8];
 
@@ -77,47 +113,90 @@ impl Drop for PageBuffer {
     }
 }
 
-/// Where a worker builds long replies: a page for the headers, then data from a page boundary on.
+/// Where a worker builds long replies: data from a page boundary on, with room for a head before it.
 #[derive(Debug)]
 pub struct ReplyArea {
-    buffer: PageBuffer,
-    /// Bytes of data that may have been written since the last [`ReplyArea::clear`].
+    /// Start of the data.
+    start: NonNull<u8>,
+    capacity: usize,
+    /// Bytes of data that were lent for the current request.
     used: usize,
+    /// Bytes of data that may hold something of an earlier request.
+    stale: usize,
+    /// The memory, unless it was lent.
+    owner: Option<PageBuffer>,
 }
 
+// SAFETY: the area is the only user of its memory, by ownership or by the promise made to `lent`.
+unsafe impl Send for ReplyArea {}
+
 impl ReplyArea {
+    /// Room before the data, for a reply's header and the head of an ioctl's output.
+    const HEAD_BYTES: usize = 32;
+
     /// An area for `data_len` bytes of data.
     #[must_use]
     pub fn new(data_len: usize) -> Self {
-        Self { buffer: PageBuffer::new(PAGE_BYTES + data_len), used: 0 }
+        let buffer = PageBuffer::new(PAGE_BYTES + data_len);
+        // SAFETY: the buffer has a page before the data.
+        let start = unsafe { buffer.start().add(PAGE_BYTES) };
+        let capacity = buffer.len() - PAGE_BYTES;
+        Self { start, capacity, used: 0, stale: 0, owner: Some(buffer) }
+    }
+
+    /// An area in memory that belongs to somebody else, whose first `stale` bytes may not be zero.
+    ///
+    /// # Safety
+    /// The `capacity` bytes from `start` on, and 32 bytes before it, are initialised, and nothing else
+    /// accesses them while the area is used.
+    pub(crate) unsafe fn lent(start: NonNull<u8>, capacity: usize, stale: usize) -> Self {
+        Self { start, capacity, used: 0, stale, owner: None }
+    }
+
+    /// Bytes of data that were lent for the current request.
+    pub(crate) fn used(&self) -> usize {
+        self.used
     }
 
     /// Most bytes of data that a reply from this area can carry.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.buffer.len() - PAGE_BYTES
+        self.capacity
     }
 
-    /// The first `len` bytes of data (at most [`ReplyArea::capacity`]), zero or as left by the
-    /// current request.
+    /// The first `len` bytes of data (at most [`ReplyArea::capacity`]), zero or as left by the current
+    /// request.
     pub(crate) fn data(&mut self, len: usize) -> &mut [u8] {
-        let len = len.min(self.capacity());
-        self.used = self.used.max(len);
-        &mut self.buffer[PAGE_BYTES..PAGE_BYTES + len]
+        let len = len.min(self.capacity);
+        let stale = self.stale.min(len);
+        // SAFETY: within the area, which is initialised and exclusively borrowed.
+        unsafe {
+            if stale > self.used {
+                ptr::write_bytes(self.start.as_ptr().add(self.used), 0, stale - self.used);
+            }
+            self.used = self.used.max(len);
+            std::slice::from_raw_parts_mut(self.start.as_ptr(), len)
+        }
     }
 
     /// `head` and the first `len` bytes of data in one piece.
     pub(crate) fn with_head(&mut self, head: &[u8], len: usize) -> &[u8] {
-        debug_assert!(len <= self.used, "{len} bytes sent, {} lent", self.used);
-        let start = PAGE_BYTES - head.len();
-        self.buffer[start..PAGE_BYTES].copy_from_slice(head);
-        &self.buffer[start..PAGE_BYTES + len]
+        assert!(len <= self.used && head.len() <= Self::HEAD_BYTES, "{len} of {} bytes", self.used);
+        // SAFETY: there is room for the head before the data, and `len` bytes of it were lent.
+        unsafe {
+            let start = self.start.as_ptr().sub(head.len());
+            ptr::copy_nonoverlapping(head.as_ptr(), start, head.len());
+            std::slice::from_raw_parts(start, head.len() + len)
+        }
     }
 
-    /// Wipes the data, so that it does not outlive its request.
-    pub(crate) fn clear(&mut self) {
+    /// Wipes the data, so that it does not outlive its request, and returns memory behind `keep` bytes
+    /// to the system.
+    pub(crate) fn clear(&mut self, keep: usize) {
         let used = std::mem::take(&mut self.used);
-        self.buffer[PAGE_BYTES..PAGE_BYTES + used].fill(0);
+        if let Some(buffer) = &mut self.owner {
+            buffer.clear(PAGE_BYTES, PAGE_BYTES + used, PAGE_BYTES + keep);
+        }
     }
 }
 
@@ -130,31 +209,57 @@ pub struct Buffers {
     pub reply: ReplyArea,
     /// Bytes of `request` that the transport filled.
     pub received: usize,
+    /// Bytes of each buffer that may stay resident between requests.
+    keep: usize,
 }
 
 impl Buffers {
-    /// Smallest payload that the buffers are made for: an extended attribute of 64 KiB and its name
-    /// must fit whatever `max_write` is.
-    const MIN_PAYLOAD_BYTES: usize = 128 << 10;
-
-    /// Buffers for payloads of `max_payload` bytes, which is `max_write`, plus one page for
-    /// headers.
+    /// Buffers of this size. One page for headers is added to each.
     #[must_use]
-    pub fn new(max_payload: usize) -> Self {
-        let payload = max_payload.max(Self::MIN_PAYLOAD_BYTES);
+    pub fn new(size: BufferSize) -> Self {
         Self {
-            request: PageBuffer::new(payload + PAGE_BYTES),
-            reply: ReplyArea::new(payload),
+            request: PageBuffer::new(size.payload_bytes() + PAGE_BYTES),
+            reply: ReplyArea::new(size.payload_bytes()),
             received: 0,
+            keep: size.keep_bytes,
         }
     }
 
     /// Wipes what the last request and its reply left.
     pub(crate) fn clear(&mut self) {
         debug_assert!(self.received <= self.request.len(), "more received than there is room for");
-        let received = std::mem::take(&mut self.received).min(self.request.len());
-        self.request[..received].fill(0);
-        self.reply.clear();
+        let received = std::mem::take(&mut self.received);
+        self.request.clear(0, received, self.keep);
+        self.reply.clear(self.keep);
+    }
+}
+
+/// How large the buffers of a session are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferSize {
+    /// Largest payload of a request or reply in bytes, which is `max_write`.
+    pub max_payload_bytes: usize,
+    /// Bytes of each buffer that may stay resident between requests. What a larger request used
+    /// beyond is returned to the system.
+    pub keep_bytes: usize,
+}
+
+impl BufferSize {
+    /// Smallest payload that buffers are made for: an extended attribute of 64 KiB and its name must
+    /// fit whatever `max_write` is.
+    const MIN_PAYLOAD_BYTES: usize = 128 << 10;
+    /// Least that each buffer may keep: returning a few pages costs more than it saves.
+    const MIN_KEEP_BYTES: usize = 64 << 10;
+
+    /// Buffers for payloads of `max_payload_bytes`, of which `buffers` together keep `budget_bytes`.
+    #[must_use]
+    pub fn within(max_payload_bytes: usize, budget_bytes: usize, buffers: usize) -> Self {
+        let keep_bytes = (budget_bytes / buffers.max(1)).max(Self::MIN_KEEP_BYTES);
+        Self { max_payload_bytes, keep_bytes }
+    }
+
+    pub(crate) fn payload_bytes(self) -> usize {
+        self.max_payload_bytes.max(Self::MIN_PAYLOAD_BYTES)
     }
 }
 
@@ -189,6 +294,11 @@ mod tests {
         assert_eq!(resident(&buffer), 0);
         buffer[5 * PAGE_BYTES] = 1;
         assert_eq!(resident(&buffer), 1);
+        buffer.fill(1);
+        buffer.clear(0, 60 * PAGE_BYTES, 10 * PAGE_BYTES);
+        assert_eq!(resident(&buffer), 14, "10 kept, 4 not asked for");
+        assert!(buffer[..60 * PAGE_BYTES].iter().all(|&b| b == 0));
+        assert!(buffer[60 * PAGE_BYTES..].iter().all(|&b| b == 1));
     }
 
     #[test]
@@ -196,8 +306,22 @@ mod tests {
         let mut area = ReplyArea::new(8192);
         area.data(8192).fill(7);
         area.data(10)[0] = 8;
-        area.clear();
+        area.clear(PAGE_BYTES);
         assert!(area.data(8192).iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn a_lent_area_shows_nothing_of_earlier_requests() {
+        let mut buffer = PageBuffer::new(3 * PAGE_BYTES);
+        buffer.fill(7);
+        // SAFETY: a page lies before the data, and the buffer is used through the area alone.
+        let mut area = unsafe {
+            ReplyArea::lent(buffer.start().add(PAGE_BYTES), 2 * PAGE_BYTES, 2 * PAGE_BYTES)
+        };
+        area.data(10).fill(1);
+        let data = area.data(8192);
+        assert!(data[..10].iter().all(|&b| b == 1), "as left by the current request");
+        assert!(data[10..].iter().all(|&b| b == 0));
     }
 
     #[test]

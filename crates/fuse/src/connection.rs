@@ -4,8 +4,9 @@
 use std::ffi::CStr;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{self, NotifyDelete, NotifyInvalEntry, NotifyInvalInode, OutHeader};
@@ -13,7 +14,7 @@ use crate::counters::RequestCounts;
 use crate::init::{InitFlags, Negotiated};
 use crate::interrupt::Interrupts;
 use crate::reply::QueueState;
-use crate::transport::Control;
+use crate::transport::{Control, TransportInUse, TransportReport};
 use crate::types::{BackingId, Name, NodeId};
 
 /// A handle on the connection; clones are cheap and name the same connection. It does not keep the
@@ -27,6 +28,7 @@ struct Shared {
     negotiated: Negotiated,
     control: Arc<dyn Control>,
     queues: Vec<Arc<QueueState>>,
+    transport: OnceLock<TransportReport>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -41,7 +43,8 @@ impl Connection {
         control: Arc<dyn Control>,
         queues: Vec<Arc<QueueState>>,
     ) -> Self {
-        Self { shared: Arc::new(Shared { negotiated, control, queues }) }
+        let transport = OnceLock::new();
+        Self { shared: Arc::new(Shared { negotiated, control, queues, transport }) }
     }
 
     /// What kernel and server agreed on.
@@ -59,7 +62,22 @@ impl Connection {
     /// Requests counted since the connection was made.
     #[must_use]
     pub fn counts(&self) -> RequestCounts {
-        RequestCounts::sum(self.shared.queues.iter().map(|queue| &queue.counters))
+        let mut counts = RequestCounts::sum(self.shared.queues.iter().map(|queue| &queue.counters));
+        counts.undelivered +=
+            self.shared.queues.iter().map(|queue| queue.sink.0.undelivered()).sum::<u64>();
+        counts
+    }
+
+    /// The transport in use; `None` while the session starts.
+    #[must_use]
+    pub fn transport(&self) -> Option<&TransportReport> {
+        self.shared.transport.get()
+    }
+
+    /// The transport's choice is final.
+    pub(crate) fn settle(&self, report: TransportReport) {
+        let first = self.shared.transport.set(report).is_ok();
+        debug_assert!(first, "a session starts once");
     }
 
     /// Queues, each with a worker thread.
@@ -121,8 +139,12 @@ impl Connection {
     /// ([`crate::Request::resent`]). For a server that takes over from one that died.
     ///
     /// # Errors
-    /// `EINVAL` from kernels without [`InitFlags::HAS_RESEND`].
+    /// `EINVAL` from kernels without [`InitFlags::HAS_RESEND`]. `EOPNOTSUPP` over io_uring, whose
+    /// requests the kernel does not send again.
     pub fn resend(&self) -> io::Result<()> {
+        if self.transport().is_some_and(|report| report.in_use == TransportInUse::Uring) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         self.notify(abi::notify::RESEND, &(), None)
     }
 

@@ -127,7 +127,6 @@ impl InitFlags {
         .union(Self::MAP_ALIGNMENT)
         .union(Self::SUBMOUNTS)
         .union(Self::HAS_INODE_DAX)
-        .union(Self::OVER_IO_URING)
         .union(Self::REQUEST_TIMEOUT);
 }
 

@@ -18,6 +18,7 @@ mod interrupt;
 pub mod memory;
 pub mod message;
 pub mod mount;
+mod mounted;
 pub mod operation;
 pub mod reply;
 pub mod request;
@@ -25,6 +26,7 @@ pub mod session;
 mod sync;
 pub mod transport;
 pub mod types;
+mod uring;
 
 pub use connection::{BackingFile, Connection};
 pub use counters::RequestCounts;
@@ -36,11 +38,14 @@ pub use message::{DecodeError, Message};
 pub use mount::{
     Mount, MountError, MountOptions, clean_stale, mount, mount_device, stale, unmount,
 };
+pub use mounted::{MountedQueue, MountedTransport, TransportChoice};
 pub use operation::{Dialect, Operation};
 pub use reply::{DirReply, Reply};
 pub use request::Request;
 pub use session::{Ended, Running, Session, SessionConfig, SessionError, Stopper};
+pub use transport::{TransportInUse, TransportReport};
 pub use types::*;
+pub use uring::{RingReport, UringUnavailable};
 
 /// The example in the README compiles.
 #[cfg(doctest)]

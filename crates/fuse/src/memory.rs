@@ -17,10 +17,12 @@ use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, InHeader, InitIn, InitInExt, OutHeader, opcode};
-use crate::buffer::Buffers;
+use crate::buffer::{BufferSize, Buffers};
+use crate::init::InitFlags;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::transport::{
-    Control, NoObserver, Queue, RawRequest, ReceiveError, Received, ReplySink, Transport,
+    Control, NoObserver, Queue, QueueConfig, RawRequest, ReceiveError, Received, ReplySink,
+    Transport, TransportInUse, TransportReport,
 };
 
 /// Requests that can wait to be received; [`Kernel::send`] refuses more. Those that are sent again,
@@ -76,17 +78,31 @@ pub struct MemoryTransport {
 impl Transport for MemoryTransport {
     type Queue = MemoryQueue;
 
-    fn queue(&mut self, max_payload: usize) -> io::Result<MemoryQueue> {
+    fn open(&mut self, config: &QueueConfig) -> io::Result<MemoryQueue> {
+        let buffers = 2 * config.threads;
+        let size = BufferSize::within(config.max_payload_bytes, config.buffer_bytes, buffers);
         Ok(MemoryQueue {
             wire: Arc::clone(&self.wire),
             wakes_seen: 0,
-            buffers: Buffers::new(max_payload),
+            buffers: Buffers::new(size),
             observer: NoObserver,
         })
     }
 
+    fn open_others(
+        &mut self,
+        _agreed: InitFlags,
+        config: &QueueConfig,
+    ) -> io::Result<Vec<MemoryQueue>> {
+        (1..config.threads).map(|_| self.open(config)).collect()
+    }
+
     fn control(&self) -> Arc<dyn Control> {
         Arc::new(End(Arc::clone(&self.wire)))
+    }
+
+    fn report(&self) -> TransportReport {
+        TransportReport { in_use: TransportInUse::Memory, rings: None, uring_unavailable: None }
     }
 }
 
@@ -251,7 +267,7 @@ impl Kernel {
     ///
     /// # Errors
     /// [`Full`].
-    pub fn send_init(&self, minor: u32, flags: crate::InitFlags) -> Result<(), Full> {
+    pub fn send_init(&self, minor: u32, flags: InitFlags) -> Result<(), Full> {
         let half = |bits: u64| u32::try_from(bits & 0xffff_ffff).unwrap_or(0);
         let init = InitIn { major: 7, minor, max_readahead: 128 << 10, flags: half(flags.bits()) };
         let ext = InitInExt { flags2: half(flags.bits() >> 32), unused: [0; 11] };

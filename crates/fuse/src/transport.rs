@@ -1,31 +1,96 @@
-//! What a session needs of a transport. Two exist: `/dev/fuse` ([`crate::Device`]) and memory
-//! ([`crate::memory`]).
+//! What a session needs of a transport. Two exist: that of a mounted device ([`crate::Device`]), over
+//! `/dev/fuse` or io_uring, and memory ([`crate::memory`]).
 //!
 //! A transport has one queue per worker thread. A queue returns one request at a time, in a buffer
 //! that it owns, and has a sink for replies, which may be used from any thread. [`Queue::receive`]
 //! hands over a request; exactly one [`ReplySink::commit`] with its `unique` ends it. If the kernel
 //! gave the request up in between, `commit` fails with `ENOENT`.
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::buffer::ReplyArea;
+use crate::init::InitFlags;
+use crate::uring::{RingReport, UringUnavailable};
 
 /// A source of queues.
 pub trait Transport: Send + 'static {
     /// One worker's queue.
     type Queue: Queue;
 
-    /// Opens the next queue. The first one receives INIT; the others are opened after the reply to
-    /// it. `max_payload` is the largest payload of a request or reply, in bytes.
+    /// Opens the first queue, which receives INIT.
     ///
     /// # Errors
     /// Errors of the system.
-    fn queue(&mut self, max_payload: usize) -> io::Result<Self::Queue>;
+    fn open(&mut self, config: &QueueConfig) -> io::Result<Self::Queue>;
+
+    /// Capabilities that the transport asks for in the handshake.
+    fn flags(&self) -> InitFlags {
+        InitFlags::empty()
+    }
+
+    /// Opens the other queues, after the reply to INIT. `agreed` are the capabilities in force.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    fn open_others(
+        &mut self,
+        agreed: InitFlags,
+        config: &QueueConfig,
+    ) -> io::Result<Vec<Self::Queue>>;
 
     /// What is not bound to a queue.
     fn control(&self) -> Arc<dyn Control>;
+
+    /// What is in use. Waits until every queue was attached.
+    fn report(&self) -> TransportReport;
+}
+
+/// How queues are to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// Worker threads.
+    pub threads: usize,
+    /// Largest payload of a request or reply in bytes.
+    pub max_payload_bytes: usize,
+    /// Bytes of all buffers together that may stay resident between requests.
+    pub buffer_bytes: usize,
+    /// Ring entries for each CPU's queue.
+    pub ring_depth: usize,
+}
+
+/// The transport that a session uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransportInUse {
+    /// `/dev/fuse`.
+    DevFuse,
+    /// io_uring, with `/dev/fuse` for what the kernel sends there.
+    Uring,
+    /// Memory: a test plays the kernel.
+    Memory,
+}
+
+impl fmt::Display for TransportInUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DevFuse => "devfuse",
+            Self::Uring => "uring",
+            Self::Memory => "memory",
+        })
+    }
+}
+
+/// The transport that a session uses, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransportReport {
+    /// What is in use.
+    pub in_use: TransportInUse,
+    /// The rings, if io_uring is in use.
+    pub rings: Option<RingReport>,
+    /// Why io_uring is not in use, if the session was allowed to use it.
+    pub uring_unavailable: Option<UringUnavailable>,
 }
 
 /// A request as received.
@@ -84,6 +149,14 @@ pub enum ReceiveError {
 
 /// One worker's end of the connection.
 pub trait Queue: Send + 'static {
+    /// Runs in the worker's thread before the first request.
+    ///
+    /// # Errors
+    /// The queue cannot be used.
+    fn attach(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Waits for a request.
     ///
     /// # Errors
@@ -108,6 +181,11 @@ pub trait ReplySink: Send + Sync + 'static {
 
     /// The session is over: closes what keeps the connection open. Later commits fail.
     fn close(&self) {}
+
+    /// Replies that the kernel refused after `commit` had returned.
+    fn undelivered(&self) -> u64 {
+        0
+    }
 }
 
 /// The connection apart from its queues.

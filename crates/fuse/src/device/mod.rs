@@ -21,11 +21,14 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::transport::{Control, Transport};
-use fd::{DeviceControl, SharedFd};
+use crate::buffer::BufferSize;
+use crate::init::InitFlags;
+use crate::transport::{Control, QueueConfig, Transport, TransportInUse, TransportReport};
+use fd::DeviceControl;
 use leader::LeaderFollowers;
 use queue::Member;
 
+pub(crate) use fd::SharedFd;
 pub use queue::DeviceQueue;
 
 /// An open `/dev/fuse`. It becomes a connection when it is mounted.
@@ -66,11 +69,10 @@ impl AsFd for Device {
     }
 }
 
-/// The transport over a mounted [`Device`].
-#[derive(Debug)]
+/// The `/dev/fuse` transport of a mounted [`Device`]. Clones are of the same connection.
+#[derive(Clone, Debug)]
 pub struct DeviceTransport {
     main: Arc<SharedFd>,
-    opened: bool,
     spin: Duration,
     workers: Arc<LeaderFollowers>,
 }
@@ -81,13 +83,16 @@ impl DeviceTransport {
     #[must_use]
     pub fn new(device: Device, spin: Duration) -> Self {
         let main = Arc::new(SharedFd(device.fd));
-        Self { main, opened: false, spin, workers: Arc::new(LeaderFollowers::new()) }
+        Self { main, spin, workers: Arc::new(LeaderFollowers::new()) }
     }
 
-    /// A descriptor of the same connection with a processing list of its own. Where `/dev/fuse`
-    /// cannot be opened (after a change of root), the queue shares the first descriptor, which
-    /// works too.
-    fn clone_queue(&self) -> Arc<SharedFd> {
+    pub(crate) fn main(&self) -> Arc<SharedFd> {
+        Arc::clone(&self.main)
+    }
+
+    /// A descriptor of the same connection with a processing list of its own. Where `/dev/fuse` cannot
+    /// be opened (after a change of root), the queue shares the first descriptor, which works too.
+    pub(crate) fn clone_fd(&self) -> Arc<SharedFd> {
         let cloned = Device::open().and_then(|device| {
             fd::clone_onto(device.as_fd(), self.main.0.as_fd())?;
             Ok(device.fd)
@@ -100,23 +105,55 @@ impl DeviceTransport {
             }
         }
     }
-}
 
-impl Transport for DeviceTransport {
-    type Queue = DeviceQueue;
-
-    fn queue(&mut self, max_payload: usize) -> io::Result<DeviceQueue> {
-        let first = !std::mem::replace(&mut self.opened, true);
-        let fd = if first { Arc::clone(&self.main) } else { self.clone_queue() };
+    fn queue(
+        &self,
+        fd: Arc<SharedFd>,
+        first: bool,
+        config: &QueueConfig,
+    ) -> io::Result<DeviceQueue> {
         let member = (!self.spin.is_zero()).then(|| Member::new(&self.workers, first));
         if member.is_some() {
             let flags = rustix::fs::fcntl_getfl(&fd.0)? | OFlags::NONBLOCK;
             rustix::fs::fcntl_setfl(&fd.0, flags)?;
         }
-        Ok(DeviceQueue::new(fd, self.spin, member, max_payload))
+        let buffers = 2 * config.threads;
+        let size = BufferSize::within(config.max_payload_bytes, config.buffer_bytes, buffers);
+        Ok(DeviceQueue::new(fd, self.spin, member, size))
+    }
+
+    /// A further queue on a descriptor of the same connection, which waits for requests.
+    pub(crate) fn open_shared(
+        &self,
+        fd: Arc<SharedFd>,
+        config: &QueueConfig,
+    ) -> io::Result<DeviceQueue> {
+        let flags = rustix::fs::fcntl_getfl(&fd.0)? - OFlags::NONBLOCK;
+        rustix::fs::fcntl_setfl(&fd.0, flags)?;
+        self.queue(fd, false, config)
+    }
+}
+
+impl Transport for DeviceTransport {
+    type Queue = DeviceQueue;
+
+    fn open(&mut self, config: &QueueConfig) -> io::Result<DeviceQueue> {
+        self.queue(Arc::clone(&self.main), true, config)
+    }
+
+    fn open_others(
+        &mut self,
+        _agreed: InitFlags,
+        config: &QueueConfig,
+    ) -> io::Result<Vec<DeviceQueue>> {
+        (1..config.threads).map(|_| self.queue(self.clone_fd(), false, config)).collect()
     }
 
     fn control(&self) -> Arc<dyn Control> {
         Arc::new(DeviceControl { fd: Arc::clone(&self.main), workers: Arc::clone(&self.workers) })
+    }
+
+    fn report(&self) -> TransportReport {
+        TransportReport { in_use: TransportInUse::DevFuse, rings: None, uring_unavailable: None }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::buffer::Buffers;
+use crate::buffer::{BufferSize, Buffers};
 use crate::device::affinity::CallerAffinity;
 use crate::device::fd::SharedFd;
 use crate::device::leader::{LeaderFollowers, Parked};
@@ -30,9 +30,9 @@ impl DeviceQueue {
         fd: Arc<SharedFd>,
         spin: Duration,
         member: Option<Member>,
-        max_payload: usize,
+        size: BufferSize,
     ) -> Self {
-        let buffers = Buffers::new(max_payload);
+        let buffers = Buffers::new(size);
         Self { fd, spin, member, buffers, no_observer: NoObserver }
     }
 }

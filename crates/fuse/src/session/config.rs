@@ -6,7 +6,9 @@ use std::time::Duration;
 use tollgate_haltpoll::KeepAwake;
 
 use crate::init::{InitFlags, Proposal};
+use crate::mounted::TransportChoice;
 use crate::session::error::SessionError;
+use crate::transport::QueueConfig;
 
 /// Runs in each worker thread before its first request, with the worker's index.
 pub type ThreadHook = Arc<dyn Fn(usize) + Send + Sync>;
@@ -34,6 +36,15 @@ pub struct SessionConfig {
     pub congestion_threshold: u16,
     /// Granularity of times in nanoseconds.
     pub time_gran_ns: u32,
+    /// Which transport to use.
+    pub transport: TransportChoice,
+    /// Bytes of all buffers together that may stay resident between requests. Each buffer keeps at least
+    /// 64 KiB of what it used.
+    pub buffer_bytes: usize,
+    /// With io_uring: requests of each CPU's queue that can be in the server's hands at a time, detached
+    /// ones included; at least 1, at most [`SessionConfig::MAX_RING_DEPTH`]. More of them wait in the
+    /// kernel.
+    pub ring_depth: usize,
     /// How long a worker polls for the next request before it sleeps; zero: not at all.
     pub spin: Duration,
     /// Learns of every request, and keeps CPUs from halting while they come in bursts.
@@ -46,10 +57,28 @@ impl SessionConfig {
     /// Most worker threads. Each has two buffers of [`SessionConfig::max_write`] and a page.
     pub const MAX_THREADS: usize = 256;
 
+    /// Most ring entries for each CPU's queue.
+    pub const MAX_RING_DEPTH: usize = 64;
+
+    /// How to make queues.
+    pub(crate) fn queues(&self) -> QueueConfig {
+        QueueConfig {
+            threads: self.threads,
+            max_payload_bytes: self.max_write as usize,
+            buffer_bytes: self.buffer_bytes,
+            ring_depth: self.ring_depth,
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), SessionError> {
         let max = Self::MAX_THREADS;
         if self.threads == 0 || self.threads > max {
             let (field, value) = ("threads", self.threads.to_string());
+            return Err(SessionError::Config { field, value, allowed: format!("from 1 to {max}") });
+        }
+        let max = Self::MAX_RING_DEPTH;
+        if self.ring_depth == 0 || self.ring_depth > max {
+            let (field, value) = ("ring_depth", self.ring_depth.to_string());
             return Err(SessionError::Config { field, value, allowed: format!("from 1 to {max}") });
         }
         if self.max_stack_depth > 2 {
@@ -59,10 +88,10 @@ impl SessionConfig {
         Ok(())
     }
 
-    /// What to propose in the handshake.
-    pub(crate) fn proposal(&self) -> Proposal {
+    /// What to propose in the handshake, `of_transport` included.
+    pub(crate) fn proposal(&self, of_transport: InitFlags) -> Proposal {
         Proposal {
-            want: self.want,
+            want: (self.want - InitFlags::OVER_IO_URING) | of_transport,
             max_stack_depth: self.max_stack_depth,
             max_readahead: self.max_readahead,
             max_write: self.max_write,
@@ -85,6 +114,9 @@ impl Default for SessionConfig {
             max_background: 64,
             congestion_threshold: 48,
             time_gran_ns: 1,
+            transport: TransportChoice::default(),
+            buffer_bytes: 4 << 20,
+            ring_depth: 4,
             spin: Duration::ZERO,
             keep_awake: None,
             on_thread_start: None,
@@ -99,6 +131,7 @@ impl std::fmt::Debug for SessionConfig {
             .field("cpus", &self.cpus)
             .field("want", &self.want)
             .field("max_write", &self.max_write)
+            .field("transport", &self.transport)
             .field("spin", &self.spin)
             .finish_non_exhaustive()
     }

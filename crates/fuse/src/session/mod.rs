@@ -17,6 +17,7 @@ use crate::device::{Device, DeviceTransport};
 use crate::filesystem::Filesystem;
 use crate::init::InitFlags;
 use crate::interrupt::Interrupts;
+use crate::mounted::MountedTransport;
 use crate::operation::Dialect;
 use crate::reply::{QueueState, SinkBox};
 use crate::transport::{Queue, Transport};
@@ -29,7 +30,7 @@ pub use stopper::Stopper;
 /// A file system about to be served.
 #[derive(Debug)]
 #[must_use = "nothing is served before `start`"]
-pub struct Session<F, T = DeviceTransport> {
+pub struct Session<F, T = MountedTransport> {
     fs: Arc<F>,
     transport: T,
     config: SessionConfig,
@@ -38,7 +39,8 @@ pub struct Session<F, T = DeviceTransport> {
 impl<F: Filesystem> Session<F> {
     /// A session over a mounted device.
     pub fn new(device: Device, fs: Arc<F>, config: SessionConfig) -> Self {
-        let transport = DeviceTransport::new(device, config.spin);
+        let device = DeviceTransport::new(device, config.spin);
+        let transport = MountedTransport::new(device, config.transport);
         Self { fs, transport, config }
     }
 }
@@ -56,15 +58,14 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
     /// See [`SessionError`].
     pub fn start(mut self) -> Result<Running, SessionError> {
         self.config.check()?;
-        let payload = self.config.max_write as usize;
+        let config = self.config.queues();
         let failed = |worker| move |source| SessionError::Worker { worker, source };
-        let mut first = self.transport.queue(payload).map_err(failed(0))?;
+        let mut first = self.transport.open(&config).map_err(failed(0))?;
         let control = self.transport.control();
-        let negotiated = handshake::handshake(&mut first, &self.config.proposal())?;
-        let mut queues = vec![first];
-        for worker in 1..self.config.threads {
-            queues.push(self.transport.queue(payload).map_err(failed(worker))?);
-        }
+        let proposal = self.config.proposal(self.transport.flags());
+        let negotiated = handshake::handshake(&mut first, &proposal)?;
+        let others = self.transport.open_others(negotiated.flags, &config).map_err(failed(1))?;
+        let queues: Vec<_> = std::iter::once(first).chain(others).collect();
         let states = queue_states(&queues);
         let connection = Connection::new(negotiated, Arc::clone(&control), states.clone());
         self.fs.init(&connection).map_err(|errno| {
@@ -79,7 +80,9 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
             dialect,
             hook: self.config.keep_awake.as_ref().map_or_else(Hook::inert, |awake| awake.hook()),
         });
-        Running::spawn(workers, &self.config, connection, control, self.fs.clone())
+        let running = Running::spawn(workers, &self.config, connection, control, self.fs.clone())?;
+        running.connection().settle(self.transport.report());
+        Ok(running)
     }
 }
 

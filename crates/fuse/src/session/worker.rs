@@ -39,6 +39,8 @@ impl<F: Filesystem, Q: Queue> Worker<F, Q> {
     /// Serves until the session ends.
     pub(crate) fn run(self, stop: &StopState) -> Result<Ended, SessionError> {
         let Self { mut queue, state, fs, dialect, hook } = self;
+        let worker = state.worker;
+        queue.attach().map_err(|source| SessionError::Worker { worker, source })?;
         let mut server = Server { state: &state, fs: &*fs, dialect, hook, unknown: (0, 0) };
         while !stop.stop.load(Ordering::Relaxed) {
             match queue.receive() {

@@ -34,6 +34,19 @@ pub fn can_mount() -> bool {
     }
 }
 
+/// The transport that tests use unless they choose one: `TOLLGATE_TEST_TRANSPORT`, or what the library
+/// chooses.
+pub fn transport() -> TransportChoice {
+    match std::env::var("TOLLGATE_TEST_TRANSPORT").as_deref() {
+        Err(_) | Ok("auto") => TransportChoice::Auto,
+        Ok("devfuse") => TransportChoice::DevFuse,
+        Ok("uring") => TransportChoice::Uring,
+        Ok(other) => {
+            panic!("TOLLGATE_TEST_TRANSPORT is `{other}`, but must be auto, devfuse or uring")
+        }
+    }
+}
+
 #[derive(Default)]
 struct Files {
     by_name: HashMap<Vec<u8>, NodeId>,
@@ -342,13 +355,21 @@ pub struct Served {
 }
 
 impl Served {
-    pub fn new(config: SessionConfig) -> Self {
+    pub fn new(mut config: SessionConfig) -> Self {
+        if config.transport == TransportChoice::Auto {
+            config.transport = transport();
+        }
         let (lower, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(lower.path().join("pass"), b"through").unwrap();
         fs::write(lower.path().join("direct"), b"served").unwrap();
         let fs = Lower::new(lower.path());
         let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
+        let asked = config.transport;
         let running = Session::new(device, Arc::clone(&fs), config).start().unwrap();
+        let report = running.connection().transport().unwrap();
+        if asked == TransportChoice::Uring && report.in_use != TransportInUse::Uring {
+            panic!("io_uring is required here, but: {:?}", report.uring_unavailable);
+        }
         Self { fs, lower, at, mount: Some(mount), running: Some(running) }
     }
 

@@ -1,0 +1,201 @@
+//! The transport of a mounted device: `/dev/fuse`, and io_uring beside it where it can be used.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::device::{DeviceQueue, DeviceTransport};
+use crate::init::InitFlags;
+use crate::transport::{
+    Control, Queue, QueueConfig, ReceiveError, Received, ReplySink, Transport, TransportInUse,
+    TransportReport,
+};
+use crate::uring::{Connected, Registration, RingQueue, RingReport, Rings, UringUnavailable};
+
+/// Which transport a session should use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TransportChoice {
+    /// io_uring where it can be used, else `/dev/fuse`.
+    #[default]
+    Auto,
+    /// `/dev/fuse`.
+    DevFuse,
+    /// io_uring. Where it cannot be used, `/dev/fuse`, with a warning.
+    Uring,
+}
+
+impl fmt::Display for TransportChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::DevFuse => "devfuse",
+            Self::Uring => "uring",
+        })
+    }
+}
+
+/// The transport of a mounted [`Device`].
+#[derive(Debug)]
+pub struct MountedTransport {
+    device: DeviceTransport,
+    choice: TransportChoice,
+    rings: Stage,
+}
+
+/// How far the rings are.
+enum Stage {
+    /// Not made.
+    None,
+    /// Made before the handshake.
+    Made(Rings),
+    /// Given to their threads.
+    Connected(Arc<Registration>, RingReport),
+    /// Not used, and why, if the choice allowed them.
+    Unused(Option<UringUnavailable>),
+}
+
+impl fmt::Debug for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Made(_) => "Made",
+            Self::Connected(..) => "Connected",
+            Self::Unused(_) => "Unused",
+        })
+    }
+}
+
+impl MountedTransport {
+    /// The transport of a connection that begins with `device`.
+    #[must_use]
+    pub fn new(device: DeviceTransport, choice: TransportChoice) -> Self {
+        Self { device, choice, rings: Stage::None }
+    }
+
+    fn unused(&mut self, reason: UringUnavailable) {
+        if self.choice == TransportChoice::Uring {
+            tracing::warn!(%reason, "io_uring was asked for and cannot be used; /dev/fuse serves");
+        } else {
+            tracing::info!(%reason, "io_uring is not used; /dev/fuse serves");
+        }
+        self.rings = Stage::Unused(Some(reason));
+    }
+}
+
+impl Transport for MountedTransport {
+    type Queue = MountedQueue;
+
+    fn open(&mut self, config: &QueueConfig) -> io::Result<MountedQueue> {
+        if self.choice == TransportChoice::DevFuse {
+            self.rings = Stage::Unused(None);
+        } else {
+            match Rings::new(config) {
+                Ok(rings) => self.rings = Stage::Made(rings),
+                Err(reason) => self.unused(reason),
+            }
+        }
+        let queue = self.device.open(config)?;
+        Ok(MountedQueue::Device(Box::new(queue)))
+    }
+
+    fn flags(&self) -> InitFlags {
+        match self.rings {
+            Stage::Made(_) => InitFlags::OVER_IO_URING,
+            _ => InitFlags::empty(),
+        }
+    }
+
+    fn open_others(
+        &mut self,
+        agreed: InitFlags,
+        config: &QueueConfig,
+    ) -> io::Result<Vec<MountedQueue>> {
+        match std::mem::replace(&mut self.rings, Stage::Unused(None)) {
+            Stage::Made(rings) if agreed.contains(InitFlags::OVER_IO_URING) => {
+                let device = self.device.main();
+                let Connected { queues, registration, report } = {
+                    let clone_fd = || self.device.clone_fd();
+                    rings.connect(&device, clone_fd)?
+                };
+                self.rings = Stage::Connected(registration, report);
+                let fallback = || (self.device.clone(), *config);
+                let queue = |ring| {
+                    MountedQueue::Ring(Box::new(RingOrDevice { ring, fallback: fallback() }))
+                };
+                return Ok(queues.into_iter().map(queue).collect());
+            }
+            // The rings could be made, but this mount was made while the parameter was off.
+            Stage::Made(_) => self.unused(UringUnavailable::Parameter),
+            stage => self.rings = stage,
+        }
+        let queues = self.device.open_others(agreed, config)?;
+        Ok(queues.into_iter().map(|queue| MountedQueue::Device(Box::new(queue))).collect())
+    }
+
+    fn control(&self) -> Arc<dyn Control> {
+        self.device.control()
+    }
+
+    fn report(&self) -> TransportReport {
+        let (reason, rings) = match &self.rings {
+            Stage::Connected(registration, report) => match registration.outcome() {
+                Ok(()) => (None, Some(*report)),
+                Err(reason) => (Some(reason), None),
+            },
+            Stage::Unused(reason) => (reason.clone(), None),
+            Stage::None | Stage::Made(_) => (None, None),
+        };
+        let in_use = if rings.is_some() { TransportInUse::Uring } else { TransportInUse::DevFuse };
+        TransportReport { in_use, rings, uring_unavailable: reason }
+    }
+}
+
+/// One worker's queue.
+#[derive(Debug)]
+pub enum MountedQueue {
+    /// On `/dev/fuse`.
+    Device(Box<DeviceQueue>),
+    /// On a ring, or on `/dev/fuse` once the ring proved unusable.
+    Ring(Box<RingOrDevice>),
+}
+
+/// A ring, and what replaces it.
+#[derive(Debug)]
+pub struct RingOrDevice {
+    ring: RingQueue,
+    fallback: (DeviceTransport, QueueConfig),
+}
+
+impl Queue for MountedQueue {
+    fn attach(&mut self) -> io::Result<()> {
+        let Self::Ring(both) = self else { return Ok(()) };
+        let Err(reason) = both.ring.register() else { return Ok(()) };
+        tracing::warn!(%reason, "a ring cannot be used; its thread serves /dev/fuse");
+        let (device, config) = &both.fallback;
+        let queue = device.open_shared(both.ring.device_fd(), config)?;
+        both.ring.shared().fall_back();
+        *self = Self::Device(Box::new(queue));
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Received<'_>, ReceiveError> {
+        match self {
+            Self::Device(queue) => queue.receive(),
+            Self::Ring(both) => both.ring.receive(),
+        }
+    }
+
+    fn finish(&mut self) {
+        match self {
+            Self::Device(queue) => queue.finish(),
+            Self::Ring(both) => both.ring.finish(),
+        }
+    }
+
+    fn sink(&self) -> Arc<dyn ReplySink> {
+        match self {
+            Self::Device(queue) => queue.sink(),
+            Self::Ring(both) => both.ring.sink(),
+        }
+    }
+}

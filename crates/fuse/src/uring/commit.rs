@@ -1,0 +1,205 @@
+//! How replies reach the thread that owns a ring.
+//!
+//! Only the thread that owns a ring may submit to it, but a reply may be finished by any thread. Each
+//! ring entry has a bit in [`CommitQueue`]: whoever finished the entry's reply sets it, and the
+//! owner clears it and submits the reply. An entry has at most one reply at a time, so the queue
+//! is bounded by the number of entries and never full.
+//!
+//! # Sleeping
+//!
+//! The owner sleeps in the kernel until a request arrives. Before that it announces that it sleeps and
+//! then looks for bits once more; a committer sets its bit and then checks whether the owner
+//! sleeps. A sequentially consistent fence stands between the two steps of each, so that at least one
+//! of them sees the other's: either the owner finds the bit, or the committer wakes it through the
+//! ring's eventfd. A commit by the owner itself wakes nobody, because the owner is awake.
+
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
+
+/// The entries of one ring whose replies are finished and not submitted.
+#[derive(Debug)]
+pub(crate) struct CommitQueue {
+    /// One bit for each entry.
+    finished: Box<[AtomicU64]>,
+    /// The owner is in the kernel, or about to be.
+    owner_sleeps: AtomicBool,
+}
+
+impl CommitQueue {
+    pub(crate) fn new(entries: usize) -> Self {
+        let words = entries.div_ceil(64);
+        Self {
+            finished: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            owner_sleeps: AtomicBool::new(false),
+        }
+    }
+
+    /// Hands a finished reply to the owner, together with every write that preceded the call.
+    /// Returns whether the caller must wake the owner.
+    #[must_use]
+    pub(crate) fn push(&self, entry: usize) -> bool {
+        let bit = 1 << (entry % 64);
+        let before = self.finished[entry / 64].fetch_or(bit, Ordering::Release);
+        debug_assert_eq!(before & bit, 0, "entry {entry} has two replies");
+        fence(Ordering::SeqCst);
+        // A plain load: an exchange would hide a missing fence from the model.
+        self.owner_sleeps.load(Ordering::Relaxed)
+            && self.owner_sleeps.swap(false, Ordering::Relaxed)
+    }
+
+    /// Passes each finished entry to `submit`, once. For the owner.
+    pub(crate) fn drain(&self, mut submit: impl FnMut(usize)) {
+        for (word, bits) in self.finished.iter().enumerate() {
+            let mut bits = take(bits);
+            while bits != 0 {
+                submit(word * 64 + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Announces that the owner is about to sleep. Returns `false` if there is a finished reply: then the
+    /// owner must not sleep. Otherwise [`CommitQueue::awake`] must follow.
+    #[must_use]
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        self.owner_sleeps.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let empty = self.finished.iter().all(|bits| bits.load(Ordering::Relaxed) == 0);
+        if !empty {
+            self.awake();
+        }
+        empty
+    }
+
+    /// The owner is awake again.
+    pub(crate) fn awake(&self) {
+        self.owner_sleeps.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Clears a word and returns what it held.
+fn take(bits: &AtomicU64) -> u64 {
+    // Most often nothing is there, and a load is cheaper than an exchange.
+    #[cfg(not(loom))]
+    if bits.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    bits.swap(0, Ordering::Acquire)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_finished_entry_is_submitted_once() {
+        let queue = CommitQueue::new(130);
+        for entry in [0, 63, 64, 129] {
+            assert!(!queue.push(entry), "the owner is awake");
+        }
+        let mut submitted = Vec::new();
+        queue.drain(|entry| submitted.push(entry));
+        assert_eq!(submitted, [0, 63, 64, 129]);
+        queue.drain(|entry| panic!("entry {entry} came twice"));
+    }
+
+    #[test]
+    fn only_a_sleeping_owner_is_woken_and_only_once() {
+        let queue = CommitQueue::new(3);
+        assert!(queue.prepare_sleep());
+        assert!(queue.push(0));
+        assert!(!queue.push(1), "the wake-up is on its way");
+        queue.awake();
+        assert!(!queue.prepare_sleep(), "two replies are finished");
+        assert!(!queue.push(2));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::sync::model::{Arc, check, run};
+    use loom::cell::UnsafeCell;
+    use loom::sync::{Condvar, Mutex};
+
+    /// A ring: entries whose memory is written by committers and read by the owner, and an eventfd.
+    struct Ring<const N: usize> {
+        queue: CommitQueue,
+        memory: [UnsafeCell<u32>; N],
+        eventfd: Mutex<u32>,
+        woken: Condvar,
+    }
+
+    // SAFETY: the model checks each access of the cells.
+    #[expect(unsafe_code, reason = "shared cells under the model's eyes")]
+    unsafe impl<const N: usize> Sync for Ring<N> {}
+
+    impl<const N: usize> Ring<N> {
+        fn new() -> Self {
+            Self {
+                queue: CommitQueue::new(N),
+                memory: std::array::from_fn(|_| UnsafeCell::new(0)),
+                eventfd: Mutex::new(0),
+                woken: Condvar::new(),
+            }
+        }
+
+        #[expect(unsafe_code, reason = "the write that the protocol orders")]
+        fn commit(&self, entry: usize) {
+            // SAFETY: loom reports a concurrent access.
+            self.memory[entry].with_mut(|memory| unsafe { *memory = 7 });
+            if self.queue.push(entry) {
+                *self.eventfd.lock().unwrap() += 1;
+                self.woken.notify_one();
+            }
+        }
+
+        /// Sleeps and drains until every entry's reply was submitted.
+        #[expect(unsafe_code, reason = "the read that the protocol orders")]
+        fn own(&self) {
+            let mut submitted = [false; N];
+            loop {
+                self.queue.drain(|entry| {
+                    // SAFETY: loom reports a concurrent access.
+                    let read = self.memory[entry].with(|memory| unsafe { *memory });
+                    assert_eq!(read, 7);
+                    assert!(!std::mem::replace(&mut submitted[entry], true), "submitted twice");
+                });
+                if submitted.iter().all(|&done| done) {
+                    return;
+                }
+                if self.queue.prepare_sleep() {
+                    let mut count = self.eventfd.lock().unwrap();
+                    // A lost wake-up leaves this thread here for ever, which loom reports.
+                    while *count == 0 {
+                        count = self.woken.wait(count).unwrap();
+                    }
+                    *count = 0;
+                    drop(count);
+                    self.queue.awake();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn loom_no_reply_is_lost_and_none_is_submitted_twice() {
+        check(|| {
+            let ring = Arc::new(Ring::<2>::new());
+            let committers = [run(&ring, |ring| ring.commit(0)), run(&ring, |ring| ring.commit(1))];
+            ring.own();
+            for committer in committers {
+                committer.join().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn loom_a_reply_between_two_sleeps_wakes_the_owner() {
+        check(|| {
+            let ring = Arc::new(Ring::<1>::new());
+            let committer = run(&ring, |ring| ring.commit(0));
+            ring.own();
+            committer.join().unwrap();
+        });
+    }
+}

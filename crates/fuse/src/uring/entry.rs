@@ -1,0 +1,240 @@
+//! The memory of one ring entry, shared with the kernel.
+//!
+//! ```text
+//! page 0        struct fuse_uring_req_header (288 bytes) ... room for a reply's head
+//! from page 1   payload: | names and data of the request | gap | the reply is built here |
+//! ```
+//!
+//! The kernel takes a reply's body from the start of the payload, where the request's names and data
+//! lie. A handler may hold references to those while it replies, so the body is built behind
+//! them, and the owner of the ring moves it to the start when it submits the reply: by then the handler
+//! has returned. A READ has no names or data; its reply is built in place and is not moved.
+//!
+//! # Who may access the memory
+//!
+//! | the entry is | kernel | owner of the ring | thread with the reply |
+//! |---|---|---|---|
+//! | available (registered or submitted) | writes | nothing | nothing |
+//! | being served | nothing | reads the request, lends the reply area | writes behind the request |
+//! | finished (its bit is set in the commit queue) | nothing | moves the body, submits | nothing |
+//!
+//! [`Entry::claim`] admits one thread to the reply of a request: it clears `unique`, which the owner
+//! set when it received the request.
+#![expect(unsafe_code, reason = "memory shared with the kernel and between threads")]
+
+use std::cell::UnsafeCell;
+use std::io::{self, IoSlice};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::abi::{InHeader, OutHeader};
+use crate::buffer::{PAGE_BYTES, PageBuffer, ReplyArea};
+use crate::transport::RawRequest;
+
+/// Room for the header and arguments of an operation, each.
+const HEADER_PART_BYTES: usize = 128;
+/// Where the operation's fixed arguments are in `struct fuse_uring_req_header`.
+const OP_IN: usize = 128;
+/// Where `struct fuse_uring_ent_in_out` is.
+const ENT_IN_OUT: usize = 256;
+const COMMIT_ID: usize = ENT_IN_OUT + 8;
+const PAYLOAD_SIZE: usize = ENT_IN_OUT + 16;
+/// Size of `struct fuse_uring_req_header` in bytes.
+pub(crate) const REQ_HEADER_BYTES: usize = 288;
+/// Distance between the request's names and data and the reply's body: the head of an ioctl reply
+/// (32 bytes with the header) lies before the body.
+const GAP_BYTES: usize = 64;
+/// Room for a reply behind a request of full size. Such a request's reply is short.
+const REPLY_BYTES: usize = PAGE_BYTES;
+const OUT_HEADER_BYTES: usize = size_of::<OutHeader>();
+
+/// A finished reply, until the owner submits it.
+#[derive(Debug, Default)]
+struct Finished {
+    header: OutHeader,
+    /// Where the body lies in the entry's memory, and its length.
+    body_at: usize,
+    body_len: usize,
+}
+
+/// One entry of a ring.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    memory: PageBuffer,
+    /// The queue that it is registered with.
+    pub(crate) queue: u16,
+    /// The request being served; 0 if there is none, or its reply was claimed.
+    unique: AtomicU64,
+    /// Where the reply's body is built. Written by the owner before `unique`.
+    reply_at: UnsafeCell<usize>,
+    finished: UnsafeCell<Finished>,
+}
+
+// SAFETY: the table in the module's text says who accesses the cells and the memory when. Ownership
+// passes from the owner to the thread with the reply by `unique` (Release in `begin`, Acquire in
+// `claim`), and back by the commit queue (Release in `push`, Acquire in `drain`).
+unsafe impl Sync for Entry {}
+
+impl Entry {
+    /// An entry whose payload has room for `payload_bytes`.
+    pub(crate) fn new(queue: u16, payload_bytes: usize) -> Self {
+        Self {
+            memory: PageBuffer::new(PAGE_BYTES + payload_bytes + REPLY_BYTES),
+            queue,
+            unique: AtomicU64::new(0),
+            reply_at: UnsafeCell::new(0),
+            finished: UnsafeCell::new(Finished::default()),
+        }
+    }
+
+    fn at(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset < self.memory.len(), "offset {offset} is outside the entry");
+        // SAFETY: the offset is within the mapping, see the assertion; callers pass constants below a
+        // page, or positions that they checked against `payload_len`.
+        unsafe { self.memory.start().add(offset) }
+    }
+
+    fn payload(&self) -> NonNull<u8> {
+        self.at(PAGE_BYTES)
+    }
+
+    pub(crate) fn payload_len(&self) -> usize {
+        self.memory.len() - PAGE_BYTES
+    }
+
+    /// The two pieces of memory to register.
+    pub(crate) fn io_vectors(&self) -> [libc::iovec; 2] {
+        let start = self.memory.start().as_ptr().cast();
+        [
+            libc::iovec { iov_base: start, iov_len: REQ_HEADER_BYTES },
+            libc::iovec { iov_base: self.payload().as_ptr().cast(), iov_len: self.payload_len() },
+        ]
+    }
+
+    /// Bytes of names and data that the kernel wrote.
+    ///
+    /// # Safety
+    /// The caller owns the ring, and the entry has just been received.
+    pub(crate) unsafe fn received_len(&self) -> usize {
+        // SAFETY: within page 0, aligned to 8; the kernel is done with it, by the caller's promise.
+        let len = unsafe { self.at(PAYLOAD_SIZE).cast::<u32>().read() };
+        (len as usize).min(self.payload_len() - REPLY_BYTES)
+    }
+
+    /// The request, the area in which its reply may be built, and where that starts in the payload. `stale` bytes of the payload may hold
+    /// something of earlier requests; those behind this request are cleared before they are lent.
+    ///
+    /// # Safety
+    /// As [`Entry::received_len`]; and the entry is not submitted while the results are in use.
+    pub(crate) unsafe fn begin(
+        &self,
+        len: usize,
+        stale: usize,
+    ) -> (RawRequest<'_>, ReplyArea, usize) {
+        let reply_at = if len == 0 { 0 } else { (len + GAP_BYTES).next_multiple_of(GAP_BYTES) };
+        // SAFETY: the owner alone accesses the cell until `unique` is set below.
+        unsafe { *self.reply_at.get() = reply_at };
+        // SAFETY: initialised memory within the mapping, which nobody writes while the entry is being
+        // served: the reply is built behind `len`, or, if `len` is 0, in memory that no slice covers.
+        let (header, fixed, rest) = unsafe {
+            (
+                std::slice::from_raw_parts(self.at(0).as_ptr(), size_of::<InHeader>()),
+                std::slice::from_raw_parts(self.at(OP_IN).as_ptr(), HEADER_PART_BYTES),
+                std::slice::from_raw_parts(self.payload().as_ptr(), len),
+            )
+        };
+        let unique = InHeader::read_from_bytes(header).map_or(0, |header| header.unique);
+        let before = self.unique.swap(unique, Ordering::Release);
+        debug_assert_eq!(before, 0, "the entry holds two requests");
+        let capacity = self.payload_len() - reply_at;
+        // SAFETY: `capacity` bytes from there on are within the mapping, with room for a head before
+        // them (page 0, or the gap); only this request's reply uses them until it is submitted.
+        let area = unsafe {
+            let start = self.at(PAGE_BYTES + reply_at);
+            ReplyArea::lent(start, capacity, stale.saturating_sub(reply_at))
+        };
+        (RawRequest::Split { header, fixed, rest }, area, reply_at)
+    }
+
+    /// Admits the caller to the reply of request `unique`; `false` if it is another entry's, or over.
+    pub(crate) fn claim(&self, unique: u64) -> bool {
+        let order = Ordering::Acquire;
+        unique != 0 && self.unique.compare_exchange(unique, 0, order, Ordering::Relaxed).is_ok()
+    }
+
+    /// Records the reply. A body that was not built in this entry's memory is copied there. A body that is
+    /// too long becomes the error `EIO`, which is returned as well.
+    ///
+    /// # Safety
+    /// The caller claimed the reply and passes the entry to the commit queue afterwards.
+    pub(crate) unsafe fn finish(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let header = parts.first().and_then(|part| OutHeader::read_from_prefix(part).ok());
+        // SAFETY: between `claim` and the commit queue the cells are the caller's.
+        let (finished, reply_at) = unsafe { (&mut *self.finished.get(), *self.reply_at.get()) };
+        let Some((header, first)) = header else { return Err(Errno::INVAL.into()) };
+        let len = first.len() + parts[1..].iter().map(|part| part.len()).sum::<usize>();
+        *finished = Finished { header, body_at: PAGE_BYTES + reply_at, body_len: len };
+        if let (1, Some(at)) = (parts.len(), self.offset_of(first)) {
+            finished.body_at = at;
+            return Ok(());
+        }
+        if len > self.payload_len() - reply_at {
+            let (error, len) = (-Errno::IO.raw_os_error(), 16);
+            let header = OutHeader { error, len, ..header };
+            *finished = Finished { header, body_at: PAGE_BYTES, body_len: 0 };
+            return Err(Errno::IO.into());
+        }
+        let mut to = self.at(PAGE_BYTES + reply_at).as_ptr();
+        for part in std::iter::once(first).chain(parts[1..].iter().map(|part| &part[..])) {
+            // SAFETY: the destination has room for `len` bytes, checked above, and lies behind the
+            // request; the parts lie elsewhere, or were lent from there and are then one part alone.
+            unsafe {
+                ptr::copy(part.as_ptr(), to, part.len());
+                to = to.add(part.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// Where `bytes` lie in the entry's memory, if they do.
+    fn offset_of(&self, bytes: &[u8]) -> Option<usize> {
+        let at = (bytes.as_ptr() as usize).checked_sub(self.memory.start().as_ptr() as usize)?;
+        (!bytes.is_empty() && at + bytes.len() <= self.memory.len()).then_some(at)
+    }
+
+    /// Puts the finished reply where the kernel looks for it. Returns the id to commit, and how many
+    /// bytes of the payload may have been written since the request was received.
+    ///
+    /// # Safety
+    /// The caller owns the ring and drained the entry from the commit queue.
+    pub(crate) unsafe fn place(&self) -> (u64, usize) {
+        // SAFETY: the commit queue passed the entry to the owner. All writes are within the mapping:
+        // page 0 by the constants, the body by the check in `finish`.
+        unsafe {
+            let Finished { header, body_at, body_len } = &*self.finished.get();
+            let (start, payload) = (self.memory.start().as_ptr(), self.payload().as_ptr());
+            if *body_at != PAGE_BYTES {
+                ptr::copy(start.add(*body_at), payload, *body_len);
+            }
+            let bytes = header.as_bytes();
+            ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(0).as_ptr(), OUT_HEADER_BYTES);
+            #[expect(clippy::cast_possible_truncation, reason = "less than the payload's length")]
+            self.at(PAYLOAD_SIZE).cast::<u32>().write(*body_len as u32);
+            let end = (body_at + body_len).saturating_sub(PAGE_BYTES);
+            (self.at(COMMIT_ID).cast::<u64>().read(), end)
+        }
+    }
+
+    /// Clears the payload's bytes `from..to`, and returns pages behind `keep` to the system.
+    ///
+    /// # Safety
+    /// The caller owns the ring, and the memory in this range is neither lent nor written by the kernel.
+    pub(crate) unsafe fn clear(&self, from: usize, to: usize, keep: usize) {
+        let page = PAGE_BYTES;
+        // SAFETY: by the caller's promise.
+        unsafe { self.memory.clear_shared(page + from, page + to, page + keep) };
+    }
+}

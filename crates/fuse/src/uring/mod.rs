@@ -1,0 +1,127 @@
+//! FUSE over io_uring (Linux 6.14 and later).
+//!
+//! The kernel has a queue for each possible CPU and puts a request into the queue of the CPU that its
+//! caller runs on. A thread on that CPU owns a ring with entries for the queue; where CPUs are many, a
+//! thread owns the queues of several. A reply and the fetching of the next request are one system
+//! call. FORGET, INTERRUPT and notifications still use /dev/fuse, so its first queue is served as well.
+//!
+//! Everything that can fail is tried before the handshake ([`Rings::new`]), apart from the registration
+//! of the entries, which the kernel only accepts afterwards. If that fails, the kernel sends all requests
+//! to /dev/fuse, and so the threads of the rings serve it instead.
+
+mod commit;
+mod entry;
+mod layout;
+mod queue;
+mod registration;
+mod ring;
+mod unavailable;
+
+use std::io;
+use std::sync::Arc;
+
+use crate::buffer::BufferSize;
+use crate::device::SharedFd;
+use crate::transport::QueueConfig;
+use layout::{Layout, parse_possible};
+use ring::Ring;
+
+pub(crate) use queue::RingQueue;
+pub(crate) use registration::Registration;
+pub use unavailable::UringUnavailable;
+
+/// Most threads for rings. Beyond it, neighbouring CPUs share one.
+const MAX_THREADS: usize = 64;
+
+/// The rings of a session.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    queues: Vec<RingQueue>,
+    registration: Arc<Registration>,
+    report: RingReport,
+}
+
+/// How the rings of a session are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingReport {
+    /// Threads, each with a ring.
+    pub threads: usize,
+    /// Queues, one for each possible CPU.
+    pub queues: usize,
+    /// Entries of each queue: requests that can be in the server's hands at a time.
+    pub entries_per_queue: usize,
+    /// Bytes of all entries' buffers together that may stay resident.
+    pub buffer_bytes: usize,
+}
+
+impl Rings {
+    /// Makes the rings, which are not connected yet.
+    pub(crate) fn new(config: &QueueConfig) -> Result<Self, UringUnavailable> {
+        UringUnavailable::check()?;
+        // The kernel tears a ring down only when every thread that used it runs or has ended. The thread
+        // that made it must not count: it may be waiting for a reply from this very mount.
+        let config = *config;
+        let maker = std::thread::Builder::new().name("tollgate-rings".into());
+        let made = maker.spawn(move || Self::make(&config));
+        let made = made.map_err(|error| UringUnavailable::system("clone", &error))?;
+        made.join().unwrap_or(Err(UringUnavailable::Thread))
+    }
+
+    fn make(config: &QueueConfig) -> Result<Self, UringUnavailable> {
+        let layout = layout(config.threads)?;
+        let depth = config.ring_depth;
+        let entries = layout.queues_total() * depth;
+        let size = BufferSize::within(config.max_payload_bytes, config.buffer_bytes, entries);
+        let needed = layout.queues.iter().map(|queues| Ring::locked_bytes(queues.len() * depth));
+        let needed = needed.sum();
+        let queues = layout.queues.iter().zip(&layout.cpus);
+        let queues = queues
+            .map(|(queues, cpus)| RingQueue::new(queues, cpus.clone(), depth, size, needed))
+            .collect::<Result<Vec<_>, _>>()?;
+        let report = RingReport {
+            threads: layout.threads(),
+            queues: layout.queues_total(),
+            entries_per_queue: depth,
+            buffer_bytes: entries * size.keep_bytes,
+        };
+        Ok(Self { registration: Registration::new(queues.len()), queues, report })
+    }
+
+    /// The queues, connected to a mounted device.
+    ///
+    /// # Errors
+    /// Errors of the system while descriptors are made.
+    pub(crate) fn connect(
+        mut self,
+        device: &SharedFd,
+        clone_fd: impl Fn() -> Arc<SharedFd>,
+    ) -> io::Result<Connected> {
+        for queue in &mut self.queues {
+            queue.connect(device, clone_fd(), self.registration.arrival())?;
+        }
+        let Self { queues, registration, report } = self;
+        Ok(Connected { queues, registration, report })
+    }
+}
+
+/// Rings that were connected to a device.
+pub(crate) struct Connected {
+    pub(crate) queues: Vec<RingQueue>,
+    pub(crate) registration: Arc<Registration>,
+    pub(crate) report: RingReport,
+}
+
+fn layout(max_threads: usize) -> Result<Layout, UringUnavailable> {
+    let path = "/sys/devices/system/cpu/possible";
+    let list = std::fs::read_to_string(path);
+    let possible = list.ok().and_then(|list| parse_possible(&list));
+    let possible = possible.ok_or_else(|| UringUnavailable::System {
+        call: "reading /sys/devices/system/cpu/possible",
+        error: "no list of CPUs".into(),
+    })?;
+    let allowed = rustix::thread::sched_getaffinity(None)
+        .map_err(|errno| UringUnavailable::system("sched_getaffinity", &errno.into()))?;
+    let allowed: Vec<usize> =
+        (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
+    Ok(Layout::new(possible, &allowed, max_threads.min(MAX_THREADS)))
+}

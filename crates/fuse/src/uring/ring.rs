@@ -1,0 +1,176 @@
+//! io_uring, as far as FUSE needs it.
+#![expect(unsafe_code, reason = "submission queue entries carry pointers")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use io_uring::squeue::Entry128;
+use io_uring::{IoUring, opcode, types};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::uring::entry::Entry;
+use crate::uring::unavailable::UringUnavailable;
+
+/// `FUSE_IO_URING_CMD_REGISTER`.
+const CMD_REGISTER: u32 = 1;
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`.
+const CMD_COMMIT_AND_FETCH: u32 = 2;
+/// Marks the completion of the eventfd's poll.
+const WAKE: u64 = u64::MAX;
+
+/// `struct fuse_uring_cmd_req`, at the start of a submission's command area.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct CmdReq {
+    flags: u64,
+    commit_id: u64,
+    qid: u16,
+    padding: [u8; 6],
+}
+
+/// What completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Completion {
+    /// The eventfd was written.
+    Wake,
+    /// The entry holds a request, or its last command failed.
+    Entry(usize, Result<(), i32>),
+}
+
+/// One ring. Made by one thread, and used by the thread that calls [`Ring::enable`].
+pub(crate) struct Ring {
+    ring: IoUring<Entry128>,
+    eventfd: RawFd,
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring").field("fd", &self.ring.as_raw_fd()).finish_non_exhaustive()
+    }
+}
+
+impl Ring {
+    /// A ring for `entries` entries, which `eventfd` wakes; disabled until [`Ring::enable`].
+    pub(crate) fn new(entries: usize, eventfd: BorrowedFd<'_>) -> io::Result<Self> {
+        let ring = IoUring::<Entry128>::builder()
+            .dontfork()
+            .setup_r_disabled()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(Self::size(entries))?;
+        Ok(Self { ring, eventfd: eventfd.as_raw_fd() })
+    }
+
+    /// Submission queue entries: one for each ring entry and one for the eventfd.
+    fn size(entries: usize) -> u32 {
+        u32::try_from(entries + 1).unwrap_or(u32::MAX).next_power_of_two()
+    }
+
+    /// Memory that the kernel counts as locked for a ring of `entries` entries: 128 bytes for each
+    /// submission, two completions of 16 bytes and one index of 4 for each, and the ring's head, each
+    /// of the two areas in whole pages.
+    pub(crate) fn locked_bytes(entries: usize) -> u64 {
+        const HEAD_BYTES: u64 = 320;
+        let size = u64::from(Self::size(entries));
+        (size * 128).next_multiple_of(4096) + (size * 36 + HEAD_BYTES).next_multiple_of(4096)
+    }
+
+    /// Binds the ring to the calling thread and to `device`.
+    pub(crate) fn enable(&mut self, device: RawFd) -> Result<(), UringUnavailable> {
+        let failed = |call| move |error| UringUnavailable::system(call, &error);
+        let submitter = self.ring.submitter();
+        submitter.register_enable_rings().map_err(failed("IORING_REGISTER_ENABLE_RINGS"))?;
+        submitter.register_files(&[device]).map_err(failed("IORING_REGISTER_FILES"))
+    }
+
+    /// Queues the registration of `entry`, which is number `index`. `vectors` must live until the next
+    /// [`Ring::submit`] has returned.
+    ///
+    /// # Safety
+    /// `vectors` are the entry's, and the entry outlives the ring's use.
+    pub(crate) unsafe fn push_register(
+        &mut self,
+        index: usize,
+        entry: &Entry,
+        vectors: &[libc::iovec],
+    ) {
+        let command = CmdReq { flags: 0, commit_id: 0, qid: entry.queue, padding: [0; 6] };
+        let mut sqe = command_entry(CMD_REGISTER, &command, index);
+        set_vectors(&mut sqe, vectors);
+        // SAFETY: the caller keeps the vectors alive for the submission and the entry for the ring.
+        unsafe { self.push(&sqe) };
+    }
+
+    /// Queues the reply in `entry`, whose memory must hold it, and asks for the next request.
+    ///
+    /// # Safety
+    /// The entry was registered with this ring and outlives its use.
+    pub(crate) unsafe fn push_commit(&mut self, index: usize, entry: &Entry, commit_id: u64) {
+        let command = CmdReq { flags: 0, commit_id, qid: entry.queue, padding: [0; 6] };
+        // SAFETY: the memory was registered and lives, by the caller's promise.
+        unsafe { self.push(&command_entry(CMD_COMMIT_AND_FETCH, &command, index)) };
+    }
+
+    /// Asks for a completion when the eventfd is written.
+    pub(crate) fn push_wake(&mut self) {
+        let poll =
+            opcode::PollAdd::new(types::Fd(self.eventfd), libc::POLLIN.cast_unsigned().into());
+        let sqe = Entry128::from(poll.build()).user_data(WAKE);
+        // SAFETY: it points to nothing.
+        unsafe { self.push(&sqe) };
+    }
+
+    /// # Safety
+    /// What the entry points to is valid until the kernel is done with it.
+    unsafe fn push(&mut self, sqe: &Entry128) {
+        // SAFETY: by the caller's promise.
+        let pushed = unsafe { self.ring.submission().push(sqe) };
+        // One slot for each entry and one for the eventfd, each used once between two submissions.
+        assert!(pushed.is_ok(), "the submission queue is smaller than the number of entries");
+    }
+
+    /// Submits what is queued.
+    pub(crate) fn submit(&mut self) -> io::Result<()> {
+        self.ring.submit().map(drop)
+    }
+
+    /// Submits what is queued, and waits for a completion.
+    pub(crate) fn submit_and_wait(&mut self) -> io::Result<()> {
+        self.ring.submit_and_wait(1).map(drop)
+    }
+
+    /// The next completion that has arrived.
+    pub(crate) fn completion(&mut self) -> Option<Completion> {
+        let cqe = self.ring.completion().next()?;
+        if cqe.user_data() == WAKE {
+            return Some(Completion::Wake);
+        }
+        let index = usize::try_from(cqe.user_data()).unwrap_or(usize::MAX);
+        let result = if cqe.result() < 0 { Err(-cqe.result()) } else { Ok(()) };
+        Some(Completion::Entry(index, result))
+    }
+}
+
+fn command_entry(op: u32, command: &CmdReq, index: usize) -> Entry128 {
+    let mut area = [0; 80];
+    area[..size_of::<CmdReq>()].copy_from_slice(command.as_bytes());
+    // The device is file 0 of the ring's table.
+    let sqe = opcode::UringCmd80::new(types::Fixed(0), op).cmd(area).build();
+    sqe.user_data(index as u64)
+}
+
+/// Sets `addr` and `len` of a submission, for which the builder of commands has no room.
+fn set_vectors(sqe: &mut Entry128, vectors: &[libc::iovec]) {
+    /// Offsets in `struct io_uring_sqe`.
+    const ADDR: usize = 16;
+    const LEN: usize = 24;
+    const { assert!(size_of::<Entry128>() == 128) };
+    let base = std::ptr::from_mut(sqe).cast::<u8>();
+    let len = u32::try_from(vectors.len()).unwrap_or(u32::MAX);
+    // SAFETY: an entry has the layout of the kernel's structure (`repr(C)`, 128 bytes, checked above), and
+    // both fields are plain integers at aligned offsets within it.
+    unsafe {
+        base.add(ADDR).cast::<u64>().write(vectors.as_ptr() as u64);
+        base.add(LEN).cast::<u32>().write(len);
+    }
+}
