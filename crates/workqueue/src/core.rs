@@ -14,6 +14,7 @@ use tollgate_wakequeue::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Mute
 use crate::attributes::Attributes;
 use crate::error::Panic;
 use crate::job::Job;
+use crate::latency::Observed;
 use crate::limit::{ConcurrencyLimit, NO_LIMIT};
 use crate::pool::Pool;
 use crate::queue_ref::QueueRef;
@@ -80,6 +81,8 @@ pub(crate) struct QueueCore {
     pub(crate) stats: Stats,
     /// (x)
     pub(crate) rescuer: Mutex<Option<Arc<Rescuer>>>,
+    /// What users want to know of its items.
+    pub(crate) observed: Observed,
 }
 
 /// A job that waits for a limit: where it came from is where it goes.
@@ -188,6 +191,7 @@ impl QueueCore {
             identity: Mutex::new(identity),
             stats: Stats::default(),
             rescuer: Mutex::new(None),
+            observed: Observed::default(),
         }
     }
 
@@ -198,6 +202,7 @@ impl QueueCore {
         }
         self.sequence.set_capacity(identity.capacity);
         self.stats.reset();
+        self.observed.reset();
         self.set_pool(pool);
         self.mode.store(if identity.ordered { ORDERED } else { 0 }, Ordering::SeqCst);
         *self.identity.lock() = identity;

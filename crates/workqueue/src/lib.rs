@@ -56,7 +56,9 @@ mod hooks;
 mod housekeeper;
 mod item;
 mod job;
+mod latency;
 mod limit;
+mod observe;
 pub mod placement;
 mod placing;
 mod pool;
@@ -91,6 +93,7 @@ pub use global::{
 };
 pub use handle::Handle;
 pub use hooks::MIN_STACK_LEN;
+pub use latency::Latency;
 pub use queue::{DEFAULT_BACKLOG, Queue, QueueBuilder};
 pub use runtime::{Builder, Runtime};
 pub use shared::{MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES};

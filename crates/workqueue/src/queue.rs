@@ -55,7 +55,7 @@ impl Queue {
     /// The queue is drained, shut down or full. The closure is dropped then.
     #[inline]
     pub fn post<F: FnOnce() + Send + 'static>(&self, closure: F) -> Result<(), SubmitError> {
-        self.core().submit(closure, None)
+        self.core().submit_item(closure, None)
     }
 
     /// As [`post`](Self::post), as if issued on `cpu`: a worker near it runs the closure.
@@ -67,7 +67,7 @@ impl Queue {
         F: FnOnce() + Send + 'static,
     {
         self.check_cpu(cpu)?;
-        self.core().submit(closure, Some(cpu))
+        self.core().submit_item(closure, Some(cpu))
     }
 
     /// Runs a closure and gives its result, or its panic, to whoever waits for the handle.
@@ -110,7 +110,7 @@ impl Queue {
         F: FnOnce() -> T + Send + 'static,
     {
         let (task, ticket) = task::new(self.core(), closure);
-        self.core().submit(move || ticket.arrive(), cpu)?;
+        self.core().submit_item(move || ticket.arrive(), cpu)?;
         Ok(Handle::new(task))
     }
 

@@ -68,8 +68,8 @@ impl QueueCore {
         Tag::new(colour, shard, cpu, node)
     }
 
-    /// As [`submit`](Self::submit), but never waits and runs nothing here: without room, or behind
-    /// a limit, the closure is refused and dropped. Does not panic.
+    /// As [`submit`](Self::submit), but never waits and runs nothing here: without room, and in an
+    /// ordered queue, the closure is refused and dropped. Does not panic.
     pub(crate) fn try_submit<F>(&self, closure: F) -> Result<(), SubmitError>
     where
         F: FnOnce() + Send + 'static,
@@ -81,7 +81,9 @@ impl QueueCore {
         let pool = self.pool();
         let tag = self.place(pool, colour, None, true);
         let mine = !forked::is_copy(self.runtime.generation());
-        let open = mine && (mode == 0 || mode == DRAINED && context::is_inside_queue(self));
+        let limited = mode & LIMITED != 0 && self.limits[usize::from(tag.node())].is_full();
+        let drained = mode & DRAINED != 0 && !context::is_inside_queue(self);
+        let open = mine && mode & (ORDERED | SHUT) == 0 && !limited && !drained;
         let job = Job::new(QueueRef::of(self), tag, closure);
         if open && pool.push(tag.shard(), job).is_ok() {
             return Ok(());

@@ -272,7 +272,7 @@ impl WorkCore {
     /// Sends a ticket on its way to a worker. When that is refused this queueing did not happen.
     fn deliver(self: &Arc<Self>, ticket: Ticket, cpu: Option<CpuId>) -> Result<(), SubmitError> {
         let work = Arc::clone(self);
-        let sent = self.queue().submit(move || work.arrive(ticket), cpu);
+        let sent = self.queue().submit_item(move || work.arrive(ticket), cpu);
         sent.inspect_err(|_| self.state.withdraw(ticket))
     }
 

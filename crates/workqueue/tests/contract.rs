@@ -584,3 +584,71 @@ fn burn(time: Duration) {
         std::hint::black_box((0..1000).sum::<u64>());
     }
 }
+
+/// Both by choice, and only of items that are queued from then on.
+#[test]
+fn times_of_items_are_measured_by_choice() {
+    let runtime = runtime();
+    let queue = queue(&runtime);
+    queue.spawn(|| ()).unwrap().wait().unwrap();
+    assert_eq!(runtime.monitor().queues[0].run, None);
+    queue.measure_latency(true);
+    for _ in 0..20 {
+        queue.post(|| thread::sleep(Duration::from_millis(2))).unwrap();
+    }
+    queue.post(|| panic!("on purpose")).unwrap();
+    queue.item(|| ()).queue().unwrap();
+    queue.flush().unwrap();
+    let monitor = runtime.monitor();
+    let (queued, run) = (monitor.queues[0].queued.unwrap(), monitor.queues[0].run.unwrap());
+    assert_eq!((queued.count, run.count), (22, 22));
+    assert!(run.p50_us >= 2000.0 && run.max_us >= run.p99_us, "{run:?}");
+    assert!(queued.max_us >= 2000.0, "the last one waited for others: {queued:?}");
+    queue.measure_latency(false);
+    queue.spawn(|| ()).unwrap().wait().unwrap();
+    assert_eq!(runtime.monitor().queues[0].run.unwrap().count, 22);
+}
+
+/// A subscriber that notes in which span each event was.
+#[test]
+fn items_have_spans_by_choice() {
+    use tracing::span;
+    #[derive(Clone, Default)]
+    struct Notes(Arc<Mutex<Vec<String>>>);
+    impl tracing::field::Visit for Visitor<'_> {
+        fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+            self.0.push_str(&format!("{}={value:?}", field.name()));
+        }
+    }
+    struct Visitor<'s>(&'s mut String);
+    impl tracing::Subscriber for Notes {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, span: &span::Attributes<'_>) -> span::Id {
+            let mut text = span.metadata().name().to_owned() + " ";
+            span.record(&mut Visitor(&mut text));
+            self.0.lock().unwrap().push(text);
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {}
+        fn enter(&self, _: &span::Id) {
+            self.0.lock().unwrap().push("enter".to_owned());
+        }
+        fn exit(&self, _: &span::Id) {
+            self.0.lock().unwrap().push("exit".to_owned());
+        }
+    }
+    let runtime = runtime();
+    let queue = queue(&runtime);
+    let notes = Notes::default();
+    tracing::subscriber::with_default(notes.clone(), || {
+        queue.post(|| ()).unwrap();
+        queue.trace_items(true);
+        queue.post(|| ()).unwrap();
+        queue.flush().unwrap();
+    });
+    assert_eq!(*notes.0.lock().unwrap(), ["item queue=\"q\"", "enter", "exit"]);
+}

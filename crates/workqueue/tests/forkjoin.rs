@@ -297,6 +297,19 @@ fn an_ordered_or_limited_queue_keeps_its_limit() {
 }
 
 #[test]
+fn a_limited_queue_helps_its_items_up_to_its_limit() {
+    let runtime = runtime();
+    let queue = runtime.queue("q").max_active(2).build().unwrap();
+    let inside = queue.clone();
+    let met = queue.spawn(move || {
+        let both = Barrier::new(2);
+        let meet = || blocking(|| both.wait());
+        inside.join(meet, meet);
+    });
+    met.unwrap().wait().unwrap();
+}
+
+#[test]
 fn a_drained_or_shut_down_queue_forks_on_the_callers_thread() {
     let runtime = runtime();
     let queue = queue(&runtime);

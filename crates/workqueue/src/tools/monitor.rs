@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_wakequeue::sync::{AtomicU64, Ordering};
 
 use crate::core::QueueCore;
+use crate::latency::Latency;
 use crate::pool::Desk;
 use crate::queue_ref::QueueRef;
 use crate::shared::Shared;
@@ -54,6 +55,12 @@ pub struct QueueMonitor {
     pub refused: u64,
     /// Items that ran on the caller's thread for want of room.
     pub inlined: u64,
+    /// How long items were queued, where that is measured.
+    #[serde(default)]
+    pub queued: Option<Latency>,
+    /// How long items ran, where that is measured.
+    #[serde(default)]
+    pub run: Option<Latency>,
 }
 
 /// What happened between two moments, per second.
@@ -98,12 +105,19 @@ pub struct QueueRates {
     pub panics_per_s: f64,
     /// Items per second that ran on the caller's thread for want of room.
     pub inlined_per_s: f64,
+    /// How long items were queued, ever, where that is measured.
+    #[serde(default)]
+    pub queued: Option<Latency>,
+    /// How long items ran, ever, where that is measured.
+    #[serde(default)]
+    pub run: Option<Latency>,
 }
 
 fn monitor_queue(queue: &QueueCore, shared: &Shared) -> QueueMonitor {
     let (in_flight, finished) = queue.tally.totals();
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let stats = &queue.stats;
+    let latencies = queue.observed.latencies();
     #[expect(clippy::cast_precision_loss, reason = "for people to read")]
     let cpu_time_ms = read(&stats.cpu_ns) as f64 / 1e6;
     QueueMonitor {
@@ -119,6 +133,8 @@ fn monitor_queue(queue: &QueueCore, shared: &Shared) -> QueueMonitor {
         panics: read(&stats.panics),
         refused: read(&stats.refused),
         inlined: read(&stats.inlined),
+        queued: latencies.map(|(queued, _)| queued),
+        run: latencies.map(|(_, run)| run),
     }
 }
 
@@ -184,6 +200,8 @@ fn rates(now: &QueueMonitor, then: &QueueMonitor, seconds: f64) -> QueueRates {
         rescued_per_s: per_s(|queue| queue.rescued),
         panics_per_s: per_s(|queue| queue.panics),
         inlined_per_s: per_s(|queue| queue.inlined),
+        queued: now.queued,
+        run: now.run,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Nobody who others wait for may block, and what was queued comes to an end.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -10,6 +10,32 @@ use tollgate_workqueue::{Queued, Runtime, SubmitError, blocking};
 
 use crate::process::kept;
 use crate::{Hold, LONG, hold, until};
+
+/// Posting inside an item neither waits nor runs the new item there, however full the shard is: a lock
+/// that both items take may be held.
+#[test]
+fn a_lock_may_be_held_while_posting_inside_an_item() {
+    kept("progress::a_lock_may_be_held_while_posting_inside_an_item", || {
+        let runtime = Runtime::builder().shard_capacity(4).max_workers(1).build().unwrap();
+        let limited = runtime.queue("limited").max_active(1).build().unwrap();
+        let ordered = runtime.queue("ordered").ordered().build().unwrap();
+        for queue in [runtime.queue("plain").build().unwrap(), limited, ordered] {
+            let total = Arc::new(Mutex::new(0));
+            let (inner, sum) = (queue.clone(), Arc::clone(&total));
+            let outer = queue.spawn(move || {
+                let mut locked = sum.lock().unwrap();
+                for _ in 0..1000 {
+                    let sum = Arc::clone(&sum);
+                    inner.post(move || *sum.lock().unwrap() += 1).unwrap();
+                }
+                *locked += 1;
+            });
+            outer.unwrap().wait().unwrap();
+            queue.flush().unwrap();
+            assert_eq!(*total.lock().unwrap(), 1001);
+        }
+    });
+}
 
 #[test]
 fn a_push_to_a_closed_queue_returns() {
