@@ -13,6 +13,7 @@ use crate::abi::{self, NotifyDelete, NotifyInvalEntry, NotifyInvalInode, OutHead
 use crate::counters::RequestCounts;
 use crate::init::{InitFlags, Negotiated};
 use crate::interrupt::Interrupts;
+use crate::latency::{self, OperationLatency};
 use crate::reply::QueueState;
 use crate::transport::{Control, TransportInUse, TransportReport};
 use crate::types::{BackingId, Name, NodeId};
@@ -78,6 +79,12 @@ impl Connection {
     pub(crate) fn settle(&self, report: TransportReport) {
         let first = self.shared.transport.set(report).is_ok();
         debug_assert!(first, "a session starts once");
+    }
+
+    /// How long requests took, by operation and class ([`crate::Request::set_class`]).
+    #[must_use]
+    pub fn latencies(&self) -> Vec<OperationLatency> {
+        latency::sum(&self.shared.queues.iter().map(|queue| &queue.counters.latencies))
     }
 
     /// Queues, each with a worker thread.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::opcode;
+use crate::latency::WorkerLatencies;
 
 const KINDS: usize = opcode::LIMIT as usize + 1;
 
@@ -20,6 +21,8 @@ pub(crate) struct QueueCounters {
     pub(crate) interrupts_unknown: AtomicU64,
     pub(crate) forgets: AtomicU64,
     pub(crate) resent: AtomicU64,
+    /// Written by the queue's own thread alone.
+    pub(crate) latencies: WorkerLatencies,
 }
 
 impl Default for QueueCounters {
@@ -34,6 +37,7 @@ impl Default for QueueCounters {
             interrupts_unknown: AtomicU64::new(0),
             forgets: AtomicU64::new(0),
             resent: AtomicU64::new(0),
+            latencies: WorkerLatencies::default(),
         }
     }
 }

@@ -15,6 +15,7 @@ mod encode;
 mod filesystem;
 mod init;
 mod interrupt;
+mod latency;
 pub mod memory;
 pub mod message;
 pub mod mount;
@@ -34,6 +35,7 @@ pub use device::{Device, DeviceQueue, DeviceTransport};
 pub use encode::{Answer, MAX_ANSWER_BYTES};
 pub use filesystem::Filesystem;
 pub use init::{InitError, InitFlags, Negotiated};
+pub use latency::{CLASSES, Histogram, OperationLatency};
 pub use message::{DecodeError, Message};
 pub use mount::{
     Mount, MountError, MountOptions, clean_stale, mount, mount_device, stale, unmount,

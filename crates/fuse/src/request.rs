@@ -1,5 +1,7 @@
 //! What a handler learns about a request besides its arguments.
 
+use std::cell::Cell;
+
 use crate::abi::{self, InHeader};
 use crate::interrupt::Interrupts;
 use crate::types::{Caller, NodeId};
@@ -11,6 +13,7 @@ pub struct Request<'a> {
     pub(crate) group: Option<u32>,
     pub(crate) worker: usize,
     pub(crate) interrupts: &'a Interrupts,
+    pub(crate) class: Cell<u8>,
 }
 
 impl Request<'_> {
@@ -57,6 +60,16 @@ impl Request<'_> {
     #[must_use]
     pub fn resent(&self) -> bool {
         self.header.unique & abi::UNIQUE_RESEND != 0
+    }
+
+    /// Puts the request into a class of the file system's own choice, for
+    /// [`crate::Connection::latencies`]: what became of it, for example. The last call counts.
+    ///
+    /// # Panics
+    /// If `class` is not below [`crate::CLASSES`].
+    pub fn set_class(&self, class: u8) {
+        assert!(usize::from(class) < crate::CLASSES, "class {class}");
+        self.class.set(class);
     }
 
     /// Index of the worker (and queue), from 0.

@@ -25,7 +25,7 @@ mod view;
 
 pub use audit::{Audit, AuditLevel, Event, Outcome};
 pub use config::{Config, OpenError};
-pub use stats::{Counts, Snapshot, Unavailable};
+pub use stats::{Counts, DECISIONS, Snapshot, Unavailable};
 pub use view::View;
 
 /// The example in the README compiles.

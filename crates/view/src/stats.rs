@@ -81,6 +81,27 @@ counters! {
     other,
 }
 
+impl Count {
+    /// The class of a request that this decides ([`DECISIONS`]); `None` for what decides nothing.
+    pub(crate) fn class(self) -> Option<u8> {
+        match self {
+            Self::open_passthrough => Some(1),
+            Self::open_userspace => Some(2),
+            Self::open_fallback => Some(3),
+            Self::refused_deny => Some(4),
+            Self::refused_read_only => Some(5),
+            Self::refused_weakening => Some(6),
+            Self::hidden => Some(7),
+            _ => None,
+        }
+    }
+}
+
+/// The decisions that a request's latency is counted under, by the request's class
+/// ([`tollgate_fuse::OperationLatency::class`]).
+pub const DECISIONS: [&str; tollgate_fuse::CLASSES] =
+    ["done", "passthrough", "userspace", "fallback", "denied", "read-only", "weakening", "hidden"];
+
 /// Counters, one set per worker (folded into sixteen).
 #[derive(Debug)]
 pub(crate) struct Counters {

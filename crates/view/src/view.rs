@@ -145,6 +145,9 @@ impl View {
 
     pub(crate) fn count(&self, req: &Request<'_>, count: Count) {
         self.counters.add(req.worker(), count, 1);
+        if let Some(class) = count.class() {
+            req.set_class(class);
+        }
     }
 
     pub(crate) fn node(&self, id: NodeId) -> Result<Arc<Node>, Errno> {

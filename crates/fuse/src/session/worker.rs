@@ -1,8 +1,10 @@
 //! A worker: receives a request from its queue, has it served, and goes on to the next.
 
+use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use rustix::io::Errno;
 use tollgate_haltpoll::Hook;
@@ -115,8 +117,12 @@ impl<F: Filesystem> Server<'_, F> {
         state.interrupts.begin(state.worker, header.unique);
         let raw = RawReply::new(state, header.unique, area);
         let interrupts = &*state.interrupts;
-        let request = Request { header, group, worker: state.worker, interrupts };
+        let (worker, class) = (state.worker, Cell::new(0));
+        let request = Request { header, group, worker, interrupts, class };
+        let begin = Instant::now();
         self.guard(|| dispatch(self.fs, &request, op, raw));
+        let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        state.counters.latencies.record(header.opcode, request.class.get(), ns);
         state.interrupts.end(state.worker);
     }
 

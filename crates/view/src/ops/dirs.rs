@@ -156,7 +156,8 @@ impl Lister<'_> {
             Err(e) => return Err(e),
         };
         if self.view.is_hidden(self.node, child, &stat)? {
-            self.view.count(self.req, Count::hidden);
+            // The listing is not hidden itself.
+            self.view.counters.add(self.req.worker(), Count::hidden, 1);
             return Ok(());
         }
         let ino = stat.attr(self.view.root_dev).ino;
