@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tollgate_topology::{CpuId, CpuSet, LlcId, NodeId, Topology};
 
@@ -44,7 +44,8 @@ impl Reserved {
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
-    topology: Arc<Topology>,
+    /// Read when it is first needed, which takes some hundred microseconds. Clones share it.
+    topology: Arc<OnceLock<Topology>>,
     /// CPUs that a last-level cache is made for, where the processor says so.
     llc_sharers: Option<usize>,
 }
@@ -53,24 +54,28 @@ impl Machine {
     /// This machine, with the CPUs and the NUMA nodes that the calling thread may use.
     #[must_use]
     pub fn current() -> Self {
-        let topology = Topology::current().unwrap_or_else(|error| one_cpu(error.to_string()));
-        let llc_sharers = sys::llc_sharers();
-        Self { root: PathBuf::from("/"), topology: Arc::new(topology), llc_sharers }
+        Self { llc_sharers: sys::llc_sharers(), ..Self::at(Path::new("/")) }
     }
 
     /// The machine that the `proc` and `sys` trees below `root` describe. Where these describe no
     /// CPU, it has one.
     #[must_use]
     pub fn at(root: &Path) -> Self {
-        let topology = Topology::from_sysfs(&root.join("sys"), None);
-        let topology = topology.unwrap_or_else(|error| one_cpu(error.to_string()));
-        Self { root: root.to_owned(), topology: Arc::new(topology), llc_sharers: None }
+        Self { root: root.to_owned(), topology: Arc::default(), llc_sharers: None }
     }
 
-    /// The CPUs, caches and NUMA nodes. A snapshot of the moment when this value was made.
+    /// The CPUs, caches and NUMA nodes. A snapshot of the moment when this value or a clone of it
+    /// was first asked.
     #[must_use]
     pub fn topology(&self) -> &Topology {
-        &self.topology
+        self.topology.get_or_init(|| {
+            let topology = if self.root == Path::new("/") {
+                Topology::current()
+            } else {
+                Topology::from_sysfs(&self.root.join("sys"), None)
+            };
+            topology.unwrap_or_else(|error| one_cpu(error.to_string()))
+        })
     }
 
     /// Sizes in bytes of the huge pages that the kernel can reserve, smallest first.
@@ -144,7 +149,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoSuchNode`] with the nodes that have memory.
     pub fn check_node(&self, node: NodeId) -> Result<(), Error> {
-        let nodes = self.topology.memory_nodes();
+        let nodes = self.topology().memory_nodes();
         if nodes.contains(&node) {
             return Ok(());
         }
@@ -165,15 +170,16 @@ impl Machine {
     /// sysfs does not say.
     #[must_use]
     pub fn llc_bytes(&self) -> Option<usize> {
-        let caches = self.topology.allowed().iter().filter_map(|cpu| self.topology.llc_of(cpu));
-        caches.filter_map(|llc| self.topology.llc_bytes(llc)).max()
+        let topology = self.topology();
+        let caches = topology.allowed().iter().filter_map(|cpu| topology.llc_of(cpu));
+        caches.filter_map(|llc| topology.llc_bytes(llc)).max()
     }
 
     /// The part of the largest last-level cache that falls to the CPUs that may be used, in bytes:
     /// all of it for a whole machine, 4 MiB for two CPUs of a processor on which 240 share 480 MiB.
     #[must_use]
     pub fn usable_llc_bytes(&self) -> Option<usize> {
-        let topology = &self.topology;
+        let topology = self.topology();
         let parts = topology.llcs().iter().zip(0..).filter_map(|(cpus, number)| {
             let bytes = topology.llc_bytes(LlcId(number))?;
             let sharers = self.llc_sharers.unwrap_or(0).max(cpus.len());
@@ -218,7 +224,7 @@ impl Machine {
         }
         let llc = self.llc_bytes().map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string());
         parts.push(format!("llc={llc}"));
-        parts.push(format!("cpus={}", self.topology.allowed().len()));
+        parts.push(format!("cpus={}", self.topology().allowed().len()));
         parts.join(";")
     }
 

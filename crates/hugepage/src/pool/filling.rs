@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use super::buffer::{Buffer, Parts, check_len, state::Taken};
 use crate::error::Error;
-use crate::plan::Heat;
+use crate::plan::{Heat, SMALL_BYTES};
 use crate::sys;
 
 /// A buffer on its way to an owner who writes it from the start before he reads it, so that what an
@@ -64,8 +64,13 @@ impl Filling {
         check_len(end.max(1), self.parts().len)?;
         let start = self.filled;
         let parts = self.parts.as_mut().expect("only `finish` takes the parts out");
-        let copier = *parts.pool.plan.copier(Heat::Hot);
-        copier.copy(parts.slot.bytes_mut(start..end), bytes)?;
+        let to = parts.slot.bytes_mut(start..end);
+        if bytes.len() <= SMALL_BYTES {
+            // Stores past the cache are slow for a few bytes, which their reader then misses.
+            to.copy_from_slice(bytes);
+        } else {
+            parts.pool.plan.copier(Heat::Hot).copy(to, bytes)?;
+        }
         (self.filled, self.touched) = (end, self.touched.max(end));
         Ok(())
     }

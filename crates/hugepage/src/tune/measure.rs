@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tollgate_topology::CoreKind;
 
 use super::candidates;
-use super::rounds::{Rounds, interleaved, judge, knock_out, timed_ns};
+use super::rounds::{CHUNK_MARGIN, Rounds, STORE_MARGIN, interleaved, judge, knock_out, timed_ns};
 use super::tuning::{Origin, Sample, TuneOptions, Tuning};
 use crate::engine::{Clearer, Copier};
 use crate::error::Error;
@@ -174,7 +174,7 @@ fn first_touch(rounds: usize) -> Result<(TouchAt, Vec<Sample>), Error> {
         }
     }
     let names = ["first byte".to_owned(), "last byte".to_owned()];
-    let (best, samples) = judge("touch", &names, HUGE_2M, times);
+    let (best, samples) = judge("touch", &names, HUGE_2M, times, STORE_MARGIN);
     Ok((if best == 0 { TouchAt::First } else { TouchAt::Last }, samples))
 }
 
@@ -194,25 +194,26 @@ struct Bench {
 impl Bench {
     /// Measures the engines for a row, and finds the best.
     fn row(&mut self, cell: Cell) -> (Clearer, Vec<Sample>) {
-        let (winner, mut samples) = self.contest(cell, &candidates::stores(cell));
+        let (winner, mut samples) = self.contest(cell, &candidates::stores(cell), STORE_MARGIN);
         if matches!(cell, Cell::ColdMany | Cell::TargetMany) {
             return (winner, samples);
         }
-        let (best, finer) = self.contest(cell, &candidates::chunks_and_orders(&winner));
+        let finer = candidates::chunks_and_orders(&winner);
+        let (best, finer) = self.contest(cell, &finer, CHUNK_MARGIN);
         // The winner takes part again; one sample of it is enough to print.
         samples.retain(|sample| !sample.chosen);
         samples.extend(finer);
         (best, samples)
     }
 
-    fn contest(&mut self, cell: Cell, clearers: &[Clearer]) -> (Clearer, Vec<Sample>) {
+    fn contest(&mut self, cell: Cell, clearers: &[Clearer], margin: u64) -> (Clearer, Vec<Sample>) {
         let times = match cell {
             Cell::ColdMany | Cell::TargetMany => self.crowd(clearers, cell == Cell::TargetMany),
             Cell::Hot => self.hot(clearers),
             Cell::Cold | Cell::Target => self.cold(clearers, cell == Cell::Target),
         };
         let names: Vec<String> = clearers.iter().map(|each| each.spec().to_string()).collect();
-        let (best, samples) = judge(cell.name(), &names, HUGE_2M, times);
+        let (best, samples) = judge(cell.name(), &names, HUGE_2M, times, margin);
         (clearers[best], samples)
     }
 
@@ -285,7 +286,7 @@ impl Bench {
         });
         let names: Vec<String> = copiers.iter().map(|each| each.spec().to_string()).collect();
         let row = if source == Heat::Hot { "copy-hot" } else { "copy-cold" };
-        let (best, samples) = judge(row, &names, HUGE_2M, times);
+        let (best, samples) = judge(row, &names, HUGE_2M, times, STORE_MARGIN);
         (copiers[best], samples)
     }
 

@@ -7,9 +7,12 @@ use super::tuning::Sample;
 /// Rounds after which an engine that is far behind is measured no further, and the fewest there
 /// are.
 pub(super) const TRIAL_ROUNDS: usize = 3;
-/// An engine must be faster than one before it in the list by more than one part in this many. The
-/// plainest come first, so chance does not choose an odd one.
-const MARGIN: u64 = 32;
+/// A kind of store must be faster than one before it in the list by more than one part in this
+/// many.
+pub(super) const STORE_MARGIN: u64 = 32;
+/// So must a chunk size and order, of which there are many: medians of a few cold samples differ by
+/// some percent without a cause, and the differences that were reported for them are larger.
+pub(super) const CHUNK_MARGIN: u64 = 8;
 
 /// How many rounds there are to be, and until when.
 #[derive(Clone, Copy, Debug)]
@@ -78,13 +81,15 @@ pub(super) fn timed_ns(work: impl FnOnce()) -> u64 {
     u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The index of the engine with the least median, the first of those that are about as fast, and a
-/// sample of each.
+/// The index of the engine with the least median, or rather of the first that is slower by at most
+/// one part in `margin`, and a sample of each. The plainest come first, so chance chooses no odd
+/// one.
 pub(super) fn judge(
     row: &str,
     names: &[String],
     bytes: usize,
     times: Vec<Vec<u64>>,
+    margin: u64,
 ) -> (usize, Vec<Sample>) {
     let mut samples: Vec<Sample> = Vec::new();
     for (name, mut times) in names.iter().zip(times) {
@@ -103,7 +108,7 @@ pub(super) fn judge(
     }
     let least = samples.iter().map(|sample| sample.median_ns).min();
     let least = least.expect("a row has engines");
-    let near = least.saturating_add(least / MARGIN);
+    let near = least.saturating_add(least / margin);
     let best = samples.iter().position(|sample| sample.median_ns <= near);
     let best = best.expect("the least is near itself");
     samples[best].chosen = true;
@@ -117,9 +122,9 @@ mod tests {
     #[test]
     fn the_plainest_of_about_equal_ones_wins() {
         let names = ["plain", "odd", "odder", "fast"].map(String::from);
-        let (best, samples) = judge("row", &names, 1, vec![vec![102], vec![101], vec![100]]);
+        let (best, samples) = judge("row", &names, 1, vec![vec![102], vec![101], vec![100]], 32);
         assert_eq!((best, samples[0].chosen), (0, true));
-        let (best, _) = judge("row", &names, 1, vec![vec![110], vec![101], vec![100]]);
+        let (best, _) = judge("row", &names, 1, vec![vec![110], vec![101], vec![100]], 32);
         assert_eq!(best, 1);
     }
 

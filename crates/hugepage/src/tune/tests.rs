@@ -8,15 +8,13 @@ fn quick() -> TuneOptions {
 }
 
 #[test]
-fn measuring_fills_every_row_and_chooses_the_fastest_median() {
+fn measuring_fills_every_row_and_chooses_one_engine() {
     let tuning = explain(&quick()).unwrap();
     for row in Cell::ALL.map(Cell::name).into_iter().chain(["copy-cold", "copy-hot", "touch"]) {
         let samples: Vec<&Sample> = tuning.samples.iter().filter(|s| s.row == row).collect();
         let chosen: Vec<&&Sample> = samples.iter().filter(|sample| sample.chosen).collect();
         assert_eq!(chosen.len(), 1, "{row}");
-        // The plainest of those that are about as fast as the fastest.
-        let near = chosen[0].median_ns - chosen[0].median_ns / 32;
-        assert!(samples.iter().all(|sample| sample.median_ns >= near), "{row}");
+        // That it is the plainest of the fastest is tested where they are judged.
         let line = format!("{row} = {}", chosen[0].engine);
         assert!(row == "touch" || tuning.plan.to_string().contains(&line), "{line}");
     }
