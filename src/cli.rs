@@ -207,9 +207,25 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = KeepAwakeWhen::Auto)]
     pub(crate) keep_awake: KeepAwakeWhen,
 
+    /// Whether to watch DIR for changes behind the view, so that the kernel may cache names and
+    /// attributes for longer than `--attr-timeout`
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = WatchArg::Auto)]
+    pub(crate) watch: WatchArg,
+
     /// Descriptors that the server may hold open on DIR
     #[arg(long, value_name = "N", value_parser = descriptors)]
     pub(crate) max_descriptors: Option<usize>,
+}
+
+/// Whether changes behind the view are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WatchArg {
+    /// Where the kernel permits it (root), and unless `--attr-timeout` is 0
+    Auto,
+    /// Always; without permission, Tollgate does not start
+    On,
+    /// Never
+    Off,
 }
 
 /// When CPUs are kept from halting.

@@ -13,10 +13,10 @@ use tollgate_fuse::{
 };
 use tollgate_haltpoll::KeepAwake;
 use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
-use tollgate_view::{Config, Snapshot, Unavailable, View};
+use tollgate_view::{Config, Snapshot, Unavailable, View, WatchMode};
 
 use crate::audit::{AuditConfig, AuditLog};
-use crate::cli::{AuditDetail, ServeArgs};
+use crate::cli::{AuditDetail, ServeArgs, WatchArg};
 use crate::control;
 use crate::messages;
 use crate::native;
@@ -42,6 +42,7 @@ pub(crate) struct Spec {
     policy_file: Option<PathBuf>,
     audit: Option<AuditConfig>,
     timeout: Duration,
+    watch: WatchMode,
     threads: Option<usize>,
     transport: TransportChoice,
     max_descriptors: Option<usize>,
@@ -77,6 +78,11 @@ impl Spec {
             policy_file,
             audit: args.audit.as_deref().map(|file| audit_config(args, file, tree)).transpose()?,
             timeout: args.attr_timeout,
+            watch: match args.watch {
+                WatchArg::Auto => WatchMode::Auto,
+                WatchArg::On => WatchMode::On,
+                WatchArg::Off => WatchMode::Off,
+            },
             threads: args.threads,
             transport: args.transport.into(),
             max_descriptors: args.max_descriptors,
@@ -235,6 +241,7 @@ impl Server {
             policy: spec.policy,
             attr_timeout: spec.timeout,
             entry_timeout: spec.timeout,
+            watch: spec.watch,
             max_descriptors: spec.max_descriptors,
             mount_points: spec.native.clone(),
             audit: audit.clone().map(|log| log as Arc<dyn tollgate_view::Audit>),

@@ -120,6 +120,11 @@ impl View {
         number(&self.report()["counts"], name)
     }
 
+    /// What the server says of `name` about the directories that it watches.
+    pub(crate) fn watch(&self, name: &str) -> u64 {
+        number(&self.report()["watch"], name)
+    }
+
     /// What the server has of `name` at the moment.
     pub(crate) fn status(&self, name: &str) -> u64 {
         number(&self.report(), name)

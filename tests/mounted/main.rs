@@ -18,3 +18,4 @@ mod scale;
 mod snapshot;
 mod unprivileged;
 mod uring;
+mod watch;

@@ -4,7 +4,7 @@ use crate::error::Warning;
 use crate::glob::Glob;
 use crate::glob::index::PathIndex;
 use crate::rule::{Rule, RuleId};
-use crate::words::{Action, Mode};
+use crate::words::{Action, Kind, Mode, Operation, Verdict};
 
 /// A directory that shows the lower one itself, with all that is below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +62,16 @@ impl Policy {
     #[must_use]
     pub fn can_hide(&self) -> bool {
         self.can_hide
+    }
+
+    /// Whether some rule, or the default, can refuse to list a directory that is not hidden.
+    #[must_use]
+    pub fn may_refuse_listing(&self) -> bool {
+        let refuses = |action: Action| action.verdict(Operation::List) == Verdict::Deny;
+        let about_lists =
+            |rule: &Rule| rule.operations.has(Operation::List) && rule.kinds.has(Kind::Directory);
+        refuses(self.default)
+            || self.rules.iter().any(|rule| refuses(rule.action) && about_lists(rule))
     }
 
     /// What looks like a mistake but can be used.

@@ -19,6 +19,9 @@ pub struct Config {
     pub attr_timeout: Duration,
     /// How long the kernel may believe that a name leads to an inode, or to none.
     pub entry_timeout: Duration,
+    /// Whether what changes behind the view is watched, so that the kernel may cache names and
+    /// attributes for longer than the timeouts.
+    pub watch: WatchMode,
     /// Most descriptors that the view keeps open; `None` for the process's limit less 64.
     pub max_descriptors: Option<usize>,
     /// Directories, relative to the root, that something else is mounted on. Neither they nor the
@@ -35,6 +38,7 @@ impl Default for Config {
             policy: Arc::new(Policy::allow_all()),
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
+            watch: WatchMode::Auto,
             max_descriptors: None,
             mount_points: Vec::new(),
             audit: None,
@@ -47,11 +51,24 @@ impl std::fmt::Debug for Config {
         f.debug_struct("Config")
             .field("attr_timeout", &self.attr_timeout)
             .field("entry_timeout", &self.entry_timeout)
+            .field("watch", &self.watch)
             .field("max_descriptors", &self.max_descriptors)
             .field("mount_points", &self.mount_points)
             .field("audit", &self.audit.as_ref().map(|audit| audit.level()))
             .finish_non_exhaustive()
     }
+}
+
+/// Whether changes behind the view are watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WatchMode {
+    /// Where the kernel permits it, and unless [`Config::attr_timeout`] is zero.
+    #[default]
+    Auto,
+    /// Always; a view that cannot is not opened.
+    On,
+    /// Never.
+    Off,
 }
 
 /// Why a directory cannot be viewed.
@@ -66,6 +83,9 @@ pub enum OpenError {
     /// `/proc` is needed to open what a descriptor names.
     #[error("/proc/self/fd is not there ({0}); mount proc at /proc")]
     NoProc(#[source] Errno),
+    /// Watching was asked for and is not available.
+    #[error("changes behind the view cannot be watched, which needs CAP_SYS_ADMIN: {0}")]
+    Watch(#[source] Errno),
     /// A helper thread could not be started.
     #[error("no thread could be started: {0}")]
     Thread(#[source] std::io::Error),

@@ -11,6 +11,7 @@ mod creds;
 mod fds;
 mod handles;
 mod idle;
+mod listings;
 mod lower;
 mod memory;
 mod mode;
@@ -22,11 +23,14 @@ mod stats;
 mod sweeper;
 mod table;
 mod view;
+mod watch;
+mod watched;
 
 pub use audit::{Audit, AuditLevel, Event, Outcome};
-pub use config::{Config, OpenError};
+pub use config::{Config, OpenError, WatchMode};
 pub use stats::{Counts, DECISIONS, Snapshot, Unavailable};
 pub use view::View;
+pub use watch::WatchStatus;
 
 /// The example in the README compiles.
 #[cfg(doctest)]

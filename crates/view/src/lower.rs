@@ -27,6 +27,10 @@ impl Key {
         usize::try_from(mixed).expect("32 bits fit") % n
     }
 
+    pub(crate) fn dev(&self) -> u64 {
+        self.dev
+    }
+
     /// The number that stat(2) on the view shows.
     pub(crate) fn shown_ino(&self, root_dev: u64) -> u64 {
         shown_ino(self.ino, self.dev, root_dev)
@@ -243,12 +247,26 @@ impl DirStream {
         self.fd.as_fd()
     }
 
+    /// The cookie to go on from.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
     /// Goes on from the cookie `offset`, a no-op when the last reply ended there.
     pub(crate) fn seek(&mut self, offset: u64) -> Result<(), Errno> {
         if offset != self.position {
             rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(offset))?;
             self.unread = 0..0;
             self.position = offset;
+        }
+        Ok(())
+    }
+
+    /// Reads again from the cookie where it stands: entries that were read and not taken may be stale.
+    pub(crate) fn refresh(&mut self) -> Result<(), Errno> {
+        if !self.unread.is_empty() {
+            self.unread = 0..0;
+            rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(self.position))?;
         }
         Ok(())
     }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use serde::Serialize;
 
+use crate::watch::WatchStatus;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
         /// Counts since the start, by decision and by operation.
@@ -142,6 +144,8 @@ pub struct Snapshot {
     pub userspace_handles: usize,
     /// Directories being listed.
     pub directory_handles: usize,
+    /// What is watched behind the view.
+    pub watch: WatchStatus,
     /// Whether passthrough is used.
     pub passthrough: bool,
     /// Files that fell back to user space although the policy allows passthrough.

@@ -21,6 +21,7 @@ use tollgate_fuse::{Name, NodeId};
 
 use crate::lower::{Key, Stat};
 use crate::mode::Io;
+use crate::watched::Watched;
 
 /// Where an inode can be found: a name in a directory.
 #[derive(Clone, Debug)]
@@ -62,6 +63,8 @@ pub(crate) struct Node {
     last_path: Mutex<Option<Box<[u8]>>>,
     /// How the file is open; regular files only.
     pub(crate) io: Mutex<Io>,
+    /// How much is reported of changes behind the view; directories only.
+    pub(crate) watched: Watched,
 }
 
 impl Node {
@@ -78,6 +81,7 @@ impl Node {
             path: Mutex::new(None),
             last_path: Mutex::new(None),
             io: Mutex::new(Io::default()),
+            watched: Watched::default(),
         }
     }
 
@@ -87,6 +91,14 @@ impl Node {
 
     pub(crate) fn is_root(&self) -> bool {
         self.id == NodeId::ROOT
+    }
+
+    /// Whether `test` holds for the directory of its only known name.
+    pub(crate) fn parent_is(&self, test: impl FnOnce(&Self) -> bool) -> bool {
+        match &self.places.lock()[..] {
+            [place] => test(&place.parent),
+            _ => false,
+        }
     }
 
     /// The places where this node was last seen.
@@ -131,6 +143,12 @@ impl Node {
     /// Keeps `path` for the time when no name is left.
     pub(crate) fn keep_path(&self, path: Vec<u8>) {
         *self.last_path.lock() = Some(path.into_boxed_slice());
+    }
+
+    /// Lets go of the parents once the kernel forgot the node: trees that were moved about behind the
+    /// view's back could hold each other.
+    pub(crate) fn let_go(&self) {
+        self.places.lock().clear();
     }
 
     /// The name is gone.
@@ -258,10 +276,15 @@ impl Table {
         drop(by_id);
         drop(shard);
         self.len.fetch_sub(1, Ordering::Relaxed);
-        // Lets go of the parents: trees that were moved about behind our back could hold each
-        // other.
-        node.places.lock().clear();
         Some(node)
+    }
+
+    /// Every node at this moment.
+    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
+        self.by_id
+            .iter()
+            .flat_map(|shard| shard.read().values().cloned().collect::<Vec<_>>())
+            .collect()
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the remainder is below SHARDS")]

@@ -1,6 +1,7 @@
 //! The view's state.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,10 +14,11 @@ use tollgate_fuse::{Attributes, Connection, Entry, InitFlags, NodeId, Request, S
 use crate::admission::Admission;
 use crate::audit::Audit;
 use crate::budget::Budget;
-use crate::config::{Config, OpenError};
+use crate::config::{Config, OpenError, WatchMode};
 use crate::creds::{self, Powers};
 use crate::fds::Descriptors;
 use crate::handles::{Handles, OpenDir, UserFile};
+use crate::listings::Listings;
 use crate::lower::{self, Stat};
 use crate::passthrough::Passthrough;
 use crate::paths::Paths;
@@ -24,12 +26,18 @@ use crate::probe;
 use crate::stats::{Count, Counters, Snapshot, Unavailable};
 use crate::sweeper::Sweeper;
 use crate::table::{Node, Table};
+use crate::watch::{LONG, NEGATIVE, Watch};
+use crate::watched::Level;
 
 /// A lower directory seen through a policy. Served by handing it to a
 /// [`tollgate_fuse::Session`], configured by [`View::session_config`].
 pub struct View {
-    pub(crate) table: Table,
-    pub(crate) fds: Descriptors,
+    pub(crate) table: Arc<Table>,
+    pub(crate) fds: Arc<Descriptors>,
+    /// Tells of changes behind the view, where that is available.
+    pub(crate) watch: Option<Watch>,
+    /// Why it is not.
+    watch_reason: Option<String>,
     pub(crate) admission: Admission,
     pub(crate) paths: Paths,
     pub(crate) powers: Powers,
@@ -40,6 +48,8 @@ pub struct View {
     pub(crate) sweeper: Sweeper,
     pub(crate) files: Handles<UserFile>,
     pub(crate) dirs: Handles<OpenDir>,
+    /// Listings of directories that were not opened.
+    pub(crate) listings: Listings,
     pub(crate) connection: OnceLock<Connection>,
     pub(crate) counters: Counters,
     /// Renames and links compare decisions under old and new paths. Moving a directory changes the
@@ -67,10 +77,13 @@ impl View {
             .map_err(OpenError::NoProc)?;
         let stack_depth = probe::stack_depth(source.as_fd());
         let kernel_copies = !probe::may_share_blocks(source.as_fd());
+        let (watch, watch_reason) = watch(&config)?;
         let max = config.max_descriptors.unwrap_or_else(probe::max_descriptors);
         Ok(Self {
-            table: Table::new(&root),
-            fds: Descriptors::new(source, Arc::new(Budget::new(max))),
+            table: Arc::new(Table::new(&root)),
+            fds: Arc::new(Descriptors::new(source, Arc::new(Budget::new(max)))),
+            watch,
+            watch_reason,
             admission: Admission::new(config.policy),
             paths: Paths::default(),
             powers: Powers::of_this_process(),
@@ -81,6 +94,7 @@ impl View {
             sweeper: Sweeper::start(probe::workers()).map_err(OpenError::Thread)?,
             files: Handles::new(),
             dirs: Handles::new(),
+            listings: Listings::default(),
             connection: OnceLock::new(),
             counters: Counters::new(),
             names: RwLock::new(()),
@@ -121,7 +135,8 @@ impl View {
             descriptors_used: self.fds.used(),
             descriptors_max: self.fds.max(),
             userspace_handles: self.files.len(),
-            directory_handles: self.dirs.len(),
+            directory_handles: self.dirs.len() + self.listings.len(),
+            watch: self.watch.as_ref().map(Watch::status).unwrap_or_default(),
             passthrough: self.passthrough.is_available(),
             fallbacks: self.passthrough.fallbacks(),
             unavailable: self.unavailable(),
@@ -132,6 +147,10 @@ impl View {
         let mut missing = Vec::new();
         if let Some(reason) = self.passthrough.reason() {
             missing.push(Unavailable { feature: "passthrough".into(), reason: reason.into() });
+        }
+        if let Some(reason) = &self.watch_reason {
+            let feature = "watching for changes behind the view".into();
+            missing.push(Unavailable { feature, reason: reason.clone() });
         }
         if !self.powers.may_switch() {
             missing.push(Unavailable {
@@ -174,18 +193,104 @@ impl View {
         Err(Errno::STALE)
     }
 
-    pub(crate) fn entry(&self, node: &Node, stat: &Stat) -> Entry {
+    /// The entry of `node`, found in `dir`.
+    pub(crate) fn entry(&self, dir: &Node, node: &Node, stat: &Stat) -> Entry {
+        let watched = dir.watched.level() >= Level::Names;
         Entry {
             node: node.id,
             generation: 0,
-            entry_valid: self.entry_timeout,
+            entry_valid: if watched { LONG.max(self.entry_timeout) } else { self.entry_timeout },
             attr: stat.attr(self.root_dev),
-            attr_valid: self.attr_timeout,
+            attr_valid: self.attr_valid(Some(dir), node, stat),
         }
     }
 
-    pub(crate) fn attributes(&self, stat: &Stat) -> Attributes {
-        Attributes { attr: stat.attr(self.root_dev), valid: self.attr_timeout }
+    /// "No such name" in `dir`.
+    pub(crate) fn no_entry(&self, dir: &Node) -> Entry {
+        let watched = dir.watched.level() >= Level::Names;
+        Entry::negative(if watched { NEGATIVE.max(self.entry_timeout) } else { self.entry_timeout })
+    }
+
+    pub(crate) fn attributes(&self, node: &Node, stat: &Stat) -> Attributes {
+        Attributes { attr: stat.attr(self.root_dev), valid: self.attr_valid(None, node, stat) }
+    }
+
+    /// How long the kernel may cache the attributes of `node`, which was found in `dir` if that is
+    /// known. Those of a file with several names can change where nobody watches.
+    pub(crate) fn attr_valid(&self, dir: Option<&Node>, node: &Node, stat: &Stat) -> Duration {
+        let watched = if node.is_dir() {
+            node.watched.level() >= Level::Names
+        } else {
+            let full = |dir: &Node| dir.watched.level() == Level::Files;
+            stat.nlink() == 1 && dir.map_or_else(|| node.parent_is(full), full)
+        };
+        if watched { LONG.max(self.attr_timeout) } else { self.attr_timeout }
+    }
+
+    /// The connection stands: from now on what is stale can be dropped.
+    pub(crate) fn start_watch(&self, connection: &Connection) {
+        let Some(watch) = &self.watch else { return };
+        let (table, fds) = (Arc::clone(&self.table), Arc::clone(&self.fds));
+        if let Err(error) = watch.start(connection.clone(), table, fds) {
+            tracing::warn!(%error, "no thread for watching; names and attributes expire as configured");
+        }
+    }
+
+    /// The kernel comes back to `dir`, or lists it: from now on it is watched.
+    pub(crate) fn watch_dir(&self, dir: &Arc<Node>) {
+        if let Some(watch) = &self.watch
+            && watch.would_raise(dir)
+            && dir.key.dev() == self.root_dev
+            && let Ok(fd) = self.fds.path(dir)
+        {
+            watch.raise(dir, fd.as_fd(), c".", || true);
+        }
+    }
+
+    /// `node` is listed as `name` in the directory that `dir` names: it is watched if it is a
+    /// directory, and its attributes are those of `stat` or, if it was not watched before, read again.
+    pub(crate) fn watch_child(
+        &self,
+        node: &Node,
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+        stat: Stat,
+    ) -> Stat {
+        let Some(watch) = self.watch.as_ref().filter(|_| node.is_dir()) else { return stat };
+        let mut now = stat;
+        if watch.would_raise(node) && stat.dev() == self.root_dev {
+            watch.raise(node, dir, name, || match lower::stat_at(dir, name) {
+                Ok(again) if again.key() == node.key => {
+                    now = again;
+                    true
+                }
+                _ => false,
+            });
+        }
+        now
+    }
+
+    /// A file in `dir` is written through the view.
+    pub(crate) fn written_in(&self, dir: &Arc<Node>) {
+        if let Some(watch) = &self.watch {
+            watch.written(dir);
+        }
+    }
+}
+
+/// Watches as `config` wants it; else the reason why not.
+fn watch(config: &Config) -> Result<(Option<Watch>, Option<String>), OpenError> {
+    let wanted = match config.watch {
+        WatchMode::Off => return Ok((None, Some("switched off".into()))),
+        WatchMode::Auto if config.attr_timeout.is_zero() => {
+            return Ok((None, Some("attributes are not cached at all".into())));
+        }
+        mode => mode,
+    };
+    match Watch::new() {
+        Ok(watch) => Ok((Some(watch), None)),
+        Err(errno) if wanted == WatchMode::On => Err(OpenError::Watch(errno)),
+        Err(errno) => Ok((None, Some(format!("fanotify needs CAP_SYS_ADMIN: {errno}")))),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::lower::{self, ProcPath, Stat};
 use crate::stats::Count;
 use crate::table::{Node, Sighting};
 use crate::view::View;
+use crate::watched::Level;
 
 impl View {
     pub(crate) fn do_lookup(
@@ -29,29 +30,46 @@ impl View {
         let dir_fd = self.fds.path(&dir)?;
         let stat = match lower::stat_at(dir_fd.as_fd(), name.as_c_str()) {
             Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(Entry::negative(self.entry_timeout)),
+            Err(Errno::NOENT) => return Ok(self.no_entry(&dir)),
             Err(e) => return Err(e),
         };
         if self.is_hidden(&dir, name, &stat)? {
             self.count(req, Count::hidden);
-            return Ok(Entry::negative(self.entry_timeout));
+            return Ok(self.no_entry(&dir));
         }
-        let node = self.remember(&stat, &dir, name);
-        Ok(self.entry(&node, &stat))
+        let (node, known) = self.remember(&stat, &dir, name);
+        let entry = self.entry(&dir, &node, &stat);
+        if known {
+            // It was asked for before: what comes next is covered, this reply is not.
+            self.watch_dir(&dir);
+        }
+        Ok(entry)
     }
 
     /// Counts a lookup. A directory seen elsewhere was moved behind our back: paths are stale.
-    pub(crate) fn remember(&self, stat: &Stat, dir: &Arc<Node>, name: Name<'_>) -> Arc<Node> {
+    /// Also returns whether the inode was known by this name.
+    pub(crate) fn remember(
+        &self,
+        stat: &Stat,
+        dir: &Arc<Node>,
+        name: Name<'_>,
+    ) -> (Arc<Node>, bool) {
         let (node, sighting) = self.table.remember(stat, dir, name);
         if sighting == Sighting::Moved && node.is_dir() {
             self.paths.directory_moved();
         }
-        node
+        (node, sighting == Sighting::Known)
     }
 
     pub(crate) fn do_forget(&self, node: NodeId, lookups: u64) {
         // What the node held (descriptors, a registration) goes with the last reference.
-        if self.table.forget(node, lookups).is_some() {
+        if let Some(node) = self.table.forget(node, lookups) {
+            if let Some(watch) = self.watch.as_ref().filter(|_| node.watched.level() > Level::None)
+            {
+                let fd = self.fds.path_once(&node).ok();
+                watch.forgotten(&node, fd.as_ref().map(AsFd::as_fd));
+            }
+            node.let_go();
             self.sweeper.forgotten();
         }
     }
@@ -63,7 +81,11 @@ impl View {
         handle: Option<FileHandle>,
     ) -> Result<Attributes, Errno> {
         self.count(req, Count::getattr);
-        Ok(self.attributes(&self.stat_handle(node, handle)?))
+        let node = self.node(node)?;
+        let stat = self.stat_handle(&node, handle)?;
+        let attributes = self.attributes(&node, &stat);
+        self.watch_around(&node);
+        Ok(attributes)
     }
 
     pub(crate) fn do_statx(
@@ -73,17 +95,33 @@ impl View {
         handle: Option<FileHandle>,
     ) -> Result<Statx, Errno> {
         self.count(req, Count::getattr);
-        Ok(self.stat_handle(node, handle)?.statx(self.root_dev, self.attr_timeout))
+        let node = self.node(node)?;
+        let stat = self.stat_handle(&node, handle)?;
+        let reply = stat.statx(self.root_dev, self.attr_valid(None, &node, &stat));
+        self.watch_around(&node);
+        Ok(reply)
     }
 
     /// Through the handle's own descriptor if it has one: that works without any name.
-    fn stat_handle(&self, node: NodeId, handle: Option<FileHandle>) -> Result<Stat, Errno> {
+    fn stat_handle(&self, node: &Arc<Node>, handle: Option<FileHandle>) -> Result<Stat, Errno> {
         if let Some(file) =
             handle.filter(|h| *h != PASSTHROUGH_HANDLE).and_then(|h| self.files.get(h).ok())
         {
             return lower::stat_fd(file.fd.as_fd());
         }
-        self.stat(&self.node(node)?)
+        self.stat(node)
+    }
+
+    /// The kernel asks about attributes that it had: what covers them is watched from now on.
+    fn watch_around(&self, node: &Arc<Node>) {
+        if self.watch.is_none() {
+            return;
+        }
+        if node.is_dir() {
+            self.watch_dir(node);
+        } else if let [place] = &node.places()[..] {
+            self.watch_dir(&place.parent);
+        }
     }
 
     pub(crate) fn do_setattr(
@@ -114,7 +152,7 @@ impl View {
         }
         set_times(fd, set)?;
         let stat = lower::stat_fd(fd)?;
-        Ok(self.attributes(&stat))
+        Ok(self.attributes(&node, &stat))
     }
 
     fn truncate(

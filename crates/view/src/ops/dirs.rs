@@ -1,11 +1,14 @@
 //! Listing directories.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use tollgate_fuse::{DirReply, Entry, FileHandle, NodeId, OpenReply, Opened, Request};
+use tollgate_fuse::{
+    Connection, DirReply, Entry, FileHandle, InitFlags, NodeId, OpenReply, Opened, Request,
+};
 use tollgate_policy::Operation;
 
 use crate::handles::OpenDir;
@@ -13,18 +16,47 @@ use crate::lower::{self, DirEntry, DirStream};
 use crate::stats::Count;
 use crate::table::Node;
 use crate::view::View;
+use crate::watched::Level;
+
+/// What the kernel sends for a directory that was not opened. No open directory has it.
+const NO_HANDLE: FileHandle = FileHandle(0);
 
 impl View {
     pub(crate) fn do_opendir(&self, req: &Request<'_>, id: NodeId) -> Result<Opened, Errno> {
         self.count(req, Count::readdir);
+        if self.lists_without_opening() {
+            return Err(Errno::NOSYS);
+        }
         let node = self.node(id)?;
         self.permit(req, &node, Operation::List, "opendir")?;
+        self.watch_dir(&node);
+        // What is listed is the same for every caller who may list; whether one may is asked here.
+        let flags = match node.watched.level() {
+            Level::Files => OpenReply::CACHE_DIR | OpenReply::KEEP_CACHE,
+            Level::None | Level::Names => OpenReply::empty(),
+        };
+        let handle = self.dirs.insert(self.open_dir(&node)?);
+        Ok(Opened { handle, flags, backing: None })
+    }
+
+    /// Whether directories are listed without OPENDIR, and the kernel keeps every listing until the
+    /// directory's modification time changes. Not where a rule can refuse to list: the kernel would
+    /// ask nobody.
+    fn lists_without_opening(&self) -> bool {
+        let offered = |connection: &Connection| connection.negotiated().offered;
+        self.watch.is_some()
+            && !self.admission.policy().may_refuse_listing()
+            && self
+                .connection
+                .get()
+                .is_some_and(|c| offered(c).contains(InitFlags::NO_OPENDIR_SUPPORT))
+    }
+
+    fn open_dir(&self, node: &Arc<Node>) -> Result<OpenDir, Errno> {
         let held = self.fds.hold()?;
-        let path = self.fds.path(&node)?;
+        let path = self.fds.path(node)?;
         let fd = self.fds.retrying(|| lower::open_dir(path.as_fd()))?;
-        let handle =
-            self.dirs.insert(OpenDir { stream: Mutex::new(DirStream::new(fd)), _held: held });
-        Ok(Opened { handle, flags: OpenReply::empty(), backing: None })
+        Ok(OpenDir { stream: Mutex::new(DirStream::new(fd)), _held: held })
     }
 
     /// Fills `reply` from the cookie `offset` on; `plus` with a lookup of each entry.
@@ -40,11 +72,13 @@ impl View {
         self.count(req, Count::readdir);
         let mut looked_up = LookedUp { view: self, nodes: SmallVec::new() };
         let filled = self.node(id).and_then(|node| {
+            let lister = Lister { view: self, req, node: &node, plus };
+            if handle == NO_HANDLE && self.lists_without_opening() {
+                return lister.list_unopened(offset, &mut reply, &mut looked_up);
+            }
             let open = self.dirs.get(handle)?;
             let mut stream = open.stream.lock();
-            stream.seek(offset)?;
-            let lister = Lister { view: self, req, node: &node, plus };
-            lister.fill(&mut stream, &mut reply, &mut looked_up)
+            lister.fill(&mut stream, offset, &mut reply, &mut looked_up)
         });
         let delivered = match filled {
             Ok(()) => reply.send(),
@@ -62,10 +96,21 @@ impl View {
         drop(self.dirs.remove(handle));
     }
 
-    pub(crate) fn do_fsyncdir(&self, handle: FileHandle, data_only: bool) -> Result<(), Errno> {
-        let open = self.dirs.get(handle)?;
-        let stream = open.stream.lock();
-        if data_only { rustix::fs::fdatasync(stream.fd()) } else { rustix::fs::fsync(stream.fd()) }
+    pub(crate) fn do_fsyncdir(
+        &self,
+        id: NodeId,
+        handle: FileHandle,
+        data_only: bool,
+    ) -> Result<(), Errno> {
+        let sync = |open: &OpenDir| {
+            let stream = open.stream.lock();
+            let fd = stream.fd();
+            if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) }
+        };
+        if handle == NO_HANDLE && self.lists_without_opening() {
+            return sync(&self.open_dir(&self.node(id)?)?);
+        }
+        sync(&*self.dirs.get(handle)?)
     }
 }
 
@@ -99,12 +144,42 @@ struct Lister<'a> {
 }
 
 impl Lister<'_> {
-    fn fill(
+    /// Lists a directory that was not opened, and keeps the rest for the next request.
+    fn list_unopened(
         &self,
-        stream: &mut DirStream,
+        offset: u64,
         reply: &mut DirReply<'_>,
         looked_up: &mut LookedUp<'_>,
     ) -> Result<(), Errno> {
+        if offset == 0 {
+            self.view.watch_dir(self.node);
+        }
+        let open = match self.view.listings.take(self.node.id, offset) {
+            Some(open) if offset != 0 => open,
+            _ => self.view.open_dir(self.node)?,
+        };
+        let position = {
+            let mut stream = open.stream.lock();
+            // What was read ahead may have waited for long, and the kernel caches what it gets.
+            stream.refresh()?;
+            self.fill(&mut stream, offset, reply, looked_up)?;
+            stream.position()
+        };
+        // Nothing more: that was the end.
+        if position != offset {
+            self.view.listings.keep(self.node.id, position, open);
+        }
+        Ok(())
+    }
+
+    fn fill(
+        &self,
+        stream: &mut DirStream,
+        offset: u64,
+        reply: &mut DirReply<'_>,
+        looked_up: &mut LookedUp<'_>,
+    ) -> Result<(), Errno> {
+        stream.seek(offset)?;
         let mut empty = true;
         loop {
             match stream.peek() {
@@ -165,9 +240,15 @@ impl Lister<'_> {
             reply.add(ino, kind, entry.next_offset, name);
             return Ok(());
         }
-        let node = self.view.remember(&stat, self.node, child);
+        let (node, _) = self.view.remember(&stat, self.node, child);
         looked_up.nodes.push(node.id);
-        let added = reply.add_plus(&self.view.entry(&node, &stat), kind, entry.next_offset, name);
+        let stat = self.view.watch_child(&node, dir_fd.as_fd(), entry.name, stat);
+        let added = reply.add_plus(
+            &self.view.entry(self.node, &node, &stat),
+            kind,
+            entry.next_offset,
+            name,
+        );
         debug_assert!(added, "it was seen to fit");
         Ok(())
     }

@@ -69,9 +69,9 @@ impl View {
         }
         self.make(req, umask, || make(spot.fd.as_fd(), name.as_c_str()))?;
         let stat = spot.stat()?;
-        let node = self.remember(&stat, &spot.dir, name);
+        let (node, _) = self.remember(&stat, &spot.dir, name);
         self.record_name(req, "create", &node);
-        Ok(self.entry(&node, &stat))
+        Ok(self.entry(&spot.dir, &node, &stat))
     }
 
     pub(crate) fn do_mknod(
@@ -220,10 +220,10 @@ impl View {
         let from = self.fds.path_once(&node)?;
         link_fd(from.as_fd(), &spot)?;
         let stat = spot.stat()?;
-        let known = self.remember(&stat, &spot.dir, new_name);
+        let (known, _) = self.remember(&stat, &spot.dir, new_name);
         known.unpin();
         self.record_name(req, "link", &known);
-        Ok(self.entry(&known, &stat))
+        Ok(self.entry(&spot.dir, &known, &stat))
     }
 
     /// A further name must not open what the inode's other names keep closed (invariant 3).
@@ -302,6 +302,14 @@ impl View {
         self.note_rename(&from, &to, node.as_ref(), victim.as_ref(), exchange);
         if moves_dir {
             self.paths.directory_moved();
+            // Names below it may be hidden now, or no longer.
+            if let Some(watch) = self.watch.as_ref().filter(|_| self.admission.policy().can_hide())
+            {
+                watch.drop_everything();
+            }
+        }
+        if node.as_ref().is_some_and(|node| node.io.lock().is_open()) {
+            self.written_in(&to.dir);
         }
         if let Some(node) = &node {
             self.record_name(req, "rename", node);

@@ -85,6 +85,9 @@ impl View {
         }
         let access = Access::new(flags);
         let subject = self.admit(req, &node, access)?;
+        if access.writes() && self.watch.is_some() {
+            node.places().iter().for_each(|place| self.written_in(&place.parent));
+        }
         // Held over system calls on purpose: two openers must not register two backing files.
         let mut io = node.io.lock();
         let mode = self.mode_of(&io, subject.as_ref());
@@ -220,6 +223,7 @@ impl View {
         let dir = self.node(parent)?;
         let access = Access::new(flags);
         let subject = self.admit_new(req, &dir, Some(name))?;
+        self.written_in(&dir);
         let dir_fd = self.fds.path(&dir)?;
         // Always exclusively: a file that exists was not checked for this caller. ESTALE makes the
         // kernel look the name up again and take the way of an open.
@@ -239,8 +243,9 @@ impl View {
             fd => fd?,
         };
         let stat = lower::stat_fd(fd.as_fd())?;
-        let node = self.remember(&stat, &dir, name);
-        self.finish_create(req, &node, &stat, access, fd, subject.as_ref())
+        let (node, _) = self.remember(&stat, &dir, name);
+        let opened = self.finish_create(req, &node, access, fd, subject.as_ref())?;
+        Ok(Created { entry: self.entry(&dir, &node, &stat), opened })
     }
 
     pub(crate) fn do_tmpfile(
@@ -273,18 +278,18 @@ impl View {
         if let Some(subject) = &subject {
             node.keep_path(subject.path().to_vec());
         }
-        self.finish_create(req, &node, &stat, access, fd, subject.as_ref())
+        let opened = self.finish_create(req, &node, access, fd, subject.as_ref())?;
+        Ok(Created { entry: self.entry(&dir, &node, &stat), opened })
     }
 
     fn finish_create(
         &self,
         req: &Request<'_>,
         node: &Arc<Node>,
-        stat: &Stat,
         access: Access,
         fd: OwnedFd,
         subject: Option<&Subject<'_>>,
-    ) -> Result<Created, Errno> {
+    ) -> Result<Opened, Errno> {
         let mut io = node.io.lock();
         let mode = self.mode_of(&io, subject);
         let mut lower = LowerFile { view: self, node, fd: Some(fd) };
@@ -292,7 +297,7 @@ impl View {
         drop(io);
         let opened = opened.inspect_err(|_| self.do_forget(node.id, 1))?;
         self.record_open(req, node, "create", opened.flags, subject);
-        Ok(Created { entry: self.entry(node, stat), opened })
+        Ok(opened)
     }
 
     /// Asks the policy about a name that is to be made in `dir`; without a name (`O_TMPFILE`) about

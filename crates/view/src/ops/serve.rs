@@ -45,6 +45,7 @@ impl Filesystem for View {
         } else if !granted.contains(InitFlags::HANDLE_KILLPRIV_V2) {
             tracing::warn!("without HANDLE_KILLPRIV_V2 each passthrough write costs a request");
         }
+        self.start_watch(connection);
         self.connection.set(connection.clone()).map_err(|_| Errno::BUSY)
     }
 
@@ -236,9 +237,9 @@ impl Filesystem for View {
         reply.ok(&());
     }
 
-    fn fsyncdir(&self, req: &Request<'_>, _node: NodeId, args: args::Fsync, reply: Reply<'_, ()>) {
+    fn fsyncdir(&self, req: &Request<'_>, node: NodeId, args: args::Fsync, reply: Reply<'_, ()>) {
         self.count(req, Count::other);
-        reply.send(self.do_fsyncdir(args.handle, args.data_only));
+        reply.send(self.do_fsyncdir(node, args.handle, args.data_only));
     }
 
     fn statfs(&self, req: &Request<'_>, node: NodeId, reply: Reply<'_, StatFs>) {

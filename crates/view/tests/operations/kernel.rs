@@ -14,7 +14,7 @@ use tollgate_fuse::abi::{
 use tollgate_fuse::memory::{self, Kernel, request};
 use tollgate_fuse::{InitFlags, OpenReply, Running, Session};
 use tollgate_policy::Policy;
-use tollgate_view::{Config, Counts, View};
+use tollgate_view::{Config, Counts, View, WatchMode};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ impl Played {
         }
         let policy = Arc::new(Policy::parse(policy, "test.toml").unwrap());
         let source = std::fs::File::open(dir.path()).unwrap();
-        let config = change(Config { policy, ..Config::default() });
+        let config = change(Config { policy, watch: WatchMode::Off, ..Config::default() });
         let view = Arc::new(View::open(source.into(), config).unwrap());
         let (transport, kernel) = memory::pair();
         kernel.send_init(45, offered).unwrap();

@@ -1,0 +1,218 @@
+//! The thread that turns reports into invalidations of the kernel's cache.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use tollgate_fuse::{Connection, Name, NodeId};
+
+use super::fanotify::{self, Event, NAME_CHANGES};
+use super::{RESEND, Shared, Todo};
+use crate::fds::Descriptors;
+use crate::lower;
+use crate::table::{Node, Table};
+use crate::watched::Level;
+
+/// Reports that come within this time are read together: a busy writer wakes the thread at most so
+/// often.
+const BATCH: Duration = Duration::from_millis(2);
+/// Bytes of reports read at once: some hundreds.
+const BUFFER_LEN: usize = 64 << 10;
+/// Most invalidations kept to be sent again. Beyond it all that is cached is dropped.
+const MAX_RECENT: usize = 1 << 14;
+
+/// What the kernel has to forget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stale {
+    /// Attributes and cached pages.
+    Inode(NodeId),
+    Name(NodeId, CString),
+}
+
+pub(super) struct Invalidator {
+    shared: Arc<Shared>,
+    connection: Connection,
+    table: Arc<Table>,
+    fds: Arc<Descriptors>,
+    own_pid: i32,
+    recent: VecDeque<(Instant, Stale)>,
+}
+
+impl Invalidator {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        connection: Connection,
+        table: Arc<Table>,
+        fds: Arc<Descriptors>,
+    ) -> Self {
+        let own_pid = std::process::id().cast_signed();
+        Self { shared, connection, table, fds, own_pid, recent: VecDeque::new() }
+    }
+
+    /// Runs until the watch is dropped.
+    pub(super) fn run(mut self) {
+        let mut buffer = vec![0; BUFFER_LEN];
+        loop {
+            self.wait();
+            let todo = std::mem::take(&mut *self.shared.todo.lock());
+            if todo.stop {
+                return;
+            }
+            if let Err(error) = self.take_reports(&mut buffer) {
+                // Nothing is reported any more: what is cached must not be believed.
+                tracing::error!(%error, "changes behind the view are no longer reported");
+                self.stop_watching();
+                return;
+            }
+            self.lower_written(&todo);
+            if todo.everything {
+                self.drop_everything();
+            }
+            self.send_again();
+            std::thread::sleep(BATCH);
+        }
+    }
+
+    fn wait(&self) {
+        let mut wanted = [
+            PollFd::new(&self.shared.group, PollFlags::IN),
+            PollFd::new(&self.shared.wake, PollFlags::IN),
+        ];
+        let due = self.recent.front().map(|(at, _)| {
+            let left = RESEND.saturating_sub(at.elapsed());
+            Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        let _ = rustix::event::poll(&mut wanted, due.as_ref());
+        let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+    }
+
+    fn take_reports(&mut self, buffer: &mut [u8]) -> Result<(), Errno> {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            let events = shared.group.read(buffer)?;
+            if events.is_empty() {
+                return Ok(());
+            }
+            for event in events {
+                self.report(&event);
+            }
+        }
+    }
+
+    fn report(&mut self, event: &Event<'_>) {
+        if event.mask & libc::FAN_Q_OVERFLOW != 0 {
+            self.shared.counts.overflows.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!("changes behind the view were lost; all that was cached is dropped");
+            self.drop_everything();
+            return;
+        }
+        if event.pid == self.own_pid {
+            return;
+        }
+        let Some((handle, name)) = &event.place else { return };
+        let Some(dir) = self.shared.dirs.lock().by_handle.get(handle).copied() else { return };
+        self.shared.counts.changes.fetch_add(1, Ordering::Relaxed);
+        if event.mask & NAME_CHANGES != 0 && Name::new(name).is_ok() {
+            self.forget(Stale::Name(dir, (*name).to_owned()));
+            self.forget(Stale::Inode(dir));
+        }
+        if event.mask & !(NAME_CHANGES | libc::FAN_ONDIR) != 0 {
+            match Name::new(name) {
+                Ok(name) => self.child_changed(dir, name),
+                // The directory itself is reported as `.`.
+                Err(_) => self.forget(Stale::Inode(dir)),
+            }
+        }
+    }
+
+    fn child_changed(&mut self, dir: NodeId, name: Name<'_>) {
+        let child = || {
+            let dir = self.table.get(dir).ok()?;
+            let fd = self.fds.path(&dir).ok()?;
+            let stat = lower::stat_at(fd.as_fd(), name.as_c_str()).ok()?;
+            self.table.find(&stat.key())
+        };
+        if let Some(child) = child() {
+            self.forget(Stale::Inode(child.id));
+        }
+    }
+
+    /// Files are written through the view: reports about them would slow each write down.
+    fn lower_written(&mut self, todo: &Todo) {
+        if todo.written.is_empty() {
+            return;
+        }
+        for dir in &todo.written {
+            if let Ok(fd) = self.fds.path(dir) {
+                let _ = self.shared.group.unmark(fd.as_fd(), fanotify::FILES);
+            }
+        }
+        let is_in = |node: &Node| {
+            let places = node.places();
+            places
+                .iter()
+                .any(|place| todo.written.iter().any(|dir| Arc::ptr_eq(dir, &place.parent)))
+        };
+        for node in self.table.all().iter().filter(|node| !node.is_dir() && is_in(node)) {
+            self.forget(Stale::Inode(node.id));
+        }
+    }
+
+    /// Makes the kernel forget, now and once more after [`RESEND`].
+    fn forget(&mut self, stale: Stale) {
+        self.send(&stale);
+        if self.recent.len() >= MAX_RECENT {
+            self.recent.clear();
+            self.drop_everything();
+        }
+        // A writer's reports are many and alike.
+        if self.recent.iter().rev().take(4).all(|(_, last)| *last != stale) {
+            self.recent.push_back((Instant::now(), stale));
+        }
+    }
+
+    fn send_again(&mut self) {
+        while let Some((at, _)) = self.recent.front()
+            && at.elapsed() >= RESEND
+        {
+            if let Some((_, stale)) = self.recent.pop_front() {
+                self.send(&stale);
+            }
+        }
+    }
+
+    /// The kernel returns `ENOENT` for what it does not have, which is as good.
+    fn send(&self, stale: &Stale) {
+        let _ = match stale {
+            Stale::Inode(node) => self.connection.invalidate_inode(*node, 0, 0),
+            Stale::Name(dir, name) => match Name::new(name) {
+                Ok(name) => self.connection.invalidate_entry(*dir, name),
+                Err(_) => Ok(()),
+            },
+        };
+    }
+
+    /// All that the kernel has of names and attributes. Names that do not exist cannot be listed; they
+    /// expire after [`super::NEGATIVE`].
+    fn drop_everything(&self) {
+        for node in self.table.all() {
+            self.send(&Stale::Inode(node.id));
+            for place in node.places() {
+                self.send(&Stale::Name(place.parent.id, place.name.into()));
+            }
+        }
+    }
+
+    fn stop_watching(&self) {
+        for node in self.table.all() {
+            node.watched.set(Level::None);
+        }
+        *self.shared.dirs.lock() = super::Dirs::default();
+        self.drop_everything();
+    }
+}

@@ -1,0 +1,234 @@
+//! What changes in the lower directory behind the view's back, so that the kernel can cache names
+//! and attributes without asking again every second.
+//!
+//! A directory is watched once the kernel comes back to it (it is listed, or something in it is looked
+//! up or asked about a second time), by a fanotify mark on its inode:
+//!
+//! | level | the kernel is told about | cached for [`LONG`] |
+//! |---|---|---|
+//! | [`Level::None`] | nothing | nothing: the timeouts of the configuration hold |
+//! | [`Level::Names`] | names made, removed and moved; the directory's attributes | names; attributes of the directory |
+//! | [`Level::Files`] | also writes to its files, and their attributes | also attributes of its files with one link |
+//!
+//! A directory in which a file is opened for writing through the view stays at `Names`: reports about
+//! files would make each write some 0.1 us slower. The server's own changes carry its process id and
+//! are left out, because the kernel knows them.
+//!
+//! What is outstanding when a report arrives is invalidated at once, and once more [`RESEND`] later: a
+//! reply made before the change may reach the kernel after the first invalidation. What could still
+//! slip through is bounded by [`LONG`], and for names that do not exist by [`NEGATIVE`], because names
+//! that nobody has cannot be listed and dropped when reports are lost.
+
+mod fanotify;
+mod invalidate;
+
+use std::ffi::CStr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+use serde::Serialize;
+use tollgate_fuse::{Connection, NodeId};
+
+use crate::fds::Descriptors;
+use crate::table::{Node, Table};
+use crate::watched::Level;
+use fanotify::{Group, Handle};
+use invalidate::Invalidator;
+
+/// How long the kernel may cache what is watched.
+pub(crate) const LONG: Duration = Duration::from_secs(300);
+/// How long the kernel may cache that a name does not exist in a watched directory.
+pub(crate) const NEGATIVE: Duration = Duration::from_secs(10);
+/// When what was invalidated is invalidated again.
+const RESEND: Duration = Duration::from_millis(100);
+/// Most directories that are watched; those beyond it have the timeouts of the configuration. The
+/// kernel keeps the inode of each in memory, about 1 KiB.
+const MAX_DIRECTORIES: usize = 1 << 16;
+
+/// What is watched at this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WatchStatus {
+    /// Whether changes behind the view are reported.
+    pub on: bool,
+    /// Directories that are watched.
+    pub directories: usize,
+    /// Changes made by others that were reported.
+    pub changes: u64,
+    /// Times that reports were lost, so that all that was cached had to be dropped.
+    pub overflows: u64,
+}
+
+/// Watches directories. Dropping it stops its thread.
+pub(crate) struct Watch {
+    shared: Arc<Shared>,
+    /// Set once the thread runs.
+    running: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    group: Group,
+    dirs: Mutex<Dirs>,
+    todo: Mutex<Todo>,
+    /// Wakes the thread for what is in `todo`.
+    wake: rustix::fd::OwnedFd,
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Counts {
+    changes: AtomicU64,
+    overflows: AtomicU64,
+}
+
+/// The watched directories. At most [`MAX_DIRECTORIES`].
+#[derive(Default)]
+struct Dirs {
+    by_handle: FxHashMap<Handle, NodeId>,
+    by_node: FxHashMap<NodeId, Handle>,
+}
+
+#[derive(Default)]
+struct Todo {
+    stop: bool,
+    /// Directories in which a file was opened for writing. At most the watched ones.
+    written: Vec<Arc<Node>>,
+    /// All that is cached has to go.
+    everything: bool,
+}
+
+impl Watch {
+    /// # Errors
+    /// `EPERM` without privilege, `ENOSYS` without fanotify in the kernel.
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let shared = Shared {
+            group: Group::new()?,
+            dirs: Mutex::default(),
+            todo: Mutex::default(),
+            wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            counts: Counts::default(),
+        };
+        let shared = Arc::new(shared);
+        Ok(Self { shared, running: AtomicBool::new(false), thread: Mutex::new(None) })
+    }
+
+    /// Begins to invalidate over `connection`. Nothing is watched before.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn start(
+        &self,
+        connection: Connection,
+        table: Arc<Table>,
+        fds: Arc<Descriptors>,
+    ) -> std::io::Result<()> {
+        let invalidator = Invalidator::new(Arc::clone(&self.shared), connection, table, fds);
+        let builder = std::thread::Builder::new().name("tollgate-watch".to_owned());
+        *self.thread.lock() = Some(builder.spawn(move || invalidator.run())?);
+        self.running.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether [`Watch::raise`] would watch `node` more closely than it is.
+    pub(crate) fn would_raise(&self, node: &Node) -> bool {
+        let wanted = if node.watched.is_written() { Level::Names } else { Level::Files };
+        node.watched.level() < wanted && self.running.load(Ordering::Acquire)
+    }
+
+    /// Watches `node`, the directory `name` in the directory `dir` (`.` for `dir` itself). What is asked
+    /// about it after this is covered, if `still_there` confirms that the name is that of the node.
+    pub(crate) fn raise(
+        &self,
+        node: &Node,
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+        still_there: impl FnOnce() -> bool,
+    ) {
+        let mut dirs = self.shared.dirs.lock();
+        if dirs.by_node.len() >= MAX_DIRECTORIES || !self.would_raise(node) {
+            return;
+        }
+        let (wanted, mask) = if node.watched.is_written() {
+            (Level::Names, fanotify::NAMES)
+        } else {
+            (Level::Files, fanotify::NAMES | fanotify::FILES)
+        };
+        let marked = self.shared.group.mark(dir, name, mask);
+        let Ok(handle) = marked.and_then(|()| Handle::of(dir, name)) else { return };
+        if still_there() {
+            dirs.by_handle.insert(handle.clone(), node.id);
+            dirs.by_node.insert(node.id, handle);
+            node.watched.set(wanted);
+        }
+    }
+
+    /// A file in `dir` is opened for writing through the view, or made.
+    pub(crate) fn written(&self, dir: &Arc<Node>) {
+        if dir.watched.is_written() {
+            return;
+        }
+        // The lock makes it exclude a concurrent `raise`.
+        let dirs = self.shared.dirs.lock();
+        dir.watched.set_written();
+        if dir.watched.level() == Level::Files {
+            dir.watched.set(Level::Names);
+            self.shared.todo.lock().written.push(Arc::clone(dir));
+            drop(dirs);
+            self.shared.wake();
+        }
+    }
+
+    /// Names were changed by the view in a way that the kernel's cache does not follow.
+    pub(crate) fn drop_everything(&self) {
+        self.shared.todo.lock().everything = true;
+        self.shared.wake();
+    }
+
+    /// The kernel forgot a directory; its id is never used again. Its mark is taken away through
+    /// `fd`; where the directory is not found any more (`None`), the mark goes with the inode.
+    pub(crate) fn forgotten(&self, node: &Node, fd: Option<BorrowedFd<'_>>) {
+        let mut dirs = self.shared.dirs.lock();
+        if let Some(handle) = dirs.by_node.remove(&node.id) {
+            dirs.by_handle.remove(&handle);
+            node.watched.set(Level::None);
+            if let Some(fd) = fd {
+                let _ = self.shared.group.unmark(fd, fanotify::NAMES | fanotify::FILES);
+            }
+        }
+    }
+
+    pub(crate) fn status(&self) -> WatchStatus {
+        WatchStatus {
+            on: self.running.load(Ordering::Acquire),
+            directories: self.shared.dirs.lock().by_node.len(),
+            changes: self.shared.counts.changes.load(Ordering::Relaxed),
+            overflows: self.shared.counts.overflows.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        // Full means that the thread will wake anyway.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.todo.lock().stop = true;
+        self.shared.wake();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the watch thread panicked");
+        }
+    }
+}

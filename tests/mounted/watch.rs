@@ -1,0 +1,306 @@
+//! Changes behind the view, seen although the kernel caches names and attributes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::harness::{View, as_user, can_mount};
+
+/// A change outside is to be seen within this time. It takes some milliseconds; a busy machine, more.
+const SEEN_WITHIN: Duration = Duration::from_secs(2);
+/// Longer than the attribute timeout: what is not asked about again after it is cached by the watch.
+const PAST_TIMEOUT: Duration = Duration::from_millis(1300);
+
+/// Waits until `holds`, at most [`SEEN_WITHIN`].
+#[track_caller]
+fn soon(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < SEEN_WITHIN, "not seen: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn names(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+/// Requests about names and attributes.
+fn asked(view: &View) -> u64 {
+    ["lookup", "getattr", "readdir"].iter().map(|name| view.count(name)).sum()
+}
+
+/// A view whose tree is in the kernel's cache.
+fn warm(view: &View) {
+    for _ in 0..2 {
+        names(view.root());
+        names(&view.at("dir"));
+        fs::metadata(view.at("dir/a")).unwrap();
+        fs::metadata(view.at("dir/missing")).unwrap_err();
+    }
+}
+
+fn view() -> View {
+    View::with("", &[("dir/a", "text"), ("dir/b", "text"), ("top", "text")])
+}
+
+#[test]
+fn what_is_watched_is_not_asked_about_again() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    warm(&view);
+    let before = asked(&view);
+    std::thread::sleep(PAST_TIMEOUT);
+    warm(&view);
+    assert_eq!(asked(&view), before, "names, attributes and listings are cached");
+    assert!(view.watch("directories") >= 2);
+    // The same without the watch.
+    let view = View::of(view.lower(), "", &["--watch", "off"]);
+    warm(&view);
+    let before = asked(&view);
+    std::thread::sleep(PAST_TIMEOUT);
+    warm(&view);
+    assert!(asked(&view) > before);
+    assert_eq!(view.watch("directories"), 0);
+}
+
+#[test]
+fn changes_of_files_outside_are_seen() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    warm(&view);
+    let size = |path: &str| fs::metadata(view.at(path)).unwrap().len();
+    // Written in place, by somebody who keeps the file open.
+    let mut writer = fs::File::options().append(true).open(view.below("dir/a")).unwrap();
+    writer.write_all(b" and more").unwrap();
+    soon("a write in place", || size("dir/a") == 13);
+    assert_eq!(fs::read_to_string(view.at("dir/a")).unwrap(), "text and more");
+    warm(&view);
+    fs::File::options().write(true).open(view.below("dir/a")).unwrap().set_len(1).unwrap();
+    soon("a truncation", || size("dir/a") == 1);
+    warm(&view);
+    fs::set_permissions(view.below("dir/a"), PermissionsExt::from_mode(0o600)).unwrap();
+    let mode = |path: &str| fs::metadata(view.at(path)).unwrap().permissions().mode() & 0o777;
+    soon("a change of the mode", || mode("dir/a") == 0o600);
+    // Replaced by rename, as editors do.
+    fs::write(view.below("dir/new"), "replaced").unwrap();
+    fs::rename(view.below("dir/new"), view.below("dir/a")).unwrap();
+    soon("a replaced file", || fs::read_to_string(view.at("dir/a")).unwrap() == "replaced");
+    warm(&view);
+    fs::set_permissions(view.below("dir"), PermissionsExt::from_mode(0o700)).unwrap();
+    soon("a change of a directory's mode", || mode("dir") == 0o700);
+}
+
+#[test]
+fn names_made_and_removed_outside_are_seen() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    warm(&view);
+    fs::write(view.below("dir/missing"), "").unwrap();
+    soon("a name that was missing", || view.at("dir/missing").exists());
+    soon("a listed name", || names(&view.at("dir")) == set(&["a", "b", "missing"]));
+    warm_up(&view);
+    fs::remove_file(view.below("dir/a")).unwrap();
+    soon("a removed name", || !view.at("dir/a").exists());
+    soon("an unlisted name", || names(&view.at("dir")) == set(&["b", "missing"]));
+    fs::create_dir(view.below("dir/sub")).unwrap();
+    fs::write(view.below("dir/sub/inner"), "").unwrap();
+    soon("a new directory", || view.at("dir/sub/inner").exists());
+    names(&view.at("dir/sub"));
+    fs::rename(view.below("dir/sub"), view.below("moved")).unwrap();
+    soon("a moved directory", || !view.at("dir/sub").exists() && view.at("moved/inner").exists());
+    assert_eq!(names(&view.at("moved")), set(&["inner"]));
+    fs::write(view.below("moved/second"), "").unwrap();
+    soon("a name in it", || names(&view.at("moved")) == set(&["inner", "second"]));
+}
+
+fn warm_up(view: &View) {
+    for _ in 0..2 {
+        names(&view.at("dir"));
+        let _ = fs::metadata(view.at("dir/a"));
+    }
+}
+
+#[test]
+fn changes_from_both_sides_are_listed() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    let dir = view.at("dir");
+    for round in 0..20 {
+        names(&dir);
+        fs::write(dir.join("inside"), "").unwrap();
+        assert!(names(&dir).contains("inside"), "its own changes are seen at once");
+        fs::write(view.below("dir/outside"), "").unwrap();
+        soon("a file made outside", || names(&dir).contains("outside"));
+        fs::remove_file(view.below("dir/inside")).unwrap();
+        // A listing may be fresh for another reason some milliseconds before the name is dropped.
+        soon("a file removed outside", || {
+            !names(&dir).contains("inside") && !dir.join("inside").exists()
+        });
+        fs::remove_file(dir.join("outside")).unwrap();
+        assert_eq!(names(&dir), set(&["a", "b"]), "round {round}");
+    }
+}
+
+/// Files that are written through the view are not watched one by one: the timeout holds for them.
+#[test]
+fn a_file_open_for_writing_in_the_view_is_seen_to_change_outside() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    warm(&view);
+    let mut inside = fs::File::options().append(true).open(view.at("dir/a")).unwrap();
+    inside.write_all(b"+inside").unwrap();
+    assert_eq!(fs::metadata(view.at("dir/a")).unwrap().len(), 11);
+    fs::write(view.below("dir/b"), "changed outside").unwrap();
+    soon("a change beside it", || fs::metadata(view.at("dir/b")).unwrap().len() == 15);
+    fs::File::options()
+        .append(true)
+        .open(view.below("dir/a"))
+        .unwrap()
+        .write_all(b"+outside")
+        .unwrap();
+    soon("a change of it", || inside.metadata().unwrap().len() == 19);
+}
+
+#[test]
+fn a_file_with_two_names_changes_under_both() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    fs::create_dir(view.below("elsewhere")).unwrap();
+    fs::hard_link(view.below("dir/a"), view.below("elsewhere/a")).unwrap();
+    warm(&view);
+    // Only `dir` is watched; the write goes through the other name.
+    fs::write(view.below("elsewhere/a"), "longer than before").unwrap();
+    soon("a write by another name", || fs::metadata(view.at("dir/a")).unwrap().len() == 18);
+}
+
+#[test]
+fn who_may_not_list_gets_no_cached_listing() {
+    if !can_mount() {
+        return;
+    }
+    let policy = "[[rule]]\npath = 'dir'\noperation = 'list'\nuid = 65534\naction = 'deny'\n";
+    let view = View::with(policy, &[("dir/a", "text")]);
+    fs::set_permissions(view.lower(), PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(view.lower().parent().unwrap(), PermissionsExt::from_mode(0o755)).unwrap();
+    for _ in 0..3 {
+        assert_eq!(names(&view.at("dir")), set(&["a"]));
+        let refused = as_user(65534, 65534, || fs::read_dir(view.at("dir")).map(drop));
+        assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+        let other = as_user(1000, 1000, || names(&view.at("dir")));
+        assert_eq!(other, set(&["a"]));
+    }
+}
+
+#[test]
+fn names_that_a_rename_hides_are_dropped() {
+    if !can_mount() {
+        return;
+    }
+    let policy = "[[rule]]\npath = 'private/secret'\naction = 'hide'\n";
+    let view = View::with(policy, &[("plain/secret", "text"), ("plain/a", "text")]);
+    for _ in 0..2 {
+        assert_eq!(names(&view.at("plain")), set(&["a", "secret"]));
+        fs::metadata(view.at("plain/secret")).unwrap();
+    }
+    fs::rename(view.at("plain"), view.at("private")).unwrap();
+    soon("a hidden name", || !view.at("private/secret").exists());
+    soon("a hidden entry", || names(&view.at("private")) == set(&["a"]));
+    // Made outside where it is hidden: never seen.
+    fs::remove_file(view.below("private/secret")).unwrap();
+    fs::write(view.below("private/secret"), "").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(names(&view.at("private")), set(&["a"]));
+    assert!(!view.at("private/secret").exists());
+}
+
+#[test]
+fn lost_reports_drop_what_is_cached() {
+    if !can_mount() {
+        return;
+    }
+    // The group takes the limit when it is made.
+    let limit = "/proc/sys/fs/fanotify/max_queued_events";
+    let before = fs::read_to_string(limit).unwrap();
+    fs::write(limit, "8").unwrap();
+    let view = view();
+    fs::write(limit, before).unwrap();
+    warm(&view);
+    for round in 0..5 {
+        for n in 0..500 {
+            fs::write(view.below(&format!("dir/{round}-{n}")), "x").unwrap();
+        }
+        fs::write(view.below("dir/a"), format!("round {round}")).unwrap();
+        let text = format!("round {round}");
+        soon("a write among lost reports", || {
+            fs::metadata(view.at("dir/a")).unwrap().len() == text.len() as u64
+        });
+        soon("all names", || names(&view.at("dir")).len() == 2 + 500 * (round + 1));
+    }
+    assert!(view.watch("overflows") > 0, "more changes at once than the queue takes");
+}
+
+/// Somebody changes the tree all the time while somebody else reads it; at rest both sides agree.
+#[test]
+fn a_busy_tree_agrees_at_rest() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let view = &view;
+            scope.spawn(move || {
+                for n in 0_u32.. {
+                    if Instant::now() > deadline {
+                        break;
+                    }
+                    let name = format!("dir/{thread}-{}", n % 17);
+                    let path = if n % 3 == 0 { view.at(&name) } else { view.below(&name) };
+                    match n % 5 {
+                        0 => drop(fs::remove_file(path)),
+                        1 => drop(fs::rename(&path, path.with_extension("moved"))),
+                        _ => drop(fs::write(path, "x".repeat(n as usize % 50))),
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            while Instant::now() < deadline {
+                for name in names(&view.at("dir")) {
+                    let _ = fs::metadata(view.at("dir").join(name));
+                }
+            }
+        });
+    });
+    soon("the same names and sizes on both sides", || {
+        let sizes = |dir: &Path| -> Vec<_> {
+            let names = names(dir).into_iter();
+            names.map(|name| (fs::metadata(dir.join(&name)).map(|m| m.len()).ok(), name)).collect()
+        };
+        sizes(&view.at("dir")) == sizes(&view.below("dir"))
+    });
+}
