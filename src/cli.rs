@@ -488,7 +488,7 @@ pub(crate) struct DemoArgs {
 /// `--transport`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
-    /// io_uring where it can be used, else /dev/fuse
+    /// What measured faster, which is /dev/fuse so far
     #[default]
     Auto,
     /// Read and write /dev/fuse

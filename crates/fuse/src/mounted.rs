@@ -15,7 +15,7 @@ use crate::uring::{Connected, Registration, RingQueue, RingReport, Rings, UringU
 /// Which transport a session should use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TransportChoice {
-    /// io_uring where it can be used, else `/dev/fuse`.
+    /// What measured faster, which is `/dev/fuse` so far: see docs/fuse-transport.md.
     #[default]
     Auto,
     /// `/dev/fuse`.
@@ -73,11 +73,7 @@ impl MountedTransport {
     }
 
     fn unused(&mut self, reason: UringUnavailable) {
-        if self.choice == TransportChoice::Uring {
-            tracing::warn!(%reason, "io_uring was asked for and cannot be used; /dev/fuse serves");
-        } else {
-            tracing::info!(%reason, "io_uring is not used; /dev/fuse serves");
-        }
+        tracing::warn!(%reason, "io_uring was asked for and cannot be used; /dev/fuse serves");
         self.rings = Stage::Unused(Some(reason));
     }
 }
@@ -86,13 +82,12 @@ impl Transport for MountedTransport {
     type Queue = MountedQueue;
 
     fn open(&mut self, config: &QueueConfig) -> io::Result<MountedQueue> {
-        if self.choice == TransportChoice::DevFuse {
-            self.rings = Stage::Unused(None);
-        } else {
-            match Rings::new(config) {
+        match self.choice {
+            TransportChoice::Auto | TransportChoice::DevFuse => self.rings = Stage::Unused(None),
+            TransportChoice::Uring => match Rings::new(config) {
                 Ok(rings) => self.rings = Stage::Made(rings),
                 Err(reason) => self.unused(reason),
-            }
+            },
         }
         let queue = self.device.open(config)?;
         Ok(MountedQueue::Device(Box::new(queue)))

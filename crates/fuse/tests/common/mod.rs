@@ -212,7 +212,7 @@ impl Filesystem for Lower {
                 reply.error(Errno::INTR);
                 return;
             }
-            b"slow-detached" => {
+            name if name.starts_with(b"slow-detached") => {
                 let reply = reply.detach();
                 std::thread::spawn(move || {
                     let start = Instant::now();

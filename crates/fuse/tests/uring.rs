@@ -1,0 +1,338 @@
+//! io_uring against the kernel: faults, and what falls back when.
+//!
+//! The tests need FUSE over io_uring. Where it is off or unavailable they say so and pass; with
+//! `TOLLGATE_TEST_TRANSPORT=uring` that is a failure. They are in a file of their own, and one at a
+//! time, because they change limits of the process and settings of the machine, which they restore.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::{Lower, Served, can_mount};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tollgate_fuse::*;
+
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+const SOON: Duration = Duration::from_secs(10);
+
+/// One test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn config() -> SessionConfig {
+    SessionConfig { transport: TransportChoice::Uring, threads: 2, ..SessionConfig::default() }
+}
+
+/// A session over io_uring; `None` if it cannot be had here.
+fn served(config: SessionConfig) -> Option<Served> {
+    if !can_mount() {
+        return None;
+    }
+    let on = fs::read_to_string(PARAMETER).is_ok_and(|value| value.trim() == "Y");
+    if !on {
+        let required = common::transport() == TransportChoice::Uring;
+        assert!(!required, "io_uring is required here, but {PARAMETER} is not Y");
+        eprintln!("SKIPPED: {PARAMETER} is not Y");
+        return None;
+    }
+    Some(Served::new(config))
+}
+
+/// Runs this test binary again as a client that does `what` with `path`.
+fn client(what: &str, path: &Path) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "client_process", "--nocapture"]);
+    command.env("FUSE_TEST_CLIENT", what).env("FUSE_TEST_PATH", path);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn client_process() {
+    let Ok(what) = std::env::var("FUSE_TEST_CLIENT") else { return };
+    let path = std::env::var("FUSE_TEST_PATH").unwrap();
+    match what.as_str() {
+        "stat" => drop(fs::metadata(path)),
+        "busy" => loop {
+            let _ = fs::metadata(format!("{path}/missing"));
+        },
+        other => panic!("{other}"),
+    }
+}
+
+fn ends_soon(child: &mut Child) {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < SOON, "a client hangs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until `connection` counted more requests than `before`.
+fn more_requests(connection: &Connection, before: u64) {
+    let start = Instant::now();
+    while connection.counts().total() <= before {
+        assert!(start.elapsed() < SOON, "no request arrives");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_ring_reports_its_size_and_serves_every_cpu() {
+    let _alone = alone();
+    let Some(served) = served(config()) else { return };
+    let report = served.connection().transport().unwrap().clone();
+    let rings = report.rings.unwrap();
+    assert_eq!(report.in_use, TransportInUse::Uring);
+    assert!(rings.threads >= 1 && rings.queues >= rings.threads, "{rings:?}");
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    for cpu in 0..cpus {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        rustix::thread::sched_setaffinity(None, &set).unwrap();
+        assert_eq!(fs::read(served.path("direct")).unwrap(), b"served");
+    }
+}
+
+#[test]
+fn many_detached_replies_from_other_threads_reach_their_callers() {
+    let _alone = alone();
+    let Some(served) = served(config()) else { return };
+    // Different names: lookups of one name wait for each other in the kernel.
+    let path = |i| served.path(&format!("slow-detached-{i}"));
+    let mut children: Vec<_> = (0..12).map(|i| client("stat", &path(i))).collect();
+    // More requests than ring entries are under way: the rest wait in the kernel, and each is
+    // answered once its caller is killed.
+    std::thread::sleep(Duration::from_millis(300));
+    for child in &mut children {
+        child.kill().unwrap();
+    }
+    children.iter_mut().for_each(ends_soon);
+    assert_eq!(fs::read(served.path("direct")).unwrap(), b"served");
+    assert_eq!(served.connection().counts().undelivered, 0);
+}
+
+#[test]
+fn a_client_killed_within_a_request_is_gone_at_once() {
+    let _alone = alone();
+    let Some(served) = served(config()) else { return };
+    for name in ["slow", "slow-detached"] {
+        let before = served.connection().counts().total();
+        let mut child = client("stat", &served.path(name));
+        more_requests(served.connection(), before);
+        std::thread::sleep(Duration::from_millis(50));
+        let start = Instant::now();
+        child.kill().unwrap();
+        ends_soon(&mut child);
+        assert!(start.elapsed() < Duration::from_secs(5), "{name}: INTERRUPT did not arrive");
+    }
+    assert!(served.fs.interrupted.load(Ordering::SeqCst));
+}
+
+#[test]
+fn an_unmount_with_requests_in_flight_ends_the_session_and_its_clients() {
+    let _alone = alone();
+    let Some(mut served) = served(config()) else { return };
+    let mut children: Vec<_> = (0..4).map(|_| client("busy", served.at.path())).collect();
+    more_requests(served.connection(), 1000);
+    served.mount.take().unwrap().unmount(true).unwrap();
+    children.iter_mut().for_each(|child| child.kill().unwrap());
+    children.iter_mut().for_each(ends_soon);
+    assert_eq!(served.running.take().unwrap().wait().unwrap(), Ended::Unmounted);
+    assert!(served.fs.destroyed.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_stop_under_load_lets_no_client_wait() {
+    let _alone = alone();
+    let Some(mut served) = served(config()) else { return };
+    let mut children: Vec<_> = (0..3).map(|_| client("busy", served.at.path())).collect();
+    more_requests(served.connection(), 1000);
+    let running = served.running.take().unwrap();
+    running.stop();
+    assert_eq!(running.wait().unwrap(), Ended::Stopped);
+    children.iter_mut().for_each(|child| child.kill().unwrap());
+    children.iter_mut().for_each(ends_soon);
+}
+
+/// Kills one worker in its start hook.
+fn with_a_dying_thread(index: usize) -> SessionConfig {
+    let hook = move |worker| assert_ne!(worker, index, "asked for by the test");
+    SessionConfig { on_thread_start: Some(Arc::new(hook)), ..config() }
+}
+
+#[test]
+fn a_ring_whose_thread_dies_at_the_start_ends_the_session_with_its_name() {
+    let _alone = alone();
+    if served(config()).is_none() {
+        return;
+    }
+    // Worker 0 serves /dev/fuse; worker 1 has a ring.
+    let (lower, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
+    let session = Session::new(device, Lower::new(lower.path()), with_a_dying_thread(1));
+    let running = session.start().unwrap();
+    let report = running.connection().transport().unwrap();
+    assert_eq!(report.uring_unavailable, Some(UringUnavailable::Thread));
+    let mut waiting = client("stat", &at.path().join("x"));
+    let error = running.wait().unwrap_err();
+    assert!(matches!(error, SessionError::Panicked { worker: 1 }), "{error}");
+    ends_soon(&mut waiting);
+    mount.unmount(true).unwrap();
+}
+
+/// The parameter, set back at the end.
+struct Parameter(String);
+
+impl Parameter {
+    fn set(value: &str) -> std::io::Result<Self> {
+        let before = fs::read_to_string(PARAMETER)?;
+        fs::write(PARAMETER, value)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Parameter {
+    fn drop(&mut self) {
+        let _ = fs::write(PARAMETER, self.0.trim());
+    }
+}
+
+#[test]
+fn switching_the_parameter_off_leaves_mounts_alone_and_makes_new_ones_fall_back() {
+    let _alone = alone();
+    let Some(before) = served(config()) else { return };
+    let off = Parameter::set("N").unwrap();
+    assert_eq!(fs::read(before.path("direct")).unwrap(), b"served");
+    let (lower, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(lower.path().join("direct"), b"here").unwrap();
+    let (device, _mount) = mount(at.path(), &MountOptions::default()).unwrap();
+    let running = Session::new(device, Lower::new(lower.path()), config()).start().unwrap();
+    let report = running.connection().transport().unwrap();
+    assert_eq!(report.in_use, TransportInUse::DevFuse);
+    let reason = report.uring_unavailable.as_ref().unwrap().to_string();
+    assert!(reason.contains("echo Y > /sys/module/fuse/parameters/enable_uring"), "{reason}");
+    assert_eq!(fs::read(at.path().join("direct")).unwrap(), b"here");
+    assert_eq!(fs::read(before.path("direct")).unwrap(), b"served");
+    drop(off);
+}
+
+/// The kernel offers io_uring when the device is mounted; the parameter is off when the rings would be
+/// made, and on again when the kernel's offer is answered: neither is a reason to hang.
+#[test]
+fn a_mount_made_while_the_parameter_was_off_falls_back() {
+    let _alone = alone();
+    let Some(probe) = served(config()) else { return };
+    drop(probe);
+    let off = Parameter::set("N").unwrap();
+    let (lower, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(lower.path().join("direct"), b"here").unwrap();
+    let (device, _mount) = mount(at.path(), &MountOptions::default()).unwrap();
+    drop(off);
+    let running = Session::new(device, Lower::new(lower.path()), config()).start().unwrap();
+    let report = running.connection().transport().unwrap();
+    assert_eq!(report.uring_unavailable, Some(UringUnavailable::Parameter));
+    assert_eq!(fs::read(at.path().join("direct")).unwrap(), b"here");
+}
+
+/// Runs a session as a process that may lock no memory, and prints the reason for falling back.
+#[test]
+fn too_little_locked_memory_names_the_limit_and_the_need() {
+    let _alone = alone();
+    if std::env::var_os("FUSE_TEST_MEMLOCK").is_none() {
+        let Some(probe) = served(config()) else { return };
+        drop(probe);
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "too_little_locked_memory_names_the_limit_and_the_need"]);
+        command.arg("--nocapture").env("FUSE_TEST_MEMLOCK", "1").stdout(Stdio::piped());
+        let mut child = command.process_group(0).spawn().unwrap();
+        let mut text = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(child.wait().unwrap().success(), "{text}");
+        return;
+    }
+    let (lower, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(lower.path().join("direct"), b"here").unwrap();
+    let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
+    let old = getrlimit(Resource::Memlock);
+    setrlimit(Resource::Memlock, Rlimit { current: Some(4096), maximum: old.maximum }).unwrap();
+    // CAP_IPC_LOCK exempts from the limit. Capabilities belong to threads: only this one loses it.
+    let mut sets = rustix::thread::capabilities(None).unwrap();
+    sets.effective.remove(rustix::thread::CapabilitySet::IPC_LOCK);
+    rustix::thread::set_capabilities(None, sets).unwrap();
+    let running = Session::new(device, Lower::new(lower.path()), config()).start().unwrap();
+    let report = running.connection().transport().unwrap();
+    let Some(UringUnavailable::LockedMemory { limit_kib, needed_kib }) = report.uring_unavailable
+    else {
+        panic!("{report:?}")
+    };
+    assert_eq!(limit_kib, 4);
+    assert!(needed_kib >= 8, "{needed_kib} KiB for rings");
+    assert_eq!(fs::read(at.path().join("direct")).unwrap(), b"here");
+    drop(running);
+    drop(mount);
+}
+
+/// A CPU switched off, and on again when dropped.
+struct Offline(String);
+
+impl Offline {
+    fn take(cpu: usize) -> Option<Self> {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+        fs::write(&path, "0").ok().map(|()| Self(path))
+    }
+}
+
+impl Drop for Offline {
+    fn drop(&mut self) {
+        fs::write(&self.0, "1").unwrap();
+    }
+}
+
+/// Changes the whole machine for a moment, so it runs only where that was asked for.
+#[test]
+fn a_cpu_that_goes_offline_and_comes_back_loses_no_request() {
+    let _alone = alone();
+    if std::env::var_os("TOLLGATE_TEST_CPU_OFFLINE").is_none() {
+        return eprintln!("SKIPPED: TOLLGATE_TEST_CPU_OFFLINE is not set");
+    }
+    let Some(served) = served(config()) else { return };
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (path, stop) = (served.path("direct"), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let mut reads = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let mut text = String::new();
+                    File::open(&path).unwrap().read_to_string(&mut text).unwrap();
+                    assert_eq!(text, "served");
+                    reads += 1;
+                }
+                reads
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(50));
+    let Some(offline) = Offline::take(1) else {
+        stop.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|reader| assert!(reader.join().unwrap() > 0));
+        return eprintln!("SKIPPED: this machine switches no CPU off");
+    };
+    std::thread::sleep(Duration::from_millis(100));
+    drop(offline);
+    let before = served.connection().counts().total();
+    more_requests(served.connection(), before);
+    stop.store(true, Ordering::Relaxed);
+    for reader in readers {
+        assert!(reader.join().unwrap() > 0);
+    }
+}
