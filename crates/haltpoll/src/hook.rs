@@ -13,8 +13,9 @@ use crate::gate::Gate;
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::sys;
 
-/// Requests that follow one another by no more than this belong together.
-pub(crate) const TOGETHER_NS: u64 = 250_000;
+/// Requests that follow one another by no more than this belong together: as long as the keeper waits
+/// for the next one before it ends a burst.
+const TOGETHER_NS: u64 = 400_000;
 /// Most hooks of one [`KeepAwake`](crate::KeepAwake); further ones do nothing.
 pub(crate) const MAX_HOOKS: usize = 1_024;
 /// How often a hook looks which CPU it runs on.

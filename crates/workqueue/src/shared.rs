@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tollgate_haltpoll::KeepAwake;
 use tollgate_topology::{CpuSet, Topology};
 use tollgate_wakequeue::sync::{AtomicBool, Ordering};
 use tollgate_wakequeue::{Config, WorkerId};
@@ -82,6 +83,7 @@ pub(crate) struct Settings {
     pub(crate) retire_after: Option<Duration>,
     pub(crate) patience: Patience,
     pub(crate) hooks: Hooks,
+    pub(crate) keep_awake: Option<Arc<KeepAwake>>,
 }
 
 #[derive(Default)]

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, PoisonError};
 
+use tollgate_haltpoll::Hook;
 use tollgate_topology::CpuSet;
 use tollgate_wakequeue::sync::Ordering;
 use tollgate_wakequeue::{Claim, ItemCell, Next, Worker};
@@ -60,6 +61,8 @@ fn work(shared: &Arc<Shared>, pool: &Arc<Pool>, claim: Claim) {
             latest: None,
             hand: ItemCell::empty(),
             held: None,
+            hook: (shared.settings.keep_awake.as_ref())
+                .map_or_else(Hook::inert, |awake| awake.hook()),
         }
         .serve();
     });
@@ -110,6 +113,8 @@ struct Serving<'w> {
     /// The queue and node whose limit counts this worker. It is kept from one item to the next, so
     /// that a run of items of one queue changes the count once.
     held: Option<(QueueRef, u16)>,
+    /// Learns of each wake-up.
+    hook: Hook,
 }
 
 impl Serving<'_> {
@@ -117,6 +122,7 @@ impl Serving<'_> {
         self.shared.arm();
         while self.next() {
             if let Some(since) = self.worker.slept_since() {
+                self.hook.touch();
                 self.until_look = 0;
                 self.latest = None;
                 self.shares.slept(since, &self.desk.accounted_ns);
