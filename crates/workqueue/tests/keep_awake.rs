@@ -25,7 +25,7 @@ fn wake_ups_that_follow_one_another_are_a_burst_that_ends() {
     while awake.status().bursts == 0 {
         assert!(Instant::now() < deadline, "no burst: {}", awake.status());
         for _ in 0..200 {
-            queue.spawn(|| ()).unwrap();
+            queue.post(|| ()).unwrap();
             thread::sleep(Duration::from_micros(50));
         }
         thread::sleep(Duration::from_millis(5));
