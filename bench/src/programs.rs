@@ -8,6 +8,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
+/// Lines of a failed program's standard error that are shown.
+const ERROR_LINES_MAX: usize = 4;
+
 /// Whether a program of this name is in `PATH`.
 pub(crate) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -34,7 +37,8 @@ pub(crate) fn checked(command: &mut Command) -> Result<Output> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{command:?}: {}: {}", output.status, said.trim());
+        let first: Vec<_> = said.lines().take(ERROR_LINES_MAX).collect();
+        bail!("{command:?}: {}: {}", output.status, first.join("\n"));
     }
     Ok(output)
 }

@@ -58,3 +58,16 @@ fn every_dependency_has_an_allowed_licence() {
     let faults = licences::faults();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
+
+#[test]
+fn every_published_crate_has_its_page_and_its_licences() {
+    let published = packages::all().into_iter().filter(|package| package.published);
+    let missing: Vec<_> = published
+        .flat_map(|package| {
+            let files = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
+            files.map(|file| package.directory.join(file))
+        })
+        .filter(|path| !path.is_file())
+        .collect();
+    assert!(missing.is_empty(), "missing: {missing:?}");
+}

@@ -10,6 +10,8 @@ use serde_json::Value;
 pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) directory: PathBuf,
+    /// Whether it may be published.
+    pub(crate) published: bool,
     /// Root files of its library and its binaries.
     pub(crate) roots: Vec<PathBuf>,
     /// Packages of this workspace that it is built with (those only its tests use are left out).
@@ -40,6 +42,7 @@ fn package(value: &Value) -> Package {
     Package {
         name: text(&value["name"]).to_owned(),
         directory: manifest.parent().expect("a manifest lies in a directory").to_owned(),
+        published: value["publish"].is_null(),
         roots: targets.map(|target| text(&target["src_path"]).into()).collect(),
         uses: dependencies.map(|dependency| text(&dependency["name"]).to_owned()).collect(),
     }

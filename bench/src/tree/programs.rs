@@ -198,6 +198,9 @@ impl Build<'_> {
             counts.extend(requests.filter(|_| round == 0).map(|requests| (column, requests)));
             Ok(ms / 1e3)
         })?;
+        for place in site.places_mut() {
+            place.remount(&[])?;
+        }
         for (column, requests) in counts {
             report.add_counts(row, columns[column], requests);
         }

@@ -62,7 +62,7 @@ pub(super) fn rows(site: &mut Site, tree: &str, suffix: &str, report: &mut Repor
     report.measure_many(&rows, &columns, |round, column| {
         let place = &mut site.places_mut()[column];
         place.remount(&[])?;
-        let run = Run { place, tree, counting: round == 1 };
+        let mut run = Run { place, tree, counting: round == 1 };
         let mut values = Vec::new();
         for (index, &step) in steps.iter().enumerate() {
             let (ms, output, requests) = run.step(step, &steps)?;
@@ -82,7 +82,7 @@ pub(super) fn rows(site: &mut Site, tree: &str, suffix: &str, report: &mut Repor
 
 /// One column in one round.
 struct Run<'a> {
-    place: &'a Place,
+    place: &'a mut Place,
     tree: &'a str,
     counting: bool,
 }
@@ -91,7 +91,7 @@ type Measured = (f64, u64, Option<crate::harness::Counts>);
 
 impl Run<'_> {
     /// Milliseconds, the size of the output, and the requests if they are counted in this round.
-    fn step(&self, step: Step, all: &[Step]) -> Result<Measured> {
+    fn step(&mut self, step: Step, all: &[Step]) -> Result<Measured> {
         self.before(step, all)?;
         let mut command = self.command(step);
         let mut work = || match step {
@@ -107,7 +107,7 @@ impl Run<'_> {
     }
 
     /// Brings the caches into the state that `step` expects.
-    fn before(&self, step: Step, all: &[Step]) -> Result<()> {
+    fn before(&mut self, step: Step, all: &[Step]) -> Result<()> {
         let knows_names = all.contains(&Step::Find) || all.contains(&Step::FindAgain);
         match step {
             Step::FindAgain => {
@@ -119,7 +119,13 @@ impl Run<'_> {
                 }
             }
             Step::Grep if !knows_names => drop(checked(&mut self.command(Step::Find))?),
-            Step::Copy => settle(&self.place.lower_work())?,
+            Step::Copy => {
+                // Other servers hold a descriptor per inode, and would run out of them.
+                if !self.place.contestant.is_bare() && !self.place.contestant.is_tollgate() {
+                    self.place.remount(&[])?;
+                }
+                settle(&self.place.lower_work())?;
+            }
             Step::Remove if !all.contains(&Step::Copy) => {
                 checked(&mut self.command(Step::Copy))?;
             }
