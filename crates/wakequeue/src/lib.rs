@@ -51,5 +51,5 @@ pub use item_cell::ItemCell;
 pub use patience::Patience;
 pub use placement::{Layout, Load, PodIndex, ShardId, ShardPlan};
 pub use queue::{Counters, WakeQueue};
-pub use ring::MIN_CAPACITY;
+pub use ring::{MIN_CAPACITY, Ring};
 pub use worker::{Claim, Host, Next, Worker, WorkerId};

@@ -83,7 +83,9 @@ impl<T: Send> WakeQueue<T> {
             first += u32::from(room);
         }
         Ok(Self {
-            shards: layout.shards().iter().map(|_| Shard::new(config.shard_capacity)).collect(),
+            shards: (layout.shards().iter())
+                .map(|plan| Shard::new(config.shard_capacity, plan.pod))
+                .collect(),
             pods: pods.into(),
             slots: (0..first).map(|_| CachePadded::new(WorkerSlot::new())).collect(),
             rooms: rooms.into(),
@@ -422,8 +424,9 @@ impl<T: Send> WakeQueue<T> {
         sum
     }
 
+    #[inline]
     fn pod(&self, shard: ShardId) -> &Pod {
-        &self.pods[self.layout.pod_of(shard).index()]
+        &self.pods[self.shards[shard.index()].pod().index()]
     }
 
     /// After an item was published.
@@ -532,11 +535,21 @@ impl<T: Send> WakeQueue<T> {
     /// needs it; from another pod only while this worker is on loan there.
     #[inline]
     fn pull(&self, worker: &mut Worker, cell: &mut ItemCell<T>) -> bool {
-        let near = self.layout.near(worker.home);
         worker.pulls += 1;
-        if worker.pulls >= worker.look_every && near.len() > 1 {
+        if worker.pulls < worker.look_every && self.shards[worker.home.index()].pop_into(cell) {
+            bump(&self.slots[worker.id.index()].own);
+            worker.outside = false;
+            return true;
+        }
+        self.pull_elsewhere(worker, cell)
+    }
+
+    #[inline(never)]
+    fn pull_elsewhere(&self, worker: &mut Worker, cell: &mut ItemCell<T>) -> bool {
+        let near = self.layout.near(worker.home);
+        if worker.pulls >= worker.look_every {
             worker.pulls = 0;
-            let found = self.pull_fairly(worker, near, cell);
+            let found = near.len() > 1 && self.pull_fairly(worker, near, cell);
             worker.look_every = next_look(worker.look_every, found);
             if found {
                 return true;
@@ -574,7 +587,6 @@ impl<T: Send> WakeQueue<T> {
         worker.outside
     }
 
-    #[inline]
     fn pull_from(&self, worker: &Worker, shard: ShardId, cell: &mut ItemCell<T>) -> bool {
         let found = self.shards[shard.index()].pop_into(cell);
         if found {

@@ -24,7 +24,7 @@ pub const MIN_CAPACITY: usize = 2;
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 /// A FIFO of at most `capacity` items.
-pub(crate) struct Ring<T> {
+pub struct Ring<T> {
     /// Next position to pop. Written by consumers.
     head: CachePadded<AtomicUsize>,
     /// Next position to push, and [`CLOSED`]. Written by producers.
@@ -50,9 +50,11 @@ unsafe impl<T: Send> Send for Ring<T> {}
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T> Ring<T> {
-    /// An empty ring. `capacity` is a power of two, at least [`MIN_CAPACITY`] (checked by
-    /// `Config`).
-    pub(crate) fn new(capacity: usize) -> Self {
+    /// An empty ring. `capacity` is a power of two, at least [`MIN_CAPACITY`].
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn new(capacity: usize) -> Self {
         assert!(capacity.is_power_of_two() && capacity >= MIN_CAPACITY, "capacity {capacity}");
         let slot = |position| Slot {
             turn: AtomicUsize::new(position),
@@ -76,8 +78,11 @@ impl<T> Ring<T> {
     ///
     /// The item is published by a `SeqCst` store, so a caller that then reads the sleepers' state
     /// with `SeqCst` is ordered against a worker that writes that state and then looks here.
+    ///
+    /// # Errors
+    /// Full, or closed.
     #[inline]
-    pub(crate) fn push_with(&self, make: impl FnOnce() -> T) -> Result<(), PushError<()>> {
+    pub fn push_with(&self, make: impl FnOnce() -> T) -> Result<(), PushError<()>> {
         let mut position = self.tail.observe(Ordering::Relaxed);
         loop {
             let slot = self.slot(position);
@@ -114,19 +119,19 @@ impl<T> Ring<T> {
 
     /// Refuses pushes from now on. One that took its position before is completed; [`len`](Self::len)
     /// counts it already.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.tail.fetch_or(CLOSED, Ordering::SeqCst);
         self.room.word().fetch_add(1, Ordering::SeqCst);
         self.room.wake(i32::MAX);
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.tail.load(Ordering::SeqCst) & CLOSED != 0
     }
 
     /// Takes the oldest item whose push has completed. False when there is none.
     #[inline]
-    pub(crate) fn pop_into(&self, cell: &mut ItemCell<T>) -> bool {
+    pub fn pop_into(&self, cell: &mut ItemCell<T>) -> bool {
         let mut position = self.head.observe(Ordering::Relaxed);
         loop {
             let slot = self.slot(position);
@@ -182,7 +187,7 @@ impl<T> Ring<T> {
     /// No wake-up is lost: a producer sleeps only when, after it registered, `tail - head` is the
     /// whole capacity. Then every pop of this lap has its exchange on `head`, and so its look at
     /// `waiters`, still ahead of it, and one in four of them looks.
-    pub(crate) fn wait_for_room(&self) {
+    pub fn wait_for_room(&self) {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         seq_cst_gap();
         let epoch = self.room.word().load(Ordering::SeqCst);
@@ -196,7 +201,7 @@ impl<T> Ring<T> {
 
     /// Whether [`pop_into`](Self::pop_into) would find nothing. Writes nothing.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let mut head = self.head.load(Ordering::SeqCst);
         loop {
             if self.slot(head).turn.load(Ordering::SeqCst) == head.wrapping_add(1) {
@@ -213,7 +218,7 @@ impl<T> Ring<T> {
     }
 
     /// How many items are queued or being queued: exact when nobody else is at work.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         let head = self.head.load(Ordering::SeqCst);
         let tail = self.tail.load(Ordering::SeqCst) & !CLOSED;
         // `head` was read first, so it can only be too old, never ahead of `tail`.
@@ -221,11 +226,12 @@ impl<T> Ring<T> {
     }
 
     /// Items popped so far.
-    pub(crate) fn popped(&self) -> usize {
+    pub fn popped(&self) -> usize {
         self.head.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn capacity(&self) -> usize {
+    /// The most items.
+    pub fn capacity(&self) -> usize {
         self.slots.len()
     }
 }
@@ -234,6 +240,12 @@ impl<T> Ring<T> {
 #[inline]
 fn is_behind(lag: usize) -> bool {
     lag > usize::MAX / 2
+}
+
+impl<T> std::fmt::Debug for Ring<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring").field("len", &self.len()).finish_non_exhaustive()
+    }
 }
 
 impl<T> Drop for Ring<T> {

@@ -6,11 +6,14 @@ use crossbeam_utils::CachePadded;
 
 use crate::config::{Closed, PushError};
 use crate::item_cell::ItemCell;
+use crate::placement::PodIndex;
 use crate::ring::Ring;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// A FIFO. Items of the overflow list are taken before those of the ring.
 pub(crate) struct Shard<T> {
+    /// Beside the ring's constant parts, in a line that a push reads anyway.
+    pod: PodIndex,
     ring: Ring<T>,
     overflow: Overflow<T>,
 }
@@ -24,12 +27,17 @@ struct Overflow<T> {
 }
 
 impl<T> Shard<T> {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize, pod: PodIndex) -> Self {
         let overflow = Overflow {
             len: CachePadded::new(AtomicUsize::new(0)),
             items: Mutex::new(VecDeque::new()),
         };
-        Self { ring: Ring::new(capacity), overflow }
+        Self { pod, ring: Ring::new(capacity), overflow }
+    }
+
+    #[inline]
+    pub(crate) fn pod(&self) -> PodIndex {
+        self.pod
     }
 
     /// As [`Ring::push_with`].
@@ -143,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_refused_finds_room() {
-        let shard = Shard::new(2);
+        let shard = Shard::new(2, PodIndex(0));
         for item in 0..6 {
             shard.push_unbounded(item).unwrap();
         }
@@ -157,7 +165,7 @@ mod tests {
 
     #[test]
     fn one_is_taken_from_the_middle_and_the_others_keep_their_order() {
-        let shard = Shard::new(8);
+        let shard = Shard::new(8, PodIndex(0));
         (0..8).for_each(|item| shard.push_with(|| item).unwrap());
         assert_eq!(shard.take_if(&mut |&item| item == 5), Some(5));
         assert_eq!(shard.take_if(&mut |&item| item == 2), Some(2));
@@ -167,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_closed_shard_takes_nothing_and_keeps_what_it_has() {
-        let shard = Shard::new(2);
+        let shard = Shard::new(2, PodIndex(0));
         shard.push_with(|| 1).unwrap();
         shard.close();
         assert_eq!(shard.push_with(|| 2), Err(PushError::Closed(())));

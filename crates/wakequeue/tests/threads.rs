@@ -54,9 +54,8 @@ impl Threads {
     }
 
     fn push(self: &Arc<Self>, shard: u16, job: impl FnOnce() + Send + 'static) {
-        let pushed =
-            self.queue.push_blocking(ShardId(shard), Box::new(job), |claim| self.start(claim));
-        assert!(pushed.is_ok(), "not closed yet");
+        // Refused only when a job pushes while the test closes the queue.
+        let _ = self.queue.push_blocking(ShardId(shard), Box::new(job), |claim| self.start(claim));
     }
 
     fn close(&self) {

@@ -177,13 +177,17 @@ impl QueueCore {
         pool: &Arc<Pool>,
         identity: Identity,
     ) -> Self {
+        let sequence = Sequence::new(identity.capacity);
+        if identity.ordered {
+            sequence.reset(identity.capacity);
+        }
         Self {
             mode: AtomicU32::new(if identity.ordered { ORDERED } else { 0 }),
             pool: AtomicPtr::new(Arc::as_ptr(pool).cast_mut()),
             tally: Tally::new(threads),
             runtime,
             limits: (0..nodes).map(|_| ConcurrencyLimit::new(identity.capacity)).collect(),
-            sequence: Sequence::new(identity.capacity),
+            sequence,
             has_uncounted: AtomicBool::new(false),
             uncounted: Mutex::new(Vec::new()),
             attributes: Mutex::new(Attributes::default()),
@@ -200,7 +204,9 @@ impl QueueCore {
         for limit in &self.limits {
             limit.set_capacity(identity.capacity);
         }
-        self.sequence.set_capacity(identity.capacity);
+        if identity.ordered {
+            self.sequence.reset(identity.capacity);
+        }
         self.stats.reset();
         self.observed.reset();
         self.set_pool(pool);

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tollgate_wakequeue::sync::Ordering;
+use tollgate_wakequeue::sync::{Ordering, spin_loop};
 use tollgate_wakequeue::{ItemCell, ShardId};
 
 use crate::context;
@@ -15,6 +15,9 @@ use crate::sys;
 
 /// Jobs of a sequence that run in a row before other queues have a turn.
 const JOBS_PER_TURN: u32 = 32;
+
+/// Looks for the next job of a sequence before its turn ends: about 100 ns.
+const LOOKS: u32 = 8;
 
 /// Runs the job in the cell. What it counts against, it holds already.
 #[inline]
@@ -46,29 +49,36 @@ pub(crate) fn run_turn(
     mut after: impl FnMut(),
 ) {
     let may_run = |cpu| at.is_none_or(|(pool, home)| pool.may_run(home, pool.plan.shard_of(cpu)));
-    let mut in_hand = core.sequence.take();
     let mut cpu = turn.cpu();
     for _ in 0..JOBS_PER_TURN {
-        if in_hand.is_empty() {
-            if !core.sequence.give_back(in_hand) {
-                return;
-            }
-            in_hand = core.sequence.take();
-        }
-        if !in_hand.front().is_some_and(|job| may_run(job.tag.cpu())) {
+        let Some(job) = next_in_order(core) else {
+            if core.sequence.end_turn() { continue } else { return }
+        };
+        let tag = job.tag;
+        cpu = tag.cpu();
+        if !may_run(cpu) {
+            core.sequence.put_back(job);
             break;
         }
-        let Some(job) = core.sequence.next(&mut in_hand) else { break };
-        cpu = job.tag.cpu();
-        let tag = job.tag;
         before(tag);
         run_one(core, &mut ItemCell::of(job), tag, owed);
         after();
     }
-    let next_cpu = in_hand.front().map_or(cpu, |job| job.tag.cpu());
-    if core.sequence.give_back(in_hand) {
-        core.put_turn(next_cpu);
+    if !core.sequence.is_empty() || core.sequence.end_turn() {
+        core.put_turn(cpu);
     }
+}
+
+/// The next job. Waits for it a moment, because a new turn costs more than that.
+#[inline]
+fn next_in_order(core: &QueueCore) -> Option<Job> {
+    for _ in 0..LOOKS {
+        if let Some(job) = core.sequence.next() {
+            return Some(job);
+        }
+        spin_loop();
+    }
+    core.sequence.next()
 }
 
 /// Runs one job of the queue, or one turn, that waits for a worker which does not come. False when

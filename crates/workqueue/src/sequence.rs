@@ -5,30 +5,44 @@
 //! the pool's FIFOs hold one entry for the queue however many jobs wait here.
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
-use tollgate_wakequeue::sync::{AtomicUsize, Futex, Mutex, MutexGuard, Ordering, seq_cst_gap};
+use tollgate_wakequeue::sync::{
+    AtomicBool, AtomicUsize, Futex, Mutex, Ordering, seq_cst_gap, yield_now,
+};
+use tollgate_wakequeue::{ItemCell, Ring};
+
+/// Jobs that a ring holds before the list has to. A queue whose backlog is not much more does without.
+const RING_CAPACITY: usize = if cfg!(loom) { 2 } else { 512 };
 
 /// Jobs in order, one at a time.
 ///
-/// Lock legend: (t) changed by whoever has the turn, read by others; the rest is under `state`.
+/// A job goes to the ring, and when that is full or the list has any, to the list. So the list holds
+/// what is younger than the ring, and the jobs of one thread stay in their order.
+///
+/// Lock legend: (t) used by whoever has the turn; (l) changed under `list`, read without; (a) atomic.
 pub(crate) struct Sequence<J> {
-    state: Mutex<State<J>>,
-    /// Jobs in the hands of whoever has the turn, and not begun. (t)
-    in_hand: CachePadded<AtomicUsize>,
-    /// Threads that wait for room.
-    producers: AtomicUsize,
+    /// Made for the first ordered queue that this is used for.
+    ring: OnceLock<Ring<J>>,
+    list: Mutex<List<J>>,
+    /// Length of the list. (l)
+    list_len: CachePadded<AtomicUsize>,
+    /// The turn is in the pool or in somebody's hands. (a)
+    has_turn: CachePadded<AtomicBool>,
+    /// A job that was taken out and may not run where the turn was. (t)
+    front: Mutex<Option<J>>,
+    has_front: AtomicBool,
+    /// Threads that wait for room. (a)
+    producers: CachePadded<AtomicUsize>,
     /// Bumped for them.
     room: Futex,
 }
 
-struct State<J> {
-    /// What the turn before left over; goes first.
-    rest: VecDeque<J>,
+struct List<J> {
     jobs: VecDeque<J>,
+    /// The most jobs that wait, in the ring and here.
     capacity: usize,
-    /// The turn is in the pool or in somebody's hands.
-    has_turn: bool,
 }
 
 /// What became of a job.
@@ -42,14 +56,16 @@ pub(crate) enum Entry<J> {
     Full(J),
 }
 
-impl<J> Sequence<J> {
+impl<J: Send> Sequence<J> {
     pub(crate) fn new(capacity: usize) -> Self {
-        let state =
-            State { rest: VecDeque::new(), jobs: VecDeque::new(), capacity, has_turn: false };
         Self {
-            state: Mutex::new(state),
-            in_hand: CachePadded::new(AtomicUsize::new(0)),
-            producers: AtomicUsize::new(0),
+            ring: OnceLock::new(),
+            list: Mutex::new(List { jobs: VecDeque::new(), capacity }),
+            list_len: CachePadded::new(AtomicUsize::new(0)),
+            has_turn: CachePadded::new(AtomicBool::new(false)),
+            front: Mutex::new(None),
+            has_front: AtomicBool::new(false),
+            producers: CachePadded::new(AtomicUsize::new(0)),
             room: Futex::new(0),
         }
     }
@@ -57,20 +73,43 @@ impl<J> Sequence<J> {
     /// Appends a job; `always` though there may be no room, because others wait for it already.
     #[inline]
     pub(crate) fn push(&self, job: J, always: bool) -> Entry<J> {
-        let mut state = self.state.lock();
-        if !always && self.is_full(&state) {
-            return Entry::Full(job);
+        let mut cell = ItemCell::of(job);
+        if let Some(ring) = self.ring.get()
+            && self.list_len.load(Ordering::SeqCst) == 0
+        {
+            // Called at most once, so the job is still there.
+            let pushed = ring.push_with(|| cell.take().expect("a job is pushed once"));
+            if pushed.is_ok() {
+                return self.ask_for_turn();
+            }
         }
-        state.jobs.push_back(job);
-        if std::mem::replace(&mut state.has_turn, true) {
-            return Entry::Waits;
+        match cell.take() {
+            Some(job) => self.push_to_list(job, always),
+            None => self.ask_for_turn(),
         }
-        Entry::NeedsTurn
     }
 
-    fn is_full(&self, state: &MutexGuard<'_, State<J>>) -> bool {
-        let waiting = state.rest.len() + state.jobs.len();
-        waiting + self.in_hand.load(Ordering::SeqCst) >= state.capacity
+    fn push_to_list(&self, job: J, always: bool) -> Entry<J> {
+        let mut list = self.list.lock();
+        let waiting = list.jobs.len() + self.ring.get().map_or(0, Ring::len);
+        if !always && waiting >= list.capacity {
+            return Entry::Full(job);
+        }
+        list.jobs.push_back(job);
+        self.list_len.store(list.jobs.len(), Ordering::SeqCst);
+        drop(list);
+        self.ask_for_turn()
+    }
+
+    /// After a job was published. Whoever ends a turn looks for jobs afterwards.
+    #[inline]
+    fn ask_for_turn<T>(&self) -> Entry<T> {
+        seq_cst_gap();
+        if self.has_turn.load(Ordering::SeqCst) || self.has_turn.swap(true, Ordering::SeqCst) {
+            Entry::Waits
+        } else {
+            Entry::NeedsTurn
+        }
     }
 
     /// Sleeps while there is no room. May return early.
@@ -78,64 +117,85 @@ impl<J> Sequence<J> {
         self.producers.fetch_add(1, Ordering::SeqCst);
         seq_cst_gap();
         let epoch = self.room.word().load(Ordering::SeqCst);
-        if self.is_full(&self.state.lock()) {
+        let capacity = self.list.lock().capacity;
+        if self.waiting() >= capacity {
             self.room.wait(epoch, None);
         }
         self.producers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Takes all jobs into the hands of whoever has the turn.
-    pub(crate) fn take(&self) -> VecDeque<J> {
-        let mut state = self.state.lock();
-        let taken = if state.rest.is_empty() {
-            std::mem::take(&mut state.jobs)
-        } else {
-            std::mem::take(&mut state.rest)
-        };
-        self.in_hand.store(taken.len(), Ordering::SeqCst);
-        taken
-    }
-
-    /// The next job in hand. Whoever waits for its place is woken.
+    /// The next job, for whoever has the turn. A producer that waits for its place is woken.
     #[inline]
-    pub(crate) fn next(&self, in_hand: &mut VecDeque<J>) -> Option<J> {
-        let job = in_hand.pop_front()?;
-        // An exchange, so that a producer that registers sees it, or is seen by the load below.
-        self.in_hand.swap(in_hand.len(), Ordering::SeqCst);
+    pub(crate) fn next(&self) -> Option<J> {
+        let mut cell = ItemCell::empty();
+        let from_ring = !self.has_front.load(Ordering::Relaxed)
+            && self.ring.get().is_some_and(|ring| ring.pop_into(&mut cell));
+        let job = if from_ring { cell.take() } else { self.next_beside_ring() }?;
         seq_cst_gap();
         if self.producers.load(Ordering::SeqCst) > 0 {
+            // One place, one producer.
             self.room.word().fetch_add(1, Ordering::SeqCst);
             self.room.wake(1);
         }
         Some(job)
     }
 
-    /// Gives back what is left in hand. True: the turn goes on, and the caller must put it into the
-    /// pool.
-    pub(crate) fn give_back(&self, in_hand: VecDeque<J>) -> bool {
-        let mut state = self.state.lock();
-        if in_hand.is_empty() && state.jobs.is_empty() {
-            // Its memory is used again.
-            state.jobs = in_hand;
-        } else {
-            state.rest = in_hand;
+    fn next_beside_ring(&self) -> Option<J> {
+        if self.has_front.load(Ordering::Relaxed) {
+            self.has_front.store(false, Ordering::Relaxed);
+            return self.front.lock().take();
         }
-        self.in_hand.store(0, Ordering::SeqCst);
-        state.has_turn = !(state.rest.is_empty() && state.jobs.is_empty());
-        state.has_turn
+        while self.list_len.load(Ordering::SeqCst) > 0 {
+            let Some(ring) = self.ring.get().filter(|ring| ring.len() > 0) else {
+                let mut list = self.list.lock();
+                let job = list.jobs.pop_front();
+                self.list_len.store(list.jobs.len(), Ordering::SeqCst);
+                return job;
+            };
+            // The ring is older, though a push to it may not be complete.
+            let mut cell = ItemCell::empty();
+            if ring.pop_into(&mut cell) {
+                return cell.take();
+            }
+            yield_now();
+        }
+        None
     }
 
-    pub(crate) fn set_capacity(&self, capacity: usize) {
-        self.state.lock().capacity = capacity;
-        self.room.word().fetch_add(1, Ordering::SeqCst);
-        self.room.wake(i32::MAX);
+    /// Puts the job that [`next`](Self::next) gave back in front of all others.
+    pub(crate) fn put_back(&self, job: J) {
+        *self.front.lock() = Some(job);
+        self.has_front.store(true, Ordering::Relaxed);
     }
 
-    /// Jobs that wait, and whether one may be running.
-    pub(crate) fn waiting(&self) -> (usize, bool) {
-        let state = self.state.lock();
-        let in_hand = self.in_hand.load(Ordering::SeqCst);
-        (state.rest.len() + state.jobs.len() + in_hand, state.has_turn)
+    /// Whether there is nothing to do for whoever has the turn.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.has_front.load(Ordering::Relaxed)
+            && self.list_len.load(Ordering::SeqCst) == 0
+            && self.ring.get().is_none_or(Ring::is_empty)
+    }
+
+    /// Ends the turn. True when it goes on all the same, because a job has come.
+    pub(crate) fn end_turn(&self) -> bool {
+        self.has_turn.swap(false, Ordering::SeqCst);
+        seq_cst_gap();
+        !self.is_empty() && !self.has_turn.swap(true, Ordering::SeqCst)
+    }
+
+    /// For an ordered queue of this backlog, of which nothing is left. Not while it is used.
+    pub(crate) fn reset(&self, capacity: usize) {
+        self.list.lock().capacity = capacity;
+        if capacity >= 2 * RING_CAPACITY {
+            self.ring.get_or_init(|| Ring::new(RING_CAPACITY));
+        }
+    }
+
+    /// Jobs that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        let in_ring = self.ring.get().map_or(0, Ring::len);
+        let in_front = usize::from(self.has_front.load(Ordering::Relaxed));
+        self.list_len.load(Ordering::SeqCst) + in_ring + in_front
     }
 }
 
@@ -148,32 +208,52 @@ mod tests {
         let sequence = Sequence::new(8);
         assert_eq!(sequence.push(1, false), Entry::NeedsTurn);
         assert_eq!(sequence.push(2, false), Entry::Waits);
-        let mut hand = sequence.take();
-        assert_eq!(sequence.next(&mut hand), Some(1));
+        assert_eq!(sequence.next(), Some(1));
         assert_eq!(sequence.push(3, false), Entry::Waits);
-        assert!(sequence.give_back(hand), "two are left");
-        let mut hand = sequence.take();
-        assert_eq!((sequence.next(&mut hand), sequence.next(&mut hand)), (Some(2), None));
-        assert!(sequence.give_back(hand));
-        let mut hand = sequence.take();
-        assert_eq!(sequence.next(&mut hand), Some(3));
-        assert!(!sequence.give_back(hand));
+        assert!(sequence.end_turn(), "two are left");
+        assert_eq!(sequence.next(), Some(2));
+        assert_eq!(sequence.next(), Some(3));
+        sequence.put_back(3);
+        assert!(!sequence.is_empty());
+        assert_eq!((sequence.next(), sequence.next()), (Some(3), None));
+        assert!(!sequence.end_turn());
         assert_eq!(sequence.push(4, false), Entry::NeedsTurn);
     }
 
     #[test]
-    fn what_is_in_hand_and_not_begun_takes_room() {
+    fn there_is_room_for_as_many_as_agreed() {
         let sequence = Sequence::new(2);
-        sequence.push('a', false);
-        sequence.push('b', false);
+        assert_eq!(sequence.push('a', false), Entry::NeedsTurn);
+        assert_eq!(sequence.push('b', false), Entry::Waits);
         assert_eq!(sequence.push('c', false), Entry::Full('c'));
-        let mut hand = sequence.take();
-        assert_eq!(sequence.push('c', false), Entry::Full('c'));
-        sequence.next(&mut hand);
+        assert_eq!(sequence.next(), Some('a'));
         assert_eq!(sequence.push('c', false), Entry::Waits);
         assert_eq!(sequence.push('d', false), Entry::Full('d'));
         assert_eq!(sequence.push('d', true), Entry::Waits);
-        assert_eq!(sequence.waiting(), (3, true));
+        assert_eq!(sequence.waiting(), 3);
+    }
+
+    #[test]
+    fn order_holds_through_ring_and_list() {
+        let most = 4 * RING_CAPACITY;
+        let sequence = Sequence::new(most);
+        sequence.reset(most);
+        let (mut pushed, mut taken) = (0, 0);
+        for round in 0..5 {
+            while sequence.push(pushed, false) != Entry::Full(pushed) {
+                pushed += 1;
+            }
+            assert_eq!(sequence.waiting(), most);
+            for _ in 0..most / (1 + round % 3) {
+                assert_eq!(sequence.next(), Some(taken));
+                taken += 1;
+            }
+        }
+        std::iter::from_fn(|| sequence.next()).for_each(|job| {
+            assert_eq!(job, taken);
+            taken += 1;
+        });
+        assert_eq!(taken, pushed);
     }
 }
 
@@ -189,16 +269,15 @@ mod models {
         builder.check(body);
     }
 
-    /// Has the turn: one job at a time, then gives the turn back to itself while it goes on.
+    /// Has the turn: runs what there is, one at a time.
     fn serve(sequence: &Sequence<u32>, running: &AtomicU32, seen: &AtomicU32) {
         loop {
-            let mut hand = sequence.take();
-            if let Some(job) = sequence.next(&mut hand) {
+            while let Some(job) = sequence.next() {
                 assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two at once");
                 seen.store(seen.load(Ordering::SeqCst) * 10 + job, Ordering::SeqCst);
                 running.fetch_sub(1, Ordering::SeqCst);
             }
-            if !sequence.give_back(hand) {
+            if !sequence.end_turn() {
                 return;
             }
         }
@@ -206,10 +285,10 @@ mod models {
 
     /// Two threads queue, and run when they got the turn: never two jobs at once, each once, those of
     /// one thread in order.
-    #[test]
-    fn one_at_a_time_in_order_and_nothing_left() {
-        model(|| {
-            let sequence = Arc::new(Sequence::new(8));
+    fn one_at_a_time(capacity: usize, mine: &'static [u32], orders: &'static [u32]) {
+        model(move || {
+            let sequence = Arc::new(Sequence::new(capacity));
+            sequence.reset(capacity);
             let (running, seen) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
             let queue = |jobs: &'static [u32]| {
                 let (sequence, running, seen) =
@@ -222,12 +301,29 @@ mod models {
                     }
                 }
             };
-            let other = thread::spawn(queue(&[3]));
-            queue(&[1, 2])();
+            let other = thread::spawn(queue(&[9]));
+            queue(mine)();
             other.join().unwrap();
-            assert_eq!(sequence.waiting(), (0, false));
-            assert!([123, 132, 312].contains(&seen.load(Ordering::SeqCst)));
+            assert!(sequence.is_empty());
+            let seen = seen.load(Ordering::SeqCst);
+            assert!(orders.contains(&seen), "{seen}");
         });
+    }
+
+    #[test]
+    fn one_at_a_time_from_the_list() {
+        one_at_a_time(3, &[1, 2], &[129, 192, 912]);
+    }
+
+    #[test]
+    fn one_at_a_time_from_the_ring() {
+        one_at_a_time(8, &[1, 2], &[129, 192, 912]);
+    }
+
+    /// The ring of two is full for the third job.
+    #[test]
+    fn one_at_a_time_from_ring_and_list() {
+        one_at_a_time(8, &[1, 2, 3], &[1239, 1293, 1923, 9123]);
     }
 
     /// A producer waits for room: whoever takes a job out of the full FIFO wakes it.
@@ -246,10 +342,9 @@ mod models {
                     }
                 })
             };
-            let mut hand = sequence.take();
-            assert_eq!(sequence.next(&mut hand), Some(1));
+            assert_eq!(sequence.next(), Some(1));
             producer.join().unwrap();
-            assert!(sequence.give_back(hand));
+            assert!(sequence.end_turn());
         });
     }
 }

@@ -226,7 +226,7 @@ fn nodes(queue: &QueueCore, shared: &Shared) -> Vec<NodeActive> {
     let counts = queue.active().into_iter();
     let mut nodes: Vec<_> =
         counts.map(|(active, waiting)| NodeActive { active, waiting }).collect();
-    let (waiting, _) = queue.sequence.waiting();
+    let waiting = queue.sequence.waiting();
     if let Some(first) = nodes.first_mut() {
         first.waiting += u32::try_from(waiting).unwrap_or(u32::MAX);
     }
