@@ -125,6 +125,7 @@ impl<T> Ring<T> {
         self.room.wake(i32::MAX);
     }
 
+    /// Whether pushes are refused for good.
     pub fn is_closed(&self) -> bool {
         self.tail.load(Ordering::SeqCst) & CLOSED != 0
     }

@@ -1,5 +1,6 @@
 //! Running one job: its frame, its panic, its count, and its place under a limit or in an order.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tollgate_wakequeue::sync::{Ordering, spin_loop};
@@ -50,20 +51,25 @@ pub(crate) fn run_turn(
 ) {
     let may_run = |cpu| at.is_none_or(|(pool, home)| pool.may_run(home, pool.plan.shard_of(cpu)));
     let mut cpu = turn.cpu();
+    let mut hand = core.sequence.begin_turn();
     for _ in 0..JOBS_PER_TURN {
-        let Some(job) = next_in_order(core) else {
-            if core.sequence.end_turn() { continue } else { return }
+        let Some(job) = next_in_order(core, &mut hand) else {
+            if core.sequence.end_turn() {
+                continue;
+            }
+            return;
         };
         let tag = job.tag;
         cpu = tag.cpu();
         if !may_run(cpu) {
-            core.sequence.put_back(job);
+            hand.push_front(job);
             break;
         }
         before(tag);
         run_one(core, &mut ItemCell::of(job), tag, owed);
         after();
     }
+    core.sequence.put_back(hand);
     if !core.sequence.is_empty() || core.sequence.end_turn() {
         core.put_turn(cpu);
     }
@@ -71,14 +77,14 @@ pub(crate) fn run_turn(
 
 /// The next job. Waits for it a moment, because a new turn costs more than that.
 #[inline]
-fn next_in_order(core: &QueueCore) -> Option<Job> {
+fn next_in_order(core: &QueueCore, hand: &mut VecDeque<Job>) -> Option<Job> {
     for _ in 0..LOOKS {
-        if let Some(job) = core.sequence.next() {
+        if let Some(job) = core.sequence.next(hand) {
             return Some(job);
         }
         spin_loop();
     }
-    core.sequence.next()
+    core.sequence.next(hand)
 }
 
 /// Runs one job of the queue, or one turn, that waits for a worker which does not come. False when

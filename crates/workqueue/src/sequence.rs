@@ -19,7 +19,8 @@ const RING_CAPACITY: usize = if cfg!(loom) { 2 } else { 512 };
 /// Jobs in order, one at a time.
 ///
 /// A job goes to the ring, and when that is full or the list has any, to the list. So the list holds
-/// what is younger than the ring, and the jobs of one thread stay in their order.
+/// what is younger than the ring, and the jobs of one thread stay in their order. Whoever has the turn
+/// takes the list into its hands as a whole when the ring is empty, and runs that first.
 ///
 /// Lock legend: (t) used by whoever has the turn; (l) changed under `list`, read without; (a) atomic.
 pub(crate) struct Sequence<J> {
@@ -30,9 +31,10 @@ pub(crate) struct Sequence<J> {
     list_len: CachePadded<AtomicUsize>,
     /// The turn is in the pool or in somebody's hands. (a)
     has_turn: CachePadded<AtomicBool>,
-    /// A job that was taken out and may not run where the turn was. (t)
-    front: Mutex<Option<J>>,
-    has_front: AtomicBool,
+    /// What a turn left over of the jobs in its hands. (t)
+    rest: Mutex<VecDeque<J>>,
+    /// Jobs in the hands of whoever has the turn, and left over. Written in the turn. (a)
+    in_hand: CachePadded<AtomicUsize>,
     /// Threads that wait for room. (a)
     producers: CachePadded<AtomicUsize>,
     /// Bumped for them.
@@ -63,8 +65,8 @@ impl<J: Send> Sequence<J> {
             list: Mutex::new(List { jobs: VecDeque::new(), capacity }),
             list_len: CachePadded::new(AtomicUsize::new(0)),
             has_turn: CachePadded::new(AtomicBool::new(false)),
-            front: Mutex::new(None),
-            has_front: AtomicBool::new(false),
+            rest: Mutex::new(VecDeque::new()),
+            in_hand: CachePadded::new(AtomicUsize::new(0)),
             producers: CachePadded::new(AtomicUsize::new(0)),
             room: Futex::new(0),
         }
@@ -91,7 +93,8 @@ impl<J: Send> Sequence<J> {
 
     fn push_to_list(&self, job: J, always: bool) -> Entry<J> {
         let mut list = self.list.lock();
-        let waiting = list.jobs.len() + self.ring.get().map_or(0, Ring::len);
+        let in_hand = self.in_hand.load(Ordering::SeqCst);
+        let waiting = list.jobs.len() + in_hand + self.ring.get().map_or(0, Ring::len);
         if !always && waiting >= list.capacity {
             return Entry::Full(job);
         }
@@ -124,59 +127,79 @@ impl<J: Send> Sequence<J> {
         self.producers.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Begins a turn: the jobs that the turn before left over.
+    pub(crate) fn begin_turn(&self) -> VecDeque<J> {
+        std::mem::take(&mut *self.rest.lock())
+    }
+
     /// The next job, for whoever has the turn. A producer that waits for its place is woken.
     #[inline]
-    pub(crate) fn next(&self) -> Option<J> {
-        let mut cell = ItemCell::empty();
-        let from_ring = !self.has_front.load(Ordering::Relaxed)
-            && self.ring.get().is_some_and(|ring| ring.pop_into(&mut cell));
-        let job = if from_ring { cell.take() } else { self.next_beside_ring() }?;
+    pub(crate) fn next(&self, hand: &mut VecDeque<J>) -> Option<J> {
+        if hand.is_empty() {
+            let mut cell = ItemCell::empty();
+            if self.ring.get().is_some_and(|ring| ring.pop_into(&mut cell)) {
+                self.announce_room();
+                return cell.take();
+            }
+            if !self.take_list(hand) {
+                return None;
+            }
+        }
+        let job = hand.pop_front();
+        // An exchange, so that a producer that registers sees it, or is seen below.
+        self.in_hand.swap(hand.len(), Ordering::SeqCst);
+        self.announce_room();
+        job
+    }
+
+    /// Takes the list in hand when the ring, which is older, is empty.
+    fn take_list(&self, hand: &mut VecDeque<J>) -> bool {
+        while self.list_len.load(Ordering::SeqCst) > 0 {
+            // Pushes under way included, which `is_empty` leaves out.
+            let in_ring = self.ring.get().map_or(0, Ring::len);
+            let Some(ring) = self.ring.get().filter(|_| in_ring > 0) else {
+                let mut list = self.list.lock();
+                std::mem::swap(&mut list.jobs, hand);
+                self.in_hand.store(hand.len(), Ordering::SeqCst);
+                self.list_len.store(0, Ordering::SeqCst);
+                return true;
+            };
+            // A push to the ring may not be complete.
+            let mut cell = ItemCell::empty();
+            if ring.pop_into(&mut cell) {
+                hand.extend(cell.take());
+                return true;
+            }
+            yield_now();
+        }
+        false
+    }
+
+    #[inline]
+    fn announce_room(&self) {
         seq_cst_gap();
         if self.producers.load(Ordering::SeqCst) > 0 {
             // One place, one producer.
             self.room.word().fetch_add(1, Ordering::SeqCst);
             self.room.wake(1);
         }
-        Some(job)
     }
 
-    fn next_beside_ring(&self) -> Option<J> {
-        if self.has_front.load(Ordering::Relaxed) {
-            self.has_front.store(false, Ordering::Relaxed);
-            return self.front.lock().take();
-        }
-        while self.list_len.load(Ordering::SeqCst) > 0 {
-            let Some(ring) = self.ring.get().filter(|ring| ring.len() > 0) else {
-                let mut list = self.list.lock();
-                let job = list.jobs.pop_front();
-                self.list_len.store(list.jobs.len(), Ordering::SeqCst);
-                return job;
-            };
-            // The ring is older, though a push to it may not be complete.
-            let mut cell = ItemCell::empty();
-            if ring.pop_into(&mut cell) {
-                return cell.take();
-            }
-            yield_now();
-        }
-        None
+    /// Puts what is in hand back, for the next turn.
+    pub(crate) fn put_back(&self, hand: VecDeque<J>) {
+        self.in_hand.store(hand.len(), Ordering::SeqCst);
+        *self.rest.lock() = hand;
     }
 
-    /// Puts the job that [`next`](Self::next) gave back in front of all others.
-    pub(crate) fn put_back(&self, job: J) {
-        *self.front.lock() = Some(job);
-        self.has_front.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether there is nothing to do for whoever has the turn.
+    /// Whether there is nothing to do for the next turn.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        !self.has_front.load(Ordering::Relaxed)
+        self.in_hand.load(Ordering::SeqCst) == 0
             && self.list_len.load(Ordering::SeqCst) == 0
             && self.ring.get().is_none_or(Ring::is_empty)
     }
 
-    /// Ends the turn. True when it goes on all the same, because a job has come.
+    /// Ends the turn, with nothing in hand. True when it goes on all the same, because a job has come.
     pub(crate) fn end_turn(&self) -> bool {
         self.has_turn.swap(false, Ordering::SeqCst);
         seq_cst_gap();
@@ -194,8 +217,8 @@ impl<J: Send> Sequence<J> {
     /// Jobs that wait.
     pub(crate) fn waiting(&self) -> usize {
         let in_ring = self.ring.get().map_or(0, Ring::len);
-        let in_front = usize::from(self.has_front.load(Ordering::Relaxed));
-        self.list_len.load(Ordering::SeqCst) + in_ring + in_front
+        let in_hand = self.in_hand.load(Ordering::SeqCst);
+        self.list_len.load(Ordering::SeqCst) + in_ring + in_hand
     }
 }
 
@@ -208,14 +231,15 @@ mod tests {
         let sequence = Sequence::new(8);
         assert_eq!(sequence.push(1, false), Entry::NeedsTurn);
         assert_eq!(sequence.push(2, false), Entry::Waits);
-        assert_eq!(sequence.next(), Some(1));
+        let mut hand = sequence.begin_turn();
+        assert_eq!(sequence.next(&mut hand), Some(1));
         assert_eq!(sequence.push(3, false), Entry::Waits);
-        assert!(sequence.end_turn(), "two are left");
-        assert_eq!(sequence.next(), Some(2));
-        assert_eq!(sequence.next(), Some(3));
-        sequence.put_back(3);
+        sequence.put_back(hand);
         assert!(!sequence.is_empty());
-        assert_eq!((sequence.next(), sequence.next()), (Some(3), None));
+        let mut hand = sequence.begin_turn();
+        assert_eq!(sequence.next(&mut hand), Some(2));
+        assert!(hand.is_empty() && sequence.end_turn(), "one has come");
+        assert_eq!((sequence.next(&mut hand), sequence.next(&mut hand)), (Some(3), None));
         assert!(!sequence.end_turn());
         assert_eq!(sequence.push(4, false), Entry::NeedsTurn);
     }
@@ -226,7 +250,8 @@ mod tests {
         assert_eq!(sequence.push('a', false), Entry::NeedsTurn);
         assert_eq!(sequence.push('b', false), Entry::Waits);
         assert_eq!(sequence.push('c', false), Entry::Full('c'));
-        assert_eq!(sequence.next(), Some('a'));
+        let mut hand = sequence.begin_turn();
+        assert_eq!(sequence.next(&mut hand), Some('a'));
         assert_eq!(sequence.push('c', false), Entry::Waits);
         assert_eq!(sequence.push('d', false), Entry::Full('d'));
         assert_eq!(sequence.push('d', true), Entry::Waits);
@@ -239,17 +264,18 @@ mod tests {
         let sequence = Sequence::new(most);
         sequence.reset(most);
         let (mut pushed, mut taken) = (0, 0);
+        let mut hand = sequence.begin_turn();
         for round in 0..5 {
             while sequence.push(pushed, false) != Entry::Full(pushed) {
                 pushed += 1;
             }
             assert_eq!(sequence.waiting(), most);
             for _ in 0..most / (1 + round % 3) {
-                assert_eq!(sequence.next(), Some(taken));
+                assert_eq!(sequence.next(&mut hand), Some(taken));
                 taken += 1;
             }
         }
-        std::iter::from_fn(|| sequence.next()).for_each(|job| {
+        std::iter::from_fn(|| sequence.next(&mut hand)).for_each(|job| {
             assert_eq!(job, taken);
             taken += 1;
         });
@@ -271,8 +297,9 @@ mod models {
 
     /// Has the turn: runs what there is, one at a time.
     fn serve(sequence: &Sequence<u32>, running: &AtomicU32, seen: &AtomicU32) {
+        let mut hand = sequence.begin_turn();
         loop {
-            while let Some(job) = sequence.next() {
+            while let Some(job) = sequence.next(&mut hand) {
                 assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two at once");
                 seen.store(seen.load(Ordering::SeqCst) * 10 + job, Ordering::SeqCst);
                 running.fetch_sub(1, Ordering::SeqCst);
@@ -342,7 +369,7 @@ mod models {
                     }
                 })
             };
-            assert_eq!(sequence.next(), Some(1));
+            assert_eq!(sequence.next(&mut sequence.begin_turn()), Some(1));
             producer.join().unwrap();
             assert!(sequence.end_turn());
         });
