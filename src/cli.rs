@@ -49,6 +49,9 @@ pub(crate) enum Command {
     Umount(UmountArgs),
     /// Show the servers that run: what was negotiated, what was decided, what is missing and why
     Status(StatusArgs),
+    /// Show what the servers do, refreshed: rates and latencies of requests, threads, busiest paths
+    #[command(after_long_help = TOP_EXAMPLES)]
+    Top(TopArgs),
     /// Check a policy file
     #[command(after_long_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
@@ -126,6 +129,14 @@ Examples:
   tollgate hugepage tune
   tollgate hugepage tune --rounds 3 --json";
 
+const TOP_EXAMPLES: &str = "\
+The columns are explained in docs/commands.md. The key q and Ctrl-C end it.
+
+Examples:
+  tollgate top
+  tollgate top --once ~/view
+  tollgate top --json --interval 5 | jq '.[] | {dir, requests_per_second}'";
+
 const WQ_EXAMPLES: &str = "\
 For programs that use the crate tollgate-workqueue and have called control::serve_default.
 The columns are explained in docs/workqueue-tools.md.
@@ -189,6 +200,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 4, requires = "audit",
           value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) audit_keep: u32,
+
+    /// Serve counters as Prometheus text at http://127.0.0.1:PORT/metrics, for every local user
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) metrics_port: Option<u16>,
 
     /// Threads that serve requests; left out, chosen from the machine
     #[arg(long, value_name = "N", value_parser = threads)]
@@ -306,6 +321,36 @@ pub(crate) struct UmountArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Show rates and latencies of requests by operation and decision, and the threads
+    #[arg(long)]
+    pub(crate) requests: bool,
+
+    /// Print the counters of one server as Prometheus text
+    #[arg(long, conflicts_with_all = ["json", "requests"])]
+    pub(crate) metrics: bool,
+
+    /// The mount point (for `run`: DIR); left out, every server of this user
+    pub(crate) mnt: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub(crate) interval: Duration,
+
+    /// End after so many looks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+
+    /// Print one table after one interval and end
+    #[arg(long, conflicts_with = "count")]
+    pub(crate) once: bool,
+
+    /// Print JSON, one line per interval
     #[arg(long)]
     pub(crate) json: bool,
 

@@ -1,8 +1,11 @@
 //! The control sockets of this program's servers: what they take, and how to ask all of them.
 
-use serde::Deserialize;
-use serde_json::Value;
-use tollgate_control::{ControlError, Directory, Found, Server, error_reply};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tollgate_control::{ControlError, Directory, Found, Peer, Server, error_reply};
 
 use crate::messages;
 
@@ -11,15 +14,26 @@ const DIRECTORY: &str = "tollgate";
 /// The kind of socket that a server of a view has.
 const KIND: &str = "view";
 
-/// Makes the report that `status` asks for.
-pub(crate) type Reporter = Box<dyn Fn() -> Value + Send>;
+/// What a server can be asked for.
+pub(crate) trait Reporter: Send + Sync + 'static {
+    /// The report of `status`, a JSON object.
+    fn status(&self) -> Value;
+    /// Requests and threads, a JSON object. The paths in it are for `peer`s that may see them.
+    fn requests(&self, peer: &Peer) -> Value;
+    /// The same as Prometheus text.
+    fn metrics(&self) -> String;
+}
 
 /// What can be asked, as a line of JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
-enum Request {
+pub(crate) enum Request {
     /// The report.
     Status,
+    /// Requests and threads.
+    Requests,
+    /// The same as Prometheus text.
+    Metrics,
 }
 
 /// Where this user's sockets are.
@@ -31,51 +45,77 @@ pub(crate) fn directory() -> Directory {
 ///
 /// # Errors
 /// When the directory is not private to this user, or the socket cannot be made.
-pub(crate) fn serve(reporter: Reporter) -> Result<Server, ControlError> {
+pub(crate) fn serve(reporter: Arc<dyn Reporter>) -> Result<Server, ControlError> {
     serve_in(&directory(), reporter)
 }
 
-fn serve_in(directory: &Directory, reporter: Reporter) -> Result<Server, ControlError> {
-    directory.serve(KIND, move |_, request| reply(request, &reporter))
+fn serve_in(directory: &Directory, reporter: Arc<dyn Reporter>) -> Result<Server, ControlError> {
+    directory.serve(KIND, move |peer, request| reply(request, peer, &*reporter))
 }
 
-fn reply(request: &str, reporter: &Reporter) -> String {
+fn reply(request: &str, peer: &Peer, reporter: &dyn Reporter) -> String {
     match serde_json::from_str(request) {
-        Ok(Request::Status) => reporter().to_string(),
+        Ok(Request::Status) => reporter.status().to_string(),
+        Ok(Request::Requests) => reporter.requests(peer).to_string(),
+        Ok(Request::Metrics) => reporter.metrics().trim_end().to_owned(),
         Err(error) => error_reply(&format!("not a request: {error}")),
     }
 }
 
-/// The reports of all servers of this user, in the order in which they started. Warns of those that
-/// cannot be asked.
+/// A server and its reply.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) found: Found,
+    pub(crate) report: Map<String, Value>,
+}
+
+/// The replies of all servers of this user, by mount point. Warns of those that cannot be asked.
+///
+/// # Errors
+/// When the directory is there and cannot be read, or is not private to this user.
+pub(crate) fn ask_all(request: Request) -> Result<Vec<Report>, ControlError> {
+    ask_all_in(&directory(), request)
+}
+
+/// The reports of `status`, in the order in which the servers started.
 ///
 /// Each report gets the member `pid_here`: the server's process id in the pid namespace of this
 /// process, or null if the server is not in it.
 ///
 /// # Errors
-/// When the directory is there and cannot be read, or is not private to this user.
+/// As [`ask_all`].
 pub(crate) fn reports() -> Result<Vec<Value>, ControlError> {
     reports_in(&directory())
 }
 
 fn reports_in(directory: &Directory) -> Result<Vec<Value>, ControlError> {
+    let with_pid = |Report { found, mut report }: Report| {
+        report.insert("pid_here".to_owned(), found.pid.into());
+        Value::Object(report)
+    };
+    let replies = ask_all_in(directory, Request::Status)?;
+    let mut reports: Vec<_> = replies.into_iter().map(with_pid).collect();
+    reports.sort_by_cached_key(|report| report["started"].to_string());
+    Ok(reports)
+}
+
+fn ask_all_in(directory: &Directory, request: Request) -> Result<Vec<Report>, ControlError> {
     let discovery = directory.servers(KIND)?;
     for trouble in discovery.troubles {
         messages::warn(&messages::in_words(&trouble.into()));
     }
-    let mut reports: Vec<_> = discovery.found.iter().filter_map(report).collect();
-    reports.sort_by_cached_key(|report| {
-        [&report["started"], &report["mount_point"]].map(ToString::to_string)
-    });
-    Ok(reports)
+    let ask = |found: Found| Some(Report { report: ask_one(&found, request)?, found });
+    let mut replies: Vec<_> = discovery.found.into_iter().filter_map(ask).collect();
+    replies.sort_by_cached_key(|reply| reply.report.get("mount_point").map(ToString::to_string));
+    Ok(replies)
 }
 
 /// `None`, after a warning, for a server that cannot be asked. One that ends just now is left out.
-fn report(found: &Found) -> Option<Value> {
+fn ask_one(found: &Found, request: Request) -> Option<Map<String, Value>> {
     let warn = |text: String| {
         messages::warn(&format!("the server at `{}`: {text}", found.path.display()));
     };
-    let text = match tollgate_control::ask(&found.path, r#"{"command":"status"}"#) {
+    let text = match tollgate_control::ask(&found.path, &line(request)) {
         Ok(text) => text,
         Err(error) if error.is_gone() => return None,
         Err(error) => {
@@ -85,14 +125,31 @@ fn report(found: &Found) -> Option<Value> {
     };
     match serde_json::from_str::<Value>(&text) {
         Ok(report) if report["error"].is_string() => warn(report["error"].to_string()),
-        Ok(Value::Object(mut report)) => {
-            report.insert("pid_here".to_owned(), found.pid.into());
-            return Some(Value::Object(report));
-        }
+        Ok(Value::Object(report)) => return Some(report),
         Ok(_) => warn("its reply is no report; is it of another version?".to_owned()),
         Err(error) => warn(format!("its reply is not JSON: {error}")),
     }
     None
+}
+
+/// The Prometheus text of one server.
+///
+/// # Errors
+/// As [`tollgate_control::ask`].
+pub(crate) fn metrics(socket: &Path) -> Result<String, ControlError> {
+    Ok(tollgate_control::ask(socket, &line(Request::Metrics))? + "\n")
+}
+
+fn line(request: Request) -> String {
+    serde_json::to_string(&request).expect("a word is JSON")
+}
+
+/// That there is no server, at `mnt` if one was asked for.
+pub(crate) fn nobody(mnt: Option<&Path>) -> String {
+    match mnt {
+        None => "no server of this user runs".to_owned(),
+        Some(mnt) => format!("no server of this user shows at `{}`", mnt.display()),
+    }
 }
 
 #[cfg(test)]
@@ -100,6 +157,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// Replies the same to everything.
+    struct Fixed(Value);
+
+    impl Reporter for Fixed {
+        fn status(&self) -> Value {
+            self.0.clone()
+        }
+
+        fn requests(&self, _: &Peer) -> Value {
+            self.0.clone()
+        }
+
+        fn metrics(&self) -> String {
+            "up 1\nyes 2\n".to_owned()
+        }
+    }
 
     fn fixture() -> (tempfile::TempDir, Directory) {
         let home = tempfile::tempdir().unwrap();
@@ -112,7 +186,7 @@ mod tests {
         let (_home, directory) = fixture();
         let server = |pid, started| {
             let report = json!({ "pid": pid, "started": started });
-            serve_in(&directory, Box::new(move || report.clone())).unwrap()
+            serve_in(&directory, Arc::new(Fixed(report))).unwrap()
         };
         let second = server(5, "later");
         let _first = server(6, "earlier");
@@ -136,10 +210,11 @@ mod tests {
     #[test]
     fn bad_requests_get_the_reason() {
         let (_home, directory) = fixture();
-        let server = serve_in(&directory, Box::new(|| json!({ "pid": 5 }))).unwrap();
+        let server = serve_in(&directory, Arc::new(Fixed(json!({ "pid": 5 })))).unwrap();
         let ask = |request: &str| tollgate_control::ask(server.path(), request).unwrap();
         assert!(ask(r#"{"command":"stop"}"#).contains("unknown variant `stop`"));
         assert!(ask("nonsense").contains("not a request"));
         assert_eq!(ask(r#"{"command":"status"}"#), r#"{"pid":5}"#);
+        assert_eq!(metrics(server.path()).unwrap(), "up 1\nyes 2\n");
     }
 }

@@ -13,10 +13,13 @@ mod mount;
 mod mountinfo;
 mod native;
 mod policy_file;
+mod prometheus;
+mod requests;
 mod run;
 mod serve;
 mod status;
 mod sys;
+mod top;
 mod tree;
 mod umount;
 mod wq;
@@ -63,6 +66,7 @@ fn dispatch(command: Command) -> (&'static str, anyhow::Result<ExitCode>) {
         Command::Mount(args) => ("mount", done(mount::run(&args))),
         Command::Umount(args) => ("umount", done(umount::run(&args))),
         Command::Status(args) => ("status", done(status::run(&args))),
+        Command::Top(args) => ("top", done(top::run(&args))),
         Command::Check(args) => ("check", done(check::run(&args))),
         Command::Explain(args) => ("explain", done(explain::run(&args))),
         Command::Demo(args) => ("demo", done(demo::run(&args))),
@@ -83,6 +87,8 @@ fn dispatch(command: Command) -> (&'static str, anyhow::Result<ExitCode>) {
 fn only_prints(command: &Command) -> bool {
     match command {
         Command::Run(_) | Command::Mount(_) | Command::Umount(_) | Command::Demo(_) => false,
+        // It restores the terminal.
+        Command::Top(_) => false,
         Command::Status(_) | Command::Check(_) | Command::Explain(_) | Command::Topology(_) => true,
         Command::Hugepage(_) | Command::Wq(_) => true,
         Command::DemoProbe { .. } | Command::Completions { .. } => true,

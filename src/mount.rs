@@ -13,7 +13,7 @@ use crate::messages;
 use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
 use crate::tree::{self, Tree};
-use crate::{native, umount};
+use crate::{mountinfo, native, umount};
 
 /// Signals that end the server.
 const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -86,7 +86,8 @@ impl View {
         let (device, guard) = tollgate_fuse::mount::mount(&self.mnt, &options)?;
         let lower = self.source.try_clone().context("cannot copy a descriptor")?;
         let native = self.spec.native().to_vec();
-        let server = Server::start(self.spec, self.source, device, &self.mnt)?;
+        let number = connection_number(&self.mnt);
+        let server = Server::start(self.spec, self.source, device, &self.mnt, number)?;
         mount_native(&lower, &self.mnt, &native)?;
         drop(lower);
         let mnt = guard.keep();
@@ -97,6 +98,12 @@ impl View {
             .context("cannot start the signal thread")?;
         Ok(server)
     }
+}
+
+/// Of the view at `mnt`, in /sys/fs/fuse.
+fn connection_number(mnt: &Path) -> Option<u32> {
+    let mounts = mountinfo::read().ok()?;
+    mountinfo::at(&mounts, mnt)?.minor_number()
 }
 
 fn mount_native(lower: &OwnedFd, mnt: &Path, native: &[PathBuf]) -> anyhow::Result<()> {

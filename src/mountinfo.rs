@@ -24,6 +24,13 @@ pub(crate) struct MountInfo {
     pub(crate) kind: String,
 }
 
+impl MountInfo {
+    /// The second part of `device`; of a view, the number of its connection in /sys/fs/fuse.
+    pub(crate) fn minor_number(&self) -> Option<u32> {
+        self.device.split_once(':')?.1.parse().ok()
+    }
+}
+
 /// Every mount, in the kernel's order: of two on the same point, the later one is seen.
 ///
 /// # Errors
@@ -88,6 +95,7 @@ mod tests {
         let mount = parse(line).unwrap();
         assert_eq!(mount.id, 36);
         assert_eq!(mount.device, "98:0");
+        assert_eq!(mount.minor_number(), Some(0));
         assert_eq!(mount.root, Path::new("/mnt1"));
         assert_eq!(mount.point, Path::new("/a b\\c"));
         assert_eq!(mount.kind, "fuse.tollgate");

@@ -3,11 +3,13 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use rustix::fs::{MemfdFlags, StatVfsMountFlags};
 use rustix::process::{Resource, Rlimit};
+use serde_json::Value;
+use tollgate_control::Peer;
 use tollgate_fuse::{
     Connection, Device, InitFlags, MountOptions, Running, Session, TransportChoice,
 };
@@ -20,9 +22,10 @@ use crate::cli::{AuditDetail, ServeArgs, WatchArg};
 use crate::control;
 use crate::messages;
 use crate::native;
-use crate::policy_file;
+use crate::requests::{self, Operation as RequestsOf, Requests};
 use crate::status::{self, Report};
 use crate::tree::Tree;
+use crate::{policy_file, prometheus};
 use tollgate_view::AuditLevel;
 
 /// Where the view shows.
@@ -32,6 +35,15 @@ pub(crate) enum ServerKind {
     Run,
     /// At a mount point.
     Mount,
+}
+
+impl ServerKind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Mount => "mount",
+        }
+    }
 }
 
 /// What to serve, checked before anything is mounted or started.
@@ -49,6 +61,7 @@ pub(crate) struct Spec {
     keep_awake: tollgate_haltpoll::Mode,
     native: Vec<PathBuf>,
     unavailable: Vec<Unavailable>,
+    metrics_port: Option<u16>,
 }
 
 impl Spec {
@@ -88,6 +101,7 @@ impl Spec {
             max_descriptors: args.max_descriptors,
             keep_awake: args.keep_awake.into(),
             unavailable: Vec::new(),
+            metrics_port: args.metrics_port,
         })
     }
 
@@ -210,6 +224,9 @@ struct State {
     policy_file: Option<PathBuf>,
     native: Vec<PathBuf>,
     unavailable: Vec<Unavailable>,
+    /// Of the connection in /sys/fs/fuse, where it is known.
+    connection_number: Option<u32>,
+    clock: Instant,
     started: SystemTime,
     view: Arc<View>,
     connection: Connection,
@@ -234,6 +251,7 @@ impl Server {
         source: OwnedFd,
         device: impl Into<Device>,
         mount_point: &Path,
+        connection_number: Option<u32>,
     ) -> anyhow::Result<Self> {
         raise_descriptor_limit(spec.max_descriptors)?;
         let audit = spec.audit.map(start_audit).transpose()?.map(Arc::new);
@@ -263,6 +281,8 @@ impl Server {
             policy_file: spec.policy_file,
             native: spec.native,
             unavailable: spec.unavailable,
+            connection_number,
+            clock: Instant::now(),
             started: SystemTime::now(),
             view,
             connection: running.connection().clone(),
@@ -279,6 +299,9 @@ impl Server {
             messages::note(&format!("not available: {} ({})", missing.feature, missing.reason));
         }
         let control = start_control(&state);
+        if let Some(port) = spec.metrics_port {
+            start_metrics(&state, port)?;
+        }
         Ok(Self { state, running, control, passthrough: passthrough.is_ok() })
     }
 
@@ -337,14 +360,29 @@ impl State {
         snapshot
     }
 
+    /// Requests and threads; what is busiest only for those who may know.
+    fn requests(&self, with_busiest: bool) -> Requests {
+        let elapsed = self.clock.elapsed().as_nanos();
+        let audit = self.audit.as_ref().filter(|_| with_busiest);
+        Requests {
+            version: requests::VERSION,
+            pid: std::process::id(),
+            kind: self.kind.word().to_owned(),
+            dir: self.dir.to_string_lossy().into_owned(),
+            mount_point: self.mount_point.to_string_lossy().into_owned(),
+            uptime_ns: u64::try_from(elapsed).unwrap_or(u64::MAX),
+            waiting: self.connection_number.and_then(requests::waiting),
+            operations: self.connection.latencies().iter().map(RequestsOf::of).collect(),
+            threads: requests::threads(),
+            busiest: audit.map(|audit| audit.busiest()),
+        }
+    }
+
     fn report(&self) -> Report {
         Report {
             version: status::VERSION,
             pid: std::process::id(),
-            kind: match self.kind {
-                ServerKind::Run => "run",
-                ServerKind::Mount => "mount",
-            },
+            kind: self.kind.word(),
             dir: self.dir.to_string_lossy().into_owned(),
             mount_point: self.mount_point.to_string_lossy().into_owned(),
             policy: self.policy_file.as_ref().map(|file| file.to_string_lossy().into_owned()),
@@ -359,6 +397,32 @@ impl State {
             keep_awake: status::keep_awake(&self.keep_awake.status()),
         }
     }
+}
+
+impl control::Reporter for State {
+    fn status(&self) -> Value {
+        in_json(&self.report())
+    }
+
+    fn requests(&self, peer: &Peer) -> Value {
+        in_json(&self.requests(is_in_own_pid_namespace(peer)))
+    }
+
+    fn metrics(&self) -> String {
+        prometheus::text(&self.requests(false))
+    }
+}
+
+fn in_json(report: &impl serde::Serialize) -> Value {
+    // A report has strings for keys, so there is nothing in it that JSON could not hold.
+    serde_json::to_value(report).expect("a report is JSON")
+}
+
+/// Paths that others use through the view are not for CMD of a `run`, nor for a container.
+fn is_in_own_pid_namespace(peer: &Peer) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+    let theirs = peer.pid.and_then(|pid| namespace(&pid.to_string()));
+    theirs.is_some() && theirs == namespace("self")
 }
 
 /// Registers a file of our own, to know before the first open whether the kernel lets us.
@@ -403,10 +467,8 @@ fn start_audit(config: AuditConfig) -> anyhow::Result<AuditLog> {
 
 /// A view without a control socket is still served.
 fn start_control(state: &Arc<State>) -> Option<tollgate_control::Server> {
-    let state = Arc::clone(state);
-    // A report has strings for keys, so there is nothing in it that JSON could not hold.
-    let reporter = move || serde_json::to_value(state.report()).expect("a report is JSON");
-    match control::serve(Box::new(reporter)) {
+    let reporter: Arc<dyn control::Reporter> = state.clone();
+    match control::serve(reporter) {
         Ok(control) => Some(control),
         Err(error) => {
             let reason = messages::in_words(&error.into());
@@ -414,4 +476,13 @@ fn start_control(state: &Arc<State>) -> Option<tollgate_control::Server> {
             None
         }
     }
+}
+
+fn start_metrics(state: &Arc<State>, port: u16) -> anyhow::Result<()> {
+    let state = Arc::clone(state);
+    let text = move || control::Reporter::metrics(&*state);
+    let address = prometheus::serve(port, Arc::new(text))
+        .with_context(|| format!("--metrics-port {port} cannot be listened at"))?;
+    tracing::debug!("counters are served at http://{address}/metrics");
+    Ok(())
 }

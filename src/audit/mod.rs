@@ -5,6 +5,7 @@
 //! event is dropped and counted; the count goes into the log as a record of its own, and into
 //! `status`.
 
+mod busiest;
 mod file;
 mod slot;
 
@@ -18,6 +19,9 @@ use std::time::{Duration, SystemTime};
 use crossbeam_queue::ArrayQueue;
 use serde::Serialize;
 
+use crate::requests::Busiest;
+
+use busiest::Busiest as Counter;
 use file::RotatedFile;
 use slot::Slot;
 pub(crate) use slot::timestamp;
@@ -75,6 +79,8 @@ struct Shared {
     writer: OnceLock<Thread>,
     /// Taken by the writer after a failure and by `status` only.
     last_error: std::sync::Mutex<Option<String>>,
+    /// Paths, and callers. Taken by the writer for each batch, and by `top`.
+    busiest: std::sync::Mutex<(Counter, Counter)>,
 }
 
 impl std::fmt::Debug for Slot {
@@ -111,6 +117,12 @@ impl AuditLog {
             failed: shared.failed.load(Ordering::Relaxed),
             last_error: lock(&shared.last_error).clone(),
         }
+    }
+
+    /// What was recorded most often.
+    pub(crate) fn busiest(&self) -> Busiest {
+        let counters = lock(&self.shared.busiest);
+        Busiest { paths: counters.0.report(), callers: counters.1.report() }
     }
 
     /// Writes everything that was recorded before the call, makes it durable and ends the writer.
@@ -168,6 +180,7 @@ impl Shared {
             stop: AtomicBool::new(false),
             writer: OnceLock::new(),
             last_error: std::sync::Mutex::new(None),
+            busiest: std::sync::Mutex::default(),
         }
     }
 
@@ -229,9 +242,13 @@ impl Writer {
     fn write_batch(&mut self) -> bool {
         self.lines.clear();
         let mut events = 0;
+        let shared = Arc::clone(&self.shared);
+        let mut busiest = lock(&shared.busiest);
         while events < BATCH
             && let Some(slot) = self.shared.filled.pop()
         {
+            busiest.0.count(slot.path());
+            busiest.1.count(&slot.caller());
             if let Err(error) = slot.write_line(&mut self.lines) {
                 self.note(&error.into());
             }
@@ -239,6 +256,7 @@ impl Writer {
             debug_assert!(returned.is_ok(), "`free` has room for every slot there is");
             events += 1;
         }
+        drop(busiest);
         if events > 0 {
             self.append(events as u64);
         }

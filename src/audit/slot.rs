@@ -81,6 +81,19 @@ impl Slot {
         }
     }
 
+    /// The path, as far as it fits.
+    pub(super) fn path(&self) -> &[u8] {
+        self.path.get()
+    }
+
+    /// The program that asked, as far as it fits; else the thread and the user.
+    pub(super) fn caller(&self) -> Cow<'_, [u8]> {
+        if self.has_exe {
+            return self.exe.get().into();
+        }
+        format!("thread {} of user {}", self.pid, self.uid).into_bytes().into()
+    }
+
     /// Copies `event`; cuts what is too long.
     pub(super) fn fill(&mut self, event: &Event<'_>) {
         self.time = SystemTime::now();

@@ -103,17 +103,17 @@ fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
         .stx_mnt_id;
     let aliases = aliases::find(&mounts, mount_id, &plan.tree.path);
     let device = serve::mount_over(&raw, &plan.tree)?;
-    channel.send(&Message::Mounted, Some(device.as_fd()))?;
-    drop(device);
     // The mount went by path; nobody may have moved the path meanwhile. Where DIR is in a view
     // itself, the mount that it lay in is of the same kind.
     let covered = mountinfo::read()?;
-    ensure!(
-        mountinfo::at(&covered, &plan.tree.path)
-            .is_some_and(|mount| mount.kind == mountinfo::VIEW && mount.id != mount_id),
-        "DIR `{}` was moved while tollgate started",
-        plan.tree.path.display()
-    );
+    let own = mountinfo::at(&covered, &plan.tree.path)
+        .filter(|mount| mount.kind == mountinfo::VIEW && mount.id != mount_id)
+        .with_context(|| {
+            format!("DIR `{}` was moved while tollgate started", plan.tree.path.display())
+        })?;
+    let number = own.minor_number().and_then(|number| i32::try_from(number).ok());
+    channel.send(&Message::Mounted(number.unwrap_or(0)), Some(device.as_fd()))?;
+    drop(device);
     let view = open_path(&plan.tree.path)?;
     native::mount(&raw, &view, &plan.native)?;
     let view_path = format!("/proc/self/fd/{}", view.as_raw_fd());

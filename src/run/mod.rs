@@ -103,8 +103,8 @@ impl Running {
         source: OwnedFd,
         plan: &Plan,
     ) -> anyhow::Result<CommandEnd> {
-        let device = self.until_mounted()?;
-        let server = match Server::start(spec, source, device, &plan.tree.path) {
+        let (device, number) = self.until_mounted()?;
+        let server = match Server::start(spec, source, device, &plan.tree.path, number) {
             // The connection ends when the processes that hold the mount fail: their reason is the
             // better one.
             Err(error) => return Err(self.reported_failure().unwrap_or(error)),
@@ -129,10 +129,13 @@ impl Running {
         None
     }
 
-    fn until_mounted(&mut self) -> anyhow::Result<OwnedFd> {
+    /// The view's end, and the number of its connection.
+    fn until_mounted(&mut self) -> anyhow::Result<(OwnedFd, Option<u32>)> {
         loop {
             match self.next()? {
-                Received { message: Message::Mounted, fd: Some(device), .. } => return Ok(device),
+                Received { message: Message::Mounted(number), fd: Some(device), .. } => {
+                    return Ok((device, u32::try_from(number).ok().filter(|number| *number > 0)));
+                }
                 other => self.common(other)?,
             }
         }

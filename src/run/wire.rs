@@ -20,8 +20,9 @@ const MESSAGE_MAX_BYTES: usize = 4096;
 /// A message between the server and the processes it started.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// To the server: the view is mounted; the `/dev/fuse` descriptor comes along.
-    Mounted,
+    /// To the server: the view is mounted, with this number of its connection, 0 if it is not known;
+    /// the `/dev/fuse` descriptor comes along.
+    Mounted(i32),
     /// To the server: everything is in place, CMD can start on [`Message::Go`].
     Ready,
     /// From the server: start CMD.
@@ -41,7 +42,7 @@ pub(super) enum Message {
 impl Message {
     fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Mounted => vec![b'M'],
+            Self::Mounted(number) => tagged(b'M', &number.to_ne_bytes()),
             Self::Ready => vec![b'R'],
             Self::Go => vec![b'G'],
             Self::Starting => vec![b'S'],
@@ -57,7 +58,7 @@ impl Message {
         let number = || Some(i32::from_ne_bytes(rest.try_into().ok()?));
         let text = || String::from_utf8_lossy(rest).into_owned();
         Some(match tag {
-            b'M' => Self::Mounted,
+            b'M' => Self::Mounted(number()?),
             b'R' => Self::Ready,
             b'G' => Self::Go,
             b'S' => Self::Starting,
@@ -175,7 +176,7 @@ mod tests {
         let (server, child) = Channel::pair().unwrap();
         let text = || "text \u{fc}".to_owned();
         let all = [
-            Message::Mounted,
+            Message::Mounted(3),
             Message::Ready,
             Message::Go,
             Message::Starting,
@@ -196,7 +197,7 @@ mod tests {
     fn a_descriptor_comes_along() {
         let (server, child) = Channel::pair().unwrap();
         let file = OwnedFd::from(tempfile::tempfile().unwrap());
-        child.send(&Message::Mounted, Some(file.as_fd())).unwrap();
+        child.send(&Message::Mounted(3), Some(file.as_fd())).unwrap();
         let fd = server.receive().unwrap().unwrap().fd.unwrap();
         let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
         assert_eq!(inode(&fd), inode(&file));

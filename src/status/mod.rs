@@ -3,7 +3,8 @@
 mod report;
 mod text;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::bail;
 use serde_json::Value;
@@ -11,13 +12,21 @@ use serde_json::Value;
 pub(crate) use report::{Report, VERSION, keep_awake, negotiated, transport};
 
 use crate::cli::StatusArgs;
-use crate::{control, umount};
+use crate::{control, top, umount};
 
 /// Runs `tollgate status`.
 ///
 /// # Errors
 /// When MNT is given and no server of this user shows there.
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
+    let mnt = args.mnt.as_deref();
+    let mnt = mnt.map(|mnt| std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.to_owned()));
+    if args.metrics {
+        return metrics(mnt.as_deref());
+    }
+    if args.requests {
+        return requests(mnt.as_deref(), args.json);
+    }
     let mut reports = control::reports()?;
     if let Some(mnt) = &args.mnt {
         let path = std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.clone());
@@ -33,6 +42,39 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     } else {
         let texts: Vec<_> = reports.iter().map(text::text).collect();
         print!("{}", texts.join("\n"));
+    }
+    Ok(())
+}
+
+/// How long `status --requests` counts for its rates.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+fn requests(mnt: Option<&Path>, json: bool) -> anyhow::Result<()> {
+    let rates = top::measure(mnt, INTERVAL)?;
+    if rates.is_empty() && mnt.is_some() {
+        bail!(control::nobody(mnt));
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&rates)?);
+    } else if rates.is_empty() {
+        println!("{}", control::nobody(mnt));
+    } else {
+        let texts: Vec<_> = rates.iter().map(top::text).collect();
+        print!("{}", texts.join("\n"));
+    }
+    Ok(())
+}
+
+fn metrics(mnt: Option<&Path>) -> anyhow::Result<()> {
+    let mut servers = control::ask_all(control::Request::Status)?;
+    let point = |server: &control::Report| {
+        server.report.get("mount_point").and_then(Value::as_str).map(PathBuf::from)
+    };
+    servers.retain(|server| mnt.is_none_or(|mnt| point(server).as_deref() == Some(mnt)));
+    match servers.as_slice() {
+        [server] => print!("{}", control::metrics(&server.found.path)?),
+        [] => bail!(control::nobody(mnt)),
+        _ => bail!("more than one server runs; give the mount point of one"),
     }
     Ok(())
 }

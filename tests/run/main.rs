@@ -4,6 +4,7 @@
 mod mount;
 mod native;
 mod project;
+mod top;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;

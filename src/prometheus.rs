@@ -1,0 +1,226 @@
+//! A server's counters as Prometheus text (exposition format 0.0.4), and a listener for it on the
+//! loopback interface.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::requests::{Operation, Requests};
+
+/// The longest HTTP request in bytes; a longer one is refused.
+const REQUEST_MAX_BYTES: usize = 4096;
+/// How long a client may take for its request, and for the response.
+const TIME_LIMIT: Duration = Duration::from_secs(2);
+/// Bounds of the buckets that are published: powers of two from 1 us to 16 s.
+const BOUNDS_NS: std::ops::RangeInclusive<u32> = 10..=34;
+
+/// The text for one server.
+pub(crate) fn text(requests: &Requests) -> String {
+    let mut text = String::new();
+    histogram(&requests.operations, &mut text);
+    head("tollgate_uptime_seconds", "gauge", "Time since the start of the server.", &mut text);
+    say(&mut text, "tollgate_uptime_seconds", "", seconds(requests.uptime_ns));
+    if let Some(waiting) = requests.waiting {
+        let help = "Requests without a reply, as the kernel counts them.";
+        head("tollgate_requests_waiting", "gauge", help, &mut text);
+        say(&mut text, "tollgate_requests_waiting", "", waiting);
+    }
+    let help = "CPU time of each thread of the server.";
+    head("tollgate_thread_cpu_seconds_total", "counter", help, &mut text);
+    for thread in &requests.threads {
+        let labels = format!("{{tid=\"{}\",name=\"{}\"}}", thread.tid, escaped(&thread.name));
+        let seconds = seconds(thread.cpu_ns);
+        say(&mut text, "tollgate_thread_cpu_seconds_total", &labels, seconds);
+    }
+    text
+}
+
+fn histogram(operations: &[Operation], text: &mut String) {
+    const NAME: &str = "tollgate_request_duration_seconds";
+    head(NAME, "histogram", "Requests by operation and decision, and how long they took.", text);
+    for one in operations {
+        let labels = format!("operation=\"{}\",decision=\"{}\"", one.operation, one.decision);
+        for power in BOUNDS_NS {
+            let bound = 1_u64 << power;
+            let within = one.buckets.iter().filter(|b| b.below_ns.is_some_and(|ns| ns <= bound));
+            let count: u64 = within.map(|bucket| bucket.count).sum();
+            let labels = format!("{{{labels},le=\"{}\"}}", seconds(bound));
+            say(text, "tollgate_request_duration_seconds_bucket", &labels, count);
+        }
+        let infinite = format!("{{{labels},le=\"+Inf\"}}");
+        say(text, "tollgate_request_duration_seconds_bucket", &infinite, one.count());
+        let labels = format!("{{{labels}}}");
+        say(text, "tollgate_request_duration_seconds_sum", &labels, seconds(one.total_ns));
+        say(text, "tollgate_request_duration_seconds_count", &labels, one.count());
+    }
+}
+
+fn head(name: &str, kind: &str, help: &str, to: &mut String) {
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(to, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn say(to: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
+    let _ = writeln!(to, "{name}{labels} {value}");
+}
+
+/// Nanoseconds as seconds, exact.
+fn seconds(ns: u64) -> String {
+    let text = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Serves `GET /metrics` at `port` of 127.0.0.1, one client at a time, until the process ends.
+/// Returns the address; with port 0 the kernel chooses one.
+///
+/// # Errors
+/// The port is taken; no thread can be started.
+pub(crate) fn serve(
+    port: u16,
+    text: Arc<dyn Fn() -> String + Send + Sync>,
+) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    let address = listener.local_addr()?;
+    std::thread::Builder::new().name("tollgate-metrics".to_owned()).spawn(move || {
+        for client in listener.incoming() {
+            match client {
+                // A client that goes away, or takes too long, gets nothing more.
+                Ok(client) => drop(respond(&client, &*text)),
+                // Out of descriptors or memory.
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    })?;
+    Ok(address)
+}
+
+fn respond(mut client: &TcpStream, text: &dyn Fn() -> String) -> io::Result<()> {
+    let request = read_head(client)?;
+    let (status, kind, body) = match route(&request) {
+        Ok(()) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", text()),
+        Err(status) => (status, "text/plain; charset=utf-8", "try GET /metrics\n".to_owned()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    client.set_write_timeout(Some(TIME_LIMIT))?;
+    client.write_all(head.as_bytes())?;
+    client.write_all(body.as_bytes())
+}
+
+/// What the client sent up to the empty line that ends a request's head.
+fn read_head(mut client: &TcpStream) -> io::Result<Vec<u8>> {
+    let end = Instant::now() + TIME_LIMIT;
+    let (mut request, mut piece) = (Vec::new(), [0; 512]);
+    while !request.windows(4).any(|window| window == b"\r\n\r\n") {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || request.len() > REQUEST_MAX_BYTES {
+            break;
+        }
+        client.set_read_timeout(Some(left))?;
+        match client.read(&mut piece)? {
+            0 => break,
+            len => request.extend(&piece[..len]),
+        }
+    }
+    Ok(request)
+}
+
+fn route(request: &[u8]) -> Result<(), &'static str> {
+    if request.len() > REQUEST_MAX_BYTES {
+        return Err("431 Request Header Fields Too Large");
+    }
+    let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ');
+    match (words.next(), words.next(), words.next()) {
+        (Some(b"GET"), Some(b"/metrics"), Some(b"HTTP/1.1" | b"HTTP/1.0")) => Ok(()),
+        (Some(b"GET"), Some(_), Some(b"HTTP/1.1" | b"HTTP/1.0")) => Err("404 Not Found"),
+        (Some(_), Some(_), Some(b"HTTP/1.1" | b"HTTP/1.0")) => Err("405 Method Not Allowed"),
+        _ => Err("400 Bad Request"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::requests::{Bucket, Thread, VERSION};
+
+    fn requests() -> Requests {
+        let bucket = |below_ns, count| Bucket { below_ns, count };
+        Requests {
+            version: VERSION,
+            pid: 1,
+            kind: "mount".to_owned(),
+            dir: "/d".to_owned(),
+            mount_point: "/m".to_owned(),
+            uptime_ns: 1_500_000_000,
+            waiting: Some(3),
+            operations: vec![Operation {
+                operation: "open".to_owned(),
+                decision: "passthrough".to_owned(),
+                total_ns: 5_000,
+                buckets: vec![bucket(Some(896), 2), bucket(Some(2048), 1), bucket(None, 1)],
+            }],
+            threads: vec![Thread {
+                tid: 9,
+                name: "a\"b".to_owned(),
+                state: "S".to_owned(),
+                cpu: 0,
+                cpu_ns: 250_000_000,
+            }],
+            busiest: None,
+        }
+    }
+
+    #[test]
+    fn buckets_are_cumulative_and_end_with_everything() {
+        let text = text(&requests());
+        let of = |le: &str| {
+            let labels = "operation=\"open\",decision=\"passthrough\"";
+            let start =
+                format!("tollgate_request_duration_seconds_bucket{{{labels},le=\"{le}\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
+        };
+        assert_eq!(of("0.000001024").as_deref(), Some("2"));
+        assert_eq!(of("0.000002048").as_deref(), Some("3"));
+        assert_eq!(of("17.179869184").as_deref(), Some("3"));
+        assert_eq!(of("+Inf").as_deref(), Some("4"));
+        for line in [
+            "tollgate_uptime_seconds 1.5",
+            "tollgate_requests_waiting 3",
+            "tollgate_thread_cpu_seconds_total{tid=\"9\",name=\"a\\\"b\"} 0.25",
+            "# TYPE tollgate_request_duration_seconds histogram",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line} is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_get_of_metrics_gets_them() {
+        let address = serve(0, Arc::new(|| "up 1\n".to_owned())).unwrap();
+        let ask = |request: &[u8]| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(request).unwrap();
+            let mut text = Vec::new();
+            // A refusal may come with a reset, as the request was not read to its end.
+            let _ = stream.read_to_end(&mut text);
+            String::from_utf8(text).unwrap()
+        };
+        let good = ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(
+            good.starts_with("HTTP/1.1 200 OK\r\n") && good.ends_with("\r\n\r\nup 1\n"),
+            "{good}"
+        );
+        assert!(ask(b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+        assert!(ask(b"POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+        assert!(ask(b"nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
+        assert!(address.ip().is_loopback());
+    }
+}

@@ -1,0 +1,141 @@
+//! `tollgate top`, `status --requests` and the Prometheus text: what is on the wire is seen.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+
+use crate::project::{Daemon, Project, all, can_mount, first_line, text, tollgate, until};
+
+fn json(output: &std::process::Output) -> serde_json::Value {
+    assert!(output.status.success(), "{}", all(output));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", all(output)))
+}
+
+/// The operation with the decision in the rates of one server.
+fn find<'v>(
+    rates: &'v serde_json::Value,
+    operation: &str,
+    decision: &str,
+) -> &'v serde_json::Value {
+    let all = rates["operations"].as_array().unwrap();
+    let is =
+        |one: &&serde_json::Value| one["operation"] == operation && one["decision"] == decision;
+    all.iter().find(is).unwrap_or_else(|| panic!("no {operation} {decision} in {rates:#}"))
+}
+
+#[test]
+fn requests_are_shown_by_operation_and_decision() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let _daemon = Daemon::start(&project);
+    let at = |name: &str| project.path("mnt").join(name);
+    for _ in 0..20 {
+        fs::read(at("a.txt")).unwrap();
+        fs::read(at("logs/app.log")).unwrap();
+        fs::read(at("keys/id_rsa")).unwrap_err();
+        fs::read(at(".env")).unwrap_err();
+        fs::OpenOptions::new().write(true).open(at("docs/guide.md")).unwrap_err();
+    }
+    let mut status = tollgate();
+    let status = status.args(["status", "--requests", "--json"]).arg(project.path("mnt"));
+    let report = json(&status.output().unwrap())[0].clone();
+    for (decision, at_least) in
+        [("passthrough", 20), ("userspace", 20), ("denied", 20), ("read-only", 20)]
+    {
+        let open = find(&report, "open", decision);
+        assert!(open["total"].as_u64().unwrap() >= at_least, "{open}");
+        let latency = |what: &str| open["latency"][what].as_u64().unwrap();
+        assert!(latency("p50_ns") > 0 && latency("p50_ns") <= latency("p99_ns"), "{open}");
+        assert!(latency("p99_ns") <= latency("p999_ns"), "{open}");
+    }
+    assert!(find(&report, "lookup", "hidden")["total"].as_u64().unwrap() > 0);
+    let threads = report["threads"].as_array().unwrap();
+    assert!(threads.iter().any(|thread| thread["name"] == "tollgate-fuse-0"), "{report:#}");
+    // Nothing is asked of the view by looking at it.
+    let again = json(&status.output().unwrap())[0].clone();
+    assert_eq!(find(&again, "open", "denied"), find(&report, "open", "denied"));
+    let table =
+        tollgate().args(["status", "--requests"]).arg(project.path("mnt")).output().unwrap();
+    for part in ["open             denied", "p99.9", "tollgate-fuse-0"] {
+        assert!(text(&table.stdout).contains(part), "{part}: {}", all(&table));
+    }
+}
+
+#[test]
+fn top_shows_what_happens_now_and_what_is_busiest_in_the_audit_log() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "echo up; while read line <a.txt; do sleep 0.01; done";
+    let mut child = tollgate()
+        .args(["run", "--audit-level", "opens", "--audit"])
+        .arg(project.path("audit.jsonl"))
+        .arg("--policy")
+        .arg(project.path("policy.toml"))
+        .arg(project.path("dir"))
+        .args(["--", "sh", "-c", script])
+        .current_dir(project.path("dir"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    let mut top = tollgate();
+    let top = top.args(["top", "--once", "--json", "--interval", "0.5"]).arg(project.path("dir"));
+    let rates = json(&top.output().unwrap())[0].clone();
+    let open = find(&rates, "open", "passthrough");
+    assert!(open["per_second"].as_f64().unwrap() > 1.0, "{rates:#}");
+    assert_eq!(rates["kind"], "run");
+    until("the audit log is written", || {
+        let rates = json(&top.output().unwrap())[0].clone();
+        rates["busiest"]["paths"][0]["what"] == "a.txt"
+    });
+    // The names are not for CMD, which is in another pid namespace.
+    let inside = tollgate()
+        .args(["run"])
+        .arg(project.path("dir/docs"))
+        .args(["--", env!("CARGO_BIN_EXE_tollgate"), "top", "--once", "--json"])
+        .arg(project.path("dir"))
+        .output()
+        .unwrap();
+    let seen = json(&inside)[0].clone();
+    assert_eq!(seen["busiest"], serde_json::Value::Null, "{seen:#}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let gone = top.output().unwrap();
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(all(&gone).contains("no server of this user shows"), "{}", all(&gone));
+}
+
+#[test]
+fn prometheus_reads_the_same_counters() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let output = tollgate()
+        .args(["mount", "--daemon", "--metrics-port", &port.to_string()])
+        .args([project.path("dir"), project.path("mnt")])
+        .output()
+        .unwrap();
+    let _daemon = Daemon(&project);
+    assert!(output.status.success(), "{}", all(&output));
+    fs::read(project.path("mnt/a.txt")).unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    let local = tollgate().args(["status", "--metrics"]).arg(project.path("mnt")).output().unwrap();
+    let count =
+        "tollgate_request_duration_seconds_count{operation=\"open\",decision=\"passthrough\"} 1";
+    for text in [&response, &text(&local.stdout)] {
+        assert!(text.lines().any(|line| line == count), "{text}");
+        assert!(text.contains("# TYPE tollgate_request_duration_seconds histogram"), "{text}");
+    }
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+}
