@@ -5,8 +5,9 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// The address below which nothing more is begun on this thread's stack; 0 when not asked yet.
-    static FLOOR: Cell<usize> = const { Cell::new(0) };
+    /// The lowest address of this thread's stack, and the one below which nothing more is begun there;
+    /// 0 when not asked yet.
+    static FLOOR: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
 /// Whether at least a quarter of this thread's stack is left.
@@ -14,17 +15,18 @@ pub(crate) fn has_room() -> bool {
     if cfg!(miri) {
         return true;
     }
-    let floor = match FLOOR.get() {
-        0 => find_floor(),
-        floor => floor,
+    let (lowest, floor) = match FLOOR.get() {
+        (_, 0) => find_floor(),
+        known => known,
     };
     let here = 0_u8;
-    std::ptr::from_ref(&here).addr() > floor
+    // A sanitizer keeps locals elsewhere: then there is no telling.
+    !(lowest..=floor).contains(&std::ptr::from_ref(&here).addr())
 }
 
 #[cold]
-fn find_floor() -> usize {
-    let floor = bounds().map_or(usize::MAX, |(lowest, len)| lowest + len / 4);
+fn find_floor() -> (usize, usize) {
+    let floor = bounds().map_or((0, usize::MAX), |(lowest, len)| (lowest, lowest + len / 4));
     FLOOR.set(floor);
     floor
 }

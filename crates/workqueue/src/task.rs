@@ -29,6 +29,8 @@ const SLEEPER: u32 = 2;
 const WAKER: u32 = 4;
 /// Somebody has the closure.
 const TAKEN: u32 = 8;
+/// With TAKEN: to drop it, not to run it.
+const ABORTED: u32 = 16;
 
 /// What a handle and a task know of each other.
 pub(crate) struct Packet<T> {
@@ -49,6 +51,11 @@ impl<T> Packet<T> {
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.state.word().load(Ordering::Acquire) & DONE != 0
+    }
+
+    /// Whether somebody took the closure to run it, and is not done.
+    fn is_running(&self) -> bool {
+        self.state.word().load(Ordering::Acquire) & (DONE | TAKEN | ABORTED) == TAKEN
     }
 
     /// Sleeps until the result is there. False when that was not before the deadline.
@@ -165,7 +172,7 @@ impl<F: FnOnce() -> T + Send, T: Send> Ticket<F, T> {
         let task = &*self.0;
         if task.take() {
             task.run();
-        } else if !task.packet.is_done() {
+        } else if task.packet.is_running() {
             let phase = context::current_tag().map_or(0, Tag::colour);
             let mark = u32::from(phase) + 1;
             let handed =
@@ -247,7 +254,10 @@ impl<F: FnOnce() -> T + Send, T: Send> Spawned<T> for Task<F, T> {
     }
 
     fn abort(&self) -> bool {
-        let taken = self.take();
+        let state = self.packet.state.word();
+        // In one step: a job that arrives meanwhile would pass its count on to whoever runs the closure.
+        let abort = |state| (state & TAKEN == 0).then_some(state | TAKEN | ABORTED);
+        let taken = state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, abort).is_ok();
         if taken {
             // A captured value may panic when dropped; whoever waits must learn all the same.
             let dropped = catch_unwind(AssertUnwindSafe(|| drop(self.closure())));

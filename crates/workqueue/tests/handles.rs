@@ -46,6 +46,37 @@ fn what_has_not_begun_is_aborted_and_dropped_at_once() {
     assert_eq!(done.wait().unwrap(), 5, "what was through stays through");
 }
 
+/// The job of an item arrives while somebody is still busy dropping the closure: it is counted out all
+/// the same, and a flush does not wait for it for ever.
+#[test]
+fn a_job_that_arrives_during_an_abort_is_counted_out() {
+    struct Slow(mpsc::Sender<()>, mpsc::Receiver<()>);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.0.send(()).unwrap();
+            self.1.recv_timeout(LONG).unwrap();
+        }
+    }
+    let (_runtime, queue, open) = held();
+    let (dropping, drops) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel();
+    let slow = Slow(dropping, goes_on);
+    let handle = queue.spawn(move || drop(slow)).unwrap();
+    thread::scope(|scope| {
+        let aborting = scope.spawn(|| assert!(handle.abort()));
+        drops.recv_timeout(LONG).unwrap();
+        drop(open);
+        let start = Instant::now();
+        while queue.in_flight() > 0 && start.elapsed() < LONG {
+            thread::sleep(Duration::from_millis(1));
+        }
+        go_on.send(()).unwrap();
+        aborting.join().unwrap();
+    });
+    assert_eq!(queue.in_flight(), 0);
+    queue.flush().unwrap();
+}
+
 #[test]
 fn a_handle_aborts_when_dropped_only_if_told_so() {
     let (_runtime, queue, open) = held();
