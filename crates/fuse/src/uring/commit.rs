@@ -5,45 +5,34 @@
 //! owner clears it and submits the reply. An entry has at most one reply at a time, so the queue
 //! is bounded by the number of entries and never full.
 //!
-//! # Sleeping
+//! # Waking the owner
 //!
-//! The owner sleeps in the kernel until a request arrives. Before that it announces that it sleeps and
-//! then looks for bits once more; a committer sets its bit and then checks whether the owner
-//! sleeps. A sequentially consistent fence stands between the two steps of each, so that at least one
-//! of them sees the other's: either the owner finds the bit, or the committer wakes it through the
-//! ring's eventfd. A commit by the owner itself wakes nobody, because the owner is awake.
+//! The owner sleeps in the kernel until a request arrives, or until the ring's eventfd is written. A
+//! committer sets its bit and then writes the eventfd; the owner, woken, resets the eventfd and then
+//! looks for bits. A bit set after that look is followed by another write, so that no reply is lost.
+//! The owner itself needs no wake-up: it looks for bits before it sleeps.
 
-use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering};
 
 /// The entries of one ring whose replies are finished and not submitted.
 #[derive(Debug)]
 pub(crate) struct CommitQueue {
     /// One bit for each entry.
     finished: Box<[AtomicU64]>,
-    /// The owner is in the kernel, or about to be.
-    owner_sleeps: AtomicBool,
 }
 
 impl CommitQueue {
     pub(crate) fn new(entries: usize) -> Self {
         let words = entries.div_ceil(64);
-        Self {
-            finished: (0..words).map(|_| AtomicU64::new(0)).collect(),
-            owner_sleeps: AtomicBool::new(false),
-        }
+        Self { finished: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Hands a finished reply to the owner, together with every write that preceded the call.
-    /// Returns whether the caller must wake the owner.
-    #[must_use]
-    pub(crate) fn push(&self, entry: usize) -> bool {
+    /// Hands a finished reply to the owner, together with every write that preceded the call. A caller
+    /// that is not the owner must then write the eventfd.
+    pub(crate) fn push(&self, entry: usize) {
         let bit = 1 << (entry % 64);
         let before = self.finished[entry / 64].fetch_or(bit, Ordering::Release);
         debug_assert_eq!(before & bit, 0, "entry {entry} has two replies");
-        fence(Ordering::SeqCst);
-        // A plain load: an exchange would hide a missing fence from the model.
-        self.owner_sleeps.load(Ordering::Relaxed)
-            && self.owner_sleeps.swap(false, Ordering::Relaxed)
     }
 
     /// Passes each finished entry to `submit`, once. For the owner.
@@ -55,24 +44,6 @@ impl CommitQueue {
                 bits &= bits - 1;
             }
         }
-    }
-
-    /// Announces that the owner is about to sleep. Returns `false` if there is a finished reply: then the
-    /// owner must not sleep. Otherwise [`CommitQueue::awake`] must follow.
-    #[must_use]
-    pub(crate) fn prepare_sleep(&self) -> bool {
-        self.owner_sleeps.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let empty = self.finished.iter().all(|bits| bits.load(Ordering::Relaxed) == 0);
-        if !empty {
-            self.awake();
-        }
-        empty
-    }
-
-    /// The owner is awake again.
-    pub(crate) fn awake(&self) {
-        self.owner_sleeps.store(false, Ordering::Relaxed);
     }
 }
 
@@ -94,23 +65,12 @@ mod tests {
     fn each_finished_entry_is_submitted_once() {
         let queue = CommitQueue::new(130);
         for entry in [0, 63, 64, 129] {
-            assert!(!queue.push(entry), "the owner is awake");
+            queue.push(entry);
         }
         let mut submitted = Vec::new();
         queue.drain(|entry| submitted.push(entry));
         assert_eq!(submitted, [0, 63, 64, 129]);
         queue.drain(|entry| panic!("entry {entry} came twice"));
-    }
-
-    #[test]
-    fn only_a_sleeping_owner_is_woken_and_only_once() {
-        let queue = CommitQueue::new(3);
-        assert!(queue.prepare_sleep());
-        assert!(queue.push(0));
-        assert!(!queue.push(1), "the wake-up is on its way");
-        queue.awake();
-        assert!(!queue.prepare_sleep(), "two replies are finished");
-        assert!(!queue.push(2));
     }
 }
 
@@ -147,10 +107,9 @@ mod loom_tests {
         fn commit(&self, entry: usize) {
             // SAFETY: loom reports a concurrent access.
             self.memory[entry].with_mut(|memory| unsafe { *memory = 7 });
-            if self.queue.push(entry) {
-                *self.eventfd.lock().unwrap() += 1;
-                self.woken.notify_one();
-            }
+            self.queue.push(entry);
+            *self.eventfd.lock().unwrap() += 1;
+            self.woken.notify_one();
         }
 
         /// Sleeps and drains until every entry's reply was submitted.
@@ -167,16 +126,12 @@ mod loom_tests {
                 if submitted.iter().all(|&done| done) {
                     return;
                 }
-                if self.queue.prepare_sleep() {
-                    let mut count = self.eventfd.lock().unwrap();
-                    // A lost wake-up leaves this thread here for ever, which loom reports.
-                    while *count == 0 {
-                        count = self.woken.wait(count).unwrap();
-                    }
-                    *count = 0;
-                    drop(count);
-                    self.queue.awake();
+                let mut count = self.eventfd.lock().unwrap();
+                // A lost wake-up leaves this thread here for ever, which loom reports.
+                while *count == 0 {
+                    count = self.woken.wait(count).unwrap();
                 }
+                *count = 0;
             }
         }
     }

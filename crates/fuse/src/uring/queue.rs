@@ -36,6 +36,8 @@ pub(crate) struct RingShared {
     commits: CommitQueue,
     /// Wakes the owner.
     eventfd: OwnedFd,
+    /// The owner's [`this_thread`]; 0 before it has registered the ring.
+    owner: AtomicUsize,
     /// The entry received last: most replies are for it.
     current: AtomicUsize,
     /// Replies that the kernel refused after `commit` had returned.
@@ -85,7 +87,8 @@ impl ReplySink for RingShared {
         let Some(index) = self.claim(header.unique) else { return self.commit_to_device(parts) };
         // SAFETY: the reply was claimed, and the entry goes to the commit queue next.
         let finished = unsafe { self.entries[index].finish(parts) };
-        if self.commits.push(index) {
+        self.commits.push(index);
+        if self.owner.load(Ordering::Relaxed) != this_thread() {
             self.wake();
         }
         finished
@@ -163,6 +166,7 @@ impl RingQueue {
             entries,
             commits: CommitQueue::new(count),
             eventfd,
+            owner: AtomicUsize::new(0),
             current: AtomicUsize::new(0),
             undelivered: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -235,6 +239,7 @@ impl RingQueue {
     /// # Errors
     /// Why this ring, or another one, cannot be used. The kernel then sends requests to /dev/fuse.
     pub(crate) fn register(&mut self) -> Result<(), UringUnavailable> {
+        self.shared.owner.store(this_thread(), Ordering::Relaxed);
         self.bind_to_cpus();
         let registered = self.register_entries();
         let Some(arrival) = self.arrival.take() else { return registered };
@@ -410,23 +415,25 @@ impl RingQueue {
         Received { raw, area: &mut self.area, observer: &mut self.observer }
     }
 
-    /// Sleeps until something completes. Returns `false` if a reply was finished meanwhile.
+    /// Sleeps until something completes.
     fn wait(&mut self) -> io::Result<()> {
         if !self.wake_armed {
             self.ring.push_wake();
             self.wake_armed = true;
         }
-        if !self.shared.commits.prepare_sleep() {
-            return Ok(());
-        }
         let waited = self.ring.submit_and_wait();
-        self.shared.commits.awake();
         if waited.is_ok() {
             self.queued = false;
         }
         self.collect();
         waited
     }
+}
+
+/// Tells threads that live at the same time apart, without a system call. Never 0.
+fn this_thread() -> usize {
+    thread_local!(static MARK: u8 = const { 0 });
+    MARK.with(|mark| std::ptr::from_ref(mark) as usize)
 }
 
 fn is_transient(error: &io::Error) -> bool {
