@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tollgate_control::{ControlError, Directory, Found, Peer, Server, error_reply};
@@ -69,12 +70,19 @@ pub(crate) struct Report {
     pub(crate) report: Map<String, Value>,
 }
 
-/// The replies of all servers of this user, by mount point. Warns of those that cannot be asked.
+/// Whether servers that cannot be asked are reported on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Warnings {
+    Shown,
+    Left,
+}
+
+/// The replies of all servers of this user, by mount point.
 ///
 /// # Errors
 /// When the directory is there and cannot be read, or is not private to this user.
-pub(crate) fn ask_all(request: Request) -> Result<Vec<Report>, ControlError> {
-    ask_all_in(&directory(), request)
+pub(crate) fn ask_all(request: Request, warnings: Warnings) -> Result<Vec<Report>, ControlError> {
+    ask_all_in(&directory(), request, warnings)
 }
 
 /// The reports of `status`, in the order in which the servers started.
@@ -93,43 +101,56 @@ fn reports_in(directory: &Directory) -> Result<Vec<Value>, ControlError> {
         report.insert("pid_here".to_owned(), found.pid.into());
         Value::Object(report)
     };
-    let replies = ask_all_in(directory, Request::Status)?;
+    let replies = ask_all_in(directory, Request::Status, Warnings::Shown)?;
     let mut reports: Vec<_> = replies.into_iter().map(with_pid).collect();
     reports.sort_by_cached_key(|report| report["started"].to_string());
     Ok(reports)
 }
 
-fn ask_all_in(directory: &Directory, request: Request) -> Result<Vec<Report>, ControlError> {
+fn ask_all_in(
+    directory: &Directory,
+    request: Request,
+    warnings: Warnings,
+) -> Result<Vec<Report>, ControlError> {
+    let warn = |text: &str| {
+        if warnings == Warnings::Shown {
+            messages::warn(text);
+        }
+    };
     let discovery = directory.servers(KIND)?;
     for trouble in discovery.troubles {
-        messages::warn(&messages::in_words(&trouble.into()));
+        warn(&messages::in_words(&trouble.into()));
     }
-    let ask = |found: Found| Some(Report { report: ask_one(&found, request)?, found });
+    let ask = |found: Found| match ask_one(&found, request) {
+        Ok(report) => report.map(|report| Report { found, report }),
+        Err(error) => {
+            warn(&messages::in_words(&error));
+            None
+        }
+    };
     let mut replies: Vec<_> = discovery.found.into_iter().filter_map(ask).collect();
     replies.sort_by_cached_key(|reply| reply.report.get("mount_point").map(ToString::to_string));
     Ok(replies)
 }
 
-/// `None`, after a warning, for a server that cannot be asked. One that ends just now is left out.
-fn ask_one(found: &Found, request: Request) -> Option<Map<String, Value>> {
-    let warn = |text: String| {
-        messages::warn(&format!("the server at `{}`: {text}", found.path.display()));
-    };
+/// `None` for a server that ends just now.
+fn ask_one(found: &Found, request: Request) -> anyhow::Result<Option<Map<String, Value>>> {
     let text = match tollgate_control::ask(&found.path, &line(request)) {
         Ok(text) => text,
-        Err(error) if error.is_gone() => return None,
-        Err(error) => {
-            messages::warn(&messages::in_words(&error.into()));
-            return None;
-        }
+        Err(error) if error.is_gone() => return Ok(None),
+        Err(error) => return Err(error.into()),
     };
+    let shown = found.path.display();
     match serde_json::from_str::<Value>(&text) {
-        Ok(report) if report["error"].is_string() => warn(report["error"].to_string()),
-        Ok(Value::Object(report)) => return Some(report),
-        Ok(_) => warn("its reply is no report; is it of another version?".to_owned()),
-        Err(error) => warn(format!("its reply is not JSON: {error}")),
+        Ok(report) if report["error"].is_string() => {
+            bail!("the server at `{shown}`: {}", report["error"])
+        }
+        Ok(Value::Object(report)) => Ok(Some(report)),
+        Ok(_) => {
+            bail!("the server at `{shown}`: its reply is no report; is it of another version?")
+        }
+        Err(error) => bail!("the server at `{shown}`: its reply is not JSON: {error}"),
     }
-    None
 }
 
 /// The Prometheus text of one server.

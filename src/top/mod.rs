@@ -14,7 +14,8 @@ pub(crate) use rates::{Rates, Span};
 pub(crate) use table::text;
 
 use crate::cli::TopArgs;
-use crate::control;
+use crate::control::{self, Warnings};
+use crate::messages;
 use crate::requests::Requests;
 
 /// One look at a server.
@@ -32,18 +33,18 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     let mnt = args.mnt.as_deref();
     let mnt = mnt.map(|mnt| std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.to_owned()));
     let mnt = mnt.as_deref();
-    let screen = terminal::Screen::take(!args.json && !args.once)?;
-    let mut before = look(mnt)?;
+    // Warnings would be drawn over later.
+    let mut before = look(mnt, Warnings::Shown)?;
     if before.is_empty() {
-        drop(screen);
         bail!(control::nobody(mnt));
     }
+    let screen = terminal::Screen::take(!args.json && !args.once)?;
     let mut left = if args.once { Some(1) } else { args.count };
     while left != Some(0) {
         if screen.ended_within(args.interval)? {
             return Ok(());
         }
-        let now = look(mnt)?;
+        let now = look(mnt, Warnings::Left)?;
         screen.show(&shown(&between(&before, &now, Span::BetweenLooks), args.json)?)?;
         before = now;
         left = left.map(|left| left - 1);
@@ -53,19 +54,21 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
 
 /// The requests of each server since its start, with rates over `interval`.
 pub(crate) fn measure(mnt: Option<&Path>, interval: Duration) -> anyhow::Result<Vec<Rates>> {
-    let before = look(mnt)?;
+    let before = look(mnt, Warnings::Shown)?;
     std::thread::sleep(interval);
-    Ok(between(&before, &look(mnt)?, Span::SinceStart))
+    Ok(between(&before, &look(mnt, Warnings::Left)?, Span::SinceStart))
 }
 
-fn look(mnt: Option<&Path>) -> anyhow::Result<Vec<Look>> {
-    let replies = control::ask_all(control::Request::Requests)?;
+fn look(mnt: Option<&Path>, warnings: Warnings) -> anyhow::Result<Vec<Look>> {
+    let replies = control::ask_all(control::Request::Requests, warnings)?;
     let looks = replies.into_iter().filter_map(|reply| {
         let requests = match serde_json::from_value::<Requests>(Value::Object(reply.report)) {
             Ok(requests) => requests,
             Err(error) => {
-                let shown = reply.found.path.display();
-                crate::messages::warn(&format!("the reply of `{shown}`: {error}"));
+                if warnings == Warnings::Shown {
+                    let shown = reply.found.path.display();
+                    messages::warn(&format!("the reply of `{shown}`: {error}"));
+                }
                 return None;
             }
         };
