@@ -51,6 +51,7 @@ mod client;
 mod directory;
 mod error;
 pub mod fuzzing;
+mod lock;
 mod peer;
 mod request;
 mod server;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::directory::{Lock, remove_leftover_locked};
+use crate::lock::{Lock, remove_leftover_locked};
 use crate::peer::{Peer, own_uid};
 use crate::request::{RequestReader, error_reply};
 use crate::{ControlError, TIME_LIMIT};
