@@ -1,11 +1,11 @@
 //! The directories that a user names: DIR, whose files are shown, and MNT, where they are shown.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 /// DIR, checked.
@@ -39,6 +39,16 @@ pub(crate) fn open(dir: &Path) -> anyhow::Result<(Tree, OwnedFd)> {
     }
     let identity = identity(&source)?;
     Ok((Tree { path, identity }, source))
+}
+
+/// Opens a directory below `top`, through no symbolic link.
+///
+/// # Errors
+/// The error of openat2(2): `ELOOP` for a symbolic link, `ENOTDIR` for a file.
+pub(crate) fn open_beneath(top: BorrowedFd<'_>, directory: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(top, directory, flags, Mode::empty(), resolve)
 }
 
 /// Device and inode number of what `fd` refers to.

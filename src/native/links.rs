@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use tollgate_policy::{InodeFacts, Kind, Policy};
 
-use crate::messages;
+use crate::{messages, tree};
 
 /// Most files with further names that are kept in mind; a directory with more is not native.
 const FILES_MAX: usize = 1 << 18;
@@ -165,7 +165,7 @@ fn walk(
 
 fn open(source: &OwnedFd, directory: &Path) -> rustix::io::Result<(OwnedFd, Dir)> {
     let path = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    let beneath = super::open_beneath(source.as_fd(), path)?;
+    let beneath = tree::open_beneath(source.as_fd(), path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(&beneath, ".", flags, Mode::empty())?;
     let entries = Dir::read_from(&fd)?;
@@ -175,7 +175,6 @@ fn open(source: &OwnedFd, directory: &Path) -> rustix::io::Result<(OwnedFd, Dir)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree;
 
     const POLICY: &str = "
         [[rule]]

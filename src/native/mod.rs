@@ -12,14 +12,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use tollgate_fuse::MountError;
 
 pub(crate) use prepare::prepare;
 
-use crate::{mountinfo, sys};
+use crate::{mountinfo, sys, tree};
 
 /// Mounts each of `directories`, paths relative to DIR, from the lower tree `lower` into the view
 /// of it that `view` names: without set-user-id programs and devices, like the view, and with
@@ -46,20 +46,13 @@ pub(crate) fn is_permitted(source: &OwnedFd) -> bool {
 }
 
 fn mount_one(lower: BorrowedFd<'_>, view: BorrowedFd<'_>, directory: &Path) -> anyhow::Result<()> {
-    let from = open_beneath(lower, directory).context("it is gone")?;
-    let tree = detached_copy(&from)?;
-    sys::confine_mount(tree.as_fd()).context("its mount cannot be restricted")?;
-    let onto = open_beneath(view, directory).map_err(|error| {
+    let from = tree::open_beneath(lower, directory).context("it is gone")?;
+    let copy = detached_copy(&from)?;
+    sys::confine_mount(copy.as_fd()).context("its mount cannot be restricted")?;
+    let onto = tree::open_beneath(view, directory).map_err(|error| {
         anyhow!(error).context("it cannot be reached through the view; does a rule hide it?")
     })?;
-    attach(&tree, &onto).context("it cannot be mounted")
-}
-
-/// Opens a directory below `top`, through no symbolic link.
-fn open_beneath(top: BorrowedFd<'_>, directory: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(top, directory, flags, Mode::empty(), resolve)
+    attach(&copy, &onto).context("it cannot be mounted")
 }
 
 /// A copy of what is mounted at `directory` and below it, attached nowhere.

@@ -8,8 +8,8 @@ use rustix::fs::{AtFlags, Gid, Mode, Uid};
 use rustix::io::Errno;
 use tollgate_policy::{NativeDirectory, Policy};
 
-use super::{links, open_beneath};
-use crate::messages;
+use super::links;
+use crate::{messages, tree};
 
 /// Checks the native directories of a policy, makes those that it asks for, and returns the paths,
 /// relative to DIR, of those to mount. The others are served by the view like everything else,
@@ -34,7 +34,7 @@ pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Vec<P
 fn is_there(native: &NativeDirectory, source: &OwnedFd) -> anyhow::Result<bool> {
     let path = Path::new(&native.path);
     let shown = path.display();
-    match open_beneath(source.as_fd(), path) {
+    match tree::open_beneath(source.as_fd(), path) {
         Ok(_) => Ok(true),
         Err(Errno::NOENT) if native.create => {
             make(source, path)
@@ -67,7 +67,7 @@ fn make(source: &OwnedFd, path: &Path) -> anyhow::Result<()> {
             Err(Errno::EXIST) => false,
             Err(error) => return Err(error.into()),
         };
-        let directory = open_beneath(above.as_fd(), Path::new(name))?;
+        let directory = tree::open_beneath(above.as_fd(), Path::new(name))?;
         if made && rustix::process::geteuid().is_root() {
             let owner = rustix::fs::fstat(&above)?;
             let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
@@ -83,7 +83,6 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-    use crate::tree;
 
     fn prepared(home: &Path, rules: &str) -> anyhow::Result<Vec<PathBuf>> {
         let policy = Policy::parse(rules, "p.toml").unwrap();
