@@ -12,12 +12,14 @@ use rustix::io::Errno;
 use tollgate_fuse::{Connection, Name, NodeId};
 
 use super::fanotify::{self, Event, NAME_CHANGES};
-use super::{RESEND, Shared, Todo};
+use super::shared::{Dirs, Shared, Todo};
 use crate::fds::Descriptors;
 use crate::lower;
 use crate::table::{Node, Table};
 use crate::watched::Level;
 
+/// When what was invalidated is invalidated again.
+pub(super) const RESEND: Duration = Duration::from_millis(100);
 /// Reports that come within this time are read together: a busy writer wakes the thread at most so
 /// often.
 const BATCH: Duration = Duration::from_millis(2);
@@ -212,7 +214,7 @@ impl Invalidator {
         for node in self.table.all() {
             node.watched.set(Level::None);
         }
-        *self.shared.dirs.lock() = super::Dirs::default();
+        *self.shared.dirs.lock() = Dirs::default();
         self.drop_everything();
     }
 }

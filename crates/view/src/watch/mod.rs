@@ -14,43 +14,39 @@
 //! files would make each write some 0.1 us slower. The server's own changes carry its process id and
 //! are left out, because the kernel knows them.
 //!
-//! What is outstanding when a report arrives is invalidated at once, and once more [`RESEND`] later: a
-//! reply made before the change may reach the kernel after the first invalidation. What could still
-//! slip through is bounded by [`LONG`], and for names that do not exist by [`NEGATIVE`], because names
-//! that nobody has cannot be listed and dropped when reports are lost.
+//! What is outstanding when a report arrives is invalidated at once, and once more
+//! [`invalidate::RESEND`] later: a reply made before the change may reach the kernel after the first
+//! invalidation. What could still slip through is bounded by [`LONG`], and for names that do not exist
+//! by [`NEGATIVE`], because names that nobody has cannot be listed and dropped when reports are lost.
 
 mod fanotify;
 mod invalidate;
+mod shared;
 
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use serde::Serialize;
-use tollgate_fuse::{Connection, NodeId};
+use tollgate_fuse::Connection;
 
 use crate::fds::Descriptors;
 use crate::table::{Node, Table};
 use crate::watched::Level;
 use fanotify::{Group, Handle};
 use invalidate::Invalidator;
+use shared::{Counts, MAX_DIRECTORIES, Shared};
 
 /// How long the kernel may cache what is watched.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
 /// How long the kernel may cache that a name does not exist in a watched directory.
 pub(crate) const NEGATIVE: Duration = Duration::from_secs(10);
-/// When what was invalidated is invalidated again.
-const RESEND: Duration = Duration::from_millis(100);
-/// Most directories that are watched; those beyond it have the timeouts of the configuration. The
-/// kernel keeps the inode of each in memory, about 1 KiB.
-const MAX_DIRECTORIES: usize = 1 << 16;
 
 /// What is watched at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -71,37 +67,6 @@ pub(crate) struct Watch {
     /// Set once the thread runs.
     running: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-struct Shared {
-    group: Group,
-    dirs: Mutex<Dirs>,
-    todo: Mutex<Todo>,
-    /// Wakes the thread for what is in `todo`.
-    wake: rustix::fd::OwnedFd,
-    counts: Counts,
-}
-
-#[derive(Default)]
-struct Counts {
-    changes: AtomicU64,
-    overflows: AtomicU64,
-}
-
-/// The watched directories. At most [`MAX_DIRECTORIES`].
-#[derive(Default)]
-struct Dirs {
-    by_handle: FxHashMap<Handle, NodeId>,
-    by_node: FxHashMap<NodeId, Handle>,
-}
-
-#[derive(Default)]
-struct Todo {
-    stop: bool,
-    /// Directories in which a file was opened for writing. At most the watched ones.
-    written: Vec<Arc<Node>>,
-    /// All that is cached has to go.
-    everything: bool,
 }
 
 impl Watch {
@@ -211,13 +176,6 @@ impl Watch {
             changes: self.shared.counts.changes.load(Ordering::Relaxed),
             overflows: self.shared.counts.overflows.load(Ordering::Relaxed),
         }
-    }
-}
-
-impl Shared {
-    fn wake(&self) {
-        // Full means that the thread will wake anyway.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
 

@@ -1,0 +1,53 @@
+//! What the view's threads and the watch's thread share.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tollgate_fuse::NodeId;
+
+use super::fanotify::{Group, Handle};
+use crate::table::Node;
+
+/// Most directories that are watched; those beyond it have the timeouts of the configuration. The
+/// kernel keeps the inode of each in memory, about 1 KiB.
+pub(super) const MAX_DIRECTORIES: usize = 1 << 16;
+
+pub(super) struct Shared {
+    pub(super) group: Group,
+    pub(super) dirs: Mutex<Dirs>,
+    pub(super) todo: Mutex<Todo>,
+    /// Wakes the thread for what is in `todo`.
+    pub(super) wake: rustix::fd::OwnedFd,
+    pub(super) counts: Counts,
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) changes: AtomicU64,
+    pub(super) overflows: AtomicU64,
+}
+
+/// The watched directories. At most [`MAX_DIRECTORIES`].
+#[derive(Default)]
+pub(super) struct Dirs {
+    pub(super) by_handle: FxHashMap<Handle, NodeId>,
+    pub(super) by_node: FxHashMap<NodeId, Handle>,
+}
+
+#[derive(Default)]
+pub(super) struct Todo {
+    pub(super) stop: bool,
+    /// Directories in which a file was opened for writing. At most the watched ones.
+    pub(super) written: Vec<Arc<Node>>,
+    /// All that is cached has to go.
+    pub(super) everything: bool,
+}
+
+impl Shared {
+    pub(super) fn wake(&self) {
+        // Full means that the thread will wake anyway.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
