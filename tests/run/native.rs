@@ -186,8 +186,8 @@ fn a_further_name_of_a_protected_file_is_named_and_not_native() {
     let project = project();
     fs::hard_link(project.path("dir/keys/id_rsa"), project.path("dir/target/deep/key")).unwrap();
     let output = project
-        .sh("cat keys/id_rsa target/deep/key; grep -c '/target ' /proc/self/mountinfo; \
-         grep -c '/a/out ' /proc/self/mountinfo; cat target/file");
+        .sh("cat keys/id_rsa target/deep/key; grep -c \" $PWD/target \" /proc/self/mountinfo; \
+         grep -c \" $PWD/a/out \" /proc/self/mountinfo; cat target/file");
     let expected = "`target` is not native but served by tollgate: `target/deep/key` is a further \
                     name of `keys/id_rsa`";
     assert!(text(&output.stderr).contains(expected), "{}", all(&output));
