@@ -4,7 +4,7 @@ use anyhow::Result;
 use tollgate_hugepage::{ClearPlan, Copier, Heat};
 
 use super::arena::{Arena, PAGE, gb_per_s, seconds, typical, write};
-use super::{LIBC, PLAN, ways_to_copy};
+use super::engines::{LIBC, PLAN, ways_to_copy};
 use crate::harness::{Better, Must, Options, Report, Row};
 
 pub(super) fn run(

@@ -9,7 +9,7 @@ use anyhow::Result;
 use tollgate_hugepage::{ClearPlan, Clearer, Heat, Situation};
 
 use super::arena::{Arena, PAGE, gb_per_s, read, seconds, typical, write};
-use super::{Engine, LIBC, PLAN, TARGET_LAST, cold, engines, names};
+use super::engines::{Engine, LIBC, PLAN, TARGET_LAST, cold, engines, names};
 use crate::harness::{Better, Must, Options, Report, Row};
 
 /// The target of what is read back, far from both ends.

@@ -7,6 +7,7 @@
 mod arena;
 mod chunks;
 mod copies;
+mod engines;
 mod getting;
 mod kinds;
 mod secrets;
@@ -14,15 +15,10 @@ mod using;
 
 use anyhow::{Context, Result};
 use tollgate_hugepage::tune::{TuneOptions, explain};
-use tollgate_hugepage::{Chunk, ClearPlan, ClearSpec, Clearer, CopySpec, Order, Store};
 
 use crate::harness::{Column, Options, Report};
 use arena::Arena;
-
-/// The engine that the plan of this machine has for the row at hand.
-const PLAN: &str = "chosen plan";
-/// The C library's memset or memcpy.
-const LIBC: &str = "libc";
+use engines::{PLAN, ways_to_clear, ways_to_copy};
 
 /// Runs the benchmark.
 ///
@@ -49,59 +45,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     report.finish()
 }
 
-/// A contestant and the name of its column.
-struct Engine {
-    name: String,
-    clearer: Clearer,
-}
-
-/// The ways to clear that this processor has, the chosen one first.
-fn engines(chosen: &Clearer) -> Vec<Engine> {
-    let mut engines = vec![Engine { name: PLAN.into(), clearer: *chosen }];
-    for (name, spec) in ways_to_clear() {
-        if let Ok(clearer) = spec.check() {
-            engines.push(Engine { name, clearer });
-        }
-    }
-    engines
-}
-
-fn ways_to_clear() -> Vec<(String, ClearSpec)> {
-    let kinds = Store::ALL.into_iter().filter(|store| *store != Store::Hybrid);
-    let mut ways: Vec<_> =
-        kinds.map(|store| (store_name(store), ClearSpec::forward(store))).collect();
-    let four_kib = ClearSpec::forward(Store::Plain).chunk(Chunk::kib::<4>());
-    let hybrid = ClearSpec::forward(Store::Hybrid);
-    ways.extend([
-        ("hybrid 64K".to_owned(), hybrid),
-        ("hybrid 256K".to_owned(), hybrid.window(256 << 10)),
-        ("4K reverse".to_owned(), four_kib.order(Order::Reverse)),
-        (TARGET_LAST.to_owned(), four_kib.order(Order::TargetLast)),
-        ("neighbourhood-last".to_owned(), four_kib.order(Order::NeighbourhoodLast)),
-        ("descending".to_owned(), ClearSpec::forward(Store::Avx2).order(Order::Descending)),
-    ]);
-    ways
-}
-
-/// 4 KiB chunks that end at the target: what the kernel did when the discussion began.
-const TARGET_LAST: &str = "4K target-last";
-
-fn ways_to_copy() -> Vec<(String, CopySpec)> {
-    let kinds = Store::ALL.into_iter().filter(|s| !matches!(s, Store::Hybrid | Store::Clzero));
-    let mut ways: Vec<_> =
-        kinds.map(|store| (store_name(store), CopySpec::forward(store))).collect();
-    let reverse = ClearSpec::forward(Store::Plain).chunk(Chunk::kib::<4>()).order(Order::Reverse);
-    ways.push(("4K reverse".into(), CopySpec { clear: reverse, prefetch_bytes: 0 }));
-    for store in [Store::NtAvx2, Store::NtAvx512] {
-        ways.push((format!("{store} prefetch"), CopySpec::forward(store).prefetch(2048)));
-    }
-    ways
-}
-
-fn store_name(store: Store) -> String {
-    if store == Store::Plain { LIBC.into() } else { store.to_string() }
-}
-
 fn all_columns() -> Vec<Column> {
     let mut names: Vec<String> = vec![PLAN.into()];
     names.extend(ways_to_clear().into_iter().map(|(name, _)| name));
@@ -118,14 +61,4 @@ fn all_columns() -> Vec<Column> {
         }
     }
     columns
-}
-
-/// The names of `engines`, as the report wants them.
-fn names(engines: &[Engine]) -> Vec<&str> {
-    engines.iter().map(|engine| engine.name.as_str()).collect()
-}
-
-/// The rows of a plan differ by the situation; most of the benchmark is about cold buffers.
-fn cold(plan: &ClearPlan) -> &Clearer {
-    plan.clearer(tollgate_hugepage::Situation::cold(arena::PAGE))
 }

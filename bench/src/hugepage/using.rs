@@ -4,7 +4,7 @@ use anyhow::Result;
 use tollgate_hugepage::{ClearPlan, Situation};
 
 use super::arena::{Arena, PAGE, read, seconds, typical, write};
-use super::{LIBC, engines, names};
+use super::engines::{LIBC, engines, names};
 use crate::harness::{Better, Options, Report, Row};
 
 const PRE_CLEARED: &str = "pre-cleared";

@@ -58,11 +58,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     report.finish()
 }
 
-/// Workers of each pool: one per CPU that may be used.
-fn workers() -> Result<usize> {
-    Ok(std::thread::available_parallelism()?.get())
-}
-
 const SHARDED: &str = "sharded";
 const UNSHARDED: &str = "unsharded";
 
@@ -70,7 +65,7 @@ const UNSHARDED: &str = "unsharded";
 fn shard_rows(report: &mut Report, options: &Options) -> Result<()> {
     report.section("a FIFO per CPU (sharded) against one for all, as threads grow");
     let tasks = options.pick(400_000, 100_000);
-    for threads in shards::steps(workers()?) {
+    for threads in shards::steps(pool::workers()?) {
         let s = if threads == 1 { "" } else { "s" };
         let name = format!("spawn, scope cpu, {threads} producer{s}");
         let row = Row::new(&name, "ns/task", Better::Lower).warm_up();

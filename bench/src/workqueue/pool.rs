@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+
 /// A pool of workers.
 pub(super) trait Pool: Send + Sync + 'static {
     /// Runs `job` on some worker, now or later; callable from any thread, workers included.
@@ -58,6 +60,11 @@ impl Trips {
             std::hint::spin_loop();
         }
     }
+}
+
+/// Workers of each pool: one per CPU that may be used.
+pub(super) fn workers() -> Result<usize> {
+    Ok(std::thread::available_parallelism()?.get())
 }
 
 /// Nanoseconds since `start`.

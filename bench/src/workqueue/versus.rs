@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 
 use super::ours::Ours;
 use super::peers::{Affinity, Rayon, Tokio};
-use super::pool::Trips;
-use super::{blocking, idle, load, pairs, spawn, tree, trips, workers};
+use super::pool::{Trips, workers};
+use super::{blocking, idle, load, pairs, spawn, tree, trips};
 use crate::harness::{Better, Must, Options, Report, Row};
 
 /// The runtime of this project.
