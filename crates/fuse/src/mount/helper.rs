@@ -5,14 +5,15 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use super::{MountError, MountOptions, bytes};
+use super::error::MountError;
+use super::options::MountOptions;
 use crate::device::Device;
 
 const HELPER: &str = "fusermount3";
@@ -85,7 +86,7 @@ fn option_string(options: &MountOptions) -> OsString {
 /// A comma ends an option and a backslash escapes.
 fn escape(value: &OsStr) -> OsString {
     let mut out = Vec::new();
-    for &byte in bytes(Path::new(value)) {
+    for &byte in value.as_bytes() {
         if byte == b',' || byte == b'\\' {
             out.push(b'\\');
         }

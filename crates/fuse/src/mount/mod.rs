@@ -4,112 +4,23 @@ use std::ffi::CString;
 use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 
 use crate::device::Device;
 
 mod error;
 mod helper;
+mod options;
 mod table;
 
 pub use error::MountError;
+pub use options::MountOptions;
 
-/// Type of mounts made here, as `/proc/mounts` shows it, without a chosen subtype.
-const DEFAULT_SUBTYPE: &str = "tollgate";
-
-/// How to mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountOptions {
-    /// First column of `/proc/mounts`; the path of what is served, or a name.
-    pub source: String,
-    /// `/proc/mounts` shows `fuse.SUBTYPE`. Letters, digits, `-` and `_`.
-    pub subtype: String,
-    /// Users other than the one who mounts may use the file system.
-    pub allow_other: bool,
-    /// The kernel checks permissions by owner and mode. Without it and with `allow_other`, one
-    /// user's permission could be reused for another: leave it on.
-    pub default_permissions: bool,
-    /// Read-only.
-    pub read_only: bool,
-    /// Set-id bits have no effect. `fusermount3` insists on it.
-    pub nosuid: bool,
-    /// Device files cannot be opened. `fusermount3` insists on it.
-    pub nodev: bool,
-    /// Nothing can be executed.
-    pub noexec: bool,
-    /// No access times.
-    pub noatime: bool,
-    /// Largest READ in bytes; 0 leaves it to the kernel (`max_pages`).
-    pub max_read: u32,
-}
-
-impl Default for MountOptions {
-    fn default() -> Self {
-        Self {
-            source: DEFAULT_SUBTYPE.into(),
-            subtype: DEFAULT_SUBTYPE.into(),
-            allow_other: false,
-            default_permissions: true,
-            read_only: false,
-            nosuid: true,
-            nodev: true,
-            noexec: false,
-            noatime: false,
-            max_read: 0,
-        }
-    }
-}
-
-impl MountOptions {
-    fn flags(&self) -> MountFlags {
-        let mut flags = MountFlags::empty();
-        flags.set(MountFlags::RDONLY, self.read_only);
-        flags.set(MountFlags::NOSUID, self.nosuid);
-        flags.set(MountFlags::NODEV, self.nodev);
-        flags.set(MountFlags::NOEXEC, self.noexec);
-        flags.set(MountFlags::NOATIME, self.noatime);
-        flags
-    }
-
-    /// Options that the FUSE file system itself takes. All values are numbers: nothing to escape.
-    fn kernel_options(&self) -> Vec<String> {
-        let mut options = Vec::new();
-        if self.default_permissions {
-            options.push("default_permissions".into());
-        }
-        if self.allow_other {
-            options.push("allow_other".into());
-        }
-        if self.max_read > 0 {
-            options.push(format!("max_read={}", self.max_read));
-        }
-        options
-    }
-
-    fn check(&self) -> Result<(), MountError> {
-        let word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if self.subtype.is_empty() || !self.subtype.chars().all(word) {
-            return Err(MountError::Option {
-                option: "subtype",
-                value: self.subtype.clone(),
-                allowed: "letters, digits, '-' and '_'",
-            });
-        }
-        if self.source.is_empty() || self.source.contains(['\0', '\n']) {
-            return Err(MountError::Option {
-                option: "source",
-                value: self.source.clone(),
-                allowed: "a path or name without NUL and newline",
-            });
-        }
-        Ok(())
-    }
-}
+use options::DEFAULT_SUBTYPE;
 
 /// A mount made here. Dropping it unmounts, lazily if it is in use; [`Mount::keep`] leaves it.
 #[derive(Debug)]
@@ -278,9 +189,4 @@ pub fn clean_stale(path: &Path) -> Result<bool, MountError> {
     }
     unmount(&real, true)?;
     Ok(true)
-}
-
-/// Bytes of a path, for the modules below.
-fn bytes(path: &Path) -> &[u8] {
-    path.as_os_str().as_bytes()
 }

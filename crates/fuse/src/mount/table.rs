@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Whether the topmost mount at `path` (canonical) is of type `fuse.SUBTYPE`.
 pub(super) fn is_ours(path: &Path, subtype: &str) -> bool {
     let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return false };
-    kind_at(&table, super::bytes(path)).is_some_and(|kind| {
+    kind_at(&table, path.as_os_str().as_bytes()).is_some_and(|kind| {
         kind.strip_prefix(b"fuse.").is_some_and(|found| found == subtype.as_bytes())
     })
 }

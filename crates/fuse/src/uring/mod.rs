@@ -14,6 +14,7 @@ mod entry;
 mod layout;
 mod queue;
 mod registration;
+mod report;
 mod ring;
 mod unavailable;
 
@@ -28,6 +29,7 @@ use ring::Ring;
 
 pub(crate) use queue::RingQueue;
 pub(crate) use registration::Registration;
+pub use report::RingReport;
 pub use unavailable::UringUnavailable;
 
 /// Most threads for rings. Beyond it, neighbouring CPUs share one.
@@ -39,19 +41,6 @@ pub(crate) struct Rings {
     queues: Vec<RingQueue>,
     registration: Arc<Registration>,
     report: RingReport,
-}
-
-/// How the rings of a session are laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingReport {
-    /// Threads, each with a ring.
-    pub threads: usize,
-    /// Queues, one for each possible CPU.
-    pub queues: usize,
-    /// Entries of each queue: requests that can be in the server's hands at a time.
-    pub entries_per_queue: usize,
-    /// Bytes of all entries' buffers together that may stay resident.
-    pub buffer_bytes: usize,
 }
 
 impl Rings {
