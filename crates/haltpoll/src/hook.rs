@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::CachePadded;
 
-use crate::gate::Gate;
+use crate::burst_state::BurstState;
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::sys;
 
-/// Requests that follow one another by no more than this belong together: as long as the keeper waits
+/// Requests that follow one another by no more than this belong together: as long as the monitor waits
 /// for the next one before it ends a burst.
 const TOGETHER_NS: u64 = 400_000;
 /// Most hooks of one [`KeepAwake`](crate::KeepAwake); further ones do nothing.
@@ -24,10 +24,10 @@ const LOOK_EVERY: u32 = 16;
 /// No CPU.
 const UNKNOWN: u32 = u32::MAX;
 
-/// What hooks and keeper share.
+/// What hooks and monitor share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) gate: Gate,
+    pub(crate) state: BurstState,
     slots: Mutex<Vec<Line>>,
     /// Requests in a row that begin a burst.
     pub(crate) needed: AtomicU32,
@@ -50,7 +50,7 @@ pub(crate) struct Slot {
 impl Shared {
     pub(crate) fn new(needed: u32) -> Self {
         Self {
-            gate: Gate::new(),
+            state: BurstState::new(),
             slots: Mutex::new(Vec::new()),
             needed: AtomicU32::new(needed),
             not_before_ns: AtomicU64::new(0),
@@ -109,7 +109,7 @@ impl Hook {
     }
 
     /// The same for a request of thread `caller`, which waits for the reply: an id in the calling process's
-    /// PID namespace, or 0. With [`Means::Pollers`](crate::Means) on more than two CPUs, the keeper
+    /// PID namespace, or 0. With [`Means::Pollers`](crate::Means) on more than two CPUs, the monitor
     /// looks where that thread runs.
     #[inline]
     pub fn touch_for(&mut self, caller: u32) {
@@ -119,7 +119,7 @@ impl Hook {
             watched.look();
         }
         watched.slot.requests.store(pack(watched.count, caller), Relaxed);
-        if watched.shared.gate.is_parked() {
+        if watched.shared.state.is_parked() {
             watched.consider();
         }
     }
@@ -143,7 +143,7 @@ impl Watched {
         if enough && now >= self.shared.not_before_ns.load(Relaxed) {
             self.together = 0;
             self.look();
-            self.shared.gate.begin();
+            self.shared.state.begin();
         }
     }
 }
@@ -165,7 +165,7 @@ fn unpack(word: u64) -> (u32, u32) {
     (u32::from_le_bytes([e, f, g, h]), u32::from_le_bytes([a, b, c, d]))
 }
 
-/// What the keeper saw of the requests at its last look.
+/// What the monitor saw of the requests at its last look.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// By slot, which is known by its address and kept alive here.
@@ -218,7 +218,7 @@ mod tests {
 
     fn open() -> Arc<Shared> {
         let shared = Arc::new(Shared::new(2));
-        shared.gate.open(std::thread::current());
+        shared.state.open(std::thread::current());
         shared
     }
 
@@ -234,13 +234,13 @@ mod tests {
         let shared = open();
         let mut hook = Hook::new(&shared);
         hook.touch();
-        assert!(!shared.gate.in_burst());
+        assert!(!shared.state.in_burst());
         std::thread::sleep(std::time::Duration::from_millis(2));
         hook.touch();
-        assert!(!shared.gate.in_burst());
+        assert!(!shared.state.in_burst());
         // A busy machine may take a while between two of them, but not between all.
         (0..1_000).for_each(|_| hook.touch());
-        assert!(shared.gate.in_burst());
+        assert!(shared.state.in_burst());
     }
 
     #[test]
@@ -249,11 +249,11 @@ mod tests {
         shared.not_before_ns.store(u64::MAX, Relaxed);
         let mut hook = Hook::new(&shared);
         (0..1_000).for_each(|_| hook.touch());
-        assert!(!shared.gate.in_burst());
+        assert!(!shared.state.in_burst());
         shared.not_before_ns.store(0, Relaxed);
-        shared.gate.shut();
+        shared.state.shut();
         (0..1_000).for_each(|_| hook.touch());
-        assert!(!shared.gate.in_burst());
+        assert!(!shared.state.in_burst());
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::conditions::Roots;
 use crate::hook::{Hook, Seen, Shared};
-use crate::keeper::{Book, Keeper, NEEDED_MIN};
 use crate::mode::Mode;
+use crate::monitor::{Book, Monitor, NEEDED_MIN};
 use crate::status::{State, Status};
 
 /// Keeps CPUs awake during bursts of requests; see the crate's text. Dropping it ends its threads and
@@ -23,7 +23,7 @@ pub struct KeepAwake {
     mode: Mode,
     shared: Arc<Shared>,
     book: Arc<Book>,
-    keeper: Option<JoinHandle<()>>,
+    monitor: Option<JoinHandle<()>>,
     /// A fork has the memory but not the threads.
     pid: u32,
 }
@@ -49,28 +49,28 @@ impl KeepAwake {
         let pid = std::process::id();
         if mode == Mode::Off {
             let book = Arc::new(Book::new(State::Off, "as asked for"));
-            return Self { mode, shared, book, keeper: None, pid };
+            return Self { mode, shared, book, monitor: None, pid };
         }
         let book = Arc::new(Book::new(State::Measuring, ""));
         let (seen, times, checked_ns) = (Seen::default(), None, 0);
         let shares = (Arc::clone(&shared), Arc::clone(&book));
-        let keeper =
-            Keeper { shared: shares.0, book: shares.1, roots, mode, seen, checked_ns, times };
+        let monitor =
+            Monitor { shared: shares.0, book: shares.1, roots, mode, seen, checked_ns, times };
         let thread = std::thread::Builder::new().name("haltpoll".to_owned());
-        let keeper = match thread.spawn(move || keeper.run()) {
-            Ok(keeper) => Some(keeper),
+        let monitor = match thread.spawn(move || monitor.run()) {
+            Ok(monitor) => Some(monitor),
             Err(error) => {
                 book.set(State::Off, format!("its thread could not be started: {error}"));
                 None
             }
         };
-        Self { mode, shared, book, keeper, pid }
+        Self { mode, shared, book, monitor, pid }
     }
 
     /// A hook for a thread that takes requests. At most 1,024 at a time count; others do nothing.
     #[must_use]
     pub fn hook(&self) -> Hook {
-        if self.keeper.is_none() { Hook::inert() } else { Hook::new(&self.shared) }
+        if self.monitor.is_none() { Hook::inert() } else { Hook::new(&self.shared) }
     }
 
     /// What it does, and what it has cost.
@@ -94,20 +94,20 @@ impl KeepAwake {
 
 impl Drop for KeepAwake {
     fn drop(&mut self) {
-        let Some(keeper) = self.keeper.take() else { return };
+        let Some(monitor) = self.monitor.take() else { return };
         if self.pid != std::process::id() {
             return;
         }
-        self.stop(&keeper);
+        self.stop(&monitor);
         // A panic in it was printed; nothing depends on it.
-        let _ = keeper.join();
+        let _ = monitor.join();
     }
 }
 
 impl KeepAwake {
     #[cfg(not(loom))]
-    fn stop(&self, keeper: &JoinHandle<()>) {
-        self.shared.gate.stop(keeper.thread());
+    fn stop(&self, monitor: &JoinHandle<()>) {
+        self.shared.state.stop(monitor.thread());
     }
 
     /// Models build their own threads.

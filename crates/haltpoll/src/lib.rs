@@ -26,14 +26,14 @@
 //!
 //! It is only an optimisation: nothing waits for it, and whatever fails in it leaves things as they were.
 
+mod burst_state;
 mod conditions;
-mod gate;
 mod hook;
 mod keep_awake;
-mod keeper;
 mod latency;
 mod measure;
 mod mode;
+mod monitor;
 mod poller;
 mod pollers;
 mod status;
@@ -46,9 +46,9 @@ pub use keep_awake::KeepAwake;
 pub use mode::{Means, Mode, UnknownMode};
 pub use status::{State, Status};
 
-/// How long the keeper sleeps between two looks at the requests.
+/// How long the monitor sleeps between two looks at the requests.
 ///
 /// A look without a new request ends the burst, so that it ends between 0.4 and 0.8 ms after its last request,
-/// and later by what the kernel takes to wake the keeper. A shorter tick costs more than it saves: each
+/// and later by what the kernel takes to wake the monitor. A shorter tick costs more than it saves: each
 /// one is a timer interrupt and a thread that runs for about 10 us on a virtual machine.
 pub const TICK: std::time::Duration = std::time::Duration::from_micros(400);

@@ -1,24 +1,24 @@
 //! One thread that keeps one CPU awake: it executes PAUSE while its lease runs.
 //!
-//! The keeper grants a lease (an end in time) and unparks the poller, at every tick anew. The poller reads the
+//! The monitor grants a lease (an end in time) and unparks the poller, at every tick anew. The poller reads the
 //! clock about once a microsecond and parks when the lease is over.
 //!
-//! * *It always parks*: the clock advances, a lease is a fixed time, and without the keeper nobody renews it.
-//!   So spinning ends even if the keeper is late or gone.
+//! * *It always parks*: the clock advances, a lease is a fixed time, and without the monitor nobody renews it.
+//!   So spinning ends even if the monitor is late or gone.
 //! * *No lease is lost*: the lease is stored before `unpark`, whose token makes the next `park` return.
 //! * *It holds no lock*, so that nobody waits for it while others compute on its CPU.
 //!
 //! A poller that was off its CPU for longer than a request takes is *crowded out*: somebody computes
 //! there, that CPU does not halt, and spinning would only take turns from others. (Between control groups, and
 //! between the groups that the kernel makes of sessions, SCHED_IDLE does not count: there the poller would
-//! get as much as any thread.) It parks at once and leaves it to the keeper when to try again.
+//! get as much as any thread.) It parks at once and leaves it to the monitor when to try again.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering, park};
 
 /// Off the CPU for so long: crowded out.
 pub(crate) const CROWDED_NS: u64 = 300_000;
 
-/// What keeper and poller share.
+/// What monitor and poller share.
 #[derive(Debug, Default)]
 pub(crate) struct Post {
     /// End of the lease; 0 ends it at once.
@@ -124,7 +124,7 @@ mod loom_tests {
         time.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// The keeper grants two leases and stops; the poller serves and ends. A lost wake-up is a deadlock, a
+    /// The monitor grants two leases and stops; the poller serves and ends. A lost wake-up is a deadlock, a
     /// poller that never parks exceeds loom's branches: both fail.
     #[test]
     fn loom_a_poller_parks_and_ends() {
@@ -146,7 +146,7 @@ mod loom_tests {
         });
     }
 
-    /// The keeper grants a lease and never comes back: the lease is served, however granting and falling asleep
+    /// The monitor grants a lease and never comes back: the lease is served, however granting and falling asleep
     /// come together, and the poller parks all the same.
     #[test]
     fn loom_a_lease_is_served_and_runs_out_without_the_keeper() {

@@ -14,7 +14,7 @@ use crate::sys;
 /// than two busy clients can win back.
 pub(crate) const MAX_POLLERS: usize = 4;
 
-/// How long a lease runs without being renewed: more than two ticks, so that a keeper that is late by
+/// How long a lease runs without being renewed: more than two ticks, so that a monitor that is late by
 /// one does not interrupt it.
 const LEASE_NS: u64 = 900_000;
 /// After being crowded out, a CPU is left alone for so long, and twice as long each time again.

@@ -34,7 +34,7 @@ pub struct Status {
     /// Time that all bursts took together, up to a millisecond after the last request of each. With
     /// [`Means::Latency`], idle CPUs polled for so long instead of halting.
     pub awake: Duration,
-    /// CPU time of the keeper and the pollers. A burst that is not over is left out.
+    /// CPU time of the monitor and the pollers. A burst that is not over is left out.
     pub cpu: Duration,
     /// Times that it was suspended because of battery or stolen CPU time, and the latest reason.
     pub suspended: u64,

@@ -33,7 +33,7 @@ impl<'w> Section<'w> {
         worker.blocking_depth.set(depth + 1);
         if depth == 0 {
             let pool = &worker.pool;
-            pool.desk(worker.id).blocking.store(true, Ordering::Relaxed);
+            pool.worker_slot(worker.id).blocking.store(true, Ordering::Relaxed);
             if pool.queue.discount(worker.id, worker.home, |claim| pool.grow(claim)) {
                 context::current_queue(|queue| {
                     queue.stats.concurrency_wakes.fetch_add(1, Ordering::Relaxed);
@@ -50,10 +50,10 @@ impl Drop for Section<'_> {
         let depth = worker.blocking_depth.get() - 1;
         worker.blocking_depth.set(depth);
         if depth == 0 {
-            let desk = worker.pool.desk(worker.id);
-            desk.blocking.store(false, Ordering::Relaxed);
-            desk.cpu_intensive.store(false, Ordering::Relaxed);
-            worker.shares.leave_out(self.since.elapsed());
+            let worker_slot = worker.pool.worker_slot(worker.id);
+            worker_slot.blocking.store(false, Ordering::Relaxed);
+            worker_slot.cpu_intensive.store(false, Ordering::Relaxed);
+            worker.cpu_accounts.leave_out(self.since.elapsed());
             worker.pool.queue.recount(worker.id, worker.home);
         }
     }

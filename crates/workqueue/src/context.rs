@@ -9,13 +9,13 @@ use tollgate_wakequeue::sync::Ordering;
 use tollgate_wakequeue::{ShardId, WorkerId};
 
 use crate::core::QueueCore;
+use crate::cpu_accounts::CpuAccounts;
+use crate::in_flight::CounterSlot;
 use crate::item::ItemState;
 use crate::job::Tag;
 use crate::pool::Pool;
 use crate::queue_ref::QueueRef;
 use crate::runtime_id::RuntimeId;
-use crate::shares::Shares;
-use crate::tally::Seat;
 
 thread_local! {
     static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -23,12 +23,14 @@ thread_local! {
     static FRAME: Cell<Option<NonNull<Frame>>> = const { Cell::new(None) };
 }
 
-/// Where this thread counts in the tallies of a runtime.
+/// Where this thread counts in the in-flight counters of a runtime.
 #[inline]
-pub(crate) fn seat(runtime: RuntimeId) -> Seat {
+pub(crate) fn counter_slot(runtime: RuntimeId) -> CounterSlot {
     with_worker(|worker| match worker {
-        Some(worker) if worker.seats.runtime == runtime => worker.seats.seat,
-        _ => Seat::Shared(thread_slot()),
+        Some(worker) if worker.counter_slots.runtime == runtime => {
+            worker.counter_slots.counter_slot
+        }
+        _ => CounterSlot::Shared(thread_slot()),
     })
 }
 
@@ -50,9 +52,9 @@ fn assign_slot() -> usize {
 
 /// Where a worker counts, for queues of its own runtime.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SeatHere {
+pub(crate) struct CounterSlotHere {
     pub(crate) runtime: RuntimeId,
-    pub(crate) seat: Seat,
+    pub(crate) counter_slot: CounterSlot,
 }
 
 /// The worker that this thread is.
@@ -60,8 +62,8 @@ pub(crate) struct WorkerContext {
     pub(crate) pool: std::sync::Arc<Pool>,
     pub(crate) id: WorkerId,
     pub(crate) home: ShardId,
-    pub(crate) seats: SeatHere,
-    pub(crate) shares: Shares,
+    pub(crate) counter_slots: CounterSlotHere,
+    pub(crate) cpu_accounts: CpuAccounts,
     /// Nested blocking sections.
     pub(crate) blocking_depth: Cell<u32>,
 }
@@ -100,7 +102,7 @@ pub(crate) fn home_in(pool: &Pool) -> Option<ShardId> {
 pub(crate) fn progress() {
     with_worker(|worker| {
         if let Some(worker) = worker {
-            let forked = &worker.pool.desk(worker.id).forked;
+            let forked = &worker.pool.worker_slot(worker.id).forked;
             forked.store(forked.load(Ordering::Relaxed) + 1, Ordering::Release);
         }
     });

@@ -13,6 +13,7 @@ use tollgate_wakequeue::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Mute
 
 use crate::attributes::Attributes;
 use crate::error::Panic;
+use crate::in_flight::{CounterSlot, InFlightCounter};
 use crate::job::Job;
 use crate::latency::Observed;
 use crate::limit::{ConcurrencyLimit, NO_LIMIT};
@@ -22,7 +23,6 @@ use crate::rescuer::Rescuer;
 use crate::runtime_id::RuntimeId;
 use crate::sequence::Sequence;
 use crate::sys;
-use crate::tally::{Seat, Tally};
 
 /// What happens to an item when its shard, or its queue's backlog, is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -60,7 +60,7 @@ pub(crate) struct QueueCore {
     /// The pool that serves the queue. (m)
     pool: AtomicPtr<Pool>,
     /// (i)
-    pub(crate) tally: Tally,
+    pub(crate) in_flight: InFlightCounter,
     /// (c)
     pub(crate) runtime: RuntimeId,
     /// By node. (i)
@@ -117,7 +117,7 @@ pub(crate) struct Identity {
     pub(crate) when_full: WhenFull,
 }
 
-/// Counters of the slow paths. What every item counts is in `tally`.
+/// Counters of the slow paths. What every item counts is in `in_flight`.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) panics: AtomicU64,
@@ -184,7 +184,7 @@ impl QueueCore {
         Self {
             mode: AtomicU32::new(if identity.ordered { ORDERED } else { 0 }),
             pool: AtomicPtr::new(Arc::as_ptr(pool).cast_mut()),
-            tally: Tally::new(threads),
+            in_flight: InFlightCounter::new(threads),
             runtime,
             limits: (0..nodes).map(|_| ConcurrencyLimit::new(identity.capacity)).collect(),
             sequence,
@@ -271,19 +271,19 @@ impl QueueCore {
 
     /// Counts the items that began while there was no limit.
     fn count_running(&self, pools: &[Arc<Pool>]) {
-        if self.tally.totals().0 == 0 {
+        if self.in_flight.totals().0 == 0 {
             return;
         }
         // A worker shows what it runs, then reads the mode: it sees the limit, or is seen here.
         sys::barrier_everywhere();
         let me = QueueRef::of(self).address().as_ptr();
         for pool in pools {
-            for (worker, desk) in pool.desks.iter().enumerate() {
-                let turn = desk.turn.load(Ordering::SeqCst);
-                if turn & 1 == 0 || desk.queue.load(Ordering::SeqCst) != me {
+            for (worker, worker_slot) in pool.worker_slots.iter().enumerate() {
+                let turn = worker_slot.turn.load(Ordering::SeqCst);
+                if turn & 1 == 0 || worker_slot.queue.load(Ordering::SeqCst) != me {
                     continue;
                 }
-                let node = desk.node.load(Ordering::SeqCst) as usize;
+                let node = worker_slot.node.load(Ordering::SeqCst) as usize;
                 let Some(limit) = self.limits.get(node) else { continue };
                 limit.adopt();
                 let uncounted = Uncounted { pool: NonNull::from(&**pool), worker, turn, node };
@@ -303,8 +303,8 @@ impl QueueCore {
         let mut uncounted = self.uncounted.lock();
         uncounted.retain(|item| {
             // SAFETY: pools live as long as the runtime (see `pool`).
-            let desk = &unsafe { item.pool.as_ref() }.desks[item.worker];
-            let runs = desk.turn.load(Ordering::SeqCst) == item.turn;
+            let worker_slot = &unsafe { item.pool.as_ref() }.worker_slots[item.worker];
+            let runs = worker_slot.turn.load(Ordering::SeqCst) == item.turn;
             if !runs {
                 ended.push(item.node);
             }
@@ -390,9 +390,9 @@ impl QueueCore {
 
     /// Counts out an item that does not run.
     #[cold]
-    pub(crate) fn count_out(&self, seat: Seat, colour: u8) {
-        self.tally.finish(seat, colour);
-        self.tally.announce(colour);
+    pub(crate) fn count_out(&self, counter_slot: CounterSlot, phase: u8) {
+        self.in_flight.finish(counter_slot, phase);
+        self.in_flight.announce(phase);
     }
 }
 

@@ -48,14 +48,14 @@ const CPU_SHIFT: u32 = 32;
 const NODE_SHIFT: u32 = 48;
 
 impl Tag {
-    /// The colour under which the job was counted in (see `tally`), the shard it was placed in, the CPU
+    /// The phase under which the job was counted in (see `in_flight`), the shard it was placed in, the CPU
     /// that it was issued on, and the index of the node whose limit it counts against.
     #[inline]
-    pub(crate) fn new(colour: u8, shard: ShardId, cpu: CpuId, node: u16) -> Self {
+    pub(crate) fn new(phase: u8, shard: ShardId, cpu: CpuId, node: u16) -> Self {
         // CPU numbers stay below `MAX_CPUS`.
         let cpu = u64::from(cpu.0 & 0xffff);
         Self(
-            u64::from(colour)
+            u64::from(phase)
                 | u64::from(shard.0) << SHARD_SHIFT
                 | cpu << CPU_SHIFT
                 | u64::from(node) << NODE_SHIFT,
@@ -68,7 +68,7 @@ impl Tag {
     }
 
     #[inline]
-    pub(crate) fn colour(self) -> u8 {
+    pub(crate) fn phase(self) -> u8 {
         u8::from(self.0 & 1 == 1)
     }
 
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_tag_keeps_what_it_is_given() {
         let tag = Tag::new(1, ShardId(4095), CpuId(8191), 63).counted();
-        assert_eq!((tag.colour(), tag.shard(), tag.cpu()), (1, ShardId(4095), CpuId(8191)));
+        assert_eq!((tag.phase(), tag.shard(), tag.cpu()), (1, ShardId(4095), CpuId(8191)));
         assert_eq!((tag.node(), tag.is_turn(), tag.is_counted()), (63, false, true));
         assert!(!tag.not_counted().is_counted());
     }

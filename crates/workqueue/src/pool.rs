@@ -12,12 +12,12 @@ use tollgate_wakequeue::{Claim, Closed, Config, Host, PushError, ShardId, WakeQu
 
 use crate::hooks::Hooks;
 use crate::job::Job;
-use crate::placement::{PlacementKey, Plan, Shard};
+use crate::sharding::{Plan, Shard, ShardingKey};
 
 /// What the queues of a pool have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PoolKey {
-    pub(crate) placement: PlacementKey,
+    pub(crate) sharding: ShardingKey,
     pub(crate) localize: bool,
     pub(crate) nice: i32,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Pool {
     /// Whether workers may stray from their pod, and must be brought back.
     pub(crate) strays: bool,
     /// By worker number.
-    pub(crate) desks: Box<[CachePadded<Desk>]>,
+    pub(crate) worker_slots: Box<[CachePadded<WorkerSlot>]>,
     threads: StdMutex<Vec<(WorkerId, JoinHandle<()>)>>,
     pub(crate) start_failures: AtomicU64,
     /// The system refused something to a worker, and that was said.
@@ -61,7 +61,7 @@ pub(crate) struct Pool {
 }
 
 /// What a worker shows of itself. Written by the worker with plain stores.
-pub(crate) struct Desk {
+pub(crate) struct WorkerSlot {
     /// Odd while it runs an item; grows with every item.
     pub(crate) turn: AtomicU64,
     /// Grows while the item works off forked jobs; see `context::progress`.
@@ -100,7 +100,7 @@ impl Pool {
         let PoolParts { key, plan, config, number, node_of_cpu, start_thread, on_failure, hooks } =
             parts;
         let queue = WakeQueue::new(plan.layout.clone(), config)?;
-        let desks = queue.max_workers();
+        let worker_slots = queue.max_workers();
         let node = |cpu: CpuId| node_of_cpu.get(cpu.index()).copied().unwrap_or(0);
         let first = |shard: &Shard| shard.cpus.lowest().unwrap_or(CpuId(0));
         let cpu_of: Box<[CpuId]> = plan.shards.iter().map(first).collect();
@@ -108,13 +108,13 @@ impl Pool {
         Ok(Arc::new_cyclic(|me| Self {
             hooks,
             needs_cpu: plan.shards.len() > 1 || key.localize,
-            strays: plan.pods.len() > 1 && !key.placement.strict && !key.localize,
+            strays: plan.pods.len() > 1 && !key.sharding.strict && !key.localize,
             key,
             plan,
             queue,
             node_of,
             cpu_of,
-            desks: (0..desks).map(|_| CachePadded::new(Desk::new())).collect(),
+            worker_slots: (0..worker_slots).map(|_| CachePadded::new(WorkerSlot::new())).collect(),
             threads: StdMutex::new(Vec::new()),
             start_failures: AtomicU64::new(0),
             warned: AtomicBool::new(false),
@@ -202,8 +202,8 @@ impl Pool {
         }
     }
 
-    pub(crate) fn desk(&self, worker: WorkerId) -> &Desk {
-        &self.desks[worker.index()]
+    pub(crate) fn worker_slot(&self, worker: WorkerId) -> &WorkerSlot {
+        &self.worker_slots[worker.index()]
     }
 
     /// The index of the node of a shard.
@@ -222,8 +222,7 @@ impl Pool {
     /// is strict and they are of different pods.
     #[inline]
     pub(crate) fn may_run(&self, home: ShardId, shard: ShardId) -> bool {
-        !self.key.placement.strict
-            || self.plan.layout.pod_of(home) == self.plan.layout.pod_of(shard)
+        !self.key.sharding.strict || self.plan.layout.pod_of(home) == self.plan.layout.pod_of(shard)
     }
 
     /// Whether a worker at home in `home` is in the pod of `shard`.
@@ -246,7 +245,7 @@ impl Host for &Pool {
     }
 }
 
-impl Desk {
+impl WorkerSlot {
     fn new() -> Self {
         Self {
             turn: AtomicU64::new(0),

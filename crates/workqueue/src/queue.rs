@@ -121,7 +121,7 @@ impl Queue {
     /// From inside an item of this queue, which would wait for itself.
     pub fn flush(&self) -> Result<(), WaitError> {
         self.not_inside("flush")?;
-        blocking(|| self.core().tally.flush());
+        blocking(|| self.core().in_flight.flush());
         Ok(())
     }
 
@@ -136,8 +136,8 @@ impl Queue {
         core.close(Close::Drained);
         blocking(|| {
             loop {
-                core.tally.flush();
-                if core.tally.totals().0 == 0 {
+                core.in_flight.flush();
+                if core.in_flight.totals().0 == 0 {
                     return;
                 }
             }
@@ -179,11 +179,11 @@ impl Queue {
     /// Items queued and not yet finished.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
-        self.core().tally.totals().0
+        self.core().in_flight.totals().0
     }
 
     pub(crate) fn check_cpu(&self, cpu: CpuId) -> Result<(), SubmitError> {
-        let mask = &self.core().pool().key.placement.cpumask;
+        let mask = &self.core().pool().key.sharding.cpumask;
         if mask.contains(cpu) {
             return Ok(());
         }

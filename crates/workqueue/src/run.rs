@@ -22,9 +22,14 @@ const LOOKS: u32 = 8;
 
 /// Runs the job in the cell. What it counts against, it holds already.
 #[inline]
-pub(crate) fn run_one(core: &QueueCore, cell: &mut ItemCell<Job>, tag: Tag, owed: &mut Owed) {
-    let colour = tag.colour();
-    owed.pay_unless(core, colour);
+pub(crate) fn run_one(
+    core: &QueueCore,
+    cell: &mut ItemCell<Job>,
+    tag: Tag,
+    notify: &mut DeferredNotify,
+) {
+    let phase = tag.phase();
+    notify.send_unless(core, phase);
     let (outcome, kept) = context::in_frame(QueueRef::of(core), tag, || {
         catch_unwind(AssertUnwindSafe(|| Job::run(cell)))
     });
@@ -33,8 +38,8 @@ pub(crate) fn run_one(core: &QueueCore, cell: &mut ItemCell<Job>, tag: Tag, owed
         core.report_panic(Panic::new(panic));
     }
     if !kept {
-        core.tally.finish(context::seat(core.runtime), colour);
-        owed.incur(core, colour);
+        core.in_flight.finish(context::counter_slot(core.runtime), phase);
+        notify.defer(core, phase);
     }
 }
 
@@ -45,7 +50,7 @@ pub(crate) fn run_turn(
     core: &QueueCore,
     turn: Tag,
     at: Option<(&Pool, ShardId)>,
-    owed: &mut Owed,
+    notify: &mut DeferredNotify,
     mut before: impl FnMut(Tag),
     mut after: impl FnMut(),
 ) {
@@ -66,7 +71,7 @@ pub(crate) fn run_turn(
             break;
         }
         before(tag);
-        run_one(core, &mut ItemCell::of(job), tag, owed);
+        run_one(core, &mut ItemCell::of(job), tag, notify);
         after();
     }
     core.sequence.put_back(hand);
@@ -94,14 +99,14 @@ pub(crate) fn rescue(core: &QueueCore) -> bool {
     let pool = core.pool();
     let found = pool.queue.take_if(|job| job.queue() == me, |claim| pool.grow(claim));
     let Some(job) = found else { return false };
-    let mut owed = Owed::default();
+    let mut notify = DeferredNotify::default();
     let before = |tag| before_rescue(core, pool, tag);
     if job.tag.is_turn() {
-        run_turn(core, job.tag, None, &mut owed, before, || ());
+        run_turn(core, job.tag, None, &mut notify, before, || ());
     } else {
-        run_rescued(core, pool, job, &mut owed, before);
+        run_rescued(core, pool, job, &mut notify, before);
     }
-    owed.pay();
+    notify.send();
     true
 }
 
@@ -109,17 +114,23 @@ pub(crate) fn rescue(core: &QueueCore) -> bool {
 /// a strict item; where the system refuses that, it runs the item all the same.
 fn before_rescue(core: &QueueCore, pool: &Pool, tag: Tag) {
     core.stats.rescued.fetch_add(1, Ordering::Relaxed);
-    if pool.key.placement.strict {
+    if pool.key.sharding.strict {
         let shard = pool.plan.shard_of(tag.cpu());
         let _ = sys::set_affinity(&pool.plan.shards[shard.index()].allowed);
     }
 }
 
-fn run_rescued(core: &QueueCore, pool: &Pool, job: Job, owed: &mut Owed, before: impl FnOnce(Tag)) {
+fn run_rescued(
+    core: &QueueCore,
+    pool: &Pool,
+    job: Job,
+    notify: &mut DeferredNotify,
+    before: impl FnOnce(Tag),
+) {
     let (tag, node) = (job.tag, usize::from(job.tag.node()));
     if !core.is_gated() && !tag.is_counted() {
         before(tag);
-        run_one(core, &mut ItemCell::of(job), tag, owed);
+        run_one(core, &mut ItemCell::of(job), tag, notify);
         return;
     }
     let waiter = Waiter::new(job, pool);
@@ -128,35 +139,35 @@ fn run_rescued(core: &QueueCore, pool: &Pool, job: Job, owed: &mut Owed, before:
         if tag.is_counted() { limit.confirm(waiter) } else { limit.start_or_wait(waiter) };
     if let Some(waiter) = started {
         before(tag);
-        run_one(core, &mut ItemCell::of(waiter.into_job()), tag, owed);
+        run_one(core, &mut ItemCell::of(waiter.into_job()), tag, notify);
         core.end_counted(node);
     }
 }
 
 /// A finished item that a flush has not been told of yet.
 ///
-/// While the next item has the same queue and colour, that colour is not empty and there is nothing
+/// While the next item has the same queue and phase, that phase is not empty and there is nothing
 /// to tell, so a busy worker pays once per run of equal items.
 #[derive(Default)]
-pub(crate) struct Owed(Option<(QueueRef, u8)>);
+pub(crate) struct DeferredNotify(Option<(QueueRef, u8)>);
 
-impl Owed {
+impl DeferredNotify {
     #[inline]
-    fn incur(&mut self, queue: &QueueCore, colour: u8) {
-        self.0 = Some((QueueRef::of(queue), colour));
+    fn defer(&mut self, queue: &QueueCore, phase: u8) {
+        self.0 = Some((QueueRef::of(queue), phase));
     }
 
     #[inline]
-    fn pay_unless(&mut self, queue: &QueueCore, colour: u8) {
-        if self.0.is_some_and(|(owed, c)| owed != QueueRef::of(queue) || c != colour) {
-            self.pay();
+    fn send_unless(&mut self, queue: &QueueCore, phase: u8) {
+        if self.0.is_some_and(|(notify, c)| notify != QueueRef::of(queue) || c != phase) {
+            self.send();
         }
     }
 
     #[inline]
-    pub(crate) fn pay(&mut self) {
-        if let Some((queue, colour)) = self.0.take() {
-            queue.core().tally.announce(colour);
+    pub(crate) fn send(&mut self) {
+        if let Some((queue, phase)) = self.0.take() {
+            queue.core().in_flight.announce(phase);
         }
     }
 }

@@ -121,7 +121,7 @@ impl Runtime {
         self.shared.shut_down();
         self.refuse_items();
         let queues = self.shared.all_queues();
-        while queues.iter().any(|queue| queue.tally.totals().0 > 0) {
+        while queues.iter().any(|queue| queue.in_flight.totals().0 > 0) {
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
                 self.leave();
@@ -319,7 +319,7 @@ fn start_worker(
 /// Waits until all queues are empty, and for all threads. Nothing is queued any more.
 fn end(shared: &Shared, housekeeper: JoinHandle<()>) {
     let queues = shared.all_queues();
-    queues.iter().for_each(|queue| queue.tally.flush());
+    queues.iter().for_each(|queue| queue.in_flight.flush());
     for queue in &queues {
         let rescuer = queue.rescuer.lock().take();
         if let Some(rescuer) = rescuer {

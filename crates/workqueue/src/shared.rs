@@ -17,12 +17,12 @@ use crate::core::{Identity, QueueCore};
 use crate::cpus::Cpus;
 use crate::error::{AttributeError, BuildError};
 use crate::hooks::Hooks;
-use crate::placement::{PlacementKey, Plan, PlanError, node_index, node_limits};
+use crate::in_flight::own_counter_slots;
 use crate::pool::{Pool, PoolKey, PoolParts, SharedClaim};
 use crate::rescuer::Rescuer;
 use crate::run;
 use crate::runtime_id::RuntimeId;
-use crate::tally::own_seats;
+use crate::sharding::{Plan, PlanError, ShardingKey, node_index, node_limits};
 use crate::timer::Timer;
 use crate::watchdog::{Patience, Watchdog};
 
@@ -66,9 +66,9 @@ pub(crate) struct Shared {
     shut_down: AtomicBool,
     pub(crate) id: RuntimeId,
     pub(crate) started: Instant,
-    /// Numbers of seats that no worker has. More workers than seats is no error: the others count in
+    /// Numbers of counter slots that no worker has. More workers than counter slots is no error: the others count in
     /// shared cells.
-    seats: StdMutex<Vec<usize>>,
+    counter_slots: StdMutex<Vec<usize>>,
     /// The nice level of the thread that built the runtime: that of workers that did not choose.
     pub(crate) base_nice: i32,
 }
@@ -107,7 +107,7 @@ impl Shared {
     ) -> Arc<Self> {
         let (nodes, node_of) = node_index(&topology);
         // The lowest number is handed out first.
-        let seats = (0..own_seats(counting_threads(&topology))).rev().collect();
+        let counter_slots = (0..own_counter_slots(counting_threads(&topology))).rev().collect();
         Arc::new(Self {
             topology,
             cpus,
@@ -122,7 +122,7 @@ impl Shared {
             shut_down: AtomicBool::new(false),
             id: RuntimeId::new(),
             started: Instant::now(),
-            seats: StdMutex::new(seats),
+            counter_slots: StdMutex::new(counter_slots),
             base_nice: crate::sys::nice(),
         })
     }
@@ -157,14 +157,14 @@ impl Shared {
         self.registry().all.clone()
     }
 
-    /// A seat of its own for a worker, while there are any.
-    pub(crate) fn take_seat(&self) -> Option<usize> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    /// A counter slot of its own for a worker, while there are any.
+    pub(crate) fn take_counter_slot(&self) -> Option<usize> {
+        self.counter_slots.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// The worker that had this seat counts no more.
-    pub(crate) fn give_seat(&self, number: usize) {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+    /// The worker that had this counter slot counts no more.
+    pub(crate) fn give_counter_slot(&self, number: usize) {
+        self.counter_slots.lock().unwrap_or_else(PoisonError::into_inner).push(number);
     }
 
     /// From now on nothing is added.
@@ -238,7 +238,7 @@ impl Shared {
         identity: &Identity,
         pool: &Arc<Pool>,
     ) -> Result<Arc<QueueCore>, BuildError> {
-        let quiet = |queue: &Arc<QueueCore>| queue.tally.totals().0 == 0;
+        let quiet = |queue: &Arc<QueueCore>| queue.in_flight.totals().0 == 0;
         if let Some(index) = registry.retired.iter().position(quiet) {
             let core = registry.retired.swap_remove(index);
             core.renew(pool, identity.clone());
@@ -319,12 +319,12 @@ impl Shared {
         attributes: &Attributes,
     ) -> Result<Arc<Pool>, AttributeError> {
         let cpumask = self.cpus.mask(attributes.cpumask.as_ref());
-        let placement = PlacementKey {
+        let sharding = ShardingKey {
             scope: self.cpus.scope(attributes.affinity_scope),
             strict: attributes.affinity_strict,
             cpumask,
         };
-        let key = PoolKey { placement, localize: attributes.localize, nice: attributes.nice };
+        let key = PoolKey { sharding, localize: attributes.localize, nice: attributes.nice };
         if let Some(pool) = registry.pools.get(&key) {
             return Ok(Arc::clone(pool));
         }
@@ -343,13 +343,13 @@ impl Shared {
         key: PoolKey,
         number: usize,
     ) -> Result<Arc<Pool>, AttributeError> {
-        let cpus = key.placement.cpumask.len();
+        let cpus = key.sharding.cpumask.len();
         let concurrency = self.settings.concurrency.map_or(usize::MAX, usize::from);
         let sharded = self.settings.sharded;
-        let plan = Plan::new(&self.cpus.machine(), &key.placement, sharded, concurrency)
+        let plan = Plan::new(&self.cpus.machine(), &key.sharding, sharded, concurrency)
             .map_err(plan_error)?;
         let workers = self.settings.max_workers.unwrap_or_else(|| {
-            let pods = if key.placement.strict { plan.pods.len() } else { 1 };
+            let pods = if key.sharding.strict { plan.pods.len() } else { 1 };
             u16::try_from((4 * cpus / pods).clamp(32, 4096)).unwrap_or(4096)
         });
         let config = Config {

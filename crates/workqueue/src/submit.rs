@@ -16,7 +16,7 @@ use crate::forked;
 use crate::job::{Job, Tag};
 use crate::pool::{MAX_OVERFLOW, Pool};
 use crate::queue_ref::QueueRef;
-use crate::run::{Owed, run_one};
+use crate::run::{DeferredNotify, run_one};
 use crate::sequence::Entry;
 use crate::sys;
 
@@ -31,29 +31,29 @@ impl QueueCore {
         F: FnOnce() + Send + 'static,
     {
         forked::check(self.runtime.generation());
-        let seat = context::seat(self.runtime);
-        let colour = if context::is_running_for(self) {
-            self.tally.enter_within(seat)
+        let counter_slot = context::counter_slot(self.runtime);
+        let phase = if context::is_running_for(self) {
+            self.in_flight.enter_within(counter_slot)
         } else {
-            self.tally.enter(seat)
+            self.in_flight.enter(counter_slot)
         };
         // Counted first and looked second, so that a drain that misses the count is seen here.
         seq_cst_gap();
         let mode = self.mode();
         let pool = self.pool();
-        let tag = self.place(pool, colour, near, mode & ORDERED == 0);
+        let tag = self.place(pool, phase, near, mode & ORDERED == 0);
         let open = mode == 0 || mode == LIMITED && !self.limits[usize::from(tag.node())].is_full();
         let queued = if open {
             self.put_closure(pool, tag, closure)
         } else {
             self.submit_in_mode(mode, pool, Job::new(QueueRef::of(self), tag, closure))
         };
-        queued.inspect_err(|_| self.count_out(seat, colour))
+        queued.inspect_err(|_| self.count_out(counter_slot, phase))
     }
 
     /// Decides where a job goes.
     #[inline]
-    fn place(&self, pool: &Pool, colour: u8, near: Option<CpuId>, may_skip_cpu: bool) -> Tag {
+    fn place(&self, pool: &Pool, phase: u8, near: Option<CpuId>, may_skip_cpu: bool) -> Tag {
         let home = if near.is_none() { context::home_in(pool) } else { None };
         // Asking for the CPU is left out where nothing depends on it.
         let may_skip_cpu = may_skip_cpu && !pool.key.localize;
@@ -65,7 +65,7 @@ impl QueueCore {
         // What a worker issues stays with it, wherever the system has put it.
         let shard = home.unwrap_or_else(|| pool.plan.shard_of(cpu));
         let node = if self.limits.len() == 1 { 0 } else { pool.node_of(shard) };
-        Tag::new(colour, shard, cpu, node)
+        Tag::new(phase, shard, cpu, node)
     }
 
     /// As [`submit`](Self::submit), but never waits and runs nothing here: without room, and in an
@@ -74,12 +74,12 @@ impl QueueCore {
     where
         F: FnOnce() + Send + 'static,
     {
-        let seat = context::seat(self.runtime);
-        let colour = self.tally.enter(seat);
+        let counter_slot = context::counter_slot(self.runtime);
+        let phase = self.in_flight.enter(counter_slot);
         seq_cst_gap();
         let mode = self.mode();
         let pool = self.pool();
-        let tag = self.place(pool, colour, None, true);
+        let tag = self.place(pool, phase, None, true);
         let mine = !forked::is_copy(self.runtime.generation());
         let limited = mode & LIMITED != 0 && self.limits[usize::from(tag.node())].is_full();
         let drained = mode & DRAINED != 0 && !context::is_inside_queue(self);
@@ -88,7 +88,7 @@ impl QueueCore {
         if open && pool.push(tag.shard(), job).is_ok() {
             return Ok(());
         }
-        self.count_out(seat, colour);
+        self.count_out(counter_slot, phase);
         Err(SubmitError::Full { queue: self.name(), capacity: pool.queue.capacity() })
     }
 
@@ -98,14 +98,14 @@ impl QueueCore {
     where
         F: FnOnce() + Send + 'static,
     {
-        let seat = context::seat(self.runtime);
-        let colour = self.tally.enter(seat);
+        let counter_slot = context::counter_slot(self.runtime);
+        let phase = self.in_flight.enter(counter_slot);
         seq_cst_gap();
         if self.is_shut() {
-            self.count_out(seat, colour);
+            self.count_out(counter_slot, phase);
             return Err(closure);
         }
-        let tag = self.place(self.pool(), colour, Some(near), false);
+        let tag = self.place(self.pool(), phase, Some(near), false);
         self.put_always(Job::new(QueueRef::of(self), tag, closure));
         Ok(())
     }
@@ -116,7 +116,7 @@ impl QueueCore {
         F: FnOnce() + Send + 'static,
     {
         // Near where it was issued, in whatever pool serves the queue now.
-        let tag = self.place(self.pool(), tag.colour(), Some(tag.cpu()), false);
+        let tag = self.place(self.pool(), tag.phase(), Some(tag.cpu()), false);
         self.put_always(Job::new(QueueRef::of(self), tag, closure));
     }
 
@@ -215,7 +215,7 @@ impl QueueCore {
         if when_full == WhenFull::Refuse {
             return full();
         }
-        let anywhere = !self.is_gated() && !pool.key.placement.strict;
+        let anywhere = !self.is_gated() && !pool.key.sharding.strict;
         if when_full == WhenFull::RunInline && anywhere {
             if context::depth() >= MAX_INLINE_DEPTH {
                 return full();
@@ -236,9 +236,9 @@ impl QueueCore {
     /// Runs a job here and now, because there is no room for it elsewhere.
     fn run_inline(&self, job: Job) {
         self.stats.inlined.fetch_add(1, Ordering::Relaxed);
-        let mut owed = Owed::default();
+        let mut notify = DeferredNotify::default();
         let tag = job.tag;
-        run_one(self, &mut ItemCell::of(job), tag, &mut owed);
-        owed.pay();
+        run_one(self, &mut ItemCell::of(job), tag, &mut notify);
+        notify.send();
     }
 }

@@ -173,7 +173,7 @@ impl<F: FnOnce() -> T + Send, T: Send> Ticket<F, T> {
         if task.take() {
             task.run();
         } else if task.packet.is_running() {
-            let phase = context::current_tag().map_or(0, Tag::colour);
+            let phase = context::current_tag().map_or(0, Tag::phase);
             let mark = u32::from(phase) + 1;
             let handed =
                 (task.held).compare_exchange(held::NOT, mark, Ordering::AcqRel, Ordering::Acquire);
@@ -221,11 +221,11 @@ impl<F: FnOnce() -> T + Send, T: Send> Task<F, T> {
     /// The queue, if the closure may run on this thread beside what that is running already.
     fn queue_here(&self) -> Option<&QueueCore> {
         context::with_worker(|worker| {
-            let worker = worker.filter(|worker| worker.seats.runtime == self.runtime)?;
+            let worker = worker.filter(|worker| worker.counter_slots.runtime == self.runtime)?;
             // This is a worker of the queue's runtime, so the reference may be used.
             let queue = self.queue.core();
             let pool = queue.pool();
-            let in_place = !pool.key.placement.strict || pool.plan.pods.len() == 1;
+            let in_place = !pool.key.sharding.strict || pool.plan.pods.len() == 1;
             let fits = std::ptr::eq(pool, &raw const *worker.pool) && in_place && !queue.is_gated();
             (fits && stack::has_room()).then_some(queue)
         })
@@ -247,7 +247,7 @@ impl<F: FnOnce() -> T + Send, T: Send> Spawned<T> for Task<F, T> {
             context::in_frame(self.queue, Tag::none(), || self.run());
             let mark = self.held.swap(held::OVER, Ordering::AcqRel);
             if mark != held::NOT {
-                queue.count_out(context::seat(self.runtime), u8::from(mark == 2));
+                queue.count_out(context::counter_slot(self.runtime), u8::from(mark == 2));
             }
             context::progress();
         }

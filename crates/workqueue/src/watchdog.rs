@@ -10,9 +10,9 @@ use tollgate_wakequeue::sync::{AtomicU64, Ordering};
 use tollgate_wakequeue::{PodIndex, ShardId, WorkerId};
 
 use crate::core::QueueCore;
-use crate::pool::{Desk, Pool};
+use crate::cpu_accounts::account;
+use crate::pool::{Pool, WorkerSlot};
 use crate::queue_ref::QueueRef;
-use crate::shares::account;
 use crate::sys;
 
 /// When something is too long.
@@ -130,16 +130,17 @@ impl Seen {
     fn look_at_workers(&mut self, pool: &Pool, cpu_intensive: Duration) -> (bool, Vec<bool>) {
         let mut busy = false;
         let mut moved = vec![false; pool.plan.layout.pods()];
-        for (number, desk) in (0_u32..).zip(&pool.desks) {
-            let thread = desk.thread.load(Ordering::Relaxed);
+        for (number, worker_slot) in (0_u32..).zip(&pool.worker_slots) {
+            let thread = worker_slot.thread.load(Ordering::Relaxed);
             if thread == 0 {
                 self.workers.remove(&(pool.number, number));
                 continue;
             }
-            let same = self.look_at_worker(pool, number, desk, thread, cpu_intensive);
-            let home = ShardId(u16::try_from(desk.home.load(Ordering::Relaxed)).unwrap_or(0));
+            let same = self.look_at_worker(pool, number, worker_slot, thread, cpu_intensive);
+            let home =
+                ShardId(u16::try_from(worker_slot.home.load(Ordering::Relaxed)).unwrap_or(0));
             moved[pool.plan.layout.pod_of(home).index()] |= !same;
-            busy |= desk.turn.load(Ordering::Acquire) & 1 == 1;
+            busy |= worker_slot.turn.load(Ordering::Acquire) & 1 == 1;
         }
         (busy, moved)
     }
@@ -149,48 +150,49 @@ impl Seen {
         &mut self,
         pool: &Pool,
         number: u32,
-        desk: &Desk,
+        worker_slot: &WorkerSlot,
         thread: u32,
         cpu_intensive: Duration,
     ) -> bool {
-        let turn = desk.turn.load(Ordering::Acquire);
-        let forked = desk.forked.load(Ordering::Acquire);
+        let turn = worker_slot.turn.load(Ordering::Acquire);
+        let forked = worker_slot.forked.load(Ordering::Acquire);
         let cpu_ns = sys::cpu_time_ns(thread);
         let before = self.workers.get(&(pool.number, number)).copied();
         let same = before.filter(|b| b.thread == thread && b.turn == turn && b.forked == forked);
         let cpu_at_turn_ns = same.map_or(cpu_ns, |before| before.cpu_at_turn_ns);
         let now = SeenWorker { turn, forked, cpu_at_turn_ns, cpu_ns, thread };
         self.workers.insert((pool.number, number), now);
-        let queue = NonNull::new(desk.queue.load(Ordering::Relaxed)).map(QueueRef::from_address);
+        let queue =
+            NonNull::new(worker_slot.queue.load(Ordering::Relaxed)).map(QueueRef::from_address);
         match (&queue, same) {
             // One item all the time, or none since the last one: the worker does not account.
             (Some(queue), Some(_)) => {
-                let rest_ns = account(thread, &desk.accounted_ns);
+                let rest_ns = account(thread, &worker_slot.accounted_ns);
                 queue.core().stats.cpu_ns.fetch_add(rest_ns, Ordering::Relaxed);
             }
-            _ => desk.accounts_due.store(true, Ordering::Relaxed),
+            _ => worker_slot.accounts_due.store(true, Ordering::Relaxed),
         }
         // By CPU time: an item that sleeps, or whose thread has to wait for a CPU, takes none away.
         let used_ns = u128::from(cpu_ns.saturating_sub(cpu_at_turn_ns));
         let grows = same.is_some_and(|before| cpu_ns > before.cpu_ns);
-        let declared = desk.blocking.load(Ordering::Relaxed);
+        let declared = worker_slot.blocking.load(Ordering::Relaxed);
         let too_long = grows && !declared && used_ns >= cpu_intensive.as_nanos();
         if turn & 1 == 1
             && too_long
             && let Some(queue) = &queue
         {
-            leave_out(pool, desk, WorkerId(number), queue.core());
+            leave_out(pool, worker_slot, WorkerId(number), queue.core());
         }
         same.is_some()
     }
 }
 
 /// The item stops counting against concurrency: another worker may run beside it.
-fn leave_out(pool: &Pool, desk: &Desk, worker: WorkerId, queue: &QueueCore) {
-    if desk.cpu_intensive.swap(true, Ordering::Relaxed) {
+fn leave_out(pool: &Pool, worker_slot: &WorkerSlot, worker: WorkerId, queue: &QueueCore) {
+    if worker_slot.cpu_intensive.swap(true, Ordering::Relaxed) {
         return;
     }
-    let home = u16::try_from(desk.home.load(Ordering::Relaxed)).unwrap_or(0);
+    let home = u16::try_from(worker_slot.home.load(Ordering::Relaxed)).unwrap_or(0);
     if pool.queue.discount(worker, ShardId(home), |claim| pool.grow(claim)) {
         queue.stats.concurrency_wakes.fetch_add(1, Ordering::Relaxed);
     }

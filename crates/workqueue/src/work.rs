@@ -373,7 +373,7 @@ impl WorkCore {
 
     fn count_out(&self, deferred: &Deferred) {
         let core = self.queue();
-        core.count_out(context::seat(core.runtime), deferred.tag.colour());
+        core.count_out(context::counter_slot(core.runtime), deferred.tag.phase());
     }
 
     /// A worker was told that the delay is over.

@@ -10,16 +10,16 @@ use tollgate_topology::CpuSet;
 use tollgate_wakequeue::sync::Ordering;
 use tollgate_wakequeue::{Claim, ItemCell, Next, Worker};
 
-use crate::context::{self, SeatHere, WorkerContext};
+use crate::context::{self, CounterSlotHere, WorkerContext};
 use crate::core::{LIMITED, ORDERED, QueueCore, Waiter};
+use crate::cpu_accounts::CpuAccounts;
+use crate::in_flight::CounterSlot;
 use crate::job::{Job, Tag};
-use crate::pool::{Desk, Pool, SharedClaim};
+use crate::pool::{Pool, SharedClaim, WorkerSlot};
 use crate::queue_ref::QueueRef;
-use crate::run::{Owed, run_one, run_turn};
+use crate::run::{DeferredNotify, run_one, run_turn};
 use crate::shared::Shared;
-use crate::shares::Shares;
 use crate::sys;
-use crate::tally::Seat;
 
 /// Items that a worker runs between two looks at where it is.
 const LOOK_EVERY: u32 = 32;
@@ -38,25 +38,26 @@ pub(crate) fn serve(shared: &Arc<Shared>, pool: &Arc<Pool>, claim: &SharedClaim)
 fn work(shared: &Arc<Shared>, pool: &Arc<Pool>, claim: Claim) {
     let worker = pool.queue.worker(claim);
     settle(pool, &worker, shared.base_nice);
-    let own_seat = shared.take_seat();
-    let seat = own_seat.map_or(Seat::Shared(worker.id().index()), Seat::Own);
+    let own_counter_slot = shared.take_counter_slot();
+    let counter_slot =
+        own_counter_slot.map_or(CounterSlot::Shared(worker.id().index()), CounterSlot::Own);
     let context = WorkerContext {
-        seats: SeatHere { runtime: shared.id, seat },
-        shares: Shares::new(sys::thread_id()),
+        counter_slots: CounterSlotHere { runtime: shared.id, counter_slot },
+        cpu_accounts: CpuAccounts::new(sys::thread_id()),
         pool: Arc::clone(pool),
         id: worker.id(),
         home: worker.home(),
         blocking_depth: Cell::new(0),
     };
-    let desk = pool.desk(worker.id());
+    let worker_slot = pool.worker_slot(worker.id());
     context::as_worker(&context, || {
         Serving {
             shared,
             pool,
-            desk,
+            worker_slot,
             worker,
-            shares: &context.shares,
-            owed: Owed::default(),
+            cpu_accounts: &context.cpu_accounts,
+            notify: DeferredNotify::default(),
             until_look: 0,
             latest: None,
             hand: ItemCell::empty(),
@@ -66,9 +67,9 @@ fn work(shared: &Arc<Shared>, pool: &Arc<Pool>, claim: Claim) {
         }
         .serve();
     });
-    desk.thread.store(0, Ordering::Relaxed);
-    if let Some(number) = own_seat {
-        shared.give_seat(number);
+    worker_slot.thread.store(0, Ordering::Relaxed);
+    if let Some(number) = own_counter_slot {
+        shared.give_counter_slot(number);
     }
 }
 
@@ -88,22 +89,22 @@ fn settle(pool: &Pool, worker: &Worker, base_nice: i32) {
     {
         tracing::warn!(pool = number, nice, %error, "workers keep their nice level");
     }
-    let desk = pool.desk(worker.id());
-    desk.home.store(u32::from(worker.home().0), Ordering::Relaxed);
+    let worker_slot = pool.worker_slot(worker.id());
+    worker_slot.home.store(u32::from(worker.home().0), Ordering::Relaxed);
     // The number may have belonged to another thread.
-    desk.accounted_ns.store(0, Ordering::Relaxed);
-    desk.accounts_due.store(false, Ordering::Relaxed);
-    desk.thread.store(sys::thread_id(), Ordering::Relaxed);
+    worker_slot.accounted_ns.store(0, Ordering::Relaxed);
+    worker_slot.accounts_due.store(false, Ordering::Relaxed);
+    worker_slot.thread.store(sys::thread_id(), Ordering::Relaxed);
 }
 
 /// What a worker has at hand.
 struct Serving<'w> {
     shared: &'w Shared,
     pool: &'w Pool,
-    desk: &'w Desk,
+    worker_slot: &'w WorkerSlot,
     worker: Worker,
-    shares: &'w Shares,
-    owed: Owed,
+    cpu_accounts: &'w CpuAccounts,
+    notify: DeferredNotify,
     /// Items until the next look at where this thread is.
     until_look: u32,
     /// The queue of the item before; none after sleep.
@@ -125,17 +126,17 @@ impl Serving<'_> {
                 self.hook.touch();
                 self.until_look = 0;
                 self.latest = None;
-                self.shares.slept(since, &self.desk.accounted_ns);
+                self.cpu_accounts.slept(since, &self.worker_slot.accounted_ns);
                 self.shared.arm();
             }
             self.serve_one();
-            if self.desk.accounts_due.load(Ordering::Relaxed) {
-                self.desk.accounts_due.store(false, Ordering::Relaxed);
-                self.shares.divide(&self.desk.accounted_ns);
+            if self.worker_slot.accounts_due.load(Ordering::Relaxed) {
+                self.worker_slot.accounts_due.store(false, Ordering::Relaxed);
+                self.cpu_accounts.divide(&self.worker_slot.accounted_ns);
             }
         }
-        self.owed.pay();
-        self.shares.divide(&self.desk.accounted_ns);
+        self.notify.send();
+        self.cpu_accounts.divide(&self.worker_slot.accounted_ns);
     }
 
     /// Takes the next job in hand. False at the end of this worker.
@@ -145,7 +146,7 @@ impl Serving<'_> {
         if pool.queue.try_next_into(&mut self.worker, &mut self.hand) || self.next_from_limit() {
             return true;
         }
-        self.owed.pay();
+        self.notify.send();
         let next = pool.queue.next_into(&mut self.worker, &mut self.hand, pool);
         next == Next::Item(())
     }
@@ -182,8 +183,8 @@ impl Serving<'_> {
         let core = queue.core();
         if Some(queue) != self.latest {
             self.latest = Some(queue);
-            self.desk.queue.store(queue.address().as_ptr(), Ordering::Relaxed);
-            self.shares.switch(queue, &self.desk.accounted_ns);
+            self.worker_slot.queue.store(queue.address().as_ptr(), Ordering::Relaxed);
+            self.cpu_accounts.switch(queue, &self.worker_slot.accounted_ns);
         }
         if core.mode() & (LIMITED | ORDERED) == 0 && !tag.is_counted() {
             if self.held.is_some() {
@@ -215,7 +216,7 @@ impl Serving<'_> {
             return false;
         }
         self.go_home(core, tag);
-        run_one(core, &mut self.hand, tag, &mut self.owed);
+        run_one(core, &mut self.hand, tag, &mut self.notify);
         self.end();
         compiler_fence(Ordering::SeqCst);
         if core.mode() & LIMITED != 0 {
@@ -233,7 +234,7 @@ impl Serving<'_> {
         let Some(tag) = self.hand.get().map(|job| job.tag) else { return };
         self.begin(COUNTED);
         self.go_home(core, tag);
-        run_one(core, &mut self.hand, tag, &mut self.owed);
+        run_one(core, &mut self.hand, tag, &mut self.notify);
         self.end();
     }
 
@@ -294,26 +295,26 @@ impl Serving<'_> {
     fn serve_turn(&mut self, core: &QueueCore, turn: Tag) {
         self.let_go();
         drop(self.hand.take());
-        let mut owed = std::mem::take(&mut self.owed);
+        let mut notify = std::mem::take(&mut self.notify);
         let at = Some((self.pool, self.worker.home()));
-        let desk = self.desk;
+        let worker_slot = self.worker_slot;
         let (shift, pool, worker) = (&mut self.until_look, self.pool, &self.worker);
         let before = |tag| {
-            begin(desk, 0);
+            begin(worker_slot, 0);
             go_home(pool, worker, shift, core, tag);
         };
-        run_turn(core, turn, at, &mut owed, before, || end(desk, pool, worker));
-        self.owed = owed;
+        run_turn(core, turn, at, &mut notify, before, || end(worker_slot, pool, worker));
+        self.notify = notify;
     }
 
     #[inline]
     fn begin(&self, node: u32) {
-        begin(self.desk, node);
+        begin(self.worker_slot, node);
     }
 
     #[inline]
     fn end(&self) {
-        end(self.desk, self.pool, &self.worker);
+        end(self.worker_slot, self.pool, &self.worker);
     }
 
     #[inline]
@@ -324,16 +325,16 @@ impl Serving<'_> {
 
 /// Shows that an item runs: the next odd number, which is not that of the item before.
 #[inline]
-fn begin(desk: &Desk, node: u32) {
-    desk.node.store(node, Ordering::Relaxed);
-    desk.turn.store((desk.turn.load(Ordering::Relaxed) + 1) | 1, Ordering::Release);
+fn begin(worker_slot: &WorkerSlot, node: u32) {
+    worker_slot.node.store(node, Ordering::Relaxed);
+    worker_slot.turn.store((worker_slot.turn.load(Ordering::Relaxed) + 1) | 1, Ordering::Release);
 }
 
 #[inline]
-fn end(desk: &Desk, pool: &Pool, worker: &Worker) {
-    desk.turn.store((desk.turn.load(Ordering::Relaxed) | 1) + 1, Ordering::Release);
-    if desk.cpu_intensive.load(Ordering::Relaxed) {
-        desk.cpu_intensive.store(false, Ordering::Relaxed);
+fn end(worker_slot: &WorkerSlot, pool: &Pool, worker: &Worker) {
+    worker_slot.turn.store((worker_slot.turn.load(Ordering::Relaxed) | 1) + 1, Ordering::Release);
+    if worker_slot.cpu_intensive.load(Ordering::Relaxed) {
+        worker_slot.cpu_intensive.store(false, Ordering::Relaxed);
         pool.queue.recount(worker.id(), worker.home());
     }
 }

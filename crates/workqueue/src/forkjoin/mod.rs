@@ -150,6 +150,6 @@ impl Queue {
     }
 
     fn chunk_len(&self, asked: usize, len: usize) -> usize {
-        parallel::chunk_len(asked, len, self.core().pool().key.placement.cpumask.len())
+        parallel::chunk_len(asked, len, self.core().pool().key.sharding.cpumask.len())
     }
 }

@@ -151,7 +151,7 @@ impl Dump {
 }
 
 fn dump_pool(pool: &Pool, shared: &Shared) -> PoolDump {
-    let placement = &pool.key.placement;
+    let sharding = &pool.key.sharding;
     let shard = |index: usize| {
         let id = ShardId(u16::try_from(index).unwrap_or(0));
         ShardDump {
@@ -176,10 +176,10 @@ fn dump_pool(pool: &Pool, shared: &Shared) -> PoolDump {
     let counters = pool.queue.counters();
     PoolDump {
         number: pool.number,
-        affinity_scope: placement.scope.to_string(),
-        affinity_strict: placement.strict,
+        affinity_scope: sharding.scope.to_string(),
+        affinity_strict: sharding.strict,
         localize: pool.key.localize,
-        cpumask: placement.cpumask.to_string(),
+        cpumask: sharding.cpumask.to_string(),
         nice: pool.key.nice,
         pods: (0..).zip(&pool.plan.pods).map(pod).collect(),
         cpu_to_pod: shared.topology.cpus().iter().map(|cpu| (cpu.0, pod_of(cpu))).collect(),
@@ -231,11 +231,11 @@ fn nodes(queue: &QueueCore, shared: &Shared) -> Vec<NodeActive> {
         first.waiting += u32::try_from(waiting).unwrap_or(u32::MAX);
     }
     let me = QueueRef::of(queue).address().as_ptr();
-    for desk in shared.pools().iter().flat_map(|pool| &pool.desks) {
-        let runs = desk.turn.load(Ordering::Acquire) & 1 == 1;
-        if runs && desk.queue.load(Ordering::Relaxed) == me {
+    for worker_slot in shared.pools().iter().flat_map(|pool| &pool.worker_slots) {
+        let runs = worker_slot.turn.load(Ordering::Acquire) & 1 == 1;
+        if runs && worker_slot.queue.load(Ordering::Relaxed) == me {
             // Nothing is shown for an item that its limit counts.
-            if let Some(node) = nodes.get_mut(desk.node.load(Ordering::Relaxed) as usize) {
+            if let Some(node) = nodes.get_mut(worker_slot.node.load(Ordering::Relaxed) as usize) {
                 node.active += 1;
             }
         }

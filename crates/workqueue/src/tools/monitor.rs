@@ -8,7 +8,7 @@ use tollgate_wakequeue::sync::{AtomicU64, Ordering};
 
 use crate::core::QueueCore;
 use crate::latency::Latency;
-use crate::pool::Desk;
+use crate::pool::WorkerSlot;
 use crate::queue_ref::QueueRef;
 use crate::shared::Shared;
 
@@ -114,7 +114,7 @@ pub struct QueueRates {
 }
 
 fn monitor_queue(queue: &QueueCore, shared: &Shared) -> QueueMonitor {
-    let (in_flight, finished) = queue.tally.totals();
+    let (in_flight, finished) = queue.in_flight.totals();
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let stats = &queue.stats;
     let latencies = queue.observed.latencies();
@@ -141,11 +141,12 @@ fn monitor_queue(queue: &QueueCore, shared: &Shared) -> QueueMonitor {
 /// Workers that run an item of this queue now.
 fn running(queue: &QueueCore, shared: &Shared) -> u64 {
     let me = QueueRef::of(queue).address().as_ptr();
-    let mine = |desk: &&crossbeam_utils::CachePadded<Desk>| {
-        desk.turn.load(Ordering::Acquire) & 1 == 1 && desk.queue.load(Ordering::Relaxed) == me
+    let mine = |worker_slot: &&crossbeam_utils::CachePadded<WorkerSlot>| {
+        worker_slot.turn.load(Ordering::Acquire) & 1 == 1
+            && worker_slot.queue.load(Ordering::Relaxed) == me
     };
     let pools = shared.pools();
-    pools.iter().map(|pool| pool.desks.iter().filter(mine).count() as u64).sum()
+    pools.iter().map(|pool| pool.worker_slots.iter().filter(mine).count() as u64).sum()
 }
 
 impl Monitor {

@@ -18,7 +18,7 @@ const MAX_QUEUES: usize = 16;
 const AT_LEAST_APART: Duration = Duration::from_micros(200);
 
 /// A worker's notes.
-pub(crate) struct Shares(RefCell<Notes>);
+pub(crate) struct CpuAccounts(RefCell<Notes>);
 
 struct Notes {
     thread: u32,
@@ -29,7 +29,7 @@ struct Notes {
     divided: Instant,
 }
 
-impl Shares {
+impl CpuAccounts {
     pub(crate) fn new(thread: u32) -> Self {
         let shares = Vec::with_capacity(MAX_QUEUES);
         Self(RefCell::new(Notes { thread, current: None, shares, divided: Instant::now() }))

@@ -1,4 +1,4 @@
-//! How a burst begins and ends: between the hooks, which see requests, and the keeper.
+//! How a burst begins and ends: between the hooks, which see requests, and the monitor.
 //!
 //! One word, read by every request and written only when a burst begins or ends:
 //!
@@ -6,15 +6,15 @@
 //!            open                  begin (a hook)
 //!   SHUT ───────────▶ PARKED ─────────────────────▶ BURST
 //!    ▲                  │ ▲                           │
-//!    └──── shut ────────┘ └────────── end (keeper) ───┘
+//!    └──── shut ────────┘ └────────── end (monitor) ───┘
 //! ```
 //!
 //! 1. *Of all hooks that see PARKED, one begins the burst* (compare and exchange), and it alone wakes the
-//!    keeper. The keeper sleeps by `park`, whose token is not lost when it comes early.
-//! 2. *A burst that nobody serves does not exist*: BURST is left only by the keeper, which ends it a bounded
+//!    monitor. The monitor sleeps by `park`, whose token is not lost when it comes early.
+//! 2. *A burst that nobody serves does not exist*: BURST is left only by the monitor, which ends it a bounded
 //!    number of ticks after the last request, or at once when it is told to stop.
 //! 3. *A request may be missed, but not two.* A hook counts its request and reads the word without a
-//!    fence between, so it may still read BURST while the keeper parks. Its next request reads PARKED.
+//!    fence between, so it may still read BURST while the monitor parks. Its next request reads PARKED.
 //!    A fence in each request would cost more than the one burst that begins later.
 
 use std::sync::OnceLock;
@@ -29,26 +29,26 @@ const BURST: u32 = 2;
 
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct BurstState {
     /// Read by every request, so alone on its cache line.
     state: CachePadded<AtomicU32>,
     stop: AtomicBool,
-    keeper: OnceLock<Thread>,
+    monitor: OnceLock<Thread>,
 }
 
-/// Why the keeper goes on.
+/// Why the monitor goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
     Burst,
     Stop,
 }
 
-impl Gate {
+impl BurstState {
     pub(crate) fn new() -> Self {
         Self {
             state: CachePadded::new(AtomicU32::new(SHUT)),
             stop: AtomicBool::new(false),
-            keeper: OnceLock::new(),
+            monitor: OnceLock::new(),
         }
     }
 
@@ -63,20 +63,20 @@ impl Gate {
     pub(crate) fn begin(&self) -> bool {
         let begun =
             self.state.compare_exchange(PARKED, BURST, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-        if begun && let Some(keeper) = self.keeper.get() {
-            keeper.unpark();
+        if begun && let Some(monitor) = self.monitor.get() {
+            monitor.unpark();
         }
         begun
     }
 
-    /// The keeper (`thread`) is ready for bursts.
+    /// The monitor (`thread`) is ready for bursts.
     pub(crate) fn open(&self, thread: Thread) {
-        // There is one keeper, so the first value is the right one.
-        let _ = self.keeper.set(thread);
+        // There is one monitor, so the first value is the right one.
+        let _ = self.monitor.set(thread);
         self.state.store(PARKED, Ordering::SeqCst);
     }
 
-    /// The keeper sleeps until there is something to do.
+    /// The monitor sleeps until there is something to do.
     pub(crate) fn wait(&self) -> Wake {
         loop {
             if self.is_stopped() {
@@ -93,20 +93,20 @@ impl Gate {
         self.state.load(Ordering::SeqCst) == BURST
     }
 
-    /// The keeper ends a burst.
+    /// The monitor ends a burst.
     pub(crate) fn end(&self) {
         self.state.store(PARKED, Ordering::SeqCst);
     }
 
-    /// The keeper goes: no burst begins any more.
+    /// The monitor goes: no burst begins any more.
     pub(crate) fn shut(&self) {
         self.state.store(SHUT, Ordering::SeqCst);
     }
 
-    /// Tells the keeper, whose thread is `keeper`, to go.
-    pub(crate) fn stop(&self, keeper: &Thread) {
+    /// Tells the monitor, whose thread is `monitor`, to go.
+    pub(crate) fn stop(&self, monitor: &Thread) {
         self.stop.store(true, Ordering::SeqCst);
-        keeper.unpark();
+        monitor.unpark();
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -120,19 +120,19 @@ mod tests {
 
     #[test]
     fn a_burst_begins_once_and_only_while_the_gate_is_open() {
-        let gate = Gate::new();
-        assert!(!gate.is_parked() && !gate.begin());
-        gate.open(std::thread::current());
-        assert!(gate.is_parked());
-        assert!(gate.begin());
-        assert!(!gate.begin());
-        assert_eq!(gate.wait(), Wake::Burst);
-        gate.end();
-        assert!(gate.is_parked());
-        gate.shut();
-        assert!(!gate.begin());
-        gate.stop(&std::thread::current());
-        assert_eq!(gate.wait(), Wake::Stop);
+        let state = BurstState::new();
+        assert!(!state.is_parked() && !state.begin());
+        state.open(std::thread::current());
+        assert!(state.is_parked());
+        assert!(state.begin());
+        assert!(!state.begin());
+        assert_eq!(state.wait(), Wake::Burst);
+        state.end();
+        assert!(state.is_parked());
+        state.shut();
+        assert!(!state.begin());
+        state.stop(&std::thread::current());
+        assert_eq!(state.wait(), Wake::Stop);
     }
 }
 
@@ -145,21 +145,21 @@ mod loom_tests {
     use loom::thread;
 
     /// What a hook does for each request.
-    fn request(gate: &Gate, count: &AtomicU64) {
+    fn request(state: &BurstState, count: &AtomicU64) {
         count.fetch_add(1, Ordering::Relaxed);
-        if gate.is_parked() {
-            gate.begin();
+        if state.is_parked() {
+            state.begin();
         }
     }
 
     /// Serves bursts until told to stop; a burst ends at the first look that sees nothing new.
-    fn keeper(gate: &Gate, count: &AtomicU64) -> u32 {
-        gate.open(thread::current());
+    fn monitor(state: &BurstState, count: &AtomicU64) -> u32 {
+        state.open(thread::current());
         let mut bursts = 0;
-        while gate.wait() == Wake::Burst {
+        while state.wait() == Wake::Burst {
             bursts += 1;
             let mut seen = count.load(Ordering::Relaxed);
-            while !gate.is_stopped() {
+            while !state.is_stopped() {
                 thread::yield_now();
                 let now = count.load(Ordering::Relaxed);
                 if now == seen {
@@ -167,59 +167,59 @@ mod loom_tests {
                 }
                 seen = now;
             }
-            gate.end();
+            state.end();
         }
-        gate.shut();
+        state.shut();
         bursts
     }
 
-    /// Two hooks, a keeper, a stop: everybody ends, and at the end no burst is left open.
+    /// Two hooks, a monitor, a stop: everybody ends, and at the end no burst is left open.
     #[test]
     fn loom_every_burst_ends_and_the_keeper_goes() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
-            let gate = Arc::new(Gate::new());
+            let state = Arc::new(BurstState::new());
             let count = Arc::new(AtomicU64::new(0));
             let served = {
-                let (gate, count) = (Arc::clone(&gate), Arc::clone(&count));
-                thread::spawn(move || keeper(&gate, &count))
+                let (state, count) = (Arc::clone(&state), Arc::clone(&count));
+                thread::spawn(move || monitor(&state, &count))
             };
             let hook = {
-                let (gate, count) = (Arc::clone(&gate), Arc::clone(&count));
-                thread::spawn(move || request(&gate, &count))
+                let (state, count) = (Arc::clone(&state), Arc::clone(&count));
+                thread::spawn(move || request(&state, &count))
             };
-            request(&gate, &count);
+            request(&state, &count);
             hook.join().unwrap();
-            gate.stop(served.thread());
+            state.stop(served.thread());
             let bursts = served.join().unwrap();
             assert!(bursts <= 2);
-            assert!(!gate.in_burst() && !gate.is_parked());
+            assert!(!state.in_burst() && !state.is_parked());
         });
     }
 
-    /// A burst that a hook began is served, however the keeper's falling asleep comes between: without a
-    /// stop, the keeper must come back from `wait`. Loom reports a deadlock if it does not.
+    /// A burst that a hook began is served, however the monitor's falling asleep comes between: without a
+    /// stop, the monitor must come back from `wait`. Loom reports a deadlock if it does not.
     #[test]
     fn loom_a_begun_burst_is_served() {
         loom::model(|| {
-            let gate = Arc::new(Gate::new());
-            let keeper = {
-                let gate = Arc::clone(&gate);
+            let state = Arc::new(BurstState::new());
+            let monitor = {
+                let state = Arc::clone(&state);
                 thread::spawn(move || {
-                    gate.open(thread::current());
-                    assert_eq!(gate.wait(), Wake::Burst);
-                    gate.end();
-                    assert_eq!(gate.wait(), Wake::Burst);
-                    gate.shut();
+                    state.open(thread::current());
+                    assert_eq!(state.wait(), Wake::Burst);
+                    state.end();
+                    assert_eq!(state.wait(), Wake::Burst);
+                    state.shut();
                 })
             };
             let mut begun = 0;
             while begun < 2 {
-                begun += u32::from(gate.is_parked() && gate.begin());
+                begun += u32::from(state.is_parked() && state.begin());
                 thread::yield_now();
             }
-            keeper.join().unwrap();
+            monitor.join().unwrap();
         });
     }
 
@@ -227,17 +227,17 @@ mod loom_tests {
     #[test]
     fn loom_the_request_after_a_missed_one_begins_a_burst() {
         loom::model(|| {
-            let gate = Arc::new(Gate::new());
-            gate.open(thread::current());
-            assert!(gate.begin());
+            let state = Arc::new(BurstState::new());
+            state.open(thread::current());
+            assert!(state.begin());
             let ender = {
-                let gate = Arc::clone(&gate);
-                thread::spawn(move || gate.end())
+                let state = Arc::clone(&state);
+                thread::spawn(move || state.end())
             };
             // May read BURST or PARKED.
-            let first = gate.is_parked() && gate.begin();
+            let first = state.is_parked() && state.begin();
             ender.join().unwrap();
-            assert!(first || (gate.is_parked() && gate.begin()));
+            assert!(first || (state.is_parked() && state.begin()));
         });
     }
 }

@@ -16,7 +16,7 @@ pub const MIN_NODE_ACTIVE: u32 = 8;
 
 /// What decides where the items of a queue run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct PlacementKey {
+pub struct ShardingKey {
     /// CPUs that work together.
     pub scope: Scope,
     /// Whether workers stay in their pod.
@@ -69,7 +69,7 @@ impl Plan {
     /// The mask is empty or not allowed; more shards than a queue can have.
     pub fn new(
         topology: &Topology,
-        key: &PlacementKey,
+        key: &ShardingKey,
         sharded: bool,
         concurrency: usize,
     ) -> Result<Self, PlanError> {
@@ -139,7 +139,7 @@ fn cut(machine: &Topology, pod: &CpuSet) -> Vec<CpuSet> {
     cut
 }
 
-fn shard_plan(machine: &Topology, key: &PlacementKey, shards: &[Shard], index: usize) -> ShardPlan {
+fn shard_plan(machine: &Topology, key: &ShardingKey, shards: &[Shard], index: usize) -> ShardPlan {
     let me = &shards[index];
     let visible = |&other: &usize| !key.strict || shards[other].pod == me.pod;
     let mut near: Vec<usize> = (0..shards.len()).filter(visible).collect();
@@ -227,7 +227,7 @@ mod tests {
     fn plan(machine: &str, scope: Scope, strict: bool) -> Plan {
         let topology = Topology::from_synthetic(machine).unwrap();
         let cpumask = topology.allowed().clone();
-        Plan::new(&topology, &PlacementKey { scope, strict, cpumask }, true, usize::MAX).unwrap()
+        Plan::new(&topology, &ShardingKey { scope, strict, cpumask }, true, usize::MAX).unwrap()
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
         let topology = Topology::from_synthetic("l3:4 core:16").unwrap();
         let cpumask = topology.allowed().clone();
         let workers = |scope, strict, sharded, concurrency| {
-            let key = PlacementKey { scope, strict, cpumask: cpumask.clone() };
+            let key = ShardingKey { scope, strict, cpumask: cpumask.clone() };
             let plan = Plan::new(&topology, &key, sharded, concurrency).unwrap();
             let shards = plan.layout.shards().iter();
             (plan.pods.len(), shards.map(|shard| u32::from(shard.workers)).sum::<u32>())
@@ -284,7 +284,7 @@ mod tests {
     fn cpus_outside_the_mask_go_to_the_nearest_shard() {
         let topology = Topology::from_synthetic("l3:2 core:2").unwrap();
         let cpumask = "0,2".parse().unwrap();
-        let key = PlacementKey { scope: Scope::Cache, strict: false, cpumask };
+        let key = ShardingKey { scope: Scope::Cache, strict: false, cpumask };
         let plan = Plan::new(&topology, &key, true, usize::MAX).unwrap();
         assert_eq!(plan.shard_of(CpuId(3)), plan.shard_of(CpuId(2)));
         assert_ne!(plan.shard_of(CpuId(3)), plan.shard_of(CpuId(1)));

@@ -1,11 +1,11 @@
 //! Counting what is queued and what is finished, so that a flush can wait for the difference.
 //!
 //! Every worker counts in a cell of its own, with plain stores; other threads spread over further
-//! cells, which they share. Each item is counted under one of two colours. A flush waits until the other colour is empty (stragglers that read
+//! cells, which they share. Each item is counted under one of two phases. A flush waits until the other phase is empty (stragglers that read
 //! it before the last flush), makes it the current one, and waits until the old one is empty: the
 //! two-counter scheme of sleepable RCU. New items never delay it.
 //!
-//! A colour is empty when the finished ones, summed first, equal the queued ones, summed after. An item
+//! A phase is empty when the finished ones, summed first, equal the queued ones, summed after. An item
 //! is counted in before it is counted out, and the counts are released and acquired, so whoever sees
 //! the one sees the other: the second sum has every item of the first. Where they are equal, every
 //! item that was counted in before the look began, in the sense of happens-before, is counted out.
@@ -23,30 +23,30 @@ const MAX_CELLS: usize = 64;
 
 /// Where a thread counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seat {
+pub(crate) enum CounterSlot {
     /// In the cell of this number, which is this thread's alone.
     Own(usize),
     /// In one of those that all other threads share, picked by this number.
     Shared(usize),
 }
 
-/// How many seats of their own workers may have, for about `threads` threads at once.
-pub(crate) fn own_seats(threads: usize) -> usize {
+/// How many counter slots of their own workers may have, for about `threads` threads at once.
+pub(crate) fn own_counter_slots(threads: usize) -> usize {
     threads.clamp(1, MAX_CELLS)
 }
 
-/// The current colour, the cells, and who waits.
-pub(crate) struct Tally {
-    /// By number of the seat: written by one thread.
+/// The current phase, the cells, and who waits.
+pub(crate) struct InFlightCounter {
+    /// By number of the counter slot: written by one thread.
     own: Box<[CachePadded<Cell>]>,
     /// A power of two of them, written by everybody else.
     shared: Box<[CachePadded<Cell>]>,
-    colour: AtomicU32,
-    /// Threads waiting for a colour to become empty.
+    phase: AtomicU32,
+    /// Threads waiting for a phase to become empty.
     waiters: AtomicU32,
     /// Bumped when one may have become so.
     emptied: Futex,
-    /// One flush changes the colour at a time.
+    /// One flush changes the phase at a time.
     flushing: Mutex<()>,
 }
 
@@ -56,14 +56,14 @@ struct Cell {
     finished: [AtomicU64; 2],
 }
 
-impl Tally {
+impl InFlightCounter {
     /// For about `threads` threads at once.
     pub(crate) fn new(threads: usize) -> Self {
         let cells = |count| (0..count).map(|_| CachePadded::new(Cell::default())).collect();
         Self {
-            own: cells(own_seats(threads)),
+            own: cells(own_counter_slots(threads)),
             shared: cells(threads.next_power_of_two().clamp(1, MAX_CELLS)),
-            colour: AtomicU32::new(0),
+            phase: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
             emptied: Futex::new(0),
             flushing: Mutex::new(()),
@@ -74,48 +74,48 @@ impl Tally {
         &self.shared[thread & (self.shared.len() - 1)]
     }
 
-    /// Counts an item in; its colour is due back at [`finish`](Self::finish). Whoever then looks
+    /// Counts an item in; its phase is due back at [`finish`](Self::finish). Whoever then looks
     /// whether the queue is closed sees that it is, or is seen here by whoever closed it.
     #[inline]
-    pub(crate) fn enter(&self, seat: Seat) -> u8 {
-        let colour = self.colour.load(Ordering::SeqCst) & 1;
-        let cell = match seat {
-            Seat::Own(number) => &self.own[number],
-            Seat::Shared(thread) => self.shared(thread),
+    pub(crate) fn enter(&self, counter_slot: CounterSlot) -> u8 {
+        let phase = self.phase.load(Ordering::SeqCst) & 1;
+        let cell = match counter_slot {
+            CounterSlot::Own(number) => &self.own[number],
+            CounterSlot::Shared(thread) => self.shared(thread),
         };
-        cell.queued[colour as usize].fetch_add(1, Ordering::SeqCst);
-        u8::from(colour == 1)
+        cell.queued[phase as usize].fetch_add(1, Ordering::SeqCst);
+        u8::from(phase == 1)
     }
 
     /// Counts in an item that is queued from inside an item of the same queue. That item is counted
     /// out by the same thread later, so nobody takes the queue for empty before this one is seen.
     #[inline]
-    pub(crate) fn enter_within(&self, seat: Seat) -> u8 {
-        let Seat::Own(number) = seat else { return self.enter(seat) };
-        let colour = self.colour.load(Ordering::Relaxed) & 1;
-        count(&self.own[number].queued[colour as usize]);
-        u8::from(colour == 1)
+    pub(crate) fn enter_within(&self, counter_slot: CounterSlot) -> u8 {
+        let CounterSlot::Own(number) = counter_slot else { return self.enter(counter_slot) };
+        let phase = self.phase.load(Ordering::Relaxed) & 1;
+        count(&self.own[number].queued[phase as usize]);
+        u8::from(phase == 1)
     }
 
     /// Counts an item out. Whoever finishes must then call [`announce`](Self::announce) for this
-    /// colour, unless it knows that another item of it is yet to finish.
+    /// phase, unless it knows that another item of it is yet to finish.
     #[inline]
-    pub(crate) fn finish(&self, seat: Seat, colour: u8) {
-        let colour = usize::from(colour);
-        match seat {
-            Seat::Own(number) => count(&self.own[number].finished[colour]),
-            Seat::Shared(thread) => {
-                self.shared(thread).finished[colour].fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn finish(&self, counter_slot: CounterSlot, phase: u8) {
+        let phase = usize::from(phase);
+        match counter_slot {
+            CounterSlot::Own(number) => count(&self.own[number].finished[phase]),
+            CounterSlot::Shared(thread) => {
+                self.shared(thread).finished[phase].fetch_add(1, Ordering::AcqRel);
             }
         }
     }
 
-    /// Wakes those who wait for this colour, if it is empty.
+    /// Wakes those who wait for this phase, if it is empty.
     #[inline]
-    pub(crate) fn announce(&self, colour: u8) {
+    pub(crate) fn announce(&self, phase: u8) {
         // The counting may have been a plain store: it must be out before the look at the waiters.
         fence(Ordering::SeqCst);
-        if self.waiters.load(Ordering::SeqCst) > 0 && self.is_empty(colour) {
+        if self.waiters.load(Ordering::SeqCst) > 0 && self.is_empty(phase) {
             self.emptied.word().fetch_add(1, Ordering::SeqCst);
             self.emptied.wake(i32::MAX);
         }
@@ -124,21 +124,21 @@ impl Tally {
     /// Waits until everything that was counted in before this call is counted out.
     pub(crate) fn flush(&self) {
         let flushing = self.flushing.lock();
-        let current = u8::from(self.colour.observe(Ordering::SeqCst) & 1 == 1);
+        let current = u8::from(self.phase.observe(Ordering::SeqCst) & 1 == 1);
         self.wait_until_empty(1 - current);
-        self.colour.publish(u32::from(1 - current), Ordering::SeqCst);
+        self.phase.publish(u32::from(1 - current), Ordering::SeqCst);
         seq_cst_gap();
         self.wait_until_empty(current);
         drop(flushing);
     }
 
-    fn wait_until_empty(&self, colour: u8) {
-        if self.is_empty(colour) {
+    fn wait_until_empty(&self, phase: u8) {
+        if self.is_empty(phase) {
             return;
         }
         let mut patience = Patience::new(SPIN);
         while patience.wait_a_little() {
-            if self.is_empty(colour) {
+            if self.is_empty(phase) {
                 return;
             }
         }
@@ -146,7 +146,7 @@ impl Tally {
         seq_cst_gap();
         loop {
             let epoch = self.emptied.word().load(Ordering::SeqCst);
-            if self.is_empty(colour) {
+            if self.is_empty(phase) {
                 break;
             }
             self.emptied.wait(epoch, None);
@@ -154,10 +154,10 @@ impl Tally {
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn is_empty(&self, colour: u8) -> bool {
-        let colour = usize::from(colour);
+    fn is_empty(&self, phase: u8) -> bool {
+        let phase = usize::from(phase);
         let sum = |count: fn(&Cell) -> &[AtomicU64; 2]| -> u64 {
-            self.cells().map(|cell| count(cell)[colour].load(Ordering::SeqCst)).sum()
+            self.cells().map(|cell| count(cell)[phase].load(Ordering::SeqCst)).sum()
         };
         let finished = sum(|cell| &cell.finished);
         finished == sum(|cell| &cell.queued)
@@ -177,7 +177,7 @@ impl Tally {
     }
 }
 
-impl Tally {
+impl InFlightCounter {
     fn cells(&self) -> impl Iterator<Item = &Cell> {
         self.own.iter().chain(&self.shared).map(|cell| &**cell)
     }
@@ -208,52 +208,52 @@ mod models {
     #[test]
     fn a_flush_waits_for_what_was_queued_before() {
         model(|| {
-            let tally = Arc::new(Tally::new(2));
+            let in_flight = Arc::new(InFlightCounter::new(2));
             let done = Arc::new(AtomicBool::new(false));
-            let before = tally.enter(Seat::Own(0));
+            let before = in_flight.enter(CounterSlot::Own(0));
             let runner = {
-                let (tally, done) = (Arc::clone(&tally), Arc::clone(&done));
+                let (in_flight, done) = (Arc::clone(&in_flight), Arc::clone(&done));
                 thread::spawn(move || {
                     done.store(true, Ordering::SeqCst);
-                    tally.finish(Seat::Own(1), before);
-                    tally.announce(before);
+                    in_flight.finish(CounterSlot::Own(1), before);
+                    in_flight.announce(before);
                 })
             };
             let newcomer = {
-                let tally = Arc::clone(&tally);
+                let in_flight = Arc::clone(&in_flight);
                 thread::spawn(move || {
-                    let colour = tally.enter(Seat::Shared(0));
-                    tally.finish(Seat::Shared(0), colour);
-                    tally.announce(colour);
+                    let phase = in_flight.enter(CounterSlot::Shared(0));
+                    in_flight.finish(CounterSlot::Shared(0), phase);
+                    in_flight.announce(phase);
                 })
             };
-            tally.flush();
+            in_flight.flush();
             assert!(done.load(Ordering::SeqCst));
             runner.join().unwrap();
             newcomer.join().unwrap();
         });
     }
 
-    /// A straggler that read the colour before a flush changed it is seen by the next flush.
+    /// A straggler that read the phase before a flush changed it is seen by the next flush.
     #[test]
     fn a_straggler_is_seen_by_the_next_flush() {
         model(|| {
-            let tally = Arc::new(Tally::new(1));
-            let seat = Seat::Own(0);
+            let in_flight = Arc::new(InFlightCounter::new(1));
+            let counter_slot = CounterSlot::Own(0);
             let entered = Arc::new(AtomicU32::new(u32::MAX));
-            let (t, e) = (Arc::clone(&tally), Arc::clone(&entered));
+            let (t, e) = (Arc::clone(&in_flight), Arc::clone(&entered));
             let straggler = thread::spawn(move || {
-                let colour = t.enter(seat);
-                e.store(colour.into(), Ordering::SeqCst);
-                t.finish(seat, colour);
-                t.announce(colour);
+                let phase = t.enter(counter_slot);
+                e.store(phase.into(), Ordering::SeqCst);
+                t.finish(counter_slot, phase);
+                t.announce(phase);
                 e.store(2, Ordering::SeqCst);
             });
-            tally.flush();
+            in_flight.flush();
             let was_in = entered.load(Ordering::SeqCst) < 2;
-            tally.flush();
+            in_flight.flush();
             if was_in {
-                let (in_flight, finished) = tally.totals();
+                let (in_flight, finished) = in_flight.totals();
                 assert_eq!((in_flight, finished), (0, 1));
             }
             straggler.join().unwrap();
@@ -264,31 +264,31 @@ mod models {
     #[test]
     fn a_chain_is_never_taken_for_empty() {
         model(|| {
-            let tally = Arc::new(Tally::new(1));
+            let in_flight = Arc::new(InFlightCounter::new(1));
             let last_began = Arc::new(AtomicBool::new(false));
-            let first = tally.enter(Seat::Shared(0));
+            let first = in_flight.enter(CounterSlot::Shared(0));
             let worker = {
-                let (tally, last_began) = (Arc::clone(&tally), Arc::clone(&last_began));
+                let (in_flight, last_began) = (Arc::clone(&in_flight), Arc::clone(&last_began));
                 thread::spawn(move || {
-                    let seat = Seat::Own(0);
-                    let mut colour = first;
+                    let counter_slot = CounterSlot::Own(0);
+                    let mut phase = first;
                     for _ in 0..2 {
-                        let next = tally.enter_within(seat);
-                        tally.finish(seat, colour);
-                        tally.announce(colour);
-                        colour = next;
+                        let next = in_flight.enter_within(counter_slot);
+                        in_flight.finish(counter_slot, phase);
+                        in_flight.announce(phase);
+                        phase = next;
                     }
                     last_began.store(true, Ordering::Relaxed);
-                    tally.finish(seat, colour);
-                    tally.announce(colour);
+                    in_flight.finish(counter_slot, phase);
+                    in_flight.announce(phase);
                 })
             };
-            tally.flush();
-            if tally.totals().0 == 0 {
+            in_flight.flush();
+            if in_flight.totals().0 == 0 {
                 assert!(last_began.load(Ordering::Relaxed), "empty before the last item began");
             }
             worker.join().unwrap();
-            assert_eq!(tally.totals(), (0, 3));
+            assert_eq!(in_flight.totals(), (0, 3));
         });
     }
 }

@@ -1,4 +1,4 @@
-//! The keeper: the one thread that decides, begins and ends what keeps CPUs awake.
+//! The monitor: the one thread that decides, begins and ends what keeps CPUs awake.
 //!
 //! Outside of bursts it sleeps without a timeout, so an idle process uses no CPU. In a burst it wakes
 //! every [`TICK`] for a few microseconds. It is of the normal class, because the end of a burst depends on it;
@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::burst_state::Wake;
 use crate::conditions::{CpuTimes, Roots};
-use crate::gate::Wake;
 use crate::hook::{Seen, Shared};
 use crate::latency::Latency;
 use crate::measure;
@@ -90,7 +90,7 @@ impl Book {
 }
 
 /// See the module's text.
-pub(crate) struct Keeper {
+pub(crate) struct Monitor {
     pub(crate) shared: Arc<Shared>,
     pub(crate) book: Arc<Book>,
     pub(crate) roots: Roots,
@@ -114,16 +114,16 @@ enum Verdict {
     Unclear(String),
 }
 
-impl Keeper {
+impl Monitor {
     /// The thread's life.
     pub(crate) fn run(mut self) {
         sys::be_let_in_early();
         if let Some(mut ready) = self.decide() {
-            self.shared.gate.open(crate::sync::current());
-            while self.shared.gate.wait() == Wake::Burst {
+            self.shared.state.open(crate::sync::current());
+            while self.shared.state.wait() == Wake::Burst {
                 self.burst(&mut ready);
             }
-            self.shared.gate.shut();
+            self.shared.state.shut();
         }
     }
 
@@ -145,7 +145,7 @@ impl Keeper {
                     return None;
                 }
             }
-            if self.shared.gate.is_stopped() {
+            if self.shared.state.is_stopped() {
                 break;
             }
         }
@@ -219,7 +219,7 @@ impl Keeper {
         let begun_ns = sys::now_ns();
         let mut requests = self.seen.look(&self.shared);
         ready.hold(&self.seen, &self.roots, begun_ns);
-        while !self.shared.gate.is_stopped() {
+        while !self.shared.state.is_stopped() {
             thread::sleep(TICK);
             let now_ns = sys::now_ns();
             let new = self.seen.look(&self.shared);
@@ -237,7 +237,7 @@ impl Keeper {
         self.account(ready, begun_ns);
         let needed = next_needed(self.shared.needed.load(Relaxed), requests);
         self.shared.needed.store(needed, Relaxed);
-        self.shared.gate.end();
+        self.shared.state.end();
     }
 
     fn account(&self, ready: &Ready, begun_ns: u64) {
