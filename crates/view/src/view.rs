@@ -201,7 +201,7 @@ impl View {
             generation: 0,
             entry_valid: if watched { LONG.max(self.entry_timeout) } else { self.entry_timeout },
             attr: stat.attr(self.root_dev),
-            attr_valid: self.attr_valid(Some(dir), node, stat),
+            attr_valid: self.attr_valid(node),
         }
     }
 
@@ -212,18 +212,15 @@ impl View {
     }
 
     pub(crate) fn attributes(&self, node: &Node, stat: &Stat) -> Attributes {
-        Attributes { attr: stat.attr(self.root_dev), valid: self.attr_valid(None, node, stat) }
+        Attributes { attr: stat.attr(self.root_dev), valid: self.attr_valid(node) }
     }
 
-    /// How long the kernel may cache the attributes of `node`, which was found in `dir` if that is
-    /// known. Those of a file with several names can change where nobody watches.
-    pub(crate) fn attr_valid(&self, dir: Option<&Node>, node: &Node, stat: &Stat) -> Duration {
-        let watched = if node.is_dir() {
-            node.watched.level() >= Level::Names
-        } else {
-            let full = |dir: &Node| dir.watched.level() == Level::Files;
-            stat.nlink() == 1 && dir.map_or_else(|| node.parent_is(full), full)
-        };
+    /// How long the kernel may cache the attributes of `node`: for a directory that is watched, until a
+    /// change is reported. A file always has the timeout of the configuration, because it can get
+    /// a further name in a directory that nobody watches, and a change made through that name is
+    /// reported to nobody.
+    pub(crate) fn attr_valid(&self, node: &Node) -> Duration {
+        let watched = node.is_dir() && node.watched.level() >= Level::Names;
         if watched { LONG.max(self.attr_timeout) } else { self.attr_timeout }
     }
 

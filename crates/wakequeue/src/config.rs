@@ -3,8 +3,8 @@
 use std::num::NonZero;
 use std::time::Duration;
 
-use crate::ring::MIN_CAPACITY;
-
+/// The fewest slots of a ring: the algorithm needs two.
+pub const MIN_CAPACITY: usize = 2;
 /// The most items a shard can be made for.
 pub const MAX_CAPACITY: usize = 1 << 24;
 

@@ -46,10 +46,10 @@ mod shard;
 pub mod sync;
 mod worker;
 
-pub use config::{Closed, Config, ConfigError, MAX_CAPACITY, PushError};
+pub use config::{Closed, Config, ConfigError, MAX_CAPACITY, MIN_CAPACITY, PushError};
 pub use item_cell::ItemCell;
 pub use patience::Patience;
 pub use placement::{Layout, Load, PodIndex, ShardId, ShardPlan};
 pub use queue::{Counters, WakeQueue};
-pub use ring::{MIN_CAPACITY, Ring};
+pub use ring::Ring;
 pub use worker::{Claim, Host, Next, Worker, WorkerId};

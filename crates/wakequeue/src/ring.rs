@@ -10,14 +10,11 @@ use std::mem::MaybeUninit;
 
 use crossbeam_utils::CachePadded;
 
-use crate::config::PushError;
+use crate::config::{MIN_CAPACITY, PushError};
 use crate::item_cell::ItemCell;
 use crate::sync::{
     AtomicU32, AtomicUsize, Futex, Observe, Ordering, UnsafeCell, seq_cst_gap, yield_now,
 };
-
-/// The fewest slots of a ring: the algorithm needs two.
-pub const MIN_CAPACITY: usize = 2;
 
 /// The bit of `tail` that refuses further pushes. It makes every position look wrong to a producer,
 /// so that the successful path need not test it. Positions themselves never get that far.

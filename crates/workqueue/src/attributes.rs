@@ -3,13 +3,7 @@
 use tollgate_topology::{CpuSet, Scope, Topology};
 
 use crate::AttributeError;
-
-/// The most that `max_active` can be.
-pub const MAX_MAX_ACTIVE: u32 = 65_536;
-/// The highest priority.
-pub const MIN_NICE: i32 = -20;
-/// The lowest priority.
-pub const MAX_NICE: i32 = 19;
+use crate::maxima::{MAX_MAX_ACTIVE, MAX_NICE, MIN_NICE};
 
 /// What can be changed on a queue while work is queued.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

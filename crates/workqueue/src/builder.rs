@@ -17,7 +17,7 @@ impl Builder {
         self
     }
 
-    /// Bytes of stack of each worker, [`MIN_STACK_LEN`] or more: by default 2 MiB, or what the
+    /// Bytes of stack of each worker, [`MIN_STACK_LEN`](crate::MIN_STACK_LEN) or more: by default 2 MiB, or what the
     /// variable `RUST_MIN_STACK` says.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.settings.hooks.stack_len = Some(bytes);
@@ -63,7 +63,7 @@ impl Builder {
 /// CPUs and the default scope.
 impl Builder {
     /// The CPUs that workers may use; by default all that the process may use. See
-    /// [`Runtime::set_cpumask`].
+    /// [`Runtime::set_cpumask`](crate::Runtime::set_cpumask).
     pub fn cpumask(mut self, cpus: CpuSet) -> Self {
         self.cpumask = Some(cpus);
         self

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use tollgate_topology::{MaskError, TopologyError, UnknownScope};
 
-use crate::attributes::{MAX_MAX_ACTIVE, MAX_NICE, MIN_NICE};
-use crate::shared::{MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES};
+use crate::maxima::{MAX_MAX_ACTIVE, MAX_NAME_LEN, MAX_NICE, MAX_POOLS, MAX_QUEUES, MIN_NICE};
 
 /// Attributes that make no sense, on their own or on this machine.
 #[derive(Debug, thiserror::Error)]

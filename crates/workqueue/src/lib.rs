@@ -60,6 +60,7 @@ mod item;
 mod job;
 mod latency;
 mod limit;
+mod maxima;
 mod observe;
 mod placing;
 mod pool;
@@ -82,7 +83,7 @@ mod watchdog;
 mod work;
 mod worker;
 
-pub use attributes::{Attributes, MAX_MAX_ACTIVE, MAX_NICE, MIN_NICE};
+pub use attributes::Attributes;
 pub use blocking::blocking;
 pub use core::WhenFull;
 pub use cpus::SCOPE_VARIABLE;
@@ -94,9 +95,10 @@ pub use global::{
 pub use handle::Handle;
 pub use hooks::MIN_STACK_LEN;
 pub use latency::Latency;
+pub use maxima::{MAX_MAX_ACTIVE, MAX_NAME_LEN, MAX_NICE, MAX_POOLS, MAX_QUEUES, MIN_NICE};
 pub use queue::{DEFAULT_BACKLOG, Queue, QueueBuilder};
 pub use runtime::{Builder, Runtime};
-pub use shared::{MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES};
+
 pub use timer::MAX_DELAYED;
 pub use tollgate_topology::{CpuId, CpuSet, Scope, Topology};
 pub use tools::{

@@ -12,12 +12,13 @@ use tollgate_wakequeue::sync::{AtomicBool, Ordering};
 use tollgate_wakequeue::{Config, WorkerId};
 
 use crate::alarm::Alarm;
-use crate::attributes::{Attributes, MAX_MAX_ACTIVE, MIN_NICE};
+use crate::attributes::Attributes;
 use crate::core::{Identity, QueueCore};
 use crate::cpus::Cpus;
 use crate::error::{AttributeError, BuildError};
 use crate::hooks::Hooks;
 use crate::in_flight::own_counter_slots;
+use crate::maxima::{MAX_MAX_ACTIVE, MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES, MIN_NICE};
 use crate::pool::{Pool, PoolKey, PoolParts, SharedClaim};
 use crate::rescuer::Rescuer;
 use crate::run;
@@ -26,12 +27,6 @@ use crate::sharding::{Plan, PlanError, ShardingKey, node_index, node_limits};
 use crate::timer::Timer;
 use crate::watchdog::{Patience, Watchdog};
 
-/// The most queues of a runtime.
-pub const MAX_QUEUES: usize = 4096;
-/// The most pools: different combinations of scope, strict, localize, cpumask and nice.
-pub const MAX_POOLS: usize = 256;
-/// The longest name of a queue, in bytes.
-pub const MAX_NAME_LEN: usize = 64;
 /// What the shards of a pool hold together by default.
 const POOL_CAPACITY: usize = 65_536;
 const MIN_SHARD_CAPACITY: usize = 512;
