@@ -34,7 +34,7 @@ impl fmt::Display for TransportChoice {
     }
 }
 
-/// The transport of a mounted [`Device`].
+/// The transport of a mounted [`Device`](crate::Device).
 #[derive(Debug)]
 pub struct MountedTransport {
     device: DeviceTransport,

@@ -93,14 +93,6 @@ impl Node {
         self.id == NodeId::ROOT
     }
 
-    /// Whether `test` holds for the directory of its only known name.
-    pub(crate) fn parent_is(&self, test: impl FnOnce(&Self) -> bool) -> bool {
-        match &self.places.lock()[..] {
-            [place] => test(&place.parent),
-            _ => false,
-        }
-    }
-
     /// The places where this node was last seen.
     pub(crate) fn places(&self) -> Places {
         self.places.lock().clone()

@@ -97,7 +97,7 @@ impl View {
         self.count(req, Count::getattr);
         let node = self.node(node)?;
         let stat = self.stat_handle(&node, handle)?;
-        let reply = stat.statx(self.root_dev, self.attr_valid(None, &node, &stat));
+        let reply = stat.statx(self.root_dev, self.attr_valid(&node));
         self.watch_around(&node);
         Ok(reply)
     }
