@@ -12,8 +12,16 @@
 //! has its INTERRUPT from then on. The bit is ignored here: an INTERRUPT with either id marks both
 //! the first and the second arrival of the request.
 //!
+//! An INTERRUPT can overtake its request, because they come on different queues. Over /dev/fuse the
+//! kernel could be asked to send it again (`EAGAIN`); over io_uring it does not find the request
+//! then. So an INTERRUPT whose request is not there is kept in a table of early ones, where
+//! [`Interrupts::begin`] finds it. It writes the table first and then looks at slots and detached
+//! replies once more; a request that begins writes its slot first and then reads the table. Again
+//! whichever comes second sees the other's change.
+//!
 //! At the maximum: a detached reply without a place cannot be interrupted; it is counted, and while
-//! such replies exist an unknown INTERRUPT is dropped: the kernel is not asked to send it again.
+//! such replies exist an unknown INTERRUPT is dropped. A further early INTERRUPT takes the place of
+//! another one, whose client then waits until its request is served.
 
 use crate::abi::UNIQUE_RESEND;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -35,8 +43,8 @@ struct Slot(AtomicU64);
 pub(crate) enum Interrupted {
     /// The request is marked.
     Marked,
-    /// No such request; the kernel may send the INTERRUPT again.
-    Unknown,
+    /// No such request; it is marked if it begins later.
+    Early,
     /// No such request, but there are some that are not in the table.
     Untracked,
 }
@@ -47,6 +55,10 @@ pub(crate) struct Interrupts {
     workers: Box<[Slot]>,
     detached: Box<[AtomicU64]>,
     untracked: AtomicUsize,
+    /// Requests that were interrupted before they began; 0 is a free place.
+    early: Box<[AtomicU64]>,
+    /// INTERRUPTs that were kept, ever: how many places of `early` may be in use.
+    kept: AtomicUsize,
 }
 
 /// The index of a detached reply in the table, or none.
@@ -61,11 +73,24 @@ impl Interrupts {
     #[cfg(loom)]
     pub(crate) const MAX_DETACHED: usize = 1;
 
+    /// Early INTERRUPTs that are kept at the same time.
+    #[cfg(not(loom))]
+    pub(crate) const MAX_EARLY: usize = 64;
+    /// Small enough to be explored.
+    #[cfg(loom)]
+    pub(crate) const MAX_EARLY: usize = 1;
+
+    /// Ids grow with time. An early INTERRUPT whose request has not begun when one with an id larger
+    /// by this begins was late, not early: its request is over.
+    const EARLY_FOR: u64 = 1 << 21;
+
     pub(crate) fn new(workers: usize) -> Self {
         Self {
             workers: (0..workers).map(|_| Slot(AtomicU64::new(0))).collect(),
             detached: (0..Self::MAX_DETACHED).map(|_| AtomicU64::new(0)).collect(),
             untracked: AtomicUsize::new(0),
+            early: (0..Self::MAX_EARLY).map(|_| AtomicU64::new(0)).collect(),
+            kept: AtomicUsize::new(0),
         }
     }
 
@@ -74,6 +99,31 @@ impl Interrupts {
     pub(crate) fn begin(&self, worker: usize, unique: u64) {
         let before = self.workers[worker].0.swap(key(unique), Ordering::AcqRel);
         debug_assert_eq!(before, 0, "worker {worker} serves two requests");
+        // After the slot is written: see the module's head.
+        fence(Ordering::SeqCst);
+        if self.kept.load(Ordering::SeqCst) > 0 {
+            self.take_early(worker, key(unique));
+        }
+    }
+
+    #[cold]
+    fn take_early(&self, worker: usize, unique: u64) {
+        for place in &self.early {
+            let early = place.load(Ordering::SeqCst);
+            if early == unique && unique != 0 && self.forget_early(place, early) {
+                mark(&self.workers[worker].0, unique);
+            } else if early != 0 && early < unique.saturating_sub(Self::EARLY_FOR) {
+                self.forget_early(place, early);
+            }
+        }
+    }
+
+    fn forget_early(&self, place: &AtomicU64, unique: u64) -> bool {
+        let freed = place.compare_exchange(unique, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if freed {
+            self.kept.fetch_sub(1, Ordering::SeqCst);
+        }
+        freed
     }
 
     /// `worker` serves nothing.
@@ -146,6 +196,24 @@ impl Interrupts {
         if unique == 0 {
             return Interrupted::Untracked;
         }
+        if self.mark_all(unique) {
+            return Interrupted::Marked;
+        }
+        if self.untracked.load(Ordering::SeqCst) > 0 {
+            return Interrupted::Untracked;
+        }
+        let place = self.keep_early(unique);
+        // After the table is written: see the module's head.
+        fence(Ordering::SeqCst);
+        if self.mark_all(unique) {
+            self.forget_early(place, unique);
+            return Interrupted::Marked;
+        }
+        Interrupted::Early
+    }
+
+    /// Marks the request wherever it is, and returns whether it is anywhere.
+    fn mark_all(&self, unique: u64) -> bool {
         let mut found = false;
         for slot in &self.workers {
             found |= mark(&slot.0, unique);
@@ -154,11 +222,24 @@ impl Interrupts {
         for place in &self.detached {
             found |= mark(place, unique);
         }
-        match (found, self.untracked.load(Ordering::SeqCst)) {
-            (true, _) => Interrupted::Marked,
-            (false, 0) => Interrupted::Unknown,
-            (false, _) => Interrupted::Untracked,
-        }
+        found
+    }
+
+    fn keep_early(&self, unique: u64) -> &AtomicU64 {
+        // Counted first, so that whoever sees the entry sees the count.
+        self.kept.fetch_add(1, Ordering::SeqCst);
+        let free = self.early.iter().find(|place| {
+            place.compare_exchange(0, unique, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        });
+        free.unwrap_or_else(|| {
+            // Ids go up in steps of two: the place of the one that came longest before, about.
+            let len = self.early.len();
+            let place = &self.early[usize::try_from(unique >> 1).map_or(0, |id| id % len)];
+            if place.swap(unique, Ordering::SeqCst) != 0 {
+                self.kept.fetch_sub(1, Ordering::SeqCst);
+            }
+            place
+        })
     }
 }
 
@@ -186,7 +267,7 @@ mod tests {
         all.end(1);
         all.begin(1, 14);
         assert!(!all.is_interrupted(1));
-        assert_eq!(all.interrupt(12), Interrupted::Unknown);
+        assert_eq!(all.interrupt(12), Interrupted::Early);
     }
 
     #[test]
@@ -198,7 +279,35 @@ mod tests {
         all.end(0);
         assert!(all.is_detached_interrupted(place));
         all.release(place);
-        assert_eq!(all.interrupt(10), Interrupted::Unknown);
+        assert_eq!(all.interrupt(10), Interrupted::Early);
+    }
+
+    #[test]
+    fn an_interrupt_that_overtakes_its_request_marks_it_when_it_begins() {
+        let all = Interrupts::new(2);
+        assert_eq!(all.interrupt(10), Interrupted::Early);
+        all.begin(0, 12);
+        all.begin(1, 10 | UNIQUE_RESEND);
+        assert!(!all.is_interrupted(0) && all.is_interrupted(1));
+        all.end(1);
+        all.begin(1, 10);
+        assert!(!all.is_interrupted(1), "an INTERRUPT is used once");
+    }
+
+    #[test]
+    fn early_interrupts_are_bounded_and_do_not_stay_for_ever() {
+        let all = Interrupts::new(1);
+        let many = 3 * Interrupts::MAX_EARLY as u64;
+        for id in 1..=many {
+            assert_eq!(all.interrupt(2 * id), Interrupted::Early);
+        }
+        assert_eq!(all.kept.load(Ordering::SeqCst), Interrupts::MAX_EARLY);
+        all.begin(0, 2 * many);
+        assert!(all.is_interrupted(0), "the latest is there");
+        all.end(0);
+        all.begin(0, 2 * many + Interrupts::EARLY_FOR + 2);
+        assert!(!all.is_interrupted(0));
+        assert_eq!(all.kept.load(Ordering::SeqCst), 0);
     }
 
     #[test]
@@ -240,7 +349,7 @@ mod tests {
         assert_eq!(beyond, DetachedIndex(None));
         assert_eq!(all.interrupt(1 << 20), Interrupted::Untracked);
         all.release(beyond);
-        assert_eq!(all.interrupt(1 << 20), Interrupted::Unknown);
+        assert_eq!(all.interrupt(1 << 20), Interrupted::Early);
         assert!(places.iter().all(|p| p.0.is_some()));
     }
 }
@@ -261,6 +370,20 @@ mod loom_tests {
             let outcome = marker.join().unwrap();
             assert_eq!(outcome, Interrupted::Marked);
             assert!(all.is_detached_interrupted(index));
+        });
+    }
+
+    #[test]
+    fn loom_no_interrupt_is_lost_that_comes_about_when_its_request_does() {
+        check(|| {
+            let all = Arc::new(Interrupts::new(1));
+            let marker = run(&all, |all| all.interrupt(10));
+            all.begin(0, 10);
+            let before = all.is_interrupted(0);
+            let index = all.detach(0, 10);
+            all.end(0);
+            marker.join().unwrap();
+            assert!(before || all.is_detached_interrupted(index));
         });
     }
 

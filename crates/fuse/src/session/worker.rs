@@ -25,10 +25,6 @@ use crate::session::stopper::StopState;
 use crate::transport::{Queue, RawRequest, ReceiveError, Received};
 use crate::types::NodeId;
 
-/// How often in a row the kernel is asked to send an INTERRUPT again whose request is not known
-/// yet. The request is then taken for lost: it was received, and no reply will follow.
-const MAX_INTERRUPT_RETRIES: u32 = 1000;
-
 pub(crate) struct Worker<F, Q> {
     pub(crate) queue: Q,
     pub(crate) state: Arc<QueueState>,
@@ -43,7 +39,7 @@ impl<F: Filesystem, Q: Queue> Worker<F, Q> {
         let Self { mut queue, state, fs, dialect, hook } = self;
         let worker = state.worker;
         queue.attach().map_err(|source| SessionError::Worker { worker, source })?;
-        let mut server = Server { state: &state, fs: &*fs, dialect, hook, unknown: (0, 0) };
+        let mut server = Server { state: &state, fs: &*fs, dialect, hook };
         while !stop.stop.load(Ordering::Relaxed) {
             match queue.receive() {
                 Ok(received) => server.serve(received),
@@ -65,8 +61,6 @@ struct Server<'w, F> {
     fs: &'w F,
     dialect: Dialect,
     hook: Hook,
-    /// The last INTERRUPT for an unknown request, and how often it came.
-    unknown: (u64, u32),
 }
 
 impl<F: Filesystem> Server<'_, F> {
@@ -93,7 +87,7 @@ impl<F: Filesystem> Server<'_, F> {
             Operation::BatchForget { forgets } => {
                 forgets.for_each(|(node, lookups)| self.forget(node, lookups));
             }
-            Operation::Interrupt { unique } => self.interrupt(header.unique, unique, area),
+            Operation::Interrupt { unique } => self.interrupt(unique),
             Operation::Destroy => {
                 RawReply::new(self.state, header.unique, area).answer(&());
             }
@@ -140,18 +134,11 @@ impl<F: Filesystem> Server<'_, F> {
         self.guard(|| self.fs.forget(node, lookups));
     }
 
-    /// The only reply to an INTERRUPT is "send it again", when it overtook its request.
-    fn interrupt(&mut self, own: u64, unique: u64, area: &mut ReplyArea) {
+    /// An INTERRUPT has no reply.
+    fn interrupt(&self, unique: u64) {
         add(&self.state.counters.interrupts, 1);
-        let outcome = self.state.interrupts.interrupt(unique);
-        if outcome == Interrupted::Marked {
-            return;
-        }
-        add(&self.state.counters.interrupts_unknown, 1);
-        let (last, times) = self.unknown;
-        self.unknown = (unique, if last == unique { times + 1 } else { 0 });
-        if outcome == Interrupted::Unknown && self.unknown.1 < MAX_INTERRUPT_RETRIES {
-            RawReply::new(self.state, own, area).error(Errno::AGAIN);
+        if self.state.interrupts.interrupt(unique) != Interrupted::Marked {
+            add(&self.state.counters.interrupts_unknown, 1);
         }
     }
 

@@ -5,7 +5,7 @@ use tollgate_topology::NodeId;
 use super::backing::{Backing, Prefault};
 use crate::machine::Machine;
 
-/// What a region is to be. Made by [`Region::options`].
+/// What a region is to be. Made by [`Region::options`](crate::Region::options).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RegionOptions {
