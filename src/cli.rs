@@ -246,7 +246,8 @@ pub(crate) enum WatchArg {
 /// When CPUs are kept from halting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KeepAwakeWhen {
-    /// If waking a CPU is slow here, and not on battery, under a CPU quota, or while the host is busy
+    /// If waking a CPU is slow here, and not on battery, under a CPU quota, or while the host is
+    /// busy
     Auto,
     /// In every burst of requests
     On,

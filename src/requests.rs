@@ -115,7 +115,8 @@ pub(crate) fn threads() -> Vec<Thread> {
     threads
 }
 
-/// A thread from its `stat` and `schedstat`: the latter counts nanoseconds, where the kernel has it.
+/// A thread from its `stat` and `schedstat`: the latter counts nanoseconds, where the kernel has
+/// it.
 fn thread(stat: &str, schedstat: Option<&str>) -> Option<Thread> {
     // The name may hold spaces and parentheses itself.
     let (before, after) = stat.rsplit_once(") ")?;

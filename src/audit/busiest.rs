@@ -1,6 +1,6 @@
 //! What is recorded most often, in bounded memory: the Space-Saving algorithm (Metwally, Agrawal,
-//! El Abbadi 2005). Whatever makes up more than one part in [`KEPT`] of all records is found; a count
-//! is exact or too high by at most the error that stands beside it.
+//! El Abbadi 2005). Whatever makes up more than one part in [`KEPT`] of all records is found; a
+//! count is exact or too high by at most the error that stands beside it.
 
 use std::collections::HashMap;
 

@@ -20,8 +20,8 @@ const MESSAGE_MAX_BYTES: usize = 4096;
 /// A message between the server and the processes it started.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// To the server: the view is mounted, with this number of its connection, 0 if it is not known;
-    /// the `/dev/fuse` descriptor comes along.
+    /// To the server: the view is mounted, with this number of its connection, 0 if it is not
+    /// known; the `/dev/fuse` descriptor comes along.
     Mounted(i32),
     /// To the server: everything is in place, CMD can start on [`Message::Go`].
     Ready,

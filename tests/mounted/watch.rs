@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{View, as_user, can_mount};
 
-/// A change outside is to be seen within this time. It takes some milliseconds; a busy machine, more.
+/// A change outside is to be seen within this time. It takes some milliseconds; a busy machine,
+/// more.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
-/// Longer than the attribute timeout: what is not asked about again after it is cached by the watch.
+/// Longer than the attribute timeout: what is not asked about again after it is cached by the
+/// watch.
 const PAST_TIMEOUT: Duration = Duration::from_millis(1300);
 
 /// Waits until `holds`, at most [`SEEN_WITHIN`].
@@ -196,7 +198,8 @@ fn a_file_with_two_names_changes_under_both() {
     soon("a write by another name", || fs::metadata(view.at("dir/a")).unwrap().len() == 18);
 }
 
-/// A further name in a directory that nobody watches: a change made through it is reported to nobody.
+/// A further name in a directory that nobody watches: a change made through it is reported to
+/// nobody.
 #[test]
 fn a_file_that_gets_a_name_elsewhere_changes_within_the_timeout() {
     if !can_mount() {

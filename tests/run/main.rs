@@ -1,5 +1,5 @@
-//! `tollgate run` and `tollgate mount` at work. Needs root and /dev/fuse: without, each test says so
-//! and passes, unless `TOLLGATE_REQUIRE_MOUNT=1`.
+//! `tollgate run` and `tollgate mount` at work. Needs root and /dev/fuse: without, each test says
+//! so and passes, unless `TOLLGATE_REQUIRE_MOUNT=1`.
 
 mod mount;
 mod native;

@@ -187,8 +187,8 @@ impl Recycling {
         Ok(total / self.count as f64)
     }
 
-    /// Seconds per take of 4 KiB from a pool whose buffers of 2 MiB are all dirty: the bytes in sight are
-    /// cleared, or none, because the owner fills them.
+    /// Seconds per take of 4 KiB from a pool whose buffers of 2 MiB are all dirty: the bytes in
+    /// sight are cleared, or none, because the owner fills them.
     fn first_bytes(&mut self, to_fill: bool) -> Result<f64> {
         self.dirty_all()?;
         let mut held = Vec::with_capacity(self.count);

@@ -1,6 +1,6 @@
-//! Sixteen threads that sleep and are woken at once: the price of the words and locks that the workers
-//! of one pod share. The machine is a pretended one of 16 CPUs, as one cache or as 16 caches, so that
-//! nothing differs but who shares what; its workers run on all CPUs that there are.
+//! Sixteen threads that sleep and are woken at once: the price of the words and locks that the
+//! workers of one pod share. The machine is a pretended one of 16 CPUs, as one cache or as 16
+//! caches, so that nothing differs but who shares what; its workers run on all CPUs that there are.
 
 use std::sync::Barrier;
 use std::thread;
@@ -32,8 +32,8 @@ pub(super) fn measure(report: &mut Report, options: &Options) -> Result<()> {
         trips_us(&queue, trips)
     })?;
     let sections = options.pick(100_000, 25_000);
-    // Each section leaves the count of awake workers and comes back to it, as parking and claiming do,
-    // without the system calls that drown the price of the words in a round trip.
+    // Each section leaves the count of awake workers and comes back to it, as parking and claiming
+    // do, without the system calls that drown the price of the words in a round trip.
     let name = "leave and rejoin a pod, 16 items";
     let row = Row::new(name, "ns/section", Better::Lower).warm_up();
     report.measure(&row, &[ONE_POD, PODS], |_, column| {

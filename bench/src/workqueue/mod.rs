@@ -1,7 +1,7 @@
 //! `workqueue`: the workqueue runtime beside rayon, tokio and affinitypool.
 //!
-//! Every sample makes a pool of its own with one worker per CPU, so that no other pool's threads run,
-//! and drops it afterwards; neither is timed. What was chosen so that each peer is used well:
+//! Every sample makes a pool of its own with one worker per CPU, so that no other pool's threads
+//! run, and drops it afterwards; neither is timed. What was chosen so that each peer is used well:
 //!
 //! | row | rayon | tokio | affinitypool |
 //! |---|---|---|---|
@@ -11,8 +11,8 @@
 //! | message pairs, own way | - | two tasks and a channel each way | - |
 //! | fork-join tree, own way (ours: `Queue::join`) | `join` | tasks that await their children | - |
 //!
-//! Rows named "own way" use what a library has for the purpose; the row before each gives all the same
-//! code. Latencies are measured from when a job was due, not from when it was submitted.
+//! Rows named "own way" use what a library has for the purpose; the row before each gives all the
+//! same code. Latencies are measured from when a job was due, not from when it was submitted.
 
 mod blocking;
 mod contended;

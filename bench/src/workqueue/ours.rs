@@ -30,8 +30,8 @@ impl Ours {
 
 impl Pool for Ours {
     fn spawn(&self, job: impl FnOnce() + Send + 'static) {
-        // The queue is neither drained nor shut down while a sample runs, and waits when it is full,
-        // so a refusal is a defect of the runtime.
+        // The queue is neither drained nor shut down while a sample runs, and waits when it is
+        // full, so a refusal is a defect of the runtime.
         if let Err(refused) = self.queue.post(job) {
             panic!("a job was refused: {refused}");
         }

@@ -19,8 +19,8 @@ struct Pair<P> {
     pool: Arc<P>,
 }
 
-/// Messages per second when a message is a job that spawns the answer, until each pair has exchanged
-/// `messages`.
+/// Messages per second when a message is a job that spawns the answer, until each pair has
+/// exchanged `messages`.
 pub(super) fn by_spawn<P: Pool>(pool: &Arc<P>, messages: usize) -> Result<f64> {
     let held = Arc::strong_count(pool);
     let count = Count::start();

@@ -133,8 +133,8 @@ fn published_table(
     Ok(())
 }
 
-/// This machine if it has several LLCs, otherwise its CPUs in up to four pretend ones, as many as the
-/// machine of the published figures.
+/// This machine if it has several LLCs, otherwise its CPUs in up to four pretend ones, as many as
+/// the machine of the published figures.
 fn several_llcs(machine: &Topology) -> Topology {
     if machine.pods(Scope::Cache).len() > 1 {
         return machine.clone();

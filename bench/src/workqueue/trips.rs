@@ -10,8 +10,8 @@ pub(super) fn own_wait_us(pool: &impl Pool, plan: Trips) -> Vec<f64> {
     [0.5, 0.99].map(|share| percentile(&mut times, share) / 1e3).to_vec()
 }
 
-/// Median microseconds of a trip whose caller spins on a flag that the job sets: what the pool itself
-/// takes to get a job going.
+/// Median microseconds of a trip whose caller spins on a flag that the job sets: what the pool
+/// itself takes to get a job going.
 pub(super) fn spinning_us(pool: &impl Pool, plan: Trips) -> f64 {
     static DONE: AtomicU64 = AtomicU64::new(0);
     let mut times = plan.time(|| {

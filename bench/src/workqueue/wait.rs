@@ -35,8 +35,8 @@ pub(super) fn mark_done() {
     SLOTS[MINE.get()].0.fetch_add(1, Ordering::Release);
 }
 
-/// Waits until jobs hold no more references to their pool than the caller's `held`: a pool must not be
-/// dropped by one of its own jobs.
+/// Waits until jobs hold no more references to their pool than the caller's `held`: a pool must not
+/// be dropped by one of its own jobs.
 pub(super) fn until_released<P>(pool: &Arc<P>, held: usize) {
     while Arc::strong_count(pool) > held {
         thread::sleep(POLL);

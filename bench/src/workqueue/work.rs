@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Rounds per microsecond, measured once. A count, not a clock, so that a worker that is off its CPU
-/// has not worked.
+/// Rounds per microsecond, measured once. A count, not a clock, so that a worker that is off its
+/// CPU has not worked.
 static ROUNDS_PER_US: OnceLock<f64> = OnceLock::new();
 
 /// Tries of the calibration; the fastest counts.

@@ -56,8 +56,8 @@ impl PageBuffer {
         self.start
     }
 
-    /// Clears the bytes `from..to`, and returns those behind `keep` to the system, page by page: they
-    /// read as zeroes, and use no memory until they are written again.
+    /// Clears the bytes `from..to`, and returns those behind `keep` to the system, page by page:
+    /// they read as zeroes, and use no memory until they are written again.
     ///
     /// # Safety
     /// Nobody else accesses the range meanwhile.
@@ -113,7 +113,8 @@ impl Drop for PageBuffer {
     }
 }
 
-/// Where a worker builds long replies: data from a page boundary on, with room for a head before it.
+/// Where a worker builds long replies: data from a page boundary on, with room for a head before
+/// it.
 #[derive(Debug)]
 pub struct ReplyArea {
     /// Start of the data.
@@ -147,8 +148,8 @@ impl ReplyArea {
     /// An area in memory that belongs to somebody else, whose first `stale` bytes may not be zero.
     ///
     /// # Safety
-    /// The `capacity` bytes from `start` on, and 32 bytes before it, are initialised, and nothing else
-    /// accesses them while the area is used.
+    /// The `capacity` bytes from `start` on, and 32 bytes before it, are initialised, and nothing
+    /// else accesses them while the area is used.
     pub(crate) unsafe fn lent(start: NonNull<u8>, capacity: usize, stale: usize) -> Self {
         Self { start, capacity, used: 0, stale, owner: None }
     }
@@ -164,8 +165,8 @@ impl ReplyArea {
         self.capacity
     }
 
-    /// The first `len` bytes of data (at most [`ReplyArea::capacity`]), zero or as left by the current
-    /// request.
+    /// The first `len` bytes of data (at most [`ReplyArea::capacity`]), zero or as left by the
+    /// current request.
     pub(crate) fn data(&mut self, len: usize) -> &mut [u8] {
         let len = len.min(self.capacity);
         let stale = self.stale.min(len);
@@ -190,8 +191,8 @@ impl ReplyArea {
         }
     }
 
-    /// Wipes the data, so that it does not outlive its request, and returns memory behind `keep` bytes
-    /// to the system.
+    /// Wipes the data, so that it does not outlive its request, and returns memory behind `keep`
+    /// bytes to the system.
     pub(crate) fn clear(&mut self, keep: usize) {
         let used = std::mem::take(&mut self.used);
         if let Some(buffer) = &mut self.owner {
@@ -245,13 +246,14 @@ pub struct BufferSize {
 }
 
 impl BufferSize {
-    /// Smallest payload that buffers are made for: an extended attribute of 64 KiB and its name must
-    /// fit whatever `max_write` is.
+    /// Smallest payload that buffers are made for: an extended attribute of 64 KiB and its name
+    /// must fit whatever `max_write` is.
     const MIN_PAYLOAD_BYTES: usize = 128 << 10;
     /// Least that each buffer may keep: returning a few pages costs more than it saves.
     const MIN_KEEP_BYTES: usize = 64 << 10;
 
-    /// Buffers for payloads of `max_payload_bytes`, of which `buffers` together keep `budget_bytes`.
+    /// Buffers for payloads of `max_payload_bytes`, of which `buffers` together keep
+    /// `budget_bytes`.
     #[must_use]
     pub fn within(max_payload_bytes: usize, budget_bytes: usize, buffers: usize) -> Self {
         let keep_bytes = (budget_bytes / buffers.max(1)).max(Self::MIN_KEEP_BYTES);

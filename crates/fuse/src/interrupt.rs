@@ -80,8 +80,8 @@ impl Interrupts {
     #[cfg(loom)]
     pub(crate) const MAX_EARLY: usize = 1;
 
-    /// Ids grow with time. An early INTERRUPT whose request has not begun when one with an id larger
-    /// by this begins was late, not early: its request is over.
+    /// Ids grow with time. An early INTERRUPT whose request has not begun when one with an id
+    /// larger by this begins was late, not early: its request is over.
     const EARLY_FOR: u64 = 1 << 21;
 
     pub(crate) fn new(workers: usize) -> Self {

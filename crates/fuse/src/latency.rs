@@ -85,7 +85,8 @@ impl WorkerLatencies {
 }
 
 /// How long the requests of one operation and class took, from when they were received until their
-/// handler returned. A handler that replies sends the reply itself, so that the reply is part of it.
+/// handler returned. A handler that replies sends the reply itself, so that the reply is part of
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationLatency {
     /// The kernel's name of the operation.

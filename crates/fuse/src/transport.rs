@@ -1,5 +1,5 @@
-//! What a session needs of a transport. Two exist: that of a mounted device ([`crate::Device`]), over
-//! `/dev/fuse` or io_uring, and memory ([`crate::memory`]).
+//! What a session needs of a transport. Two exist: that of a mounted device ([`crate::Device`]),
+//! over `/dev/fuse` or io_uring, and memory ([`crate::memory`]).
 //!
 //! A transport has one queue per worker thread. A queue returns one request at a time, in a buffer
 //! that it owns, and has a sink for replies, which may be used from any thread. [`Queue::receive`]

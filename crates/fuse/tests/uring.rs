@@ -225,8 +225,8 @@ fn switching_the_parameter_off_leaves_mounts_alone_and_makes_new_ones_fall_back(
     drop(off);
 }
 
-/// The kernel offers io_uring when the device is mounted; the parameter is off when the rings would be
-/// made, and on again when the kernel's offer is answered: neither is a reason to hang.
+/// The kernel offers io_uring when the device is mounted; the parameter is off when the rings would
+/// be made, and on again when the kernel's offer is answered: neither is a reason to hang.
 #[test]
 fn a_mount_made_while_the_parameter_was_off_falls_back() {
     let _alone = alone();

@@ -1,5 +1,5 @@
-//! What waking a thread on another CPU costs after that CPU was idle for a while: as it is, while pollers keep
-//! it awake, and while the kernel's idle loop polls.
+//! What waking a thread on another CPU costs after that CPU was idle for a while: as it is, while
+//! pollers keep it awake, and while the kernel's idle loop polls.
 //!
 //! ```text
 //! cargo run --release -p tollgate-haltpoll --example wakes

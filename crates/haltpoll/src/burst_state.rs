@@ -9,13 +9,13 @@
 //!    └──── shut ────────┘ └────────── end (monitor) ───┘
 //! ```
 //!
-//! 1. *Of all hooks that see PARKED, one begins the burst* (compare and exchange), and it alone wakes the
-//!    monitor. The monitor sleeps by `park`, whose token is not lost when it comes early.
-//! 2. *A burst that nobody serves does not exist*: BURST is left only by the monitor, which ends it a bounded
-//!    number of ticks after the last request, or at once when it is told to stop.
-//! 3. *A request may be missed, but not two.* A hook counts its request and reads the word without a
-//!    fence between, so it may still read BURST while the monitor parks. Its next request reads PARKED.
-//!    A fence in each request would cost more than the one burst that begins later.
+//! 1. *Of all hooks that see PARKED, one begins the burst* (compare and exchange), and it alone
+//!    wakes the monitor. The monitor sleeps by `park`, whose token is not lost when it comes early.
+//! 2. *A burst that nobody serves does not exist*: BURST is left only by the monitor, which ends it
+//!    a bounded number of ticks after the last request, or at once when it is told to stop.
+//! 3. *A request may be missed, but not two.* A hook counts its request and reads the word without
+//!    a fence between, so it may still read BURST while the monitor parks. Its next request reads
+//!    PARKED. A fence in each request would cost more than the one burst that begins later.
 
 use std::sync::OnceLock;
 
@@ -198,8 +198,9 @@ mod loom_tests {
         });
     }
 
-    /// A burst that a hook began is served, however the monitor's falling asleep comes between: without a
-    /// stop, the monitor must come back from `wait`. Loom reports a deadlock if it does not.
+    /// A burst that a hook began is served, however the monitor's falling asleep comes between:
+    /// without a stop, the monitor must come back from `wait`. Loom reports a deadlock if it does
+    /// not.
     #[test]
     fn loom_a_begun_burst_is_served() {
         loom::model(|| {

@@ -1,4 +1,5 @@
-//! What the machine says about keeping CPUs awake: read from /sys and /proc, below roots that tests replace.
+//! What the machine says about keeping CPUs awake: read from /sys and /proc, below roots that tests
+//! replace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,8 @@ impl Roots {
 
     /// The smallest quota below `cpus` CPUs in the process's control groups and all above them.
     ///
-    /// In a container the groups above its own are out of sight; the file in the root that it sees is its own.
+    /// In a container the groups above its own are out of sight; the file in the root that it sees
+    /// is its own.
     pub(crate) fn cpu_quota(&self, cpus: usize) -> Option<CpuQuota> {
         let groups = fs::read_to_string(self.proc.join("self/cgroup")).ok()?;
         let mut quotas: Vec<CpuQuota> =
@@ -79,8 +81,8 @@ impl Roots {
         levels.filter_map(|level| quota_of(hierarchy, &level)).collect()
     }
 
-    /// The driver and governor of idle CPUs, as `driver/governor`; `None` without cpuidle: then idle CPUs halt
-    /// whatever latency is requested.
+    /// The driver and governor of idle CPUs, as `driver/governor`; `None` without cpuidle: then
+    /// idle CPUs halt whatever latency is requested.
     pub(crate) fn idle_driver(&self) -> Option<String> {
         let idle = self.sys.join("devices/system/cpu/cpuidle");
         let driver = word(&idle.join("current_driver"));
@@ -98,8 +100,8 @@ impl Roots {
         self.idle_driver().is_some() && matches!(&*word(&state.join("name")), "POLL" | "poll")
     }
 
-    /// The CPU that thread `tid` ran on last: field 39 of its `stat`. The second field is a name in parentheses
-    /// that may hold anything, so fields are counted from the last one closed.
+    /// The CPU that thread `tid` ran on last: field 39 of its `stat`. The second field is a name in
+    /// parentheses that may hold anything, so fields are counted from the last one closed.
     pub(crate) fn cpu_of(&self, tid: u32) -> Option<u16> {
         const FIELDS_AFTER_NAME: usize = 39 - 2;
         let stat = fs::read(self.proc.join(format!("{tid}/stat"))).ok()?;

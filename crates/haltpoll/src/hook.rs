@@ -1,7 +1,7 @@
 //! The hot path: what each request costs the thread that serves it.
 //!
-//! In a burst that is one store to a cache line of its own and one load of a line that nobody writes
-//! meanwhile. Only outside of bursts the clock is read.
+//! In a burst that is one store to a cache line of its own and one load of a line that nobody
+//! writes meanwhile. Only outside of bursts the clock is read.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,8 +13,8 @@ use crate::burst_state::BurstState;
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::sys;
 
-/// Requests that follow one another by no more than this belong together: as long as the monitor waits
-/// for the next one before it ends a burst.
+/// Requests that follow one another by no more than this belong together: as long as the monitor
+/// waits for the next one before it ends a burst.
 const TOGETHER_NS: u64 = 400_000;
 /// Most hooks of one [`KeepAwake`](crate::KeepAwake); further ones do nothing.
 pub(crate) const MAX_HOOKS: usize = 1_024;
@@ -108,9 +108,9 @@ impl Hook {
         self.touch_for(0);
     }
 
-    /// The same for a request of thread `caller`, which waits for the reply: an id in the calling process's
-    /// PID namespace, or 0. With [`Means::Pollers`](crate::Means) on more than two CPUs, the monitor
-    /// looks where that thread runs.
+    /// The same for a request of thread `caller`, which waits for the reply: an id in the calling
+    /// process's PID namespace, or 0. With [`Means::Pollers`](crate::Means) on more than two CPUs,
+    /// the monitor looks where that thread runs.
     #[inline]
     pub fn touch_for(&mut self, caller: u32) {
         let Some(watched) = &mut self.watched else { return };

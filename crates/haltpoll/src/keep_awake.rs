@@ -12,11 +12,12 @@ use crate::mode::Mode;
 use crate::monitor::{Book, Monitor, NEEDED_MIN};
 use crate::status::{State, Status};
 
-/// Keeps CPUs awake during bursts of requests; see the crate's text. Dropping it ends its threads and
-/// waits for them; hooks that are left do nothing then.
+/// Keeps CPUs awake during bursts of requests; see the crate's text. Dropping it ends its threads
+/// and waits for them; hooks that are left do nothing then.
 ///
-/// Threads: one, named `haltpoll`, and with [`Means::Pollers`](crate::Means::Pollers) up to four more from the
-/// first burst on. In [`Mode::Off`], and in [`Mode::Auto`] once it is clear that nothing is to be done, none.
+/// Threads: one, named `haltpoll`, and with [`Means::Pollers`](crate::Means::Pollers) up to four
+/// more from the first burst on. In [`Mode::Off`], and in [`Mode::Auto`] once it is clear that
+/// nothing is to be done, none.
 ///
 /// A process needs one: what it does holds for CPUs, not for its users.
 pub struct KeepAwake {
@@ -35,8 +36,8 @@ impl fmt::Debug for KeepAwake {
 }
 
 impl KeepAwake {
-    /// Measures what waking a CPU costs, in a thread of its own (2 to 8 ms), and is ready after that. A
-    /// thread that cannot be started leaves it off.
+    /// Measures what waking a CPU costs, in a thread of its own (2 to 8 ms), and is ready after
+    /// that. A thread that cannot be started leaves it off.
     #[must_use]
     pub fn start(mode: Mode) -> Self {
         Self::start_with(mode, Roots::default())

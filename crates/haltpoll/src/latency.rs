@@ -1,12 +1,13 @@
 //! The kernel's own way to keep CPUs awake: a request for a wake-up latency of zero.
 //!
-//! While a process holds such a request on `/dev/cpu_dma_latency`, the idle loop takes no state that is
-//! slower to leave than that: it polls (`POLL`, state 0 of the cpuidle driver). A CPU that polls so is woken by a
-//! store, without an interrupt, which in a virtual machine is an exit less than any thread of ours could
-//! save. It counts as idle in every respect: for the scheduler, for control groups, for accounting.
+//! While a process holds such a request on `/dev/cpu_dma_latency`, the idle loop takes no state
+//! that is slower to leave than that: it polls (`POLL`, state 0 of the cpuidle driver). A CPU that
+//! polls so is woken by a store, without an interrupt, which in a virtual machine is an exit less
+//! than any thread of ours could save. It counts as idle in every respect: for the scheduler, for
+//! control groups, for accounting.
 //!
-//! The request holds for every CPU of the machine. The kernel drops it with the last descriptor, so a
-//! process that dies leaves nothing behind; the limit for single CPUs in sysfs
+//! The request holds for every CPU of the machine. The kernel drops it with the last descriptor, so
+//! a process that dies leaves nothing behind; the limit for single CPUs in sysfs
 //! (`cpuN/power/pm_qos_resume_latency_us`) would stay, which is why it is not used.
 
 use std::fs::{File, OpenOptions};
@@ -37,8 +38,8 @@ impl Latency {
         Ok(latency)
     }
 
-    /// Whether a request of another process keeps CPUs from halting just now. False where that cannot
-    /// be read.
+    /// Whether a request of another process keeps CPUs from halting just now. False where that
+    /// cannot be read.
     pub(crate) fn held_by_others(dev: &Path) -> bool {
         let mut now = [0; 4];
         let file = File::open(dev.join("cpu_dma_latency"));

@@ -7,15 +7,16 @@ use crate::sys;
 
 /// Wake-ups that are measured.
 const WAKES: usize = 32;
-/// How long the other CPU idles before each. Not longer, because between the requests of a burst it is
-/// not longer either, and idle governors choose their state by what they saw last.
+/// How long the other CPU idles before each. Not longer, because between the requests of a burst it
+/// is not longer either, and idle governors choose their state by what they saw last.
 const IDLE_NS: u64 = 60_000;
 /// A thread that is not up after so long will not be waited for.
 const PATIENCE_NS: u64 = 20_000_000;
 
-/// The lower quartile of some wake-ups from `waker` to `sleeper` in nanoseconds, from before the call that
-/// wakes until the other thread runs; `None` if it could not be measured. Takes 2 to 4 ms, most of
-/// them computing on `waker`. The quartile, since other work on the machine makes some slower.
+/// The lower quartile of some wake-ups from `waker` to `sleeper` in nanoseconds, from before the
+/// call that wakes until the other thread runs; `None` if it could not be measured. Takes 2 to 4
+/// ms, most of them computing on `waker`. The quartile, since other work on the machine makes some
+/// slower.
 pub(crate) fn wake_ns(waker: u16, sleeper: u16) -> Option<u64> {
     let run = &Run::default();
     let mut times = thread::scope(|scope| {

@@ -1,8 +1,8 @@
 //! The monitor: the one thread that decides, begins and ends what keeps CPUs awake.
 //!
-//! Outside of bursts it sleeps without a timeout, so an idle process uses no CPU. In a burst it wakes
-//! every [`TICK`] for a few microseconds. It is of the normal class, because the end of a burst depends on it;
-//! pollers have leases in case it is late all the same.
+//! Outside of bursts it sleeps without a timeout, so an idle process uses no CPU. In a burst it
+//! wakes every [`TICK`] for a few microseconds. It is of the normal class, because the end of a
+//! burst depends on it; pollers have leases in case it is late all the same.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +23,8 @@ use crate::{TICK, latency, sys};
 /// A wake-up below this is cheap: keeping a CPU awake would win less than a scheduler's noise. Bare
 /// metal and guests that poll before halting are between 2 and 6 us.
 const CHEAP_NS: u64 = 8_000;
-/// Measured again when others kept the CPUs from halting meanwhile: so often, and so long after the first
-/// time, four times as long after each further one (seven minutes in all).
+/// Measured again when others kept the CPUs from halting meanwhile: so often, and so long after the
+/// first time, four times as long after each further one (seven minutes in all).
 const MEASURE_AGAIN: u32 = 7;
 const MEASURE_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
@@ -333,8 +333,8 @@ fn note(outcome: std::io::Result<()>) {
     }
 }
 
-/// The least of up to three measurements, fewer once `enough`: other work on the machine makes some of them
-/// longer, and none shorter.
+/// The least of up to three measurements, fewer once `enough`: other work on the machine makes some
+/// of them longer, and none shorter.
 fn least_of_some(measure: impl Fn() -> Option<u64>, enough: impl Fn(u64) -> bool) -> Option<u64> {
     let mut least = None;
     for _ in 0..3 {

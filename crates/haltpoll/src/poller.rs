@@ -1,17 +1,19 @@
 //! One thread that keeps one CPU awake: it executes PAUSE while its lease runs.
 //!
-//! The monitor grants a lease (an end in time) and unparks the poller, at every tick anew. The poller reads the
-//! clock about once a microsecond and parks when the lease is over.
+//! The monitor grants a lease (an end in time) and unparks the poller, at every tick anew. The
+//! poller reads the clock about once a microsecond and parks when the lease is over.
 //!
-//! * *It always parks*: the clock advances, a lease is a fixed time, and without the monitor nobody renews it.
-//!   So spinning ends even if the monitor is late or gone.
-//! * *No lease is lost*: the lease is stored before `unpark`, whose token makes the next `park` return.
+//! * *It always parks*: the clock advances, a lease is a fixed time, and without the monitor nobody
+//!   renews it. So spinning ends even if the monitor is late or gone.
+//! * *No lease is lost*: the lease is stored before `unpark`, whose token makes the next `park`
+//!   return.
 //! * *It holds no lock*, so that nobody waits for it while others compute on its CPU.
 //!
-//! A poller that was off its CPU for longer than a request takes is *crowded out*: somebody computes
-//! there, that CPU does not halt, and spinning would only take turns from others. (Between control groups, and
-//! between the groups that the kernel makes of sessions, SCHED_IDLE does not count: there the poller would
-//! get as much as any thread.) It parks at once and leaves it to the monitor when to try again.
+//! A poller that was off its CPU for longer than a request takes is *crowded out*: somebody
+//! computes there, that CPU does not halt, and spinning would only take turns from others. (Between
+//! control groups, and between the groups that the kernel makes of sessions, SCHED_IDLE does not
+//! count: there the poller would get as much as any thread.) It parks at once and leaves it to the
+//! monitor when to try again.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering, park};
 
@@ -124,8 +126,8 @@ mod loom_tests {
         time.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// The monitor grants two leases and stops; the poller serves and ends. A lost wake-up is a deadlock, a
-    /// poller that never parks exceeds loom's branches: both fail.
+    /// The monitor grants two leases and stops; the poller serves and ends. A lost wake-up is a
+    /// deadlock, a poller that never parks exceeds loom's branches: both fail.
     #[test]
     fn loom_a_poller_parks_and_ends() {
         let mut model = loom::model::Builder::new();
@@ -146,8 +148,8 @@ mod loom_tests {
         });
     }
 
-    /// The monitor grants a lease and never comes back: the lease is served, however granting and falling asleep
-    /// come together, and the poller parks all the same.
+    /// The monitor grants a lease and never comes back: the lease is served, however granting and
+    /// falling asleep come together, and the poller parks all the same.
     #[test]
     fn loom_a_lease_is_served_and_runs_out_without_the_keeper() {
         loom::model(|| {

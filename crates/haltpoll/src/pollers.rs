@@ -10,12 +10,12 @@ use rustix::thread::Pid;
 use crate::poller::Post;
 use crate::sys;
 
-/// Most pollers of a process. A caller and its server need two; more of them would burn more CPU time
-/// than two busy clients can win back.
+/// Most pollers of a process. A caller and its server need two; more of them would burn more CPU
+/// time than two busy clients can win back.
 pub(crate) const MAX_POLLERS: usize = 4;
 
-/// How long a lease runs without being renewed: more than two ticks, so that a monitor that is late by
-/// one does not interrupt it.
+/// How long a lease runs without being renewed: more than two ticks, so that a monitor that is late
+/// by one does not interrupt it.
 const LEASE_NS: u64 = 900_000;
 /// After being crowded out, a CPU is left alone for so long, and twice as long each time again.
 const LEAVE_ALONE_NS: u64 = 20_000_000;
@@ -52,8 +52,8 @@ impl Pollers {
     }
 
     /// CPUs to keep awake: both of two, because the kernel chooses between them for every wake-up;
-    /// of more, those in `seen`, the most important first, at most [`MAX_POLLERS`]. Of a core, only one:
-    /// a CPU that polls slows its sibling.
+    /// of more, those in `seen`, the most important first, at most [`MAX_POLLERS`]. Of a core, only
+    /// one: a CPU that polls slows its sibling.
     pub(crate) fn choose(&self, seen: &[u16], siblings: impl Fn(u16) -> Vec<u16>) -> Vec<u16> {
         let candidates = if self.needs_seen() { seen } else { &self.allowed };
         let mut chosen: Vec<u16> = Vec::new();

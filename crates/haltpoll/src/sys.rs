@@ -63,15 +63,16 @@ pub(crate) fn be_let_in_early() {
 pub(crate) fn become_normal_class(tid: Pid) {
     let param = libc::sched_param { sched_priority: 0 };
     let tid = tid.as_raw_nonzero().get();
-    // SAFETY: the call reads `param`, which lives until it returns. A refusal changes nothing, and nothing
-    // depends on success.
+    // SAFETY: the call reads `param`, which lives until it returns. A refusal changes nothing, and
+    // nothing depends on success.
     unsafe { libc::sched_setscheduler(tid, libc::SCHED_OTHER, &raw const param) };
 }
 
-/// Asks for turns of 0.1 ms, the least there is; the share of the CPU stays the same. Kernels before
-/// 6.12 have one length for all and ignore it.
+/// Asks for turns of 0.1 ms, the least there is; the share of the CPU stays the same. Kernels
+/// before 6.12 have one length for all and ignore it.
 fn take_short_turns(policy: libc::c_int) {
-    /// `struct sched_attr` in its first version (48 bytes), for fair classes: the runtime is the slice.
+    /// `struct sched_attr` in its first version (48 bytes), for fair classes: the runtime is the
+    /// slice.
     #[repr(C)]
     struct SchedAttr {
         size: u32,
@@ -95,8 +96,8 @@ fn take_short_turns(policy: libc::c_int) {
         deadline_ns: 0,
         period_ns: 0,
     };
-    // SAFETY: the call reads `size` bytes of a structure of that size and layout, which lives until it
-    // returns. A refusal changes nothing, and nothing depends on success.
+    // SAFETY: the call reads `size` bytes of a structure of that size and layout, which lives until
+    // it returns. A refusal changes nothing, and nothing depends on success.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 

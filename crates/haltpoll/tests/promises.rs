@@ -1,5 +1,5 @@
-//! What a program that uses the crate may rely on, through its public face. Bounds on CPU time are generous:
-//! they tell a poller that never ends from one that does.
+//! What a program that uses the crate may rely on, through its public face. Bounds on CPU time are
+//! generous: they tell a poller that never ends from one that does.
 #![expect(unsafe_code, reason = "fork")]
 
 use std::path::Path;
@@ -145,8 +145,8 @@ fn a_fork_may_drop_what_its_parent_started() {
     let _alone = alone();
     let awake = KeepAwake::start(Mode::On);
     ready(&awake);
-    // SAFETY: the child drops a value, which takes no lock of another thread (the allocator's are handled
-    // by fork), and exits.
+    // SAFETY: the child drops a value, which takes no lock of another thread (the allocator's are
+    // handled by fork), and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {

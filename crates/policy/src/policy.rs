@@ -19,8 +19,8 @@ pub struct NativeDirectory {
 
 /// Rules, first match wins, and a default.
 ///
-/// [`Policy::at`] finds the rules for a path once, to ask several questions about it. The other methods
-/// about a path are short forms for one question.
+/// [`Policy::at`] finds the rules for a path once, to ask several questions about it. The other
+/// methods about a path are short forms for one question.
 pub struct Policy {
     pub(crate) default: Action,
     pub(crate) rules: Vec<Rule>,

@@ -1,8 +1,8 @@
 //! Listings of directories that the kernel reads without opening them.
 //!
 //! Where OPENDIR is refused with `ENOSYS`, the kernel sends neither it nor RELEASEDIR, and asks for
-//! entries of an inode from a cookie on. What is left of a listing is kept for its next request, so that
-//! a directory is not opened and searched for each.
+//! entries of an inode from a cookie on. What is left of a listing is kept for its next request, so
+//! that a directory is not opened and searched for each.
 
 use std::collections::VecDeque;
 

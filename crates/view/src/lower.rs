@@ -262,7 +262,8 @@ impl DirStream {
         Ok(())
     }
 
-    /// Reads again from the cookie where it stands: entries that were read and not taken may be stale.
+    /// Reads again from the cookie where it stands: entries that were read and not taken may be
+    /// stale.
     pub(crate) fn refresh(&mut self) -> Result<(), Errno> {
         if !self.unread.is_empty() {
             self.unread = 0..0;

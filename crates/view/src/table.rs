@@ -137,8 +137,8 @@ impl Node {
         *self.last_path.lock() = Some(path.into_boxed_slice());
     }
 
-    /// Lets go of the parents once the kernel forgot the node: trees that were moved about behind the
-    /// view's back could hold each other.
+    /// Lets go of the parents once the kernel forgot the node: trees that were moved about behind
+    /// the view's back could hold each other.
     pub(crate) fn let_go(&self) {
         self.places.lock().clear();
     }

@@ -215,10 +215,10 @@ impl View {
         Attributes { attr: stat.attr(self.root_dev), valid: self.attr_valid(node) }
     }
 
-    /// How long the kernel may cache the attributes of `node`: for a directory that is watched, until a
-    /// change is reported. A file always has the timeout of the configuration, because it can get
-    /// a further name in a directory that nobody watches, and a change made through that name is
-    /// reported to nobody.
+    /// How long the kernel may cache the attributes of `node`: for a directory that is watched,
+    /// until a change is reported. A file always has the timeout of the configuration, because it
+    /// can get a further name in a directory that nobody watches, and a change made through that
+    /// name is reported to nobody.
     pub(crate) fn attr_valid(&self, node: &Node) -> Duration {
         let watched = node.is_dir() && node.watched.level() >= Level::Names;
         if watched { LONG.max(self.attr_timeout) } else { self.attr_timeout }
@@ -245,7 +245,8 @@ impl View {
     }
 
     /// `node` is listed as `name` in the directory that `dir` names: it is watched if it is a
-    /// directory, and its attributes are those of `stat` or, if it was not watched before, read again.
+    /// directory, and its attributes are those of `stat` or, if it was not watched before, read
+    /// again.
     pub(crate) fn watch_child(
         &self,
         node: &Node,

@@ -33,8 +33,8 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// 8,192 items per shard, at most 256 workers, 50 us of searching, the first 5 us of them in the
-    /// worker's own pod, five minutes of idleness.
+    /// 8,192 items per shard, at most 256 workers, 50 us of searching, the first 5 us of them in
+    /// the worker's own pod, five minutes of idleness.
     fn default() -> Self {
         Self {
             shard_capacity: 8192,

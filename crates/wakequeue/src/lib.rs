@@ -3,9 +3,9 @@
 //!
 //! Items are pushed to the shard of the pusher's CPU. A worker takes from its own shard first, then
 //! from the shards of its pod, and only then from other pods, where those have more work than they
-//! can do. A push wakes at most one worker, of the same pod if it can, and nobody when a worker that
-//! is already searching will see the item. `README.md` beside this code has the states, the counters,
-//! the memory orderings and the proof that no wake-up is lost.
+//! can do. A push wakes at most one worker, of the same pod if it can, and nobody when a worker
+//! that is already searching will see the item. `README.md` beside this code has the states, the
+//! counters, the memory orderings and the proof that no wake-up is lost.
 //!
 //! The queue starts no threads: it says when one is wanted, and the caller starts it.
 //!

@@ -77,9 +77,9 @@ impl Layout {
     /// Checks a plan.
     ///
     /// # Errors
-    /// No shard or more than [`MAX_SHARDS`]; a shard without workers; a pod without shards; a `near`
-    /// list that does not start with its own shard and the rest of its pod, repeats or invents a
-    /// shard, or is not mutual.
+    /// No shard or more than [`MAX_SHARDS`]; a shard without workers; a pod without shards; a
+    /// `near` list that does not start with its own shard and the rest of its pod, repeats or
+    /// invents a shard, or is not mutual.
     pub fn new(shards: Vec<ShardPlan>) -> Result<Self, ConfigError> {
         if shards.is_empty() || shards.len() > MAX_SHARDS {
             return Err(ConfigError::Shards { count: shards.len(), max: MAX_SHARDS });
@@ -132,8 +132,8 @@ impl Layout {
         Self::new(plans.collect())
     }
 
-    /// Inside a pod, wakes whoever slept last, wherever at home. Otherwise the sleeper nearest to the
-    /// item is woken.
+    /// Inside a pod, wakes whoever slept last, wherever at home. Otherwise the sleeper nearest to
+    /// the item is woken.
     #[must_use]
     pub fn without_order(mut self) -> Self {
         self.by_distance = false;
@@ -189,7 +189,8 @@ impl Layout {
         &self.pods[pod.index()].shards
     }
 
-    /// The other pods whose workers may take this one's items, nearest first; none when it is strict.
+    /// The other pods whose workers may take this one's items, nearest first; none when it is
+    /// strict.
     #[must_use]
     pub fn others(&self, pod: PodIndex) -> &[PodIndex] {
         &self.pods[pod.index()].others
@@ -290,8 +291,8 @@ fn plan_pods(shards: &[ShardPlan], count: usize) -> (Vec<PodPlan>, u16) {
 }
 
 /// How many workers each pod may have when those that see each other share `max_workers`: in
-/// proportion to their CPUs. A pod that is on its own has them all. With fewer workers than pods, some
-/// pods have none, and others run their items.
+/// proportion to their CPUs. A pod that is on its own has them all. With fewer workers than pods,
+/// some pods have none, and others run their items.
 pub(crate) fn share_workers(layout: &Layout, max_workers: u16) -> Vec<u16> {
     let pods = || (0_u16..).map(PodIndex).take(layout.pods());
     let mut rooms = vec![0; layout.pods()];
@@ -332,8 +333,8 @@ impl Load {
         self.searchers == 0 && self.is_spare(target)
     }
 
-    /// Whether the pod's items may wait though none of its workers is coming for them: every CPU has
-    /// a worker awake, or nobody is left to wake or start. Other pods then help.
+    /// Whether the pod's items may wait though none of its workers is coming for them: every CPU
+    /// has a worker awake, or nobody is left to wake or start. Other pods then help.
     #[must_use]
     #[inline]
     pub fn is_overloaded(self, target: u16) -> bool {

@@ -139,7 +139,8 @@ impl Pod {
         self.load().is_overloaded(self.target)
     }
 
-    /// Whether an item needs a [`claim`](Self::claim) here or, when this pod is overloaded, elsewhere.
+    /// Whether an item needs a [`claim`](Self::claim) here or, when this pod is overloaded,
+    /// elsewhere.
     #[inline]
     pub(crate) fn wants_help(&self) -> bool {
         let load = self.load();
@@ -159,8 +160,8 @@ impl Pod {
         Load::unpack(before)
     }
 
-    /// After every change of `awake`, `parked` or `room`. The sum of all such notes is right, and who
-    /// makes a pod spare looks at the shards afterwards, so a late note loses no wake-up.
+    /// After every change of `awake`, `parked` or `room`. The sum of all such notes is right, and
+    /// who makes a pod spare looks at the shards afterwards, so a late note loses no wake-up.
     fn note_spare(&self, before: u64, after: u64) {
         let Some(spare) = &self.spare else { return };
         let is_spare = |word| Load::unpack(word).is_spare(self.target);

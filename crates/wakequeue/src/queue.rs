@@ -185,8 +185,8 @@ impl<T: Send> WakeQueue<T> {
     }
 
     /// Takes the first item that `wanted` accepts out of the order of its shard; the others keep
-    /// theirs. For a thread that is no worker and works for some of the items only. Costs as much as
-    /// there are items.
+    /// theirs. For a thread that is no worker and works for some of the items only. Costs as much
+    /// as there are items.
     pub fn take_if(&self, mut wanted: impl FnMut(&T) -> bool, host: impl Host) -> Option<T> {
         for (number, shard) in (0_u16..).map(ShardId).zip(&self.shards) {
             let found = shard.take_if(&mut wanted);
@@ -231,7 +231,8 @@ impl<T: Send> WakeQueue<T> {
     }
 
     /// Allows threads to be asked for again where one could not be started, and asks for them where
-    /// items wait. Call it some time after [`abandon`](Self::abandon). True when there was any need.
+    /// items wait. Call it some time after [`abandon`](Self::abandon). True when there was any
+    /// need.
     pub fn retry_growth(&self, host: impl Host) -> bool {
         let mut any = false;
         for pod in (0_u16..).map(PodIndex).take(self.pods.len()) {
@@ -323,8 +324,8 @@ impl<T: Send> WakeQueue<T> {
         Next::Closed
     }
 
-    /// The worker stops counting as awake (a blocking section, an item that holds the CPU for long):
-    /// another one may run instead, and is woken if there is work. True when somebody was.
+    /// The worker stops counting as awake (a blocking section, an item that holds the CPU for
+    /// long): another one may run instead, and is woken if there is work. True when somebody was.
     pub fn discount(&self, id: WorkerId, home: ShardId, host: impl Host) -> bool {
         let discounted = self.pod(home).discount(id);
         seq_cst_gap();
@@ -395,9 +396,9 @@ impl<T: Send> WakeQueue<T> {
         self.pods[pod.index()].discounted()
     }
 
-    /// Whether any worker is not asleep (running, searching, in a blocking section, or just claimed),
-    /// or a thread waits to be asked for again. In the order of `SeqCst` accesses with the claim that
-    /// woke or started a worker.
+    /// Whether any worker is not asleep (running, searching, in a blocking section, or just
+    /// claimed), or a thread waits to be asked for again. In the order of `SeqCst` accesses with
+    /// the claim that woke or started a worker.
     #[must_use]
     pub fn has_active_workers(&self) -> bool {
         self.pods.iter().zip(&self.rooms).any(|(pod, &room)| {
@@ -452,9 +453,9 @@ impl<T: Send> WakeQueue<T> {
         !self.shards[shard.index()].is_empty() && self.pod(shard).is_overloaded()
     }
 
-    /// Looks whether items wait that nobody is coming for, in the own pod or in others, and gets one
-    /// worker going for them. Whoever ends what others relied on calls this afterwards. True when
-    /// somebody was woken or asked for.
+    /// Looks whether items wait that nobody is coming for, in the own pod or in others, and gets
+    /// one worker going for them. Whoever ends what others relied on calls this afterwards. True
+    /// when somebody was woken or asked for.
     fn look_around(&self, home: ShardId, prefer: Option<WorkerId>, host: &impl Host) -> bool {
         let pod = self.pod(home);
         let wants_wake = pod.wants_wake();
@@ -576,8 +577,8 @@ impl<T: Send> WakeQueue<T> {
             .is_some_and(|victim| self.pull_from(worker, victim, cell))
     }
 
-    /// Takes an item from another pod that has more of them than it can do. The worker then stays on
-    /// loan until its own pod has work, or nobody needs it.
+    /// Takes an item from another pod that has more of them than it can do. The worker then stays
+    /// on loan until its own pod has work, or nobody needs it.
     #[cold]
     fn steal(&self, worker: &mut Worker, cell: &mut ItemCell<T>) -> bool {
         let outside = self.layout.outside(worker.home).iter();
@@ -602,15 +603,16 @@ impl<T: Send> WakeQueue<T> {
         found
     }
 
-    /// Looks for work for as long as the settings allow: in the own pod, and from `steal_after` on in
-    /// overloaded ones too.
+    /// Looks for work for as long as the settings allow: in the own pod, and from `steal_after` on
+    /// in overloaded ones too.
     fn search(&self, worker: &mut Worker, cell: &mut ItemCell<T>) -> bool {
         let has_others = !self.layout.outside(worker.home).is_empty();
         if self.pull(worker, cell) {
             return true;
         }
         let budget_ns = self.spin_ns.load(Ordering::Relaxed);
-        // A worker that slept has left the local ones enough time, and so has one that may not spin.
+        // A worker that slept has left the local ones enough time, and so has one that may not
+        // spin.
         let at_once = has_others && (worker.slept_since.is_some() || budget_ns == 0);
         if at_once && self.steal(worker, cell) {
             return true;

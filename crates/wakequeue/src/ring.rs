@@ -114,8 +114,8 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Refuses pushes from now on. One that took its position before is completed; [`len`](Self::len)
-    /// counts it already.
+    /// Refuses pushes from now on. One that took its position before is completed;
+    /// [`len`](Self::len) counts it already.
     pub fn close(&self) {
         self.tail.fetch_or(CLOSED, Ordering::SeqCst);
         self.room.word().fetch_add(1, Ordering::SeqCst);
@@ -169,8 +169,8 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Wakes a producer for each of `places` free slots. Those that sleep on are woken by the pops of
-    /// what the others push.
+    /// Wakes a producer for each of `places` free slots. Those that sleep on are woken by the pops
+    /// of what the others push.
     #[cold]
     fn announce_room(&self, places: usize) {
         seq_cst_gap();

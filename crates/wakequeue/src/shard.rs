@@ -18,8 +18,8 @@ pub(crate) struct Shard<T> {
     overflow: Overflow<T>,
 }
 
-/// Items that found the ring full and could not be refused. Nearly always empty: then it costs a pull
-/// one load of a line that nobody writes.
+/// Items that found the ring full and could not be refused. Nearly always empty: then it costs a
+/// pull one load of a line that nobody writes.
 struct Overflow<T> {
     /// Length of `items`, changed under its lock.
     len: CachePadded<AtomicUsize>,
@@ -83,9 +83,9 @@ impl<T> Shard<T> {
         true
     }
 
-    /// Takes the first item that `wanted` accepts, wherever it lies. The others stay in their order.
-    /// To get at the middle of the ring, up to its capacity of items is moved to the overflow list; the
-    /// caller must then wake somebody for them.
+    /// Takes the first item that `wanted` accepts, wherever it lies. The others stay in their
+    /// order. To get at the middle of the ring, up to its capacity of items is moved to the
+    /// overflow list; the caller must then wake somebody for them.
     pub(crate) fn take_if(&self, wanted: &mut impl FnMut(&T) -> bool) -> Option<T> {
         let mut items = self.overflow.items.lock();
         if let Some(position) = items.iter().position(&mut *wanted) {

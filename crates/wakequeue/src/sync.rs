@@ -33,9 +33,10 @@ pub use std::sync::MutexGuard;
 ///
 /// loom 0.7 remembers only the latest access to a place when it looks for what to reorder. A thread
 /// that loads a word and then changes it thereby hides from it that another thread loaded that word
-/// before, and the order in which the other one sees the change is never tried: the model of an item
-/// queued while it runs was explored in one single order, and found nothing when the rule against
-/// running twice was taken out. Under loom these are exchanges, which count as changes themselves.
+/// before, and the order in which the other one sees the change is never tried: the model of an
+/// item queued while it runs was explored in one single order, and found nothing when the rule
+/// against running twice was taken out. Under loom these are exchanges, which count as changes
+/// themselves.
 ///
 /// Not for a load whose place in the order of things is to be proved: an exchange sees the latest
 /// value, so a missing fence before it would not show.

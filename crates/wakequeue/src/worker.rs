@@ -48,8 +48,8 @@ pub trait Host {
     /// gives the claim back to [`WakeQueue::abandon`](crate::WakeQueue::abandon).
     fn grow(&self, claim: Claim);
 
-    /// The worker found nothing to do for as long as it may look, and is about to sleep. It is on the
-    /// list of sleepers already, so the sleep ends at once when an item has come since.
+    /// The worker found nothing to do for as long as it may look, and is about to sleep. It is on
+    /// the list of sleepers already, so the sleep ends at once when an item has come since.
     fn before_sleep(&self, worker: &Worker) {
         _ = worker;
     }
@@ -101,8 +101,8 @@ impl Worker {
         self.slept_since.is_some()
     }
 
-    /// When it fell asleep before it got its latest item, if it did: for the first time, if it woke up
-    /// in vain in between.
+    /// When it fell asleep before it got its latest item, if it did: for the first time, if it woke
+    /// up in vain in between.
     #[must_use]
     pub fn slept_since(&self) -> Option<Instant> {
         self.slept_since

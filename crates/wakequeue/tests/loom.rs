@@ -1,6 +1,7 @@
 //! The protocol under the model checker: every interleaving within the preemption bound.
 //!
-//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p tollgate-wakequeue --release --test loom`
+//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p tollgate-wakequeue --release --test
+//! loom`
 //!
 //! A lost wake-up shows as a deadlock, which loom reports; a lost or doubled item as a count.
 
@@ -247,7 +248,8 @@ fn closing_is_seen() {
     });
 }
 
-/// A push meets closing: either it is refused, or its item is run, also when no worker was there yet.
+/// A push meets closing: either it is refused, or its item is run, also when no worker was there
+/// yet.
 #[test]
 fn what_is_accepted_while_closing_is_run() {
     model(|| {
@@ -310,8 +312,8 @@ fn an_overloaded_pod_is_helped() {
     });
 }
 
-/// As before, with a helper that runs an item of its own first: it is asleep, searching, or about to
-/// lie down when the first pod has too much.
+/// As before, with a helper that runs an item of its own first: it is asleep, searching, or about
+/// to lie down when the first pod has too much.
 #[test]
 fn an_overloaded_pod_is_helped_by_one_that_was_busy() {
     model(|| {
@@ -353,8 +355,8 @@ fn a_pod_without_workers_is_served() {
     });
 }
 
-/// What must not be refused reaches a worker wherever that is on its way to sleep, though the ring is
-/// full.
+/// What must not be refused reaches a worker wherever that is on its way to sleep, though the ring
+/// is full.
 #[test]
 fn an_overflowing_shard_is_emptied() {
     model(|| {
@@ -375,8 +377,8 @@ fn an_overflowing_shard_is_emptied() {
     });
 }
 
-/// Somebody takes an item out of the middle while a worker is on its way to sleep: what was moved on
-/// the way is not overlooked.
+/// Somebody takes an item out of the middle while a worker is on its way to sleep: what was moved
+/// on the way is not overlooked.
 #[test]
 fn what_was_moved_is_not_overlooked() {
     model(|| {

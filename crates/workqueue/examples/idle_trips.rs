@@ -1,5 +1,5 @@
-//! What a round trip costs after the queue was idle for a while, with CPUs that halt and with CPUs that
-//! are kept awake.
+//! What a round trip costs after the queue was idle for a while, with CPUs that halt and with CPUs
+//! that are kept awake.
 //!
 //! ```text
 //! cargo run --release -p tollgate-workqueue --example idle_trips

@@ -7,7 +7,8 @@ use tollgate_wakequeue::sync::Ordering;
 use crate::context::{self, WorkerContext};
 
 /// Declares that this thread is about to wait for something other than the CPU. Inside an item, the
-/// pool may wake or start another worker meanwhile, up to its maximum; elsewhere it just runs `body`.
+/// pool may wake or start another worker meanwhile, up to its maximum; elsewhere it just runs
+/// `body`.
 ///
 /// ```
 /// # let path = "Cargo.toml";

@@ -9,16 +9,16 @@ use crate::runtime::Builder;
 
 /// Threads and panics.
 impl Builder {
-    /// What the names of the runtime's threads begin with: `workqueue` by default. A worker is called
-    /// by this, the number of its pool and its own number in that, `workqueue-0.3`; the system shows
-    /// the first 15 bytes.
+    /// What the names of the runtime's threads begin with: `workqueue` by default. A worker is
+    /// called by this, the number of its pool and its own number in that, `workqueue-0.3`; the
+    /// system shows the first 15 bytes.
     pub fn thread_name(mut self, prefix: &str) -> Self {
         self.settings.hooks.thread_name = Some(prefix.into());
         self
     }
 
-    /// Bytes of stack of each worker, [`MIN_STACK_LEN`](crate::MIN_STACK_LEN) or more: by default 2 MiB, or what the
-    /// variable `RUST_MIN_STACK` says.
+    /// Bytes of stack of each worker, [`MIN_STACK_LEN`](crate::MIN_STACK_LEN) or more: by default 2
+    /// MiB, or what the variable `RUST_MIN_STACK` says.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.settings.hooks.stack_len = Some(bytes);
         self
@@ -30,16 +30,17 @@ impl Builder {
         self
     }
 
-    /// Called on each worker's thread after its last item: the worker was idle for long, or the runtime
-    /// ends.
+    /// Called on each worker's thread after its last item: the worker was idle for long, or the
+    /// runtime ends.
     pub fn on_thread_stop(mut self, hook: impl Fn() + Send + Sync + 'static) -> Self {
         self.settings.hooks.stop = Some(Arc::new(hook));
         self
     }
 
-    /// Called with the name of the queue when an item panics of whose result nobody learns otherwise:
-    /// a posted closure, or an item that is queued again and again. It runs on the worker, right after the
-    /// panic was caught. Without it such panics are counted, and that is all.
+    /// Called with the name of the queue when an item panics of whose result nobody learns
+    /// otherwise: a posted closure, or an item that is queued again and again. It runs on the
+    /// worker, right after the panic was caught. Without it such panics are counted, and that is
+    /// all.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -69,9 +70,9 @@ impl Builder {
         self
     }
 
-    /// How many items of a pool compute at once: by default one per CPU, and no more than the `cpu.max`
-    /// of the control groups leaves, rounded up. Items beyond that wait, unless a running one blocks.
-    /// Every pod has at least one.
+    /// How many items of a pool compute at once: by default one per CPU, and no more than the
+    /// `cpu.max` of the control groups leaves, rounded up. Items beyond that wait, unless a running
+    /// one blocks. Every pod has at least one.
     pub fn concurrency(mut self, items: u16) -> Self {
         self.settings.concurrency = Some(items);
         self

@@ -144,8 +144,8 @@ pub(crate) fn current_tag() -> Option<Tag> {
     FRAME.get().map(|frame| unsafe { frame.as_ref() }.tag)
 }
 
-/// The innermost job does not count as finished when it returns: it will be run later, under the same
-/// count, by whoever took it over.
+/// The innermost job does not count as finished when it returns: it will be run later, under the
+/// same count, by whoever took it over.
 pub(crate) fn keep_count() {
     if let Some(frame) = FRAME.get() {
         // SAFETY: the frame is on this thread's stack below us.

@@ -1,4 +1,5 @@
-//! The inside of a queue: its pool, limits, order and counters. Queueing is in `submit`, running in `run`.
+//! The inside of a queue: its pool, limits, order and counters. Queueing is in `submit`, running in
+//! `run`.
 
 #![expect(unsafe_code, reason = "queues and pools are reached by pointer")]
 
@@ -36,8 +37,9 @@ pub enum WhenFull {
     Block,
     /// The caller gets [`SubmitError::Full`](crate::SubmitError::Full).
     Refuse,
-    /// The item runs at once on the caller's thread, up to 32 deep. Queues that are ordered, limited
-    /// or strict do as with `Block` instead, because running there would break their promise.
+    /// The item runs at once on the caller's thread, up to 32 deep. Queues that are ordered,
+    /// limited or strict do as with `Block` instead, because running there would break their
+    /// promise.
     RunInline,
 }
 
@@ -52,8 +54,9 @@ pub(crate) const ORDERED: u32 = 1 << 3;
 
 /// A queue, from its pool's side.
 ///
-/// Lock legend: (c) constant while the queue exists; (m) changed under `changing`, read without; (i) has
-/// a lock or protocol of its own inside; (x) a mutex that is held for a few loads and stores.
+/// Lock legend: (c) constant while the queue exists; (m) changed under `changing`, read without;
+/// (i) has a lock or protocol of its own inside; (x) a mutex that is held for a few loads and
+/// stores.
 pub(crate) struct QueueCore {
     /// (m)
     mode: AtomicU32,
@@ -242,8 +245,8 @@ impl QueueCore {
         self.pool.store(Arc::as_ptr(pool).cast_mut(), Ordering::Release);
     }
 
-    /// Sets a limit per node, or none at all. It counts for what is queued and what runs already. What
-    /// waits and may now run is released. `pools` are all that there are. One call at a time.
+    /// Sets a limit per node, or none at all. It counts for what is queued and what runs already.
+    /// What waits and may now run is released. `pools` are all that there are. One call at a time.
     pub(crate) fn set_limits(&self, limits: Option<&[u32]>, pools: &[Arc<Pool>]) {
         if self.mode() & ORDERED != 0 {
             return;

@@ -1,11 +1,11 @@
 //! Which CPUs a runtime uses, and the scope of queues that did not choose: both can change while
 //! work is queued.
 //!
-//! The CPUs of the process change when its cpuset does, or when a CPU goes on or off line. Nothing in
-//! user space tells of that for every kind of mount, so the housekeeper asks once a second, while
-//! there is work: its own affinity mask is what the process may use, for nobody else restricts it. When
-//! that has changed the machine is read anew and every queue gets a pool with new pods. Items in the
-//! old pools are run there, as after any change of attributes.
+//! The CPUs of the process change when its cpuset does, or when a CPU goes on or off line. Nothing
+//! in user space tells of that for every kind of mount, so the housekeeper asks once a second,
+//! while there is work: its own affinity mask is what the process may use, for nobody else
+//! restricts it. When that has changed the machine is read anew and every queue gets a pool with
+//! new pods. Items in the old pools are run there, as after any change of attributes.
 
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -196,7 +196,8 @@ pub struct Panic(Box<Panicked>);
 
 struct Panicked {
     message: Option<String>,
-    /// Only `Send`; nobody looks at it before it is taken out. A lock that nobody takes makes it `Sync`.
+    /// Only `Send`; nobody looks at it before it is taken out. A lock that nobody takes makes it
+    /// `Sync`.
     payload: std::sync::Mutex<Box<dyn std::any::Any + Send>>,
 }
 

@@ -14,11 +14,12 @@ static GLOBAL: OnceLock<Global> = OnceLock::new();
 static BUILDING: Mutex<()> = Mutex::new(());
 
 /// The queue of the program's own runtime, named `default`. The runtime is built at the first use,
-/// with every default or as [`configure_global`](crate::configure_global) said, and lives as long as the program.
+/// with every default or as [`configure_global`](crate::configure_global) said, and lives as long
+/// as the program.
 ///
 /// # Panics
-/// If no thread can be started, or the machine cannot be understood. Call [`configure_global`](crate::configure_global) first
-/// where that has to be an error.
+/// If no thread can be started, or the machine cannot be understood. Call
+/// [`configure_global`](crate::configure_global) first where that has to be an error.
 pub fn queue() -> &'static Queue {
     match GLOBAL.get() {
         Some(global) => &global.queue,
@@ -91,8 +92,8 @@ where
     queue().spawn(closure)
 }
 
-/// As [`Queue::join`], on the queue of the item that is running, or else on that of the program's own
-/// runtime.
+/// As [`Queue::join`], on the queue of the item that is running, or else on that of the program's
+/// own runtime.
 ///
 /// ```
 /// fn sum(numbers: &[u64]) -> u64 {

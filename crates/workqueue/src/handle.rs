@@ -90,8 +90,9 @@ impl<T: Send> Handle<T> {
         Err(self)
     }
 
-    /// Stops the item if nobody has begun it: its closure is dropped here and now, and whoever waits
-    /// gets [`JoinError::Cancelled`]. False when it had begun, or was through: then it goes on.
+    /// Stops the item if nobody has begun it: its closure is dropped here and now, and whoever
+    /// waits gets [`JoinError::Cancelled`]. False when it had begun, or was through: then it goes
+    /// on.
     ///
     /// Its place in the queue stays taken until its turn would have come.
     pub fn abort(&self) -> bool {

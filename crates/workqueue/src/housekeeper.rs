@@ -1,9 +1,10 @@
-//! The thread that watches the clock: it delivers delayed items, calls the watchdog, and asks again for
-//! threads that could not be started.
+//! The thread that watches the clock: it delivers delayed items, calls the watchdog, and asks again
+//! for threads that could not be started.
 //!
 //! While no item is delayed and no worker has anything to do it sleeps without a timeout, so that
 //! an idle runtime costs nothing. A worker that wakes up arms it; it then ticks until a tick finds
-//! everything idle. It runs nobody else's code and waits for nobody, because everybody may wait for it.
+//! everything idle. It runs nobody else's code and waits for nobody, because everybody may wait for
+//! it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,14 +1,16 @@
 //! Counting what is queued and what is finished, so that a flush can wait for the difference.
 //!
 //! Every worker counts in a cell of its own, with plain stores; other threads spread over further
-//! cells, which they share. Each item is counted under one of two phases. A flush waits until the other phase is empty (stragglers that read
-//! it before the last flush), makes it the current one, and waits until the old one is empty: the
-//! two-counter scheme of sleepable RCU. New items never delay it.
+//! cells, which they share. Each item is counted under one of two phases. A flush waits until the
+//! other phase is empty (stragglers that read it before the last flush), makes it the current one,
+//! and waits until the old one is empty: the two-counter scheme of sleepable RCU. New items never
+//! delay it.
 //!
-//! A phase is empty when the finished ones, summed first, equal the queued ones, summed after. An item
-//! is counted in before it is counted out, and the counts are released and acquired, so whoever sees
-//! the one sees the other: the second sum has every item of the first. Where they are equal, every
-//! item that was counted in before the look began, in the sense of happens-before, is counted out.
+//! A phase is empty when the finished ones, summed first, equal the queued ones, summed after. An
+//! item is counted in before it is counted out, and the counts are released and acquired, so
+//! whoever sees the one sees the other: the second sum has every item of the first. Where they are
+//! equal, every item that was counted in before the look began, in the sense of happens-before, is
+//! counted out.
 
 use std::time::Duration;
 

@@ -130,7 +130,8 @@ impl ItemState {
         word & DELAYED != 0 && issued(word) == ticket
     }
 
-    /// A ticket arrived at a worker, which can leave it to whoever runs the item, or has to ask again.
+    /// A ticket arrived at a worker, which can leave it to whoever runs the item, or has to ask
+    /// again.
     pub(crate) fn begin(&self, ticket: Ticket, can_leave: bool) -> Arrival {
         let begun = self.change(|word| {
             if word & PENDING == 0 || word & (DELAYED | DEFERRED) != 0 || issued(word) != ticket {

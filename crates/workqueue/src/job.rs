@@ -48,8 +48,8 @@ const CPU_SHIFT: u32 = 32;
 const NODE_SHIFT: u32 = 48;
 
 impl Tag {
-    /// The phase under which the job was counted in (see `in_flight`), the shard it was placed in, the CPU
-    /// that it was issued on, and the index of the node whose limit it counts against.
+    /// The phase under which the job was counted in (see `in_flight`), the shard it was placed in,
+    /// the CPU that it was issued on, and the index of the node whose limit it counts against.
     #[inline]
     pub(crate) fn new(phase: u8, shard: ShardId, cpu: CpuId, node: u16) -> Self {
         // CPU numbers stay below `MAX_CPUS`.
@@ -114,8 +114,8 @@ fn field(word: u64, shift: u32) -> u16 {
     (word >> shift) as u16
 }
 
-// SAFETY: `Job::new` takes only `Send` closures, and a `QueueRef` is to a `Sync` value that outlives
-// every job.
+// SAFETY: `Job::new` takes only `Send` closures, and a `QueueRef` is to a `Sync` value that
+// outlives every job.
 unsafe impl Send for Job {}
 
 impl Job {

@@ -1,9 +1,9 @@
 //! `max_active` on one NUMA node: a counter, and the jobs that wait for it to fall.
 //!
-//! A job goes through the FIFO of its pod as any other. Only when a worker takes it out to run it is it
-//! counted; above the limit it waits here, and whoever ends a job takes over the first that waits. So a
-//! limit applies to what is queued already, and a limited queue shares no line with others until its
-//! limit is reached.
+//! A job goes through the FIFO of its pod as any other. Only when a worker takes it out to run it
+//! is it counted; above the limit it waits here, and whoever ends a job takes over the first that
+//! waits. So a limit applies to what is queued already, and a limited queue shares no line with
+//! others until its limit is reached.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,8 @@ pub(crate) const NO_LIMIT: u32 = (1 << 18) - 1;
 pub(crate) struct ConcurrencyLimit<J> {
     /// [`Word`], packed: `active` (a), `limit` and `waiting` (w).
     word: CachePadded<AtomicU64>,
-    /// More jobs wait than the queue may hold. Apart from `word`, because every submitter reads it. (w)
+    /// More jobs wait than the queue may hold. Apart from `word`, because every submitter reads it.
+    /// (w)
     full: CachePadded<AtomicBool>,
     waiting: Mutex<Waiting<J>>,
     /// Bumped for producers when a job stops waiting, or nobody may wait any more.
@@ -112,16 +113,16 @@ impl<J> ConcurrencyLimit<J> {
         }
     }
 
-    /// Whether a worker that ended a job may run another one under the same count: nobody waits, and
-    /// the limit was not lowered.
+    /// Whether a worker that ended a job may run another one under the same count: nobody waits,
+    /// and the limit was not lowered.
     #[inline]
     pub(crate) fn may_go_on(&self) -> bool {
         let word = Word::unpack(self.word.load(Ordering::Acquire));
         word.waiting == 0 && word.active <= word.limit
     }
 
-    /// A counted job has ended. The first job that waits takes over its count: the caller runs it, or
-    /// hands it to a worker that may, and it is counted already.
+    /// A counted job has ended. The first job that waits takes over its count: the caller runs it,
+    /// or hands it to a worker that may, and it is counted already.
     #[must_use = "the job has waited long enough"]
     pub(crate) fn end(&self) -> Option<J> {
         loop {
@@ -143,8 +144,8 @@ impl<J> ConcurrencyLimit<J> {
         }
     }
 
-    /// Whether a job that was counted some time ago may still run. If the limit was lowered below it,
-    /// it waits again, as the first, and the caller has nothing to run.
+    /// Whether a job that was counted some time ago may still run. If the limit was lowered below
+    /// it, it waits again, as the first, and the caller has nothing to run.
     pub(crate) fn confirm(&self, job: J) -> Option<J> {
         let word = Word::unpack(self.word.load(Ordering::SeqCst));
         if word.active <= word.limit {

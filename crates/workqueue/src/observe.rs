@@ -11,17 +11,17 @@ use crate::queue::Queue;
 /// Looking at items. Both cost nothing while they are off, beyond one load.
 impl Queue {
     /// Measures, from now on or no more, how long items are queued and how long they run;
-    /// [`Runtime::monitor`](crate::Runtime::monitor) has the distributions. Costs three looks at the
-    /// clock per item, about 80 ns, and a word of its captured state.
+    /// [`Runtime::monitor`](crate::Runtime::monitor) has the distributions. Costs three looks at
+    /// the clock per item, about 80 ns, and a word of its captured state.
     ///
-    /// An item that its waiter runs (see [`Handle::wait`](crate::Handle::wait)) counts as queued until
-    /// its turn would have come, and as run in no time.
+    /// An item that its waiter runs (see [`Handle::wait`](crate::Handle::wait)) counts as queued
+    /// until its turn would have come, and as run in no time.
     pub fn measure_latency(&self, on: bool) {
         self.core().observed.set(LATENCY, on);
     }
 
-    /// Gives each item, from now on or no more, a [`tracing`] span named `item` with the name of the
-    /// queue, at level INFO, inside the span that was current where the item was queued.
+    /// Gives each item, from now on or no more, a [`tracing`] span named `item` with the name of
+    /// the queue, at level INFO, inside the span that was current where the item was queued.
     pub fn trace_items(&self, on: bool) {
         self.core().observed.set(SPANS, on);
     }

@@ -76,8 +76,8 @@ impl Runtime {
         shared.live_queues().iter().try_for_each(|queue| shared.apply_unchecked(queue, |_| Ok(())))
     }
 
-    /// Changes the CPUs that workers may use; `None` gives them all that the process may use. A queue's
-    /// own mask cuts these further, and counts for nothing where that would leave no CPU.
+    /// Changes the CPUs that workers may use; `None` gives them all that the process may use. A
+    /// queue's own mask cuts these further, and counts for nothing where that would leave no CPU.
     ///
     /// # Errors
     /// The mask is empty, or names a CPU that is offline, not allowed or not there: nothing has

@@ -1,5 +1,5 @@
-//! Worker threads shared by the queues of equal attributes: their FIFOs, slots and growth. What a worker
-//! does is in `worker`.
+//! Worker threads shared by the queues of equal attributes: their FIFOs, slots and growth. What a
+//! worker does is in `worker`.
 
 use std::io;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
@@ -183,7 +183,8 @@ impl Pool {
         (self.on_failure)();
     }
 
-    /// Asks for threads again that could not be started some time ago. True when there was any need.
+    /// Asks for threads again that could not be started some time ago. True when there was any
+    /// need.
     pub(crate) fn retry_growth(&self) -> bool {
         self.queue.retry_growth(|claim| self.grow(claim))
     }
@@ -218,8 +219,8 @@ impl Pool {
         self.cpu_of[shard.index()]
     }
 
-    /// Whether a worker at home in `home` may run what was placed in `shard`: always, unless the pool
-    /// is strict and they are of different pods.
+    /// Whether a worker at home in `home` may run what was placed in `shard`: always, unless the
+    /// pool is strict and they are of different pods.
     #[inline]
     pub(crate) fn may_run(&self, home: ShardId, shard: ShardId) -> bool {
         !self.key.sharding.strict || self.plan.layout.pod_of(home) == self.plan.layout.pod_of(shard)
@@ -237,8 +238,8 @@ impl Pool {
     }
 }
 
-/// Where a worker is about to sleep and where it wakes up: `before_sleep` and `after_sleep` are the place
-/// for whatever shall happen then.
+/// Where a worker is about to sleep and where it wakes up: `before_sleep` and `after_sleep` are the
+/// place for whatever shall happen then.
 impl Host for &Pool {
     fn grow(&self, claim: Claim) {
         Pool::grow(self, claim);

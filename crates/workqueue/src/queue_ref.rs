@@ -4,12 +4,12 @@ use std::ptr::NonNull;
 
 /// A queue, by address. What it points to is `core::QueueCore`, by `QueueRef::core`.
 ///
-/// **A queue outlives its workers.** The runtime's registry holds every `QueueCore` from when it is made
-/// until the registry itself is dropped: one that its users dropped stays on a list and is used again
-/// for a later queue. The registry is part of `shared::Shared`. Each thread that uses a `QueueRef`
-/// holds an `Arc<Shared>` while it does: workers, rescuers and the housekeeper from their start, users
-/// through their `Queue`. Where a `QueueRef` lies in memory that outlasts such a thread (a job in a
-/// shard, a worker's slot), whoever reads it there is again one of these.
+/// **A queue outlives its workers.** The runtime's registry holds every `QueueCore` from when it is
+/// made until the registry itself is dropped: one that its users dropped stays on a list and is
+/// used again for a later queue. The registry is part of `shared::Shared`. Each thread that uses a
+/// `QueueRef` holds an `Arc<Shared>` while it does: workers, rescuers and the housekeeper from
+/// their start, users through their `Queue`. Where a `QueueRef` lies in memory that outlasts such a
+/// thread (a job in a shard, a worker's slot), whoever reads it there is again one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct QueueRef(NonNull<()>);

@@ -43,9 +43,9 @@ pub(crate) fn run_one(
     }
 }
 
-/// Has the turn of an ordered queue: runs the next jobs, and puts the turn back into the pool while any
-/// are left. `at` is where the caller is at home, if it is a worker; a strict worker leaves jobs of
-/// other pods to their own.
+/// Has the turn of an ordered queue: runs the next jobs, and puts the turn back into the pool while
+/// any are left. `at` is where the caller is at home, if it is a worker; a strict worker leaves
+/// jobs of other pods to their own.
 pub(crate) fn run_turn(
     core: &QueueCore,
     turn: Tag,
@@ -110,8 +110,8 @@ pub(crate) fn rescue(core: &QueueCore) -> bool {
     true
 }
 
-/// Before the item runs, so that whoever waits for it finds it counted. The rescuer goes to the pod of
-/// a strict item; where the system refuses that, it runs the item all the same.
+/// Before the item runs, so that whoever waits for it finds it counted. The rescuer goes to the pod
+/// of a strict item; where the system refuses that, it runs the item all the same.
 fn before_rescue(core: &QueueCore, pool: &Pool, tag: Tag) {
     core.stats.rescued.fetch_add(1, Ordering::Relaxed);
     if pool.key.sharding.strict {

@@ -110,12 +110,12 @@ impl Runtime {
         self.end_elsewhere(housekeeper);
     }
 
-    /// As [`shutdown`](Self::shutdown), for so long at most. True when everything that was queued has
-    /// been run and the workers have ended.
+    /// As [`shutdown`](Self::shutdown), for so long at most. True when everything that was queued
+    /// has been run and the workers have ended.
     ///
-    /// Otherwise nobody waits any more, dropping the runtime included: what is queued is still run, and
-    /// the workers end after it, if the program lives that long. From inside an item it waits in vain
-    /// for that item.
+    /// Otherwise nobody waits any more, dropping the runtime included: what is queued is still run,
+    /// and the workers end after it, if the program lives that long. From inside an item it waits
+    /// in vain for that item.
     pub fn shutdown_timeout(&self, timeout: Duration) -> bool {
         let start = Instant::now();
         self.shared.shut_down();

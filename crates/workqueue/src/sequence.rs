@@ -1,8 +1,8 @@
 //! The FIFO of an ordered queue, and who runs it.
 //!
-//! Order needs one FIFO. While it holds anything, one *turn* is in a shard of the pool or in the hands
-//! of a worker: the right to run the next jobs, some of them in a row. So one job runs at a time, and
-//! the pool's FIFOs hold one entry for the queue however many jobs wait here.
+//! Order needs one FIFO. While it holds anything, one *turn* is in a shard of the pool or in the
+//! hands of a worker: the right to run the next jobs, some of them in a row. So one job runs at a
+//! time, and the pool's FIFOs hold one entry for the queue however many jobs wait here.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -13,16 +13,18 @@ use tollgate_wakequeue::sync::{
 };
 use tollgate_wakequeue::{ItemCell, Ring};
 
-/// Jobs that a ring holds before the list has to. A queue whose backlog is not much more does without.
+/// Jobs that a ring holds before the list has to. A queue whose backlog is not much more does
+/// without.
 const RING_CAPACITY: usize = if cfg!(loom) { 2 } else { 512 };
 
 /// Jobs in order, one at a time.
 ///
-/// A job goes to the ring, and when that is full or the list has any, to the list. So the list holds
-/// what is younger than the ring, and the jobs of one thread stay in their order. Whoever has the turn
-/// takes the list into its hands as a whole when the ring is empty, and runs that first.
+/// A job goes to the ring, and when that is full or the list has any, to the list. So the list
+/// holds what is younger than the ring, and the jobs of one thread stay in their order. Whoever has
+/// the turn takes the list into its hands as a whole when the ring is empty, and runs that first.
 ///
-/// Lock legend: (t) used by whoever has the turn; (l) changed under `list`, read without; (a) atomic.
+/// Lock legend: (t) used by whoever has the turn; (l) changed under `list`, read without; (a)
+/// atomic.
 pub(crate) struct Sequence<J> {
     /// Made for the first ordered queue that this is used for.
     ring: OnceLock<Ring<J>>,
@@ -199,7 +201,8 @@ impl<J: Send> Sequence<J> {
             && self.ring.get().is_none_or(Ring::is_empty)
     }
 
-    /// Ends the turn, with nothing in hand. True when it goes on all the same, because a job has come.
+    /// Ends the turn, with nothing in hand. True when it goes on all the same, because a job has
+    /// come.
     pub(crate) fn end_turn(&self) -> bool {
         self.has_turn.swap(false, Ordering::SeqCst);
         seq_cst_gap();
@@ -310,8 +313,8 @@ mod models {
         }
     }
 
-    /// Two threads queue, and run when they got the turn: never two jobs at once, each once, those of
-    /// one thread in order.
+    /// Two threads queue, and run when they got the turn: never two jobs at once, each once, those
+    /// of one thread in order.
     fn one_at_a_time(capacity: usize, mine: &'static [u32], orders: &'static [u32]) {
         model(move || {
             let sequence = Arc::new(Sequence::new(capacity));

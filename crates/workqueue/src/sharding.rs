@@ -194,8 +194,8 @@ fn nearest(topology: &Topology, shards: &[Shard], cpu: CpuId) -> ShardId {
 }
 
 /// How a queue's `max_active` is divided over the nodes: in proportion to the CPUs that it may use
-/// there, rounded up, each at least `min(max_active, 8)`. The sum may therefore exceed `max_active` on
-/// machines of many nodes, as in the kernel's unbound workqueues (`wq_adjust_max_active`).
+/// there, rounded up, each at least `min(max_active, 8)`. The sum may therefore exceed `max_active`
+/// on machines of many nodes, as in the kernel's unbound workqueues (`wq_adjust_max_active`).
 #[must_use]
 pub fn node_limits(max_active: u32, cpus_by_node: &[usize]) -> Vec<u32> {
     let total: usize = cpus_by_node.iter().sum();

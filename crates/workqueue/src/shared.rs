@@ -1,4 +1,5 @@
-//! What the runtime, its queues and its workers share: the registry of queues and pools, and settings.
+//! What the runtime, its queues and its workers share: the registry of queues and pools, and
+//! settings.
 
 use std::collections::HashMap;
 use std::io;
@@ -61,8 +62,8 @@ pub(crate) struct Shared {
     shut_down: AtomicBool,
     pub(crate) id: RuntimeId,
     pub(crate) started: Instant,
-    /// Numbers of counter slots that no worker has. More workers than counter slots is no error: the others count in
-    /// shared cells.
+    /// Numbers of counter slots that no worker has. More workers than counter slots is no error:
+    /// the others count in shared cells.
     counter_slots: StdMutex<Vec<usize>>,
     /// The nice level of the thread that built the runtime: that of workers that did not choose.
     pub(crate) base_nice: i32,
@@ -406,8 +407,8 @@ fn check_kind(
     Ok(())
 }
 
-/// How many threads are expected to count at once: a worker per CPU, and as many blocked or of another
-/// pool.
+/// How many threads are expected to count at once: a worker per CPU, and as many blocked or of
+/// another pool.
 fn counting_threads(topology: &Topology) -> usize {
     2 * topology.allowed().len()
 }

@@ -5,8 +5,8 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// The lowest address of this thread's stack, and the one below which nothing more is begun there;
-    /// 0 when not asked yet.
+    /// The lowest address of this thread's stack, and the one below which nothing more is begun
+    /// there; 0 when not asked yet.
     static FLOOR: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 

@@ -195,7 +195,8 @@ impl QueueCore {
         }
     }
 
-    /// The backlog is full. Inside an item nobody waits: that could hold up the worker that makes room.
+    /// The backlog is full. Inside an item nobody waits: that could hold up the worker that makes
+    /// room.
     fn wait_or_refuse(&self, wait: impl FnOnce()) -> Result<(), SubmitError> {
         let (when_full, capacity) = self.full_policy();
         if when_full == WhenFull::Refuse || context::is_inside_runtime(self.runtime) {

@@ -69,8 +69,8 @@ pub(crate) fn set_nice(wanted: i32) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A full memory barrier on every CPU that runs a thread of this process, as if each had executed one
-/// at some moment during this call.
+/// A full memory barrier on every CPU that runs a thread of this process, as if each had executed
+/// one at some moment during this call.
 pub(crate) fn barrier_everywhere() {
     use std::sync::OnceLock;
     static REGISTERED: OnceLock<bool> = OnceLock::new();
@@ -92,8 +92,8 @@ pub(crate) fn barrier_everywhere() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// The kernel's number of the calling thread. Under Miri, which has no such numbers, one for all: zero
-/// would say that there is no thread.
+/// The kernel's number of the calling thread. Under Miri, which has no such numbers, one for all:
+/// zero would say that there is no thread.
 pub(crate) fn thread_id() -> u32 {
     if cfg!(miri) {
         return 1;

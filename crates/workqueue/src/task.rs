@@ -1,9 +1,9 @@
 //! A spawned closure with the place for its result, in one allocation.
 //!
-//! The job in the queue and the handle share it. Whoever marks it as taken first has the closure: the
-//! worker that gets the job and runs it, the waiter that runs it because nobody has begun it, or
-//! whoever aborts it. The job of a task that was taken already does nothing, except that a flush must
-//! still wait for a waiter that is running the closure: see [`Ticket::arrive`].
+//! The job in the queue and the handle share it. Whoever marks it as taken first has the closure:
+//! the worker that gets the job and runs it, the waiter that runs it because nobody has begun it,
+//! or whoever aborts it. The job of a task that was taken already does nothing, except that a flush
+//! must still wait for a waiter that is running the closure: see [`Ticket::arrive`].
 
 #![expect(unsafe_code, reason = "closure and result are handed over by a state word")]
 
@@ -39,8 +39,8 @@ pub(crate) struct Packet<T> {
     waker: Mutex<Option<Waker>>,
 }
 
-// SAFETY: `result` is written once, by whoever took the task, before DONE is set, and read by the one
-// handle after it saw DONE; the value crosses threads, hence `T: Send`.
+// SAFETY: `result` is written once, by whoever took the task, before DONE is set, and read by the
+// one handle after it saw DONE; the value crosses threads, hence `T: Send`.
 unsafe impl<T: Send> Sync for Packet<T> {}
 
 impl<T> Packet<T> {
@@ -132,8 +132,8 @@ struct Task<F, T> {
     held: AtomicU32,
 }
 
-// SAFETY: the closure is `Send` and taken once, by the thread that sets TAKEN; the packet is `Sync`;
-// the queue is a `Sync` value, dereferenced where it is alive only (`run_here`).
+// SAFETY: the closure is `Send` and taken once, by the thread that sets TAKEN; the packet is
+// `Sync`; the queue is a `Sync` value, dereferenced where it is alive only (`run_here`).
 unsafe impl<F: Send, T: Send> Sync for Task<F, T> {}
 // SAFETY: as above.
 unsafe impl<F: Send, T: Send> Send for Task<F, T> {}
@@ -166,8 +166,8 @@ pub(crate) struct Ticket<F: FnOnce() -> T + Send, T: Send>(Arc<Task<F, T>>);
 impl<F: FnOnce() -> T + Send, T: Send> Ticket<F, T> {
     /// A worker got the job.
     ///
-    /// When a waiter is running the closure, its count goes on under the phase of this job, which is
-    /// about to be counted out: a flush waits for either.
+    /// When a waiter is running the closure, its count goes on under the phase of this job, which
+    /// is about to be counted out: a flush waits for either.
     pub(crate) fn arrive(self) {
         let task = &*self.0;
         if task.take() {
@@ -255,7 +255,8 @@ impl<F: FnOnce() -> T + Send, T: Send> Spawned<T> for Task<F, T> {
 
     fn abort(&self) -> bool {
         let state = self.packet.state.word();
-        // In one step: a job that arrives meanwhile would pass its count on to whoever runs the closure.
+        // In one step: a job that arrives meanwhile would pass its count on to whoever runs the
+        // closure.
         let abort = |state| (state & TAKEN == 0).then_some(state | TAKEN | ABORTED);
         let taken = state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, abort).is_ok();
         if taken {

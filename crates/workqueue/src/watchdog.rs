@@ -1,5 +1,5 @@
-//! Looking at what the workers do: CPU accounting, items that use the CPU for too long, pods that make
-//! no progress.
+//! Looking at what the workers do: CPU accounting, items that use the CPU for too long, pods that
+//! make no progress.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -89,8 +89,8 @@ impl Watchdog {
         }
     }
 
-    /// True when a pod stands still for so long that rescuers shall be called. One pod's progress says
-    /// nothing about another: the stuck one may be strict.
+    /// True when a pod stands still for so long that rescuers shall be called. One pod's progress
+    /// says nothing about another: the stuck one may be strict.
     fn look_at_pods(
         &self,
         seen: &mut Seen,

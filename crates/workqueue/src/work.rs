@@ -66,8 +66,8 @@ struct WorkCore {
     last_panic: StdMutex<Option<String>>,
 }
 
-/// A ticket that the running item's worker will queue again, with the count and the place of the job
-/// that brought it: a flush that waits for that job waits for the later run.
+/// A ticket that the running item's worker will queue again, with the count and the place of the
+/// job that brought it: a flush that waits for that job waits for the later run.
 struct Deferred {
     ticket: Ticket,
     tag: Tag,
@@ -120,12 +120,13 @@ impl Work {
         }
     }
 
-    /// Queues the item after `delay`, near the CPU that this is called on. It is pending from now on.
+    /// Queues the item after `delay`, near the CPU that this is called on. It is pending from now
+    /// on.
     ///
     /// # Errors
-    /// As [`queue`](Self::queue); too many items are delayed; the delay is absurd. When the queue is
-    /// drained by the time that the delay is over, the item is not run: that is counted as `refused`
-    /// in [`monitor`](crate::Runtime::monitor) and logged.
+    /// As [`queue`](Self::queue); too many items are delayed; the delay is absurd. When the queue
+    /// is drained by the time that the delay is over, the item is not run: that is counted as
+    /// `refused` in [`monitor`](crate::Runtime::monitor) and logged.
     pub fn queue_delayed(&self, delay: Duration) -> Result<Queued, SubmitError> {
         self.delay_near(sys::current_cpu(), delay)
     }

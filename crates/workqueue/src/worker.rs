@@ -1,5 +1,5 @@
-//! A worker's life: its thread, its loop, and each job on its way through: whose it is, what it counts
-//! against, where it may run.
+//! A worker's life: its thread, its loop, and each job on its way through: whose it is, what it
+//! counts against, where it may run.
 
 use std::cell::Cell;
 use std::sync::atomic::compiler_fence;
@@ -204,8 +204,8 @@ impl Serving<'_> {
     /// Runs a job of a queue without a limit. False when it got one just now.
     ///
     /// Whoever sets a limit counts what runs, by these slots, after a barrier on all CPUs
-    /// ([`QueueCore::set_limits`]): so either this sees the limit before or after it runs the job, or
-    /// the job is counted while it runs.
+    /// ([`QueueCore::set_limits`]): so either this sees the limit before or after it runs the job,
+    /// or the job is counted while it runs.
     #[inline]
     fn run_uncounted(&mut self, core: &QueueCore, tag: Tag) -> bool {
         self.begin(u32::from(tag.node()));
@@ -341,8 +341,8 @@ fn end(worker_slot: &WorkerSlot, pool: &Pool, worker: &Worker) {
 
 /// Brings a worker back to its pod, or to the CPU of the issuer, before it starts an item.
 ///
-/// Workers of a soft pool may run anywhere; this looks at where they are for the first item after sleep
-/// and for every 32nd in a row, because being moved costs up to 44 us.
+/// Workers of a soft pool may run anywhere; this looks at where they are for the first item after
+/// sleep and for every 32nd in a row, because being moved costs up to 44 us.
 #[inline]
 fn go_home(pool: &Pool, worker: &Worker, until_look: &mut u32, core: &QueueCore, tag: Tag) {
     if pool.strays || pool.key.localize {

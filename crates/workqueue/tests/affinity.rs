@@ -45,9 +45,9 @@ fn strict_workers_cannot_leave_their_pod() {
     assert_eq!(runtime.monitor().queues[0].repatriated, 0);
 }
 
-/// Items drive their worker off to a CPU outside its pod, to stay there; the runtime brings it back and
-/// gives it all its CPUs again. The pods are single CPUs or caches, so wherever an item runs, every
-/// CPU of the other half is outside.
+/// Items drive their worker off to a CPU outside its pod, to stay there; the runtime brings it back
+/// and gives it all its CPUs again. The pods are single CPUs or caches, so wherever an item runs,
+/// every CPU of the other half is outside.
 #[test]
 fn soft_workers_are_brought_back() {
     let Some(machine) = two_caches() else { return };

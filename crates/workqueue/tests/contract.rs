@@ -557,8 +557,8 @@ fn dump_and_monitor_show_what_is_there() {
     assert_eq!(serde_json::to_value(&rates).unwrap()["queues"][1]["name"], "q");
 }
 
-/// A worker that alternates between two queues gives each its own part of the CPU time, not all of it
-/// to the one it happens to work for when the clock is read.
+/// A worker that alternates between two queues gives each its own part of the CPU time, not all of
+/// it to the one it happens to work for when the clock is read.
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no CPU time")]
 fn cpu_time_goes_to_the_queue_that_used_it() {

@@ -46,8 +46,8 @@ fn what_has_not_begun_is_aborted_and_dropped_at_once() {
     assert_eq!(done.wait().unwrap(), 5, "what was through stays through");
 }
 
-/// The job of an item arrives while somebody is still busy dropping the closure: it is counted out all
-/// the same, and a flush does not wait for it for ever.
+/// The job of an item arrives while somebody is still busy dropping the closure: it is counted out
+/// all the same, and a flush does not wait for it for ever.
 #[test]
 fn a_job_that_arrives_during_an_abort_is_counted_out() {
     struct Slow(mpsc::Sender<()>, mpsc::Receiver<()>);

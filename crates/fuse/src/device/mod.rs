@@ -90,8 +90,9 @@ impl DeviceTransport {
         Arc::clone(&self.main)
     }
 
-    /// A descriptor of the same connection with a processing list of its own. Where `/dev/fuse` cannot
-    /// be opened (after a change of root), the queue shares the first descriptor, which works too.
+    /// A descriptor of the same connection with a processing list of its own. Where `/dev/fuse`
+    /// cannot be opened (after a change of root), the queue shares the first descriptor, which
+    /// works too.
     pub(crate) fn clone_fd(&self) -> Arc<SharedFd> {
         let cloned = Device::open().and_then(|device| {
             fd::clone_onto(device.as_fd(), self.main.0.as_fd())?;

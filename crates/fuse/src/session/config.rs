@@ -38,12 +38,12 @@ pub struct SessionConfig {
     pub time_gran_ns: u32,
     /// Which transport to use.
     pub transport: TransportChoice,
-    /// Bytes of all buffers together that may stay resident between requests. Each buffer keeps at least
-    /// 64 KiB of what it used.
+    /// Bytes of all buffers together that may stay resident between requests. Each buffer keeps at
+    /// least 64 KiB of what it used.
     pub buffer_bytes: usize,
-    /// With io_uring: requests of each CPU's queue that can be in the server's hands at a time, detached
-    /// ones included; at least 1, at most [`SessionConfig::MAX_RING_DEPTH`]. More of them wait in the
-    /// kernel.
+    /// With io_uring: requests of each CPU's queue that can be in the server's hands at a time,
+    /// detached ones included; at least 1, at most [`SessionConfig::MAX_RING_DEPTH`]. More of them
+    /// wait in the kernel.
     pub ring_depth: usize,
     /// How long a worker polls for the next request before it sleeps; zero: not at all.
     pub spin: Duration,

@@ -107,7 +107,8 @@ fn spawn_one<F: Filesystem, Q: Queue>(
     let hook = config.on_thread_start.clone();
     let body = move || {
         let _registered = Registered::new(index, &state);
-        // Dropped before the registration, whose end waits for threads that may wait for this queue.
+        // Dropped before the registration, whose end waits for threads that may wait for this
+        // queue.
         let worker = worker;
         state.control().prepare_thread();
         if let Some(cpus) = cpus {

@@ -1,16 +1,16 @@
 //! How replies reach the thread that owns a ring.
 //!
-//! Only the thread that owns a ring may submit to it, but a reply may be finished by any thread. Each
-//! ring entry has a bit in [`CommitQueue`]: whoever finished the entry's reply sets it, and the
-//! owner clears it and submits the reply. An entry has at most one reply at a time, so the queue
-//! is bounded by the number of entries and never full.
+//! Only the thread that owns a ring may submit to it, but a reply may be finished by any thread.
+//! Each ring entry has a bit in [`CommitQueue`]: whoever finished the entry's reply sets it, and
+//! the owner clears it and submits the reply. An entry has at most one reply at a time, so the
+//! queue is bounded by the number of entries and never full.
 //!
 //! # Waking the owner
 //!
-//! The owner sleeps in the kernel until a request arrives, or until the ring's eventfd is written. A
-//! committer sets its bit and then writes the eventfd; the owner, woken, resets the eventfd and then
-//! looks for bits. A bit set after that look is followed by another write, so that no reply is lost.
-//! The owner itself needs no wake-up: it looks for bits before it sleeps.
+//! The owner sleeps in the kernel until a request arrives, or until the ring's eventfd is written.
+//! A committer sets its bit and then writes the eventfd; the owner, woken, resets the eventfd and
+//! then looks for bits. A bit set after that look is followed by another write, so that no reply is
+//! lost. The owner itself needs no wake-up: it looks for bits before it sleeps.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -27,8 +27,8 @@ impl CommitQueue {
         Self { finished: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Hands a finished reply to the owner, together with every write that preceded the call. A caller
-    /// that is not the owner must then write the eventfd.
+    /// Hands a finished reply to the owner, together with every write that preceded the call. A
+    /// caller that is not the owner must then write the eventfd.
     pub(crate) fn push(&self, entry: usize) {
         let bit = 1 << (entry % 64);
         let before = self.finished[entry / 64].fetch_or(bit, Ordering::Release);

@@ -5,10 +5,10 @@
 //! from page 1   payload: | names and data of the request | gap | the reply is built here |
 //! ```
 //!
-//! The kernel takes a reply's body from the start of the payload, where the request's names and data
-//! lie. A handler may hold references to those while it replies, so the body is built behind
-//! them, and the owner of the ring moves it to the start when it submits the reply: by then the handler
-//! has returned. A READ has no names or data; its reply is built in place and is not moved.
+//! The kernel takes a reply's body from the start of the payload, where the request's names and
+//! data lie. A handler may hold references to those while it replies, so the body is built behind
+//! them, and the owner of the ring moves it to the start when it submits the reply: by then the
+//! handler has returned. A READ has no names or data; its reply is built in place and is not moved.
 //!
 //! # Who may access the memory
 //!
@@ -18,8 +18,8 @@
 //! | being served | nothing | reads the request, lends the reply area | writes behind the request |
 //! | finished (its bit is set in the commit queue) | nothing | moves the body, submits | nothing |
 //!
-//! [`Entry::claim`] admits one thread to the reply of a request: it clears `unique`, which the owner
-//! set when it received the request.
+//! [`Entry::claim`] admits one thread to the reply of a request: it clears `unique`, which the
+//! owner set when it received the request.
 #![expect(unsafe_code, reason = "memory shared with the kernel and between threads")]
 
 use std::cell::UnsafeCell;
@@ -92,8 +92,8 @@ impl Entry {
 
     fn at(&self, offset: usize) -> NonNull<u8> {
         debug_assert!(offset < self.memory.len(), "offset {offset} is outside the entry");
-        // SAFETY: the offset is within the mapping, see the assertion; callers pass constants below a
-        // page, or positions that they checked against `payload_len`.
+        // SAFETY: the offset is within the mapping, see the assertion; callers pass constants below
+        // a page, or positions that they checked against `payload_len`.
         unsafe { self.memory.start().add(offset) }
     }
 
@@ -124,8 +124,9 @@ impl Entry {
         (len as usize).min(self.payload_len() - REPLY_BYTES)
     }
 
-    /// The request, the area in which its reply may be built, and where that starts in the payload. `stale` bytes of the payload may hold
-    /// something of earlier requests; those behind this request are cleared before they are lent.
+    /// The request, the area in which its reply may be built, and where that starts in the payload.
+    /// `stale` bytes of the payload may hold something of earlier requests; those behind this
+    /// request are cleared before they are lent.
     ///
     /// # Safety
     /// As [`Entry::received_len`]; and the entry is not submitted while the results are in use.
@@ -137,8 +138,9 @@ impl Entry {
         let reply_at = if len == 0 { 0 } else { (len + GAP_BYTES).next_multiple_of(GAP_BYTES) };
         // SAFETY: the owner alone accesses the cell until `unique` is set below.
         unsafe { *self.reply_at.get() = reply_at };
-        // SAFETY: initialised memory within the mapping, which nobody writes while the entry is being
-        // served: the reply is built behind `len`, or, if `len` is 0, in memory that no slice covers.
+        // SAFETY: initialised memory within the mapping, which nobody writes while the entry is
+        // being served: the reply is built behind `len`, or, if `len` is 0, in memory that no slice
+        // covers.
         let (header, fixed, rest) = unsafe {
             (
                 std::slice::from_raw_parts(self.at(0).as_ptr(), size_of::<InHeader>()),
@@ -150,8 +152,9 @@ impl Entry {
         let before = self.unique.swap(unique, Ordering::Release);
         debug_assert_eq!(before, 0, "the entry holds two requests");
         let capacity = self.payload_len() - reply_at;
-        // SAFETY: `capacity` bytes from there on are within the mapping, with room for a head before
-        // them (page 0, or the gap); only this request's reply uses them until it is submitted.
+        // SAFETY: `capacity` bytes from there on are within the mapping, with room for a head
+        // before them (page 0, or the gap); only this request's reply uses them until it is
+        // submitted.
         let area = unsafe {
             let start = self.at(PAGE_BYTES + reply_at);
             ReplyArea::lent(start, capacity, stale.saturating_sub(reply_at))
@@ -159,14 +162,15 @@ impl Entry {
         (RawRequest::Split { header, fixed, rest }, area, reply_at)
     }
 
-    /// Admits the caller to the reply of request `unique`; `false` if it is another entry's, or over.
+    /// Admits the caller to the reply of request `unique`; `false` if it is another entry's, or
+    /// over.
     pub(crate) fn claim(&self, unique: u64) -> bool {
         let order = Ordering::Acquire;
         unique != 0 && self.unique.compare_exchange(unique, 0, order, Ordering::Relaxed).is_ok()
     }
 
-    /// Records the reply. A body that was not built in this entry's memory is copied there. A body that is
-    /// too long becomes the error `EIO`, which is returned as well.
+    /// Records the reply. A body that was not built in this entry's memory is copied there. A body
+    /// that is too long becomes the error `EIO`, which is returned as well.
     ///
     /// # Safety
     /// The caller claimed the reply and passes the entry to the commit queue afterwards.
@@ -190,7 +194,8 @@ impl Entry {
         let mut to = self.at(PAGE_BYTES + reply_at).as_ptr();
         for part in std::iter::once(first).chain(parts[1..].iter().map(|part| &part[..])) {
             // SAFETY: the destination has room for `len` bytes, checked above, and lies behind the
-            // request; the parts lie elsewhere, or were lent from there and are then one part alone.
+            // request; the parts lie elsewhere, or were lent from there and are then one part
+            // alone.
             unsafe {
                 ptr::copy(part.as_ptr(), to, part.len());
                 to = to.add(part.len());
@@ -205,14 +210,14 @@ impl Entry {
         (!bytes.is_empty() && at + bytes.len() <= self.memory.len()).then_some(at)
     }
 
-    /// Puts the finished reply where the kernel looks for it. Returns the id to commit, and how many
-    /// bytes of the payload may have been written since the request was received.
+    /// Puts the finished reply where the kernel looks for it. Returns the id to commit, and how
+    /// many bytes of the payload may have been written since the request was received.
     ///
     /// # Safety
     /// The caller owns the ring and drained the entry from the commit queue.
     pub(crate) unsafe fn place(&self) -> (u64, usize) {
-        // SAFETY: the commit queue passed the entry to the owner. All writes are within the mapping:
-        // page 0 by the constants, the body by the check in `finish`.
+        // SAFETY: the commit queue passed the entry to the owner. All writes are within the
+        // mapping: page 0 by the constants, the body by the check in `finish`.
         unsafe {
             let Finished { header, body_at, body_len } = &*self.finished.get();
             let (start, payload) = (self.memory.start().as_ptr(), self.payload().as_ptr());
@@ -231,7 +236,8 @@ impl Entry {
     /// Clears the payload's bytes `from..to`, and returns pages behind `keep` to the system.
     ///
     /// # Safety
-    /// The caller owns the ring, and the memory in this range is neither lent nor written by the kernel.
+    /// The caller owns the ring, and the memory in this range is neither lent nor written by the
+    /// kernel.
     pub(crate) unsafe fn clear(&self, from: usize, to: usize, keep: usize) {
         let page = PAGE_BYTES;
         // SAFETY: by the caller's promise.

@@ -13,9 +13,9 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Queues of `possible` CPUs on at most `max_threads` threads. The threads run on the CPUs of
-    /// `allowed`, in ascending order; neighbours share a thread where there are more CPUs than threads,
-    /// because neighbours often share a cache. The queues of CPUs that the process may not use, or that
-    /// are offline, are spread over the threads.
+    /// `allowed`, in ascending order; neighbours share a thread where there are more CPUs than
+    /// threads, because neighbours often share a cache. The queues of CPUs that the process may not
+    /// use, or that are offline, are spread over the threads.
     pub(crate) fn new(possible: u16, allowed: &[usize], max_threads: usize) -> Self {
         let allowed: Vec<usize> =
             allowed.iter().copied().filter(|&cpu| cpu < usize::from(possible)).collect();

@@ -1,13 +1,14 @@
 //! FUSE over io_uring (Linux 6.14 and later).
 //!
-//! The kernel has a queue for each possible CPU and puts a request into the queue of the CPU that its
-//! caller runs on. A thread on that CPU owns a ring with entries for the queue; where CPUs are many, a
-//! thread owns the queues of several. A reply and the fetching of the next request are one system
-//! call. FORGET, INTERRUPT and notifications still use /dev/fuse, so its first queue is served as well.
+//! The kernel has a queue for each possible CPU and puts a request into the queue of the CPU that
+//! its caller runs on. A thread on that CPU owns a ring with entries for the queue; where CPUs are
+//! many, a thread owns the queues of several. A reply and the fetching of the next request are one
+//! system call. FORGET, INTERRUPT and notifications still use /dev/fuse, so its first queue is
+//! served as well.
 //!
-//! Everything that can fail is tried before the handshake ([`Rings::new`]), apart from the registration
-//! of the entries, which the kernel only accepts afterwards. If that fails, the kernel sends all requests
-//! to /dev/fuse, and so the threads of the rings serve it instead.
+//! Everything that can fail is tried before the handshake ([`Rings::new`]), apart from the
+//! registration of the entries, which the kernel only accepts afterwards. If that fails, the kernel
+//! sends all requests to /dev/fuse, and so the threads of the rings serve it instead.
 
 mod commit;
 mod entry;
@@ -47,8 +48,8 @@ impl Rings {
     /// Makes the rings, which are not connected yet.
     pub(crate) fn new(config: &QueueConfig) -> Result<Self, UringUnavailable> {
         UringUnavailable::check()?;
-        // The kernel tears a ring down only when every thread that used it runs or has ended. The thread
-        // that made it must not count: it may be waiting for a reply from this very mount.
+        // The kernel tears a ring down only when every thread that used it runs or has ended. The
+        // thread that made it must not count: it may be waiting for a reply from this very mount.
         let config = *config;
         let maker = std::thread::Builder::new().name("tollgate-rings".into());
         let made = maker.spawn(move || Self::make(&config));

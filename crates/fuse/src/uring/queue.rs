@@ -20,13 +20,15 @@ use crate::uring::registration::Arrival;
 use crate::uring::ring::{Completion, Ring};
 use crate::uring::unavailable::UringUnavailable;
 
-/// Replies that used more of the payload than this are cleared as soon as they are submitted, which costs a
-/// system call of its own. What shorter ones leave is invisible too, and overwritten by the next request.
+/// Replies that used more of the payload than this are cleared as soon as they are submitted, which
+/// costs a system call of its own. What shorter ones leave is invisible too, and overwritten by the
+/// next request.
 const CLEAR_AT_ONCE_BYTES: usize = 512;
 
-/// How many requests of a ring are served between two looks at /dev/fuse. FORGETs come there, and have a
-/// thread of their own; but if that thread gets no CPU while names are removed, the inodes that nobody
-/// forgets fill the server's tables. A look that finds nothing costs a fraction of a microsecond.
+/// How many requests of a ring are served between two looks at /dev/fuse. FORGETs come there, and
+/// have a thread of their own; but if that thread gets no CPU while names are removed, the inodes
+/// that nobody forgets fill the server's tables. A look that finds nothing costs a fraction of a
+/// microsecond.
 const LOOK_AT_DEVICE_EVERY: u32 = 32;
 
 /// What the owner of a ring and the senders of replies share.
@@ -138,12 +140,13 @@ pub(crate) struct RingQueue {
     keep_bytes: usize,
 }
 
-// SAFETY: the pointers in `vectors` are to the memory of `shared.entries`, which moves with the queue.
+// SAFETY: the pointers in `vectors` are to the memory of `shared.entries`, which moves with the
+// queue.
 unsafe impl Send for RingQueue {}
 
 impl RingQueue {
-    /// A ring with `depth` entries for each of `queues`. `rings_bytes` is what all rings of the session
-    /// need together, for the message if there is not that much.
+    /// A ring with `depth` entries for each of `queues`. `rings_bytes` is what all rings of the
+    /// session need together, for the message if there is not that much.
     pub(crate) fn new(
         queues: &[u16],
         cpus: Vec<usize>,
@@ -196,8 +199,8 @@ impl RingQueue {
         })
     }
 
-    /// Connects the ring to a mounted device, which must stay open as long as the queue lives; `own` is
-    /// a descriptor of the same connection for this queue alone.
+    /// Connects the ring to a mounted device, which must stay open as long as the queue lives;
+    /// `own` is a descriptor of the same connection for this queue alone.
     ///
     /// # Errors
     /// Errors of fcntl(2).
@@ -233,8 +236,8 @@ impl RingQueue {
         &self.shared
     }
 
-    /// Registers all entries with the kernel, and waits until every other ring has done so. Runs in the
-    /// thread that will serve.
+    /// Registers all entries with the kernel, and waits until every other ring has done so. Runs in
+    /// the thread that will serve.
     ///
     /// # Errors
     /// Why this ring, or another one, cannot be used. The kernel then sends requests to /dev/fuse.
@@ -245,8 +248,8 @@ impl RingQueue {
         let Some(arrival) = self.arrival.take() else { return registered };
         let all = arrival.wait_for_others(registered);
         if all.is_err() {
-            // One refused registration makes the kernel give up rings for this connection. If it was
-            // another call that failed, or another ring, the kernel does not know yet.
+            // One refused registration makes the kernel give up rings for this connection. If it
+            // was another call that failed, or another ring, the kernel does not know yet.
             self.provoke_refusal();
         }
         all
@@ -294,8 +297,8 @@ impl RingQueue {
 
     fn push_register(&mut self, index: usize) {
         let (entry, vectors) = (&self.shared.entries[index], &self.vectors[index]);
-        // SAFETY: the vectors are the entry's and live in `self`; the entries live in `shared`, which
-        // `self` holds while the ring is used.
+        // SAFETY: the vectors are the entry's and live in `self`; the entries live in `shared`,
+        // which `self` holds while the ring is used.
         unsafe { self.ring.push_register(index, entry, vectors) };
         self.queued = true;
     }
@@ -378,8 +381,9 @@ impl RingQueue {
             let refilled = self.received.contains(&index);
             // SAFETY: the entry was received and not returned yet.
             let kept = if refilled { unsafe { entry.received_len() } } else { 0 };
-            // SAFETY: the entry is the owner's: the reply was submitted, the next request, if there is
-            // one, is left alone, and the next one after that needs a system call of this thread.
+            // SAFETY: the entry is the owner's: the reply was submitted, the next request, if there
+            // is one, is left alone, and the next one after that needs a system call of this
+            // thread.
             unsafe { entry.clear(kept, self.stale[index], self.keep_bytes) };
             self.stale[index] = kept;
         }
@@ -402,7 +406,8 @@ impl RingQueue {
     fn present(&mut self, index: usize) -> Received<'_> {
         let entry = &self.shared.entries[index];
         // SAFETY: this is the owner, and the entry has just been received. It is submitted by
-        // `queue_commits` at the earliest, which needs `self` exclusively: the results are gone by then.
+        // `queue_commits` at the earliest, which needs `self` exclusively: the results are gone by
+        // then.
         let (raw, area, reply_at) = unsafe {
             let len = entry.received_len();
             self.stale[index] = self.stale[index].max(len);

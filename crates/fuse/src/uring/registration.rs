@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::sync::{Condvar, Mutex};
 use crate::uring::unavailable::UringUnavailable;
 
-/// Where the threads of all rings meet after they have registered theirs. The kernel sends no request to
-/// a ring before every CPU's queue has an entry, so that a single ring that fails must make all threads
-/// fall back to /dev/fuse.
+/// Where the threads of all rings meet after they have registered theirs. The kernel sends no
+/// request to a ring before every CPU's queue has an entry, so that a single ring that fails must
+/// make all threads fall back to /dev/fuse.
 #[derive(Debug)]
 pub(crate) struct Registration {
     state: Mutex<State>,
@@ -53,8 +53,8 @@ impl Registration {
     }
 }
 
-/// One ring's obligation to arrive. Dropping it counts as a failure: the thread ended before it could
-/// register.
+/// One ring's obligation to arrive. Dropping it counts as a failure: the thread ended before it
+/// could register.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     registration: Option<Arc<Registration>>,

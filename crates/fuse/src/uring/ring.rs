@@ -67,8 +67,8 @@ impl Ring {
     }
 
     /// Memory that the kernel counts as locked for a ring of `entries` entries: 128 bytes for each
-    /// submission, two completions of 16 bytes and one index of 4 for each, and the ring's head, each
-    /// of the two areas in whole pages.
+    /// submission, two completions of 16 bytes and one index of 4 for each, and the ring's head,
+    /// each of the two areas in whole pages.
     pub(crate) fn locked_bytes(entries: usize) -> u64 {
         const HEAD_BYTES: u64 = 320;
         let size = u64::from(Self::size(entries));
@@ -83,8 +83,8 @@ impl Ring {
         submitter.register_files(&[device]).map_err(failed("IORING_REGISTER_FILES"))
     }
 
-    /// Queues the registration of `entry`, which is number `index`. `vectors` must live until the next
-    /// [`Ring::submit`] has returned.
+    /// Queues the registration of `entry`, which is number `index`. `vectors` must live until the
+    /// next [`Ring::submit`] has returned.
     ///
     /// # Safety
     /// `vectors` are the entry's, and the entry outlives the ring's use.
@@ -167,8 +167,8 @@ fn set_vectors(sqe: &mut Entry128, vectors: &[libc::iovec]) {
     const { assert!(size_of::<Entry128>() == 128) };
     let base = std::ptr::from_mut(sqe).cast::<u8>();
     let len = u32::try_from(vectors.len()).unwrap_or(u32::MAX);
-    // SAFETY: an entry has the layout of the kernel's structure (`repr(C)`, 128 bytes, checked above), and
-    // both fields are plain integers at aligned offsets within it.
+    // SAFETY: an entry has the layout of the kernel's structure (`repr(C)`, 128 bytes, checked
+    // above), and both fields are plain integers at aligned offsets within it.
     unsafe {
         base.add(ADDR).cast::<u64>().write(vectors.as_ptr() as u64);
         base.add(LEN).cast::<u32>().write(len);

@@ -34,8 +34,8 @@ pub fn can_mount() -> bool {
     }
 }
 
-/// The transport that tests use unless they choose one: `TOLLGATE_TEST_TRANSPORT`, or what the library
-/// chooses.
+/// The transport that tests use unless they choose one: `TOLLGATE_TEST_TRANSPORT`, or what the
+/// library chooses.
 pub fn transport() -> TransportChoice {
     match std::env::var("TOLLGATE_TEST_TRANSPORT").as_deref() {
         Err(_) | Ok("auto") => TransportChoice::Auto,

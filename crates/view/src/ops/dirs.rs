@@ -114,8 +114,8 @@ impl View {
     }
 }
 
-/// Nodes that a reply counts a lookup of. The kernel counts them when it takes the reply; if it does
-/// not, the lookups are taken back.
+/// Nodes that a reply counts a lookup of. The kernel counts them when it takes the reply; if it
+/// does not, the lookups are taken back.
 struct LookedUp<'a> {
     view: &'a View,
     /// As many as fit a reply of 4 KiB, the kernel's first size; more are kept on the heap.

@@ -15,8 +15,8 @@ pub(super) const NAMES: u64 = libc::FAN_CREATE
     | libc::FAN_MOVED_TO
     | libc::FAN_ATTRIB
     | libc::FAN_ONDIR;
-/// What is reported about the files in a directory besides. Each write to one of them then looks for
-/// the directory's marks, which costs about 0.1 us.
+/// What is reported about the files in a directory besides. Each write to one of them then looks
+/// for the directory's marks, which costs about 0.1 us.
 pub(super) const FILES: u64 = libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE | libc::FAN_EVENT_ON_CHILD;
 
 /// Events that are about a name, not about the inode behind it.
@@ -173,8 +173,8 @@ impl<'b> Iterator for Events<'b> {
     }
 }
 
-/// Parses `struct fanotify_event_info_fid` with a name behind it: type, padding, length, file system
-/// id, handle, name, NUL.
+/// Parses `struct fanotify_event_info_fid` with a name behind it: type, padding, length, file
+/// system id, handle, name, NUL.
 fn place(info: &[u8]) -> Option<(Handle, &CStr)> {
     const HANDLE_AT: usize = 12;
     if *info.first()? != libc::FAN_EVENT_INFO_TYPE_DFID_NAME {

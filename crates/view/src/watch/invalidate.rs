@@ -199,8 +199,8 @@ impl Invalidator {
         };
     }
 
-    /// All that the kernel has of names and attributes. Names that do not exist cannot be listed; they
-    /// expire after [`super::NEGATIVE`].
+    /// All that the kernel has of names and attributes. Names that do not exist cannot be listed;
+    /// they expire after [`super::NEGATIVE`].
     fn drop_everything(&self) {
         for node in self.table.all() {
             self.send(&Stale::Inode(node.id));

@@ -1,8 +1,8 @@
 //! What changes in the lower directory behind the view's back, so that the kernel can cache names
 //! and attributes without asking again every second.
 //!
-//! A directory is watched once the kernel comes back to it (it is listed, or something in it is looked
-//! up or asked about a second time), by a fanotify mark on its inode:
+//! A directory is watched once the kernel comes back to it (it is listed, or something in it is
+//! looked up or asked about a second time), by a fanotify mark on its inode:
 //!
 //! | level | the kernel is told about | cached for [`LONG`] |
 //! |---|---|---|
@@ -10,14 +10,15 @@
 //! | [`Level::Names`] | names made, removed and moved; the directory's attributes | names; attributes of the directory |
 //! | [`Level::Files`] | also writes to its files, and their attributes | also attributes of its files with one link |
 //!
-//! A directory in which a file is opened for writing through the view stays at `Names`: reports about
-//! files would make each write some 0.1 us slower. The server's own changes carry its process id and
-//! are left out, because the kernel knows them.
+//! A directory in which a file is opened for writing through the view stays at `Names`: reports
+//! about files would make each write some 0.1 us slower. The server's own changes carry its process
+//! id and are left out, because the kernel knows them.
 //!
 //! What is outstanding when a report arrives is invalidated at once, and once more
-//! [`invalidate::RESEND`] later: a reply made before the change may reach the kernel after the first
-//! invalidation. What could still slip through is bounded by [`LONG`], and for names that do not exist
-//! by [`NEGATIVE`], because names that nobody has cannot be listed and dropped when reports are lost.
+//! [`invalidate::RESEND`] later: a reply made before the change may reach the kernel after the
+//! first invalidation. What could still slip through is bounded by [`LONG`], and for names that do
+//! not exist by [`NEGATIVE`], because names that nobody has cannot be listed and dropped when
+//! reports are lost.
 
 mod fanotify;
 mod invalidate;
@@ -107,8 +108,9 @@ impl Watch {
         node.watched.level() < wanted && self.running.load(Ordering::Acquire)
     }
 
-    /// Watches `node`, the directory `name` in the directory `dir` (`.` for `dir` itself). What is asked
-    /// about it after this is covered, if `still_there` confirms that the name is that of the node.
+    /// Watches `node`, the directory `name` in the directory `dir` (`.` for `dir` itself). What is
+    /// asked about it after this is covered, if `still_there` confirms that the name is that of the
+    /// node.
     pub(crate) fn raise(
         &self,
         node: &Node,

@@ -1,5 +1,5 @@
-//! The view's operations without a mount: the test plays the kernel over the in-memory transport, so
-//! that neither privilege nor `/dev/fuse` is needed.
+//! The view's operations without a mount: the test plays the kernel over the in-memory transport,
+//! so that neither privilege nor `/dev/fuse` is needed.
 
 mod audit;
 mod data;

@@ -1,10 +1,10 @@
 //! Forked jobs of one thread: the owner pushes and pops at the bottom, thieves take from the top.
 //!
-//! The algorithm is the work-stealing deque of Chase and Lev (SPAA 2005) with the memory orderings of
-//! Lê, Pop, Cohen and Zappella Nardelli (PPoPP 2013), on an array that does not grow. Two things are
-//! added. The owner pops only above a mark, so that it never takes what it pushed before the current
-//! scope began. And the word that thieves change carries an *epoch*: a deque that serves another queue
-//! than before has a new one, and a thief that comes late takes nothing.
+//! The algorithm is the work-stealing deque of Chase and Lev (SPAA 2005) with the memory orderings
+//! of Lê, Pop, Cohen and Zappella Nardelli (PPoPP 2013), on an array that does not grow. Two things
+//! are added. The owner pops only above a mark, so that it never takes what it pushed before the
+//! current scope began. And the word that thieves change carries an *epoch*: a deque that serves
+//! another queue than before has a new one, and a thief that comes late takes nothing.
 
 use std::ptr::NonNull;
 

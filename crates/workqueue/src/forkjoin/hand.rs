@@ -1,14 +1,15 @@
 //! A thread that takes part in fork-join work of a queue: its deque, and the hints by which workers
 //! that have nothing to do learn of it.
 //!
-//! A *hand* is a deque and what belongs to it. A thread has one per queue for which it forks. Forking
-//! pushes to the deque, and, unless one is on its way already, posts a *hint* to the queue: an ordinary
-//! item that steals from this deque. So forked jobs run elsewhere only by items of their queue: within
-//! its scope, its limit and its pool, and never ahead of what was queued before. A fork that nobody comes
-//! for costs a push and a pop.
+//! A *hand* is a deque and what belongs to it. A thread has one per queue for which it forks.
+//! Forking pushes to the deque, and, unless one is on its way already, posts a *hint* to the queue:
+//! an ordinary item that steals from this deque. So forked jobs run elsewhere only by items of
+//! their queue: within its scope, its limit and its pool, and never ahead of what was queued
+//! before. A fork that nobody comes for costs a push and a pop.
 //!
 //! Hands are never freed, so a hint or a sleeper's bell is valid however late somebody looks at it.
-//! They are used again: a thread that ends gives its hands back, and at most [`MAX_HANDS`] are made.
+//! They are used again: a thread that ends gives its hands back, and at most [`MAX_HANDS`] are
+//! made.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
@@ -156,7 +157,8 @@ impl Hand {
         Open { hand: self, mark: self.deque.mark() }
     }
 
-    /// Whether a scope is open, at whose end pushed jobs are taken back. A hint to all but the owner.
+    /// Whether a scope is open, at whose end pushed jobs are taken back. A hint to all but the
+    /// owner.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed) > 0
     }
@@ -241,8 +243,8 @@ impl Hand {
 
     fn run_stolen(&self, job: NonNull<Forked>) {
         let open = self.enter();
-        // SAFETY: the job came out of a deque, so it is alive until it has been run, and nobody else
-        // runs it.
+        // SAFETY: the job came out of a deque, so it is alive until it has been run, and nobody
+        // else runs it.
         unsafe { job.as_ref() }.thief.store(std::ptr::from_ref(self).cast_mut(), Ordering::Release);
         // SAFETY: as above.
         unsafe { run(job) };

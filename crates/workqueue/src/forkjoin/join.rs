@@ -169,7 +169,8 @@ where
     }
 
     /// # Safety
-    /// `job` is the first field of a `StackJob<F, R>`, which is alive until it is done; called once.
+    /// `job` is the first field of a `StackJob<F, R>`, which is alive until it is done; called
+    /// once.
     unsafe fn run(job: NonNull<Forked>) {
         // SAFETY: by contract.
         let job = unsafe { job.cast::<Self>().as_ref() };

@@ -21,12 +21,12 @@ use crate::Queue;
 
 /// Fork and join on this queue.
 impl Queue {
-    /// Runs both closures, at once if a worker of this queue has nothing else to do, and returns both
-    /// results. They may borrow.
+    /// Runs both closures, at once if a worker of this queue has nothing else to do, and returns
+    /// both results. They may borrow.
     ///
-    /// The calling thread runs `a`, and `b` as well when nobody has begun it by then. Helpers come as
-    /// items of the queue, hence under its limit and in its scope: in an ordered queue's item nobody
-    /// comes. From outside of the queue's items, the calling thread itself does not count.
+    /// The calling thread runs `a`, and `b` as well when nobody has begun it by then. Helpers come
+    /// as items of the queue, hence under its limit and in its scope: in an ordered queue's item
+    /// nobody comes. From outside of the queue's items, the calling thread itself does not count.
     ///
     /// ```
     /// # let runtime = tollgate_workqueue::Runtime::builder().build()?;
@@ -43,12 +43,12 @@ impl Queue {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Do not hold a lock over this call that forked closures take: while it waits, the thread may run
-    /// other forked closures of the queue.
+    /// Do not hold a lock over this call that forked closures take: while it waits, the thread may
+    /// run other forked closures of the queue.
     ///
     /// # Panics
-    /// If a closure panics, with its payload, when both have ended. If `a` panics and nobody has begun
-    /// `b`, that is dropped without being run.
+    /// If a closure panics, with its payload, when both have ended. If `a` panics and nobody has
+    /// begun `b`, that is dropped without being run.
     #[inline]
     pub fn join<A, B, RA, RB>(&self, a: A, b: B) -> (RA, RB)
     where
@@ -78,8 +78,8 @@ impl Queue {
     /// Calls `body` for every item, in chunks of `chunk` of them; 0 leaves the size to the runtime,
     /// which cuts eight chunks per CPU of the queue.
     ///
-    /// For iterators with more to offer, cut by chunks here and iterate inside, or run the threads of
-    /// another library as items: see `docs/workqueue.md`.
+    /// For iterators with more to offer, cut by chunks here and iterate inside, or run the threads
+    /// of another library as items: see `docs/workqueue.md`.
     ///
     /// ```
     /// # let runtime = tollgate_workqueue::Runtime::builder().build()?;

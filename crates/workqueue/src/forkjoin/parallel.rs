@@ -3,8 +3,8 @@
 use super::join::join_on;
 use crate::core::QueueCore;
 
-/// Chunks per CPU when the caller leaves the size to the runtime: enough to even out chunks that take
-/// twice as long as others, few enough not to matter.
+/// Chunks per CPU when the caller leaves the size to the runtime: enough to even out chunks that
+/// take twice as long as others, few enough not to matter.
 const CHUNKS_PER_CPU: usize = 8;
 
 /// The size of a chunk of `len` items: what was asked for, or a good one for 0.

@@ -47,8 +47,8 @@ pub(crate) fn scope_on<'env, R>(
         env: PhantomData,
     };
     let entered = owner.map(Hand::enter);
-    // Whatever `body` does, return early, panic or forget the scope, the frame that the closures borrow
-    // from does not end before `wait` has returned.
+    // Whatever `body` does, return early, panic or forget the scope, the frame that the closures
+    // borrow from does not end before `wait` has returned.
     let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
     if let Some(entered) = &entered {
         entered.hand.drain(entered.mark);
@@ -66,8 +66,8 @@ impl<'scope> Scope<'scope, '_> {
     /// Runs a closure, here or on another worker, before the scope ends. It may borrow whatever
     /// lives longer than the scope, and spawn further ones.
     ///
-    /// On a thread that takes no part in the scope (one that was started by other means) and when 256
-    /// closures of this thread wait already, it runs at once, here.
+    /// On a thread that takes no part in the scope (one that was started by other means) and when
+    /// 256 closures of this thread wait already, it runs at once, here.
     ///
     /// ```
     /// # let runtime = tollgate_workqueue::Runtime::builder().build()?;
@@ -165,7 +165,8 @@ struct HeapJob<F> {
 
 impl<F: FnOnce() + Send> HeapJob<F> {
     /// # Safety
-    /// `job` is the first field of a leaked `Box<HeapJob<F>>`, whose scope waits for it; called once.
+    /// `job` is the first field of a leaked `Box<HeapJob<F>>`, whose scope waits for it; called
+    /// once.
     unsafe fn run(job: NonNull<Forked>) {
         // SAFETY: by contract.
         let job = unsafe { Box::from_raw(job.cast::<Self>().as_ptr()) };

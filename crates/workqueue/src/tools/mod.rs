@@ -1,4 +1,5 @@
-//! What `dump` and `monitor` show, as plain data that serialises, and the setting of attributes by name.
+//! What `dump` and `monitor` show, as plain data that serialises, and the setting of attributes by
+//! name.
 
 mod dump;
 mod monitor;

@@ -1,8 +1,8 @@
 //! What the queues promise, tried from outside, two features at a time.
 //!
-//! Each promise is tried in a process of its own, which is killed when it takes too long: a promise that
-//! is broken by a deadlock, an endless loop or an abort fails its test and no other one. Run one by
-//! name as any other test.
+//! Each promise is tried in a process of its own, which is killed when it takes too long: a promise
+//! that is broken by a deadlock, an endless loop or an abort fails its test and no other one. Run
+//! one by name as any other test.
 
 #![cfg(not(miri))]
 

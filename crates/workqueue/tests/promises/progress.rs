@@ -11,8 +11,8 @@ use tollgate_workqueue::{Queued, Runtime, SubmitError, blocking};
 use crate::process::kept;
 use crate::{Hold, LONG, hold, until};
 
-/// Posting inside an item neither waits nor runs the new item there, however full the shard is: a lock
-/// that both items take may be held.
+/// Posting inside an item neither waits nor runs the new item there, however full the shard is: a
+/// lock that both items take may be held.
 #[test]
 fn a_lock_may_be_held_while_posting_inside_an_item() {
     kept("progress::a_lock_may_be_held_while_posting_inside_an_item", || {
