@@ -1,21 +1,130 @@
 //! `tollgate check`.
 
-use crate::cli::CheckArgs;
-use crate::policy_file;
+use serde_json::{Value, json};
+use tollgate_policy::Policy;
 
-/// Reads a policy; prints its warnings and what it amounts to.
+use crate::cli::CheckArgs;
+use crate::escape::escaped;
+use crate::survey::{self, Survey};
+use crate::{messages, policy_choice, tree};
+
+/// How many findings of a kind are printed as text.
+const SHOWN: usize = 20;
+
+/// Reads a policy; prints its warnings and what it amounts to, and with `--dir` what it does there.
 ///
 /// # Errors
-/// With file, line and column of what is wrong.
+/// With file, line and column of what is wrong, or when DIR cannot be read.
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
-    let policy = policy_file::load(&args.policy)?;
-    let rules = policy.rules().len();
-    let words = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };
+    let here = std::env::current_dir()?;
+    let dir = args.dir.as_ref().map(|dir| tree::open(dir)).transpose()?.map(|(tree, _)| tree.path);
+    let top = dir.as_deref().unwrap_or(&here);
+    let origin = match &args.policy {
+        Some(name) => policy_choice::Origin::named(name),
+        None => policy_choice::find(None, top, None)?,
+    };
+    let policy = if args.json { origin.parse(top)? } else { origin.load(top)? };
+    let name = origin.to_string();
+    let survey = dir.as_deref().map(|dir| survey::survey(&policy, dir)).transpose()?;
+    if args.json {
+        println!("{:#}", report(&name, &policy, survey.as_ref()));
+        return Ok(());
+    }
     println!(
-        "{}: {words}, default {}, {} warnings",
-        args.policy.display(),
+        "{}: {}, default {}, {}",
+        escaped(&name),
+        messages::count(policy.rules().len(), "rule"),
         policy.default_action(),
-        policy.warnings().len()
+        messages::count(policy.warnings().len(), "warning")
     );
+    if let Some(survey) = survey {
+        print_survey(&policy, &survey);
+    }
     Ok(())
+}
+
+fn print_survey(policy: &Policy, survey: &Survey) {
+    println!("{} files and directories; each rule decides over:", survey.entries);
+    for (rule, decided) in policy.rules().iter().zip(&survey.decided) {
+        println!("{decided:>9}  {} ({})", escaped(rule.name()), rule.action());
+    }
+    let idle = survey.decided.iter().filter(|decided| **decided == 0).count();
+    if idle > 0 {
+        println!(
+            "{} nothing here",
+            if idle == 1 {
+                "1 rule decides over".into()
+            } else {
+                format!("{idle} rules decide over")
+            }
+        );
+    }
+    if survey.uncovered.is_empty() {
+        println!("no file that looks like a secret can be read");
+    } else {
+        println!("look like secrets and can be read:");
+        print_list(&survey.uncovered);
+    }
+    if !survey.repositories.is_empty() {
+        println!("git repositories below the top that start programs when git enters them:");
+        print_list(&survey.repositories);
+    }
+    survey.advice_on_tracked().iter().for_each(|line| messages::warn(line));
+    survey.problems.iter().for_each(|line| messages::warn(line));
+}
+
+fn print_list(list: &[(String, String)]) {
+    for (path, why) in list.iter().take(SHOWN) {
+        println!("  {}: {}", escaped(path), escaped(why));
+    }
+    if list.len() > SHOWN {
+        println!("  and {} more (--json lists up to {})", list.len() - SHOWN, survey::MAX_LISTED);
+    }
+}
+
+fn report(name: &str, policy: &Policy, survey: Option<&Survey>) -> Value {
+    let warnings: Vec<Value> = policy
+        .warnings()
+        .iter()
+        .map(|one| json!({"line": one.line(), "column": one.column(), "message": one.message()}))
+        .collect();
+    let rules: Vec<Value> = policy
+        .rules()
+        .iter()
+        .enumerate()
+        .map(|(number, rule)| {
+            json!({
+                "name": rule.name(),
+                "line": rule.line(),
+                "action": rule.action(),
+                "decides_over": survey.map(|survey| survey.decided[number]),
+            })
+        })
+        .collect();
+    let mut report = json!({
+        "policy": name,
+        "default": policy.default_action(),
+        "rules": rules,
+        "warnings": warnings,
+    });
+    if let Some(survey) = survey {
+        report["entries"] = survey.entries.into();
+        report["uncovered"] = pairs(&survey.uncovered, "why");
+        report["covered"] = pairs(&survey.covered, "rule");
+        report["tracked"] = survey
+            .tracked
+            .iter()
+            .map(|one| {
+                json!({"path": one.path, "verdict": one.verdict, "rule": one.rule,
+                       "skip_worktree": one.skip_worktree})
+            })
+            .collect();
+        report["repositories"] = pairs(&survey.repositories, "starts");
+        report["problems"] = survey.problems.clone().into();
+    }
+    report
+}
+
+fn pairs(list: &[(String, String)], second: &str) -> Value {
+    list.iter().map(|(path, what)| json!({"path": path, second: what})).collect()
 }

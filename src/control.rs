@@ -23,6 +23,8 @@ pub(crate) trait Reporter: Send + Sync + 'static {
     fn requests(&self, peer: &Peer) -> Value;
     /// The same as Prometheus text.
     fn metrics(&self) -> String;
+    /// Reads the policy again, for `peer`s that may have it so; a JSON object.
+    fn reload(&self, peer: &Peer) -> Value;
 }
 
 /// What can be asked, as a line of JSON.
@@ -35,6 +37,8 @@ pub(crate) enum Request {
     Requests,
     /// The same as Prometheus text.
     Metrics,
+    /// That the policy is read again.
+    Reload,
 }
 
 /// Where this user's sockets are.
@@ -59,6 +63,7 @@ fn reply(request: &str, peer: &Peer, reporter: &dyn Reporter) -> String {
         Ok(Request::Status) => reporter.status().to_string(),
         Ok(Request::Requests) => reporter.requests(peer).to_string(),
         Ok(Request::Metrics) => reporter.metrics().trim_end().to_owned(),
+        Ok(Request::Reload) => reporter.reload(peer).to_string(),
         Err(error) => error_reply(&format!("not a request: {error}")),
     }
 }
@@ -161,6 +166,14 @@ pub(crate) fn metrics(socket: &Path) -> Result<String, ControlError> {
     Ok(tollgate_control::ask(socket, &line(Request::Metrics))? + "\n")
 }
 
+/// Has one server read its policy again; its reply.
+///
+/// # Errors
+/// As [`tollgate_control::ask`].
+pub(crate) fn reload(socket: &Path) -> Result<String, ControlError> {
+    tollgate_control::ask(socket, &line(Request::Reload))
+}
+
 fn line(request: Request) -> String {
     serde_json::to_string(&request).expect("a word is JSON")
 }
@@ -193,6 +206,10 @@ mod tests {
 
         fn metrics(&self) -> String {
             "up 1\nyes 2\n".to_owned()
+        }
+
+        fn reload(&self, _: &Peer) -> Value {
+            self.0.clone()
         }
     }
 

@@ -5,53 +5,119 @@ use std::io::{IsTerminal, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-use tollgate_policy::{CallerFacts, Facts, HEAD_LEN, Kind, Operation, Policy};
+use rustix::io::Errno;
+use tollgate_policy::{Explanation, Facts, HEAD_LEN, Kind, Operation, Policy, Verdict};
 
 use crate::cli::{ExplainArgs, OperationArg};
+use crate::escape::without_controls;
+use crate::git::Repository;
 use crate::messages;
-use crate::{policy_file, tree};
+use crate::{nearest, policy_choice, tree};
 
-/// Prints which rule decides over a path, and why.
+/// Refused by choice of the policy, with `--exit-code`.
+const REFUSED: u8 = 3;
+
+/// Prints which rule decides over each path, and why.
 ///
 /// # Errors
-/// When the policy is wrong, PATH is not relative, or the file cannot be opened.
-pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
-    let policy = match &args.policy {
-        Some(file) => policy_file::parse(file)?,
-        None => Policy::allow_all(),
+/// When the policy is wrong, a PATH is not relative, or a file cannot be opened.
+pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode> {
+    let here = std::env::current_dir().context("the working directory cannot be named")?;
+    let top = match &args.dir {
+        Some(dir) => tree::open(dir)?.0.path,
+        None => Repository::top_of(&here).unwrap_or_else(|| here.clone()),
     };
-    let path = relative(&args.path)?;
-    let found = match &args.dir {
-        Some(dir) => look(dir, path)?,
-        None => Found::imagined(&args.path),
-    };
-    let asker = args.caller.clone().unwrap_or_default();
-    let caller = CallerFacts {
-        uid: asker.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
-        gid: asker.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
-        exe: asker.exe.as_deref().map(str::as_bytes),
-    };
-    let head = found.head.as_deref();
-    let facts = Facts { path: path.as_bytes(), kind: found.kind, size: found.size, head };
-    let explanation = policy.explain(&facts, args.operation.map(operation), &caller);
+    let origin = policy_choice::find(args.policy.as_deref(), &top, None)?;
+    let policy = origin.in_force(&top)?;
+    // A policy that was named alone says nothing of a directory to look into.
+    let looks = args.dir.is_some() || args.policy.is_none();
+    let place = looks.then(|| Place {
+        dir: args.dir.as_deref().unwrap_or(&top),
+        // Relative paths are meant from here, if here is inside.
+        within: here.strip_prefix(&top).ok(),
+        was_named: args.dir.is_some(),
+    });
+    let mut explanations = Vec::new();
+    for path in &args.paths {
+        explanations.push(explain(args, &policy, path, place.as_ref())?);
+    }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&explanation)?);
+        print_json(&explanations)?;
     } else {
-        println!("{explanation}");
-        if args.dir.is_none() && std::io::stderr().is_terminal() {
-            messages::note(&format!(
-                "taken for a {} of {} bytes; with --dir the real file is looked at",
-                found.kind, found.size
-            ));
+        for one in &explanations {
+            let text = if verbose { format!("{one:#}") } else { one.to_string() };
+            println!("{}", without_controls(&text));
+        }
+        if !looks && std::io::stderr().is_terminal() {
+            messages::note("taken for empty files; with --dir the real file is looked at");
         }
     }
+    let refused = explanations
+        .iter()
+        .flat_map(|one| &one.operations)
+        .any(|answer| answer.verdict != Verdict::Allow);
+    Ok(if args.exit_code && refused { ExitCode::from(REFUSED) } else { ExitCode::SUCCESS })
+}
+
+/// One path as an object, several as a list.
+fn print_json(explanations: &[Explanation]) -> anyhow::Result<()> {
+    let text = match explanations {
+        [one] => serde_json::to_string_pretty(one)?,
+        several => serde_json::to_string_pretty(several)?,
+    };
+    println!("{text}");
     Ok(())
 }
 
-fn operation(argument: OperationArg) -> Operation {
+/// The directory whose files are looked at.
+struct Place<'a> {
+    dir: &'a Path,
+    /// The working directory in it.
+    within: Option<&'a Path>,
+    /// By the user: then a path that is not there is a mistake.
+    was_named: bool,
+}
+
+impl Place<'_> {
+    /// The real file at `path`; else one that could be made there, of the kind that `given` says.
+    fn look(&self, path: &OsStr, given: &OsStr) -> anyhow::Result<Found> {
+        match look(self.dir, path) {
+            Err(error) if !self.was_named && is_missing(&error) => Ok(Found::imagined(given)),
+            found => found,
+        }
+    }
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    let cause = error.root_cause().downcast_ref::<Errno>();
+    cause.is_some_and(|errno| matches!(*errno, Errno::NOENT | Errno::NOTDIR))
+}
+
+fn explain(
+    args: &ExplainArgs,
+    policy: &Policy,
+    path: &OsStr,
+    place: Option<&Place<'_>>,
+) -> anyhow::Result<Explanation> {
+    let given = relative(path)?;
+    let joined = place.and_then(|place| place.within).map(|within| within.join(given));
+    let path_in_dir = joined.as_deref().map_or(given, Path::as_os_str);
+    let path_in_dir = relative(path_in_dir)?;
+    let found = match place {
+        Some(place) => place.look(path_in_dir, path)?,
+        None => Found::imagined(path),
+    };
+    let asker = args.caller.clone().unwrap_or_default();
+    let head = found.head.as_deref();
+    let facts = Facts { path: path_in_dir.as_bytes(), kind: found.kind, size: found.size, head };
+    Ok(policy.explain(&facts, args.operation.map(operation), &asker.facts()))
+}
+
+pub(crate) fn operation(argument: OperationArg) -> Operation {
     match argument {
         OperationArg::Read => Operation::Read,
         OperationArg::Write => Operation::Write,
@@ -61,7 +127,7 @@ fn operation(argument: OperationArg) -> Operation {
 }
 
 /// Checks that PATH is relative and stays inside; takes slashes at its end off.
-fn relative(path: &OsStr) -> anyhow::Result<&OsStr> {
+pub(crate) fn relative(path: &OsStr) -> anyhow::Result<&OsStr> {
     let shown = path.display();
     let bytes = path.as_bytes();
     if bytes.starts_with(b"/") {
@@ -81,15 +147,15 @@ fn relative(path: &OsStr) -> anyhow::Result<&OsStr> {
 }
 
 /// What the policy wants to know about a file.
-struct Found {
-    kind: Kind,
-    size: u64,
-    head: Option<Vec<u8>>,
+pub(crate) struct Found {
+    pub(crate) kind: Kind,
+    pub(crate) size: u64,
+    pub(crate) head: Option<Vec<u8>>,
 }
 
 impl Found {
     /// A regular file, or a directory when the path ends like one.
-    fn imagined(path: &OsStr) -> Self {
+    pub(crate) fn imagined(path: &OsStr) -> Self {
         let bytes = path.as_bytes();
         let directory = bytes.ends_with(b"/") || matches!(bytes, b"" | b".");
         let kind = if directory { Kind::Directory } else { Kind::File };
@@ -98,13 +164,17 @@ impl Found {
 }
 
 /// Looks at the file without following links or leaving DIR.
-fn look(dir: &Path, path: &OsStr) -> anyhow::Result<Found> {
+pub(crate) fn look(dir: &Path, path: &OsStr) -> anyhow::Result<Found> {
     let (_, source) = tree::open(dir)?;
     let path = if path.is_empty() { OsStr::new(".") } else { path };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let fd = rustix::fs::openat2(&source, path, flags, Mode::empty(), beneath)
-        .with_context(|| format!("PATH `{}` in DIR `{}`", path.display(), dir.display()))?;
+    let fd =
+        rustix::fs::openat2(&source, path, flags, Mode::empty(), beneath).map_err(|error| {
+            let similar = nearest::path(&dir.join(path));
+            let place = format!("PATH `{}` in DIR `{}`", path.display(), dir.display());
+            anyhow::Error::from(error).context(format!("{place}: {error}{similar}"))
+        })?;
     let stat = rustix::fs::fstat(&fd).context("fstat")?;
     let kind = Kind::from_mode(stat.st_mode);
     let head = if kind == Kind::File { head(&fd) } else { None };

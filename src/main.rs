@@ -1,34 +1,57 @@
 //! The `tollgate` binary: command line, servers, demo.
 
+mod accounts;
 mod audit;
+mod brief;
+mod broker;
 mod check;
 mod cli;
 mod control;
 mod daemon;
 mod demo;
+mod doctor;
+mod escape;
 mod explain;
+mod git;
+mod init;
+mod learn;
 mod machine;
+mod man_pages;
 mod messages;
 mod mount;
+mod mount_flags;
+mod mount_helper;
 mod mountinfo;
 mod native;
+mod nearest;
+mod other_paths;
+mod policy_choice;
 mod policy_file;
+mod policy_places;
+mod policy_test;
+mod presets;
 mod prometheus;
+mod redact;
+mod reload;
 mod requests;
 mod run;
+mod sandbox;
 mod serve;
 mod status;
+mod survey;
 mod sys;
 mod top;
 mod tree;
 mod umount;
+mod user_config;
+mod viewer;
 mod wq;
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use cli::{Cli, Command, HugepageCommand};
 use run::{CommandEnd, NotExecuted};
@@ -40,16 +63,26 @@ const FAILED: u8 = 1;
 const RUN_FAILED: u8 = 125;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return wrong_usage(&error),
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let arguments = match mount_helper::command_line(&arguments) {
+        None => arguments,
+        Some(Ok(translated)) => translated,
+        Some(Err(error)) => {
+            messages::say(&messages::in_words(&error));
+            return ExitCode::from(FAILED);
+        }
     };
-    log(cli.verbose);
+    let cli = match parse(&arguments) {
+        Ok(cli) => cli,
+        Err(error) => return wrong_usage(&arguments, &error),
+    };
+    let verbose = cli.verbose;
+    log(verbose);
     if only_prints(&cli.command) {
         // As other tools do that feed `head`. A server must not end because a client went away.
         sys::end_on_closed_pipe();
     }
-    let (name, result) = dispatch(cli.command);
+    let (name, result) = dispatch(cli.command, verbose);
     match result {
         Ok(code) => code,
         Err(error) => {
@@ -59,20 +92,40 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command) -> (&'static str, anyhow::Result<ExitCode>) {
+fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    if !cli::wants_overview(arguments) {
+        return Cli::try_parse_from(arguments);
+    }
+    let mut command = cli::grouped(Cli::command());
+    let matches = command.try_get_matches_from_mut(arguments)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+fn dispatch(command: Command, verbose: bool) -> (&'static str, anyhow::Result<ExitCode>) {
     let done = |result: anyhow::Result<()>| result.map(|()| ExitCode::SUCCESS);
     match command {
         Command::Run(args) => ("run", run::run(&args).map(end_like_command)),
         Command::Mount(args) => ("mount", done(mount::run(&args))),
         Command::Umount(args) => ("umount", done(umount::run(&args))),
-        Command::Status(args) => ("status", done(status::run(&args))),
+        Command::Status(args) => ("status", done(status::run(&args, verbose))),
         Command::Top(args) => ("top", done(top::run(&args))),
+        Command::Audit(args) => ("audit", done(viewer::run(&args))),
+        Command::Learn(args) => ("learn", done(learn::run(&args))),
+        Command::Reload(args) => ("reload", done(reload::run(&args))),
+        Command::Broker(args) => ("broker", done(broker::run(&args))),
         Command::Check(args) => ("check", done(check::run(&args))),
-        Command::Explain(args) => ("explain", done(explain::run(&args))),
+        Command::Explain(args) => ("explain", explain::run(&args, verbose)),
+        Command::Init(args) => ("init", done(init::run(&args))),
+        Command::Test(args) => ("test", policy_test::run(&args)),
+        Command::Brief(args) => ("brief", done(brief::run(&args))),
+        Command::Doctor(args) => ("doctor", doctor::run(&args)),
         Command::Demo(args) => ("demo", done(demo::run(&args))),
         Command::DemoProbe { dir } => ("demo-probe", done(demo::probe(&dir))),
+        Command::ManPages(args) => ("man-pages", done(man_pages::run(&args))),
+        Command::DoctorProbe { dir } => ("doctor-probe", done(doctor::inside(&dir))),
         Command::Topology(args) => ("topology", done(machine::topology(&args))),
         Command::Hugepage(HugepageCommand::Tune(args)) => ("hugepage", done(machine::tune(&args))),
+        Command::Redact(command) => ("redact", done(redact::run(&command))),
         Command::Wq(command) => ("wq", done(wq::run(&command))),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -87,11 +140,15 @@ fn dispatch(command: Command) -> (&'static str, anyhow::Result<ExitCode>) {
 fn only_prints(command: &Command) -> bool {
     match command {
         Command::Run(_) | Command::Mount(_) | Command::Umount(_) | Command::Demo(_) => false,
+        Command::Reload(_) | Command::Broker(_) => false,
         // It restores the terminal.
         Command::Top(_) => false,
+        Command::Init(_) | Command::Test(_) | Command::Brief(_) | Command::Doctor(_) => true,
         Command::Status(_) | Command::Check(_) | Command::Explain(_) | Command::Topology(_) => true,
-        Command::Hugepage(_) | Command::Wq(_) => true,
-        Command::DemoProbe { .. } | Command::Completions { .. } => true,
+        Command::Redact(_) => true,
+        Command::Hugepage(_) | Command::Wq(_) | Command::Audit(_) | Command::Learn(_) => true,
+        Command::DemoProbe { .. } | Command::Completions { .. } | Command::ManPages(_) => true,
+        Command::DoctorProbe { .. } => true,
     }
 }
 
@@ -115,13 +172,16 @@ fn failure_code(name: &str, error: &anyhow::Error) -> u8 {
     }
 }
 
-fn wrong_usage(error: &clap::Error) -> ExitCode {
+fn wrong_usage(arguments: &[OsString], error: &clap::Error) -> ExitCode {
     // A message that cannot be printed has no other place to go.
     let _ = error.print();
     let help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     if help {
         ExitCode::SUCCESS
-    } else if std::env::args_os().nth(1).as_deref() == Some(OsStr::new("run")) {
+    } else if arguments.get(1).is_some_and(|command| command == "run") {
+        if let Some(hint) = cli::hint_of_dashes(arguments, error) {
+            messages::say(&format!("run: {hint}"));
+        }
         ExitCode::from(RUN_FAILED)
     } else {
         ExitCode::from(2)

@@ -1,5 +1,7 @@
 //! Messages on standard error, and errors as text.
 
+use crate::escape::without_controls;
+
 /// An error with its causes, each once: some errors name their cause in their own text.
 pub(crate) fn in_words(error: &anyhow::Error) -> String {
     let mut text = String::new();
@@ -13,11 +15,16 @@ pub(crate) fn in_words(error: &anyhow::Error) -> String {
     text
 }
 
-/// Prints a line on standard error.
+/// Prints a line on standard error. Whatever name it holds, it does not steer the terminal.
 pub(crate) fn say(text: &str) {
     use std::io::Write;
     // Without a standard error there is nowhere to print it.
-    let _ = writeln!(std::io::stderr(), "tollgate: {text}");
+    let _ = writeln!(std::io::stderr(), "tollgate: {}", without_controls(text));
+}
+
+/// `1 rule`, `2 rules`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 pub(crate) fn warn(text: &str) {
@@ -26,6 +33,13 @@ pub(crate) fn warn(text: &str) {
 
 pub(crate) fn note(text: &str) {
     say(&format!("note: {text}"));
+}
+
+/// The search for hard links at the start takes a while: how far it is, where somebody looks on.
+pub(crate) fn searching(names: u64) {
+    if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+        note(&format!("looking for names of hard links: {names} names so far"));
+    }
 }
 
 #[cfg(test)]

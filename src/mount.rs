@@ -2,21 +2,24 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use rustix::fs::{Mode, OFlags};
-use tollgate_fuse::{Ended, MountError, Stopper};
+use tollgate_fuse::{Ended, MountError, MountOptions, Stopper};
 
 use crate::cli::MountArgs;
 use crate::daemon::{self, ReadyPipe, Side};
 use crate::messages;
 use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
-use crate::tree::{self, Tree};
-use crate::{mountinfo, native, umount};
+use crate::{control, mount_flags, mountinfo, native, policy_choice, tree, umount};
 
-/// Signals that end the server.
-const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// Signals that end the server; SIGHUP from a process has it read its policy again.
+const HANDLED: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// How long the end of a server that was unmounted may take before it says what it waits for.
+const AFTER_UNMOUNT: Duration = Duration::from_secs(1);
 
 /// Mounts a view and serves it until it is unmounted or a signal arrives.
 ///
@@ -24,35 +27,72 @@ const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Everything that keeps the view from being served; with `--daemon`, of the server in the
 /// background.
 pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
+    mount_flags::check(&args.flags)?;
     let (tree, source) = tree::open(&args.dir)?;
+    let source = mount_flags::restricted(&args.flags, source)?;
     clean_leftover(&args.mnt)?;
     let mnt = tree::check_mount_point(&args.mnt, &tree)?;
-    let spec = Spec::load(&args.serve, &tree, &source, ServerKind::Mount)?
+    refuse_circle(&mnt, &tree.path)?;
+    let chosen = policy_choice::choose(args.serve.policy.as_deref(), &tree.path, None)?;
+    let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Mount)?
         .without_native_unless_permitted(&source);
+    let mut options = serve::mount_options(&tree)?;
+    mount_flags::apply(&args.flags, &mut options);
+    let view = View { source, mnt, spec, options };
     if !args.daemon {
-        return View { tree, source, mnt, spec }.serve(None);
+        return view.serve(None);
     }
     match daemon::split(args.log.as_deref())? {
         Side::Starter => Ok(()),
-        Side::Server(ready) => View { tree, source, mnt, spec }.serve(Some(ready)),
+        Side::Server(ready) => view.serve(Some(ready)),
     }
 }
 
+/// Views that are looked through, one over the other.
+const MAX_VIEWS: usize = 16;
+
+/// Where DIR lies in a view of ours, MNT must not lie in what that one shows: each of the two servers
+/// would wait for the other, and whoever looks there for both.
+fn refuse_circle(mnt: &Path, dir: &Path) -> anyhow::Result<()> {
+    let mounts = mountinfo::read()?;
+    let mut reports = None;
+    let mut shown = dir.to_owned();
+    for _ in 0..MAX_VIEWS {
+        let covering = mountinfo::covering(&mounts, &shown);
+        let Some(view) = covering.filter(|mount| mount.kind == mountinfo::VIEW) else { break };
+        let reports = reports.get_or_insert_with(|| control::reports().unwrap_or_default());
+        let word = |report: &serde_json::Value, key: &str| report[key].as_str().map(PathBuf::from);
+        let is_here =
+            |one: &&serde_json::Value| word(one, "mount_point").as_ref() == Some(&view.point);
+        let Some(beneath) = reports.iter().find(is_here).and_then(|one| word(one, "dir")) else {
+            break;
+        };
+        if mnt.starts_with(&beneath) {
+            bail!(
+                "MNT `{}` lies in `{}`, which DIR `{}` shows through another view, so the view would \
+                 contain itself; name a directory elsewhere",
+                mnt.display(),
+                beneath.display(),
+                dir.display()
+            );
+        }
+        shown = beneath;
+    }
+    Ok(())
+}
+
 fn clean_leftover(mnt: &Path) -> anyhow::Result<()> {
-    let cleaned = umount::clean_dead(mnt).with_context(|| {
-        format!("MNT `{}` was left by a dead server and cannot be cleaned up", mnt.display())
-    })?;
-    if cleaned {
+    if umount::clean_dead(mnt)? {
         messages::note(&format!("MNT `{}` was left by a dead server; cleaned up", mnt.display()));
     }
     Ok(())
 }
 
 struct View {
-    tree: Tree,
     source: OwnedFd,
     mnt: PathBuf,
     spec: Spec,
+    options: MountOptions,
 }
 
 impl View {
@@ -67,8 +107,9 @@ impl View {
                 return Err(error);
             }
         };
-        messages::say(&server.summary());
         daemon::notify_manager();
+        server.complete_sandbox();
+        messages::say(&server.summary());
         if let Some(ready) = ready {
             ready.ready();
         }
@@ -79,22 +120,22 @@ impl View {
 
     fn start(self) -> anyhow::Result<Server> {
         // Before the first thread, so that no thread is ended by them.
-        sys::block_signals(ENDING).context("cannot block signals")?;
-        let signals = SignalFd::new(ENDING).context("cannot read signals")?;
-        let options = serve::mount_options(&self.tree)?;
+        sys::block_signals(HANDLED).context("cannot block signals")?;
+        let signals = SignalFd::new(HANDLED).context("cannot read signals")?;
         // Dropped on the way out of an error, the guard unmounts.
-        let (device, guard) = tollgate_fuse::mount::mount(&self.mnt, &options)?;
+        let (device, guard) = tollgate_fuse::mount::mount(&self.mnt, &self.options)?;
         let lower = self.source.try_clone().context("cannot copy a descriptor")?;
         let native = self.spec.native().to_vec();
         let number = connection_number(&self.mnt);
         let server = Server::start(self.spec, self.source, device, &self.mnt, number)?;
         mount_native(&lower, &self.mnt, &native)?;
+        server.native_is_mounted();
         drop(lower);
         let mnt = guard.keep();
-        let stopper = server.stopper();
+        let (stopper, reload) = (server.stopper(), server.reloader());
         std::thread::Builder::new()
             .name("tollgate-signal".to_owned())
-            .spawn(move || end_on_signal(&signals, &mnt, &native, &stopper))
+            .spawn(move || end_on_signal(&signals, &mnt, &native, &stopper, &reload))
             .context("cannot start the signal thread")?;
         Ok(server)
     }
@@ -115,24 +156,56 @@ fn mount_native(lower: &OwnedFd, mnt: &Path, native: &[PathBuf]) -> anyhow::Resu
     native::mount(lower, &view, native)
 }
 
-/// The first signal unmounts; while the view is in use, the second one ends the server all the
-/// same.
-fn end_on_signal(signals: &SignalFd, mnt: &Path, native: &[PathBuf], stopper: &Stopper) {
-    let Ok(_) = signals.read() else { return };
+/// The first signal unmounts; while the view is in use, or shown in another mount namespace, the
+/// second one ends the server all the same.
+fn end_on_signal(
+    signals: &SignalFd,
+    mnt: &Path,
+    native: &[PathBuf],
+    stopper: &Stopper,
+    reload: &impl Fn(),
+) {
+    if !wait_for_end(signals, reload) {
+        return;
+    }
     match native::unmount_view(mnt, native, false) {
-        Ok(()) => return,
-        Err(MountError::Busy { .. }) => messages::note(&format!(
-            "`{}` is in use; it is detached and served until it is closed; a second signal ends it \
-             now",
+        // The process ends within this time, unless a copy of the mount keeps the view alive.
+        Ok(()) if sys::readable_within(signals, AFTER_UNMOUNT).unwrap_or(true) => {}
+        Ok(()) => messages::note(&format!(
+            "`{}` is unmounted here; another mount namespace (of a container, or of a `tollgate \
+             run` that started meanwhile) still shows it, so it is served until that ends; a \
+             second signal ends it now",
             mnt.display()
         )),
-        Err(error) => messages::warn(&messages::in_words(&error.into())),
+        Err(error) => {
+            match error {
+                MountError::Busy { .. } => messages::note(&format!(
+                    "`{}` is in use; it is detached and served until it is closed; a second \
+                     signal ends it now",
+                    mnt.display()
+                )),
+                error => messages::warn(&messages::in_words(&error.into())),
+            }
+            if let Err(error) = native::unmount_view(mnt, native, true) {
+                messages::warn(&messages::in_words(&error.into()));
+            }
+        }
     }
-    if let Err(error) = native::unmount_view(mnt, native, true) {
-        messages::warn(&messages::in_words(&error.into()));
+    if wait_for_end(signals, reload) {
+        stopper.stop();
     }
-    let _ = signals.read();
-    stopper.stop();
+}
+
+/// Reloads until a signal says that it is over; false when signals cannot be read.
+fn wait_for_end(signals: &SignalFd, reload: &impl Fn()) -> bool {
+    loop {
+        match signals.read() {
+            // A terminal that goes away sends it as well, but by the kernel.
+            Ok(arrived) if arrived.signal == libc::SIGHUP && arrived.by_process => reload(),
+            Ok(_) => return true,
+            Err(_) => return false,
+        }
+    }
 }
 
 fn say_how_it_ended(ended: Ended, mnt: &Path) {

@@ -22,6 +22,8 @@ pub(crate) struct MountInfo {
     pub(crate) point: PathBuf,
     /// Type of the file system, with its subtype.
     pub(crate) kind: String,
+    /// Options of the file system, separated by commas.
+    pub(crate) options: String,
 }
 
 impl MountInfo {
@@ -34,15 +36,27 @@ impl MountInfo {
 /// Every mount, in the kernel's order: of two on the same point, the later one is seen.
 ///
 /// # Errors
-/// When /proc is not mounted.
+/// When /proc is not mounted; the message says so.
 pub(crate) fn read() -> anyhow::Result<Vec<MountInfo>> {
-    let text = std::fs::read("/proc/self/mountinfo").context("cannot read /proc/self/mountinfo")?;
+    let text = std::fs::read("/proc/self/mountinfo").with_context(|| {
+        if Path::new("/proc/self").exists() {
+            "cannot read /proc/self/mountinfo"
+        } else {
+            "/proc is not mounted here, and tollgate needs it: `mount -t proc proc /proc`"
+        }
+    })?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
 /// The mount that covers exactly `point`, if one does.
 pub(crate) fn at<'a>(mounts: &'a [MountInfo], point: &Path) -> Option<&'a MountInfo> {
     mounts.iter().rev().find(|mount| mount.point == point)
+}
+
+/// The mount that `path`, absolute and without symbolic links, lies in.
+pub(crate) fn covering<'a>(mounts: &'a [MountInfo], path: &Path) -> Option<&'a MountInfo> {
+    let over = mounts.iter().filter(|mount| path.starts_with(&mount.point));
+    over.max_by_key(|mount| mount.point.components().count())
 }
 
 fn parse(line: &[u8]) -> Option<MountInfo> {
@@ -52,8 +66,11 @@ fn parse(line: &[u8]) -> Option<MountInfo> {
     let root = path(words.next()?);
     let point = path(words.next()?);
     // Options and any number of optional fields, ended by a dash.
-    let kind = text(words.skip_while(|word| *word != b"-").nth(1)?)?;
-    Some(MountInfo { id, device, root, point, kind })
+    let mut rest = words.skip_while(|word| *word != b"-").skip(1);
+    let kind = text(rest.next()?)?;
+    // After the source. Paths in them are escaped as the others are.
+    let options = rest.nth(1).map(path).unwrap_or_default().to_string_lossy().into_owned();
+    Some(MountInfo { id, device, root, point, kind, options })
 }
 
 fn text(word: &[u8]) -> Option<String> {

@@ -4,30 +4,40 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use crate::messages;
-use anyhow::{Context, anyhow, bail};
+use crate::accounts::Accounts;
+use crate::nearest;
+use crate::presets::Preset;
+use anyhow::{anyhow, bail};
 use tollgate_policy::{MAX_TEXT_LEN, Policy};
-
-/// Reads a policy and prints its warnings.
-///
-/// # Errors
-/// When the file cannot be read, or with file, line and column of what is wrong in it.
-pub(crate) fn load(file: &Path) -> anyhow::Result<Policy> {
-    let policy = parse(file)?;
-    for warning in policy.warnings() {
-        messages::warn(&format!("{}: {warning}", file.display()));
-    }
-    Ok(policy)
-}
 
 /// Reads a policy.
 ///
 /// # Errors
-/// As [`load`].
+/// When the file cannot be read, or with file, line and column of what is wrong in it.
 pub(crate) fn parse(file: &Path) -> anyhow::Result<Policy> {
     let shown = file.display().to_string();
-    let text = read(file).with_context(|| format!("policy `{shown}` cannot be read"))?;
-    Policy::parse(&text, &shown).map_err(|error| anyhow!("policy is wrong\n{error}"))
+    let text = read(file).map_err(|error| {
+        let reason = crate::messages::in_words(&error);
+        anyhow!("policy `{shown}` cannot be read: {reason}{}", remedy(file, &error))
+    })?;
+    Policy::parse_with(&text, &shown, &Accounts)
+        .map_err(|error| anyhow!("policy is wrong\n{error}"))
+}
+
+/// A file that is not there may have been meant for a preset, or for another file.
+fn remedy(file: &Path, error: &anyhow::Error) -> String {
+    let missing = error.root_cause().downcast_ref::<std::io::Error>();
+    if missing.is_none_or(|error| error.kind() != std::io::ErrorKind::NotFound) {
+        return String::new();
+    }
+    let presets = || Preset::ALL.into_iter().map(Preset::name).chain(["none"]);
+    let word = file.to_str().filter(|name| !name.contains('/')).unwrap_or_default();
+    let similar = nearest::word(word, presets());
+    let similar = if similar.is_empty() { nearest::path(file) } else { similar };
+    if !similar.is_empty() || word.is_empty() || word.contains('.') {
+        return similar;
+    }
+    format!("; built-in policies: {}", presets().collect::<Vec<_>>().join(", "))
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {

@@ -3,29 +3,35 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use rustix::fs::{MemfdFlags, StatVfsMountFlags};
 use rustix::process::{Resource, Rlimit};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tollgate_control::Peer;
 use tollgate_fuse::{
     Connection, Device, InitFlags, MountOptions, Running, Session, TransportChoice,
 };
 use tollgate_haltpoll::KeepAwake;
-use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
-use tollgate_view::{Config, Snapshot, Unavailable, View, WatchMode};
+use tollgate_policy::Policy;
+use tollgate_view::{Config, SmallFiles, Snapshot, Unavailable, View, WatchMode};
 
-use crate::audit::{AuditConfig, AuditLog};
-use crate::cli::{AuditDetail, ServeArgs, WatchArg};
+use crate::audit::{self, AuditConfig, AuditLog, Origin, Recorder};
+use crate::broker::{self, Broker};
+use crate::cli::{AuditDetail, SandboxMode, ServeArgs, WatchArg};
 use crate::control;
 use crate::messages;
 use crate::native;
+use crate::other_paths;
+use crate::policy_choice::{self, Chosen};
+use crate::prometheus;
+use crate::reload::Reloaded;
 use crate::requests::{self, Operation as RequestsOf, Requests};
+use crate::sandbox::{Duties, Sandbox};
 use crate::status::{self, Report};
 use crate::tree::Tree;
-use crate::{policy_file, prometheus};
 use tollgate_view::AuditLevel;
 
 /// Where the view shows.
@@ -51,10 +57,11 @@ pub(crate) struct Spec {
     kind: ServerKind,
     dir: PathBuf,
     policy: Arc<Policy>,
-    policy_file: Option<PathBuf>,
+    policy_origin: policy_choice::Origin,
     audit: Option<AuditConfig>,
     timeout: Duration,
     watch: WatchMode,
+    small_files: SmallFiles,
     threads: Option<usize>,
     transport: TransportChoice,
     max_descriptors: Option<usize>,
@@ -62,33 +69,32 @@ pub(crate) struct Spec {
     native: Vec<PathBuf>,
     unavailable: Vec<Unavailable>,
     metrics_port: Option<u16>,
+    broker: Option<Arc<Broker>>,
+    sandbox: SandboxMode,
 }
 
 impl Spec {
-    /// Reads the policy and checks where the audit log goes.
+    /// Checks where the audit log goes and prepares native directories.
     ///
     /// # Errors
-    /// When the policy is wrong, or when the audit log would lie inside DIR.
+    /// When a native directory cannot be used, or when the audit log would lie inside DIR.
     pub(crate) fn load(
         args: &ServeArgs,
+        chosen: Chosen,
         tree: &Tree,
         source: &OwnedFd,
         kind: ServerKind,
     ) -> anyhow::Result<Self> {
-        let (policy, policy_file) = match &args.policy {
-            None => (Policy::allow_all(), None),
-            Some(file) => {
-                let policy = policy_file::load(file)?;
-                warn_if_writable(&policy, file, tree);
-                (policy, Some(std::path::absolute(file)?))
-            }
-        };
+        let Chosen { policy, origin: policy_origin } = chosen;
+        let prepared = native::prepare(&policy, source)?;
+        let mut unavailable = prepared.not_native;
+        unavailable.extend(other_paths::layers(tree, &policy));
         Ok(Self {
             kind,
             dir: tree.path.clone(),
-            native: native::prepare(&policy, source)?,
+            native: prepared.to_mount,
             policy: Arc::new(policy),
-            policy_file,
+            policy_origin,
             audit: args.audit.as_deref().map(|file| audit_config(args, file, tree)).transpose()?,
             timeout: args.attr_timeout,
             watch: match args.watch {
@@ -96,13 +102,29 @@ impl Spec {
                 WatchArg::On => WatchMode::On,
                 WatchArg::Off => WatchMode::Off,
             },
+            small_files: small_files(args),
             threads: args.threads,
             transport: args.transport.into(),
             max_descriptors: args.max_descriptors,
             keep_awake: args.keep_awake.into(),
-            unavailable: Vec::new(),
+            unavailable,
             metrics_port: args.metrics_port,
+            broker: broker::find(&args.broker).map(Arc::new),
+            sandbox: args.sandbox,
         })
+    }
+
+    /// What this process does besides serving.
+    fn duties(&self) -> Duties {
+        let unmounts = self.kind == ServerKind::Mount;
+        Duties {
+            unmounts,
+            executes_helper: unmounts && !rustix::process::geteuid().is_root(),
+            kills: self.kind == ServerKind::Run,
+            connects: self.broker.is_some(),
+            listens: self.metrics_port.is_some(),
+            rings: self.transport == TransportChoice::Uring,
+        }
     }
 
     /// Paths, relative to DIR, of the directories to mount natively.
@@ -125,20 +147,14 @@ impl Spec {
     }
 }
 
-/// Who may change the policy through the view decides over the next start.
-fn warn_if_writable(policy: &Policy, file: &Path, tree: &Tree) {
-    let Ok(path) = std::fs::canonicalize(file) else { return };
-    let Ok(inside) = path.strip_prefix(&tree.path) else { return };
-    let path = inside.as_os_str().as_encoded_bytes();
-    let facts = Facts { path, kind: Kind::File, size: 0, head: None };
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let caller = CallerFacts { uid, gid, exe: None };
-    if policy.decide(&facts, Operation::Write, &caller).verdict == Verdict::Allow {
-        messages::warn(&format!(
-            "the policy `{}` lies inside DIR and can be changed through the view; the change \
-             counts at the next start; add a rule that makes it read-only",
-            file.display()
-        ));
+/// A server that may not register files itself serves those that it may only read, and those that
+/// no broker registers, from the view's page cache anyway. With small files in it, too, an open of
+/// one costs neither a call of the broker nor a READ. What changes behind the view is seen as
+/// late as before: with the next open, or within about a second.
+fn small_files(args: &ServeArgs) -> SmallFiles {
+    match args.small_files.into() {
+        SmallFiles::Auto if !broker::may_register() => SmallFiles::Cached,
+        chosen => chosen,
     }
 }
 
@@ -222,7 +238,10 @@ struct State {
     dir: PathBuf,
     mount_point: PathBuf,
     policy_file: Option<PathBuf>,
+    policy_origin: policy_choice::Origin,
     native: Vec<PathBuf>,
+    /// From now on a native directory that is not mounted has lost its mount.
+    native_is_mounted: AtomicBool,
     unavailable: Vec<Unavailable>,
     /// Of the connection in /sys/fs/fuse, where it is known.
     connection_number: Option<u32>,
@@ -230,8 +249,10 @@ struct State {
     started: SystemTime,
     view: Arc<View>,
     connection: Connection,
-    audit: Option<Arc<AuditLog>>,
+    recorder: Arc<Recorder>,
     keep_awake: Arc<KeepAwake>,
+    broker: Option<Arc<Broker>>,
+    sandbox: Sandbox,
 }
 
 impl std::fmt::Debug for State {
@@ -254,15 +275,21 @@ impl Server {
         connection_number: Option<u32>,
     ) -> anyhow::Result<Self> {
         raise_descriptor_limit(spec.max_descriptors)?;
-        let audit = spec.audit.map(start_audit).transpose()?.map(Arc::new);
+        let sandbox = Sandbox::begin(spec.sandbox, spec.duties())?;
+        let policy_file = spec.policy_origin.file();
+        let origin = Origin::new(spec.kind.word(), &spec.dir, mount_point, policy_file.as_deref());
+        let log = spec.audit.map(|config| start_audit(config, origin)).transpose()?;
+        let recorder = Arc::new(Recorder::new(log));
         let config = Config {
             policy: spec.policy,
             attr_timeout: spec.timeout,
             entry_timeout: spec.timeout,
             watch: spec.watch,
+            small_files: spec.small_files,
             max_descriptors: spec.max_descriptors,
             mount_points: spec.native.clone(),
-            audit: audit.clone().map(|log| log as Arc<dyn tollgate_view::Audit>),
+            on_search: Some(messages::searching),
+            audit: Some(Arc::clone(&recorder) as Arc<dyn tollgate_view::Audit>),
         };
         let view = View::open(source, config)
             .with_context(|| format!("DIR `{}` cannot be viewed", spec.dir.display()))?;
@@ -270,6 +297,7 @@ impl Server {
         let keep_awake = Arc::new(KeepAwake::start(spec.keep_awake));
         session_config.keep_awake = Some(Arc::clone(&keep_awake));
         session_config.transport = spec.transport;
+        session_config.registrar = spec.broker.clone().map(|broker| broker as Arc<_>);
         let view = Arc::new(view);
         let running = Session::new(device.into(), view.clone(), session_config)
             .start()
@@ -278,22 +306,31 @@ impl Server {
             kind: spec.kind,
             dir: spec.dir,
             mount_point: mount_point.to_owned(),
-            policy_file: spec.policy_file,
+            policy_file,
+            policy_origin: spec.policy_origin,
             native: spec.native,
+            native_is_mounted: AtomicBool::new(false),
             unavailable: spec.unavailable,
             connection_number,
             clock: Instant::now(),
             started: SystemTime::now(),
             view,
             connection: running.connection().clone(),
-            audit,
+            recorder,
             keep_awake,
+            broker: spec.broker,
+            sandbox,
         });
         let passthrough = probe_passthrough(&state.connection);
         if let Err(reason) = &passthrough {
             messages::note(&format!(
-                "not available: passthrough ({reason}); files are served by tollgate"
+                "not available: passthrough ({reason}); files are served by tollgate{}",
+                state.broker.as_deref().map_or(broker::WOULD_HELP, |_| "")
             ));
+        }
+        let report = state.connection.transport();
+        if let Some(reason) = report.and_then(|report| report.uring_unavailable.as_ref()) {
+            messages::warn(&format!("io_uring cannot be used, /dev/fuse serves: {reason}"));
         }
         for missing in state.snapshot().unavailable {
             messages::note(&format!("not available: {} ({})", missing.feature, missing.reason));
@@ -305,13 +342,47 @@ impl Server {
         Ok(Self { state, running, control, passthrough: passthrough.is_ok() })
     }
 
+    /// Gives up the system calls that serving does not need. When all that is done once is done.
+    pub(crate) fn complete_sandbox(&self) {
+        self.state.sandbox.complete();
+    }
+
     /// One line about what is served.
     pub(crate) fn summary(&self) -> String {
-        let how = if self.passthrough { "kernel passthrough" } else { "user space only" };
+        let how = match (self.passthrough, &self.state.broker) {
+            (false, _) => "user space only",
+            (true, None) => "kernel passthrough",
+            (true, Some(_)) => "kernel passthrough by the broker",
+        };
         let (dir, at) = (self.state.dir.display(), self.state.mount_point.display());
         let queues = self.state.connection.queues();
         let threads = if queues == 1 { "1 thread".to_owned() } else { format!("{queues} threads") };
         format!("ready: `{dir}` at `{at}`, {how}, {threads}")
+    }
+
+    /// Who counts what is refused; the counts are complete when the server has ended.
+    pub(crate) fn recorder(&self) -> Arc<Recorder> {
+        Arc::clone(&self.state.recorder)
+    }
+
+    /// What reads the policy again and says on standard error what came of it.
+    pub(crate) fn reloader(&self) -> impl Fn() + Send + 'static {
+        let state = Arc::clone(&self.state);
+        move || {
+            let dir = state.dir.to_string_lossy();
+            match state.reload() {
+                Ok(reloaded) => reloaded.lines(&dir).iter().for_each(|line| messages::say(line)),
+                Err(error) => {
+                    let reason = messages::in_words(&error);
+                    messages::warn(&format!("`{dir}` keeps its policy: {reason}"));
+                }
+            }
+        }
+    }
+
+    /// The native directories are mounted in the view.
+    pub(crate) fn native_is_mounted(&self) {
+        self.state.native_is_mounted.store(true, Ordering::Release);
     }
 
     /// Ends the session from another thread.
@@ -342,7 +413,7 @@ impl Server {
 
 impl State {
     fn finish(&self) {
-        let Some(audit) = &self.audit else { return };
+        let Some(audit) = self.recorder.log() else { return };
         audit.finish();
         let status = audit.status();
         if status.dropped + status.failed > 0 {
@@ -353,17 +424,56 @@ impl State {
         }
     }
 
+    /// Reads the policy's file again and puts it in force; when it is wrong, the old one stays.
+    fn reload(&self) -> anyhow::Result<Reloaded> {
+        let file = self.policy_file.as_deref();
+        let file = file.context("it was started without a policy file")?;
+        let policy = self.policy_origin.in_force(&self.dir)?;
+        let warnings = policy.warnings().iter().map(ToString::to_string).collect();
+        let changed = self.view.replace_policy(Arc::new(policy))?;
+        if let Some(log) = self.recorder.log() {
+            log.policy_changed(audit::digest_of(file));
+        }
+        let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
+        Ok(Reloaded {
+            policy: file.to_string_lossy().into_owned(),
+            warnings,
+            open: changed.open,
+            not_revoked: changed.not_revoked,
+            still_open: changed.still_open.iter().map(text).collect(),
+        })
+    }
+
     /// The view's state, and what this server has to do without.
     fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.view.snapshot();
         snapshot.unavailable.extend(self.unavailable.iter().cloned());
+        for directory in self.native_now().1 {
+            snapshot.unavailable.push(Unavailable {
+                feature: format!("native directory `{}`", directory.display()),
+                reason: "it was removed or exchanged in DIR, which took its mount away; what is \
+                         there is served by tollgate until the next start"
+                    .into(),
+            });
+        }
         snapshot
+    }
+
+    /// The native directories that are mounted, and those that are no more. Those of a `run` are in
+    /// a mount namespace that the server does not see.
+    fn native_now(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        match self.kind {
+            ServerKind::Mount if self.native_is_mounted.load(Ordering::Acquire) => {
+                native::still_mounted(&self.mount_point, &self.native)
+            }
+            _ => (self.native.clone(), Vec::new()),
+        }
     }
 
     /// Requests and threads; what is busiest only for those who may know.
     fn requests(&self, with_busiest: bool) -> Requests {
         let elapsed = self.clock.elapsed().as_nanos();
-        let audit = self.audit.as_ref().filter(|_| with_busiest);
+        let audit = self.recorder.log().filter(|_| with_busiest);
         Requests {
             version: requests::VERSION,
             pid: std::process::id(),
@@ -374,7 +484,7 @@ impl State {
             waiting: self.connection_number.and_then(requests::waiting),
             operations: self.connection.latencies().iter().map(RequestsOf::of).collect(),
             threads: requests::threads(),
-            busiest: audit.map(|audit| audit.busiest()),
+            busiest: audit.map(AuditLog::busiest),
         }
     }
 
@@ -386,15 +496,27 @@ impl State {
             dir: self.dir.to_string_lossy().into_owned(),
             mount_point: self.mount_point.to_string_lossy().into_owned(),
             policy: self.policy_file.as_ref().map(|file| file.to_string_lossy().into_owned()),
-            native: self.native.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            tightened_by: self
+                .policy_origin
+                .tightened_by()
+                .map(|file| file.to_string_lossy().into_owned()),
+            native: self
+                .native_now()
+                .0
+                .iter()
+                .map(|path| path.to_string_lossy().into_owned())
+                .collect(),
             started: crate::audit::timestamp(self.started),
             uptime_seconds: self.started.elapsed().unwrap_or_default().as_secs(),
             queues: self.connection.queues(),
             negotiated: status::negotiated(self.connection.negotiated()),
             transport: status::transport(&self.connection),
             view: self.snapshot(),
-            audit: self.audit.as_ref().map(|audit| audit.status()),
+            audit: self.recorder.log().map(AuditLog::status),
+            refusals: self.recorder.refusals(),
             keep_awake: status::keep_awake(&self.keep_awake.status()),
+            broker: self.broker.as_deref().map(Broker::report),
+            sandbox: self.sandbox.report(),
         }
     }
 }
@@ -411,6 +533,18 @@ impl control::Reporter for State {
     fn metrics(&self) -> String {
         prometheus::text(&self.requests(false))
     }
+
+    fn reload(&self, peer: &Peer) -> Value {
+        let result = if is_in_own_pid_namespace(peer) {
+            State::reload(self)
+        } else {
+            Err(anyhow::anyhow!("a process of another pid namespace cannot have it reloaded"))
+        };
+        match result {
+            Ok(reloaded) => in_json(&reloaded),
+            Err(error) => json!({ "error": messages::in_words(&error) }),
+        }
+    }
 }
 
 fn in_json(report: &impl serde::Serialize) -> Value {
@@ -425,10 +559,14 @@ fn is_in_own_pid_namespace(peer: &Peer) -> bool {
     theirs.is_some() && theirs == namespace("self")
 }
 
-/// Registers a file of our own, to know before the first open whether the kernel lets us.
+/// Registers a file of our own, to know before the first open whether the kernel lets us; a broker
+/// is only called.
 fn probe_passthrough(connection: &Connection) -> Result<(), String> {
     if !connection.has(InitFlags::PASSTHROUGH) {
         return Err("this kernel does not offer it; Linux 6.9 and later do".to_owned());
+    }
+    if connection.has_registrar() {
+        return connection.reach_registrar().map_err(|error| error.to_string());
     }
     let file = rustix::fs::memfd_create("tollgate-probe", MemfdFlags::CLOEXEC);
     match file.map_err(Into::into).and_then(|file| connection.open_backing(file.as_fd())) {
@@ -460,9 +598,10 @@ fn raise_descriptor_limit(wanted: Option<usize>) -> anyhow::Result<()> {
     }
 }
 
-fn start_audit(config: AuditConfig) -> anyhow::Result<AuditLog> {
+fn start_audit(config: AuditConfig, origin: Origin) -> anyhow::Result<AuditLog> {
     let shown = config.path.display().to_string();
-    AuditLog::start(config).with_context(|| format!("audit file `{shown}` cannot be opened"))
+    AuditLog::start(config, origin)
+        .with_context(|| format!("audit file `{shown}` cannot be opened"))
 }
 
 /// A view without a control socket is still served.

@@ -186,6 +186,16 @@ impl AsFd for SignalFd {
     }
 }
 
+/// Whether `fd` has something to read within `time`.
+///
+/// # Errors
+/// The error of poll(2).
+pub(crate) fn readable_within(fd: &impl AsFd, time: std::time::Duration) -> io::Result<bool> {
+    let mut fds = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
+    let time = rustix::event::Timespec::try_from(time).map_err(io::Error::other)?;
+    Ok(rustix::event::poll(&mut fds, Some(&time))? > 0)
+}
+
 /// Ends this process by `signal`, as if it had been sent to it, but without a second core dump.
 /// Returns only when the signal does not end processes.
 pub(crate) fn die_by_signal(signal: libc::c_int) {
@@ -207,13 +217,51 @@ pub(crate) fn end_on_closed_pipe() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Makes the mount at `path`, and with `recursive` all below it, read-only.
+/// Makes the mount at `path` read-only.
 ///
 /// # Errors
 /// The error of mount_setattr(2).
-pub(crate) fn make_read_only(path: &std::ffi::CStr, recursive: bool) -> io::Result<()> {
-    let flags = if recursive { libc::AT_RECURSIVE } else { 0 };
-    change_mount(libc::AT_FDCWD, path, flags, libc::MOUNT_ATTR_RDONLY, 0)
+pub(crate) fn make_read_only(path: &std::ffi::CStr) -> io::Result<()> {
+    change_mount(libc::AT_FDCWD, path, 0, libc::MOUNT_ATTR_RDONLY, 0)
+}
+
+/// Makes every mount of this mount namespace read-only; with `without_devices`, device nodes on
+/// them have no effect, too.
+///
+/// # Errors
+/// The error of mount_setattr(2).
+pub(crate) fn restrict_all_mounts(without_devices: bool) -> io::Result<()> {
+    let devices = if without_devices { libc::MOUNT_ATTR_NODEV } else { 0 };
+    let restrictions = libc::MOUNT_ATTR_RDONLY | devices;
+    change_mount(libc::AT_FDCWD, c"/", libc::AT_RECURSIVE, restrictions, 0)
+}
+
+/// Makes device nodes on the mount at `path` have no effect.
+///
+/// # Errors
+/// The error of mount_setattr(2).
+pub(crate) fn without_devices(path: &std::ffi::CStr) -> io::Result<()> {
+    change_mount(libc::AT_FDCWD, path, 0, libc::MOUNT_ATTR_NODEV, 0)
+}
+
+/// Makes the mount that `tree` names and all below it read-only.
+///
+/// # Errors
+/// The error of mount_setattr(2).
+pub(crate) fn make_tree_read_only(tree: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = libc::AT_RECURSIVE | libc::AT_EMPTY_PATH;
+    change_mount(tree.as_raw_fd(), c"", flags, libc::MOUNT_ATTR_RDONLY, 0)
+}
+
+/// Makes the mounts of device nodes that `tree` names refuse every change of the nodes (`EROFS`).
+/// Reading and writing the devices themselves stays possible.
+///
+/// # Errors
+/// The error of mount_setattr(2).
+pub(crate) fn protect_nodes(tree: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = libc::AT_RECURSIVE | libc::AT_EMPTY_PATH;
+    let restrictions = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
+    change_mount(tree.as_raw_fd(), c"", flags, restrictions, 0)
 }
 
 /// Takes set-user-id programs and devices from the mount that `tree` names and all below it, and
@@ -228,6 +276,16 @@ pub(crate) fn confine_mount(tree: BorrowedFd<'_>) -> io::Result<()> {
     change_mount(tree.as_raw_fd(), c"", flags, restrictions, libc::MS_PRIVATE)
 }
 
+/// Adds `attributes` (`MOUNT_ATTR_*`) to the mount that `tree` names and all below it, and makes
+/// them private.
+///
+/// # Errors
+/// The error of mount_setattr(2).
+pub(crate) fn restrict_mount(tree: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
+    let flags = libc::AT_RECURSIVE | libc::AT_EMPTY_PATH;
+    change_mount(tree.as_raw_fd(), c"", flags, attributes, libc::MS_PRIVATE)
+}
+
 fn change_mount(
     directory: libc::c_int,
     path: &std::ffi::CStr,
@@ -235,7 +293,10 @@ fn change_mount(
     attr_set: u64,
     propagation: libc::c_ulong,
 ) -> io::Result<()> {
-    let attributes = libc::mount_attr { attr_set, attr_clr: 0, propagation, userns_fd: 0 };
+    // The ways to treat access times are one number: whoever sets one must clear the others.
+    let times = attr_set & libc::MOUNT_ATTR__ATIME != 0;
+    let attr_clr = if times { libc::MOUNT_ATTR__ATIME } else { 0 };
+    let attributes = libc::mount_attr { attr_set, attr_clr, propagation, userns_fd: 0 };
     // SAFETY: `path` ends with a NUL, and the structure is given with its size.
     let result = unsafe {
         libc::syscall(
@@ -263,6 +324,22 @@ pub(crate) fn install_filter(program: &mut [libc::sock_filter]) -> io::Result<()
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
     };
     check(libc::c_int::try_from(result).unwrap_or(-1))
+}
+
+/// The version of Landlock that the kernel has.
+///
+/// # Errors
+/// The error of landlock_create_ruleset(2): `ENOSYS` without it, `EOPNOTSUPP` where it is switched
+/// off.
+pub(crate) fn landlock_version() -> io::Result<u32> {
+    const VERSION: libc::c_ulong = 1;
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: asked for the version, the call takes a null pointer and the size 0, and makes
+    // nothing.
+    let result = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0 as libc::size_t, VERSION)
+    };
+    u32::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

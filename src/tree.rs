@@ -25,7 +25,9 @@ pub(crate) fn open(dir: &Path) -> anyhow::Result<(Tree, OwnedFd)> {
     let shown = dir.display();
     let path = match std::fs::canonicalize(dir) {
         Ok(path) => path,
-        Err(error) => return Err(anyhow!("DIR `{shown}` {}", why(&error))),
+        Err(error) => {
+            return Err(anyhow!("DIR `{shown}` {}{}", why(&error), crate::nearest::path(dir)));
+        }
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let source = match rustix::fs::openat(CWD, &path, flags, Mode::empty()) {
@@ -33,6 +35,9 @@ pub(crate) fn open(dir: &Path) -> anyhow::Result<(Tree, OwnedFd)> {
         Err(error) => return Err(anyhow!("DIR `{shown}` {}", why(&error.into()))),
         Ok(source) => source,
     };
+    if tollgate_fuse::stale(&path) {
+        bail!("DIR `{shown}` is a view whose server is dead; clean it up with `tollgate umount`");
+    }
     let access = Access::READ_OK | Access::EXEC_OK;
     if let Err(error) = rustix::fs::accessat(CWD, &path, access, AtFlags::EACCESS) {
         return Err(anyhow!("DIR `{shown}` {}", why(&error.into())));
@@ -72,8 +77,11 @@ pub(crate) fn is_directory(fd: impl AsFd) -> bool {
 /// With the reason why nothing can be mounted there.
 pub(crate) fn check_mount_point(mnt: &Path, tree: &Tree) -> anyhow::Result<PathBuf> {
     let shown = mnt.display();
-    let path =
-        std::fs::canonicalize(mnt).map_err(|error| anyhow!("MNT `{shown}` {}", why(&error)))?;
+    let path = std::fs::canonicalize(mnt).map_err(|error| {
+        let missing = error.kind() == io::ErrorKind::NotFound;
+        let remedy = if missing { format!("; make it: `mkdir {shown}`") } else { String::new() };
+        anyhow!("MNT `{shown}` {}{remedy}", why(&error))
+    })?;
     let dir = tree.path.display();
     if path == tree.path {
         bail!("MNT `{shown}` is DIR itself; to cover DIR for one command use `tollgate run`");
@@ -119,8 +127,14 @@ pub(crate) fn why(error: &io::Error) -> String {
         Some(libc::ENOTDIR) => {
             "cannot be reached: a part of the path is not a directory".to_owned()
         }
-        Some(libc::EACCES) => "cannot be read: permission denied".to_owned(),
-        Some(libc::ELOOP) => "cannot be reached: too many symbolic links".to_owned(),
+        Some(libc::EACCES) => {
+            "cannot be read: permission denied; it has to be readable and searchable by this user"
+                .to_owned()
+        }
+        Some(libc::ELOOP) => {
+            "cannot be reached: symbolic links lead in a circle; name the directory itself"
+                .to_owned()
+        }
         Some(libc::ENOTCONN | libc::ECONNABORTED) => {
             "is a view whose server is dead; clean it up with `tollgate umount`".to_owned()
         }
@@ -147,7 +161,7 @@ mod tests {
         let (root, tree) = fixture();
         let message =
             |name: &str| check_mount_point(&root.path().join(name), &tree).unwrap_err().to_string();
-        assert!(message("missing").ends_with("does not exist"));
+        assert!(message("missing").contains("does not exist; make it: `mkdir "));
         assert!(message("file").ends_with("is not a directory"));
         assert!(message("full").contains("is not empty"));
         assert!(message("dir").contains("`tollgate run`"));

@@ -22,8 +22,10 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
         Some(mount) => {
             bail!("MNT `{shown}` is a mount of type {}, not a Tollgate view", mount.kind)
         }
-        None if path.exists() => bail!("MNT `{shown}` is not a mount point"),
-        None => bail!("MNT `{shown}` does not exist"),
+        None if path.exists() => {
+            bail!("MNT `{shown}` is not a mount point; `tollgate status` lists views")
+        }
+        None => bail!("MNT `{shown}` does not exist{}", crate::nearest::path(&args.mnt)),
     }
     let lazy = args.lazy || is_dead(&path);
     match native::unmount_view(&path, &native_directories(&path), lazy) {
@@ -62,7 +64,9 @@ pub(crate) fn clean_dead(mnt: &Path) -> anyhow::Result<bool> {
     {
         return Ok(false);
     }
-    tollgate_fuse::unmount(&path, true)?;
+    tollgate_fuse::unmount(&path, true).with_context(|| {
+        format!("MNT `{}` was left by a dead server and cannot be cleaned up", mnt.display())
+    })?;
     Ok(true)
 }
 

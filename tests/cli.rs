@@ -79,12 +79,133 @@ fn help_and_version_are_printed_and_no_arguments_are_wrong() {
     for part in ["run", "mount", "umount", "status", "check", "explain", "demo", "Examples:"] {
         assert!(help.out().contains(part), "{part}");
     }
-    for command in ["run", "mount", "check", "explain", "completions"] {
-        let help = tollgate([command, "--help"]);
-        assert!(help.code() == 0 && help.out().contains("tollgate "), "{command}");
-        assert!(help.out().contains("Example"), "{command} has no example");
-    }
     assert_eq!(tollgate::<&str>([]).code(), 2);
+}
+
+/// The names of sub-commands that a help text lists.
+fn listed(help: &str) -> Vec<String> {
+    let entry = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
+    let within = help.lines().skip_while(|line| !line.starts_with("Usage:")).skip(1);
+    let commands = within.take_while(|line| !line.starts_with("Options:"));
+    let named = commands.filter(entry).filter_map(|line| line.split_whitespace().next());
+    let is_name = |name: &&str| name.starts_with(|c: char| c.is_ascii_lowercase());
+    named.filter(|name| is_name(name) && *name != "help").map(str::to_owned).collect()
+}
+
+/// All commands, with their sub-commands.
+fn all_commands() -> Vec<Vec<String>> {
+    let mut all = Vec::new();
+    for command in listed(tollgate(["--help"]).out()) {
+        let inner = listed(tollgate([command.as_str(), "--help"]).out());
+        all.extend(inner.iter().map(|one| vec![command.clone(), one.clone()]));
+        all.push(vec![command]);
+    }
+    assert!(all.len() > 20, "{all:?}");
+    all
+}
+
+#[test]
+fn every_command_has_an_example_and_json_where_the_page_says_so() {
+    let page = include_str!("../docs/commands.md");
+    let from = page.find("These commands have it:").unwrap();
+    let listed = &page[from..from + page[from..].find('.').unwrap()];
+    let mut with_json = Vec::new();
+    for command in all_commands() {
+        let help = tollgate(command.iter().map(String::as_str).chain(["--help"]));
+        let name = command.join(" ");
+        assert!(help.code() == 0 && help.out().contains("Example"), "{name} has no example");
+        let shown = help.out().contains(&format!("\n  tollgate {name}"));
+        assert!(shown || help.out().contains("tollgate "), "{name}: no call of it is shown");
+        if help.out().contains("--json") && help.out().contains("      --json\n") {
+            with_json.push(name);
+        }
+    }
+    for name in &with_json {
+        assert!(listed.contains(&format!("`{name}`")), "docs/commands.md: {name} has --json");
+    }
+    assert_eq!(listed.matches('`').count() / 2, with_json.len(), "{with_json:?} and {listed}");
+}
+
+#[test]
+fn help_is_in_groups_and_fits_the_terminal() {
+    let place = |help: &str, word: &str| help.find(word).unwrap_or_else(|| panic!("no {word}"));
+    let help = tollgate(["--help"]);
+    let order =
+        ["\n  run ", "\n  init ", "\nPolicies:", "\n  status ", "\nFor engineers", "\n  wq "];
+    let places: Vec<_> = order.iter().map(|word| place(help.out(), word)).collect();
+    assert!(places.is_sorted(), "{}", help.out());
+    let mut narrow = command(["--help"]);
+    let answer = Answer(narrow.env("COLUMNS", "60").output().unwrap());
+    // What follows is laid out by clap, which asks the terminal alone.
+    let commands = &answer.out()[..place(answer.out(), "Options:")];
+    let widest = commands.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(60), "{commands}");
+}
+
+#[test]
+fn a_command_without_dashes_is_told_of_them() {
+    tollgate(["run", "p", "ls", "-l"]).fails(125, &["`tollgate run p -- ls -l`"]);
+    tollgate(["run", "ls"]).fails(125, &["`tollgate run -- ls`"]);
+    tollgate(["run", "/tmp"]).fails(125, &["`tollgate run /tmp -- CMD`"]);
+}
+
+#[test]
+fn users_and_groups_are_named() {
+    let place = Place::new();
+    let policy = place.write(
+        "p.toml",
+        "[[rule]]\nname = \"r\"\npath = \"a\"\nuid = [\"root\", 7]\naction = \"deny\"\n",
+    );
+    let explain = |who: &str| {
+        let arguments = ["explain", "--exit-code", "--policy", &policy, "--as", who, "a"];
+        tollgate(arguments).code()
+    };
+    assert_eq!(
+        (explain("uid=root"), explain("uid=0"), explain("uid=7"), explain("uid=8")),
+        (3, 3, 3, 0)
+    );
+    tollgate(["explain", "--as", "gid=no-such-group", "a"]).fails(2, &["`no-such-group`"]);
+    let wrong =
+        place.write("w.toml", "[[rule]]\npath = \"a\"\nuid = \"rooot\"\naction = \"deny\"\n");
+    tollgate(["check", &wrong]).fails(1, &["w.toml:3:7", "`rooot`", "no such user", "^^^^^^^"]);
+}
+
+#[test]
+fn a_warning_says_so_once_and_one_is_not_two() {
+    let place = Place::new();
+    let policy = place.write("p.toml", "[[rule]]\npath = \".env\"\naction = \"hide\"\n");
+    let answer = tollgate(["check", &policy]);
+    assert!(answer.out().contains("1 rule, default passthrough, 1 warning\n"), "{answer:?}");
+    assert_eq!(answer.err().matches("warning").count(), 1, "{answer:?}");
+    assert!(answer.err().contains("p.toml:2:9: warning: glob `.env`"), "{answer:?}");
+}
+
+#[test]
+fn the_doctor_says_what_it_found() {
+    let place = Place::new();
+    let dir = place.path("dir");
+    let answer = tollgate(["doctor", "--json", &dir]);
+    let report: serde_json::Value = serde_json::from_str(answer.out()).unwrap();
+    assert_eq!(report["version"], 1);
+    assert_eq!(answer.code(), i32::from(report["works"] != true), "{report:#}");
+    let checks = report["checks"].as_array().unwrap();
+    let broken = checks.iter().any(|check| check["state"] == "broken");
+    assert_eq!(report["works"], !broken, "{report:#}");
+    for check in checks {
+        let state = check["state"].as_str().unwrap();
+        assert!(["ok", "without", "broken", "note"].contains(&state), "{check}");
+        assert!(state != "without" || check["effect"].is_string(), "{check}");
+        assert!(!check["found"].as_str().unwrap().is_empty(), "{check}");
+    }
+    let text = tollgate(["doctor", &dir]);
+    assert_eq!(text.code(), answer.code());
+    for check in checks {
+        assert!(text.out().contains(check["name"].as_str().unwrap()), "{check}");
+    }
+    // The same that `run` meets.
+    let ran = tollgate(["run", "--policy", "none", &dir, "--", "true"]);
+    assert_eq!(ran.code() == 0, report["works"] == true, "{ran:?} {report:#}");
+    tollgate(["doctor", &place.path("missing")]).fails(1, &["does not exist"]);
 }
 
 #[test]
@@ -107,11 +228,12 @@ fn run_wants_a_command_after_two_dashes() {
 fn numbers_out_of_range_say_what_would_be_right() {
     tollgate(["mount", "--threads", "0", "a", "b"]).fails(2, &["'0'", "from 1 to 256"]);
     tollgate(["mount", "--attr-timeout=-1", "a", "b"]).fails(2, &["'-1'", "seconds from 0"]);
+    tollgate(["mount", "--attr-timeout", "-1", "a", "b"]).fails(2, &["'-1'", "seconds from 0"]);
     tollgate(["mount", "--max-descriptors", "3", "a", "b"]).fails(2, &["'3'", "at least 32"]);
     tollgate(["mount", "--audit-keep", "1", "a", "b"]).fails(2, &["--audit <FILE>"]);
     tollgate(["mount", "--log", "x", "a", "b"]).fails(2, &["--daemon"]);
     tollgate(["explain", "--as", "uid=x", "a"]).fails(2, &["uid=`x`"]);
-    tollgate(["explain", "--as", "user=x", "a"]).fails(2, &["`user=x`", "uid=N"]);
+    tollgate(["explain", "--as", "user=x", "a"]).fails(2, &["`user=x`", "uid=USER"]);
     tollgate(["completions", "csh"]).fails(2, &["csh", "bash"]);
 }
 
@@ -231,6 +353,23 @@ fn explain_says_which_rule_and_why() {
 }
 
 #[test]
+fn explain_looks_at_the_real_file_of_the_working_directory() {
+    let place = Place::new();
+    place.write("dir/real.pem", "-----BEGIN RSA PRIVATE KEY-----\n");
+    place.write("dir/public.pem", "-----BEGIN CERTIFICATE-----\n");
+    let explain = |path: &str| {
+        let mut command = command(["explain", "--exit-code", "--operation", "read", path]);
+        let output = command.current_dir(place.path("dir")).output().unwrap();
+        output.status.code().unwrap()
+    };
+    // Under the built-in policy, which tells a key from a certificate by its content.
+    assert_eq!(explain("real.pem"), 3);
+    assert_eq!(explain("public.pem"), 0);
+    assert_eq!(explain("not-there.pem"), 0);
+    assert_eq!(explain(".env"), 3);
+}
+
+#[test]
 fn explain_refuses_paths_outside() {
     let place = Place::new();
     tollgate(["explain", "/etc/passwd"]).fails(1, &["PATH `/etc/passwd` is absolute"]);
@@ -323,5 +462,38 @@ fn completions_are_scripts() {
         let answer = tollgate(["completions", shell]);
         assert!(answer.code() == 0 && answer.out().contains(part), "{shell}");
         assert!(answer.out().contains("max-descriptors"), "{shell}");
+    }
+}
+
+/// A server that hangs up before it is asked must not end `status` without a word: programs that
+/// only print take the default action of SIGPIPE.
+#[test]
+fn a_server_that_hangs_up_is_left_out_of_the_list() {
+    let place = Place::new();
+    let runtime = place.0.path().join("runtime");
+    let sockets = runtime.join("tollgate");
+    std::fs::create_dir_all(&sockets).unwrap();
+    std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let listener = sockets.join("view-0123456789abcdef.sock");
+    let listener = std::os::unix::net::UnixListener::bind(listener).unwrap();
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    let program = place.0.path().join("tollgate");
+    // By another process: a child that a test beside this one has just forked may hold what is open
+    // here to be written, and a file open to be written cannot be executed.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_tollgate")).arg(&program).status();
+    assert!(copied.unwrap().success());
+    let mut status = Command::new(&program);
+    status.args(["status", "--json"]).env("XDG_RUNTIME_DIR", &runtime);
+    if rustix::process::geteuid().is_root() {
+        // The directory of root's sockets is that of this machine.
+        std::fs::set_permissions(place.0.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::chown(&runtime, Some(65534), Some(65534)).unwrap();
+        std::os::unix::fs::chown(&sockets, Some(65534), Some(65534)).unwrap();
+        std::os::unix::process::CommandExt::uid(&mut status, 65534);
+    }
+    for _ in 0..50 {
+        let answer = Answer(status.output().unwrap());
+        assert_eq!(answer.out(), "[]\n", "{answer:?}");
+        assert_eq!(answer.code(), 0, "{answer:?}");
     }
 }

@@ -30,15 +30,11 @@ impl RotatedFile {
         Ok(Self { path, file, size_bytes, max_bytes, keep, torn: false })
     }
 
-    /// Appends whole lines. They stay together in one file, so a file can pass its maximum by one
-    /// batch.
+    /// Appends whole lines. They stay together in one file.
     ///
     /// # Errors
     /// The error of write(2). The lines are lost then; the next call starts on a line of its own.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
-        if self.size_bytes >= self.max_bytes {
-            self.rotate()?;
-        }
         if self.torn {
             self.write(b"\n")?;
         }
@@ -46,6 +42,11 @@ impl RotatedFile {
         self.write(lines)?;
         self.torn = false;
         Ok(())
+    }
+
+    /// Whether it should be rotated before the next lines.
+    pub(super) fn is_full(&self) -> bool {
+        self.size_bytes >= self.max_bytes
     }
 
     /// Makes what was appended durable.
@@ -59,7 +60,11 @@ impl RotatedFile {
         Ok(())
     }
 
-    fn rotate(&mut self) -> io::Result<()> {
+    /// Keeps this file under another name and begins a new one.
+    ///
+    /// # Errors
+    /// The error of rename(2) or open(2); the old file is written on then.
+    pub(super) fn rotate(&mut self) -> io::Result<()> {
         if self.keep == 0 {
             self.file.set_len(0)?;
         } else {
@@ -116,6 +121,9 @@ mod tests {
         let path = dir.path().join("log");
         let mut file = RotatedFile::open(path.clone(), 4, 2).unwrap();
         for line in ["one\n", "two\n", "three\n", "four\n"] {
+            if file.is_full() {
+                file.rotate().unwrap();
+            }
             file.append(line.as_bytes()).unwrap();
         }
         let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
@@ -132,6 +140,8 @@ mod tests {
         let path = dir.path().join("log");
         let mut file = RotatedFile::open(path.clone(), 4, 0).unwrap();
         file.append(b"one\n").unwrap();
+        assert!(file.is_full());
+        file.rotate().unwrap();
         file.append(b"two\n").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "two\n");
     }

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use tollgate_view::{Event, Outcome};
+use tollgate_view::{Access, Detail, Event, Outcome};
 
 /// Bytes kept of a path. A longer one is cut; the record carries its whole length.
 pub(super) const PATH_MAX_BYTES: usize = 1024;
@@ -51,12 +51,13 @@ pub(super) struct Slot {
     gid: u32,
     pid: u32,
     inode: u64,
-    offset: Option<u64>,
-    bytes: Option<u64>,
+    kept: Kept,
     has_exe: bool,
     has_rule: bool,
     exe: Bytes<EXE_MAX_BYTES>,
     path: Bytes<PATH_MAX_BYTES>,
+    /// A second path, or the name of an attribute, as `kept` says.
+    second: Bytes<PATH_MAX_BYTES>,
     rule: Bytes<RULE_MAX_BYTES>,
 }
 
@@ -71,12 +72,12 @@ impl Slot {
             gid: 0,
             pid: 0,
             inode: 0,
-            offset: None,
-            bytes: None,
+            kept: Kept::None,
             has_exe: false,
             has_rule: false,
             exe: Bytes::EMPTY,
             path: Bytes::EMPTY,
+            second: Bytes::EMPTY,
             rule: Bytes::EMPTY,
         }
     }
@@ -84,6 +85,43 @@ impl Slot {
     /// The path, as far as it fits.
     pub(super) fn path(&self) -> &[u8] {
         self.path.get()
+    }
+
+    pub(super) fn time(&self) -> SystemTime {
+        self.time
+    }
+
+    pub(super) fn operation(&self) -> &'static str {
+        self.operation
+    }
+
+    /// The rule's name, as far as it fits; empty for the default.
+    pub(super) fn rule(&self) -> &[u8] {
+        self.rule.get()
+    }
+
+    /// User and program.
+    pub(super) fn who(&self) -> (u32, Box<[u8]>) {
+        (self.uid, self.exe.get().into())
+    }
+
+    pub(super) fn outcome_word(&self) -> &'static str {
+        outcome(self.outcome).0
+    }
+
+    /// The error's number, 0 for what has none.
+    pub(super) fn errno(&self) -> i32 {
+        match self.outcome {
+            Outcome::Refused(errno) | Outcome::WouldRefuse(errno) | Outcome::Failed(errno) => {
+                errno.raw_os_error()
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether the policy refused it, or would have.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self.outcome, Outcome::Refused(_) | Outcome::WouldRefuse(_))
     }
 
     /// The program that asked, as far as it fits; else the thread and the user.
@@ -101,7 +139,7 @@ impl Slot {
         self.outcome = event.outcome;
         (self.uid, self.gid, self.pid) = (event.uid, event.gid, event.pid);
         self.inode = event.inode;
-        (self.offset, self.bytes) = (event.offset, event.bytes);
+        self.keep(event.detail);
         self.has_exe = event.exe.is_some();
         self.exe.set(event.exe.unwrap_or_default());
         self.path.set(event.path);
@@ -109,14 +147,79 @@ impl Slot {
         self.rule.set(event.rule.unwrap_or_default().as_bytes());
     }
 
+    fn keep(&mut self, detail: Detail<'_>) {
+        self.kept = match detail {
+            Detail::None => Kept::None,
+            Detail::Access(access) => Kept::Access(access),
+            Detail::To(path) => {
+                self.second.set(path);
+                Kept::To
+            }
+            Detail::Size(bytes) => Kept::Size(bytes),
+            Detail::Mode(mode) => Kept::Mode(mode),
+            Detail::Owner(uid, gid) => Kept::Owner(uid, gid),
+            Detail::Attribute(name) => {
+                self.second.set(name);
+                Kept::Attribute
+            }
+            Detail::Span { offset, bytes } => Kept::Span(offset, bytes),
+        };
+    }
+
+    fn detail(&self) -> DetailFields {
+        let second = || Text::new(self.second.get(), self.second.cut_from());
+        let none = DetailFields::default();
+        match self.kept {
+            Kept::None => none,
+            Kept::Access(access) => DetailFields { access: Some(access_words(access)), ..none },
+            Kept::To => {
+                let Text { text, hex, whole_len } = second();
+                DetailFields { to: Some(text), to_hex: hex, to_length: whole_len, ..none }
+            }
+            Kept::Size(bytes) => DetailFields { size: Some(bytes), ..none },
+            Kept::Mode(mode) => DetailFields { mode: Some(format!("{mode:04o}")), ..none },
+            Kept::Owner(owner, group) => DetailFields { owner, group, ..none },
+            Kept::Attribute => DetailFields { attribute: Some(second().text), ..none },
+            Kept::Span(offset, bytes) => {
+                DetailFields { offset: Some(offset), bytes: Some(bytes), ..none }
+            }
+        }
+    }
+
     /// Appends the event as one line of JSON.
-    pub(super) fn write_line(&self, line: &mut Vec<u8>) -> serde_json::Result<()> {
+    pub(super) fn write_line(&self, run: &str, line: &mut Vec<u8>) -> serde_json::Result<()> {
+        self.write(run, None, false, line)
+    }
+
+    /// Appends a line about `count` events like this one, which is the last of them; with
+    /// `together` they had different paths.
+    pub(super) fn write_repeated(
+        &self,
+        run: &str,
+        count: u64,
+        first: SystemTime,
+        together: bool,
+        line: &mut Vec<u8>,
+    ) -> serde_json::Result<()> {
+        self.write(run, Some((count, timestamp(first))), together, line)
+    }
+
+    fn write(
+        &self,
+        run: &str,
+        repeated: Option<(u64, String)>,
+        without_path: bool,
+        line: &mut Vec<u8>,
+    ) -> serde_json::Result<()> {
         let (outcome, errno) = outcome(self.outcome);
         let path = Text::new(self.path.get(), self.path.cut_from());
         let exe = self.has_exe.then(|| Text::new(self.exe.get(), self.exe.cut_from()));
         let record = Record {
             time: timestamp(self.time),
-            event: "request",
+            event: if repeated.is_some() { "repeated" } else { "request" },
+            run,
+            count: repeated.as_ref().map(|(count, _)| *count),
+            since: repeated.map(|(_, since)| since),
             operation: self.operation,
             outcome,
             errno,
@@ -127,12 +230,11 @@ impl Slot {
             exe_hex: exe.as_ref().and_then(|exe| exe.hex.as_deref()),
             exe_length: exe.as_ref().and_then(|exe| exe.whole_len),
             inode: self.inode,
-            path: &path.text,
-            path_hex: path.hex.as_deref(),
-            path_length: path.whole_len,
+            path: (!without_path).then_some(path.text.as_str()),
+            path_hex: path.hex.as_deref().filter(|_| !without_path),
+            path_length: path.whole_len.filter(|_| !without_path),
             rule: self.has_rule.then(|| String::from_utf8_lossy(self.rule.get()).into_owned()),
-            offset: self.offset,
-            bytes: self.bytes,
+            detail: self.detail(),
         };
         serde_json::to_writer(&mut *line, &record)?;
         line.push(b'\n');
@@ -145,6 +247,11 @@ impl Slot {
 struct Record<'a> {
     time: String,
     event: &'static str,
+    run: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
     operation: &'static str,
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,12 +265,50 @@ struct Record<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     exe_length: Option<usize>,
     inode: u64,
-    path: &'a str,
+    path: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_hex: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_length: Option<usize>,
     rule: Option<String>,
+    #[serde(flatten)]
+    detail: DetailFields,
+}
+
+/// What a slot keeps of a [`Detail`].
+#[derive(Clone, Copy)]
+enum Kept {
+    None,
+    Access(Access),
+    To,
+    Size(u64),
+    Mode(u32),
+    Owner(Option<u32>, Option<u32>),
+    Attribute,
+    Span(u64, u64),
+}
+
+/// Those that a record has.
+#[derive(Default, Serialize)]
+struct DetailFields {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to_hex: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to_length: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attribute: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,12 +321,25 @@ fn outcome(outcome: Outcome) -> (&'static str, Option<Cow<'static, str>>) {
         Outcome::Userspace => ("userspace", None),
         Outcome::Done => ("done", None),
         Outcome::Refused(errno) => ("refused", Some(errno_name(errno))),
+        Outcome::WouldRefuse(errno) => ("would-refuse", Some(errno_name(errno))),
         Outcome::Failed(errno) => ("failed", Some(errno_name(errno))),
     }
 }
 
+/// What an open asked for, in words with `+` between.
+fn access_words(access: Access) -> String {
+    let words = [
+        (access.reads(), "read"),
+        (access.writes(), "write"),
+        (access.appends(), "append"),
+        (access.truncates(), "truncate"),
+    ];
+    let held: Vec<_> = words.iter().filter(|(held, _)| *held).map(|(_, word)| *word).collect();
+    held.join("+")
+}
+
 /// The symbol of an error; `E` and the number for errors that file systems do not return.
-fn errno_name(errno: Errno) -> Cow<'static, str> {
+pub(super) fn errno_name(errno: Errno) -> Cow<'static, str> {
     let name = match errno {
         Errno::PERM => "EPERM",
         Errno::NOENT => "ENOENT",
@@ -293,8 +451,7 @@ mod tests {
             inode: 4,
             path,
             rule: Some("keys"),
-            offset: None,
-            bytes: None,
+            detail: Detail::None,
         }
     }
 
@@ -302,7 +459,7 @@ mod tests {
         let mut slot = Slot::empty();
         slot.fill(event);
         let mut line = Vec::new();
-        slot.write_line(&mut line).unwrap();
+        slot.write_line("r", &mut line).unwrap();
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
         serde_json::from_slice(&line).unwrap()
     }
@@ -339,7 +496,7 @@ mod tests {
         slot.fill(&event(b"a/long/path"));
         slot.fill(&Event { exe: None, rule: None, ..event(b"b") });
         let mut line = Vec::new();
-        slot.write_line(&mut line).unwrap();
+        slot.write_line("r", &mut line).unwrap();
         let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
         assert_eq!(line["path"], "b");
         assert!(line["exe"].is_null() && line["rule"].is_null());

@@ -24,8 +24,8 @@ const CELL_MAX_CHARS: usize = 40;
 /// Runs the demo.
 ///
 /// # Errors
-/// When the project cannot be built, or a program takes too long. That views do not work here is
-/// no error: then the demo shows what the policy would decide.
+/// When the project cannot be built, a program takes too long, or views do not work here: then the
+/// demo shows what the policy would decide.
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let mut home = tempfile::Builder::new()
         .prefix("tollgate-demo-")
@@ -33,12 +33,12 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         .context("cannot make a temporary directory")?;
     home.disable_cleanup(args.keep);
     let demo = Demo::build(home.path())?;
-    demo.show(args)?;
+    let shown = demo.show(args);
     if args.keep {
         println!("\nThe project is in {}, the policy beside it.", home.path().display());
-        return Ok(());
+        return shown;
     }
-    home.close().context("the project could not be removed")
+    home.close().context("the project could not be removed").and(shown)
 }
 
 /// Measures for [`run`], inside a view or outside; prints JSON.
@@ -88,7 +88,8 @@ impl Demo {
             println!("\nNo view can be mounted here, so nothing can be run through one:");
             println!("    {}", errors.trim());
             println!("\nWhat the policy decides, all the same:\n");
-            return decisions();
+            decisions()?;
+            bail!("no view can be shown on this machine; `tollgate doctor` says what is missing");
         }
         errors.lines().for_each(|line| println!("\n{line}"));
         self.show_programs()?;

@@ -56,7 +56,10 @@ fn mount_one(lower: BorrowedFd<'_>, view: BorrowedFd<'_>, directory: &Path) -> a
 }
 
 /// A copy of what is mounted at `directory` and below it, attached nowhere.
-fn detached_copy(directory: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+///
+/// # Errors
+/// The error of open_tree(2).
+pub(crate) fn detached_copy(directory: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH
@@ -67,6 +70,16 @@ fn detached_copy(directory: &OwnedFd) -> rustix::io::Result<OwnedFd> {
 fn attach(tree: &OwnedFd, onto: &OwnedFd) -> rustix::io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(tree, "", onto, "", flags)
+}
+
+/// Splits `directories` of the view at `view` into those that are mounted, as far as this mount
+/// namespace shows, and those that are not any more: the kernel drops the mount when the directory
+/// is removed or exchanged in the lower tree.
+pub(crate) fn still_mounted(view: &Path, directories: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let Ok(mounts) = mountinfo::read() else { return (directories.to_vec(), Vec::new()) };
+    let is_mounted = |directory: &&PathBuf| mountinfo::at(&mounts, &view.join(directory)).is_some();
+    let (mounted, gone): (Vec<&PathBuf>, Vec<&PathBuf>) = directories.iter().partition(is_mounted);
+    (mounted.into_iter().cloned().collect(), gone.into_iter().cloned().collect())
 }
 
 /// Unmounts the view at `view`, and `directories` in it before. If one of these mounts is in use,

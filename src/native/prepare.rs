@@ -1,34 +1,72 @@
 //! Which native directories can be mounted, found out before anything is.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
 use rustix::io::Errno;
-use tollgate_policy::{NativeDirectory, Policy};
+use tollgate_policy::{Kind, NativeDirectory, Policy};
+use tollgate_view::Unavailable;
 
 use super::links;
 use crate::{messages, tree};
 
-/// Checks the native directories of a policy, makes those that it asks for, and returns the paths,
-/// relative to DIR, of those to mount. The others are served by the view like everything else,
-/// each with a message that says why.
+/// What is native, and what is not although the policy asks for it.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared {
+    /// Paths, relative to DIR, of the directories to mount.
+    pub(crate) to_mount: Vec<PathBuf>,
+    /// The others, which the view serves like everything else, each with the reason.
+    pub(crate) not_native: Vec<Unavailable>,
+}
+
+impl Prepared {
+    fn leave_out(&mut self, directory: &Path, reason: String) {
+        let feature = format!("native directory `{}`", directory.display());
+        self.not_native.push(Unavailable { feature, reason });
+    }
+}
+
+/// Checks the native directories of a policy and makes those that it asks for. Those that are not
+/// native are named with a message.
 ///
 /// # Errors
 /// A directory is a symbolic link, lies behind one, is no directory, or cannot be made.
-pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
+pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Prepared> {
+    let mut prepared = Prepared::default();
+    // Also those that lie in another one: its mount shows them.
+    for native in policy.native_to_make() {
+        is_there(&native, source)?;
+    }
     for native in policy.native() {
-        if is_there(&native, source)? {
-            found.push(PathBuf::from(native.path));
+        let path = PathBuf::from(&native.path);
+        if let Some(hidden) = hidden_above(policy, &path) {
+            let reason = format!("the policy hides `{}`, so nobody can reach it", hidden.display());
+            messages::note(&format!("native directory `{}`: {reason}", path.display()));
+            prepared.leave_out(&path, reason);
+        } else if is_there(&native, source)? {
+            prepared.to_mount.push(path);
+        } else {
+            prepared.leave_out(&path, "it does not exist".to_owned());
         }
     }
-    for link in links::find(policy, source, &found) {
+    for link in links::find(policy, source, &prepared.to_mount) {
         messages::warn(&link.to_string());
-        found.retain(|directory| *directory != link.directory);
+        prepared.to_mount.retain(|directory| *directory != link.directory);
+        prepared.leave_out(&link.directory, link.to_string());
     }
-    Ok(found)
+    Ok(prepared)
+}
+
+/// The directory, `path` or one above it, that callers do not see.
+fn hidden_above<'p>(policy: &Policy, path: &'p Path) -> Option<&'p Path> {
+    let is_hidden = |path: &&Path| {
+        !path.as_os_str().is_empty()
+            && policy.hidden(path.as_os_str().as_bytes(), Kind::Directory).is_some()
+    };
+    path.ancestors().find(is_hidden)
 }
 
 fn is_there(native: &NativeDirectory, source: &OwnedFd) -> anyhow::Result<bool> {
@@ -86,7 +124,7 @@ mod tests {
 
     fn prepared(home: &Path, rules: &str) -> anyhow::Result<Vec<PathBuf>> {
         let policy = Policy::parse(rules, "p.toml").unwrap();
-        prepare(&policy, &tree::open(home).unwrap().1)
+        prepare(&policy, &tree::open(home).unwrap().1).map(|prepared| prepared.to_mount)
     }
 
     fn native(path: &str, rest: &str) -> String {
@@ -101,6 +139,25 @@ mod tests {
         assert_eq!(made, [Path::new("a/b")]);
         let found = std::fs::metadata(home.path().join("a/b")).unwrap();
         assert_eq!(found.uid(), std::fs::metadata(home.path()).unwrap().uid());
+    }
+
+    #[test]
+    fn a_directory_in_another_native_one_is_made_as_well() {
+        let home = tempfile::tempdir().unwrap();
+        let rules = native("a/b", "create = true") + &native("a", "create = true");
+        assert_eq!(prepared(home.path(), &rules).unwrap(), [Path::new("a")]);
+        assert!(home.path().join("a/b").is_dir());
+    }
+
+    #[test]
+    fn a_directory_in_a_hidden_one_is_left_out() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(home.path().join("a/b")).unwrap();
+        let rules = native("a/b", "") + "[[rule]]\npath = 'a'\naction = 'hide'\n";
+        let policy = Policy::parse(&rules, "p.toml").unwrap();
+        let prepared = prepare(&policy, &tree::open(home.path()).unwrap().1).unwrap();
+        assert!(prepared.to_mount.is_empty());
+        assert_eq!(prepared.not_native[0].feature, "native directory `a/b`");
     }
 
     #[test]

@@ -77,16 +77,16 @@ fn join(base: &Path, rest: &Path) -> PathBuf {
     if rest.as_os_str().is_empty() { base.to_owned() } else { base.join(rest) }
 }
 
-/// Covers `alias` with its part of the view, which is at `view`. Nothing is done where the path
-/// leads elsewhere: something else is mounted over it already, or it does not exist.
-pub(super) fn cover(alias: &Alias, view: &str) -> anyhow::Result<()> {
+/// Covers `alias` with its part of the view, which is at `view`. `false`, and nothing is done, where
+/// the path leads elsewhere: something else is mounted over it already, or it does not exist.
+pub(super) fn cover(alias: &Alias, view: &str) -> anyhow::Result<bool> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(place) = rustix::fs::openat(CWD, &alias.at, flags, Mode::empty()) else {
-        return Ok(());
+        return Ok(false);
     };
     let found = rustix::fs::statx(&place, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
     if found.context("statx")?.stx_mnt_id != alias.mount {
-        return Ok(());
+        return Ok(false);
     }
     drop(place);
     let part = join(Path::new(view), &alias.part);
@@ -97,7 +97,8 @@ pub(super) fn cover(alias: &Alias, view: &str) -> anyhow::Result<()> {
              copy",
             alias.at.display()
         )
-    })
+    })?;
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -106,7 +107,8 @@ mod tests {
 
     fn mount(id: u64, device: &str, root: &str, point: &str) -> MountInfo {
         let (device, kind) = (device.to_owned(), "ext4".to_owned());
-        MountInfo { id, device, root: root.into(), point: point.into(), kind }
+        let options = String::new();
+        MountInfo { id, device, root: root.into(), point: point.into(), kind, options }
     }
 
     fn found(mounts: &[MountInfo], on: u64, dir: &str) -> Vec<(String, String)> {

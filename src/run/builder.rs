@@ -16,15 +16,18 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::mount::MountPropagationFlags;
 use rustix::process::Pid;
 
-use super::plan::{Plan, Privilege, die_with_parent};
+use super::fence::Built;
+use super::plan::{Plan, die_with_parent};
+use super::privilege::Privilege;
 use super::wire::{Channel, Message};
-use super::{aliases, init};
+use super::{aliases, fence, init};
 use crate::sys::{self, Forked};
 use crate::{messages, mountinfo, native, serve, tree};
 
@@ -44,13 +47,18 @@ fn build_view(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
     die_with_parent()?;
     rustix::process::chdir("/").context("cannot change to `/`")?;
     let privilege = enter_mount_namespace()?;
-    cover(plan, channel)?;
-    let proc = open_path("/proc")?;
+    let views = cover(plan, channel)?;
+    // A mount of its own, which stays writable: the id maps of init are written there.
+    let proc = native::detached_copy(&open_path("/proc")?).context("cannot keep /proc")?;
+    let built = build_fence(plan, &views, privilege)?;
+    for warning in &built.warnings {
+        channel.send(&Message::Warning(warning.clone()), None)?;
+    }
     let (mut own_end, init_end) = UnixStream::pair().context("cannot make a socket pair")?;
     match sys::fork_sibling_in_pid_namespace().context("cannot enter a new pid namespace")? {
         Forked::Child => {
             drop((own_end, proc));
-            init::run(plan, channel, privilege, init_end)
+            init::run(plan, channel, privilege, built, init_end)
         }
         Forked::Parent(init) => {
             drop(init_end);
@@ -89,8 +97,19 @@ fn enter_mount_namespace() -> anyhow::Result<Privilege> {
     Ok(privilege)
 }
 
-/// Mounts the view over DIR and every other path to it, and gives the server its end.
-fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
+fn build_fence(plan: &Plan, views: &[PathBuf], privilege: Privilege) -> anyhow::Result<Built> {
+    match &plan.fence {
+        Some(fence) => fence::build(fence, views, &plan.cwd, plan.control.as_ref(), privilege),
+        None => {
+            plan.control.as_ref().map_or(Ok(()), fence::protect)?;
+            Ok(Built::default())
+        }
+    }
+}
+
+/// Mounts the view over DIR and every other path to it, and gives the server its end. Answers the
+/// paths at which the view shows, DIR first.
+fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<Vec<PathBuf>> {
     let mounts = mountinfo::read()?;
     let raw = open_path(&plan.tree.path)?;
     ensure!(
@@ -117,10 +136,13 @@ fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
     let view = open_path(&plan.tree.path)?;
     native::mount(&raw, &view, &plan.native)?;
     let view_path = format!("/proc/self/fd/{}", view.as_raw_fd());
+    let mut views = vec![plan.tree.path.clone()];
     for alias in aliases {
-        aliases::cover(&alias, &view_path)?;
+        if aliases::cover(&alias, &view_path)? {
+            views.push(alias.at);
+        }
     }
-    Ok(())
+    Ok(views)
 }
 
 fn open_path(path: impl rustix::path::Arg + Copy + std::fmt::Debug) -> anyhow::Result<OwnedFd> {

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use rustix::io::Errno;
 
 use crate::mountinfo::MountInfo;
 use crate::sys;
@@ -38,12 +39,8 @@ pub(super) const KERNEL_FILE_SYSTEMS: &[&str] = &[
 /// the kernel starts outside of the view.
 pub(super) fn freeze_kernel_settings(mounts: &[MountInfo]) -> anyhow::Result<()> {
     for mount in mounts.iter().filter(|mount| KERNEL_FILE_SYSTEMS.contains(&mount.kind.as_str())) {
-        // A mount that another one hides cannot be named, nor used.
-        if let Err(error) = read_only(&mount.point)
-            && !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT | libc::ENOTDIR))
-        {
-            let point = mount.point.display();
-            return Err(error).with_context(|| format!("cannot make `{point}` read-only"));
+        if let Err(error) = read_only(&mount.point) {
+            cannot_be_named(&error, &mount.point)?;
         }
     }
     for path in ["/proc/sys", "/proc/sysrq-trigger", "/proc/bus", "/proc/fs", "/proc/irq"] {
@@ -59,7 +56,44 @@ pub(super) fn freeze_kernel_settings(mounts: &[MountInfo]) -> anyhow::Result<()>
 
 fn read_only(path: &Path) -> std::io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    sys::make_read_only(&path, false)
+    sys::make_read_only(&path)
+}
+
+/// Makes device nodes have no effect but in /dev.
+pub(super) fn take_devices(mounts: &[MountInfo]) -> anyhow::Result<()> {
+    for mount in mounts.iter().filter(|mount| !mount.point.starts_with("/dev")) {
+        // Where /dev is no mount of its own, its nodes lie on this one.
+        let holds_dev = mount.point == Path::new("/")
+            && !mounts.iter().any(|mount| mount.point == Path::new("/dev"));
+        let path = CString::new(mount.point.as_os_str().as_bytes())?;
+        if !holds_dev && let Err(error) = sys::without_devices(&path) {
+            cannot_be_named(&error, &mount.point)?;
+        }
+    }
+    Ok(())
+}
+
+/// Covers every other /proc with the one of CMD's pid namespace: they show the processes outside,
+/// and their settings.
+pub(super) fn cover_other_proc(mounts: &[MountInfo]) -> anyhow::Result<()> {
+    let is_other = |mount: &&MountInfo| mount.kind == "proc" && !mount.point.starts_with("/proc");
+    for mount in mounts.iter().filter(is_other) {
+        let point = mount.point.display();
+        match rustix::mount::mount_bind_recursive("/proc", &mount.point) {
+            // It is covered, or out of this user's reach.
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
+            other => other.with_context(|| format!("cannot cover `{point}`"))?,
+        }
+    }
+    Ok(())
+}
+
+/// A mount that another one hides cannot be named, nor used.
+fn cannot_be_named(error: &std::io::Error, point: &Path) -> anyhow::Result<()> {
+    match error.raw_os_error() {
+        Some(libc::EINVAL | libc::ENOENT | libc::ENOTDIR) => Ok(()),
+        _ => bail!("cannot restrict the mount at `{}`: {error}", point.display()),
+    }
 }
 
 /// Covers the nodes of disks with /dev/null: they carry the raw tree's blocks.
@@ -99,140 +133,17 @@ fn reaches_disk(path: &Path, name: &OsStr) -> bool {
     let numbered = |prefix: &[u8]| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_digit))
     };
-    matches!(name, b"mem" | b"kmem" | b"port" | b"loop-control")
-        || path.parent().is_some_and(|parent| parent.ends_with("bsg"))
-        || [&b"sg"[..], b"nvme", b"ng", b"st", b"nst", b"raw"].into_iter().any(numbered)
-}
-
-/// Refuses two system calls, whatever the kernel's own settings are:
-///
-/// - ioctl `TIOCSTI` and `TIOCLINUX`: they type on the terminal, and the shell that `run` was
-///   started from would execute it, outside of the view;
-/// - `open_by_handle_at`: it opens by inode, past every path.
-pub(super) fn install_filter() -> std::io::Result<()> {
-    sys::install_filter(&mut filter())
-}
-
-/// Offsets into `struct seccomp_data`.
-const NUMBER: u32 = 0;
-const ARCHITECTURE: u32 = 4;
-/// The low half of the second argument, of which ioctl looks at no more.
-const COMMAND: u32 = if cfg!(target_endian = "little") { 24 } else { 28 };
-
-/// The system call numbers of one architecture: (`AUDIT_ARCH_*`, ioctl, `open_by_handle_at`).
-type Calls = (u32, u32, u32);
-
-#[cfg(target_arch = "x86_64")]
-const CALLS: &[Calls] = &[(0xc000_003e, 16, 304), (0x4000_0003, 54, 342)];
-#[cfg(target_arch = "aarch64")]
-const CALLS: &[Calls] = &[(0xc000_00b7, 29, 265), (0x4000_0028, 54, 371)];
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const CALLS: &[Calls] = &[];
-
-/// x86-64 numbers with this bit are the x32 form of the same call.
-const X32_BIT: u32 = 0x4000_0000;
-
-fn filter() -> Vec<libc::sock_filter> {
-    let mut program = vec![load(ARCHITECTURE)];
-    for &(architecture, ioctl, open_by_handle_at) in CALLS {
-        program.extend([
-            skip_unless(architecture, 8),
-            load(NUMBER),
-            and(!X32_BIT),
-            // From here: to `refuse` over 4, or on to the ioctl.
-            skip_if(open_by_handle_at, 4),
-            skip_unless(ioctl, 4),
-            load(COMMAND),
-            skip_if(tiocsti(), 1),
-            skip_unless(tioclinux(), 1),
-            give(libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned()),
-        ]);
-        // The accumulator no longer holds the architecture when a call was looked at.
-        program.push(load(ARCHITECTURE));
-    }
-    program.push(give(libc::SECCOMP_RET_ALLOW));
-    program
-}
-
-fn tiocsti() -> u32 {
-    u32::try_from(libc::TIOCSTI).unwrap_or_default()
-}
-
-fn tioclinux() -> u32 {
-    u32::try_from(libc::TIOCLINUX).unwrap_or_default()
-}
-
-fn load(offset: u32) -> libc::sock_filter {
-    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0)
-}
-
-fn and(value: u32) -> libc::sock_filter {
-    instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, value, 0, 0)
-}
-
-fn skip_if(value: u32, skip: u8) -> libc::sock_filter {
-    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, skip, 0)
-}
-
-fn skip_unless(value: u32, skip: u8) -> libc::sock_filter {
-    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 0, skip)
-}
-
-fn give(result: u32) -> libc::sock_filter {
-    instruction(libc::BPF_RET | libc::BPF_K, result, 0, 0)
-}
-
-fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
-    libc::sock_filter { code: u16::try_from(code).unwrap_or_default(), jt, jf, k }
+    let directory = |name: &str| path.parent().is_some_and(|parent| parent.ends_with(name));
+    matches!(name, b"mem" | b"kmem" | b"port" | b"loop-control" | b"uinput" | b"uhid" | b"kmsg")
+        || ["bsg", "input", "vfio", "raw", "mapper"].into_iter().any(directory)
+        || [&b"sg"[..], b"nvme", b"ng", b"st", b"nst", b"raw", b"mtd", b"dax", b"ubi", b"hidraw"]
+            .into_iter()
+            .any(numbered)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Runs the filter as the kernel would.
-    fn judge(architecture: u32, number: u32, command: u32) -> u32 {
-        let program = filter();
-        let (mut at, mut accumulator) = (0, 0);
-        loop {
-            let step = program[at];
-            at += 1;
-            match u32::from(step.code) {
-                code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
-                    accumulator = match step.k {
-                        NUMBER => number,
-                        ARCHITECTURE => architecture,
-                        COMMAND => command,
-                        other => panic!("loads {other}"),
-                    };
-                }
-                code if code == libc::BPF_ALU | libc::BPF_AND | libc::BPF_K => {
-                    accumulator &= step.k;
-                }
-                code if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K => {
-                    at += usize::from(if accumulator == step.k { step.jt } else { step.jf });
-                }
-                code if code == libc::BPF_RET | libc::BPF_K => return step.k,
-                other => panic!("code {other}"),
-            }
-        }
-    }
-
-    #[test]
-    fn only_typing_on_the_terminal_and_opening_by_handle_are_refused() {
-        let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
-        let tcgets = 0x5401;
-        for &(architecture, ioctl, by_handle) in CALLS {
-            for form in [0, X32_BIT] {
-                assert_eq!(judge(architecture, ioctl | form, tiocsti()), refused);
-                assert_eq!(judge(architecture, ioctl | form, tioclinux()), refused);
-                assert_eq!(judge(architecture, ioctl | form, tcgets), libc::SECCOMP_RET_ALLOW);
-                assert_eq!(judge(architecture, by_handle | form, tcgets), refused);
-                assert_eq!(judge(architecture, form, tiocsti()), libc::SECCOMP_RET_ALLOW);
-            }
-        }
-        assert_eq!(judge(0x1234_5678, 16, tiocsti()), libc::SECCOMP_RET_ALLOW);
-    }
 
     #[test]
     fn names_of_raw_devices_are_known() {
@@ -240,7 +151,17 @@ mod tests {
             let path = Path::new(path);
             reaches_disk(path, path.file_name().unwrap())
         };
-        for path in ["/dev/sg0", "/dev/nvme0", "/dev/ng0n1", "/dev/bsg/0:0:0:0", "/dev/mem"] {
+        for path in [
+            "/dev/sg0",
+            "/dev/nvme0",
+            "/dev/ng0n1",
+            "/dev/bsg/0:0:0:0",
+            "/dev/mem",
+            "/dev/mtd0ro",
+            "/dev/dax0.0",
+            "/dev/uinput",
+            "/dev/input/event0",
+        ] {
             assert!(is(path), "{path}");
         }
         for path in ["/dev/null", "/dev/stdin", "/dev/nginx", "/dev/tty1", "/dev/fuse", "/dev/sgx"]

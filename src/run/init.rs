@@ -10,27 +10,43 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use rustix::process::{DumpableBehavior, Pid, WaitOptions};
 
-use super::guard;
-use super::plan::{FORWARDED, Plan, Privilege, die_with_parent};
+use super::fence::{self, Built};
+use super::plan::{FORWARDED, Plan, die_with_parent};
+use super::privilege::Privilege;
+use super::user::User;
 use super::wire::{Channel, Message};
+use super::{filter, guard};
 use crate::sys::{self, Forked};
 use crate::{messages, mountinfo};
 
+/// Tells CMD, and what it starts, that it is in a view, and of which directory.
+const IN_RUN: &str = "TOLLGATE_RUN";
+
 /// Runs in the first process of the new pid namespace, and never returns.
-pub(super) fn run(plan: &Plan, channel: &Channel, privilege: Privilege, builder: UnixStream) -> ! {
-    if let Err(error) = prepare(plan, channel, privilege, builder) {
+pub(super) fn run(
+    plan: &Plan,
+    channel: &Channel,
+    privilege: Privilege,
+    built: Built,
+    builder: UnixStream,
+) -> ! {
+    let result = prepare(plan, channel, privilege, builder);
+    if let Err(error) =
+        result.and_then(|go| if go { run_command(plan, channel, built) } else { Ok(()) })
+    {
         let _ = channel.send(&Message::Failed(messages::in_words(&error)), None);
         sys::exit_now(1);
     }
     sys::exit_now(0)
 }
 
+/// Everything that CMD must find in place; whether it is to be started.
 fn prepare(
     plan: &Plan,
     channel: &Channel,
     privilege: Privilege,
     mut builder: UnixStream,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     match rustix::mount::mount("proc", "/proc", "proc", flags, None) {
         // A container that hides parts of /proc (as `run` itself does) does not let it be mounted
@@ -43,11 +59,15 @@ fn prepare(
         )?,
         other => other.context("cannot mount /proc")?,
     }
+    let mounts = mountinfo::read()?;
     if privilege == Privilege::Mounter {
-        guard::freeze_kernel_settings(&mountinfo::read()?)?;
+        guard::freeze_kernel_settings(&mounts)?;
+        guard::take_devices(&mounts)?;
         guard::cover_disks()?;
     }
-    sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).context(
+    guard::cover_other_proc(&mounts)?;
+    let memory = if plan.fence.is_some() { libc::CLONE_NEWIPC } else { 0 };
+    sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS | memory).context(
         "cannot lock the view: no second user namespace (sysctl user.max_user_namespaces)",
     )?;
     builder.write_all(b"u").context("the builder is gone")?;
@@ -58,13 +78,13 @@ fn prepare(
     die_with_parent()?;
     channel.send(&Message::Ready, None)?;
     match channel.receive()? {
-        Some(received) if received.message == Message::Go => run_command(plan, channel),
+        Some(received) if received.message == Message::Go => Ok(true),
         Some(received) => bail!("unexpected {:?}", received.message),
-        None => Ok(()),
+        None => Ok(false),
     }
 }
 
-fn run_command(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
+fn run_command(plan: &Plan, channel: &Channel, built: Built) -> anyhow::Result<()> {
     rustix::process::chdir(&plan.cwd).with_context(|| {
         format!("the working directory `{}` cannot be entered through the view", plan.cwd.display())
     })?;
@@ -75,15 +95,23 @@ fn run_command(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
         Forked::Child => become_command(plan, channel),
         Forked::Parent(command) => {
             let status = reap_until(command)?;
+            tell_what_is_gone(plan, channel, built)?;
             channel.send(&Message::Ended(status), None)
         }
     }
 }
 
+/// What was written to places that go with CMD, where somebody could miss it.
+fn tell_what_is_gone(plan: &Plan, channel: &Channel, built: Built) -> anyhow::Result<()> {
+    let home = plan.fence.as_ref().and_then(|fence| fence.home.as_deref());
+    let told = built.written.zip(home).and_then(|(written, home)| fence::told(written, home));
+    told.map_or(Ok(()), |text| channel.send(&Message::Note(text), None))
+}
+
 fn become_command(plan: &Plan, channel: &Channel) -> ! {
-    let error = match prepare_command(channel) {
+    let error = match prepare_command(plan, channel) {
         // Sets the default action for SIGPIPE and looks `PATH` through.
-        Ok(()) => std::process::Command::new(&plan.command[0]).args(&plan.command[1..]).exec(),
+        Ok(()) => command(plan).exec(),
         Err(error) => {
             let _ = channel.send(&Message::Failed(messages::in_words(&error)), None);
             sys::exit_now(125);
@@ -94,10 +122,30 @@ fn become_command(plan: &Plan, channel: &Channel) -> ! {
     sys::exit_now(if errno == libc::ENOENT { 127 } else { 126 })
 }
 
-fn prepare_command(channel: &Channel) -> anyhow::Result<()> {
-    guard::install_filter().context("cannot install the system call filter")?;
+fn command(plan: &Plan) -> std::process::Command {
+    let mut command = std::process::Command::new(&plan.command[0]);
+    command.args(&plan.command[1..]).env(IN_RUN, &plan.tree.path);
+    // Another name of the same directory stays as the user had it.
+    let named = std::env::var_os("PWD").and_then(|path| std::fs::canonicalize(path).ok());
+    if named.as_ref() != Some(&plan.cwd) {
+        command.env("PWD", &plan.cwd);
+    }
+    if let Some(user) = &plan.user {
+        command.envs(user.environment());
+    }
+    command
+}
+
+fn prepare_command(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
+    filter::install().context("cannot install the system call filter")?;
+    if plan.fence.is_some() && !fence::confine_signals_and_sockets()? {
+        let text = "this kernel does not confine signals and abstract sockets (Landlock of Linux \
+                    6.12); CMD can send signals to its own process group outside";
+        channel.send(&Message::Warning(text.to_owned()), None)?;
+    }
     sys::unblock_signals(FORWARDED).context("cannot unblock signals")?;
-    channel.send(&Message::Starting, None)
+    channel.send(&Message::Starting, None)?;
+    plan.user.as_ref().map_or(Ok(()), User::become_it)
 }
 
 /// Collects children, our own and orphans, until `command` ended; its raw wait status.

@@ -1,26 +1,37 @@
-//! `tollgate run`: CMD sees DIR through the policy, and nothing else of it.
+//! `tollgate run`: CMD sees DIR through the policy, and nothing else of it; the rest of the machine
+//! it reads.
 
 mod aliases;
 mod builder;
+mod fence;
+mod filter;
 mod guard;
 mod init;
 mod plan;
+mod prepare;
+mod privilege;
+mod user;
 mod wire;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
+use crate::audit;
 use crate::cli::RunArgs;
+use crate::control;
+use crate::git::Repository;
 use crate::messages;
+use crate::policy_choice;
 use crate::serve::{Server, ServerKind, Spec};
 use crate::sys::{self, Forked, SignalFd};
-use crate::tree;
+use crate::tree::{self, Tree};
+use fence::Control;
 use plan::{FORWARDED, Plan};
 use wire::{Channel, Message, Received};
 
@@ -38,15 +49,22 @@ pub(crate) enum CommandEnd {
 /// # Errors
 /// Everything that kept CMD from being started, and the loss of the processes in between.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
-    let (tree, source) = tree::open(&args.dir)?;
+    let here = working_directory()?;
+    let (tree, source) = tree::open(args.dir.as_deref().unwrap_or(&around(&here)))?;
     if tree.path.parent().is_none() {
         bail!("DIR is `/`: the view cannot cover the root of all paths; name a directory below it");
     }
+    refuse_kernel_file_system(&tree, &source)?;
     refuse_open_directories()?;
-    let spec = Spec::load(&args.serve, &tree, &source, ServerKind::Run)?;
-    let cwd = working_directory()?;
+    let cwd = start_directory(args.chdir.as_deref(), here, &tree)?;
+    let command = args.command.first().map(OsString::as_os_str);
+    let chosen = policy_choice::choose(args.serve.policy.as_deref(), &tree.path, command)?;
+    let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Run)?;
     let native = spec.native().to_vec();
-    let plan = Plan { tree, cwd, command: args.command.clone(), native };
+    let (fence, user) = prepare::fence_and_user(args, &tree.path)?;
+    let control = Control::new(&control::directory());
+    let command = args.command.clone();
+    let plan = Plan { tree, cwd, command, native, control, fence, user };
     // Before the fork, so that no signal comes between it and the signal descriptor.
     sys::block_signals(FORWARDED).context("cannot block signals")?;
     let signals = SignalFd::new(FORWARDED).context("cannot read signals")?;
@@ -57,11 +75,26 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
             drop(child_channel);
             let mut running =
                 Running { channel, signals, builder: Some(builder), init: None, command: None };
-            let end = running.supervise(spec, source, &plan);
+            let end = running.supervise(spec, source, &plan, args.quiet);
             running.collect();
+            if let Ok(end) = &end {
+                prepare::tell_why_it_may_have_failed(args, *end == CommandEnd::Exited(0));
+            }
             end
         }
     }
+}
+
+/// The view refuses these, but only once it is mounted: over /proc, nothing goes on from there.
+fn refuse_kernel_file_system(tree: &Tree, source: &OwnedFd) -> anyhow::Result<()> {
+    if tollgate_view::is_kernel_file_system(source.as_fd()) {
+        bail!(
+            "DIR `{}` cannot be viewed: it is of a file system whose files steer the kernel (proc, \
+             sysfs and the like)",
+            tree.path.display()
+        );
+    }
+    Ok(())
 }
 
 /// A directory on a standard stream would be a door into the raw tree.
@@ -85,6 +118,24 @@ fn working_directory() -> anyhow::Result<PathBuf> {
     std::env::current_dir().context("the working directory cannot be named; change to another")
 }
 
+/// DIR where none is named: the top of the git working tree, else the directory itself.
+fn around(directory: &Path) -> PathBuf {
+    Repository::top_of(directory).unwrap_or_else(|| directory.to_owned())
+}
+
+/// Where CMD starts: `--chdir`, the working directory if it lies in DIR, else DIR.
+fn start_directory(chdir: Option<&Path>, here: PathBuf, tree: &Tree) -> anyhow::Result<PathBuf> {
+    let Some(path) = chdir else {
+        return Ok(if here.starts_with(&tree.path) { here } else { tree.path.clone() });
+    };
+    let shown = path.display();
+    match std::fs::canonicalize(path) {
+        Ok(directory) if directory.is_dir() => Ok(directory),
+        Ok(_) => bail!("--chdir `{shown}` is not a directory"),
+        Err(error) => bail!("--chdir `{shown}` {}", tree::why(&error)),
+    }
+}
+
 struct Running {
     channel: Channel,
     signals: SignalFd,
@@ -102,6 +153,7 @@ impl Running {
         spec: Spec,
         source: OwnedFd,
         plan: &Plan,
+        quiet: bool,
     ) -> anyhow::Result<CommandEnd> {
         let (device, number) = self.until_mounted()?;
         let server = match Server::start(spec, source, device, &plan.tree.path, number) {
@@ -110,8 +162,17 @@ impl Running {
             Err(error) => return Err(self.reported_failure().unwrap_or(error)),
             Ok(server) => server,
         };
+        server.complete_sandbox();
+        let begin = std::time::SystemTime::now();
         let end = self.until_ended(plan);
+        let recorder = server.recorder();
         server.finish();
+        crate::git::left_behind(&plan.tree.path, begin)
+            .iter()
+            .for_each(|line| messages::warn(line));
+        if !quiet {
+            audit::summary(&recorder.refusals()).iter().for_each(|line| messages::say(line));
+        }
         end
     }
 
@@ -164,6 +225,10 @@ impl Running {
             Message::Failed(text) => bail!("{text}"),
             Message::Warning(text) => {
                 messages::warn(&text);
+                Ok(())
+            }
+            Message::Note(text) => {
+                messages::note(&text);
                 Ok(())
             }
             other => bail!("the other side of `run` sent {other:?} out of turn"),

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use rustix::process::Signal;
 
+use super::fence::{Control, Fence};
+use super::user::User;
 use crate::tree::Tree;
 
 /// Signals that are passed on to CMD when a process sent them. The terminal sends its own to CMD,
@@ -31,15 +33,12 @@ pub(super) struct Plan {
     pub(super) command: Vec<OsString>,
     /// Paths, relative to DIR, of the directories to mount natively.
     pub(super) native: Vec<PathBuf>,
-}
-
-/// How far this user's privilege goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Privilege {
-    /// May mount in the user namespace it was started in.
-    Mounter,
-    /// May mount only in a user namespace of its own.
-    User,
+    /// Where CMD's servers put their control sockets.
+    pub(super) control: Option<Control>,
+    /// `None`: CMD writes wherever its user may.
+    pub(super) fence: Option<Fence>,
+    /// Who CMD runs as, where that is somebody else.
+    pub(super) user: Option<User>,
 }
 
 pub(super) fn die_with_parent() -> anyhow::Result<()> {

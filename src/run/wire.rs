@@ -37,6 +37,8 @@ pub(super) enum Message {
     Failed(String),
     /// To the server: something a user should know.
     Warning(String),
+    /// To the server: something a user may want to know.
+    Note(String),
 }
 
 impl Message {
@@ -50,6 +52,7 @@ impl Message {
             Self::Ended(status) => tagged(b'E', &status.to_ne_bytes()),
             Self::Failed(text) => tagged(b'F', text.as_bytes()),
             Self::Warning(text) => tagged(b'W', text.as_bytes()),
+            Self::Note(text) => tagged(b'N', text.as_bytes()),
         }
     }
 
@@ -66,6 +69,7 @@ impl Message {
             b'E' => Self::Ended(number()?),
             b'F' => Self::Failed(text()),
             b'W' => Self::Warning(text()),
+            b'N' => Self::Note(text()),
             _ => return None,
         })
     }
@@ -184,6 +188,7 @@ mod tests {
             Message::Ended(-1),
             Message::Failed(text()),
             Message::Warning(text()),
+            Message::Note(text()),
         ];
         for message in all {
             child.send(&message, None).unwrap();

@@ -12,13 +12,13 @@ use serde_json::Value;
 pub(crate) use report::{Report, VERSION, keep_awake, negotiated, transport};
 
 use crate::cli::StatusArgs;
-use crate::{control, top, umount};
+use crate::{control, other_paths, top, umount};
 
 /// Runs `tollgate status`.
 ///
 /// # Errors
 /// When MNT is given and no server of this user shows there.
-pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
     let mnt = args.mnt.as_deref();
     let mnt = mnt.map(|mnt| std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.to_owned()));
     if args.metrics {
@@ -28,6 +28,10 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
         return requests(mnt.as_deref(), args.json);
     }
     let mut reports = control::reports()?;
+    let all = reports.clone();
+    for report in &mut reports {
+        report["other_views"] = other_paths::other_views(report, &all).into();
+    }
     if let Some(mnt) = &args.mnt {
         let path = std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.clone());
         reports.retain(|report| shows_at(report, &path));
@@ -40,7 +44,7 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     } else if reports.is_empty() {
         println!("no server of this user runs");
     } else {
-        let texts: Vec<_> = reports.iter().map(text::text).collect();
+        let texts: Vec<_> = reports.iter().map(|report| text::text(report, verbose)).collect();
         print!("{}", texts.join("\n"));
     }
     Ok(())

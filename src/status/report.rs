@@ -9,7 +9,7 @@ use tollgate_fuse::{Connection, InitFlags, Negotiated};
 use tollgate_haltpoll::{Means, State, Status};
 use tollgate_view::Snapshot;
 
-use crate::audit::AuditStatus;
+use crate::audit::{AuditStatus, TallyReport};
 
 /// Version of [`Report`]; a field is added without a new number, never changed or removed.
 pub(crate) const VERSION: u32 = 1;
@@ -23,6 +23,8 @@ pub(crate) struct Report {
     pub(crate) dir: String,
     pub(crate) mount_point: String,
     pub(crate) policy: Option<String>,
+    /// The policy of `dir`, which makes `policy` stricter.
+    pub(crate) tightened_by: Option<String>,
     /// Relative to `dir`.
     pub(crate) native: Vec<String>,
     pub(crate) started: String,
@@ -32,7 +34,11 @@ pub(crate) struct Report {
     pub(crate) transport: Value,
     pub(crate) view: Snapshot,
     pub(crate) audit: Option<AuditStatus>,
+    pub(crate) refusals: TallyReport,
     pub(crate) keep_awake: Value,
+    /// Who registers files for this server, if it is not the server itself.
+    pub(crate) broker: Option<Value>,
+    pub(crate) sandbox: Value,
 }
 
 /// What kernel and server agreed on.
@@ -64,6 +70,7 @@ pub(crate) fn transport(connection: &Connection) -> Value {
     let rings = report.and_then(|report| report.rings).map(|rings| {
         json!({
             "threads": rings.threads,
+            "helpers": rings.helpers,
             "queues": rings.queues,
             "entries_per_queue": rings.entries_per_queue,
             "buffer_bytes": rings.buffer_bytes,
@@ -73,6 +80,7 @@ pub(crate) fn transport(connection: &Connection) -> Value {
     let requests: BTreeMap<_, _> = counts.by_operation().filter(|(_, count)| *count > 0).collect();
     json!({
         "kind": report.map(|report| report.in_use.to_string()),
+        "reason": report.and_then(|report| report.reason),
         "rings": rings,
         "uring_unavailable": unavailable.map(ToString::to_string),
         "requests": counts.total(),

@@ -4,15 +4,28 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-/// A report for people.
-pub(super) fn text(report: &Value) -> String {
+use crate::escape::escaped;
+
+/// A report for people: what they decided and what became of it; with `verbose` what the server
+/// does inside, too.
+pub(super) fn text(report: &Value, verbose: bool) -> String {
     let mut text = String::new();
     head(report, &mut text);
-    decisions(&report["view"]["counts"], &mut text);
-    resources(report, &mut text);
-    features(report, &mut text);
-    keep_awake(&report["keep_awake"], &mut text);
+    let counts = &report["view"]["counts"];
+    refused(counts, &mut text);
+    refusals(&report["refusals"], &mut text);
     audit(&report["audit"], &mut text);
+    broker(report, &mut text);
+    troubles(&report["transport"], &mut text);
+    without(&report["view"]["unavailable"], &mut text);
+    sandbox(&report["sandbox"], verbose, &mut text);
+    if verbose {
+        opens(counts, &mut text);
+        resources(report, &mut text);
+        features(report, &mut text);
+        watch(&report["view"]["watch"], &mut text);
+        keep_awake(&report["keep_awake"], &mut text);
+    }
     text
 }
 
@@ -22,7 +35,7 @@ macro_rules! say {
 }
 
 fn head(report: &Value, to: &mut String) {
-    let word = |key: &str| report[key].as_str().unwrap_or("?").to_owned();
+    let word = |key: &str| escaped(report[key].as_str().unwrap_or("?"));
     say!(to, "{} at {}", word("dir"), word("mount_point"));
     let uptime = report["uptime_seconds"].as_u64().unwrap_or(0);
     say!(
@@ -35,14 +48,43 @@ fn head(report: &Value, to: &mut String) {
     say!(
         to,
         "  policy     {}",
-        report["policy"].as_str().unwrap_or("none: everything passes through")
+        escaped(report["policy"].as_str().unwrap_or("none: everything passes through"))
     );
+    if let Some(own) = report["tightened_by"].as_str() {
+        say!(to, "             tightened by {}", escaped(own));
+    }
+    for other in report["other_views"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        say!(to, "  also at    {other}: the same files, judged by that policy");
+    }
     let native: Vec<_> =
         report["native"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if !native.is_empty() {
-        say!(to, "  native     {}", native.join(", "));
+        say!(to, "  native     {}", escaped(&native.join(", ")));
     }
 }
+
+/// What was refused most often, and last. A server of an older version has none.
+fn refusals(refusals: &Value, to: &mut String) {
+    let list = |key: &str| refusals[key].as_array().cloned().unwrap_or_default();
+    let word = |one: &Value, key: &str| one[key].as_str().map(escaped);
+    let by_rule = |one: &Value| {
+        word(one, "rule").map_or("the default".to_owned(), |rule| format!("rule `{rule}`"))
+    };
+    for one in list("by_path").iter().take(SHOWN) {
+        let (path, what) = (word(one, "path"), word(one, "operation"));
+        let (path, what) = (path.unwrap_or_default(), what.unwrap_or_default());
+        say!(to, "  refusals   {} times {what} {path}, by {}", one["count"], by_rule(one));
+    }
+    for one in list("recent").iter().rev().take(SHOWN) {
+        let field = |key: &str| word(one, key).unwrap_or_else(|| "?".to_owned());
+        let (time, exe, what) = (field("time"), field("exe"), field("operation"));
+        let who = format!("{exe}[{}]", one["pid"]);
+        say!(to, "  last       {time} {who}: {what} {}, {}", field("path"), field("errno"));
+    }
+}
+
+/// Lines about refusals of each kind.
+const SHOWN: usize = 3;
 
 /// The process as the reader can find it, and what it calls itself where that differs.
 fn pid(report: &Value) -> String {
@@ -54,25 +96,52 @@ fn pid(report: &Value) -> String {
     }
 }
 
-fn decisions(counts: &Value, to: &mut String) {
-    let list = |keys: &[(&str, &str)]| {
-        let shown: Vec<_> =
-            keys.iter().map(|(key, name)| format!("{name} {}", counts[key])).collect();
-        shown.join(", ")
-    };
-    let opens = [
-        ("open_passthrough", "passthrough"),
-        ("open_userspace", "userspace"),
-        ("open_fallback", "fallback"),
-    ];
-    let refused = [
+fn counted(counts: &Value, keys: &[(&str, &str)]) -> String {
+    let shown: Vec<_> = keys.iter().map(|(key, name)| format!("{name} {}", counts[key])).collect();
+    shown.join(", ")
+}
+
+fn refused(counts: &Value, to: &mut String) {
+    let kinds = [
         ("refused_deny", "deny"),
         ("refused_read_only", "read-only"),
         ("refused_weakening", "weakening"),
         ("hidden", "hidden"),
     ];
-    say!(to, "  opens      {}", list(&opens));
-    say!(to, "  refused    {}", list(&refused));
+    if kinds.iter().all(|(key, _)| counts[key] == 0) {
+        say!(to, "  refused    nothing so far");
+    } else {
+        say!(to, "  refused    {}", counted(counts, &kinds));
+    }
+}
+
+fn opens(counts: &Value, to: &mut String) {
+    let kinds = [
+        ("open_passthrough", "passthrough"),
+        ("open_cached", "cached"),
+        ("open_userspace", "userspace"),
+        ("open_fallback", "fallback"),
+    ];
+    say!(to, "  opens      {}", counted(counts, &kinds));
+}
+
+fn troubles(transport: &Value, to: &mut String) {
+    let troubles: Vec<_> = ["malformed", "undelivered", "dropped", "panics"]
+        .iter()
+        .filter(|key| transport[key].as_u64().is_some_and(|count| count > 0))
+        .map(|key| format!("{key} {}", transport[key]))
+        .collect();
+    if !troubles.is_empty() {
+        say!(to, "  troubles   {}", troubles.join(", "));
+    }
+}
+
+/// What the server has to do without.
+fn without(unavailable: &Value, to: &mut String) {
+    for item in unavailable.as_array().into_iter().flatten() {
+        let word = |key: &str| escaped(item[key].as_str().unwrap_or("?"));
+        say!(to, "  without    {}: {}", word("feature"), word("reason"));
+    }
 }
 
 fn resources(report: &Value, to: &mut String) {
@@ -99,24 +168,22 @@ fn resources(report: &Value, to: &mut String) {
         view["descriptors_max"],
         view["userspace_handles"]
     );
-    let troubles: Vec<_> = ["malformed", "undelivered", "dropped", "panics"]
-        .iter()
-        .filter(|key| transport[key].as_u64().is_some_and(|count| count > 0))
-        .map(|key| format!("{key} {}", transport[key]))
-        .collect();
-    if !troubles.is_empty() {
-        say!(to, "  troubles   {}", troubles.join(", "));
-    }
 }
 
 fn transport_line(transport: &Value, to: &mut String) {
     let Some(kind) = transport["kind"].as_str() else { return };
     if let Some(rings) = transport["rings"].as_object() {
-        let (threads, queues, entries) =
-            (&rings["threads"], &rings["queues"], &rings["entries_per_queue"]);
-        say!(to, "  transport  {kind}: {threads} rings for {queues} CPUs, {entries} entries each");
+        let number = |key: &str| rings.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let (queues, entries) = (number("queues"), number("entries_per_queue"));
+        let (rings, helpers) = (number("threads"), number("helpers"));
+        say!(
+            to,
+            "  transport  {kind}: rings {rings}, helpers {helpers}; queues {queues}, one for each \
+             CPU, with {entries} entries each"
+        );
     } else {
-        say!(to, "  transport  {kind}");
+        let reason = transport["reason"].as_str().map(|reason| format!(": {reason}"));
+        say!(to, "  transport  {kind}{}", reason.unwrap_or_default());
     }
     if let Some(reason) = transport["uring_unavailable"].as_str() {
         say!(to, "             no io_uring: {reason}");
@@ -137,9 +204,45 @@ fn features(report: &Value, to: &mut String) {
     if !missing.is_empty() {
         say!(to, "  not agreed {missing}");
     }
-    for item in report["view"]["unavailable"].as_array().into_iter().flatten() {
-        let word = |key: &str| item[key].as_str().unwrap_or("?").to_owned();
-        say!(to, "  without    {}: {}", word("feature"), word("reason"));
+}
+
+/// A server that registers its files itself has none.
+fn broker(report: &Value, to: &mut String) {
+    let Some(socket) = report["broker"]["socket"].as_str() else { return };
+    let (broker, socket) = (&report["broker"], escaped(socket));
+    let does = match broker["trouble"].as_str() {
+        None => "registers files for passthrough".to_owned(),
+        Some(why) => format!("{}; files opened now are served by tollgate", escaped(why)),
+    };
+    let (registered, refused) = (&broker["registered"], &broker["refused"]);
+    say!(to, "  broker     {socket}: {does}; registered {registered}, refused {refused}");
+    let only_read = report["view"]["counts"]["open_only_read"].as_u64().unwrap_or(0);
+    if only_read > 0 {
+        say!(
+            to,
+            "             opens of files that this user may only read, served by tollgate: \
+             {only_read}"
+        );
+    }
+}
+
+/// A server of an older version has none.
+fn watch(status: &Value, to: &mut String) {
+    let count = |key: &str| status[key].as_u64().unwrap_or(0);
+    match status["on"].as_bool() {
+        None => {}
+        Some(false) => {
+            say!(to, "  watch      off: names and attributes are cached for --attr-timeout alone");
+        }
+        Some(true) => {
+            say!(
+                to,
+                "  watch      on: directories {}, changes by others {}, lost reports {}",
+                count("directories"),
+                count("changes"),
+                count("overflows")
+            );
+        }
     }
 }
 
@@ -147,6 +250,23 @@ fn features(report: &Value, to: &mut String) {
 fn keep_awake(status: &Value, to: &mut String) {
     if let Some(text) = status["text"].as_str() {
         say!(to, "  keep-awake {text}");
+    }
+}
+
+/// A server of an older version has none.
+fn sandbox(sandbox: &Value, verbose: bool, to: &mut String) {
+    let Some(mode) = sandbox["mode"].as_str() else { return };
+    let reason = sandbox["reason"].as_str();
+    if verbose || reason.is_some() {
+        let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+        say!(to, "  sandbox    {mode}{reason}");
+    }
+    if let Some(reason) = sandbox["system_calls_not_restricted"].as_str() {
+        say!(to, "  sandbox    system calls are not restricted: {reason}");
+    }
+    if let Some(last) = sandbox["last_refused_call"].as_str() {
+        let count = &sandbox["refused_calls"];
+        say!(to, "  sandbox    refused {count} system calls, `{last}` last; please report it");
     }
 }
 
@@ -173,24 +293,40 @@ mod tests {
             "started": "then", "uptime_seconds": 3, "queues": 2,
             "negotiated": { "protocol": "7.45", "features": ["parallel_dirops"],
                 "missing": ["passthrough"], "max_write_bytes": 1_048_576 },
-            "transport": { "kind": "devfuse", "uring_unavailable": "switched off", "requests": 9, "by_operation": { "GETATTR": 1, "LOOKUP": 8 },
+            "transport": { "kind": "devfuse", "reason": "fast", "uring_unavailable": "switched off", "requests": 9, "by_operation": { "GETATTR": 1, "LOOKUP": 8 },
                 "malformed": 0, "undelivered": 2 },
             "view": { "counts": { "open_passthrough": 5, "hidden": 1 }, "nodes": 4,
+                "watch": { "on": true, "directories": 3, "changes": 2, "overflows": 1 },
                 "unavailable": [{ "feature": "passthrough", "reason": "no CAP_SYS_ADMIN" }] },
+            "refusals": { "by_path": [{ "operation": "open", "path": "a\u{1b}[2J",
+                "rule": "keys", "count": 4 }], "recent": [{ "time": "then", "pid": 9,
+                "operation": "open", "path": "b", "errno": "EACCES", "exe": null }] },
             "keep_awake": { "text": "off: as asked for" },
             "audit": { "file": "/a", "written": 10, "dropped": 1, "failed": 0, "last_error": null },
         });
-        let text = text(&report);
+        let brief = super::text(&report, false);
+        for line in ["requests ", "protocol ", "keep-awake ", "opens "] {
+            assert!(!brief.contains(line), "{line} is for `--verbose`:\n{brief}");
+        }
+        for line in
+            ["policy     none", "refused    deny null", "last       then", "without    pass"]
+        {
+            assert!(brief.contains(line), "{line} is not in:\n{brief}");
+        }
+        let text = super::text(&report, true);
         for line in [
             "/d at /m",
             "policy     none: everything passes through",
+            "refusals   4 times open a\\x1b[2J, by rule `keys`",
+            "last       then ?[9]: open b, EACCES",
             "opens      passthrough 5",
             "requests   9 on 2 queues\n             lookup 8, getattr 1",
             "troubles   undelivered 2\n",
-            "transport  devfuse\n             no io_uring: switched off\n",
+            "transport  devfuse: fast\n             no io_uring: switched off\n",
             "not agreed passthrough",
             "without    passthrough: no CAP_SYS_ADMIN",
             "keep-awake off: as asked for",
+            "watch      on: directories 3, changes by others 2, lost reports 1",
             "audit      /a: 10 written, 1 dropped",
         ] {
             assert!(text.contains(line), "{line} is not in:\n{text}");

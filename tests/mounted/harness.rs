@@ -1,7 +1,7 @@
 //! A served view for the length of a test.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,23 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+pub(crate) use crate::mounting::can_mount;
+
 /// Longest time for a server to start or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Whether views can be mounted here. If not, says why, or fails where they have to be.
-pub(crate) fn can_mount() -> bool {
-    let reason = if !rustix::process::geteuid().is_root() {
-        "not root"
-    } else if fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
-        "no /dev/fuse"
-    } else {
-        return true;
-    };
-    let required = std::env::var_os("TOLLGATE_REQUIRE_MOUNT").is_some_and(|value| value == "1");
-    assert!(!required, "a mounted test is required here, but: {reason}");
-    println!("skipped: {reason}");
-    false
-}
 
 /// A directory, a view of it, and the server between them.
 pub(crate) struct View {
@@ -69,6 +56,10 @@ impl View {
         fs::write(&policy_file, policy).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.arg("mount").arg("--policy").arg(&policy_file);
+        if !options.contains(&"--sandbox") {
+            // A system call that the sandbox does not expect ends the server, and so the test.
+            command.args(["--sandbox", "strict"]);
+        }
         if let Some(transport) = std::env::var_os("TOLLGATE_TEST_TRANSPORT") {
             command.arg("--transport").arg(transport);
         }
@@ -125,6 +116,11 @@ impl View {
         number(&self.report()["watch"], name)
     }
 
+    /// Whether the server is told of files that get names elsewhere.
+    pub(crate) fn reports_files(&self) -> bool {
+        self.report()["watch"]["files"].as_bool().unwrap()
+    }
+
     /// What the server has of `name` at the moment.
     pub(crate) fn status(&self, name: &str) -> u64 {
         number(&self.report(), name)
@@ -167,6 +163,22 @@ impl View {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    /// A line of /proc/PID/status for each of the server's threads.
+    pub(crate) fn of_each_thread(&self, key: &str) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.server.id())).unwrap();
+        let value = |task: std::io::Result<fs::DirEntry>| {
+            let status = fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+            let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+            Some(line.trim().to_owned())
+        };
+        tasks.filter_map(value).collect()
+    }
+
+    /// Of the server.
+    pub(crate) fn pid(&self) -> u32 {
+        self.server.id()
+    }
+
     /// Kills the server with SIGKILL. What it mounted stays until the end of the test.
     pub(crate) fn kill_server(&self) {
         kill_process(Pid::from_child(&self.server), Signal::KILL).unwrap();
@@ -175,8 +187,15 @@ impl View {
     fn stop(&mut self) -> Result<(), String> {
         let pid = Pid::from_child(&self.server);
         kill_process(pid, Signal::TERM).map_err(|error| error.to_string())?;
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline {
+        let start = Instant::now();
+        let mut asked_again = false;
+        while start.elapsed() < PATIENCE {
+            // The mount namespace of another test may hold a copy of this view, which the first
+            // signal leaves served.
+            if !asked_again && start.elapsed() > PATIENCE / 4 {
+                kill_process(pid, Signal::TERM).map_err(|error| error.to_string())?;
+                asked_again = true;
+            }
             if let Ok(Some(status)) = self.server.try_wait() {
                 let killed =
                     std::os::unix::process::ExitStatusExt::signal(&status) == Some(libc::SIGKILL);
@@ -225,8 +244,10 @@ fn wait_until_ready(server: &mut Child) {
         }
     }
     std::thread::spawn(move || {
-        let mut rest = String::new();
-        let _ = said.read_to_string(&mut rest);
+        // Shown with the output of a test that fails.
+        for line in said.lines().map_while(Result::ok) {
+            eprintln!("{line}");
+        }
     });
 }
 

@@ -5,17 +5,30 @@
 
 mod async_io;
 mod bypass;
+mod changing;
 mod crash;
+#[path = "../support/device.rs"]
+mod device;
 mod differential;
 mod fsx;
 mod harness;
+mod identity;
 mod keep_awake;
+mod links;
+mod locks;
 mod lower;
 mod mapping;
 mod modes;
+#[path = "../support/mounting.rs"]
+mod mounting;
 mod nested;
+mod places;
+mod sandbox;
 mod scale;
+mod small;
 mod snapshot;
+mod soak;
+mod storm;
 mod unprivileged;
 mod uring;
 mod watch;

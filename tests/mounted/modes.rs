@@ -51,7 +51,8 @@ fn each_policy_takes_its_road() {
     let view = View::with("", &[("f", "first\n")]);
     assert_eq!(fs::read_to_string(view.at("f")).unwrap(), "first\n");
     fs::write(view.at("f"), "again\n").unwrap();
-    assert_eq!(view.count("open_passthrough"), 2);
+    // The first may come from the view's page cache, if it took seconds to get here.
+    assert_eq!(view.count("open_passthrough") + view.count("open_cached"), 2);
     assert_eq!((view.count("read"), view.count("write")), (0, 0));
     let view = View::with("default = 'userspace'", &[("f", "first\n")]);
     assert_eq!(fs::read_to_string(view.at("f")).unwrap(), "first\n");

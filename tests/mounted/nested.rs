@@ -1,9 +1,10 @@
 //! `tollgate run` inside `tollgate run` over the same directory: both policies hold.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
-use crate::harness::can_mount;
+use crate::harness::{View, can_mount};
 
 const OUTER: &str = "[[rule]]\nname = 'env'\npath = '**/.env'\naction = 'hide'\n";
 const INNER: &str = "[[rule]]\nname = 'keys'\npath = '**/id_*'\naction = 'deny'\n";
@@ -65,4 +66,24 @@ fn there_is_no_way_past_the_inner_view() {
     let said = text(&output.stdout) + &text(&output.stderr);
     assert!(!said.contains(SECRET), "{said}");
     assert_eq!(text(&output.stdout), "plain\n", "{said}");
+}
+
+#[test]
+fn a_second_signal_ends_a_view_that_another_mount_namespace_still_shows() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::new("");
+    // Its own mounts are a copy of ours, the view among them; it ends with its standard input.
+    let mut other = Command::new("unshare");
+    other.args(["-m", "sh", "-c", "echo copied; read end"]);
+    let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut copied = String::new();
+    BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut copied).unwrap();
+    assert_eq!(copied, "copied\n");
+    // Dropping a view sends the first signal, waits, and sends the second one.
+    drop(view);
+    assert!(other.try_wait().unwrap().is_none(), "the other namespace ended first");
+    drop(other.stdin.take());
+    assert!(other.wait().is_ok());
 }

@@ -1,8 +1,13 @@
-//! Many files: more than descriptors, more than should stay in memory.
+//! Many files: more than descriptors, more than should stay in memory. And callers who would keep
+//! the workers from serving others.
+#![expect(unsafe_code, reason = "the standard library has no leases and no signal dispositions")]
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::harness::{View, can_mount};
 
@@ -66,4 +71,85 @@ fn more_files_than_descriptors() {
     let after = view.resident_kib();
     println!("resident: {before} KiB before, {full} KiB with {nodes} nodes, {after} KiB after");
     assert!(after <= before + MAX_GROWTH_KIB, "{before} KiB before, {after} KiB after");
+}
+
+/// A caller who holds write leases on files does not stop others while somebody opens or truncates
+/// those files.
+#[test]
+fn leases_do_not_hold_all_workers() {
+    const FILES: usize = 12;
+    /// The kernel gives the holder of a lease 45 s.
+    const LONG: Duration = Duration::from_secs(20);
+    if !can_mount() {
+        return;
+    }
+    let view = View::new("[[rule]]\npath = 'watched'\naction = 'userspace'\n");
+    fs::create_dir(view.below("watched")).unwrap();
+    let name = |n: usize| format!("watched/{n}");
+    let leased: Vec<_> = (0..FILES)
+        .map(|n| {
+            fs::write(view.below(&name(n)), "text").unwrap();
+            fs::File::options().write(true).open(view.below(&name(n))).unwrap()
+        })
+        .collect();
+    // SAFETY: takes no pointer to memory; the break of a lease is signalled and must not end the
+    // test.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    for file in &leased {
+        // SAFETY: takes no pointer; the descriptor is open.
+        let taken = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+        if taken != 0 {
+            println!("skipped: no lease can be taken here");
+            return;
+        }
+    }
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for n in 0..FILES {
+            let path = view.at(&name(n));
+            scope.spawn(move || {
+                let file = fs::File::options().write(true).open(&path);
+                let cut = file.and_then(|file| file.set_len(1));
+                assert_eq!(cut.err().and_then(|error| error.raw_os_error()), Some(libc::EAGAIN));
+            });
+        }
+        while view.count("open") == 0 {
+            std::thread::yield_now();
+        }
+        fs::write(view.at("free"), "served").unwrap();
+        assert_eq!(fs::read_to_string(view.at("free")).unwrap(), "served");
+    });
+    assert!(begun.elapsed() < LONG, "others waited for {:?}", begun.elapsed());
+    drop(leased);
+    fs::write(view.at(&name(0)), "again").unwrap();
+}
+
+/// The path of a directory is not kept where it is long: what a caller can make the server keep for
+/// each inode is bounded.
+#[test]
+fn directories_at_long_paths_cost_no_more_than_others() {
+    const DIRS: usize = 8_000;
+    /// Bytes of memory that the server may take for a directory; 60,000 before.
+    const MAX_BYTES_EACH: u64 = 3_000;
+    if !can_mount() {
+        return;
+    }
+    let view = View::new("[[rule]]\npath = '**/secret'\naction = 'deny'\n");
+    let (name, flags) = ("n".repeat(250), OFlags::DIRECTORY | OFlags::CLOEXEC);
+    let mut here = rustix::fs::open(view.root(), flags, Mode::empty()).unwrap();
+    for _ in 0..200 {
+        rustix::fs::mkdirat(&here, &name, Mode::RWXU).unwrap();
+        here = rustix::fs::openat(&here, &name, flags, Mode::empty()).unwrap();
+    }
+    let before = view.resident_kib();
+    for n in 0..DIRS {
+        let name = n.to_string();
+        rustix::fs::mkdirat(&here, &name, Mode::RWXU).unwrap();
+        let dir = rustix::fs::openat(&here, &name, flags, Mode::empty()).unwrap();
+        let file = rustix::fs::openat(&dir, "f", OFlags::CREATE, Mode::RWXU).unwrap();
+        drop((dir, file));
+    }
+    let grown = view.resident_kib().saturating_sub(before) << 10;
+    println!("{} bytes for each directory", grown / DIRS as u64);
+    assert!(grown / (DIRS as u64) < MAX_BYTES_EACH, "{grown} bytes for {DIRS} directories");
 }

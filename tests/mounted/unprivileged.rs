@@ -1,6 +1,5 @@
 //! `tollgate mount` by a user without privilege, through the set-user-id helper `fusermount3`.
 //! Without the helper (package fuse3) these tests say so and pass.
-#![expect(unsafe_code, reason = "a mount namespace for one thread")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -10,9 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
-use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
 
 use crate::harness::{as_user, can_mount};
@@ -38,29 +35,12 @@ fn users_can_mount() -> bool {
     false
 }
 
-/// Runs `test` on a thread in a mount namespace of its own, in which everybody may open /dev/fuse,
-/// as distributions have it: the helper opens it as its user.
+/// Runs `test` where everybody may open /dev/fuse, if users can mount at all: the helper opens it as
+/// its user.
 fn with_open_device(test: impl FnOnce() + Send) {
-    if !can_mount() || !users_can_mount() {
-        return;
+    if can_mount() && users_can_mount() {
+        crate::device::with_open_device(test);
     }
-    let device = tempfile::tempdir().unwrap();
-    let node = device.path().join("fuse");
-    mknodat(CWD, &node, FileType::CharacterDevice, Mode::empty(), makedev(10, 229)).unwrap();
-    fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
-    let body = || {
-        // SAFETY: the flags unshare no memory and no descriptors, only the thread's view of mounts,
-        // root and working directory; this thread was made for that, and its children are to
-        // inherit it.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }.unwrap();
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
-        mount_bind(&node, "/dev/fuse").unwrap();
-        test();
-    };
-    std::thread::scope(|scope| {
-        let done = scope.spawn(body).join();
-        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    });
 }
 
 /// A tree and a mount point of the user, and the program where the user can reach it.
@@ -73,7 +53,11 @@ impl Home {
         let base = tempfile::tempdir().unwrap();
         let home = Self { base };
         fs::set_permissions(home.base.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_tollgate"), home.at("tollgate")).unwrap();
+        // By another process: what is open here to be written, a child that another test forks
+        // at this moment holds too, and nobody can execute it then.
+        let mut copy = std::process::Command::new("cp");
+        copy.arg(env!("CARGO_BIN_EXE_tollgate")).arg(home.at("tollgate"));
+        assert!(copy.status().unwrap().success());
         for name in ["lower", "mnt", "run"] {
             fs::create_dir(home.at(name)).unwrap();
         }

@@ -221,6 +221,143 @@ fn a_file_that_gets_a_name_elsewhere_changes_within_the_timeout() {
     soon("the length", || now().len() == 13);
 }
 
+/// Whether further names of files are reported. They are on ext4, unless others change very much at
+/// this moment.
+fn files_are_reported(view: &View) -> bool {
+    const EXT4: i64 = 0xEF53;
+    if view.reports_files() {
+        return true;
+    }
+    let on_ext4 = rustix::fs::statfs(view.lower()).unwrap().f_type == EXT4;
+    assert!(!on_ext4 || view.watch("overflows") > 0, "there are reports on ext4");
+    println!("not shown: this file system has no reports about all files");
+    false
+}
+
+/// Attributes of files that nobody changes are asked for once.
+#[test]
+fn attributes_of_files_are_kept() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    warm(&view);
+    if !files_are_reported(&view) {
+        return;
+    }
+    let look = || {
+        for path in ["dir/a", "dir/b", "dir"] {
+            fs::metadata(view.at(path)).unwrap();
+        }
+    };
+    let is_kept = || {
+        look();
+        let before = view.count("getattr");
+        std::thread::sleep(PAST_TIMEOUT);
+        look();
+        view.count("getattr") == before
+    };
+    // Other tests may change very much at the same moment: attributes expire then for a while.
+    assert!((0..8).any(|_| is_kept()), "attributes are asked for again in each of 8 rounds");
+}
+
+/// It is open in the view, and others move it to where nobody watches, or write it by a further
+/// name that they keep open.
+#[test]
+fn what_becomes_of_a_file_elsewhere_is_seen_within_the_timeout() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    for _ in 0..3 {
+        warm(&view);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let elsewhere = tempfile::tempdir_in(view.lower().parent().unwrap()).unwrap();
+    let append = |path: &Path| fs::File::options().append(true).open(path).unwrap();
+
+    let open = fs::File::open(view.at("dir/a")).unwrap();
+    let moved = elsewhere.path().join("moved");
+    fs::rename(view.below("dir/a"), &moved).unwrap();
+    soon("that it is not there", || fs::metadata(view.at("dir/a")).is_err());
+    append(&moved).write_all(b" and more").unwrap();
+    soon("a write at its new place", || open.metadata().unwrap().len() == 13);
+    fs::set_permissions(&moved, PermissionsExt::from_mode(0o640)).unwrap();
+    let mode = |meta: fs::Metadata| meta.permissions().mode() & 0o777;
+    soon("a mode at its new place", || mode(open.metadata().unwrap()) == 0o640);
+
+    let further = elsewhere.path().join("further");
+    fs::hard_link(view.below("dir/b"), &further).unwrap();
+    let mut writer = append(&further);
+    let len = || fs::metadata(view.at("dir/b")).unwrap().len();
+    for round in 1..4 {
+        writer.write_all(b"1234").unwrap();
+        soon("a write by a further name", || len() == 4 + 4 * round);
+    }
+    fs::remove_file(&further).unwrap();
+    drop(writer);
+    soon("that it has one name", || {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(view.at("dir/b")).unwrap().nlink() == 1
+    });
+}
+
+/// One view's writes reach another view of the same files.
+#[test]
+fn another_view_is_seen_to_write() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    let other = View::of(view.lower(), "", &[]);
+    warm(&view);
+    warm(&view);
+    let len = || fs::metadata(view.at("dir/a")).unwrap().len();
+    assert_eq!(len(), 4);
+    let mut writer = fs::File::options().append(true).open(other.at("dir/a")).unwrap();
+    for round in 1..4 {
+        writer.write_all(b"1234").unwrap();
+        soon("a write through the other view", || len() == 4 + 4 * round);
+    }
+    fs::set_permissions(other.at("dir/a"), PermissionsExt::from_mode(0o600)).unwrap();
+    let mode = || fs::metadata(view.at("dir/a")).unwrap().permissions().mode() & 0o777;
+    soon("a mode set in the other view", || mode() == 0o600);
+}
+
+/// Where others change very much elsewhere, reports about all files stop for a while, and what was
+/// cached because of them goes.
+#[test]
+fn very_many_changes_elsewhere_end_the_reports_about_files() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    warm(&view);
+    if !files_are_reported(&view) {
+        return;
+    }
+    let elsewhere = tempfile::NamedTempFile::new_in(view.lower().parent().unwrap()).unwrap();
+    // Reports about one file that wait are one report, so there are many files.
+    let many = tempfile::tempdir_in(view.lower().parent().unwrap()).unwrap();
+    let files: Vec<_> = (0..500).map(|n| many.path().join(n.to_string())).collect();
+    files.iter().for_each(|file| fs::write(file, "").unwrap());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while view.watch("overflows") == 0 && Instant::now() < deadline {
+        for _ in 0..100 {
+            for file in &files {
+                fs::set_permissions(file, PermissionsExt::from_mode(0o640)).unwrap();
+            }
+        }
+    }
+    assert!(view.watch("overflows") > 0);
+    // What nobody would report: the further name is made while nothing is reported.
+    fs::hard_link(view.below("dir/a"), elsewhere.path().with_extension("further")).unwrap();
+    let name = elsewhere.path().with_extension("further");
+    fs::write(&name, "a longer text").unwrap();
+    fs::remove_file(&name).unwrap();
+    soon("the length", || fs::metadata(view.at("dir/a")).unwrap().len() == 13);
+}
+
 #[test]
 fn who_may_not_list_gets_no_cached_listing() {
     if !can_mount() {

@@ -192,6 +192,54 @@ fn a_further_name_of_a_protected_file_is_named_and_not_native() {
                     name of `keys/id_rsa`";
     assert!(text(&output.stderr).contains(expected), "{}", all(&output));
     assert_eq!(text(&output.stdout), "0\n1\nbuilt\n", "{}", all(&output));
+    let daemon = Daemon::start(&project);
+    let report = daemon.status();
+    assert_eq!(report["native"], serde_json::json!(["a/out"]), "{report}");
+    let missing = report["view"]["unavailable"].to_string();
+    assert!(missing.contains("native directory `target`"), "{missing}");
+    // Nobody has looked the other name up.
+    assert!(fs::read(project.path("mnt/target/deep/key")).is_err());
+    until("the view is unmounted", || daemon.umount().status.success());
+}
+
+/// What `check` accepts starts.
+#[test]
+fn a_native_directory_in_a_hidden_one_is_left_out() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let policy = native("['a/out']", "create = true") + "\n[[rule]]\npath = 'a'\naction = 'hide'\n";
+    fs::write(project.path("policy.toml"), policy).unwrap();
+    let output = project.sh("ls a; echo started");
+    assert_eq!(text(&output.stdout), "started\n", "{}", all(&output));
+    assert!(text(&output.stderr).contains("the policy hides `a`"), "{}", all(&output));
+}
+
+#[test]
+fn status_names_other_views_and_native_directories_that_are_gone() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let daemon = Daemon::start(&project);
+    assert_eq!(daemon.status()["native"], serde_json::json!(["target", "a/out"]));
+    fs::rename(project.path("dir/target"), project.path("dir/old")).unwrap();
+    fs::create_dir(project.path("dir/target")).unwrap();
+    until("the mount is gone", || {
+        let _ = fs::metadata(project.path("mnt/target"));
+        daemon.status()["native"] == serde_json::json!(["a/out"])
+    });
+    let missing = daemon.status()["view"]["unavailable"].to_string();
+    assert!(missing.contains("native directory `target`"), "{missing}");
+    let script = "echo up; read line";
+    let mut child = start(&project, script);
+    assert_eq!(first_line(&mut child), "up");
+    let others = daemon.status()["other_views"].to_string();
+    assert!(others.contains("(run, policy"), "{others}");
+    go_on(&mut child);
+    child.wait().unwrap();
+    until("the view is unmounted", || daemon.umount().status.success());
 }
 
 /// Every attempt prints what it found; none may find the secret.
@@ -243,7 +291,7 @@ fn set_id_programs_and_devices_in_it_have_no_effect() {
         chmod 4755 dir/target/id; chmod 755 . dir dir/target
         head -c1 dir/target/zero | wc -c
         set +e
-        $T run --policy policy.toml dir -- sh -c '
+        $T run --chdir . --policy policy.toml dir -- sh -c '
             head -c1 dir/target/zero
             grep \" $PWD/dir/target \" /proc/self/mountinfo | grep -o \"nosuid,nodev\"
             setpriv --reuid 4321 --regid 4321 --clear-groups dir/target/id -u'";
@@ -260,7 +308,7 @@ fn other_paths_to_the_tree_show_it_too_and_nothing_more() {
     let script = "
         mkdir whole below; mount --bind . whole; mount --bind dir/target below
         mount -t tmpfs sub dir/target/deep; echo sub >dir/target/deep/file
-        $T run --policy policy.toml dir -- sh -c '
+        $T run --chdir . --policy policy.toml dir -- sh -c '
             cat whole/dir/target/file below/file dir/target/deep/file
             echo new >below/new; cat dir/target/new; cat whole/dir/.env below/../.env'";
     let output = project.in_mount_namespace(script);
@@ -278,10 +326,10 @@ fn an_unprivileged_run_has_native_directories_and_a_nested_one_rules_over_them()
         cp $T ./tollgate; chmod 755 . ./tollgate; chown -R 4321:4321 dir
         mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
         exec setpriv --reuid 4321 --regid 4321 --clear-groups \
-            ./tollgate run --policy policy.toml dir -- sh -c '
+            ./tollgate run --chdir . --policy policy.toml dir -- sh -c '
                 grep -c \" $PWD/dir/target \" /proc/self/mountinfo; cat dir/target/file
                 umount dir/target; cat dir/.env
-                ./tollgate run --policy inner.toml dir -- cat dir/target/file dir/docs/guide.md'";
+                ./tollgate run --chdir . --policy inner.toml dir -- cat dir/target/file dir/docs/guide.md'";
     let output = project.in_mount_namespace(script);
     let all = all(&output);
     if all.contains("user namespaces are not allowed") {

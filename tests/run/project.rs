@@ -1,9 +1,11 @@
 //! A project with secrets, and `tollgate run` and `mount` over it.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+pub(crate) use crate::mounting::can_mount;
 
 pub(crate) const POLICY: &str = r#"
 [[rule]]
@@ -32,23 +34,6 @@ pub(crate) const SECRET: &str = "the-secret-of-this-test";
 
 /// Longest wait for anything here.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Whether mounts can be had. `false` after saying why not.
-pub(crate) fn can_mount() -> bool {
-    let reason = if !rustix::process::geteuid().is_root() {
-        "not root"
-    } else if !Path::new("/dev/fuse").exists() {
-        "no /dev/fuse"
-    } else {
-        return true;
-    };
-    assert!(
-        std::env::var_os("TOLLGATE_REQUIRE_MOUNT").is_none_or(|value| value != "1"),
-        "{reason}"
-    );
-    eprintln!("skipped: {reason}");
-    false
-}
 
 pub(crate) struct Project {
     home: tempfile::TempDir,
@@ -79,8 +64,15 @@ impl Project {
 
     /// `tollgate run --policy ... DIR --`, to be continued with CMD.
     pub(crate) fn run(&self) -> Command {
+        self.run_with(&[])
+    }
+
+    /// The same with further options.
+    pub(crate) fn run_with(&self, options: &[&str]) -> Command {
         let mut command = tollgate();
-        command.arg("run").arg("--policy").arg(self.path("policy.toml"));
+        // A system call that the server's sandbox does not expect ends the server, and so the test.
+        command.args(["run", "--sandbox", "strict"]).args(options);
+        command.arg("--policy").arg(self.path("policy.toml"));
         command.arg(self.path("dir")).arg("--").current_dir(self.path("dir"));
         command
     }
@@ -146,7 +138,7 @@ impl<'p> Daemon<'p> {
 
     pub(crate) fn try_start(project: &Project) -> Output {
         tollgate()
-            .args(["mount", "--daemon", "--policy"])
+            .args(["mount", "--daemon", "--sandbox", "strict", "--policy"])
             .arg(project.path("policy.toml"))
             .arg("--log")
             .arg(project.path("log"))

@@ -74,7 +74,12 @@ impl Contestant {
             How::Bare => return Ok(None),
             How::Tollgate { binary, arguments } => {
                 let mut command = Command::new(binary);
-                command.arg("mount").args(arguments).args(further).arg(lower);
+                command
+                    .env("TOLLGATE_POLICY", "none")
+                    .arg("mount")
+                    .args(arguments)
+                    .args(further)
+                    .arg(lower);
                 Server::start(command, mount_point)?
             }
             How::Peer => Launcher::peer(threads(), lower, mount_point)?,

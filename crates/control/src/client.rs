@@ -1,16 +1,16 @@
 //! The client's side.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::peer::{Peer, own_uid};
-use crate::{ControlError, REQUEST_MAX_BYTES, TIME_LIMIT};
+use crate::{ControlError, PATIENCE, REQUEST_MAX_BYTES, TIME_LIMIT};
 
 /// The longest reply in bytes that a client takes: 64 MiB.
 pub const REPLY_MAX_BYTES: u64 = 64 << 20;
@@ -20,7 +20,7 @@ pub const REPLY_MAX_BYTES: u64 = 64 << 20;
 /// # Errors
 /// There is no socket; nobody listens; the server belongs to a third user (root asks anybody); the
 /// request is no line of at most [`REQUEST_MAX_BYTES`]; nothing of the reply arrives within
-/// [`TIME_LIMIT`]; the reply is longer than [`REPLY_MAX_BYTES`].
+/// [`PATIENCE`]; the reply is longer than [`REPLY_MAX_BYTES`].
 pub fn ask(path: &Path, request: &str) -> Result<String, ControlError> {
     if request.len() > REQUEST_MAX_BYTES || request.contains('\n') {
         return Err(ControlError::Request);
@@ -54,15 +54,15 @@ fn connected(path: &Path) -> rustix::io::Result<UnixStream> {
     )?;
     // Before connect(2), which otherwise waits without limit for a place in a full backlog.
     set_socket_timeout(&socket, Timeout::Send, Some(TIME_LIMIT))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(TIME_LIMIT))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(UnixStream::from(socket))
 }
 
-fn talk(mut stream: &UnixStream, request: &str) -> io::Result<String> {
+fn talk(stream: &UnixStream, request: &str) -> io::Result<String> {
     // A server that refuses may reply and hang up before the request is sent: then its reply
     // counts.
-    let sent = stream.write_all(format!("{request}\n").as_bytes());
+    let sent = send_all(stream, format!("{request}\n").as_bytes());
     let mut reply = Vec::new();
     let received = stream.take(REPLY_MAX_BYTES + 2).read_to_end(&mut reply);
     if reply.is_empty() {
@@ -79,8 +79,21 @@ fn talk(mut stream: &UnixStream, request: &str) -> io::Result<String> {
     String::from_utf8(reply).map_err(not_utf8)
 }
 
+/// Sends without the signal that ends a process whose reader went away: programs that only print
+/// have that signal's default action, and would end here without a word.
+fn send_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::net::send(stream, bytes, SendFlags::NOSIGNAL) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 fn silence() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "nothing came within two seconds")
+    io::Error::new(io::ErrorKind::TimedOut, "nothing came within ten seconds")
 }
 
 fn is_socket(path: &Path) -> bool {

@@ -5,6 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::lock::remove_leftover;
+use crate::nested::{self, Nested};
 use crate::peer::own_uid;
 use crate::server::{Server, listen_as_new};
 use crate::{ControlError, Peer, client};
@@ -71,7 +72,8 @@ impl Directory {
     }
 
     /// Starts a server of `kind`, which is part of the socket's name. Makes the directory, with
-    /// mode 700, if it is not there.
+    /// mode 700, if it is not there. Where it is read-only for this process, the socket lies in the
+    /// directory that [`Directory::nested`] made for it.
     ///
     /// # Errors
     /// The directory cannot be made, or is not private; no socket or thread can be had.
@@ -81,8 +83,9 @@ impl Directory {
         handler: impl Fn(&Peer, &str) -> String + Send + 'static,
     ) -> Result<Server, ControlError> {
         self.prepare()?;
+        let directory = nested::writable(&self.path);
         loop {
-            let path = self.path.join(socket_name(kind, random_id(&self.path)?));
+            let path = directory.join(socket_name(kind, random_id(&directory)?));
             match Server::start_as(&path, listen_as_new) {
                 // 64 random bits met a name that is taken: the next ones will not.
                 Err(ControlError::InUse { .. }) => {}
@@ -91,12 +94,23 @@ impl Directory {
         }
     }
 
+    /// Makes a directory in this one for processes whose mount namespace will have this one
+    /// read-only: what they serve is found here too, and they do not touch the sockets of others.
+    ///
+    /// # Errors
+    /// As [`Directory::serve`].
+    pub fn nested(&self) -> Result<Nested, ControlError> {
+        self.prepare()?;
+        let parent = nested::writable(&self.path);
+        Nested::make(&parent, random_id(&parent)?)
+    }
+
     /// Finds the servers of `kind`. Sockets that dead servers left are removed.
     ///
     /// # Errors
     /// The directory is there and cannot be read, or is not private to this user.
     pub fn servers(&self, kind: &str) -> Result<Discovery, ControlError> {
-        let entries = match std::fs::read_dir(&self.path) {
+        match std::fs::read_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Discovery::default());
             }
@@ -104,7 +118,10 @@ impl Directory {
         };
         self.check()?;
         let mut discovery = Discovery::default();
-        let paths = entries.flatten().map(|entry| entry.path()).filter(|path| is_of(kind, path));
+        let directories = nested::all(&self.path);
+        let entries = directories.iter().flat_map(|path| std::fs::read_dir(path).into_iter());
+        let paths = entries.flatten().flatten().map(|entry| entry.path());
+        let paths = paths.filter(|path| is_of(kind, path));
         for (number, path) in paths.enumerate() {
             if number == SERVERS_MAX {
                 discovery.troubles.push(ControlError::TooMany { path: self.path.clone() });
@@ -147,6 +164,12 @@ fn look(path: PathBuf) -> Result<Option<Found>, ControlError> {
             Ok(()) => return Ok(None),
             // It was about to listen.
             Err(ControlError::InUse { .. }) => client::connect(&path),
+            // It is not this process's to remove.
+            Err(ControlError::System { source, .. })
+                if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
+            {
+                return Ok(None);
+            }
             Err(error) => Err(error),
         },
         other => other,

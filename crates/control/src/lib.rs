@@ -36,7 +36,7 @@
 //! | time for a reply to be taken | [`TIME_LIMIT`] | the server hangs up |
 //! | clients of a server at a time | [`CLIENTS_MAX`] | more wait in the kernel's backlog |
 //! | length of a reply | [`REPLY_MAX_BYTES`] | the client returns an error |
-//! | silence that a client bears | [`TIME_LIMIT`] | the client returns an error |
+//! | silence that a client bears | [`PATIENCE`] | the client returns an error |
 //! | sockets that a discovery asks | [`SERVERS_MAX`] | the rest is left out, with a report |
 //!
 //! # Who is served
@@ -52,6 +52,7 @@ mod directory;
 mod error;
 pub mod fuzzing;
 mod lock;
+mod nested;
 mod peer;
 mod request;
 mod server;
@@ -59,9 +60,14 @@ mod server;
 pub use client::{REPLY_MAX_BYTES, ask};
 pub use directory::{Directory, Discovery, Found, SERVERS_MAX};
 pub use error::ControlError;
+pub use nested::Nested;
 pub use peer::Peer;
 pub use request::{REQUEST_MAX_BYTES, error_reply};
 pub use server::{CLIENTS_MAX, Server};
 
-/// How long either side waits for the other: 2 seconds.
+/// How long a client waits for a reply: 10 seconds. A busy machine may leave a server without a CPU for
+/// longer than [`TIME_LIMIT`], and what does not answer is not shown.
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// How long a server waits for its client, and a client for a place in the backlog: 2 seconds.
 pub const TIME_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);

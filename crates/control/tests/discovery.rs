@@ -86,6 +86,51 @@ fn found_or_starting(directory: &Directory) {
 }
 
 #[test]
+fn servers_in_nested_directories_are_found_and_their_directories_go_with_their_owner() {
+    let (_home, directory) = fixture();
+    let _server = echo(&directory);
+    let nested = directory.nested().unwrap();
+    let inside = Directory::at(nested.path());
+    let inner = echo(&inside);
+    let deeper = inside.nested().unwrap();
+    let _innermost = echo(&Directory::at(deeper.path()));
+    assert_eq!(found(&directory).len(), 3);
+    drop((inner, deeper));
+    assert_eq!(found(&directory).len(), 1, "a directory goes with what is in it");
+    drop(nested);
+    assert_eq!(entries(&directory), 1);
+}
+
+#[test]
+fn a_nested_directory_that_a_dead_process_left_is_removed_and_others_stay() {
+    let (_home, directory) = fixture();
+    let used = directory.nested().unwrap();
+    let left = directory.path().join("in-000000ff");
+    std::fs::create_dir(&left).unwrap();
+    std::fs::set_permissions(&left, std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::fs::write(left.join("file"), "").unwrap();
+    // Not one of ours, whatever it is.
+    std::fs::create_dir(directory.path().join("in-x")).unwrap();
+    let _more = directory.nested().unwrap();
+    assert!(!left.exists() && used.path().exists());
+    // Two directories, each with its lock, and the other one.
+    assert_eq!(entries(&directory), 5);
+}
+
+#[test]
+fn a_link_to_a_directory_is_not_followed() {
+    let (home, directory) = fixture();
+    let elsewhere = Directory::at(home.path().join("elsewhere"));
+    let _server = echo(&elsewhere);
+    drop(echo(&directory));
+    let link = directory.path().join("in-00000001");
+    std::os::unix::fs::symlink(elsewhere.path(), link).unwrap();
+    assert_eq!(found(&directory), []);
+    let _nested = directory.nested().unwrap();
+    assert_eq!(entries(&elsewhere), 1);
+}
+
+#[test]
 fn a_directory_that_others_can_write_to_is_not_used() {
     let (home, directory) = fixture();
     drop(echo(&directory));

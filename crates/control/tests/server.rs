@@ -210,7 +210,7 @@ fn a_server_that_replies_nothing_is_given_up() {
     let _listener = UnixListener::bind(place.path()).unwrap();
     let error = ask(&place.path(), "x").unwrap_err();
     let ControlError::NoReply { source, .. } = &error else { panic!("{error:?}") };
-    assert_eq!(source.to_string(), "nothing came within two seconds");
+    assert_eq!(source.to_string(), "nothing came within ten seconds");
 }
 
 #[test]

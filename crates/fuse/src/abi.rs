@@ -25,6 +25,8 @@ pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `fuse_write_in.write_flags`: clear set-id bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// `fuse_release_in.release_flags`: a `flock` was taken through the handle.
+pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// `fuse_lk_in.lk_flags`: a `flock`, not a POSIX lock.
 pub const LK_FLOCK: u32 = 1 << 0;
 /// `fuse_fsync_in.fsync_flags`: data only.
@@ -61,8 +63,12 @@ pub mod notify {
     #![expect(missing_docs, reason = "the kernel's names say it")]
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
+    pub const STORE: i32 = 4;
+    pub const RETRIEVE: i32 = 5;
     pub const DELETE: i32 = 6;
     pub const RESEND: i32 = 7;
+    /// A flag of `INVAL_ENTRY`.
+    pub const EXPIRE_ONLY: u32 = 1;
 }
 
 /// Operation codes.
@@ -122,6 +128,10 @@ pub mod opcode {
 
     /// One past the largest code known here; what has a greater one is counted under it.
     pub const LIMIT: u32 = 54;
+
+    /// Operations of which [`crate::Operation::takes_long`] can be true.
+    pub const MAY_TAKE_LONG: [u32; 7] =
+        [FSYNC, FSYNCDIR, SETLKW, READ, WRITE, COPY_FILE_RANGE, COPY_FILE_RANGE_64];
 
     /// The operation's name in the kernel, without `FUSE_`; "OTHER" for codes unknown here.
     #[must_use]
@@ -335,6 +345,10 @@ wire! {
     NotifyInvalInode = 24 { ino: u64, off: i64, len: i64 }
     /// Notification: drop a name; the name follows with its NUL.
     NotifyInvalEntry = 16 { parent: u64, namelen: u32, flags: u32 }
+    /// Notification: data for an inode's page cache; the bytes follow.
+    NotifyStore = 24 { nodeid: u64, offset: u64, size: u32, padding: u32 }
+    /// Notification: a request with pages of an inode's cache is asked for.
+    NotifyRetrieve = 32 { unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32 }
     /// Notification: a name was deleted; the name follows with its NUL.
     NotifyDelete = 24 { parent: u64, child: u64, namelen: u32, padding: u32 }
     /// Argument of `FUSE_DEV_IOC_BACKING_OPEN`.

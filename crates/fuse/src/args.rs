@@ -128,8 +128,28 @@ pub struct Write<'a> {
     pub data: &'a [u8],
     /// Written back from the page cache: the request's caller is not the writer.
     pub from_cache: bool,
+    /// The writer appends (`O_APPEND`), and `offset` is where the kernel believes the file to end.
+    pub appends: bool,
     /// See [`crate::SetAttr::kill_suidgid`].
     pub kill_suidgid: bool,
+}
+
+/// Arguments of [`crate::Filesystem::flush`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// The open file, of which a descriptor is closed.
+    pub handle: FileHandle,
+    /// Whose POSIX locks on the inode end with that.
+    pub lock_owner: u64,
+}
+
+/// Arguments of [`crate::Filesystem::release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The file that nobody has open any more.
+    pub handle: FileHandle,
+    /// The owner of a BSD lock (flock(2)) that was asked for through the handle, and ends now.
+    pub flock_owner: Option<u64>,
 }
 
 /// Arguments of [`crate::Filesystem::fsync`] and [`crate::Filesystem::fsyncdir`].

@@ -33,20 +33,29 @@ impl PageBuffer {
     /// If `len` is near `isize::MAX`. Aborts when memory is exhausted, as every allocation does.
     #[must_use]
     pub fn new(len: usize) -> Self {
-        let rounded = len.max(1).next_multiple_of(PAGE_BYTES);
-        let Ok(layout) = Layout::from_size_align(rounded, PAGE_BYTES) else {
-            panic!("a buffer of {len} bytes is more than the address space holds");
+        let Some(buffer) = Self::try_new(len) else {
+            let rounded = len.max(1).next_multiple_of(PAGE_BYTES);
+            match Layout::from_size_align(rounded, PAGE_BYTES) {
+                Ok(layout) => alloc::handle_alloc_error(layout),
+                Err(_) => panic!("a buffer of {len} bytes is more than the address space holds"),
+            }
         };
+        buffer
+    }
+
+    /// As [`PageBuffer::new`]; `None` if there is not that much memory.
+    pub(crate) fn try_new(len: usize) -> Option<Self> {
+        let rounded = len.max(1).next_multiple_of(PAGE_BYTES);
+        Layout::from_size_align(rounded, PAGE_BYTES).ok()?;
         // SAFETY: without an address the kernel chooses a free range, so no memory in use is
         // affected.
         let mapped = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap_anonymous(ptr::null_mut(), rounded, access, MapFlags::PRIVATE)
         };
-        let start = mapped.ok().and_then(|start| NonNull::new(start.cast::<u8>()));
-        let Some(start) = start else { alloc::handle_alloc_error(layout) };
+        let start = NonNull::new(mapped.ok()?.cast::<u8>())?;
         debug_assert_eq!(start.as_ptr() as usize % PAGE_BYTES, 0, "mappings start at a page");
-        Self { start, len: rounded }
+        Some(Self { start, len: rounded })
     }
 }
 

@@ -1,7 +1,6 @@
 //! The connection to the kernel, apart from requests: what was negotiated, backing files,
 //! notifications, counters.
 
-use std::ffi::CStr;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
@@ -9,11 +8,12 @@ use std::sync::{Arc, OnceLock};
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::abi::{self, NotifyDelete, NotifyInvalEntry, NotifyInvalInode, OutHeader};
+use crate::abi::{self, NotifyDelete, NotifyInvalEntry, NotifyInvalInode, NotifyStore, OutHeader};
 use crate::counters::RequestCounts;
 use crate::init::{InitFlags, Negotiated};
 use crate::interrupt::Interrupts;
 use crate::latency::{self, OperationLatency};
+use crate::registrar::Registrar;
 use crate::reply::QueueState;
 use crate::transport::{Control, TransportInUse, TransportReport};
 use crate::types::{BackingId, Name, NodeId};
@@ -28,6 +28,7 @@ pub struct Connection {
 struct Shared {
     negotiated: Negotiated,
     control: Arc<dyn Control>,
+    registrar: Option<Arc<dyn Registrar>>,
     queues: Vec<Arc<QueueState>>,
     transport: OnceLock<TransportReport>,
 }
@@ -42,10 +43,11 @@ impl Connection {
     pub(crate) fn new(
         negotiated: Negotiated,
         control: Arc<dyn Control>,
+        registrar: Option<Arc<dyn Registrar>>,
         queues: Vec<Arc<QueueState>>,
     ) -> Self {
         let transport = OnceLock::new();
-        Self { shared: Arc::new(Shared { negotiated, control, queues, transport }) }
+        Self { shared: Arc::new(Shared { negotiated, control, registrar, queues, transport }) }
     }
 
     /// What kernel and server agreed on.
@@ -97,13 +99,39 @@ impl Connection {
     /// initial user namespace. A descriptor opened with `O_PATH` serves as well: the kernel opens
     /// the file anew for each handle. It holds the file from then on: `fd` may be closed.
     ///
+    /// With [`SessionConfig::registrar`](crate::SessionConfig::registrar) that one registers it, no
+    /// capability is needed, and `fd` must be open for reading and writing.
+    ///
     /// # Errors
     /// `EPERM` without the capability or without [`InitFlags::PASSTHROUGH`]; `EISDIR` and
     /// `EOPNOTSUPP` for what is not a regular file; `ELOOP` when the lower file system is stacked
     /// too deep already.
     pub fn open_backing(&self, fd: BorrowedFd<'_>) -> io::Result<BackingFile> {
-        let id = self.shared.control.open_backing(fd)?;
+        let id = match self.registrar() {
+            Some((registrar, device)) => registrar.register(device, fd)?,
+            None => self.shared.control.open_backing(fd)?,
+        };
         Ok(BackingFile { id: BackingId(id), connection: self.clone() })
+    }
+
+    /// Whether [`Connection::open_backing`] takes only what is open for reading and writing: with
+    /// [`SessionConfig::registrar`](crate::SessionConfig::registrar).
+    #[must_use]
+    pub fn has_registrar(&self) -> bool {
+        self.registrar().is_some()
+    }
+
+    /// Makes sure that the registrar is there; without one this does nothing.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn reach_registrar(&self) -> io::Result<()> {
+        self.registrar().map_or(Ok(()), |(registrar, device)| registrar.connect(device))
+    }
+
+    /// Who registers backing files, if it is not this process.
+    fn registrar(&self) -> Option<(&Arc<dyn Registrar>, BorrowedFd<'_>)> {
+        Some((self.shared.registrar.as_ref()?, self.shared.control.device()?))
     }
 
     /// Makes the kernel drop the attributes of `node` and its cached data from `offset` on, `len`
@@ -118,8 +146,23 @@ impl Connection {
         self.notify(
             abi::notify::INVAL_INODE,
             &NotifyInvalInode { ino: node.0, off: offset, len },
-            None,
+            &[],
         )
+    }
+
+    /// Puts `data` into the kernel's page cache of `node`, from `offset` on. The file becomes
+    /// longer if it ends before; it never becomes shorter. A page that is not filled and does not
+    /// end the file stays unread.
+    ///
+    /// This waits for a READ of the same pages that the server has yet to reply to: call it from a
+    /// handler only while nobody has the inode open.
+    ///
+    /// # Errors
+    /// `ENOENT` if the kernel does not know the inode, `EINVAL` for more data than fits a message.
+    pub fn store(&self, node: NodeId, offset: u64, data: &[u8]) -> io::Result<()> {
+        let size = u32::try_from(data.len()).map_err(|_| io::Error::from(Errno::INVAL))?;
+        let head = NotifyStore { nodeid: node.0, offset, size, padding: 0 };
+        self.notify(abi::notify::STORE, &head, data)
     }
 
     /// Makes the kernel forget what it cached for `name` in `parent`.
@@ -129,7 +172,19 @@ impl Connection {
     /// directories in use as mount points.
     pub fn invalidate_entry(&self, parent: NodeId, name: Name<'_>) -> io::Result<()> {
         let head = NotifyInvalEntry { parent: parent.0, namelen: name_len(name), flags: 0 };
-        self.notify(abi::notify::INVAL_ENTRY, &head, Some(name.as_c_str()))
+        self.notify(abi::notify::INVAL_ENTRY, &head, name.as_c_str().to_bytes_with_nul())
+    }
+
+    /// Makes the kernel ask again for `name` in `parent` before it uses it the next time. Unlike
+    /// [`Connection::invalidate_entry`] it leaves what is in use, and what is mounted there, in its
+    /// place. Linux 6.2 and later; earlier ones forget the name.
+    ///
+    /// # Errors
+    /// `ENOENT` if the kernel does not know the directory or the name.
+    pub fn expire_entry(&self, parent: NodeId, name: Name<'_>) -> io::Result<()> {
+        let flags = abi::notify::EXPIRE_ONLY;
+        let head = NotifyInvalEntry { parent: parent.0, namelen: name_len(name), flags };
+        self.notify(abi::notify::INVAL_ENTRY, &head, name.as_c_str().to_bytes_with_nul())
     }
 
     /// Tells the kernel that `name` in `parent`, which was `child`, is deleted. Watchers are told.
@@ -139,7 +194,7 @@ impl Connection {
     pub fn delete(&self, parent: NodeId, child: NodeId, name: Name<'_>) -> io::Result<()> {
         let namelen = name_len(name);
         let head = NotifyDelete { parent: parent.0, child: child.0, namelen, padding: 0 };
-        self.notify(abi::notify::DELETE, &head, Some(name.as_c_str()))
+        self.notify(abi::notify::DELETE, &head, name.as_c_str().to_bytes_with_nul())
     }
 
     /// Asks the kernel to send again all requests that were received and not answered, marked
@@ -152,20 +207,14 @@ impl Connection {
         if self.transport().is_some_and(|report| report.in_use == TransportInUse::Uring) {
             return Err(Errno::OPNOTSUPP.into());
         }
-        self.notify(abi::notify::RESEND, &(), None)
+        self.notify(abi::notify::RESEND, &(), &[])
     }
 
-    fn notify<T: IntoBytes + Immutable>(
-        &self,
-        code: i32,
-        head: &T,
-        name: Option<&CStr>,
-    ) -> io::Result<()> {
-        let name = name.map_or(&[][..], CStr::to_bytes_with_nul);
-        let len = size_of::<OutHeader>() + size_of::<T>() + name.len();
+    fn notify<T: IntoBytes + Immutable>(&self, code: i32, head: &T, rest: &[u8]) -> io::Result<()> {
+        let len = size_of::<OutHeader>() + size_of::<T>() + rest.len();
         let len = u32::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let header = OutHeader { len, error: code, unique: 0 };
-        let parts = [header.as_bytes(), head.as_bytes(), name].map(IoSlice::new);
+        let parts = [header.as_bytes(), head.as_bytes(), rest].map(IoSlice::new);
         self.shared.control.notify(&parts)
     }
 
@@ -176,6 +225,9 @@ impl Connection {
 
     /// The session is over.
     pub(crate) fn close(&self) {
+        if let Some(registrar) = &self.shared.registrar {
+            registrar.end();
+        }
         for queue in &self.shared.queues {
             queue.sink.0.close();
         }
@@ -207,8 +259,16 @@ impl BackingFile {
 
 impl Drop for BackingFile {
     fn drop(&mut self) {
-        if let Err(error) = self.connection.shared.control.close_backing(self.id.0) {
-            tracing::debug!(id = self.id.0, %error, "backing file not closed");
+        let shared = &self.connection.shared;
+        if let Some((registrar, _)) = self.connection.registrar() {
+            registrar.release(self.id.0);
+            return;
+        }
+        match shared.control.close_backing(self.id.0) {
+            // The connection was closed first, and its registrations went with it.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BADF) => {}
+            Err(error) => tracing::debug!(id = self.id.0, %error, "backing file not closed"),
+            Ok(()) => {}
         }
     }
 }

@@ -37,6 +37,11 @@ pub trait Filesystem: Send + Sync + 'static {
     /// The kernel drops `lookups` references to `node`. It expects no reply.
     fn forget(&self, node: NodeId, lookups: u64) {}
 
+    /// The caller of request `unique` ([`Request::unique`]) got a signal and would rather have
+    /// `EINTR` than wait. [`Reply::interrupted`] says so too from now on; this is for a server that
+    /// waits and cannot ask. The request may be over already, or not have begun.
+    fn interrupted(&self, unique: u64) {}
+
     /// Finds `name` in `node`. A positive entry counts one lookup.
     fn lookup(&self, req: &Request<'_>, node: NodeId, name: Name<'_>, reply: Reply<'_, Entry>) {
         reply.error(Errno::NOSYS);
@@ -171,12 +176,12 @@ pub trait Filesystem: Send + Sync + 'static {
     }
 
     /// A descriptor is closed (there may be more of the same handle).
-    fn flush(&self, req: &Request<'_>, node: NodeId, handle: FileHandle, reply: Reply<'_, ()>) {
+    fn flush(&self, req: &Request<'_>, node: NodeId, args: args::Flush, reply: Reply<'_, ()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// The last use of the handle is over.
-    fn release(&self, req: &Request<'_>, node: NodeId, handle: FileHandle, reply: Reply<'_, ()>) {
+    fn release(&self, req: &Request<'_>, node: NodeId, args: args::Release, reply: Reply<'_, ()>) {
         reply.ok(&());
     }
 

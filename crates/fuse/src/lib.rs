@@ -6,6 +6,7 @@
 
 pub mod abi;
 pub mod args;
+pub mod blocking;
 pub mod buffer;
 mod connection;
 mod counters;
@@ -21,7 +22,8 @@ pub mod message;
 pub mod mount;
 mod mounted;
 pub mod operation;
-pub mod reply;
+mod registrar;
+mod reply;
 pub mod request;
 pub mod session;
 mod sync;
@@ -42,6 +44,7 @@ pub use mount::{
 };
 pub use mounted::{MountedQueue, MountedTransport, TransportChoice};
 pub use operation::{Dialect, Operation};
+pub use registrar::Registrar;
 pub use reply::{DirReply, Reply};
 pub use request::Request;
 pub use session::{Ended, Running, Session, SessionConfig, SessionError, Stopper};

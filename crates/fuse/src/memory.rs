@@ -102,7 +102,12 @@ impl Transport for MemoryTransport {
     }
 
     fn report(&self) -> TransportReport {
-        TransportReport { in_use: TransportInUse::Memory, rings: None, uring_unavailable: None }
+        TransportReport {
+            in_use: TransportInUse::Memory,
+            reason: None,
+            rings: None,
+            uring_unavailable: None,
+        }
     }
 }
 
@@ -139,7 +144,7 @@ impl Queue for MemoryQueue {
         })
     }
 
-    fn finish(&mut self) {
+    fn finish(&mut self, _handler_ns: u64) {
         self.buffers.clear();
     }
 

@@ -1,7 +1,8 @@
 //! The transport of a mounted device: `/dev/fuse`, and io_uring beside it where it can be used.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::device::{DeviceQueue, DeviceTransport};
@@ -10,7 +11,10 @@ use crate::transport::{
     Control, Queue, QueueConfig, ReceiveError, Received, ReplySink, Transport, TransportInUse,
     TransportReport,
 };
-use crate::uring::{Connected, Registration, RingQueue, RingReport, Rings, UringUnavailable};
+use crate::uring::{
+    Connected, Handover, HelperQueue, Job, Registration, RingQueue, RingReport, Rings,
+    UringUnavailable,
+};
 
 /// Which transport a session should use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,12 +38,16 @@ impl fmt::Display for TransportChoice {
     }
 }
 
+/// Why [`TransportChoice::Auto`] is what it is.
+const WHY_AUTO: &str = "measured at least as fast as io_uring, on idle and on busy CPUs";
+
 /// The transport of a mounted [`Device`](crate::Device).
 #[derive(Debug)]
 pub struct MountedTransport {
     device: DeviceTransport,
     choice: TransportChoice,
     rings: Stage,
+    handover: Arc<Handover<Job>>,
 }
 
 /// How far the rings are.
@@ -69,11 +77,12 @@ impl MountedTransport {
     /// The transport of a connection that begins with `device`.
     #[must_use]
     pub fn new(device: DeviceTransport, choice: TransportChoice) -> Self {
-        Self { device, choice, rings: Stage::None }
+        Self { device, choice, rings: Stage::None, handover: Arc::new(Handover::new()) }
     }
 
     fn unused(&mut self, reason: UringUnavailable) {
-        tracing::warn!(%reason, "io_uring was asked for and cannot be used; /dev/fuse serves");
+        // Who started the session reports it: see `TransportReport`.
+        tracing::debug!(%reason, "io_uring cannot be used; /dev/fuse serves");
         self.rings = Stage::Unused(Some(reason));
     }
 }
@@ -108,16 +117,17 @@ impl Transport for MountedTransport {
         match std::mem::replace(&mut self.rings, Stage::Unused(None)) {
             Stage::Made(rings) if agreed.contains(InitFlags::OVER_IO_URING) => {
                 let device = self.device.main();
-                let Connected { queues, registration, report } = {
-                    let clone_fd = || self.device.clone_fd();
-                    rings.connect(&device, clone_fd)?
-                };
+                let clone_fd = || self.device.clone_fd();
+                let Connected { queues, helpers, registration, report } =
+                    rings.connect(&device, clone_fd, &self.handover, self.device.spin())?;
                 self.rings = Stage::Connected(registration, report);
                 let fallback = || (self.device.clone(), *config);
                 let queue = |ring| {
                     MountedQueue::Ring(Box::new(RingOrDevice { ring, fallback: fallback() }))
                 };
-                return Ok(queues.into_iter().map(queue).collect());
+                let helpers =
+                    helpers.into_iter().map(|one| MountedQueue::Helper(Box::new(Helper(one))));
+                return Ok(queues.into_iter().map(queue).chain(helpers).collect());
             }
             // The rings could be made, but this mount was made while the parameter was off.
             Stage::Made(_) => self.unused(UringUnavailable::Parameter),
@@ -128,7 +138,8 @@ impl Transport for MountedTransport {
     }
 
     fn control(&self) -> Arc<dyn Control> {
-        self.device.control()
+        let handover = Arc::clone(&self.handover);
+        Arc::new(MountedControl { device: self.device.control(), handover })
     }
 
     fn report(&self) -> TransportReport {
@@ -141,7 +152,46 @@ impl Transport for MountedTransport {
             Stage::None | Stage::Made(_) => (None, None),
         };
         let in_use = if rings.is_some() { TransportInUse::Uring } else { TransportInUse::DevFuse };
-        TransportReport { in_use, rings, uring_unavailable: reason }
+        let left_to_us = self.choice == TransportChoice::Auto;
+        let why = left_to_us.then_some(WHY_AUTO);
+        TransportReport { in_use, reason: why, rings, uring_unavailable: reason }
+    }
+}
+
+/// The device's, which wakes helpers as well.
+struct MountedControl {
+    device: Arc<dyn Control>,
+    handover: Arc<Handover<Job>>,
+}
+
+impl Control for MountedControl {
+    fn notify(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.device.notify(parts)
+    }
+
+    fn open_backing(&self, fd: BorrowedFd<'_>) -> io::Result<u32> {
+        self.device.open_backing(fd)
+    }
+
+    fn close_backing(&self, id: u32) -> io::Result<()> {
+        self.device.close_backing(id)
+    }
+
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        self.device.device()
+    }
+
+    fn prepare_thread(&self) {
+        self.device.prepare_thread();
+    }
+
+    fn wake(&self, tid: i32) {
+        self.device.wake(tid);
+        self.handover.kick();
+    }
+
+    fn close(&self) {
+        self.device.close();
     }
 }
 
@@ -152,7 +202,13 @@ pub enum MountedQueue {
     Device(Box<DeviceQueue>),
     /// On a ring, or on `/dev/fuse` once the ring proved unusable.
     Ring(Box<RingOrDevice>),
+    /// Of requests that the owners of rings gave away.
+    Helper(Box<Helper>),
 }
+
+/// See [`MountedQueue::Helper`].
+#[derive(Debug)]
+pub struct Helper(HelperQueue);
 
 /// A ring, and what replaces it.
 #[derive(Debug)]
@@ -165,7 +221,7 @@ impl Queue for MountedQueue {
     fn attach(&mut self) -> io::Result<()> {
         let Self::Ring(both) = self else { return Ok(()) };
         let Err(reason) = both.ring.register() else { return Ok(()) };
-        tracing::warn!(%reason, "a ring cannot be used; its thread serves /dev/fuse");
+        tracing::debug!(%reason, "a ring cannot be used; its thread serves /dev/fuse");
         let (device, config) = &both.fallback;
         let queue = device.open_shared(both.ring.device_fd(), config)?;
         both.ring.shared().fall_back();
@@ -177,13 +233,15 @@ impl Queue for MountedQueue {
         match self {
             Self::Device(queue) => queue.receive(),
             Self::Ring(both) => both.ring.receive(),
+            Self::Helper(helper) => helper.0.receive(),
         }
     }
 
-    fn finish(&mut self) {
+    fn finish(&mut self, handler_ns: u64) {
         match self {
-            Self::Device(queue) => queue.finish(),
-            Self::Ring(both) => both.ring.finish(),
+            Self::Device(queue) => queue.finish(handler_ns),
+            Self::Ring(both) => both.ring.finish(handler_ns),
+            Self::Helper(helper) => helper.0.finish(handler_ns),
         }
     }
 
@@ -191,6 +249,7 @@ impl Queue for MountedQueue {
         match self {
             Self::Device(queue) => queue.sink(),
             Self::Ring(both) => both.ring.sink(),
+            Self::Helper(helper) => helper.0.sink(),
         }
     }
 }

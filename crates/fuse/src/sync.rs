@@ -84,6 +84,10 @@ impl Condvar {
     pub(crate) fn notify_all(&self) {
         self.0.notify_all();
     }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
 }
 
 /// What every model of this crate shares. Run them with

@@ -87,6 +87,8 @@ impl fmt::Display for TransportInUse {
 pub struct TransportReport {
     /// What is in use.
     pub in_use: TransportInUse,
+    /// Why, if the choice was left to the session.
+    pub reason: Option<&'static str>,
     /// The rings, if io_uring is in use.
     pub rings: Option<RingReport>,
     /// Why io_uring is not in use, if the session was allowed to use it.
@@ -164,8 +166,8 @@ pub trait Queue: Send + 'static {
     fn receive(&mut self) -> Result<Received<'_>, ReceiveError>;
 
     /// The request that was received last has been served, or has been taken over by a detached
-    /// reply. Clears what it and its reply left in the buffers.
-    fn finish(&mut self);
+    /// reply; `handler_ns` is how long that took. Clears what it and its reply left in the buffers.
+    fn finish(&mut self, handler_ns: u64);
 
     /// Where replies to this queue's requests go.
     fn sink(&self) -> Arc<dyn ReplySink>;
@@ -207,6 +209,11 @@ pub trait Control: Send + Sync + 'static {
     /// # Errors
     /// Errors of the system.
     fn close_backing(&self, id: u32) -> io::Result<()>;
+
+    /// The descriptor of `/dev/fuse`, for a [`Registrar`](crate::Registrar).
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Runs in a worker thread before its first request.
     fn prepare_thread(&self) {}

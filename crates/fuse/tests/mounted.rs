@@ -93,6 +93,11 @@ fn requests_are_served_by_several_threads_at_once() {
     second.join().unwrap().unwrap();
     assert!(served.connection().has(InitFlags::PARALLEL_DIROPS));
     assert!(served.connection().queues() >= 2);
+    let rings = served.connection().transport().unwrap().rings;
+    if rings.is_some_and(|rings| rings.threads < 2) {
+        // The one owner serves all CPUs; helpers serve only what may wait.
+        return;
+    }
     for i in 0..2000 {
         // Over io_uring the caller's CPU decides which worker gets the request.
         run_on(i % 2);

@@ -166,6 +166,7 @@ proptest! {
             offset,
             data: &data,
             from_cache: false,
+            appends: false,
             kill_suidgid: false,
         });
         prop_assert_eq!(decode(&bytes), Ok(expected));

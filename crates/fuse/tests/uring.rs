@@ -9,18 +9,17 @@ mod common;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::clients::{client, ends_soon, more_requests, run_client};
 use common::{Lower, Served, can_mount};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tollgate_fuse::*;
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
-const SOON: Duration = Duration::from_secs(10);
 
 /// One test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -47,42 +46,9 @@ fn served(config: SessionConfig) -> Option<Served> {
     Some(Served::new(config))
 }
 
-/// Runs this test binary again as a client that does `what` with `path`.
-fn client(what: &str, path: &Path) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "client_process", "--nocapture"]);
-    command.env("FUSE_TEST_CLIENT", what).env("FUSE_TEST_PATH", path);
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-}
-
 #[test]
 fn client_process() {
-    let Ok(what) = std::env::var("FUSE_TEST_CLIENT") else { return };
-    let path = std::env::var("FUSE_TEST_PATH").unwrap();
-    match what.as_str() {
-        "stat" => drop(fs::metadata(path)),
-        "busy" => loop {
-            let _ = fs::metadata(format!("{path}/missing"));
-        },
-        other => panic!("{other}"),
-    }
-}
-
-fn ends_soon(child: &mut Child) {
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        assert!(start.elapsed() < SOON, "a client hangs");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Waits until `connection` counted more requests than `before`.
-fn more_requests(connection: &Connection, before: u64) {
-    let start = Instant::now();
-    while connection.counts().total() <= before {
-        assert!(start.elapsed() < SOON, "no request arrives");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    run_client();
 }
 
 #[test]
@@ -93,6 +59,7 @@ fn a_ring_reports_its_size_and_serves_every_cpu() {
     let rings = report.rings.unwrap();
     assert_eq!(report.in_use, TransportInUse::Uring);
     assert!(rings.threads >= 1 && rings.queues >= rings.threads, "{rings:?}");
+    assert!(rings.helpers >= 2, "{rings:?}");
     let cpus = std::thread::available_parallelism().unwrap().get();
     for cpu in 0..cpus {
         let mut set = rustix::thread::CpuSet::new();
@@ -118,49 +85,6 @@ fn many_detached_replies_from_other_threads_reach_their_callers() {
     children.iter_mut().for_each(ends_soon);
     assert_eq!(fs::read(served.path("direct")).unwrap(), b"served");
     assert_eq!(served.connection().counts().undelivered, 0);
-}
-
-#[test]
-fn a_client_killed_within_a_request_is_gone_at_once() {
-    let _alone = alone();
-    let Some(served) = served(config()) else { return };
-    for name in ["slow", "slow-detached"] {
-        let before = served.connection().counts().total();
-        let mut child = client("stat", &served.path(name));
-        more_requests(served.connection(), before);
-        std::thread::sleep(Duration::from_millis(50));
-        let start = Instant::now();
-        child.kill().unwrap();
-        ends_soon(&mut child);
-        assert!(start.elapsed() < Duration::from_secs(5), "{name}: INTERRUPT did not arrive");
-    }
-    assert!(served.fs.interrupted.load(Ordering::SeqCst));
-}
-
-#[test]
-fn an_unmount_with_requests_in_flight_ends_the_session_and_its_clients() {
-    let _alone = alone();
-    let Some(mut served) = served(config()) else { return };
-    let mut children: Vec<_> = (0..4).map(|_| client("busy", served.at.path())).collect();
-    more_requests(served.connection(), 1000);
-    served.mount.take().unwrap().unmount(true).unwrap();
-    children.iter_mut().for_each(|child| child.kill().unwrap());
-    children.iter_mut().for_each(ends_soon);
-    assert_eq!(served.running.take().unwrap().wait().unwrap(), Ended::Unmounted);
-    assert!(served.fs.destroyed.load(Ordering::SeqCst));
-}
-
-#[test]
-fn a_stop_under_load_lets_no_client_wait() {
-    let _alone = alone();
-    let Some(mut served) = served(config()) else { return };
-    let mut children: Vec<_> = (0..3).map(|_| client("busy", served.at.path())).collect();
-    more_requests(served.connection(), 1000);
-    let running = served.running.take().unwrap();
-    running.stop();
-    assert_eq!(running.wait().unwrap(), Ended::Stopped);
-    children.iter_mut().for_each(|child| child.kill().unwrap());
-    children.iter_mut().for_each(ends_soon);
 }
 
 /// Kills one worker in its start hook.
@@ -243,6 +167,16 @@ fn a_mount_made_while_the_parameter_was_off_falls_back() {
     assert_eq!(fs::read(at.path().join("direct")).unwrap(), b"here");
 }
 
+/// Runs the test `name` again, with `variable` set.
+fn in_a_process_of_its_own(name: &str, variable: &str) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]).env(variable, "1").stdout(Stdio::piped());
+    let mut child = command.process_group(0).spawn().unwrap();
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success(), "{text}");
+}
+
 /// Runs a session as a process that may lock no memory, and prints the reason for falling back.
 #[test]
 fn too_little_locked_memory_names_the_limit_and_the_need() {
@@ -250,14 +184,8 @@ fn too_little_locked_memory_names_the_limit_and_the_need() {
     if std::env::var_os("FUSE_TEST_MEMLOCK").is_none() {
         let Some(probe) = served(config()) else { return };
         drop(probe);
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "too_little_locked_memory_names_the_limit_and_the_need"]);
-        command.arg("--nocapture").env("FUSE_TEST_MEMLOCK", "1").stdout(Stdio::piped());
-        let mut child = command.process_group(0).spawn().unwrap();
-        let mut text = String::new();
-        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        assert!(child.wait().unwrap().success(), "{text}");
-        return;
+        let name = "too_little_locked_memory_names_the_limit_and_the_need";
+        return in_a_process_of_its_own(name, "FUSE_TEST_MEMLOCK");
     }
     let (lower, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(lower.path().join("direct"), b"here").unwrap();
@@ -276,6 +204,38 @@ fn too_little_locked_memory_names_the_limit_and_the_need() {
     };
     assert_eq!(limit_kib, 4);
     assert!(needed_kib >= 8, "{needed_kib} KiB for rings");
+    assert_eq!(fs::read(at.path().join("direct")).unwrap(), b"here");
+    drop(running);
+    drop(mount);
+}
+
+/// The handshake is over when a ring is registered. A limit of zero descriptors makes that fail.
+#[test]
+fn a_registration_that_fails_after_the_handshake_falls_back() {
+    let _alone = alone();
+    let name = "a_registration_that_fails_after_the_handshake_falls_back";
+    if std::env::var_os("FUSE_TEST_NOFILE").is_none() {
+        let Some(probe) = served(config()) else { return };
+        drop(probe);
+        return in_a_process_of_its_own(name, "FUSE_TEST_NOFILE");
+    }
+    let (lower, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(lower.path().join("direct"), b"here").unwrap();
+    let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
+    let old = getrlimit(Resource::Nofile);
+    let none = Rlimit { current: Some(0), maximum: old.maximum };
+    let hook = move |worker| {
+        if worker == 1 {
+            setrlimit(Resource::Nofile, none).unwrap();
+        }
+    };
+    let config = SessionConfig { on_thread_start: Some(Arc::new(hook)), ..config() };
+    let running = Session::new(device, Lower::new(lower.path()), config).start().unwrap();
+    setrlimit(Resource::Nofile, old).unwrap();
+    let report = running.connection().transport().unwrap();
+    assert_eq!(report.in_use, TransportInUse::DevFuse);
+    let reason = report.uring_unavailable.as_ref().unwrap().to_string();
+    assert!(reason.starts_with("IORING_REGISTER_FILES failed"), "{reason}");
     assert_eq!(fs::read(at.path().join("direct")).unwrap(), b"here");
     drop(running);
     drop(mount);

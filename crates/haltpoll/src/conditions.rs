@@ -46,6 +46,26 @@ impl CpuTimes {
     }
 }
 
+/// The CPU that thread `tid` ran on last, where `/proc` shows that thread. About 10 us.
+#[must_use]
+pub fn cpu_of_thread(tid: u32) -> Option<usize> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let path = format!("/proc/{tid}/stat");
+    let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?;
+    let mut stat = [0; 1024];
+    let len = rustix::io::read(file, &mut stat).ok()?;
+    parse_cpu(&stat[..len]).map(usize::from)
+}
+
+/// Field 39 of `/proc/TID/stat`. The second field is a name in parentheses that may hold anything,
+/// so fields are counted from the last one closed.
+fn parse_cpu(stat: &[u8]) -> Option<u16> {
+    const FIELDS_AFTER_NAME: usize = 39 - 2;
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    rest.split_ascii_whitespace().nth(FIELDS_AFTER_NAME - 1)?.parse().ok()
+}
+
 impl Roots {
     /// Whether a battery is being drained. One in a mouse or keyboard does not count.
     pub(crate) fn on_battery(&self) -> bool {
@@ -100,14 +120,9 @@ impl Roots {
         self.idle_driver().is_some() && matches!(&*word(&state.join("name")), "POLL" | "poll")
     }
 
-    /// The CPU that thread `tid` ran on last: field 39 of its `stat`. The second field is a name in
-    /// parentheses that may hold anything, so fields are counted from the last one closed.
+    /// The CPU that thread `tid` ran on last.
     pub(crate) fn cpu_of(&self, tid: u32) -> Option<u16> {
-        const FIELDS_AFTER_NAME: usize = 39 - 2;
-        let stat = fs::read(self.proc.join(format!("{tid}/stat"))).ok()?;
-        let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-        let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-        rest.split_ascii_whitespace().nth(FIELDS_AFTER_NAME - 1)?.parse().ok()
+        parse_cpu(&fs::read(self.proc.join(format!("{tid}/stat"))).ok()?)
     }
 
     /// SMT siblings of `cpu`, itself among them.

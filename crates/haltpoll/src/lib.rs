@@ -43,11 +43,12 @@ mod status;
 mod sync;
 mod sys;
 
-pub use conditions::{CpuQuota, Roots};
+pub use conditions::{CpuQuota, Roots, cpu_of_thread};
 pub use hook::Hook;
 pub use keep_awake::KeepAwake;
 pub use mode::{Means, Mode, UnknownMode};
 pub use status::{State, Status};
+pub use sys::take_short_slices;
 
 /// How long the monitor sleeps between two looks at the requests.
 ///

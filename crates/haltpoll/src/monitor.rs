@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::burst_state::Wake;
 use crate::conditions::{CpuTimes, Roots};
@@ -27,6 +27,9 @@ const CHEAP_NS: u64 = 8_000;
 /// first time, four times as long after each further one (seven minutes in all).
 const MEASURE_AGAIN: u32 = 7;
 const MEASURE_AGAIN_AFTER: Duration = Duration::from_millis(50);
+/// How long a program has to live before anything is measured. A measurement takes up to 25 ms, for which
+/// the end of a program that lives for a moment would wait.
+const BEFORE_MEASURING: Duration = Duration::from_millis(150);
 
 /// How often the machine is looked at during bursts.
 const CHECK_EVERY_NS: u64 = 2_000_000_000;
@@ -118,12 +121,24 @@ impl Monitor {
     /// The thread's life.
     pub(crate) fn run(mut self) {
         sys::be_let_in_early();
-        if let Some(mut ready) = self.decide() {
+        if let Some(mut ready) = self.lives_on().then(|| self.decide()).flatten() {
             self.shared.state.open(crate::sync::current());
             while self.shared.state.wait() == Wake::Burst {
                 self.burst(&mut ready);
             }
             self.shared.state.shut();
+        }
+    }
+
+    /// Waits for [`BEFORE_MEASURING`]; false if it was stopped meanwhile.
+    fn lives_on(&self) -> bool {
+        let end = Instant::now() + BEFORE_MEASURING;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if self.shared.state.is_stopped() || left.is_zero() {
+                return left.is_zero();
+            }
+            thread::park_timeout(left);
         }
     }
 
@@ -192,12 +207,16 @@ impl Monitor {
                 let held = least_of_some(|| held_wake_ns(&latency, allowed), |ns| ns < CHEAP_NS);
                 self.book.decision().held_ns = held;
                 let held = held.map_or("not measured".to_owned(), micros);
-                let reason = format!("waking a CPU: {cost}, {held} while its idle loop polls");
+                let reason =
+                    format!("waking a CPU costs {cost}, and {held} while it is kept awake");
                 Verdict::Use(Ready::Latency(latency), reason)
             }
             Err(why_not) => {
                 let pollers = Pollers::new(allowed.to_vec());
-                Verdict::Use(Ready::Pollers(pollers), format!("waking a CPU: {cost}; {why_not}"))
+                Verdict::Use(
+                    Ready::Pollers(pollers),
+                    format!("waking a CPU costs {cost}; {why_not}"),
+                )
             }
         }
     }

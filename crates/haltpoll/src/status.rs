@@ -48,10 +48,10 @@ impl fmt::Display for Status {
             State::Off => return write!(f, "off: {}", self.reason),
             State::Measuring if self.reason.is_empty() => return write!(f, "measuring"),
             State::Measuring => return write!(f, "not yet: {}; measured again", self.reason),
-            State::Ready(means) => write!(f, "{} by {means} ({})", self.mode, self.reason)?,
+            State::Ready(means) => write!(f, "{} by {means}: {}", self.mode, self.reason)?,
         }
         let bursts = self.bursts;
-        write!(f, ": {bursts} bursts, {:.1?} awake, {:.1?} CPU time", self.awake, self.cpu)?;
+        write!(f, "; {bursts} bursts, {:.1?} awake, {:.1?} CPU time", self.awake, self.cpu)?;
         match &self.suspended_for {
             Some(why) => write!(f, "; suspended {} times, last for {why}", self.suspended),
             None => Ok(()),

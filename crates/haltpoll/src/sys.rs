@@ -48,13 +48,13 @@ pub(crate) fn become_idle_class() -> io::Result<()> {
     if rc != 0 {
         return Err(io::Error::last_os_error());
     }
-    take_short_turns(libc::SCHED_IDLE);
+    take_short_slices();
     Ok(())
 }
 
 /// The calling thread, of the normal class, is let in early when it wakes.
 pub(crate) fn be_let_in_early() {
-    take_short_turns(libc::SCHED_OTHER);
+    take_short_slices();
     // Refused or not, the thread sleeps; 50 us longer if refused.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
@@ -68,9 +68,11 @@ pub(crate) fn become_normal_class(tid: Pid) {
     unsafe { libc::sched_setscheduler(tid, libc::SCHED_OTHER, &raw const param) };
 }
 
-/// Asks for turns of 0.1 ms, the least there is; the share of the CPU stays the same. Kernels
-/// before 6.12 have one length for all and ignore it.
-fn take_short_turns(policy: libc::c_int) {
+/// Asks the scheduler for slices of 0.1 ms, the shortest there are, for the calling thread: one that
+/// works for microseconds should not wait until another thread's slice of some milliseconds is over.
+/// Class, nice value and share of the CPU stay the same. Kernels before 6.12 have one length for all
+/// and ignore it.
+pub fn take_short_slices() {
     /// `struct sched_attr` in its first version (48 bytes), for fair classes: the runtime is the
     /// slice.
     #[repr(C)]
@@ -84,12 +86,14 @@ fn take_short_turns(policy: libc::c_int) {
         deadline_ns: u64,
         period_ns: u64,
     }
-    // The nice value is a parameter too, so it is read and given back.
+    /// `SCHED_FLAG_KEEP_POLICY`: only the parameters change.
+    const KEEP_POLICY: u64 = 0x08;
+    // The nice value is a parameter too, so it is read and set again.
     let nice = rustix::process::getpriority_process(None).unwrap_or(0);
     let attr = SchedAttr {
         size: 48,
-        policy: policy.unsigned_abs(),
-        flags: 0,
+        policy: 0,
+        flags: KEEP_POLICY,
         nice,
         priority: 0,
         runtime_ns: 100_000,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::limits::{MAX_GLOBS, MAX_NATIVE, MAX_RULES};
+use crate::names::Names;
 
 /// Most characters of a source line that an error shows.
 const MAX_SHOWN: usize = 100;
@@ -12,6 +13,7 @@ const MAX_SHOWN: usize = 100;
 pub(crate) struct Source<'t> {
     pub(crate) text: &'t str,
     pub(crate) origin: &'t str,
+    pub(crate) names: &'t dyn Names,
 }
 
 impl Source<'_> {
@@ -198,6 +200,12 @@ pub enum Problem {
     /// A word that is not in the list.
     #[error(transparent)]
     Word(#[from] crate::words::UnknownWord),
+    /// A word for `mode` that is not in the list.
+    #[error("mode `{0}`; allowed: enforce, audit")]
+    RuleMode(String),
+    /// A rule to be recorded only, which would refuse nothing.
+    #[error("`mode = \"audit\"` records what a rule would refuse, and `{0}` refuses nothing")]
+    NothingToAudit(crate::words::Action),
     /// A word kept for a later version.
     #[error(
         "action `{0}` comes later; allowed for now: passthrough, read-only, deny, hide, userspace, \
@@ -261,6 +269,16 @@ pub enum Problem {
         found: String,
         /// The values allowed.
         allowed: &'static str,
+    },
+    /// A name of a user or a group that nobody has.
+    #[error("`{key}` names `{found}`, and there is no such {what} here; a number would do, too")]
+    UnknownName {
+        /// The key.
+        key: &'static str,
+        /// The name.
+        found: String,
+        /// `user` or `group`.
+        what: &'static str,
     },
     /// A size range with nothing in it.
     #[error("size from {min} up to {max} bytes holds for no file; `min` must not be above `max`")]

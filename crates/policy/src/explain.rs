@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::facts::{CallerFacts, Facts};
+use crate::matched::Decision;
 use crate::policy::Policy;
 use crate::rule::{Holds, Rule, RuleId, listed};
 use crate::words::{Action, Kind, Mode, Operation, Verdict};
@@ -19,6 +20,9 @@ pub struct Explanation {
     /// The rule that makes it native. Verdicts and mode then hold only where the directory could
     /// not be mounted natively.
     pub native: Option<String>,
+    /// The directory above it that is hidden: nobody gets past it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hidden_above: Option<String>,
     /// How its bytes travel.
     pub mode: Mode,
     /// The rule that asks for the mode; `None` is the default.
@@ -38,7 +42,23 @@ pub struct OperationReport {
     pub operation: Operation,
     /// The answer.
     pub verdict: Verdict,
+    /// The error number that a refused system call gets, by name.
+    pub errno: Option<&'static str>,
     /// The rule that says so; `None` is the default.
+    pub rule: Option<String>,
+    /// The line of that rule.
+    pub line: Option<usize>,
+    /// What a rule that is only recorded (`mode = "audit"`) would have said, where that differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audited: Option<Audited>,
+}
+
+/// The answer of a rule that is only recorded.
+#[derive(Clone, Debug, Serialize)]
+pub struct Audited {
+    /// The answer.
+    pub verdict: Verdict,
+    /// The rule; `None` is the default.
     pub rule: Option<String>,
     /// The line of that rule.
     pub line: Option<usize>,
@@ -112,13 +132,30 @@ impl Policy {
         let (mode, mode_rule) = self.mode(facts);
         let name = |id: RuleId| self.rule(id).name().to_owned();
         let operations = operation.map_or(Operation::ALL.to_vec(), |one| vec![one]);
+        let enforced = self.enforced();
+        let enforced = enforced.as_ref().unwrap_or(self);
+        let above = enforced.hidden_above(facts.path);
         let report = |operation| {
-            let decision = self.decide(facts, operation, caller);
+            let decision = match above {
+                Some((_, rule)) => Decision { verdict: Verdict::Hide, rule: Some(rule) },
+                None => enforced.decide(facts, operation, caller),
+            };
+            let whole = self.decide(facts, operation, caller);
+            let audited = (decision.verdict < whole.verdict).then(|| Audited {
+                verdict: whole.verdict,
+                rule: whole.rule.map(name),
+                line: whole.rule.map(|id| self.rule(id).line()),
+            });
             OperationReport {
                 operation,
                 verdict: decision.verdict,
-                rule: decision.rule.map(name),
-                line: decision.rule.map(|id| self.rule(id).line()),
+                errno: match above {
+                    Some(_) => Some("ENOENT"),
+                    None => errno(decision.verdict, operation),
+                },
+                rule: decision.rule.map(|id| enforced.rule(id).name().to_owned()),
+                line: decision.rule.map(|id| enforced.rule(id).line()),
+                audited,
             }
         };
         let rules = self.rules().iter().map(|rule| RuleReport {
@@ -131,6 +168,7 @@ impl Policy {
             path: shown(facts.path),
             kind: facts.kind,
             native: self.native_rule(facts.path).map(|rule| rule.name().to_owned()),
+            hidden_above: above.map(|(length, _)| shown(&facts.path[..length])),
             mode,
             mode_rule: mode_rule.map(name),
             operations: operations.into_iter().map(report).collect(),
@@ -140,7 +178,26 @@ impl Policy {
     }
 }
 
+/// What a refused caller gets. A hidden name cannot be made: "no such file" makes no sense for a
+/// creation.
+fn errno(verdict: Verdict, operation: Operation) -> Option<&'static str> {
+    match verdict {
+        Verdict::Allow => None,
+        Verdict::ReadOnly => Some("EROFS"),
+        Verdict::Hide if operation != Operation::Create => Some("ENOENT"),
+        Verdict::Hide | Verdict::Deny => Some("EACCES"),
+    }
+}
+
 impl Policy {
+    /// The first directory on the way to `path` that is hidden, as the length of its path, and by
+    /// which rule.
+    fn hidden_above(&self, path: &[u8]) -> Option<(usize, RuleId)> {
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let mut above = slashes.map(|(at, _)| at);
+        above.find_map(|at| Some((at, self.hidden(&path[..at], Kind::Directory)?)))
+    }
+
     /// The rule that makes a path native. No earlier rule reaches there, so that the first one that
     /// covers it decides.
     fn native_rule(&self, path: &[u8]) -> Option<&Rule> {
@@ -269,15 +326,32 @@ impl fmt::Display for Status {
     }
 }
 
+/// Rules about other paths are counted; `{:#}` shows them, too. Listing is left out for what is no
+/// directory, unless it is all that was asked.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = if self.path.is_empty() { "DIR itself" } else { &self.path };
         writeln!(f, "{path} ({})", self.kind)?;
-        for one in &self.operations {
-            write!(f, "  {}: {}, ", one.operation, one.verdict)?;
+        let about_lists = self.kind == Kind::Directory || self.operations.len() == 1;
+        let asked = |one: &&OperationReport| about_lists || one.operation != Operation::List;
+        for one in self.operations.iter().filter(asked) {
+            match (one.verdict, one.operation) {
+                (Verdict::Hide, operation) if self.hidden_above.is_some() => {
+                    let above = self.hidden_above.as_deref().unwrap_or_default();
+                    write!(f, "  {operation}: no such directory (ENOENT), `{above}` is hidden ")?;
+                }
+                (Verdict::Hide, Operation::Create) => {
+                    write!(f, "  create: hidden, the name cannot be made (EACCES), ")?;
+                }
+                (verdict, operation) => write!(f, "  {operation}: {verdict}, ")?,
+            }
             match (&one.rule, one.line) {
                 (Some(rule), Some(line)) => writeln!(f, "by rule `{rule}` (line {line})")?,
                 _ => writeln!(f, "by the default `{}`", self.default)?,
+            }
+            if let Some(audited) = &one.audited {
+                let rule = audited.rule.as_deref().unwrap_or("the default");
+                writeln!(f, "    recorded only: {}, by `{rule}`", audited.verdict)?;
             }
         }
         if let Some(rule) = &self.native {
@@ -291,10 +365,18 @@ impl fmt::Display for Explanation {
             Some(rule) => writeln!(f, "  I/O mode: {}, by rule `{rule}`", self.mode)?,
             None => writeln!(f, "  I/O mode: {}, by the default `{}`", self.mode, self.default)?,
         }
-        for rule in &self.rules {
+        let all = f.alternate();
+        let elsewhere = |rule: &&RuleReport| {
+            matches!(rule.status, Status::No { condition: Condition::Path, .. }) && !all
+        };
+        for rule in self.rules.iter().filter(|rule| !elsewhere(rule)) {
             let RuleReport { name, line, action, status } = rule;
             writeln!(f, "rule `{name}` (line {line}, {action}): {status}")?;
         }
-        Ok(())
+        match self.rules.iter().filter(elsewhere).count() {
+            0 => Ok(()),
+            1 => writeln!(f, "1 rule is about other paths"),
+            count => writeln!(f, "{count} rules are about other paths"),
+        }
     }
 }

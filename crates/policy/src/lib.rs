@@ -21,6 +21,7 @@
 //! The language is described in `docs/policy.md`, how decisions are made in the module of
 //! [`Matched`].
 
+mod anywhere;
 mod error;
 mod explain;
 mod facts;
@@ -29,18 +30,22 @@ pub mod fuzzing;
 mod glob;
 mod limits;
 mod matched;
+mod names;
 mod parse;
 mod policy;
+mod precede;
 mod rule;
 mod weaken;
 mod words;
 
 pub use error::{PolicyError, Problem, Warning};
-pub use explain::{Condition, Explanation, OperationReport, RuleReport, Status};
+pub use explain::{Audited, Condition, Explanation, OperationReport, RuleReport, Status};
 pub use facts::{CallerFacts, CallerNeeds, Facts, InodeFacts};
 pub use limits::{HEAD_LEN, MAX_GLOBS, MAX_NATIVE, MAX_RULES, MAX_TEXT_LEN};
 pub use matched::{Decision, Matched};
+pub use names::{Names, NoNames};
 pub use policy::{NativeDirectory, Policy};
+pub use precede::CannotJoin;
 pub use rule::{Rule, RuleId};
 pub use words::{Action, Kind, Mode, Operation, OperationSet, UnknownWord, Verdict};
 

@@ -13,7 +13,7 @@
 
 use crate::facts::{CallerFacts, CallerNeeds, Facts, InodeFacts};
 use crate::glob::index::RuleSet;
-use crate::policy::Policy;
+use crate::policy::{Part, Policy};
 use crate::rule::{Holds, Rule, RuleId};
 use crate::words::{Action, Kind, Mode, Operation, Verdict};
 
@@ -101,7 +101,11 @@ impl<'p> Matched<'p> {
         if !self.policy.can_hide() {
             return None;
         }
-        self.covering()
+        self.policy.parts().find_map(|part| self.hidden_by(part, kind))
+    }
+
+    pub(crate) fn hidden_by(&self, part: Part, kind: Kind) -> Option<RuleId> {
+        self.of(part)
             .find(|(_, rule)| rule.is_fixed() && rule.kinds.has(kind))
             .filter(|(_, rule)| rule.action == Action::Hide)
             .map(|(id, _)| id)
@@ -114,20 +118,22 @@ impl<'p> Matched<'p> {
             return false;
         }
         let facts = InodeFacts { kind, size, head: None };
-        self.inode_rules(&facts).any(|(_, _, holds)| holds == Holds::Maybe)
+        self.covering().any(|(_, rule)| rule.holds_for_inode(&facts) == Holds::Maybe)
     }
 
     /// Which facts about the caller an answer about this inode may depend on.
     #[must_use]
     pub fn needs_caller(&self, kind: Kind) -> CallerNeeds {
         let mut needs = CallerNeeds::default();
-        for (_, rule) in self.covering().filter(|(_, rule)| rule.kinds.has(kind)) {
-            if let Some(caller) = &rule.caller {
-                needs.ids |= caller.uids.is_some() || caller.gids.is_some();
-                needs.exe |= caller.exes.is_some();
-            }
-            if rule.is_fixed() {
-                break;
+        for part in self.policy.parts() {
+            for (_, rule) in self.of(part).filter(|(_, rule)| rule.kinds.has(kind)) {
+                if let Some(caller) = &rule.caller {
+                    needs.ids |= caller.uids.is_some() || caller.gids.is_some();
+                    needs.exe |= caller.exes.is_some();
+                }
+                if rule.is_fixed() {
+                    break;
+                }
             }
         }
         needs
@@ -136,9 +142,18 @@ impl<'p> Matched<'p> {
     /// The I/O mode of an inode, the same for every caller, and the rule that asks for it.
     #[must_use]
     pub fn mode(&self, facts: &InodeFacts<'_>) -> (Mode, Option<RuleId>) {
-        let fallback = self.policy.default_mode();
+        let modes = self.policy.parts().map(|part| self.mode_of(part, facts));
+        // The first of equals, so that its rule is named.
+        let stricter = |one: (Mode, Option<RuleId>), other: (Mode, Option<RuleId>)| {
+            if other.0 > one.0 { other } else { one }
+        };
+        modes.reduce(stricter).unwrap_or((Mode::Passthrough, None))
+    }
+
+    fn mode_of(&self, part: Part, facts: &InodeFacts<'_>) -> (Mode, Option<RuleId>) {
+        let fallback = part.default_mode();
         let mut strictest: Option<(Mode, Option<RuleId>)> = None;
-        for (id, rule, holds) in self.inode_rules(facts) {
+        for (id, rule, holds) in self.inode_rules(part, facts) {
             let Some(mode) = rule.asks_for_mode() else { continue };
             if strictest.is_none_or(|(known, _)| mode > known) {
                 strictest = Some((mode, Some(id)));
@@ -161,6 +176,21 @@ impl<'p> Matched<'p> {
         if let Some(rule) = self.hidden(facts.kind) {
             return Decision { verdict: Verdict::Hide, rule: Some(rule) };
         }
+        let decisions =
+            self.policy.parts().map(|part| self.decide_by(part, facts, operation, caller));
+        // The first of equals, so that its rule is named.
+        let stricter =
+            |one: Decision, other: Decision| if other.verdict > one.verdict { other } else { one };
+        decisions.reduce(stricter).unwrap_or(Decision { verdict: Verdict::Allow, rule: None })
+    }
+
+    fn decide_by(
+        &self,
+        part: Part,
+        facts: &InodeFacts<'_>,
+        operation: Operation,
+        caller: &CallerFacts<'_>,
+    ) -> Decision {
         let mut strictest: Option<Decision> = None;
         let mut consider = |verdict, rule| {
             if strictest.is_none_or(|known| verdict > known.verdict) {
@@ -168,9 +198,9 @@ impl<'p> Matched<'p> {
             }
             strictest
         };
-        for (id, rule) in self.covering().filter(|(_, rule)| rule.operations.has(operation)) {
+        for (id, rule) in self.of(part).filter(|(_, rule)| rule.operations.has(operation)) {
             let holds = rule.holds_for_inode(facts).and(rule.holds_for_caller(caller));
-            let shadowed = || self.is_shadowed(facts, operation, id);
+            let shadowed = || self.is_shadowed(part, facts, operation, id);
             if holds == Holds::No || (holds == Holds::Maybe && shadowed()) {
                 continue;
             }
@@ -179,20 +209,30 @@ impl<'p> Matched<'p> {
                 return decision;
             }
         }
-        let verdict = self.policy.default.verdict(operation);
+        let verdict = part.default.verdict(operation);
         consider(verdict, None).unwrap_or(Decision { verdict, rule: None })
     }
 
     /// Whether a rule that may match can never be the first to: an earlier one asks for the same
     /// caller and matches otherwise.
-    fn is_shadowed(&self, facts: &InodeFacts<'_>, operation: Operation, id: RuleId) -> bool {
+    fn is_shadowed(
+        &self,
+        part: Part,
+        facts: &InodeFacts<'_>,
+        operation: Operation,
+        id: RuleId,
+    ) -> bool {
         let caller = self.policy.rule(id).caller.as_ref();
-        let mut earlier = self.covering().take_while(|(one, _)| *one < id);
+        let mut earlier = self.of(part).take_while(|(one, _)| *one < id);
         earlier.any(|(_, one)| {
             one.operations.has(operation)
                 && one.caller.as_ref() == caller
                 && one.holds_for_inode(facts) == Holds::Yes
         })
+    }
+
+    pub(crate) fn same_set(&self, other: &Self) -> bool {
+        self.set == other.set
     }
 
     /// The rules with a glob that covers the path, in file order.
@@ -201,12 +241,19 @@ impl<'p> Matched<'p> {
         self.set.iter(rules.len()).map(|number| (RuleId::new(number), &rules[number]))
     }
 
-    /// The rules that cover the inode and may match it, with whether their conditions on it hold.
+    /// Those of one part.
+    fn of(&self, part: Part) -> impl Iterator<Item = (RuleId, &'p Rule)> + use<'_, 'p> {
+        self.covering().filter(move |(id, _)| part.has(*id))
+    }
+
+    /// The rules of one part that cover the inode and may match it, with whether their conditions
+    /// on it hold.
     pub(crate) fn inode_rules(
         &self,
+        part: Part,
         facts: &InodeFacts<'_>,
     ) -> impl Iterator<Item = (RuleId, &'p Rule, Holds)> {
-        self.covering()
+        self.of(part)
             .map(|(id, rule)| (id, rule, rule.holds_for_inode(facts)))
             .filter(|(_, _, holds)| *holds != Holds::No)
     }

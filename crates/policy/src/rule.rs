@@ -26,7 +26,7 @@ impl RuleId {
 }
 
 /// One `[[rule]]`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rule {
     pub(crate) name: String,
     pub(crate) line: usize,
@@ -40,6 +40,8 @@ pub struct Rule {
     pub(crate) caller: Option<CallerCondition>,
     /// Of a `native` rule: its directories are made if they do not exist.
     pub(crate) create: bool,
+    /// What it refuses is only recorded (`mode = "audit"`).
+    pub(crate) audit_only: bool,
 }
 
 /// The three answers to "does it hold?".
@@ -82,9 +84,23 @@ impl Rule {
         self.action
     }
 
+    /// Its globs, as they were written.
+    pub fn glob_texts(&self) -> &[String] {
+        &self.glob_texts
+    }
+
     /// The operations that the rule is about.
     pub fn operations(&self) -> OperationSet {
         self.operations
+    }
+
+    /// Whether what it refuses is only recorded (`mode = "audit"`).
+    pub fn is_audit_only(&self) -> bool {
+        self.audit_only
+    }
+
+    pub(crate) fn refuses(&self) -> bool {
+        self.action.refuses()
     }
 
     /// The directories of a `native` rule, as paths without a slash at the end.
@@ -130,7 +146,7 @@ impl Rule {
 }
 
 /// A condition on the first bytes of a regular file. What is given must all hold.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Content {
     /// The file begins with one of these; none given means any.
     pub(crate) magic: Vec<Box<[u8]>>,
@@ -157,7 +173,7 @@ impl Content {
 }
 
 /// A condition on who asks. What is given must all hold.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallerCondition {
     /// Sorted; `None` means any.
     pub(crate) uids: Option<Vec<u32>>,

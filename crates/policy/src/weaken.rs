@@ -7,7 +7,7 @@
 
 use crate::facts::InodeFacts;
 use crate::matched::Matched;
-use crate::policy::Policy;
+use crate::policy::{Part, Policy};
 use crate::rule::{CallerCondition, Content, Holds, Rule};
 use crate::words::{Kind, Mode, Operation, Verdict};
 
@@ -56,8 +56,19 @@ impl Matched<'_> {
         after: &InodeFacts<'_>,
     ) -> bool {
         debug_assert!(std::ptr::eq(self.policy, to.policy), "rules of one policy are compared");
+        // Where neither of two policies gives more, the stricter of their answers does not either.
+        self.policy.parts().any(|part| self.weakens_by(part, before, to, after))
+    }
+
+    fn weakens_by(
+        &self,
+        part: Part,
+        before: &InodeFacts<'_>,
+        to: &Matched<'_>,
+        after: &InodeFacts<'_>,
+    ) -> bool {
         // An inode whose bytes the server has to see must not become one that the kernel shows.
-        let laxer_mode = may_get_more(&self.modes(before), &to.modes(after));
+        let laxer_mode = may_get_more(&self.modes(part, before), &to.modes(part, after));
         let relevant = |operation: &Operation| {
             *operation != Operation::List
                 || before.kind == Kind::Directory
@@ -65,14 +76,16 @@ impl Matched<'_> {
         };
         laxer_mode
             || Operation::ALL.into_iter().filter(relevant).any(|operation| {
-                may_get_more(&self.outcomes(before, operation), &to.outcomes(after, operation))
+                let (old, new) =
+                    (self.outcomes(part, before, operation), to.outcomes(part, after, operation));
+                may_get_more(&old, &new)
             })
     }
 
     /// The modes that an inode may have, as far as it is known.
-    fn modes(&self, facts: &InodeFacts<'_>) -> Outcomes<'_, Mode> {
+    fn modes(&self, part: Part, facts: &InodeFacts<'_>) -> Outcomes<'_, Mode> {
         let mut outcomes = Vec::new();
-        for (_, rule, holds) in self.inode_rules(facts) {
+        for (_, rule, holds) in self.inode_rules(part, facts) {
             let Some(answer) = rule.asks_for_mode() else { continue };
             let content = rule.content.as_ref().filter(|_| holds == Holds::Maybe);
             outcomes.push(Outcome { answer, caller: None, content });
@@ -80,17 +93,22 @@ impl Matched<'_> {
                 return outcomes;
             }
         }
-        outcomes.push(Outcome { answer: self.policy.default_mode(), caller: None, content: None });
+        outcomes.push(Outcome { answer: part.default_mode(), caller: None, content: None });
         outcomes
     }
 
-    fn outcomes(&self, facts: &InodeFacts<'_>, operation: Operation) -> Outcomes<'_, Verdict> {
+    fn outcomes(
+        &self,
+        part: Part,
+        facts: &InodeFacts<'_>,
+        operation: Operation,
+    ) -> Outcomes<'_, Verdict> {
         let all = |answer| Outcome { answer, caller: None, content: None };
-        if self.hidden(facts.kind).is_some() {
+        if self.hidden_by(part, facts.kind).is_some() {
             return vec![all(Verdict::Hide)];
         }
         let mut outcomes = Vec::new();
-        for (_, rule, holds) in self.inode_rules(facts) {
+        for (_, rule, holds) in self.inode_rules(part, facts) {
             if !rule.operations.has(operation) {
                 continue;
             }
@@ -101,7 +119,7 @@ impl Matched<'_> {
                 return outcomes;
             }
         }
-        outcomes.push(all(self.policy.default.verdict(operation)));
+        outcomes.push(all(part.default.verdict(operation)));
         outcomes
     }
 }

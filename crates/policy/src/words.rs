@@ -40,6 +40,11 @@ impl Action {
         }
     }
 
+    /// Whether it can refuse anything.
+    pub const fn refuses(self) -> bool {
+        matches!(self, Self::ReadOnly | Self::Deny | Self::Hide)
+    }
+
     /// The answer of this action to `operation`.
     pub const fn verdict(self, operation: Operation) -> Verdict {
         match self {

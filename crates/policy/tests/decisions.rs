@@ -2,7 +2,8 @@
 
 use Operation::{Create, List, Read, Write};
 use tollgate_policy::{
-    Action, CallerFacts, CallerNeeds, Facts, Kind, Mode, Operation, Policy, RuleId, Verdict,
+    Action, CallerFacts, CallerNeeds, Facts, HEAD_LEN, Kind, Mode, Operation, Policy, RuleId,
+    Verdict,
 };
 
 const USER: CallerFacts<'static> = CallerFacts { uid: 1000, gid: 1000, exe: Some(b"/usr/bin/cat") };
@@ -204,10 +205,10 @@ fn content_and_size() {
 #[test]
 fn only_the_first_bytes_are_content() {
     let policy = policy("[[rule]]\npath = '**'\ncontent = { regex = 'x$' }\naction = 'deny'");
-    let mut head = vec![b'a'; 4097];
-    head[4096] = b'x';
+    let mut head = vec![b'a'; HEAD_LEN + 1];
+    head[HEAD_LEN] = b'x';
     assert_eq!(verdict(&policy, &Facts { head: Some(&head), ..file("f") }, Read), Verdict::Allow);
-    head[4095] = b'x';
+    head[HEAD_LEN - 1] = b'x';
     assert_eq!(verdict(&policy, &Facts { head: Some(&head), ..file("f") }, Read), Verdict::Deny);
 }
 
@@ -428,6 +429,14 @@ fn explanations_name_the_condition() {
         "docs/a.md (file)\n\
          \x20 write: allowed, by the default `passthrough`\n\
          \x20 I/O mode: passthrough, by the default `passthrough`\n\
+         rule `docs stay as they are` (line 9, read-only): no: exe: `/usr/bin/cat` does not match\n\
+         1 rule is about other paths\n"
+    );
+    assert_eq!(
+        format!("{explanation:#}"),
+        "docs/a.md (file)\n\
+         \x20 write: allowed, by the default `passthrough`\n\
+         \x20 I/O mode: passthrough, by the default `passthrough`\n\
          rule `keys` (line 4, deny): no: path: not covered by `**/*.pem`, `**/id_*`\n\
          rule `docs stay as they are` (line 9, read-only): no: exe: `/usr/bin/cat` does not match\n"
     );
@@ -439,4 +448,20 @@ fn explanations_name_the_condition() {
     assert_eq!(json["rules"][1]["status"]["condition"], "exe");
     let strange = Facts { path: b"a\xff\n", ..file("") };
     assert_eq!(policy.explain(&strange, None, &USER).path, "a\\xff\\n");
+}
+
+#[test]
+fn what_is_only_recorded_is_explained_beside_what_is_enforced() {
+    let text = "mode = 'audit'\n[[rule]]\nname = 'keys'\npath = 'key'\naction = 'deny'\n";
+    let policy = Policy::parse(text, "p.toml").unwrap();
+    let facts = Facts { path: b"key", kind: Kind::File, size: 0, head: None };
+    let caller = CallerFacts { uid: 1, gid: 1, exe: None };
+    let explained = policy.explain(&facts, Some(Operation::Read), &caller);
+    let one = &explained.operations[0];
+    assert_eq!((one.verdict, one.rule.as_deref()), (Verdict::Allow, None));
+    let audited = one.audited.as_ref().unwrap();
+    assert_eq!((audited.verdict, audited.rule.as_deref()), (Verdict::Deny, Some("keys")));
+    let shown = explained.to_string();
+    assert!(shown.contains("recorded only: refused with EACCES"), "{shown}");
+    assert!(policy.enforced().unwrap().is_trivial());
 }

@@ -86,7 +86,7 @@ fn keys_and_types() {
     for (text, expected) in [
         (
             "defualt = \"deny\"",
-            "p.toml:1:1: unknown key `defualt` in a policy; allowed: default, rule",
+            "p.toml:1:1: unknown key `defualt` in a policy; allowed: default, mode, rule",
         ),
         ("rule = 3", "p.toml:1:8: `rule` is an integer; allowed: tables, each headed `[[rule]]`"),
         (
@@ -133,8 +133,9 @@ fn conditions() {
         (
             "paht = 1",
             "p.toml:3:1: unknown key `paht` in a rule; allowed: name, path, kind, size, content, \
-             operation, exe, uid, gid, action, create",
+             operation, exe, uid, gid, action, mode, create",
         ),
+        ("mode = \"log\"", "p.toml:3:8: mode `log`; allowed: enforce, audit"),
         (
             "operation = [\"read\", \"delete\"]",
             "p.toml:3:22: unknown operation `delete`; allowed: read, write, create, list",
@@ -150,7 +151,18 @@ fn conditions() {
         ),
         ("uid = -1", "p.toml:3:7: `uid` is -1; allowed: 0 to 4294967295"),
         ("gid = [1, 0x1_0000_0000]", "p.toml:3:11: `gid` is 0x100000000; allowed: 0 to 4294967295"),
-        ("uid = \"root\"", "p.toml:3:7: `uid` is a string; allowed: a number or a list of numbers"),
+        (
+            "uid = \"root\"",
+            "p.toml:3:7: `uid` names `root`, and there is no such user here; a number would do, too",
+        ),
+        (
+            "uid = true",
+            "p.toml:3:7: `uid` is a boolean; allowed: a number, a name, or a list of them",
+        ),
+        (
+            "gid = [1, 2.5]",
+            "p.toml:3:11: `gid` is a float; allowed: a number, a name, or a list of them",
+        ),
         (
             "exe = \"node\"",
             "p.toml:3:8: glob `node`: a glob on executables begins with `/` or `**/`",
@@ -200,7 +212,7 @@ fn conditions() {
             "content = { magic = 'a\\n' }",
             "p.toml:3:23: magic: `\\` begins `\\xNN` or `\\\\`; best written in single quotes",
         ),
-        ("content = { magic = '' }", "p.toml:3:21: magic: 0 bytes; allowed: 1 to 4096"),
+        ("content = { magic = '' }", "p.toml:3:21: magic: 0 bytes; allowed: 1 to 16384"),
         (
             "name = \"\"",
             "p.toml:3:8: `name` is empty, so that the rule could never match; leave it out to have the rule numbered",
@@ -319,7 +331,7 @@ fn suspicious_rules_are_named() {
     assert_eq!(
         warnings(&rule("*.pem", deny)),
         [
-            "p.toml:1:1: warning: glob `*.pem` matches at the top of DIR only; write `**/*.pem` for every directory"
+            "p.toml:2:9: warning: glob `*.pem` matches at the top of DIR only; write `**/*.pem` for every directory"
         ]
     );
     assert_eq!(
@@ -342,4 +354,120 @@ fn suspicious_rules_are_named() {
           everyone; only a rule without operation, caller, size and content can be one"
         ]
     );
+}
+
+#[test]
+fn a_rule_that_refuses_nothing_has_nothing_to_audit() {
+    let text = "[[rule]]\npath = \"a\"\naction = \"userspace\"\nmode = \"audit\"\n";
+    assert_eq!(
+        first_line(text),
+        "p.toml:4:1: `mode = \"audit\"` records what a rule would refuse, and `userspace` refuses nothing"
+    );
+}
+
+/// The warnings of a policy of one rule, each with its source line and mark.
+fn marked(path: &str, action: &str) -> Vec<String> {
+    let text = format!("[[rule]]\npath = {path}\naction = \"{action}\"\n");
+    let policy = Policy::parse(&text, "p.toml").unwrap_or_else(|error| panic!("{error}"));
+    policy.warnings().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn globs_that_mean_something_else_are_marked() {
+    assert_eq!(
+        marked("[\"src\", \".env\"]", "hide"),
+        ["p.toml:2:17: warning: glob `.env` matches at the top of DIR only; write `**/.env` for \
+          every directory\n2 | path = [\"src\", \".env\"]\n  |                 ^^^^"]
+    );
+    assert_eq!(
+        marked("\"!docs/x\"", "deny"),
+        [
+            "p.toml:2:9: warning: glob `!docs/x` is about names that begin with `!`, and takes nothing \
+          back; for an exception write a rule before this one, with path `docs/x` and action \
+          `passthrough`\n2 | path = \"!docs/x\"\n  |         ^"
+        ]
+    );
+    for (glob, part) in [("~/.ssh", "~"), ("$HOME/.aws/**", "$HOME"), ("${XDG}/x", "${XDG}")] {
+        let warnings = marked(&format!("\"{glob}\""), "deny");
+        assert_eq!(warnings.len(), 1, "{glob}");
+        assert!(warnings[0].contains(&format!("a name `{part}` in DIR")), "{warnings:?}");
+        let mark = warnings[0].lines().last().unwrap().trim_start_matches([' ', '|']);
+        assert_eq!(mark, "^".repeat(part.len()), "{warnings:?}");
+    }
+}
+
+#[test]
+fn globs_that_mean_what_they_say_are_not_marked() {
+    let fine = [
+        "[\".env\", \"**/.env\"]",
+        "\"docs\"",
+        "\"Makefile\"",
+        "\".github\"",
+        "\"a~\"",
+        "\"$\"",
+        "\"$1.txt\"",
+        "\"x/!y\"",
+        "\"certs/server.pem\"",
+        "\"**/.env\"",
+    ];
+    for path in fine {
+        assert_eq!(marked(path, "deny"), Vec::<String>::new(), "{path}");
+    }
+    // What may be read and not changed is no secret.
+    assert_eq!(marked("\".envrc\"", "read-only"), Vec::<String>::new());
+}
+
+#[test]
+fn the_mark_stands_under_the_wrong_character_of_a_glob() {
+    let place = |glob: &str| {
+        let text = format!("[[rule]]\npath = [\"é\", '{glob}']\naction = \"deny\"\n");
+        let shown = refused(&text);
+        let lines: Vec<_> = shown.lines().collect();
+        let at = lines[2].chars().position(|c| c == '^').unwrap();
+        lines[1].chars().skip(at).collect::<String>().trim_end_matches("']").to_owned()
+    };
+    assert_eq!(place("a/b//c"), "/c");
+    assert_eq!(place("src/[abc"), "[abc");
+    assert_eq!(place("src/{a,b"), "{a,b");
+    assert_eq!(place("é/a**b"), "**b");
+    assert_eq!(place("a/../b"), "../b");
+    assert_eq!(place("x/[z-a]"), "z-a]");
+}
+
+struct Team;
+
+impl tollgate_policy::Names for Team {
+    fn user(&self, name: &str) -> Option<u32> {
+        (name == "alice").then_some(1000)
+    }
+
+    fn group(&self, name: &str) -> Option<u32> {
+        (name == "staff").then_some(50)
+    }
+}
+
+#[test]
+fn users_and_groups_have_names_where_somebody_looks_them_up() {
+    let parse = |line: &str| {
+        Policy::parse_with(&rule_with(line), "p.toml", &Team).map_err(|error| error.to_string())
+    };
+    let decides = |line: &str, uid, gid| {
+        let facts = tollgate_policy::Facts {
+            path: b"a",
+            kind: tollgate_policy::Kind::File,
+            size: 0,
+            head: None,
+        };
+        let caller = tollgate_policy::CallerFacts { uid, gid, exe: None };
+        let policy = parse(line).unwrap();
+        policy.decide(&facts, tollgate_policy::Operation::Read, &caller).rule.is_some()
+    };
+    assert!(decides("uid = \"alice\"", 1000, 0) && !decides("uid = \"alice\"", 1001, 0));
+    assert!(decides("uid = [7, \"alice\"]", 7, 0) && decides("gid = \"staff\"", 0, 50));
+    let error = parse("uid = [\"alice\", \"bob\"]").err().unwrap();
+    assert!(
+        error.starts_with("p.toml:3:17: `uid` names `bob`, and there is no such user"),
+        "{error}"
+    );
+    assert!(parse("gid = \"alice\"").err().unwrap().contains("no such group"));
 }

@@ -42,6 +42,7 @@ impl Topology {
 
     /// A made-up machine, from counts of each part within the one before it:
     /// `numa:2 l3:4 core:8 pu:2` is two nodes of four L3 caches of eight cores of two threads.
+    /// `core:8+4 pu:2` is eight fast cores of two threads and four small ones of one thread each.
     /// A part that is left out counts as 1; the order is always `numa l3 core pu`. CPUs are
     /// numbered in that order, so the threads of a core are neighbours. All are online and allowed.
     ///

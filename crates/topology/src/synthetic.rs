@@ -11,19 +11,30 @@ use crate::source::{CoreKind, Raw, RawCpu, Source};
 const LEVELS: [&str; 4] = ["numa", "l3", "core", "pu"];
 
 pub(crate) fn parse(text: &str) -> Result<Raw, TopologyError> {
-    let [nodes, llcs, cores, threads] = counts(text)?;
-    let total = [llcs, cores, threads]
-        .iter()
-        .try_fold(nodes, |all, count| all.checked_mul(*count).filter(|total| *total <= MAX_CPUS));
-    let total = total.filter(|total| *total <= MAX_CPUS);
+    let Counts { nodes, llcs, cores, small, threads } = counts(text)?;
+    let per_llc = cores.checked_mul(threads).and_then(|cpus| cpus.checked_add(small));
+    let total = [llcs, nodes].iter().try_fold(per_llc, |all, &count| Some(all?.checked_mul(count)));
+    let total = total.flatten().filter(|total| *total <= MAX_CPUS);
     let total = total.ok_or_else(|| TopologyError::TooLarge { text: text.to_owned() })?;
-    let online = (0..total).map(|cpu| RawCpu {
-        id: CpuId(cpu),
-        core_key: cpu / threads,
-        llc_key: cpu / (threads * cores),
-        llc_bytes: None,
-        node: NodeId(cpu / (threads * cores * llcs)),
-        kind: CoreKind::Uniform,
+    // Both are known to be in range: they are factors of `total`.
+    let fast = cores * threads;
+    let per_llc = fast + small;
+    let online = (0..total).map(|cpu| {
+        let (llc, place) = (cpu / per_llc, cpu % per_llc);
+        // Fast cores come first, then small ones of a thread each.
+        let core = if place < fast { place / threads } else { cores + place - fast };
+        RawCpu {
+            id: CpuId(cpu),
+            core_key: llc * (cores + small) + core,
+            llc_key: llc,
+            llc_bytes: None,
+            node: NodeId(llc / llcs),
+            kind: match (small, place < fast) {
+                (0, _) => CoreKind::Uniform,
+                (_, true) => CoreKind::Performance,
+                (_, false) => CoreKind::Efficiency,
+            },
+        }
     });
     Ok(Raw {
         source: Source::Synthetic(text.trim().to_owned()),
@@ -34,16 +45,43 @@ pub(crate) fn parse(text: &str) -> Result<Raw, TopologyError> {
     })
 }
 
+struct Counts {
+    nodes: u32,
+    llcs: u32,
+    cores: u32,
+    /// Small cores of a hybrid processor, beside `cores` fast ones.
+    small: u32,
+    threads: u32,
+}
+
 /// The count of each of [`LEVELS`]; 1 where the string is silent.
-fn counts(text: &str) -> Result<[u32; LEVELS.len()], TopologyError> {
+fn counts(text: &str) -> Result<Counts, TopologyError> {
     let mut counts = [1; LEVELS.len()];
-    let mut next = 0;
+    let (mut next, mut small) = (0, 0);
     for part in text.split_whitespace() {
+        let (part, more) = match part.split_once('+') {
+            Some((fast, small)) if part.starts_with("core:") => (fast, Some(small)),
+            _ => (part, None),
+        };
         let (level, count) = level(part, next).map_err(|why| wrong(text, part, why))?;
+        if let Some(more) = more {
+            small = number(more).map_err(|why| wrong(text, part, why))?;
+        }
         counts[level] = count;
         next = level + 1;
     }
-    if next == 0 { Err(wrong(text, "", "names no part")) } else { Ok(counts) }
+    if next == 0 {
+        return Err(wrong(text, "", "names no part"));
+    }
+    let [nodes, llcs, cores, threads] = counts;
+    Ok(Counts { nodes, llcs, cores, small, threads })
+}
+
+fn number(count: &str) -> Result<u32, &'static str> {
+    match count.parse() {
+        Ok(0) | Err(_) => Err("has a count that is not a number from 1"),
+        Ok(count) => Ok(count),
+    }
 }
 
 fn level(part: &str, next: usize) -> Result<(usize, u32), &'static str> {
@@ -53,10 +91,7 @@ fn level(part: &str, next: usize) -> Result<(usize, u32), &'static str> {
     if level < next {
         return Err("is repeated or out of the order numa, l3, core, pu");
     }
-    match count.parse() {
-        Ok(0) | Err(_) => Err("has a count that is not a number from 1"),
-        Ok(count) => Ok((level, count)),
-    }
+    Ok((level, number(count)?))
 }
 
 fn wrong(text: &str, part: &str, why: &'static str) -> TopologyError {

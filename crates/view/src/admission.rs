@@ -11,54 +11,80 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::Caller;
 use tollgate_policy::{
-    CallerFacts, Decision, InodeFacts, Kind, Matched, Mode, Operation, Policy, RuleId, Verdict,
+    CallerFacts, InodeFacts, Kind, Matched, Mode, Operation, Policy, RuleId, Verdict,
 };
 
 use crate::caller::CallerLookup;
+use crate::concealed::Concealed;
 use crate::lower::Stat;
+use crate::paths::Names;
+use crate::policies::{Full, InForce, Policies};
 
 /// The policy, and what it needs to know about callers.
 pub(crate) struct Admission {
-    policy: Arc<Policy>,
+    policies: Policies,
     callers: CallerLookup,
+    /// Hidden names that were asked for.
+    pub(crate) concealed: Concealed,
 }
 
 /// A refusal and the rule behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct Refusal<'p> {
     pub(crate) errno: Errno,
-    pub(crate) rule: Option<RuleId>,
+    /// The rule's name.
+    pub(crate) rule: Option<&'p str>,
 }
 
 impl Admission {
     pub(crate) fn new(policy: Arc<Policy>) -> Self {
-        Self { policy, callers: CallerLookup::new() }
+        let policies = Policies::new(policy);
+        Self { policies, callers: CallerLookup::new(), concealed: Concealed::default() }
     }
 
+    /// What is refused at this moment; another policy may follow at any time.
     pub(crate) fn policy(&self) -> &Policy {
-        &self.policy
+        &self.policies.current().policy
     }
 
-    /// Nothing can be refused and no mode depends on anything.
+    /// Changes with the policy.
+    pub(crate) fn epoch(&self) -> usize {
+        self.policies.epoch()
+    }
+
+    /// Puts another policy in force.
+    pub(crate) fn replace(&self, policy: Arc<Policy>) -> Result<(), Full> {
+        self.policies.replace(policy)
+    }
+
+    /// Nothing can be refused or recorded, and no mode depends on anything.
     pub(crate) fn is_trivial(&self) -> bool {
-        self.policy.is_trivial()
+        self.policies.current().is_trivial()
     }
 
-    /// An inode that exists, under `paths`. `read_head` reads its first bytes; it is called only if
-    /// a rule on one of the paths looks at them.
+    /// The same, to be kept.
+    pub(crate) fn shared_policy(&self) -> &Arc<Policy> {
+        &self.policies.current().policy
+    }
+
+    /// An inode that exists, under `names`. `read_head` reads its first bytes, if it can; it is
+    /// called only if a rule on one of the paths looks at them. What is not known counts against
+    /// the caller.
     ///
     /// # Panics
     /// Without any path: nothing would be judged.
     pub(crate) fn subject(
         &self,
-        paths: impl IntoIterator<Item = Vec<u8>>,
+        names: Names,
         stat: &Stat,
-        read_head: impl FnOnce() -> Result<Vec<u8>, Errno>,
+        read_head: impl FnOnce() -> Result<Option<Vec<u8>>, Errno>,
     ) -> Result<Subject<'_>, Errno> {
         let kind = Kind::from_mode(stat.mode());
-        let mut subject = self.without_head(paths, kind, stat.size());
-        if subject.names.iter().any(|name| name.rules.needs_head(kind, subject.size)) {
-            subject.head = Some(read_head()?);
+        let mut subject = self.without_head(names.paths, kind, stat.size());
+        subject.all_known = names.all_known;
+        let anywhere = !names.all_known && kind == Kind::File;
+        if anywhere || subject.rules().any(|rules| rules.needs_head(kind, subject.size)) {
+            subject.head = read_head()?;
         }
         Ok(subject)
     }
@@ -75,67 +101,108 @@ impl Admission {
         kind: Kind,
         size: u64,
     ) -> Subject<'_> {
-        let judged = |path: Vec<u8>| JudgedName { rules: self.policy.at(&path), path };
-        let names: SmallVec<_> = paths.into_iter().map(judged).collect();
+        let in_force = self.policies.current();
+        let names: SmallVec<_> =
+            paths.into_iter().map(|path| JudgedName::new(path, in_force)).collect();
         assert!(!names.is_empty(), "an inode is judged by at least one path");
-        Subject { names, kind, size, head: None }
+        Subject { in_force, names, kind, size, head: None, all_known: true }
     }
 
     /// Whether the name at `path` must look as if it did not exist.
-    pub(crate) fn is_hidden(&self, path: &[u8], mode: u32) -> bool {
-        self.policy.hidden(path, Kind::from_mode(mode)).is_some()
+    pub(crate) fn hidden(&self, path: &[u8], mode: u32) -> Hidden<'_> {
+        let (in_force, kind) = (self.policies.current(), Kind::from_mode(mode));
+        let by = |policy: &'_ Arc<Policy>| policy.hidden(path, kind);
+        if let Some(rule) = by(&in_force.policy) {
+            return Hidden::Yes(in_force.policy.rule(rule).name());
+        }
+        let trial = in_force.trial.as_ref();
+        match trial.and_then(|trial| Some((trial, by(trial)?))) {
+            Some((trial, rule)) => Hidden::WouldBe(trial.rule(rule).name()),
+            None => Hidden::No,
+        }
+    }
+
+    /// Whether any name would be hidden by a rule that is only recorded.
+    pub(crate) fn would_hide(&self) -> bool {
+        self.policies.current().trial.as_ref().is_some_and(|trial| trial.can_hide())
     }
 
     /// May `caller` do all of `operations` on the inode? The strictest verdict over its names
     /// counts, and the first operation that is refused.
-    pub(crate) fn check(
+    pub(crate) fn check<'p>(
         &self,
-        subject: &Subject<'_>,
+        subject: &Subject<'p>,
         operations: impl IntoIterator<Item = Operation>,
         caller: Caller,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Granted<'p>, Refusal<'p>> {
         let exe = if subject.needs_exe() { self.callers.executable(caller.pid) } else { None };
         let who = CallerFacts { uid: caller.uid, gid: caller.gid, exe: exe.as_deref() };
-        operations.into_iter().try_for_each(|operation| {
-            let decision = subject.decide(operation, &who);
-            let errno = match decision.verdict {
-                Verdict::Allow => return Ok(()),
-                Verdict::ReadOnly => Errno::ROFS,
-                Verdict::Deny => Errno::ACCESS,
-                // A hidden name cannot be made: "no such file" makes no sense for a creation.
-                Verdict::Hide if operation == Operation::Create => Errno::ACCESS,
-                Verdict::Hide => Errno::NOENT,
-            };
-            Err(Refusal { errno, rule: decision.rule })
-        })
+        let mut granted = Granted(None);
+        for operation in operations {
+            subject.judge(&subject.in_force.policy, operation, &who, |name| &name.rules)?;
+            if let (Some(trial), None) = (&subject.in_force.trial, granted.0) {
+                let judged = subject.judge(trial, operation, &who, |name| {
+                    name.trial.as_ref().unwrap_or(&name.rules)
+                });
+                granted.0 = judged.err();
+            }
+        }
+        Ok(granted)
     }
 
     /// The caller's executable, for the audit log.
     pub(crate) fn caller_executable(&self, caller: Caller) -> Option<Arc<[u8]>> {
         self.callers.executable(caller.pid)
     }
-
-    /// The name of a rule, for the audit log.
-    pub(crate) fn rule_name(&self, rule: Option<RuleId>) -> Option<&str> {
-        rule.map(|id| self.policy.rule(id).name())
-    }
 }
 
+/// Whether a name is hidden, by the rule of this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hidden<'p> {
+    No,
+    /// A rule that is only recorded would hide it.
+    WouldBe(&'p str),
+    Yes(&'p str),
+}
+
+/// Allowed; with what a rule that is only recorded would have refused.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(crate) struct Granted<'p>(pub(crate) Option<Refusal<'p>>);
+
 /// What the policy judges: an inode under all its known names.
-#[derive(Debug)]
 pub(crate) struct Subject<'p> {
+    in_force: &'p InForce,
     /// At least one.
     names: SmallVec<[JudgedName<'p>; 1]>,
     kind: Kind,
     size: u64,
     /// The first bytes, where they are known.
     head: Option<Vec<u8>>,
+    /// If not, it is judged as if every rule covered it.
+    all_known: bool,
+}
+
+impl std::fmt::Debug for Subject<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subject").field("names", &self.names).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
 struct JudgedName<'p> {
     path: Vec<u8>,
     rules: Matched<'p>,
+    /// By the whole policy, where some rules are only recorded.
+    trial: Option<Matched<'p>>,
+}
+
+impl<'p> JudgedName<'p> {
+    fn new(path: Vec<u8>, in_force: &'p InForce) -> Self {
+        let rules = in_force.policy.at(&path);
+        let trial = in_force.trial.as_ref().map(|trial| trial.at(&path));
+        Self { path, rules, trial }
+    }
 }
 
 impl<'p> Subject<'p> {
@@ -146,26 +213,45 @@ impl<'p> Subject<'p> {
 
     /// The I/O mode: the strictest that any caller could get under any of the names.
     pub(crate) fn mode(&self) -> Mode {
-        let facts = self.facts();
-        let modes = self.names.iter().map(|name| name.rules.mode(&facts).0);
-        modes.max().unwrap_or(Mode::Userspace)
+        self.mode_and_rule().map_or(Mode::Userspace, |(mode, _)| mode)
     }
 
-    /// The same inode at `path` alone.
-    pub(crate) fn moved_to(&self, path: Vec<u8>, admission: &'p Admission) -> Self {
-        let name = JudgedName { rules: admission.policy.at(&path), path };
-        let names = SmallVec::from_iter([name]);
-        Self { names, kind: self.kind, size: self.size, head: self.head.clone() }
+    /// The name of the rule that asks for the I/O mode.
+    pub(crate) fn mode_rule(&self) -> Option<&'p str> {
+        let (_, rule) = self.mode_and_rule()?;
+        rule.map(|id| self.in_force.policy.rule(id).name())
+    }
+
+    fn mode_and_rule(&self) -> Option<(Mode, Option<RuleId>)> {
+        let facts = self.facts();
+        let modes = self.names.iter().map(|name| name.rules.mode(&facts));
+        let anywhere =
+            (!self.all_known).then(|| (self.in_force.policy.mode_anywhere(&facts), None));
+        modes.chain(anywhere).max_by_key(|(mode, _)| *mode)
+    }
+
+    /// The same inode at `path` alone, judged by the same policy.
+    pub(crate) fn moved_to(&self, path: Vec<u8>) -> Self {
+        let names = SmallVec::from_iter([JudgedName::new(path, self.in_force)]);
+        let head = self.head.clone();
+        Self { names, head, all_known: true, ..*self }
     }
 
     /// Would the inode get weaker if its first name became that of `target`?
     pub(crate) fn first_name_weakens_to(&self, target: &Self) -> bool {
-        self.weakens_from(&self.names[0], target)
+        !self.all_known || self.weakens_from(&self.names[0], target)
     }
 
     /// Would the inode get weaker under any of its names if it had that of `target` as well?
     pub(crate) fn any_name_weakens_to(&self, target: &Self) -> bool {
-        self.names.iter().any(|name| self.weakens_from(name, target))
+        !self.all_known || self.names.iter().any(|name| self.weakens_from(name, target))
+    }
+
+    /// Would it, by the rules that are only recorded?
+    pub(crate) fn any_name_would_weaken_to(&self, target: &Self) -> bool {
+        let Some(to) = &target.names[0].trial else { return false };
+        let old = self.names.iter().filter_map(|name| name.trial.as_ref());
+        old.into_iter().any(|from| from.weakens(&self.facts(), to, &target.facts()))
     }
 
     fn weakens_from(&self, name: &JudgedName<'_>, target: &Self) -> bool {
@@ -173,21 +259,45 @@ impl<'p> Subject<'p> {
         name.rules.weakens(&self.facts(), to, &target.facts())
     }
 
-    fn decide(&self, operation: Operation, who: &CallerFacts<'_>) -> Decision {
+    /// The strictest verdict over the names, by the rules of `policy` that `rules` has of each.
+    fn judge(
+        &self,
+        policy: &'p Policy,
+        operation: Operation,
+        who: &CallerFacts<'_>,
+        rules: impl for<'n> Fn(&'n JudgedName<'p>) -> &'n Matched<'p>,
+    ) -> Result<(), Refusal<'p>> {
         let facts = self.facts();
         let [first, others @ ..] = &self.names[..] else { unreachable!("made with a name") };
-        let mut worst = first.rules.decide(&facts, operation, who);
+        let mut worst = rules(first).decide(&facts, operation, who);
         for name in others {
-            let decision = name.rules.decide(&facts, operation, who);
+            let decision = rules(name).decide(&facts, operation, who);
             if decision.verdict > worst.verdict {
                 worst = decision;
             }
         }
-        worst
+        if !self.all_known {
+            let anywhere = policy.decide_anywhere(&facts, operation, who);
+            worst = if anywhere.verdict > worst.verdict { anywhere } else { worst };
+        }
+        let errno = match worst.verdict {
+            Verdict::Allow => return Ok(()),
+            Verdict::ReadOnly => Errno::ROFS,
+            Verdict::Deny => Errno::ACCESS,
+            // A hidden name cannot be made: "no such file" makes no sense for a creation.
+            Verdict::Hide if operation == Operation::Create => Errno::ACCESS,
+            Verdict::Hide => Errno::NOENT,
+        };
+        Err(Refusal { errno, rule: worst.rule.map(|id| policy.rule(id).name()) })
+    }
+
+    /// The rules of every name, those that are only recorded too.
+    fn rules(&self) -> impl Iterator<Item = &Matched<'p>> {
+        self.names.iter().flat_map(|name| std::iter::once(&name.rules).chain(&name.trial))
     }
 
     fn needs_exe(&self) -> bool {
-        self.names.iter().any(|name| name.rules.needs_caller(self.kind).exe)
+        !self.all_known || self.rules().any(|rules| rules.needs_caller(self.kind).exe)
     }
 
     fn facts(&self) -> InodeFacts<'_> {

@@ -5,9 +5,10 @@ use rustix::io::Errno;
 /// How much an audit log wants to hear. Each level includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AuditLevel {
-    /// What was refused.
+    /// What was refused, look-ups of hidden names among it.
     Refused,
-    /// And every open, creation, removal and rename.
+    /// And every open, and every change of names, sizes, permissions, owners, times and extended
+    /// attributes.
     Opens,
     /// And every read and write that travels through the server.
     All,
@@ -16,7 +17,8 @@ pub enum AuditLevel {
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Granted; reads and writes of the handle stay in the kernel.
+    /// Granted; reads and writes of the handle stay in the kernel, or it is a small file that is
+    /// only read, from the view's page cache.
     Passthrough,
     /// Granted; served by this process.
     Userspace,
@@ -24,14 +26,83 @@ pub enum Outcome {
     Done,
     /// Refused by the policy, with the error that the caller got.
     Refused(Errno),
+    /// Granted, because the rule that refuses it is only to be recorded; with the error that the
+    /// caller would have got.
+    WouldRefuse(Errno),
     /// Granted by the policy, refused by the lower file system.
     Failed(Errno),
+}
+
+/// What there is to say of an operation beside its name and its path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail<'a> {
+    /// Nothing.
+    #[default]
+    None,
+    /// What an open or a creation asked for.
+    Access(Access),
+    /// The new name of a rename or a link, relative to the root of the view.
+    To(&'a [u8]),
+    /// The size in bytes that a file was cut or extended to.
+    Size(u64),
+    /// The permission bits that were set.
+    Mode(u32),
+    /// The owner and the group that were set.
+    Owner(Option<u32>, Option<u32>),
+    /// The name of an extended attribute.
+    Attribute(&'a [u8]),
+    /// Bytes that were read or written.
+    Span {
+        /// The first.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// What a handle can be used for, and what its opening does to the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// The flags of open(2).
+    flags: i32,
+}
+
+impl Access {
+    /// From the flags of open(2).
+    #[must_use]
+    pub fn from_flags(flags: i32) -> Self {
+        Self { flags }
+    }
+
+    /// Whether the handle reads.
+    #[must_use]
+    pub fn reads(self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_WRONLY
+    }
+
+    /// Whether the handle writes.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    /// Whether all that was in the file went away.
+    #[must_use]
+    pub fn truncates(self) -> bool {
+        self.flags & libc::O_TRUNC != 0
+    }
+
+    /// Whether the handle writes at the end alone.
+    #[must_use]
+    pub fn appends(self) -> bool {
+        self.flags & libc::O_APPEND != 0
+    }
 }
 
 /// One thing that happened.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
-    /// `open`, `create`, `unlink`, `rename`, `read`, ...
+    /// `open`, `create`, `unlink`, `rename`, `truncate`, `chmod`, `read`, ...
     pub operation: &'static str,
     /// How it ended.
     pub outcome: Outcome,
@@ -49,10 +120,8 @@ pub struct Event<'a> {
     pub path: &'a [u8],
     /// The rule that decided, `None` for the default.
     pub rule: Option<&'a str>,
-    /// First byte, for reads and writes.
-    pub offset: Option<u64>,
-    /// Bytes moved, for reads and writes.
-    pub bytes: Option<u64>,
+    /// What else there is to say.
+    pub detail: Detail<'a>,
 }
 
 /// Takes events. Called on the data path: must not block and must not allocate without bound.

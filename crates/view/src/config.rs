@@ -22,12 +22,17 @@ pub struct Config {
     /// Whether what changes behind the view is watched, so that the kernel may cache names and
     /// attributes for longer than the timeouts.
     pub watch: WatchMode,
+    /// Whether small files that are only read come from the view's own page cache.
+    pub small_files: SmallFiles,
     /// Most descriptors that the view keeps open; `None` for the process's limit less 64.
     pub max_descriptors: Option<usize>,
     /// Directories, relative to the root, that something else is mounted on. Neither they nor the
     /// directories above them can be renamed or removed (`EBUSY`): a rename would take the mount
     /// along.
     pub mount_points: Vec<PathBuf>,
+    /// Is told, about twice a second, how many names the search for hard links at the start has
+    /// looked at; only of one that takes longer.
+    pub on_search: Option<fn(u64)>,
     /// Who hears what happens.
     pub audit: Option<Arc<dyn Audit>>,
 }
@@ -39,8 +44,10 @@ impl Default for Config {
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
             watch: WatchMode::Auto,
+            small_files: SmallFiles::Auto,
             max_descriptors: None,
             mount_points: Vec::new(),
+            on_search: None,
             audit: None,
         }
     }
@@ -52,6 +59,7 @@ impl std::fmt::Debug for Config {
             .field("attr_timeout", &self.attr_timeout)
             .field("entry_timeout", &self.entry_timeout)
             .field("watch", &self.watch)
+            .field("small_files", &self.small_files)
             .field("max_descriptors", &self.max_descriptors)
             .field("mount_points", &self.mount_points)
             .field("audit", &self.audit.as_ref().map(|audit| audit.level()))
@@ -71,6 +79,21 @@ pub enum WatchMode {
     Off,
 }
 
+/// Where programs get the bytes of small files that they only read from, if the policy allows
+/// passthrough. The view's own page cache spares a request for each read of a file; a change behind
+/// the view is seen by the next open, and by who has the file open within a second or two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SmallFiles {
+    /// From the view's page cache, where changes behind the view are watched.
+    #[default]
+    Auto,
+    /// From the view's page cache also without the watch. Not where [`Config::attr_timeout`] is
+    /// below a second, or on a file system whose times do not tell each change.
+    Cached,
+    /// From the lower file, by passthrough.
+    Passthrough,
+}
+
 /// Why a directory cannot be viewed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -80,12 +103,24 @@ pub enum OpenError {
     /// The source cannot be looked at.
     #[error("the source directory cannot be read: {0}")]
     Unreadable(#[source] Errno),
+    /// The source lies in a file system whose files steer the kernel.
+    #[error("it is of a file system whose files steer the kernel (proc, sysfs and the like)")]
+    KernelFileSystem,
     /// `/proc` is needed to open what a descriptor names.
     #[error("/proc/self/fd is not there ({0}); mount proc at /proc")]
     NoProc(#[source] Errno),
     /// Watching was asked for and is not available.
     #[error("changes behind the view cannot be watched, which needs CAP_SYS_ADMIN: {0}")]
     Watch(#[source] Errno),
+    /// No descriptor is left for what the view needs itself.
+    #[error("no descriptor could be had ({0}); raise the limit, `ulimit -n`")]
+    Descriptor(#[source] Errno),
+    /// The lower file system takes two spellings of a name for one, and the policy does not.
+    #[error(
+        "{0}: a name that the policy protects could be used in another spelling; make the policy \
+         one that is about all of DIR, or take a directory that tells `A` from `a`"
+    )]
+    Caseless(String),
     /// A helper thread could not be started.
     #[error("no thread could be started: {0}")]
     Thread(#[source] std::io::Error),

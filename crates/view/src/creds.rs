@@ -1,14 +1,33 @@
 //! On whose behalf a thread works.
 //!
-//! New files must belong to the caller, and the lower file system must judge the caller's groups,
-//! not the server's. Identity is switched per thread, by raw system calls, only around the call
-//! that needs it, and always switched back, also when the call panics.
+//! New files must belong to the caller, and the lower file system must judge the caller, not the
+//! server: the kernel's own checks of a view go by attributes that it may have cached, and set-id
+//! bits, reserved blocks and quota depend on who writes. Identity is switched per thread, by raw
+//! system calls, only around the call that needs it, and always switched back, also when the call
+//! panics.
+
+use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::process::{Gid, Uid};
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use rustix::process::{Gid, Pid, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tollgate_fuse::Caller;
+
+/// Capabilities that a file system looks at.
+const OF_FILES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::LINUX_IMMUTABLE)
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::SETFCAP)
+    .union(CapabilitySet::SYS_RESOURCE)
+    .union(CapabilitySet::SYS_ADMIN);
+
+/// A user and a group that nobody is: the largest ids there are.
+const NOBODY: u32 = u32::MAX - 1;
 
 /// What this process may do with identities, found out once at the start.
 #[derive(Clone, Copy, Debug)]
@@ -17,13 +36,16 @@ pub(crate) struct Powers {
     own_gid: u32,
     /// `CAP_SETUID` and `CAP_SETGID`: may act as the caller.
     may_switch: bool,
+    /// What every thread has while it acts for the server itself.
+    own: CapabilitySet,
 }
 
 impl Powers {
     pub(crate) fn of_this_process() -> Self {
-        let has =
-            |set: CapabilitySet| capabilities(None).is_ok_and(|sets| sets.effective.contains(set));
+        let own = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+        let has = |set: CapabilitySet| own.contains(set);
         Self {
+            own,
             own_uid: rustix::process::geteuid().as_raw(),
             own_gid: rustix::process::getegid().as_raw(),
             may_switch: has(CapabilitySet::SETUID | CapabilitySet::SETGID)
@@ -53,9 +75,116 @@ impl Powers {
         if !self.may_switch || !needs_switch {
             return make();
         }
-        let _switched = Switched::to(self, caller, group)?;
+        let _switched = Switched::to(self, caller, group.as_slice())?;
         make()
     }
+
+    /// Runs `act` with the caller's file system identity and the capabilities that the caller has.
+    ///
+    /// The kernel does not tell the caller's supplementary groups. They are looked up when `act` is
+    /// refused without them, so it must do nothing that it does not undo before it fails.
+    pub(crate) fn as_caller<T>(
+        self,
+        caller: Caller,
+        mut act: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        if !self.may_switch {
+            return act();
+        }
+        if caller.uid == self.own_uid {
+            return self.with_less(self.lacking(caller), act);
+        }
+        match self.switched(caller, &[], &mut act) {
+            Err(Errno::PERM | Errno::ACCESS) => {}
+            result => return result,
+        }
+        self.as_caller_in_groups(caller, act)
+    }
+
+    /// The same with the caller's supplementary groups from the start: where they decide what is
+    /// done and not only whether.
+    pub(crate) fn as_caller_in_groups<T>(
+        self,
+        caller: Caller,
+        act: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        if !self.may_switch || caller.uid == self.own_uid {
+            return self.as_caller(caller, act);
+        }
+        self.switched(caller, &groups_of(caller.pid), act)
+    }
+
+    fn switched<T>(
+        self,
+        caller: Caller,
+        groups: &[u32],
+        act: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let _switched = Switched::to(self, caller, groups)?;
+        let more = extra_capabilities(caller.pid) & self.own;
+        if !more.is_empty() {
+            // They go again with the identity.
+            let mut sets = capabilities(None)?;
+            sets.effective = more;
+            set_capabilities(None, sets)?;
+        }
+        act()
+    }
+
+    /// What the caller, of the server's own user, lacks of what the server has. A caller that cannot
+    /// be looked at, because it is outside of the server's pid namespace, lacks nothing.
+    fn lacking(self, caller: Caller) -> CapabilitySet {
+        let caller = capabilities_of(caller.pid).unwrap_or(CapabilitySet::all());
+        (self.own & OF_FILES) - caller
+    }
+
+    /// Runs `act` without the capabilities in `less`.
+    fn with_less<T>(self, less: CapabilitySet, act: impl FnOnce() -> T) -> T {
+        if less.is_empty() { act() } else { without(less, act) }
+    }
+
+    /// Runs `register`, whose credentials the kernel keeps for all reads and writes of a file in
+    /// passthrough, whoever does them: those of nobody, so that set-id bits go, and so that reserved
+    /// blocks and hard limits are not root's. `by_user` is whether reserved blocks go by the user.
+    pub(crate) fn as_nobody<T>(self, by_user: bool, register: impl FnOnce() -> T) -> T {
+        if !self.may_switch {
+            return without_fsetid(register);
+        }
+        let less = CapabilitySet::FSETID | CapabilitySet::SYS_RESOURCE;
+        without(less, || {
+            let _ids = FileIds::nobody(self, by_user);
+            register()
+        })
+    }
+}
+
+/// The effective capabilities of thread `tid`, if it can be looked at.
+fn capabilities_of(tid: u32) -> Option<CapabilitySet> {
+    let tid = Pid::from_raw(i32::try_from(tid).ok()?)?;
+    Some(capabilities(Some(tid)).ok()?.effective)
+}
+
+/// Capabilities over files of a thread that is not root's. Those of another user namespace do not
+/// hold for all files, and do not count.
+fn extra_capabilities(tid: u32) -> CapabilitySet {
+    let some = capabilities_of(tid).unwrap_or(CapabilitySet::empty()) & OF_FILES;
+    if some.is_empty() || is_of_this_user_namespace(tid) { some } else { CapabilitySet::empty() }
+}
+
+fn is_of_this_user_namespace(tid: u32) -> bool {
+    let number = |path: &str| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let own = number("/proc/self/ns/user");
+    own.is_some() && number(&format!("/proc/{tid}/ns/user")) == own
+}
+
+/// The supplementary groups of thread `tid`; none if it cannot be looked at.
+fn groups_of(tid: u32) -> Vec<u32> {
+    if tid == 0 {
+        return Vec::new();
+    }
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    line.split_whitespace().filter_map(|group| group.parse().ok()).collect()
 }
 
 /// Sets this thread's umask, unless it is so already: callers rarely differ. Nothing else depends
@@ -75,12 +204,23 @@ thread_local! {
     static OWN_UMASK: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
 }
 
-/// Gives the calling thread a umask (and working directory) of its own. Once per worker thread,
-/// before its first request.
-///
-/// # Errors
-/// The error of unshare(2).
-pub(crate) fn private_umask() -> Result<(), Errno> {
+impl Powers {
+    /// Prepares the calling thread to act for callers: a umask (and working directory) of its own,
+    /// and no supplementary groups, which would count as the caller's. Once per worker thread,
+    /// before its first request.
+    ///
+    /// # Errors
+    /// The error of unshare(2) or setgroups(2).
+    pub(crate) fn prepare_thread(self) -> Result<(), Errno> {
+        if self.may_switch {
+            rustix::thread::set_thread_groups(&[])?;
+        }
+        private_umask()
+    }
+}
+
+/// Gives the calling thread a umask of its own.
+fn private_umask() -> Result<(), Errno> {
     #[expect(unsafe_code, reason = "unshare can break invariants of other threads in general")]
     // SAFETY: CLONE_FS only detaches umask, root and working directory of this thread; no
     // descriptor or memory changes hands.
@@ -96,21 +236,61 @@ pub(crate) fn private_umask() -> Result<(), Errno> {
 /// Runs `act` without `CAP_FSETID`, so that the lower file system drops set-id bits as it does for
 /// an unprivileged writer. A process without the capability has nothing to drop.
 pub(crate) fn without_fsetid<T>(act: impl FnOnce() -> T) -> T {
+    without(CapabilitySet::FSETID, act)
+}
+
+/// Runs `act` without the capabilities in `less`.
+fn without<T>(less: CapabilitySet, act: impl FnOnce() -> T) -> T {
     let Ok(before) = capabilities(None) else { return act() };
-    if !before.effective.contains(CapabilitySet::FSETID) {
+    if !before.effective.intersects(less) {
         return act();
     }
-    let mut lowered = before;
-    lowered.effective.remove(CapabilitySet::FSETID);
+    let lowered = CapabilitySets { effective: before.effective - less, ..before };
     if set_capabilities(None, lowered).is_err() {
         return act();
     }
     let _restore = OnDrop(|| {
         if let Err(error) = set_capabilities(None, before) {
-            tracing::error!(%error, "CAP_FSETID could not be taken back by this thread");
+            tracing::error!(%error, "capabilities could not be taken back by this thread");
         }
     });
     act()
+}
+
+/// A thread whose file system ids are nobody's until this is dropped. Its other ids, and what it may
+/// do besides files, stay.
+struct FileIds {
+    own: Powers,
+    by_user: bool,
+}
+
+impl FileIds {
+    fn nobody(own: Powers, by_user: bool) -> Self {
+        set_file_ids(libc::SYS_setfsgid, NOBODY);
+        if by_user {
+            set_file_ids(libc::SYS_setfsuid, NOBODY);
+        }
+        Self { own, by_user }
+    }
+}
+
+impl Drop for FileIds {
+    fn drop(&mut self) {
+        if self.by_user {
+            set_file_ids(libc::SYS_setfsuid, self.own.own_uid);
+        }
+        set_file_ids(libc::SYS_setfsgid, self.own.own_gid);
+    }
+}
+
+/// setfsuid(2) or setfsgid(2). A process of root may always do it; an error could not be told from
+/// success.
+fn set_file_ids(call: libc::c_long, id: u32) {
+    #[expect(unsafe_code, reason = "rustix has neither call")]
+    // SAFETY: no memory is involved; the calls change ids of this thread alone.
+    unsafe {
+        libc::syscall(call, id);
+    }
 }
 
 struct OnDrop<F: FnMut()>(F);
@@ -127,15 +307,14 @@ struct Switched {
 }
 
 impl Switched {
-    fn to(own: Powers, caller: Caller, group: Option<u32>) -> Result<Self, Errno> {
+    fn to(own: Powers, caller: Caller, groups: &[u32]) -> Result<Self, Errno> {
         // The real and saved ids stay, so that the way back is open. Groups first: they need
         // the privilege that the user id gives up.
         let guard = Self { own };
         let gid = Gid::from_raw(caller.gid);
-        match group {
-            Some(group) => rustix::thread::set_thread_groups(&[Gid::from_raw(group)])?,
-            None => rustix::thread::set_thread_groups(&[])?,
-        }
+        let groups: smallvec::SmallVec<[Gid; 32]> =
+            groups.iter().map(|group| Gid::from_raw(*group)).collect();
+        rustix::thread::set_thread_groups(&groups)?;
         rustix::thread::set_thread_res_gid(
             Gid::from_raw(own.own_gid),
             gid,

@@ -14,19 +14,22 @@
 //! A file served by passthrough costs none: the kernel holds its own reference to the backing file.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use smallvec::SmallVec;
 
 use crate::budget::{Budget, Held};
-use crate::lower;
+use crate::lower::{self, Stat};
 use crate::table::Node;
 
-/// Deeper paths than this are taken for a loop (trees moved about behind our back).
-const MAX_DEPTH: usize = 4096;
+/// Deeper paths than this are taken for a loop (trees moved about behind our back). The policy knows
+/// paths of at most half as many components.
+const MAX_DEPTH: usize = 1 << 16;
 /// The descriptor of the root, which is always open.
 const ROOT: usize = 1;
 
@@ -64,17 +67,32 @@ impl Descriptors {
     /// `ESTALE` when none of its names leads to it any more; `EMFILE` when even an emptied cache
     /// leaves no descriptor.
     pub(crate) fn path(&self, node: &Arc<Node>) -> Result<Arc<OwnedFd>, Errno> {
-        self.path_at_depth(node, 0)
+        if let Some(fd) = self.kept(node) {
+            return Ok(fd);
+        }
+        if node.is_dir() {
+            return self.dir(node);
+        }
+        let (found, _) = self.find(node)?;
+        Ok(self.keep(node, found))
     }
 
     /// The same for one use, without leaving it in the cache: for files that are asked about once.
     pub(crate) fn path_once(&self, node: &Arc<Node>) -> Result<Arc<OwnedFd>, Errno> {
-        if node.is_root() {
-            return Ok(Arc::clone(&self.root));
-        }
         // Not in a match on the guard: `find` takes the parents' locks.
-        let kept = node.fd.lock().clone();
-        kept.map_or_else(|| self.find(node, 0).map(Arc::new), Ok)
+        let kept = self.kept(node);
+        kept.map_or_else(|| self.find(node).map(|(fd, _)| Arc::new(fd)), Ok)
+    }
+
+    /// The same with attributes, which had to be looked at to know it again.
+    pub(crate) fn path_and_stat(&self, node: &Arc<Node>) -> Result<(Arc<OwnedFd>, Stat), Errno> {
+        match self.kept(node) {
+            Some(fd) => {
+                let stat = lower::stat_fd(fd.as_fd())?;
+                Ok((fd, stat))
+            }
+            None => self.find(node).map(|(fd, stat)| (Arc::new(fd), stat)),
+        }
     }
 
     /// Keeps `fd` for `node`, whose last name is about to go or which never had one.
@@ -83,57 +101,85 @@ impl Descriptors {
         node.fd.lock().get_or_insert(fd);
     }
 
-    fn path_at_depth(&self, node: &Arc<Node>, depth: usize) -> Result<Arc<OwnedFd>, Errno> {
+    fn kept(&self, node: &Node) -> Option<Arc<OwnedFd>> {
         if node.is_root() {
-            return Ok(Arc::clone(&self.root));
+            return Some(Arc::clone(&self.root));
         }
         let kept = node.fd.lock().clone();
-        if let Some(fd) = kept {
+        if kept.is_some() {
             node.fd_used.store(true, Ordering::Relaxed);
-            return Ok(fd);
         }
-        let found = Arc::new(self.find(node, depth)?);
+        kept
+    }
+
+    /// Leaves `fd` in the cache, unless the node has one by now; returns the one that is there.
+    fn keep(&self, node: &Arc<Node>, fd: OwnedFd) -> Arc<OwnedFd> {
+        let fd = Arc::new(fd);
         {
             let mut slot = node.fd.lock();
-            if let Some(fd) = &*slot {
-                return Ok(Arc::clone(fd));
+            if let Some(known) = &*slot {
+                return Arc::clone(known);
             }
-            *slot = Some(Arc::clone(&found));
+            *slot = Some(Arc::clone(&fd));
         }
         self.cached.lock().push_back(Arc::downgrade(node));
         self.trim(self.max() / 2 - ROOT);
-        Ok(found)
+        fd
     }
 
-    /// Walks to `node` by the names it is known under.
-    fn find(&self, node: &Arc<Node>, depth: usize) -> Result<OwnedFd, Errno> {
-        if depth > MAX_DEPTH {
-            return Err(Errno::STALE);
+    /// Climbs from directory `node` to one whose descriptor is kept, and walks back down. Not by
+    /// recursion: callers decide how deep a tree is.
+    fn dir(&self, node: &Arc<Node>) -> Result<Arc<OwnedFd>, Errno> {
+        let (mut climbed, mut here) = (SmallVec::<[_; 4]>::new(), Arc::clone(node));
+        let mut fd = loop {
+            if let Some(fd) = self.kept(&here) {
+                break fd;
+            }
+            if climbed.len() >= MAX_DEPTH {
+                return Err(Errno::STALE);
+            }
+            let place = here.place().ok_or(Errno::STALE)?;
+            climbed.push((here, place.name));
+            here = place.parent;
+        };
+        while let Some((node, name)) = climbed.pop() {
+            let (found, _) = self.open_node(fd.as_fd(), &name, &node)?;
+            fd = self.keep(&node, found);
         }
+        Ok(fd)
+    }
+
+    /// Walks to the file `node` by the names it is known under.
+    fn find(&self, node: &Arc<Node>) -> Result<(OwnedFd, Stat), Errno> {
         let mut failure = Errno::STALE;
         for place in node.places() {
-            let parent = match self.path_at_depth(&place.parent, depth + 1) {
-                Ok(parent) => parent,
-                Err(e) => {
-                    failure = e;
-                    continue;
-                }
-            };
-            match self.open(parent.as_fd(), &place.name) {
-                Ok(fd) if lower::stat_fd(fd.as_fd())?.key() == node.key => return Ok(fd),
-                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+            let found = self
+                .path(&place.parent)
+                .and_then(|parent| self.open_node(parent.as_fd(), &place.name, node));
+            match found {
+                Ok(found) => return Ok(found),
                 Err(e) => failure = e,
             }
         }
         Err(failure)
     }
 
-    fn open(
+    /// Opens `name` in `parent`.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is not, or no longer, the name of `node`.
+    fn open_node(
         &self,
-        parent: std::os::fd::BorrowedFd<'_>,
-        name: &std::ffi::CStr,
-    ) -> Result<OwnedFd, Errno> {
-        self.retrying(|| lower::open_path(parent, name))
+        parent: BorrowedFd<'_>,
+        name: &CStr,
+        node: &Node,
+    ) -> Result<(OwnedFd, Stat), Errno> {
+        let fd = match self.retrying(|| lower::open_path(parent, name)) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Err(Errno::STALE),
+            fd => fd?,
+        };
+        let stat = lower::stat_fd(fd.as_fd())?;
+        if stat.key() == node.key { Ok((fd, stat)) } else { Err(Errno::STALE) }
     }
 
     /// Runs `open`, and once more with an emptied cache if the process ran out of descriptors.

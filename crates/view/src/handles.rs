@@ -6,18 +6,83 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use tollgate_fuse::FileHandle;
+use tollgate_fuse::{Caller, FileHandle};
 
 use crate::budget::Held;
 use crate::lower::DirStream;
 
-/// The handle of every passthrough file: it needs no state, its number says what it is.
-pub(crate) const PASSTHROUGH_HANDLE: FileHandle = FileHandle(0);
+/// The number says that the kernel reads and writes the file itself: such a handle has no state.
+const PASSTHROUGH: u64 = 1 << 63;
+/// The number says that each close of a descriptor of the handle is reported (FLUSH).
+const FLUSHES: u64 = 1 << 62;
+/// The number says that the file was opened for reading and writing.
+const IN_PLACE: u64 = 1 << 61;
+
+/// The number says that the kernel reads the file from the view's page cache, and that it is only
+/// read: such a handle has no state either.
+const SMALL: u64 = 1 << 60;
+
+/// Whether the kernel reads and writes the file itself.
+pub(crate) fn is_passthrough(handle: FileHandle) -> bool {
+    handle.0 & PASSTHROUGH != 0
+}
+
+/// Whether it is a handle of a small file that is only read (see [`crate::small`]).
+pub(crate) fn is_small(handle: FileHandle) -> bool {
+    !is_passthrough(handle) && handle.0 & SMALL != 0
+}
+
+/// Whether this process has a descriptor for the handle.
+pub(crate) fn has_descriptor(handle: FileHandle) -> bool {
+    handle.0 & (PASSTHROUGH | SMALL) == 0
+}
+
+/// Whether the kernel reports each close of a descriptor of the handle.
+pub(crate) fn flushes(handle: FileHandle) -> bool {
+    has_descriptor(handle) || handle.0 & FLUSHES != 0
+}
+
+/// Whether the number says that the file was opened for reading and writing: it can be mapped to
+/// be written, and locked in every way.
+pub(crate) fn is_in_place(handle: FileHandle) -> bool {
+    is_passthrough(handle) && handle.0 & IN_PLACE != 0
+}
+
+/// Numbers for handles without state: each its own, so that a lock knows the handle that it
+/// was taken through. Counted per worker, so that no cache line is shared.
+#[derive(Debug, Default)]
+pub(crate) struct PassthroughHandles([crossbeam_utils::CachePadded<AtomicU64>; Self::COUNTERS]);
+
+impl PassthroughHandles {
+    const COUNTERS: usize = 16;
+
+    /// A handle of a file that `worker` opens. `flushes`: the kernel is to report each close.
+    pub(crate) fn next(&self, worker: usize, flushes: bool, in_place: bool) -> FileHandle {
+        let flag = |is: bool, bit| if is { bit } else { 0 };
+        let flags = PASSTHROUGH | flag(flushes, FLUSHES) | flag(in_place, IN_PLACE);
+        FileHandle(flags | self.number(worker))
+    }
+
+    /// A handle of a small file that is only read.
+    pub(crate) fn next_small(&self, worker: usize) -> FileHandle {
+        FileHandle(SMALL | self.number(worker))
+    }
+
+    fn number(&self, worker: usize) -> u64 {
+        let counter = worker % Self::COUNTERS;
+        let count = self.0[counter].fetch_add(1, Ordering::Relaxed);
+        let number = count * Self::COUNTERS as u64 + counter as u64;
+        assert!(number < SMALL, "fewer files are opened than could be counted in a century");
+        number
+    }
+}
 
 /// A file handle whose reads and writes come to this process.
 #[derive(Debug)]
 pub(crate) struct UserFile {
     pub(crate) fd: OwnedFd,
+    /// Who opened it: pages that the kernel kept are written on their behalf.
+    pub(crate) opener: Caller,
     pub(crate) _held: Held,
 }
 
@@ -43,7 +108,7 @@ impl<T> Handles<T> {
     pub(crate) fn new() -> Self {
         Self {
             shards: (0..Self::SHARDS).map(|_| Default::default()).collect(),
-            next: AtomicU64::new(PASSTHROUGH_HANDLE.0 + 1),
+            next: AtomicU64::new(1),
         }
     }
 
@@ -82,10 +147,34 @@ mod tests {
     fn a_handle_is_found_until_it_is_removed() {
         let handles = Handles::new();
         let numbers: Vec<_> = (0..100).map(|value| handles.insert(value)).collect();
-        assert!(!numbers.contains(&PASSTHROUGH_HANDLE));
+        assert!(!numbers.iter().any(|number| is_passthrough(*number)));
         assert_eq!(*handles.get(numbers[41]).unwrap(), 41);
         assert_eq!(handles.remove(numbers[41]).as_deref(), Some(&41));
         assert_eq!(handles.get(numbers[41]).unwrap_err(), Errno::BADF);
         assert_eq!((handles.remove(numbers[41]), handles.len()), (None, 99));
+    }
+
+    #[test]
+    fn small_handles_are_neither_passthrough_nor_in_the_table() {
+        let handle = PassthroughHandles::default().next_small(3);
+        assert!(is_small(handle) && !is_passthrough(handle) && !has_descriptor(handle));
+        assert!(!flushes(handle) && !is_in_place(handle));
+        let table = Handles::new().insert(());
+        assert!(has_descriptor(table) && !is_small(table));
+        assert!(!has_descriptor(PassthroughHandles::default().next(3, true, false)));
+    }
+
+    #[test]
+    fn passthrough_handles_say_what_they_are_and_differ() {
+        let handles = PassthroughHandles::default();
+        let numbers: Vec<_> = (0..100).map(|n| handles.next(n, n % 3 == 0, n % 2 == 0)).collect();
+        for (n, number) in numbers.iter().enumerate() {
+            assert!(is_passthrough(*number));
+            assert_eq!((flushes(*number), is_in_place(*number)), (n % 3 == 0, n % 2 == 0));
+        }
+        let distinct: std::collections::HashSet<_> = numbers.iter().collect();
+        assert_eq!(distinct.len(), numbers.len());
+        let user = FileHandle(7);
+        assert!(flushes(user) && !is_passthrough(user) && !is_in_place(user));
     }
 }

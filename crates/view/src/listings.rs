@@ -5,6 +5,7 @@
 //! that a directory is not opened and searched for each.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tollgate_fuse::NodeId;
@@ -17,12 +18,27 @@ const MAX: usize = 32;
 
 /// Listings that wait: the directory, the cookie to go on from, and the rest.
 #[derive(Debug, Default)]
-pub(crate) struct Listings(Mutex<VecDeque<(NodeId, u64, OpenDir)>>);
+pub(crate) struct Listings {
+    waiting: Mutex<VecDeque<(NodeId, u64, OpenDir)>>,
+    /// OPENDIR was refused with `ENOSYS`: the kernel does not send it any more, whatever policy
+    /// follows.
+    unopened: AtomicBool,
+}
 
 impl Listings {
+    /// The kernel lists without OPENDIR from now on.
+    pub(crate) fn go_unopened(&self) {
+        self.unopened.store(true, Ordering::Release);
+    }
+
+    /// Whether it does.
+    pub(crate) fn are_unopened(&self) -> bool {
+        self.unopened.load(Ordering::Acquire)
+    }
+
     /// The listing of `node` that goes on at `offset`.
     pub(crate) fn take(&self, node: NodeId, offset: u64) -> Option<OpenDir> {
-        let mut waiting = self.0.lock();
+        let mut waiting = self.waiting.lock();
         let at = waiting.iter().position(|(id, next, _)| (*id, *next) == (node, offset))?;
         waiting.remove(at).map(|(_, _, listing)| listing)
     }
@@ -30,7 +46,7 @@ impl Listings {
     /// Keeps what is left of a listing, to go on at `offset`.
     pub(crate) fn keep(&self, node: NodeId, offset: u64, listing: OpenDir) {
         let surplus = {
-            let mut waiting = self.0.lock();
+            let mut waiting = self.waiting.lock();
             waiting.push_back((node, offset, listing));
             if waiting.len() > MAX { waiting.pop_front() } else { None }
         };
@@ -39,6 +55,6 @@ impl Listings {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().len()
+        self.waiting.lock().len()
     }
 }

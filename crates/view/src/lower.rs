@@ -2,12 +2,13 @@
 //! symbolic link is ever followed (invariant 4).
 
 use std::ffi::CStr;
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use tollgate_fuse::{Attr, Name};
 
 /// What makes a lower inode itself. Inode numbers are reused after deletion; together with the time
@@ -23,8 +24,17 @@ pub(crate) struct Key {
 impl Key {
     /// A shard of `n` for this key. Inode numbers are dense, so a multiplication spreads them well.
     pub(crate) fn spread(&self, n: usize) -> usize {
-        let mixed = (self.ino ^ self.dev).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        Self::spread_of(self.dev, self.ino, n)
+    }
+
+    /// The same for all keys of an inode number.
+    pub(crate) fn spread_of(dev: u64, ino: u64, n: usize) -> usize {
+        let mixed = (ino ^ dev).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         usize::try_from(mixed).expect("32 bits fit") % n
+    }
+
+    pub(crate) fn ino(&self) -> u64 {
+        self.ino
     }
 
     pub(crate) fn dev(&self) -> u64 {
@@ -46,6 +56,9 @@ impl std::fmt::Debug for Stat {
         f.debug_struct("Stat").field("key", &self.key()).field("mode", &self.0.stx_mode).finish()
     }
 }
+
+/// `STATX_ATTR_MOUNT_ROOT`: something is mounted there.
+pub(crate) const MOUNT_ROOT: u64 = 0x2000;
 
 fn device(major: u32, minor: u32) -> u64 {
     (u64::from(major) << 32) | u64::from(minor)
@@ -80,6 +93,25 @@ impl Stat {
 
     pub(crate) fn nlink(&self) -> u32 {
         self.0.stx_nlink
+    }
+
+    /// The mount that it was found in, as /proc/self/mountinfo numbers them.
+    pub(crate) fn mount_id(&self) -> u64 {
+        self.0.stx_mnt_id
+    }
+
+    /// When it was changed last: its content, its attributes, or its names.
+    pub(crate) fn changed(&self) -> (i64, u32) {
+        (self.0.stx_ctime.tv_sec, self.0.stx_ctime.tv_nsec)
+    }
+
+    /// What tells this content from an earlier one.
+    pub(crate) fn version(&self) -> Version {
+        let ns = |t: &rustix::fs::StatxTimestamp| {
+            t.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(t.tv_nsec))
+        };
+        let s = &self.0;
+        Version { size: s.stx_size, modified_ns: ns(&s.stx_mtime), changed_ns: ns(&s.stx_ctime) }
     }
 
     /// The kernel returns statx attributes as a bit set of `STATX_ATTR_*`.
@@ -122,6 +154,26 @@ impl Stat {
     }
 }
 
+/// Two looks at a file that find the same version find the same content, unless it changed within
+/// the granularity of the file system's clock, or through a shared mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    size: u64,
+    modified_ns: i64,
+    changed_ns: i64,
+}
+
+impl Version {
+    /// Whether the last change was so long before `now` (in seconds) that a further one will have
+    /// another time. Not so for times of the future.
+    pub(crate) fn is_settled(&self, now: i64) -> bool {
+        /// No clock of a file system is coarser than 2 s.
+        const SECONDS: i64 = 3;
+        let latest = self.modified_ns.max(self.changed_ns);
+        latest <= now.saturating_sub(SECONDS).saturating_mul(1_000_000_000)
+    }
+}
+
 fn shown_ino(ino: u64, dev: u64, root_dev: u64) -> u64 {
     if dev == root_dev {
         ino
@@ -141,17 +193,19 @@ pub(crate) fn decode_device(rdev: u32) -> u64 {
 }
 
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+/// What is asked of the lower file system: the mount is for this process alone.
+const ASKED: StatxFlags = WANTED.union(StatxFlags::MNT_ID);
 
 /// Attributes of `name` in directory `dir`.
 pub(crate) fn stat_at(dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    rustix::fs::statx(dir, name, flags, WANTED).map(Stat)
+    rustix::fs::statx(dir, name, flags, ASKED).map(Stat)
 }
 
 /// Attributes of what `fd` refers to.
 pub(crate) fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
-    rustix::fs::statx(fd, c"", flags, WANTED).map(Stat)
+    rustix::fs::statx(fd, c"", flags, ASKED).map(Stat)
 }
 
 /// A descriptor that names `name` in `dir` without opening it (`O_PATH`): neither a FIFO's nor a
@@ -162,15 +216,57 @@ pub(crate) fn open_path(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Err
 
 /// Opens what an `O_PATH` descriptor names. Only for regular files and directories: the magic link
 /// leads to the very inode, no name is walked.
+///
+/// # Errors
+/// `EAGAIN` if somebody holds a lease on the file and does not give it up within [`LEASE_WAIT`];
+/// at once with `O_NONBLOCK`.
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let path = ProcPath::of(fd);
-    rustix::fs::open(path.as_c_str(), (flags | OFlags::CLOEXEC) - OFlags::NOFOLLOW, Mode::empty())
+    let flags = (flags | OFlags::CLOEXEC) - OFlags::NOFOLLOW;
+    let open = |flags| rustix::fs::open(path.as_c_str(), flags, Mode::empty());
+    if flags.intersects(OFlags::PATH | OFlags::NONBLOCK) {
+        return open(flags);
+    }
+    let begun = Instant::now();
+    let opened = loop {
+        match open(flags | OFlags::NONBLOCK) {
+            Err(Errno::AGAIN) if begun.elapsed() < LEASE_WAIT => std::thread::sleep(LEASE_LOOK),
+            opened => break opened?,
+        }
+    };
+    let kept = rustix::fs::fcntl_getfl(&opened)? - OFlags::NONBLOCK;
+    rustix::fs::fcntl_setfl(&opened, kept)?;
+    Ok(opened)
 }
+
+/// The same, of a regular file that is read at once and then closed: the descriptor keeps
+/// `O_NONBLOCK`, which means nothing to such reads.
+pub(crate) fn reopen_once(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    match reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK) {
+        // A lease: to be waited for.
+        Err(Errno::AGAIN) => reopen(fd, OFlags::RDONLY),
+        fd => fd,
+    }
+}
+
+/// How long a worker waits for the holder of a lease to give it up. The kernel would have it wait
+/// for 45 s, and a caller who takes leases on a few files would stop all others.
+const LEASE_WAIT: Duration = Duration::from_secs(1);
+/// How often it looks.
+const LEASE_LOOK: Duration = Duration::from_millis(2);
 
 /// Opens directory `fd` for listing.
 pub(crate) fn open_dir(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(fd, c".", flags, Mode::empty())
+}
+
+/// Whether directory `fd`, opened for listing, has the flag that makes it case-insensitive
+/// (`chattr +F`, on file systems made for it).
+pub(crate) fn is_caseless(fd: BorrowedFd<'_>) -> bool {
+    /// `FS_CASEFOLD_FL`
+    const CASEFOLD: u32 = 0x4000_0000;
+    rustix::fs::ioctl_getflags(fd).is_ok_and(|flags| flags.bits() & CASEFOLD != 0)
 }
 
 /// `/proc/self/fd/N` on the stack, for calls that have no form on an `O_PATH` descriptor (xattrs,
@@ -328,6 +424,24 @@ pub(crate) fn last_errno() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
+/// Whether nobody has the file behind `fd` open for writing, or mapped so: whether a read lease
+/// would be granted. `fd` must be open for reading only. False also where leases are not to be had.
+pub(crate) fn is_not_written(fd: BorrowedFd<'_>) -> bool {
+    const F_SETSIG: i32 = 10;
+    // Somebody who opens the file for writing while the lease stands has it broken by a signal to
+    // this process: SIGURG, which is ignored unless somebody wants it, instead of SIGIO, which
+    // would end it.
+    let fcntl = |command, argument: i32| {
+        #[expect(unsafe_code, reason = "rustix has no leases")]
+        // SAFETY: these commands take an int; the descriptor is open while borrowed.
+        let result = unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) };
+        result == 0
+    };
+    fcntl(F_SETSIG, libc::SIGURG)
+        && fcntl(libc::F_SETLEASE, libc::F_RDLCK)
+        && fcntl(libc::F_SETLEASE, libc::F_UNLCK)
+}
+
 /// Reads into `buffer` at `offset` until it is full or the file ends.
 pub(crate) fn read_full(
     fd: BorrowedFd<'_>,
@@ -349,13 +463,21 @@ pub(crate) fn read_full(
 }
 
 /// The first `len` bytes (or all, of a shorter file) of the regular file that an `O_PATH`
-/// descriptor names.
-pub(crate) fn read_head(path: BorrowedFd<'_>, len: usize) -> Result<Vec<u8>, Errno> {
-    let fd = reopen(path, OFlags::RDONLY)?;
+/// descriptor names. `None` for what is no regular file (a FIFO or a device put in its place), which
+/// is not opened, and for a file that somebody holds a write lease on, whose open would wait for up
+/// to 45 s.
+pub(crate) fn read_head(path: BorrowedFd<'_>, len: usize) -> Result<Option<Vec<u8>>, Errno> {
+    if stat_fd(path)?.file_type() != FileType::RegularFile {
+        return Ok(None);
+    }
+    let fd = match reopen(path, OFlags::RDONLY | OFlags::NONBLOCK) {
+        Err(Errno::AGAIN) => return Ok(None),
+        fd => fd?,
+    };
     let mut head = vec![0; len];
     let read = read_full(fd.as_fd(), &mut head, 0)?;
     head.truncate(read);
-    Ok(head)
+    Ok(Some(head))
 }
 
 /// Writes `data` at `offset`, as much as the file takes. An error after a part was written is
@@ -364,6 +486,22 @@ pub(crate) fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result
     let mut done = 0;
     while done < data.len() {
         match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes `data` at the end of the file, wherever that is by now. A part counts as above.
+pub(crate) fn append_full(fd: BorrowedFd<'_>, data: &[u8]) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        let rest = [IoSlice::new(&data[done..])];
+        match rustix::io::pwritev2(fd, &rest, 0, ReadWriteFlags::APPEND) {
             Ok(0) => break,
             Ok(n) => done += n,
             Err(Errno::INTR) => {}
@@ -396,6 +534,35 @@ mod tests {
         assert_eq!(path.as_c_str().to_bytes(), expected.as_bytes());
     }
 
+    /// Between the attributes that were asked for and the content, another file can take the name:
+    /// neither a FIFO nor a lease is waited for.
+    #[test]
+    fn content_is_read_of_regular_files_and_without_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = std::fs::File::open(dir.path()).unwrap();
+        let head = |name| read_head(open_path(fd.as_fd(), name).unwrap().as_fd(), 4).unwrap();
+        std::fs::write(dir.path().join("file"), b"content").unwrap();
+        assert_eq!(head(c"file").as_deref(), Some(&b"cont"[..]));
+        rustix::fs::mknodat(&fd, c"fifo", FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert_eq!(head(c"fifo"), None);
+        let leased = std::fs::File::options().write(true).open(dir.path().join("file")).unwrap();
+        // SAFETY: takes no pointer; the descriptor is open.
+        #[expect(unsafe_code, reason = "rustix has no leases")]
+        let taken = unsafe { libc::fcntl(leased.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+        if taken != 0 {
+            println!("not shown: no lease can be taken here ({})", last_errno());
+            return;
+        }
+        // SAFETY: as above; the break of the lease is signalled, and must not end this process.
+        #[expect(unsafe_code, reason = "rustix has no signal dispositions")]
+        unsafe {
+            libc::signal(libc::SIGIO, libc::SIG_IGN);
+        }
+        assert_eq!(head(c"file"), None);
+        drop(leased);
+        assert_eq!(head(c"file").as_deref(), Some(&b"cont"[..]));
+    }
+
     #[test]
     fn device_numbers_survive_the_wire() {
         for (major, minor) in [(1, 3), (8, 0), (259, 4095), (4095, 1_048_575)] {
@@ -404,6 +571,44 @@ mod tests {
                 rustix::fs::makedev(major, minor)
             );
         }
+    }
+
+    #[test]
+    fn a_version_is_settled_once_it_is_older_than_the_clock_is_coarse() {
+        let at = |modified: i64, changed: i64| Version {
+            size: 1,
+            modified_ns: modified * 1_000_000_000,
+            changed_ns: changed * 1_000_000_000,
+        };
+        assert!(at(90, 97).is_settled(100));
+        assert!(!at(90, 98).is_settled(100), "changed 2 s ago");
+        assert!(!at(98, 90).is_settled(100), "modified 2 s ago");
+        assert!(!at(101, 90).is_settled(100), "the clock was set back");
+        let beyond = Version { size: 1, modified_ns: i64::MAX, changed_ns: 0 };
+        assert!(!beyond.is_settled(100));
+    }
+
+    #[test]
+    fn who_writes_a_file_or_maps_it_so_is_noticed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let reader = std::fs::File::open(file.path()).unwrap();
+        assert!(!is_not_written(reader.as_fd()), "open for writing by this test");
+        let path = file.into_temp_path();
+        // Where leases are not to be had, nothing is known of writers.
+        if is_not_written(reader.as_fd()) {
+            let writer = std::fs::File::options().append(true).open(&path).unwrap();
+            assert!(!is_not_written(reader.as_fd()));
+            drop(writer);
+            assert!(is_not_written(reader.as_fd()));
+        }
+    }
+
+    #[test]
+    fn what_is_appended_goes_to_the_end() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "first").unwrap();
+        assert_eq!(append_full(file.as_file().as_fd(), b" second").unwrap(), 7);
+        assert_eq!(std::fs::read(file.path()).unwrap(), b"first second");
     }
 
     #[test]

@@ -4,14 +4,15 @@
 //! are kept here, per inode, while any handle is open. The registration may outlive the last
 //! handle: see [`crate::idle`].
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use tollgate_fuse::{BackingFile, BackingId, Connection};
 
 use crate::budget::Held;
-use crate::creds::without_fsetid;
+use crate::creds::Powers;
+use crate::lower::Version;
 
 /// How the kernel treats an inode while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +21,24 @@ pub(crate) enum IoMode {
     Passthrough,
     /// Every read and write comes to this process.
     Direct,
-    /// Through the page cache to this process: what passthrough falls back to.
+    /// Through the page cache, which this process fills: small files that are only read (see
+    /// [`crate::small`]), and what passthrough falls back to.
     Cached,
+}
+
+/// What the kernel's page cache of the view has of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Pages of this version or of a later one.
+    Of(Version),
+    /// Each opener drops the pages that it finds; those that are there once all have closed the
+    /// file are of this version or of a later one.
+    Dropped(Version),
+    /// Pages of which nobody knows how old they are.
+    Unknown,
 }
 
 /// State of one regular file. Guarded by its node's lock.
@@ -34,6 +51,12 @@ pub(crate) struct Io {
     /// Counts the descriptor that the node keeps while it is open, so that it is found without a
     /// name.
     kept: Option<Held>,
+    /// What the kernel's page cache of the view has of this file.
+    pub(crate) pages: Pages,
+    /// Why it is open in [`IoMode::Cached`]: it was small and only read. Holds with the mode.
+    small: bool,
+    /// Somebody wrote it while it was open in that way: passthrough would have been better.
+    busy: bool,
     /// On a list of [`crate::idle::Idle`].
     lingering: bool,
     last_closed: Option<Instant>,
@@ -71,6 +94,28 @@ impl Io {
         self.opens = self.opens.checked_add(1).expect("fewer handles than memory has bytes");
     }
 
+    /// One handle more, of a small file that is only read.
+    pub(crate) fn opened_small(&mut self) {
+        self.opened(IoMode::Cached);
+        self.small = true;
+    }
+
+    /// Whether it is open as a small file that was only read when it was opened first.
+    pub(crate) fn is_small(&self) -> bool {
+        self.small
+    }
+
+    /// It is open in [`IoMode::Cached`], and one who may write it opens it too.
+    pub(crate) fn is_written_here(&mut self) {
+        self.pages = Pages::Unknown;
+        self.busy |= self.small;
+    }
+
+    /// Whether it was written while it was open as a small file that is only read.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy
+    }
+
     /// One handle fewer. Returns whether the file should go on an idle list.
     pub(crate) fn closed(&mut self) -> bool {
         debug_assert!(self.opens > 0, "closed more often than opened");
@@ -79,15 +124,24 @@ impl Io {
             return false;
         }
         self.mode = None;
+        self.small = false;
+        if let Pages::Dropped(version) = self.pages {
+            self.pages = Pages::Of(version);
+        }
         self.sync_error = None;
         self.last_closed = Some(Instant::now());
-        self.backing.is_some() && !std::mem::replace(&mut self.lingering, true)
+        (self.backing.is_some() || self.kept.is_some())
+            && !std::mem::replace(&mut self.lingering, true)
     }
 
-    /// The node keeps a descriptor as long as the registration stands.
+    /// The node keeps a descriptor until the file leaves its idle list.
     pub(crate) fn keep(&mut self, held: Held) {
-        debug_assert!(self.backing.is_some(), "kept for a registration that does not stand");
         self.kept = Some(held);
+    }
+
+    /// Whether the node keeps a descriptor.
+    pub(crate) fn keeps(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// The registered backing file.
@@ -95,19 +149,22 @@ impl Io {
         self.backing.as_ref().map(BackingFile::id)
     }
 
-    /// Registers `fd` unless a backing file stands already.
+    /// Registers `fd` unless a backing file stands already. `by_user` is whether the lower file
+    /// system reserves space for a user.
     pub(crate) fn register(
         &mut self,
         connection: &Connection,
-        fd: &OwnedFd,
+        fd: BorrowedFd<'_>,
+        powers: Powers,
+        by_user: bool,
     ) -> std::io::Result<BackingId> {
         if let Some(id) = self.backing_id() {
             return Ok(id);
         }
-        // The kernel writes with the credentials of this moment. Without CAP_FSETID the lower file
-        // system drops set-id bits at a write, which nobody else would do: with KILLPRIV_V2 the
-        // kernel leaves it to whoever writes.
-        let backing = without_fsetid(|| connection.open_backing(fd.as_fd()))?;
+        // The kernel writes with the credentials of this moment, whoever the writer is. Without
+        // privilege the lower file system drops set-id bits at a write, which nobody else would do:
+        // with KILLPRIV_V2 the kernel leaves it to whoever writes.
+        let backing = powers.as_nobody(by_user, || connection.open_backing(fd))?;
         let id = backing.id();
         self.backing = Some(backing);
         Ok(id)

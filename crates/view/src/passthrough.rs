@@ -17,6 +17,15 @@ pub(crate) struct Passthrough {
     fallbacks: AtomicU64,
 }
 
+/// Why a file is not registered.
+#[derive(Debug)]
+pub(crate) enum NotRegistered {
+    /// This process may only read it, and who registers files for it takes no such file.
+    OnlyRead,
+    /// The kernel, or who registers for this process, refused it.
+    Refused(std::io::Error),
+}
+
 impl Passthrough {
     pub(crate) fn unavailable(&self, reason: impl Into<String>) {
         self.refused.store(true, Ordering::Relaxed);
@@ -49,8 +58,15 @@ impl Passthrough {
 
     /// A registration failed, so the file is served by this process. `EPERM` is about this process
     /// and stays so; `ELOOP` (stacked too deep) and the like are about the file.
-    pub(crate) fn registration_failed(&self, error: &std::io::Error) {
+    /// `by_other` is whether somebody else registers for this process: its refusal is about one
+    /// file, and while it cannot be reached it may come back.
+    pub(crate) fn registration_failed(&self, why: &NotRegistered, by_other: bool) {
         self.fallbacks.fetch_add(1, Ordering::Relaxed);
+        let error = match why {
+            NotRegistered::Refused(error) if !by_other => error,
+            NotRegistered::Refused(error) => return tracing::debug!(%error, "not registered"),
+            NotRegistered::OnlyRead => return,
+        };
         match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::PERM) => {
                 self.unavailable("registering a backing file needs CAP_SYS_ADMIN");
@@ -71,19 +87,28 @@ impl Passthrough {
 mod tests {
     use super::*;
 
-    fn error(errno: Errno) -> std::io::Error {
-        errno.into()
+    fn error(errno: Errno) -> NotRegistered {
+        NotRegistered::Refused(errno.into())
     }
 
     #[test]
     fn a_missing_capability_is_about_the_process_and_a_stacked_file_about_itself() {
         let passthrough = Passthrough::default();
-        passthrough.registration_failed(&error(Errno::LOOP));
+        passthrough.registration_failed(&error(Errno::LOOP), false);
         assert!(passthrough.is_available());
         assert!(passthrough.reason().unwrap().contains("stacked too deep"));
-        passthrough.registration_failed(&error(Errno::PERM));
+        passthrough.registration_failed(&error(Errno::PERM), false);
         assert_eq!(passthrough.io_mode(Mode::Passthrough), IoMode::Cached);
         assert_eq!(passthrough.io_mode(Mode::Userspace), IoMode::Direct);
         assert_eq!(passthrough.fallbacks(), 2);
+    }
+
+    #[test]
+    fn what_somebody_else_refuses_is_about_one_file() {
+        let passthrough = Passthrough::default();
+        passthrough.registration_failed(&NotRegistered::OnlyRead, true);
+        passthrough.registration_failed(&error(Errno::PERM), true);
+        assert_eq!(passthrough.io_mode(Mode::Passthrough), IoMode::Passthrough);
+        assert_eq!((passthrough.fallbacks(), passthrough.reason()), (2, None));
     }
 }

@@ -12,10 +12,20 @@ use crate::table::Node;
 /// Longest path in bytes that is built. Deeper trees are refused as too long, not judged by half a
 /// path.
 const MAX_PATH: usize = 64 << 10;
-const MAX_DEPTH: usize = 4096;
+/// Longest path that a directory keeps. Longer ones are built anew each time, from the nearest
+/// directory above that keeps its own, so that a deep tree costs no memory per directory.
+const MAX_KEPT: usize = 512;
 
 /// The known paths of an inode, at least one; more with hard links.
 pub(crate) type KnownPaths = SmallVec<[Vec<u8>; 1]>;
+
+/// The names that an inode is judged by.
+pub(crate) struct Names {
+    /// At least one.
+    pub(crate) paths: KnownPaths,
+    /// Whether there can be no others in DIR.
+    pub(crate) all_known: bool,
+}
 
 /// Builds paths, and knows which cached ones are stale.
 #[derive(Debug, Default)]
@@ -32,13 +42,14 @@ impl Paths {
 
     /// The path of `name` in `parent`.
     pub(crate) fn of_child(&self, parent: &Arc<Node>, name: Name<'_>) -> Result<Vec<u8>, Errno> {
-        join(&self.of_dir(parent, 0)?, name.as_bytes())
+        join(&self.of_dir(parent)?, name.as_bytes())
     }
 
     /// Every known path of `node`.
     ///
     /// # Errors
-    /// `EACCES` for an inode that has no name and never had one.
+    /// `EACCES` for an inode that has no name and never had one; `ESTALE` or `ENOENT` if no name of
+    /// it leads to the root any more.
     pub(crate) fn of(&self, node: &Arc<Node>) -> Result<KnownPaths, Errno> {
         if node.is_root() {
             return Ok(SmallVec::from_buf([Vec::new()]));
@@ -48,45 +59,85 @@ impl Paths {
             // Its last name is gone (or it never had one): the last decision stays.
             return Ok(SmallVec::from_buf([node.last_path().ok_or(Errno::ACCESS)?]));
         }
-        places
-            .iter()
-            .map(|place| join(&self.of_dir(&place.parent, 0)?, place.name.to_bytes()))
-            .collect()
+        let mut known = KnownPaths::new();
+        let mut lost = None;
+        for place in &places {
+            match self.of_dir(&place.parent) {
+                Ok(above) => known.push(join(&above, place.name.to_bytes())?),
+                // The kernel forgot that directory, or it was moved behind the view: where it is
+                // now is not known. A file with further names is still judged by those, and by what
+                // `links/` keeps.
+                Err(errno @ (Errno::STALE | Errno::NOENT)) => lost = Some(errno),
+                Err(errno) => return Err(errno),
+            }
+        }
+        lost.filter(|_| known.is_empty()).map_or(Ok(known), Err)
     }
 
-    /// The path of directory `node`, relative to the root; empty for the root itself.
-    fn of_dir(&self, node: &Arc<Node>, depth: usize) -> Result<Arc<[u8]>, Errno> {
-        if node.is_root() {
-            return Ok(Arc::from(&b""[..]));
-        }
-        if depth > MAX_DEPTH {
-            return Err(Errno::STALE);
-        }
+    /// The path of directory `node`, relative to the root; empty for the root itself. Climbs to the
+    /// nearest directory whose path is kept; a loop of names ends as too long.
+    fn of_dir(&self, node: &Arc<Node>) -> Result<Arc<[u8]>, Errno> {
         let now = self.renames.load(Ordering::Acquire);
-        let cached = node.path.lock().clone();
-        if let Some((_, path)) = cached.filter(|(built_at, _)| *built_at == now) {
-            return Ok(path);
+        let (mut climbed, mut length) = (SmallVec::<[_; 4]>::new(), 0);
+        let mut here = Arc::clone(node);
+        let above = loop {
+            if let Some(path) = kept(&here, now) {
+                break path;
+            }
+            // A directory has one place. None is left once it is removed (it can then hold nothing
+            // new), or lost.
+            let removed = || here.pinned.load(Ordering::Relaxed);
+            let place = here.place();
+            let place = place.ok_or_else(|| if removed() { Errno::NOENT } else { Errno::STALE })?;
+            length += place.name.to_bytes().len() + 1;
+            if length > MAX_PATH {
+                return Err(Errno::NAMETOOLONG);
+            }
+            climbed.push((here, place.name));
+            here = place.parent;
+        };
+        let mut path = above;
+        let mut longer = Vec::new();
+        while let Some((node, name)) = climbed.pop() {
+            if longer.is_empty() {
+                longer = join(&path, name.to_bytes())?;
+            } else {
+                append(&mut longer, name.to_bytes())?;
+            }
+            if longer.len() <= MAX_KEPT {
+                path = longer.as_slice().into();
+                *node.path.lock() = Some((now, Arc::clone(&path)));
+            }
         }
-        // A directory has one place. None is left once it is removed; it can then hold nothing new.
-        let place = node.places().into_iter().next().ok_or(Errno::NOENT)?;
-        let parent = self.of_dir(&place.parent, depth + 1)?;
-        let path: Arc<[u8]> = join(&parent, place.name.to_bytes())?.into();
-        *node.path.lock() = Some((now, Arc::clone(&path)));
-        Ok(path)
+        Ok(if longer.len() > MAX_KEPT { longer.into() } else { path })
     }
 }
 
-fn join(parent: &[u8], name: &[u8]) -> Result<Vec<u8>, Errno> {
-    if parent.len() + 1 + name.len() > MAX_PATH {
-        return Err(Errno::NAMETOOLONG);
+/// The path that `node` keeps, if no directory moved since.
+fn kept(node: &Node, now: u64) -> Option<Arc<[u8]>> {
+    if node.is_root() {
+        return Some(Arc::from(&b""[..]));
     }
+    let kept = node.path.lock();
+    kept.as_ref().filter(|(built_at, _)| *built_at == now).map(|(_, path)| Arc::clone(path))
+}
+
+fn join(parent: &[u8], name: &[u8]) -> Result<Vec<u8>, Errno> {
     let mut path = Vec::with_capacity(parent.len() + 1 + name.len());
     path.extend_from_slice(parent);
-    if !parent.is_empty() {
+    append(&mut path, name)?;
+    Ok(path)
+}
+
+fn append(path: &mut Vec<u8>, name: &[u8]) -> Result<(), Errno> {
+    if path.len() + 1 + name.len() > MAX_PATH {
+        return Err(Errno::NAMETOOLONG);
+    }
+    if !path.is_empty() {
         path.push(b'/');
     }
     path.extend_from_slice(name);
-    Ok(path)
+    Ok(())
 }
 
 #[cfg(test)]

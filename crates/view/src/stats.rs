@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use serde::Serialize;
 
+use crate::links::LinksStatus;
+use crate::locks::LockStatus;
 use crate::watch::WatchStatus;
 
 macro_rules! counters {
@@ -43,18 +45,25 @@ macro_rules! counters {
 counters! {
     /// Opens and creations granted in passthrough mode.
     open_passthrough,
+    /// Opens of small files, granted in passthrough mode but read from the view's page cache.
+    open_cached,
     /// Opens and creations served by this process because the policy says so.
     open_userspace,
     /// Opens and creations served by this process because passthrough cannot be had.
     open_fallback,
+    /// Of those, opens of files that this process may only read, while somebody else registers files
+    /// for it.
+    open_only_read,
     /// Refused with `EACCES`.
     refused_deny,
     /// Refused with `EROFS`.
     refused_read_only,
     /// Renames and links refused because they would weaken a decision.
     refused_weakening,
-    /// Names not shown.
+    /// Look-ups of hidden names.
     hidden,
+    /// Granted by rules that are only recorded, which would have refused.
+    would_refuse,
     /// LOOKUP requests.
     lookup,
     /// GETATTR and STATX requests.
@@ -94,6 +103,7 @@ impl Count {
             Self::refused_read_only => Some(5),
             Self::refused_weakening => Some(6),
             Self::hidden => Some(7),
+            Self::open_cached => Some(8),
             _ => None,
         }
     }
@@ -101,8 +111,17 @@ impl Count {
 
 /// The decisions that a request's latency is counted under, by the request's class
 /// ([`tollgate_fuse::OperationLatency::class`]).
-pub const DECISIONS: [&str; tollgate_fuse::CLASSES] =
-    ["done", "passthrough", "userspace", "fallback", "denied", "read-only", "weakening", "hidden"];
+pub const DECISIONS: [&str; tollgate_fuse::CLASSES] = [
+    "done",
+    "passthrough",
+    "userspace",
+    "fallback",
+    "denied",
+    "read-only",
+    "weakening",
+    "hidden",
+    "cached",
+];
 
 /// Counters, one set per worker (folded into sixteen).
 #[derive(Debug)]
@@ -144,6 +163,10 @@ pub struct Snapshot {
     pub userspace_handles: usize,
     /// Directories being listed.
     pub directory_handles: usize,
+    /// Locks that are waited for.
+    pub locks: LockStatus,
+    /// Files that have several names.
+    pub links: LinksStatus,
     /// What is watched behind the view.
     pub watch: WatchStatus,
     /// Whether passthrough is used.

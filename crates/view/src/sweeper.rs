@@ -1,15 +1,17 @@
 //! The thread that does what no request should wait for: it drops registrations that nobody used
-//! for a while, and gives memory back.
+//! for a while, compares small files that are open with their lower files, and gives memory back.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
+use tollgate_fuse::Connection;
 
 use crate::idle::{Idle, LINGER};
 use crate::memory::Trim;
+use crate::revalidate::OpenSmall;
 use crate::table::Node;
 
 /// Owns the thread; dropping it stops the thread.
@@ -20,6 +22,10 @@ pub(crate) struct Sweeper {
 
 struct Shared {
     idle: Idle,
+    small: OpenSmall,
+    /// The thread will look at `small` without being woken.
+    looks: AtomicBool,
+    connection: OnceLock<Connection>,
     trim: Trim,
     /// There is something to sweep.
     waiting: Mutex<bool>,
@@ -33,6 +39,9 @@ impl Sweeper {
     pub(crate) fn start(workers: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             idle: Idle::new(workers),
+            small: OpenSmall::default(),
+            looks: AtomicBool::new(false),
+            connection: OnceLock::new(),
             trim: Trim::default(),
             waiting: Mutex::new(false),
             wake: Condvar::new(),
@@ -50,6 +59,24 @@ impl Sweeper {
         if self.shared.idle.push(worker, node) {
             self.shared.wake_up();
         }
+    }
+
+    /// From now on pages can be invalidated.
+    pub(crate) fn connected(&self, connection: &Connection) {
+        let _ = self.shared.connection.set(connection.clone());
+    }
+
+    /// `node` is open as a small file. Under the lock of its `io`.
+    pub(crate) fn opened_small(&self, node: &Arc<Node>) {
+        self.shared.small.insert(node);
+        if !self.shared.looks.swap(true, Ordering::AcqRel) {
+            self.shared.wake_up();
+        }
+    }
+
+    /// `node` is not open as a small file any more. Under the lock of its `io`.
+    pub(crate) fn closed_small(&self, node: &Node) {
+        self.shared.small.remove(node);
     }
 
     /// A node was forgotten; after many their memory is given back.
@@ -81,6 +108,18 @@ impl Shared {
         self.wake.notify_one();
     }
 
+    /// Returns whether a small file is open.
+    fn revalidate(&self) -> bool {
+        // Before the look: a file that is opened after it wakes this thread.
+        self.looks.store(false, Ordering::Release);
+        let Some(connection) = self.connection.get() else { return false };
+        let open = self.small.revalidate(connection);
+        if open {
+            self.looks.store(true, Ordering::Release);
+        }
+        open
+    }
+
     /// Sleeps without a timeout while there is nothing to sweep.
     fn run(&self) {
         while !self.stop.load(Ordering::Acquire) {
@@ -98,7 +137,7 @@ impl Shared {
             }
             drop(waiting);
             self.trim.run_if_due();
-            if self.idle.sweep() {
+            if self.idle.sweep() | self.revalidate() {
                 *self.waiting.lock() = true;
             }
         }

@@ -9,8 +9,8 @@
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -19,9 +19,10 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::{Name, NodeId};
 
+use crate::locks::FileLocks;
 use crate::lower::{Key, Stat};
 use crate::mode::Io;
-use crate::watched::Watched;
+use crate::watched::{Kept, Level, Watched};
 
 /// Where an inode can be found: a name in a directory.
 #[derive(Clone, Debug)]
@@ -36,8 +37,19 @@ impl Place {
     }
 }
 
-/// Names that this server knows for a node: one for nearly every file, several for hard links.
+/// Names by which this server finds a node: one for nearly every file, several for hard links. All
+/// names of an inode, as far as they matter to the policy, are in `links/`.
 pub(crate) type Places = SmallVec<[Place; 1]>;
+
+/// Most places that are kept; the oldest makes room. Hard links of one file can be many thousands.
+const MAX_PLACES: usize = 16;
+
+fn add(places: &mut Places, parent: &Arc<Node>, name: Name<'_>) {
+    if places.len() >= MAX_PLACES {
+        places.remove(0);
+    }
+    places.push(Place { parent: Arc::clone(parent), name: name.as_c_str().into() });
+}
 
 /// One inode that the kernel remembers.
 ///
@@ -63,8 +75,16 @@ pub(crate) struct Node {
     last_path: Mutex<Option<Box<[u8]>>>,
     /// How the file is open; regular files only.
     pub(crate) io: Mutex<Io>,
+    /// Passthrough handles through which it can be mapped to be written.
+    pub(crate) mappable: AtomicU32,
+    /// Locks that came through the view; made with the first.
+    pub(crate) locks: OnceLock<Arc<FileLocks>>,
     /// How much is reported of changes behind the view; directories only.
     pub(crate) watched: Watched,
+    /// Whether attributes are cached until a change is reported; files only.
+    pub(crate) kept: Kept,
+    /// When the place was last compared with where the inode is: see `located.rs`.
+    pub(crate) located: AtomicU64,
 }
 
 impl Node {
@@ -81,7 +101,11 @@ impl Node {
             path: Mutex::new(None),
             last_path: Mutex::new(None),
             io: Mutex::new(Io::default()),
+            mappable: AtomicU32::new(0),
+            locks: OnceLock::new(),
             watched: Watched::default(),
+            kept: Kept::default(),
+            located: AtomicU64::new(0),
         }
     }
 
@@ -98,25 +122,51 @@ impl Node {
         self.places.lock().clone()
     }
 
+    /// One of them; the only one, of a directory.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.places.lock().first().cloned()
+    }
+
+    /// How closely the only directory that the file is known in is watched.
+    pub(crate) fn watched_in(&self) -> Level {
+        match &self.places.lock()[..] {
+            [place] => place.parent.watched.level(),
+            _ => Level::None,
+        }
+    }
+
+    /// Whether the node is known at `name` in `parent`.
+    fn is_at(&self, parent: &Arc<Self>, name: Name<'_>) -> bool {
+        self.places.lock().iter().any(|place| place.is(parent, name))
+    }
+
     /// The node was seen at `name` in `parent`. A file with one link has moved there; one with
-    /// several is also there. Returns whether anything changed.
-    pub(crate) fn seen_at(&self, parent: &Arc<Self>, name: Name<'_>, nlink: u32) -> bool {
+    /// several is also there.
+    pub(crate) fn seen_at(&self, parent: &Arc<Self>, name: Name<'_>, nlink: u32) {
         let mut places = self.places.lock();
         if places.iter().any(|place| place.is(parent, name)) {
-            return false;
+            return;
         }
         if nlink <= 1 || self.is_dir() {
             places.clear();
         }
-        places.push(Place { parent: Arc::clone(parent), name: name.as_c_str().into() });
-        true
+        add(&mut places, parent, name);
     }
 
     /// The node got this name by a request of ours.
     pub(crate) fn now_at(&self, parent: &Arc<Self>, name: Name<'_>) {
         let mut places = self.places.lock();
         if !places.iter().any(|place| place.is(parent, name)) {
-            places.push(Place { parent: Arc::clone(parent), name: name.as_c_str().into() });
+            add(&mut places, parent, name);
+        }
+    }
+
+    /// A directory is not where it was known to be: it has to be looked up again.
+    pub(crate) fn lost(&self) {
+        self.places.lock().clear();
+        self.path.lock().take();
+        if !self.pinned.load(Ordering::Relaxed) {
+            self.fd.lock().take();
         }
     }
 
@@ -146,6 +196,19 @@ impl Node {
     /// The name is gone.
     pub(crate) fn gone_from(&self, parent: &Arc<Self>, name: Name<'_>) {
         self.places.lock().retain(|place| !place.is(parent, name));
+    }
+}
+
+/// A node holds the directories above it. Without this, the end of the last one that holds a deep
+/// tree would recurse as deep as the tree is.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut held: Vec<Place> = self.places.get_mut().drain(..).collect();
+        while let Some(place) = held.pop() {
+            if let Some(mut parent) = Arc::into_inner(place.parent) {
+                held.extend(parent.places.get_mut().drain(..));
+            }
+        }
     }
 }
 
@@ -195,13 +258,22 @@ impl Table {
         self.key_shard(key).lock().get(key).cloned()
     }
 
+    /// The nodes of the lower inode with this number: one, or more where it was used again.
+    pub(crate) fn of_inode(&self, dev: u64, ino: u64) -> SmallVec<[Arc<Node>; 1]> {
+        let shard = self.by_key[Key::spread_of(dev, ino, SHARDS)].lock();
+        let all = shard.iter().filter(|(key, _)| key.dev() == dev && key.ino() == ino);
+        all.map(|(_, node)| Arc::clone(node)).collect()
+    }
+
     /// Counts one lookup of the inode `stat`, found at `name` in `parent`, and makes its node if
-    /// needed.
+    /// needed. A node that is known elsewhere gets the place noted if nothing can have moved it
+    /// since it was found (`settled`).
     pub(crate) fn remember(
         &self,
         stat: &Stat,
         parent: &Arc<Node>,
         name: Name<'_>,
+        settled: bool,
     ) -> (Arc<Node>, Sighting) {
         let key = stat.key();
         let mut shard = self.key_shard(&key).lock();
@@ -209,8 +281,13 @@ impl Table {
             node.lookups.fetch_add(1, Ordering::Relaxed);
             let node = Arc::clone(node);
             drop(shard);
-            let moved = node.seen_at(parent, name, stat.nlink());
-            return (node, if moved { Sighting::Moved } else { Sighting::Known });
+            if node.is_at(parent, name) {
+                return (node, Sighting::Known);
+            }
+            if settled {
+                node.seen_at(parent, name, stat.nlink());
+            }
+            return (node, Sighting::Moved);
         }
         let place = Place { parent: Arc::clone(parent), name: name.as_c_str().into() };
         let node = self.insert(&mut shard, stat, SmallVec::from_buf([place]));
@@ -327,9 +404,9 @@ mod tests {
         let stat = stat_at(fd.as_fd(), c"a").unwrap();
         let root = table.get(NodeId::ROOT).unwrap();
         let name = Name::new(c"a").unwrap();
-        let (node, sighting) = table.remember(&stat, &root, name);
+        let (node, sighting) = table.remember(&stat, &root, name, true);
         assert_eq!(sighting, Sighting::New);
-        assert_eq!(table.remember(&stat, &root, name).1, Sighting::Known);
+        assert_eq!(table.remember(&stat, &root, name, true).1, Sighting::Known);
         assert!(table.forget(node.id, 1).is_none());
         assert!(table.get(node.id).is_ok());
         assert!(table.forget(node.id, 1).is_some());
@@ -344,7 +421,7 @@ mod tests {
         std::fs::write(dir.path().join("a"), b"").unwrap();
         let stat = stat_at(fd.as_fd(), c"a").unwrap();
         let root = table.get(NodeId::ROOT).unwrap();
-        let (node, _) = table.remember(&stat, &root, Name::new(c"a").unwrap());
+        let (node, _) = table.remember(&stat, &root, Name::new(c"a").unwrap(), true);
         assert!(table.forget(node.id, 99).is_some());
         assert!(table.forget(node.id, 1).is_none());
     }
@@ -355,16 +432,16 @@ mod tests {
         std::fs::write(dir.path().join("a"), b"").unwrap();
         let root = table.get(NodeId::ROOT).unwrap();
         let [a, b] = [c"a", c"b"].map(|n| Name::new(n).unwrap());
-        let (node, _) = table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, a);
+        let (node, _) = table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, a, true);
         std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
-        let (_, sighting) = table.remember(&stat_at(fd.as_fd(), c"b").unwrap(), &root, b);
+        let (_, sighting) = table.remember(&stat_at(fd.as_fd(), c"b").unwrap(), &root, b, true);
         assert_eq!(sighting, Sighting::Moved);
         assert_eq!(node.places().len(), 2);
         node.gone_from(&root, a);
         assert_eq!(node.places().len(), 1);
         std::fs::remove_file(dir.path().join("a")).unwrap();
         std::fs::rename(dir.path().join("b"), dir.path().join("a")).unwrap();
-        table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, a);
+        table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, a, true);
         let places = node.places();
         assert_eq!((places.len(), &*places[0].name), (1, c"a"));
     }
@@ -375,11 +452,11 @@ mod tests {
         let root = table.get(NodeId::ROOT).unwrap();
         let name = Name::new(c"a").unwrap();
         std::fs::write(dir.path().join("a"), b"").unwrap();
-        let (first, _) = table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, name);
+        let (first, _) = table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, name, true);
         std::fs::remove_file(dir.path().join("a")).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
         std::fs::write(dir.path().join("a"), b"").unwrap();
-        let (second, _) = table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, name);
+        let (second, _) = table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, name, true);
         assert_ne!(first.id, second.id);
     }
 }

@@ -3,30 +3,36 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use tollgate_fuse::{Attributes, Connection, Entry, InitFlags, NodeId, Request, SessionConfig};
 
 use crate::admission::Admission;
 use crate::audit::Audit;
+use crate::borders;
 use crate::budget::Budget;
 use crate::config::{Config, OpenError, WatchMode};
-use crate::creds::{self, Powers};
+use crate::creds::Powers;
 use crate::fds::Descriptors;
-use crate::handles::{Handles, OpenDir, UserFile};
+use crate::handles::{Handles, OpenDir, PassthroughHandles, UserFile};
+use crate::idle::LINGER;
+use crate::links::Links;
 use crate::listings::Listings;
+use crate::locks::Locks;
 use crate::lower::{self, Stat};
+use crate::moving::Moving;
 use crate::passthrough::Passthrough;
 use crate::paths::Paths;
 use crate::probe;
+use crate::small::Small;
 use crate::stats::{Count, Counters, Snapshot, Unavailable};
 use crate::sweeper::Sweeper;
 use crate::table::{Node, Table};
-use crate::watch::{LONG, NEGATIVE, Watch};
+use crate::watch::{FILES, LONG, NEGATIVE, Watch};
 use crate::watched::Level;
 
 /// A lower directory seen through a policy. Served by handing it to a
@@ -44,17 +50,24 @@ pub struct View {
     pub(crate) attr_timeout: Duration,
     pub(crate) entry_timeout: Duration,
     pub(crate) root_dev: u64,
+    /// The lower file system keeps blocks for a user (root, unless it was told otherwise).
+    pub(crate) reserves_by_user: bool,
     pub(crate) passthrough: Passthrough,
+    pub(crate) small: Small,
     pub(crate) sweeper: Sweeper,
     pub(crate) files: Handles<UserFile>,
+    pub(crate) passthrough_handles: PassthroughHandles,
     pub(crate) dirs: Handles<OpenDir>,
+    pub(crate) locks: Locks,
     /// Listings of directories that were not opened.
     pub(crate) listings: Listings,
     pub(crate) connection: OnceLock<Connection>,
     pub(crate) counters: Counters,
-    /// Renames and links compare decisions under old and new paths. Moving a directory changes the
-    /// paths of everything below it, so it excludes them: write for directories, read for the rest.
-    pub(crate) names: RwLock<()>,
+    /// Who moves names, and who may not meanwhile.
+    pub(crate) names: Moving,
+    /// Files that have several names.
+    pub(crate) links: Links,
+    pub(crate) clock: Instant,
     pub(crate) mount_points: Vec<PathBuf>,
     pub(crate) audit: Option<Arc<dyn Audit>>,
     stack_depth: u32,
@@ -73,12 +86,29 @@ impl View {
         if root.file_type() != FileType::Directory {
             return Err(OpenError::NotADirectory);
         }
+        if borders::is_kernel_file_system(source.as_fd()) {
+            return Err(OpenError::KernelFileSystem);
+        }
         lower::stat_at(source.as_fd(), lower::ProcPath::of(source.as_fd()).as_c_str())
             .map_err(OpenError::NoProc)?;
         let stack_depth = probe::stack_depth(source.as_fd());
+        let reserves_by_user = probe::reserves_by_user(source.as_fd());
         let kernel_copies = !probe::may_share_blocks(source.as_fd());
         let (watch, watch_reason) = watch(&config)?;
+        let small = Small::new(&config, watch.is_some(), source.as_fd(), root.dev());
         let max = config.max_descriptors.unwrap_or_else(probe::max_descriptors);
+        let links = Links::new(probe::workers());
+        if config.policy.tells_names_apart() {
+            if let Some(place) = probe::caseless(source.as_fd(), &root) {
+                return Err(OpenError::Caseless(place));
+            }
+            let told = config.on_search;
+            let progress = move |names| told.iter().for_each(|tell| tell(names));
+            if let Some(place) = links.begin(source.as_fd(), Some(&progress)) {
+                let place = place.escape_ascii();
+                return Err(OpenError::Caseless(format!("`{place}` is case-insensitive")));
+            }
+        }
         Ok(Self {
             table: Arc::new(Table::new(&root)),
             fds: Arc::new(Descriptors::new(source, Arc::new(Budget::new(max)))),
@@ -90,14 +120,20 @@ impl View {
             attr_timeout: config.attr_timeout,
             entry_timeout: config.entry_timeout,
             root_dev: root.dev(),
+            reserves_by_user,
             passthrough: Passthrough::default(),
+            small,
             sweeper: Sweeper::start(probe::workers()).map_err(OpenError::Thread)?,
             files: Handles::new(),
+            passthrough_handles: PassthroughHandles::default(),
             dirs: Handles::new(),
+            locks: Locks::new().map_err(OpenError::Descriptor)?,
             listings: Listings::default(),
             connection: OnceLock::new(),
             counters: Counters::new(),
-            names: RwLock::new(()),
+            names: Moving::default(),
+            links,
+            clock: Instant::now(),
             mount_points: config.mount_points,
             audit: config.audit,
             stack_depth,
@@ -109,16 +145,22 @@ impl View {
     /// CPU that this process may run on, at least 2, at most 16).
     #[must_use]
     pub fn session_config(&self, threads: Option<usize>) -> SessionConfig {
+        let powers = self.powers;
+        let mut want = wanted_features();
+        if self.admission.policy().tells_callers_apart_at_links() {
+            // The kernel would show everybody what one was allowed to read.
+            want -= InitFlags::CACHE_SYMLINKS;
+        }
         SessionConfig {
             threads: threads.unwrap_or_else(probe::workers),
-            want: wanted_features(),
+            want,
             max_stack_depth: self.stack_depth,
             spin: SPIN,
-            on_thread_start: Some(Arc::new(|_| {
-                if let Err(error) = creds::private_umask() {
+            on_thread_start: Some(Arc::new(move |_| {
+                if let Err(error) = powers.prepare_thread() {
                     tracing::error!(
                         %error,
-                        "a worker shares its umask; new files may get wrong modes"
+                        "a worker shares umask and groups; new files may get wrong modes"
                     );
                 }
             })),
@@ -136,6 +178,8 @@ impl View {
             descriptors_max: self.fds.max(),
             userspace_handles: self.files.len(),
             directory_handles: self.dirs.len() + self.listings.len(),
+            locks: self.locks.status(),
+            links: self.links.status(),
             watch: self.watch.as_ref().map(Watch::status).unwrap_or_default(),
             passthrough: self.passthrough.is_available(),
             fallbacks: self.passthrough.fallbacks(),
@@ -151,6 +195,10 @@ impl View {
         if let Some(reason) = &self.watch_reason {
             let feature = "watching for changes behind the view".into();
             missing.push(Unavailable { feature, reason: reason.clone() });
+        }
+        missing.extend(self.mounts_not_shown());
+        if let Some(reason) = self.links.incomplete() {
+            missing.push(Unavailable { feature: "every name of hard links".into(), reason });
         }
         if !self.powers.may_switch() {
             missing.push(Unavailable {
@@ -193,15 +241,18 @@ impl View {
         Err(Errno::STALE)
     }
 
-    /// The entry of `node`, found in `dir`.
-    pub(crate) fn entry(&self, dir: &Node, node: &Node, stat: &Stat) -> Entry {
-        let watched = dir.watched.level() >= Level::Names;
+    /// The entry of `node`, found in a directory that was watched so when it was looked at.
+    pub(crate) fn entry(&self, around: Level, node: &Node, stat: &Stat) -> Entry {
+        let watched = around >= Level::Names;
+        if stat.nlink() == 1 {
+            node.kept.is_here();
+        }
         Entry {
             node: node.id,
             generation: 0,
             entry_valid: if watched { LONG.max(self.entry_timeout) } else { self.entry_timeout },
             attr: stat.attr(self.root_dev),
-            attr_valid: self.attr_valid(node),
+            attr_valid: self.attr_valid(node, stat, around),
         }
     }
 
@@ -211,17 +262,43 @@ impl View {
         Entry::negative(if watched { NEGATIVE.max(self.entry_timeout) } else { self.entry_timeout })
     }
 
-    pub(crate) fn attributes(&self, node: &Node, stat: &Stat) -> Attributes {
-        Attributes { attr: stat.attr(self.root_dev), valid: self.attr_valid(node) }
+    /// The attributes `stat` of `node`, whose directory was watched so before they were looked at.
+    pub(crate) fn attributes(&self, node: &Node, stat: &Stat, around: Level) -> Attributes {
+        let valid = self.attr_valid(node, stat, around);
+        Attributes { attr: stat.attr(self.root_dev), valid }
     }
 
-    /// How long the kernel may cache the attributes of `node`: for a directory that is watched,
-    /// until a change is reported. A file always has the timeout of the configuration, because it
-    /// can get a further name in a directory that nobody watches, and a change made through that
-    /// name is reported to nobody.
-    pub(crate) fn attr_valid(&self, node: &Node) -> Duration {
-        let watched = node.is_dir() && node.watched.level() >= Level::Names;
-        if watched { LONG.max(self.attr_timeout) } else { self.attr_timeout }
+    /// How long the kernel may cache the attributes of `node`: of what is watched, until a change is
+    /// reported. Not at all while a file may be written through a mapping of the lower file, of
+    /// which the kernel's inode in the view hears nothing.
+    pub(crate) fn attr_valid(&self, node: &Node, stat: &Stat, around: Level) -> Duration {
+        if node.mappable.load(Ordering::Relaxed) > 0 {
+            return Duration::ZERO;
+        }
+        if node.is_dir() && node.watched.level() >= Level::Names {
+            return LONG.max(self.attr_timeout);
+        }
+        if self.keeps_attributes(node, stat, around) {
+            return FILES.max(self.attr_timeout);
+        }
+        self.attr_timeout
+    }
+
+    /// Whether each change of a file is reported: it has one name, in a directory that is watched,
+    /// and no other can be given to it unnoticed. Without passthrough the kernel compares pages by
+    /// the attributes, and a mapping of others is not reported.
+    fn keeps_attributes(&self, node: &Node, stat: &Stat, around: Level) -> bool {
+        let Some(watch) = &self.watch else { return false };
+        if stat.nlink() != 1 {
+            node.kept.changed(true);
+            return false;
+        }
+        around == Level::Files
+            && matches!(node.kind, FileType::RegularFile | FileType::Symlink)
+            && !node.kept.is_elsewhere()
+            && self.attr_timeout >= LINGER
+            && self.passthrough.is_available()
+            && node.kept.keep_if(|| watch.reports_files())
     }
 
     /// The connection stands: from now on what is stale can be dropped.
@@ -301,6 +378,8 @@ impl std::fmt::Debug for View {
 /// What this view can honour.
 fn wanted_features() -> InitFlags {
     InitFlags::ASYNC_READ
+        | InitFlags::POSIX_LOCKS
+        | InitFlags::FLOCK_LOCKS
         | InitFlags::ATOMIC_O_TRUNC
         | InitFlags::BIG_WRITES
         | InitFlags::DONT_MASK

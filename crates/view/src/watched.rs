@@ -39,3 +39,43 @@ impl Watched {
         self.written.store(true, Ordering::Relaxed);
     }
 }
+
+/// Whether the kernel was allowed to keep the attributes of a file until a change is reported. Kept
+/// in its node.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    kept: AtomicBool,
+    elsewhere: AtomicBool,
+}
+
+impl Kept {
+    /// The file was found at a name in a watched directory, and has no other.
+    pub(crate) fn is_here(&self) {
+        self.elsewhere.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether it may have a name that nobody watches.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.elsewhere.load(Ordering::Relaxed)
+    }
+
+    /// The kernel is told to keep its attributes, if `still` holds after this was noted: whoever
+    /// ends that looks at the note afterwards.
+    pub(crate) fn keep_if(&self, still: impl FnOnce() -> bool) -> bool {
+        self.kept.store(true, Ordering::SeqCst);
+        still()
+    }
+
+    /// Whether the kernel may have been told so since the last change.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::SeqCst)
+    }
+
+    /// Others changed it, or gave it a name `elsewhere`.
+    pub(crate) fn changed(&self, elsewhere: bool) {
+        self.kept.store(false, Ordering::SeqCst);
+        if elsewhere {
+            self.elsewhere.store(true, Ordering::Relaxed);
+        }
+    }
+}

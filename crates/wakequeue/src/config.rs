@@ -30,6 +30,9 @@ pub struct Config {
     pub retire_after: Option<Duration>,
     /// Workers that stay at each shard once started, however idle.
     pub keep_per_shard: u16,
+    /// How long a worker sleeps before it leaves while the queue
+    /// [rests](crate::WakeQueue::set_resting).
+    pub rest_after: Duration,
 }
 
 impl Default for Config {
@@ -44,6 +47,7 @@ impl Default for Config {
             spin: Duration::from_micros(50),
             retire_after: Some(Duration::from_secs(300)),
             keep_per_shard: 1,
+            rest_after: Duration::from_secs(1),
         }
     }
 }

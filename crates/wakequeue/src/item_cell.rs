@@ -53,7 +53,7 @@ impl<T> ItemCell<T> {
     /// # Safety
     /// `item` is valid for reads, and is not used again: the cell owns it from here on.
     #[inline]
-    pub(crate) unsafe fn fill(&mut self, item: *const T) {
+    pub unsafe fn fill(&mut self, item: *const T) {
         if self.full {
             drop(self.take());
         }

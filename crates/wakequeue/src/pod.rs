@@ -327,8 +327,13 @@ impl Pod {
 
     /// Nobody lies down any more. Returns the sleepers, claimed: give each its token.
     pub(crate) fn close(&self) -> Vec<WorkerId> {
+        self.sleepers.lock().closed = true;
+        self.claim_all()
+    }
+
+    /// Claims all sleepers: give each its token.
+    pub(crate) fn claim_all(&self) -> Vec<WorkerId> {
         let mut sleepers = self.sleepers.lock();
-        sleepers.closed = true;
         let woken: Vec<_> = sleepers.parked.drain(..).map(|(worker, _)| worker).collect();
         for &worker in &woken {
             *sleepers.state(worker) = State::Awake;

@@ -17,7 +17,7 @@ use crate::placement::{
 };
 use crate::pod::{Bed, Claimed, Pod, SparePods};
 use crate::shard::Shard;
-use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, seq_cst_gap, yield_now};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering, seq_cst_gap, yield_now};
 use crate::worker::{Claim, Host, Next, Worker, WorkerId};
 use crate::{Closed, Config, ConfigError, PushError};
 
@@ -32,6 +32,8 @@ pub struct WakeQueue<T> {
     config: Config,
     /// `config.spin`, settable, in nanoseconds.
     spin_ns: AtomicU32,
+    /// Idle workers leave, see `set_resting`.
+    resting: AtomicBool,
     wakes: CachePadded<AtomicU64>,
     grown: AtomicU64,
 }
@@ -90,6 +92,7 @@ impl<T: Send> WakeQueue<T> {
             slots: (0..first).map(|_| CachePadded::new(WorkerSlot::new())).collect(),
             rooms: rooms.into(),
             spin_ns: AtomicU32::new(nanos(config.spin)),
+            resting: AtomicBool::new(false),
             layout,
             config,
             wakes: CachePadded::new(AtomicU64::new(0)),
@@ -348,6 +351,21 @@ impl<T: Send> WakeQueue<T> {
         }
     }
 
+    /// Has every worker leave that slept for `rest_after`, those included that stay otherwise;
+    /// `false` undoes that. For a queue that nobody uses for the time being: what is pushed all the
+    /// same asks for a worker as the first push does.
+    pub fn set_resting(&self, resting: bool) {
+        if self.resting.swap(resting, Ordering::SeqCst) || !resting {
+            return;
+        }
+        for pod in &self.pods {
+            // They come as searchers, and look for work once more before they leave.
+            for worker in pod.claim_all() {
+                self.slots[worker.index()].parker.unpark();
+            }
+        }
+    }
+
     /// Sets how long workers search before they sleep. Takes effect with the next search.
     pub fn set_spin(&self, spin: Duration) {
         self.spin_ns.store(nanos(spin), Ordering::Relaxed);
@@ -518,9 +536,15 @@ impl<T: Send> WakeQueue<T> {
         let slot = &self.slots[worker.id.index()];
         bump(&slot.parks);
         host.before_sleep(worker);
-        let mut woken = slot.parker.park(self.config.retire_after);
+        let Config { retire_after, rest_after, .. } = self.config;
+        // Whoever sets `resting` then wakes all that were on the list of sleepers; this one is on
+        // it since before, or sees that here.
+        let resting = self.resting.load(Ordering::SeqCst);
+        let longest = if resting { Some(rest_after) } else { retire_after };
+        let mut woken = slot.parker.park(longest);
         if !woken {
-            let keep = self.config.keep_per_shard;
+            let resting = self.resting.load(Ordering::SeqCst);
+            let keep = if resting { 0 } else { self.config.keep_per_shard };
             if self.pod(worker.home).retire(worker.id, worker.home, keep) {
                 return false;
             }

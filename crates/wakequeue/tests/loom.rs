@@ -28,6 +28,7 @@ fn config(max_workers: u16) -> Config {
         spin: Duration::ZERO,
         retire_after: None,
         keep_per_shard: 1,
+        rest_after: Duration::ZERO,
     }
 }
 
@@ -436,4 +437,51 @@ fn sibling_shards_are_seen_before_sleeping() {
         join_all(&threads);
         assert!(queue.is_empty());
     });
+}
+
+/// A queue begins to rest while an item is pushed: its worker leaves, or runs the item, or the push
+/// asks for another one.
+#[test]
+fn nothing_is_lost_when_a_queue_begins_to_rest() {
+    model(|| {
+        let queue = Arc::new(WakeQueue::new(Layout::unsharded(1).unwrap(), config(1)).unwrap());
+        let (threads, sum) = (Threads::default(), Arc::new(AtomicUsize::new(0)));
+        push_to_resting(&queue, 1, &threads, &sum);
+        let rests = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.set_resting(true))
+        };
+        push_to_resting(&queue, 10, &threads, &sum);
+        rests.join().unwrap();
+        join_all(&threads);
+        assert_eq!(sum.load(Ordering::SeqCst), 11);
+        assert_eq!((queue.load(POD).parked, queue.load(POD).awake), (0, 0), "all have left");
+    });
+}
+
+fn push_to_resting(
+    queue: &Arc<WakeQueue<usize>>,
+    item: usize,
+    threads: &Threads,
+    sum: &Arc<AtomicUsize>,
+) {
+    queue.push(HERE, item, |claim| serve_until_rest(queue, claim, threads, sum)).unwrap();
+}
+
+/// Starts a worker that runs what comes until it is sent away.
+fn serve_until_rest(
+    queue: &Arc<WakeQueue<usize>>,
+    claim: Claim,
+    threads: &Threads,
+    sum: &Arc<AtomicUsize>,
+) {
+    let (queue, others, sum) = (Arc::clone(queue), Arc::clone(threads), Arc::clone(sum));
+    let handle = thread::spawn(move || {
+        let mut worker = queue.worker(claim);
+        let grow = |claim| serve_until_rest(&queue, claim, &others, &sum);
+        while let Next::Item(item) = queue.next(&mut worker, grow) {
+            sum.fetch_add(item, Ordering::SeqCst);
+        }
+    });
+    threads.lock().unwrap().push(handle);
 }

@@ -17,6 +17,8 @@ use crate::context::{self, WorkerContext};
 /// ```
 pub fn blocking<R>(body: impl FnOnce() -> R) -> R {
     context::with_worker(|worker| {
+        // A copy of the process has no other workers, and whoever held their locks is not there.
+        let worker = worker.filter(|worker| !worker.is_copy());
         let _section = worker.map(Section::enter);
         body()
     })

@@ -13,6 +13,7 @@ use crate::cpu_accounts::CpuAccounts;
 use crate::in_flight::CounterSlot;
 use crate::item::ItemState;
 use crate::job::Tag;
+use crate::own_thread;
 use crate::pool::Pool;
 use crate::queue_ref::QueueRef;
 use crate::runtime_id::RuntimeId;
@@ -66,6 +67,13 @@ pub(crate) struct WorkerContext {
     pub(crate) cpu_accounts: CpuAccounts,
     /// Nested blocking sections.
     pub(crate) blocking_depth: Cell<u32>,
+}
+
+impl WorkerContext {
+    /// Whether this is the memory of a worker whose thread is in the parent process.
+    pub(crate) fn is_copy(&self) -> bool {
+        crate::forked::is_copy(self.counter_slots.runtime.generation())
+    }
 }
 
 /// Makes this thread a worker while `body` runs.
@@ -165,10 +173,10 @@ pub(crate) fn is_inside_queue(queue: &QueueCore) -> bool {
     any_frame(|frame| frame.queue == QueueRef::of(queue))
 }
 
-/// Whether this thread is inside a job of any queue of this runtime: on one of its workers, on a
-/// rescuer, or on a thread that runs an item for want of room.
+/// Whether this thread is one of this runtime, or inside a job of any of its queues: on a rescuer,
+/// or on a thread that runs an item for want of room.
 pub(crate) fn is_inside_runtime(runtime: RuntimeId) -> bool {
-    any_frame(|frame| frame.queue.core().runtime == runtime)
+    own_thread::is_of(runtime) || any_frame(|frame| frame.queue.core().runtime == runtime)
 }
 
 /// Whether this thread is inside this item.

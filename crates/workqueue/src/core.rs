@@ -76,7 +76,7 @@ pub(crate) struct QueueCore {
     uncounted: Mutex<Vec<Uncounted>>,
     /// (x)
     pub(crate) attributes: Mutex<Attributes>,
-    /// One change of attributes at a time.
+    /// One change of attributes at a time. (i)
     pub(crate) changing: Mutex<()>,
     /// (x)
     pub(crate) identity: Mutex<Identity>,
@@ -84,7 +84,7 @@ pub(crate) struct QueueCore {
     pub(crate) stats: Stats,
     /// (x)
     pub(crate) rescuer: Mutex<Option<Arc<Rescuer>>>,
-    /// What users want to know of its items.
+    /// What users want to know of its items. (i)
     pub(crate) observed: Observed,
 }
 
@@ -343,9 +343,10 @@ impl QueueCore {
     pub(crate) fn put_turn(&self, cpu: CpuId) {
         let pool = self.pool();
         let shard = pool.plan.shard_of(cpu);
-        // There is one of these. A pool is closed after its queues are empty.
+        // There is one of these. A pool is closed after its queues are empty; the caller's job, too,
+        // has run then, in the turn that ended before the caller asked for one.
         if pool.push_unbounded(shard, Job::turn(QueueRef::of(self), shard, cpu)).is_err() {
-            debug_assert!(false, "a pool is closed after its queues are empty");
+            debug_assert!(self.sequence.is_empty(), "a pool is closed after its queues are empty");
         }
     }
 

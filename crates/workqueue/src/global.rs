@@ -92,6 +92,27 @@ where
     queue().spawn(closure)
 }
 
+/// As [`Queue::spawn_blocking`], on the program's own runtime.
+///
+/// ```
+/// let text = tollgate_workqueue::spawn_blocking(|| std::fs::read_to_string("Cargo.toml"))?;
+/// assert!(text.wait()?.is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// That runtime was shut down.
+///
+/// # Panics
+/// As [`global_queue`](crate::global_queue).
+pub fn spawn_blocking<T, F>(closure: F) -> Result<Handle<T>, SubmitError>
+where
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+{
+    queue().spawn_blocking(closure)
+}
+
 /// As [`Queue::join`], on the queue of the item that is running, or else on that of the program's
 /// own runtime.
 ///

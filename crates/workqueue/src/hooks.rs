@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use crate::error::{BuildError, Panic};
+use crate::own_thread;
+use crate::runtime_id::RuntimeId;
 
 /// The smallest stack of a worker, in bytes.
 pub const MIN_STACK_LEN: usize = 64 << 10;
@@ -39,10 +41,11 @@ impl Hooks {
         format!("{}-{which}", self.thread_name.as_deref().unwrap_or("workqueue"))
     }
 
-    /// Starts a thread that runs items.
+    /// Starts a thread of this runtime that runs items.
     pub(crate) fn start(
         &self,
         which: &str,
+        runtime: RuntimeId,
         body: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<JoinHandle<()>> {
         let mut builder = thread::Builder::new().name(self.name(which));
@@ -50,10 +53,14 @@ impl Hooks {
             builder = builder.stack_size(bytes);
         }
         if self.start.is_none() && self.stop.is_none() {
-            return builder.spawn(body);
+            return builder.spawn(move || {
+                own_thread::mark(runtime);
+                body();
+            });
         }
         let (start, stop) = (self.start.clone(), self.stop.clone());
         builder.spawn(move || {
+            own_thread::mark(runtime);
             call(start.as_deref());
             body();
             call(stop.as_deref());

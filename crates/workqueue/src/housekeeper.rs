@@ -57,7 +57,7 @@ fn expire(shared: &Shared) -> Option<Instant> {
     loop {
         match shared.timer.take_due() {
             Due::Now(entry) => {
-                if let Some(leftover) = entry.item.due(entry.ticket, entry.near) {
+                if let Some(leftover) = entry.item.due(entry.ticket, entry.near, entry.seen) {
                     shared.timer.keep(leftover);
                 }
             }

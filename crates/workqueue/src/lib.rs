@@ -53,15 +53,19 @@ mod forked;
 mod forkjoin;
 mod global;
 mod handle;
+mod held;
 mod hooks;
 mod housekeeper;
 mod in_flight;
 mod item;
 mod job;
+mod lane;
 mod latency;
 mod limit;
 mod maxima;
+mod observation;
 mod observe;
+mod own_thread;
 mod placing;
 mod pool;
 mod queue;
@@ -91,6 +95,7 @@ pub use error::{AttributeError, BuildError, JoinError, Panic, SubmitError, WaitE
 pub use forkjoin::{Fork, MAX_HANDS};
 pub use global::{
     configure_global, join, queue as global_queue, runtime as global_runtime, scope, spawn,
+    spawn_blocking,
 };
 pub use handle::Handle;
 pub use hooks::MIN_STACK_LEN;

@@ -17,15 +17,17 @@ pub(crate) const NO_LIMIT: u32 = (1 << 18) - 1;
 
 /// A limit on how many jobs run at once.
 ///
-/// Lock legend: (a) changed by atomic operations alone; (w) changed under `waiting`, read without.
+/// Lock legend: (a) changed by atomic operations alone; (w) changed under `waiting`, read without;
+/// (i) has a lock of its own inside.
 pub(crate) struct ConcurrencyLimit<J> {
     /// [`Word`], packed: `active` (a), `limit` and `waiting` (w).
     word: CachePadded<AtomicU64>,
     /// More jobs wait than the queue may hold. Apart from `word`, because every submitter reads it.
     /// (w)
     full: CachePadded<AtomicBool>,
+    /// (i)
     waiting: Mutex<Waiting<J>>,
-    /// Bumped for producers when a job stops waiting, or nobody may wait any more.
+    /// Bumped for producers when a job stops waiting, or nobody may wait any more. (a)
     room: Futex,
 }
 
@@ -450,6 +452,36 @@ mod models {
             first.join().unwrap();
             second.join().unwrap();
             assert_eq!(world.ran.load(Ordering::SeqCst), 11);
+            assert_eq!(world.limit.counts(), (0, Some(1), 0));
+        });
+    }
+
+    /// Two jobs are counted, and the limit is lowered before the second one begins: it waits, and
+    /// begins when the first one ends.
+    #[test]
+    fn a_lowered_limit_holds_for_a_job_that_was_counted_before() {
+        model(|| {
+            let world = World::new(2);
+            assert!(world.limit.try_start());
+            assert!(world.limit.try_start());
+            let changer = on_a_thread(&world, |world| {
+                assert!(world.limit.set_limit(1).is_empty());
+                world.most.store(1, Ordering::SeqCst);
+            });
+            // The order of these two: what was lowered before the look must hold.
+            let most = world.most.load(Ordering::SeqCst);
+            match world.limit.confirm(10) {
+                Some(_) => {
+                    assert_eq!(most, 2, "it was counted before the limit was lowered");
+                    assert_eq!(world.limit.end(), None);
+                    assert_eq!(world.limit.end(), None);
+                }
+                None => {
+                    assert_eq!(world.limit.end(), Some(10));
+                    assert_eq!(world.limit.end(), None);
+                }
+            }
+            changer.join().unwrap();
             assert_eq!(world.limit.counts(), (0, Some(1), 0));
         });
     }

@@ -13,6 +13,7 @@ use tollgate_wakequeue::{Claim, Closed, Config, Host, PushError, ShardId, WakeQu
 use crate::hooks::Hooks;
 use crate::job::Job;
 use crate::sharding::{Plan, Shard, ShardingKey};
+use crate::sys;
 
 /// What the queues of a pool have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,27 +35,39 @@ pub(crate) type StartThread =
 pub(crate) type OnFailure = Box<dyn Fn() + Send + Sync>;
 
 /// A pool of workers, by pods.
+///
+/// Lock legend: (c) constant while the pool exists; (a) changed by atomic operations alone; (i) has
+/// a lock or protocol of its own inside.
 pub(crate) struct Pool {
+    /// (c)
     pub(crate) key: PoolKey,
+    /// (c)
     pub(crate) plan: Plan,
+    /// (i)
     pub(crate) queue: WakeQueue<Job>,
-    /// By shard: the index of its node.
+    /// By shard: the index of its node. (c)
     node_of: Box<[u16]>,
-    /// By shard: its first CPU.
+    /// By shard: its first CPU. (c)
     cpu_of: Box<[CpuId]>,
-    /// Whether the issuing CPU matters to this pool.
+    /// Whether the issuing CPU matters to this pool. (c)
     pub(crate) needs_cpu: bool,
-    /// Whether workers may stray from their pod, and must be brought back.
+    /// Whether workers may stray from their pod, and must be brought back. (c)
     pub(crate) strays: bool,
-    /// By worker number.
+    /// By worker number. (a)
     pub(crate) worker_slots: Box<[CachePadded<WorkerSlot>]>,
+    /// (i)
     threads: StdMutex<Vec<(WorkerId, JoinHandle<()>)>>,
+    /// (a)
     pub(crate) start_failures: AtomicU64,
-    /// The system refused something to a worker, and that was said.
+    /// The system refused something to a worker, and that was said. (a)
     pub(crate) warned: AtomicBool,
+    /// (c)
     pub(crate) number: usize,
+    /// (c)
     me: Weak<Pool>,
+    /// (c)
     start_thread: StartThread,
+    /// (c)
     on_failure: OnFailure,
     /// What the program has to say about threads and panics. (c)
     pub(crate) hooks: Hooks,
@@ -217,6 +230,12 @@ impl Pool {
     #[inline]
     pub(crate) fn cpu_of(&self, shard: ShardId) -> CpuId {
         self.cpu_of[shard.index()]
+    }
+
+    /// The CPU that this thread is running on; where the system does not say, one of the pool's.
+    #[inline]
+    pub(crate) fn current_cpu(&self) -> CpuId {
+        sys::current_cpu().unwrap_or_else(|| self.cpu_of(ShardId(0)))
     }
 
     /// Whether a worker at home in `home` may run what was placed in `shard`: always, unless the

@@ -104,6 +104,19 @@ impl Queue {
         self.spawn_near(Some(cpu), closure)
     }
 
+    /// As [`spawn`](Self::spawn), for a closure that waits most of its time: all of it is a
+    /// [`blocking`] section, so other items run beside it, up to the pool's `max_workers`.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn).
+    pub fn spawn_blocking<T, F>(&self, closure: F) -> Result<Handle<T>, SubmitError>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        self.spawn(|| blocking(closure))
+    }
+
     fn spawn_near<T, F>(&self, cpu: Option<CpuId>, closure: F) -> Result<Handle<T>, SubmitError>
     where
         T: Send + 'static,
@@ -191,6 +204,7 @@ impl Queue {
     }
 
     pub(crate) fn check_open(&self) -> Result<(), SubmitError> {
+        crate::forked::check(self.core().runtime.generation());
         if self.inner.shared.is_shut_down() {
             return Err(SubmitError::ShutDown(self.name()));
         }

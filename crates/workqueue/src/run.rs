@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use tollgate_topology::CpuId;
+use tollgate_wakequeue::ItemCell;
 use tollgate_wakequeue::sync::{Ordering, spin_loop};
-use tollgate_wakequeue::{ItemCell, ShardId};
 
 use crate::context;
 use crate::core::{QueueCore, Waiter};
@@ -17,8 +18,10 @@ use crate::sys;
 /// Jobs of a sequence that run in a row before other queues have a turn.
 const JOBS_PER_TURN: u32 = 32;
 
-/// Looks for the next job of a sequence before its turn ends: about 100 ns.
-const LOOKS: u32 = 8;
+/// Looks for the next job of a sequence before its turn ends, each after twice as long as the one
+/// before: about a microsecond together. A new turn costs as much, and a look makes the producer
+/// wait for the line that it is about to write.
+const LOOKS: u32 = if cfg!(loom) { 1 } else { 7 };
 
 /// Runs the job in the cell. What it counts against, it holds already.
 #[inline]
@@ -30,49 +33,68 @@ pub(crate) fn run_one(
 ) {
     let phase = tag.phase();
     notify.send_unless(core, phase);
-    let (outcome, kept) = context::in_frame(QueueRef::of(core), tag, || {
-        catch_unwind(AssertUnwindSafe(|| Job::run(cell)))
+    let ((), kept) = context::in_frame(QueueRef::of(core), tag, || {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| Job::run(cell))) {
+            core.count_panic();
+            // Whom it is reported to is inside the item, which is not over yet.
+            core.report_panic(Panic::new(panic));
+        }
     });
-    if let Err(panic) = outcome {
-        core.count_panic();
-        core.report_panic(Panic::new(panic));
-    }
     if !kept {
         core.in_flight.finish(context::counter_slot(core.runtime), phase);
         notify.defer(core, phase);
     }
 }
 
+/// What a turn asks of whoever has it.
+pub(crate) trait TurnHolder {
+    /// Whether a job that was issued on this CPU may run here: a strict worker leaves jobs of other
+    /// pods to their own.
+    fn may_run(&self, cpu: CpuId) -> bool;
+
+    /// Whether a turn may go on after [`JOBS_PER_TURN`] jobs, because nobody else waits for the
+    /// caller.
+    fn may_go_on(&self) -> bool;
+
+    /// A job is about to run.
+    fn before(&mut self, tag: Tag);
+
+    /// It has run.
+    fn after(&mut self);
+}
+
 /// Has the turn of an ordered queue: runs the next jobs, and puts the turn back into the pool while
-/// any are left. `at` is where the caller is at home, if it is a worker; a strict worker leaves
-/// jobs of other pods to their own.
+/// any are left.
 pub(crate) fn run_turn(
     core: &QueueCore,
     turn: Tag,
-    at: Option<(&Pool, ShardId)>,
+    holder: &mut impl TurnHolder,
     notify: &mut DeferredNotify,
-    mut before: impl FnMut(Tag),
-    mut after: impl FnMut(),
 ) {
-    let may_run = |cpu| at.is_none_or(|(pool, home)| pool.may_run(home, pool.plan.shard_of(cpu)));
     let mut cpu = turn.cpu();
     let mut hand = core.sequence.begin_turn();
-    for _ in 0..JOBS_PER_TURN {
-        let Some(job) = next_in_order(core, &mut hand) else {
+    let mut cell = ItemCell::empty();
+    let mut left = JOBS_PER_TURN;
+    while left > 0 {
+        left -= 1;
+        if !next_in_order(core, &mut hand, &mut cell, notify) {
             if core.sequence.end_turn() {
                 continue;
             }
             return;
-        };
-        let tag = job.tag;
+        }
+        let Some(tag) = cell.get().map(|job| job.tag) else { continue };
         cpu = tag.cpu();
-        if !may_run(cpu) {
-            hand.push_front(job);
+        if !holder.may_run(cpu) {
+            cell.take().into_iter().for_each(|job| hand.push_front(job));
             break;
         }
-        before(tag);
-        run_one(core, &mut ItemCell::of(job), tag, notify);
-        after();
+        holder.before(tag);
+        run_one(core, &mut cell, tag, notify);
+        holder.after();
+        if left == 0 && holder.may_go_on() {
+            left = JOBS_PER_TURN;
+        }
     }
     core.sequence.put_back(hand);
     if !core.sequence.is_empty() || core.sequence.end_turn() {
@@ -80,16 +102,23 @@ pub(crate) fn run_turn(
     }
 }
 
-/// The next job. Waits for it a moment, because a new turn costs more than that.
+/// The next job, into `cell`. Waits for it a moment, because a new turn costs more than that; those
+/// who flush are told before.
 #[inline]
-fn next_in_order(core: &QueueCore, hand: &mut VecDeque<Job>) -> Option<Job> {
-    for _ in 0..LOOKS {
-        if let Some(job) = core.sequence.next(hand) {
-            return Some(job);
-        }
-        spin_loop();
+fn next_in_order(
+    core: &QueueCore,
+    hand: &mut VecDeque<Job>,
+    cell: &mut ItemCell<Job>,
+    notify: &mut DeferredNotify,
+) -> bool {
+    if core.sequence.next_into(hand, cell) {
+        return true;
     }
-    core.sequence.next(hand)
+    notify.send();
+    (0..LOOKS).any(|look| {
+        (0..1 << look).for_each(|_| spin_loop());
+        core.sequence.next_into(hand, cell)
+    })
 }
 
 /// Runs one job of the queue, or one turn, that waits for a worker which does not come. False when
@@ -100,24 +129,44 @@ pub(crate) fn rescue(core: &QueueCore) -> bool {
     let found = pool.queue.take_if(|job| job.queue() == me, |claim| pool.grow(claim));
     let Some(job) = found else { return false };
     let mut notify = DeferredNotify::default();
-    let before = |tag| before_rescue(core, pool, tag);
+    let mut rescuer = Rescuing { core, pool };
     if job.tag.is_turn() {
-        run_turn(core, job.tag, None, &mut notify, before, || ());
+        run_turn(core, job.tag, &mut rescuer, &mut notify);
     } else {
-        run_rescued(core, pool, job, &mut notify, before);
+        run_rescued(core, pool, job, &mut notify, |tag| rescuer.before(tag));
     }
     notify.send();
     true
 }
 
-/// Before the item runs, so that whoever waits for it finds it counted. The rescuer goes to the pod
-/// of a strict item; where the system refuses that, it runs the item all the same.
-fn before_rescue(core: &QueueCore, pool: &Pool, tag: Tag) {
-    core.stats.rescued.fetch_add(1, Ordering::Relaxed);
-    if pool.key.sharding.strict {
-        let shard = pool.plan.shard_of(tag.cpu());
-        let _ = sys::set_affinity(&pool.plan.shards[shard.index()].allowed);
+/// A rescuer at work.
+struct Rescuing<'r> {
+    core: &'r QueueCore,
+    pool: &'r Pool,
+}
+
+impl TurnHolder for Rescuing<'_> {
+    /// It goes to any pod.
+    fn may_run(&self, _: CpuId) -> bool {
+        true
     }
+
+    /// It is asked to stop between turns.
+    fn may_go_on(&self) -> bool {
+        false
+    }
+
+    /// Before the item runs, so that whoever waits for it finds it counted. The rescuer goes to the
+    /// pod of a strict item; where the system refuses that, it runs the item all the same.
+    fn before(&mut self, tag: Tag) {
+        self.core.stats.rescued.fetch_add(1, Ordering::Relaxed);
+        if self.pool.key.sharding.strict {
+            let shard = self.pool.plan.shard_of(tag.cpu());
+            let _ = sys::set_affinity(&self.pool.plan.shards[shard.index()].allowed);
+        }
+    }
+
+    fn after(&mut self) {}
 }
 
 fn run_rescued(

@@ -1,6 +1,6 @@
 //! The runtime: building it, and ending it.
 
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex as StdMutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::pool::{Pool, SharedClaim};
 use crate::queue::QueueBuilder;
 use crate::shared::{MAX_SHARD_CAPACITY, Settings, Shared};
 use crate::watchdog::Patience;
-use crate::{cgroup, context, forked, housekeeper, worker};
+use crate::{cgroup, context, forked, housekeeper, own_thread, worker};
 
 /// Queues and the workers that serve them. Dropping it shuts it down.
 ///
@@ -38,6 +38,26 @@ pub struct Runtime {
     housekeeper: StdMutex<Option<JoinHandle<()>>>,
     /// Nobody waits for the workers to end.
     left: AtomicBool,
+    ended: Arc<Ended>,
+}
+
+/// Whether the last thread of a runtime has ended, and a place to wait for that.
+#[derive(Default)]
+struct Ended {
+    yes: StdMutex<bool>,
+    told: Condvar,
+}
+
+impl Ended {
+    fn tell(&self) {
+        *self.yes.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.told.notify_all();
+    }
+
+    fn wait(&self) {
+        let yes = self.yes.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.told.wait_while(yes, |yes| !*yes));
+    }
 }
 
 /// A runtime to be.
@@ -95,19 +115,24 @@ impl Runtime {
     }
 
     /// Refuses new items, forgets delayed ones, runs what is queued and ends the workers. Items
-    /// that queue further items are refused too. Called from inside an item of this runtime, it
-    /// returns at once and leaves the rest to a thread of its own.
+    /// that queue further items are refused too. Called from inside an item of this runtime, or a
+    /// hook on one of its threads, it returns at once and leaves the rest to a thread of its own.
+    /// Whoever else calls it waits for the end, also when somebody called it before.
     pub fn shutdown(&self) {
+        forked::check(self.shared.id.generation());
         self.shared.shut_down();
+        let inside = context::is_inside_runtime(self.shared.id);
         let housekeeper = self.housekeeper.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(housekeeper) = housekeeper else { return };
-        self.refuse_items();
-        if !context::is_inside_runtime(self.shared.id) {
-            // The caller may be an item of another runtime.
-            blocking(|| end(&self.shared, housekeeper));
-            return;
+        if housekeeper.is_some() {
+            self.refuse_items();
         }
-        self.end_elsewhere(housekeeper);
+        match housekeeper {
+            Some(housekeeper) if inside => self.end_elsewhere(housekeeper),
+            // The caller may be an item of another runtime.
+            Some(housekeeper) => blocking(|| end(&self.shared, housekeeper, &self.ended)),
+            None if inside || self.left.load(Ordering::SeqCst) => {}
+            None => blocking(|| self.ended.wait()),
+        }
     }
 
     /// As [`shutdown`](Self::shutdown), for so long at most. True when everything that was queued
@@ -117,6 +142,7 @@ impl Runtime {
     /// and the workers end after it, if the program lives that long. From inside an item it waits
     /// in vain for that item.
     pub fn shutdown_timeout(&self, timeout: Duration) -> bool {
+        forked::check(self.shared.id.generation());
         let start = Instant::now();
         self.shared.shut_down();
         self.refuse_items();
@@ -151,11 +177,17 @@ impl Runtime {
     }
 
     fn end_elsewhere(&self, housekeeper: JoinHandle<()>) {
-        let shared = Arc::clone(&self.shared);
+        let (shared, ended) = (Arc::clone(&self.shared), Arc::clone(&self.ended));
         let ending = thread::Builder::new().name(shared.settings.hooks.name("end"));
-        if let Err(error) = ending.spawn(move || end(&shared, housekeeper)) {
+        let started = ending.spawn(move || {
+            // What it drops may own the runtime.
+            own_thread::mark(shared.id);
+            end(&shared, housekeeper, &ended);
+        });
+        if let Err(error) = started {
             // The workers run what is queued, and then sleep until the process ends.
             tracing::warn!(%error, "a runtime that was shut down keeps its threads");
+            self.ended.tell();
         }
     }
 
@@ -293,6 +325,7 @@ impl Builder {
             shared,
             housekeeper: StdMutex::new(Some(housekeeper)),
             left: AtomicBool::new(false),
+            ended: Arc::default(),
         })
     }
 }
@@ -312,12 +345,12 @@ fn start_worker(
     claim: SharedClaim,
 ) -> std::io::Result<JoinHandle<()>> {
     let name = format!("{}.{}", pool.number, id.0);
-    let hooks = pool.hooks.clone();
-    hooks.start(&name, move || worker::serve(&shared, &pool, &claim))
+    let (hooks, runtime) = (pool.hooks.clone(), shared.id);
+    hooks.start(&name, runtime, move || worker::serve(&shared, &pool, &claim))
 }
 
 /// Waits until all queues are empty, and for all threads. Nothing is queued any more.
-fn end(shared: &Shared, housekeeper: JoinHandle<()>) {
+fn end(shared: &Shared, housekeeper: JoinHandle<()>, ended: &Ended) {
     let queues = shared.all_queues();
     queues.iter().for_each(|queue| queue.in_flight.flush());
     for queue in &queues {
@@ -331,6 +364,7 @@ fn end(shared: &Shared, housekeeper: JoinHandle<()>) {
     // The housekeeper runs no user code and does not panic by itself.
     drop(housekeeper.join());
     shared.timer.clear();
+    ended.tell();
 }
 
 impl Settings {

@@ -6,28 +6,39 @@
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
+use tollgate_wakequeue::ItemCell;
 use tollgate_wakequeue::sync::{
     AtomicBool, AtomicUsize, Futex, Mutex, Ordering, seq_cst_gap, yield_now,
 };
-use tollgate_wakequeue::{ItemCell, Ring};
 
-/// Jobs that a ring holds before the list has to. A queue whose backlog is not much more does
+use crate::lane::Lane;
+
+/// Jobs that a lane holds before the list has to. A queue whose backlog is not much more does
 /// without.
-const RING_CAPACITY: usize = if cfg!(loom) { 2 } else { 512 };
+const LANE_CAPACITY: usize = match (cfg!(loom), cfg!(miri)) {
+    (true, _) => 2,
+    (_, true) => 16,
+    _ => 512,
+};
+
+/// A producer that waits for room looks for itself now and then.
+const LOOK_FOR_ROOM_AFTER: Duration = Duration::from_millis(5);
 
 /// Jobs in order, one at a time.
 ///
-/// A job goes to the ring, and when that is full or the list has any, to the list. So the list
-/// holds what is younger than the ring, and the jobs of one thread stay in their order. Whoever has
-/// the turn takes the list into its hands as a whole when the ring is empty, and runs that first.
+/// A job goes to the lane, and when that is full or the list has any, to the list. So the list
+/// holds what is younger than the lane, and the jobs of one thread stay in their order. Whoever has
+/// the turn takes the list into its hands as a whole when the lane is empty, and runs that first.
 ///
 /// Lock legend: (t) used by whoever has the turn; (l) changed under `list`, read without; (a)
-/// atomic.
+/// atomic; (i) has a lock or protocol of its own inside.
 pub(crate) struct Sequence<J> {
-    /// Made for the first ordered queue that this is used for.
-    ring: OnceLock<Ring<J>>,
+    /// Made for the first ordered queue that this is used for. (i)
+    lane: OnceLock<Lane<J>>,
+    /// What the lane has no room for. (i)
     list: Mutex<List<J>>,
     /// Length of the list. (l)
     list_len: CachePadded<AtomicUsize>,
@@ -39,14 +50,38 @@ pub(crate) struct Sequence<J> {
     in_hand: CachePadded<AtomicUsize>,
     /// Threads that wait for room. (a)
     producers: CachePadded<AtomicUsize>,
-    /// Bumped for them.
+    /// Jobs taken while any of them waited, since some were woken. Changed in the turn. (a)
+    made_room: AtomicUsize,
+    /// Jobs after which they are woken, for as many places. Set by `reset`. (a)
+    room_at_once: AtomicUsize,
+    /// Bumped for them. (i)
     room: Futex,
 }
 
 struct List<J> {
     jobs: VecDeque<J>,
-    /// The most jobs that wait, in the ring and here.
+    /// The most jobs that wait, in the lane and here.
     capacity: usize,
+    /// Jobs that find room here without a look at how many wait elsewhere, which would fetch a line
+    /// that the turn writes for every job. Elsewhere they only become fewer while this list holds
+    /// any, so an old figure is good until it is used up.
+    sure_room: usize,
+}
+
+impl<J> List<J> {
+    fn new(capacity: usize) -> Self {
+        Self { jobs: VecDeque::new(), capacity, sure_room: 0 }
+    }
+
+    /// Uses a place, when there is one. `elsewhere` counts the jobs that wait outside of this list.
+    fn take_place(&mut self, elsewhere: impl FnOnce() -> usize) -> bool {
+        if self.sure_room == 0 {
+            self.sure_room = self.capacity.saturating_sub(self.jobs.len() + elsewhere());
+        }
+        let has_room = self.sure_room > 0;
+        self.sure_room = self.sure_room.saturating_sub(1);
+        has_room
+    }
 }
 
 /// What became of a job.
@@ -63,44 +98,52 @@ pub(crate) enum Entry<J> {
 impl<J: Send> Sequence<J> {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            ring: OnceLock::new(),
-            list: Mutex::new(List { jobs: VecDeque::new(), capacity }),
+            lane: OnceLock::new(),
+            list: Mutex::new(List::new(capacity)),
             list_len: CachePadded::new(AtomicUsize::new(0)),
             has_turn: CachePadded::new(AtomicBool::new(false)),
             rest: Mutex::new(VecDeque::new()),
             in_hand: CachePadded::new(AtomicUsize::new(0)),
             producers: CachePadded::new(AtomicUsize::new(0)),
+            made_room: AtomicUsize::new(0),
+            room_at_once: AtomicUsize::new(room_at_once(capacity)),
             room: Futex::new(0),
         }
     }
 
     /// Appends a job; `always` though there may be no room, because others wait for it already.
-    #[inline]
     pub(crate) fn push(&self, job: J, always: bool) -> Entry<J> {
         let mut cell = ItemCell::of(job);
-        if let Some(ring) = self.ring.get()
-            && self.list_len.load(Ordering::SeqCst) == 0
-        {
-            // Called at most once, so the job is still there.
-            let pushed = ring.push_with(|| cell.take().expect("a job is pushed once"));
-            if pushed.is_ok() {
-                return self.ask_for_turn();
-            }
-        }
-        match cell.take() {
-            Some(job) => self.push_to_list(job, always),
-            None => self.ask_for_turn(),
+        // Called at most once, so the job is still there.
+        let entry = self.push_with(|| cell.take().expect("a job is pushed once"), always);
+        match (entry, cell.take()) {
+            (Entry::NeedsTurn, _) => Entry::NeedsTurn,
+            (Entry::Full(()), Some(job)) => Entry::Full(job),
+            _ => Entry::Waits,
         }
     }
 
-    fn push_to_list(&self, job: J, always: bool) -> Entry<J> {
-        let mut list = self.list.lock();
-        let in_hand = self.in_hand.load(Ordering::SeqCst);
-        let waiting = list.jobs.len() + in_hand + self.ring.get().map_or(0, Ring::len);
-        if !always && waiting >= list.capacity {
-            return Entry::Full(job);
+    /// As [`push`](Self::push), for a job that is made where it will lie, which saves moving it.
+    /// `make` must be quick and must not panic. For what finds no room it is not called.
+    #[inline]
+    pub(crate) fn push_with(&self, make: impl FnOnce() -> J, always: bool) -> Entry<()> {
+        let mut make = make;
+        if let Some(lane) = self.lane.get()
+            && self.list_len.load(Ordering::SeqCst) == 0
+        {
+            match lane.push_with(make) {
+                Ok(()) => return self.ask_for_turn(),
+                Err(back) => make = back,
+            }
         }
-        list.jobs.push_back(job);
+        let mut list = self.list.lock();
+        let has_room = list.take_place(|| {
+            self.in_hand.load(Ordering::SeqCst) + self.lane.get().map_or(0, Lane::len)
+        });
+        if !always && !has_room {
+            return Entry::Full(());
+        }
+        list.jobs.push_back(make());
         self.list_len.store(list.jobs.len(), Ordering::SeqCst);
         drop(list);
         self.ask_for_turn()
@@ -108,7 +151,7 @@ impl<J: Send> Sequence<J> {
 
     /// After a job was published. Whoever ends a turn looks for jobs afterwards.
     #[inline]
-    fn ask_for_turn<T>(&self) -> Entry<T> {
+    fn ask_for_turn(&self) -> Entry<()> {
         seq_cst_gap();
         if self.has_turn.load(Ordering::SeqCst) || self.has_turn.swap(true, Ordering::SeqCst) {
             Entry::Waits
@@ -118,13 +161,19 @@ impl<J: Send> Sequence<J> {
     }
 
     /// Sleeps while there is no room. May return early.
+    ///
+    /// No wake-up is lost: a producer sleeps only when, after it registered, the FIFO was full. All
+    /// the jobs that it saw are taken with a look at `producers` afterwards, and there are at least
+    /// as many of them as go before a wake-up.
     pub(crate) fn wait_for_room(&self) {
         self.producers.fetch_add(1, Ordering::SeqCst);
         seq_cst_gap();
         let epoch = self.room.word().load(Ordering::SeqCst);
         let capacity = self.list.lock().capacity;
         if self.waiting() >= capacity {
-            self.room.wait(epoch, None);
+            // A job may wait for this producer while there is room for a few: they are not many
+            // enough to be announced, so it looks for itself.
+            self.room.wait(epoch, Some(LOOK_FOR_ROOM_AFTER));
         }
         self.producers.fetch_sub(1, Ordering::SeqCst);
     }
@@ -134,41 +183,50 @@ impl<J: Send> Sequence<J> {
         std::mem::take(&mut *self.rest.lock())
     }
 
-    /// The next job, for whoever has the turn. A producer that waits for its place is woken.
+    /// The next job, into `cell`, for whoever has the turn. False when there is none. A producer
+    /// that waits for its place is woken.
     #[inline]
-    pub(crate) fn next(&self, hand: &mut VecDeque<J>) -> Option<J> {
+    pub(crate) fn next_into(&self, hand: &mut VecDeque<J>, cell: &mut ItemCell<J>) -> bool {
         if hand.is_empty() {
-            let mut cell = ItemCell::empty();
-            if self.ring.get().is_some_and(|ring| ring.pop_into(&mut cell)) {
+            if self.lane.get().is_some_and(|lane| lane.pop_into(cell)) {
                 self.announce_room();
-                return cell.take();
+                return true;
             }
             if !self.take_list(hand) {
-                return None;
+                return false;
             }
         }
-        let job = hand.pop_front();
+        let Some(job) = hand.pop_front() else { return false };
+        *cell = ItemCell::of(job);
         // An exchange, so that a producer that registers sees it, or is seen below.
         self.in_hand.swap(hand.len(), Ordering::SeqCst);
         self.announce_room();
-        job
+        true
     }
 
-    /// Takes the list in hand when the ring, which is older, is empty.
+    #[cfg(test)]
+    fn next(&self, hand: &mut VecDeque<J>) -> Option<J> {
+        let mut cell = ItemCell::empty();
+        self.next_into(hand, &mut cell).then(|| cell.take()).flatten()
+    }
+
+    /// Takes the list in hand when the lane, which is older, is empty.
     fn take_list(&self, hand: &mut VecDeque<J>) -> bool {
         while self.list_len.load(Ordering::SeqCst) > 0 {
             // Pushes under way included, which `is_empty` leaves out.
-            let in_ring = self.ring.get().map_or(0, Ring::len);
-            let Some(ring) = self.ring.get().filter(|_| in_ring > 0) else {
+            let in_lane = self.lane.get().map_or(0, Lane::len);
+            let Some(lane) = self.lane.get().filter(|_| in_lane > 0) else {
                 let mut list = self.list.lock();
                 std::mem::swap(&mut list.jobs, hand);
+                // From here on jobs go to the lane.
+                list.sure_room = 0;
                 self.in_hand.store(hand.len(), Ordering::SeqCst);
                 self.list_len.store(0, Ordering::SeqCst);
                 return true;
             };
-            // A push to the ring may not be complete.
+            // A push to the lane may not be complete.
             let mut cell = ItemCell::empty();
-            if ring.pop_into(&mut cell) {
+            if lane.pop_into(&mut cell) {
                 hand.extend(cell.take());
                 return true;
             }
@@ -177,13 +235,26 @@ impl<J: Send> Sequence<J> {
         false
     }
 
+    /// After a job was taken. A producer that is woken for each place costs two system calls per
+    /// job, so they are woken for many at once.
     #[inline]
     fn announce_room(&self) {
         seq_cst_gap();
         if self.producers.load(Ordering::SeqCst) > 0 {
+            self.note_room();
+        }
+    }
+
+    #[cold]
+    fn note_room(&self) {
+        let made = self.made_room.load(Ordering::Relaxed) + 1;
+        let at_once = self.room_at_once.load(Ordering::Relaxed);
+        let enough = made >= at_once;
+        self.made_room.store(if enough { 0 } else { made }, Ordering::Relaxed);
+        if enough {
             // One place, one producer.
             self.room.word().fetch_add(1, Ordering::SeqCst);
-            self.room.wake(1);
+            self.room.wake(i32::try_from(at_once).unwrap_or(i32::MAX));
         }
     }
 
@@ -198,7 +269,7 @@ impl<J: Send> Sequence<J> {
     pub(crate) fn is_empty(&self) -> bool {
         self.in_hand.load(Ordering::SeqCst) == 0
             && self.list_len.load(Ordering::SeqCst) == 0
-            && self.ring.get().is_none_or(Ring::is_empty)
+            && self.lane.get().is_none_or(Lane::is_empty)
     }
 
     /// Ends the turn, with nothing in hand. True when it goes on all the same, because a job has
@@ -211,18 +282,24 @@ impl<J: Send> Sequence<J> {
 
     /// For an ordered queue of this backlog, of which nothing is left. Not while it is used.
     pub(crate) fn reset(&self, capacity: usize) {
-        self.list.lock().capacity = capacity;
-        if capacity >= 2 * RING_CAPACITY {
-            self.ring.get_or_init(|| Ring::new(RING_CAPACITY));
+        *self.list.lock() = List::new(capacity);
+        self.room_at_once.store(room_at_once(capacity), Ordering::Relaxed);
+        if capacity >= 2 * LANE_CAPACITY {
+            self.lane.get_or_init(|| Lane::new(LANE_CAPACITY));
         }
     }
 
     /// Jobs that wait.
     pub(crate) fn waiting(&self) -> usize {
-        let in_ring = self.ring.get().map_or(0, Ring::len);
+        let in_lane = self.lane.get().map_or(0, Lane::len);
         let in_hand = self.in_hand.load(Ordering::SeqCst);
-        self.list_len.load(Ordering::SeqCst) + in_ring + in_hand
+        self.list_len.load(Ordering::SeqCst) + in_lane + in_hand
     }
+}
+
+/// Of a FIFO of this capacity: how many places are announced at once.
+fn room_at_once(capacity: usize) -> usize {
+    (capacity / 8).clamp(1, 4096)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -263,7 +340,7 @@ mod tests {
 
     #[test]
     fn order_holds_through_ring_and_list() {
-        let most = 4 * RING_CAPACITY;
+        let most = 4 * LANE_CAPACITY;
         let sequence = Sequence::new(most);
         sequence.reset(most);
         let (mut pushed, mut taken) = (0, 0);
@@ -350,7 +427,7 @@ mod models {
         one_at_a_time(8, &[1, 2], &[129, 192, 912]);
     }
 
-    /// The ring of two is full for the third job.
+    /// The lane of two is full for the third job.
     #[test]
     fn one_at_a_time_from_ring_and_list() {
         one_at_a_time(8, &[1, 2, 3], &[1239, 1293, 1923, 9123]);

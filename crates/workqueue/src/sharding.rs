@@ -256,6 +256,34 @@ mod tests {
         assert_eq!(workers(Scope::Cache, true, true, 1), (4, 4), "each pod has one");
     }
 
+    /// Whom an item of a small core wakes, where a new worker for it starts, and where a hungry
+    /// worker looks: all follow this order.
+    #[test]
+    fn of_equally_near_cores_those_of_the_issuers_kind_come_first() {
+        let plan = plan("l3:2 core:2+3 pu:2", Scope::Cache, false);
+        let first = |shard: &ShardId| plan.shards[shard.index()].cpus.lowest().unwrap().0;
+        let near = |cpu| -> Vec<u32> {
+            plan.layout.near(plan.shard_of(CpuId(cpu))).iter().map(first).collect()
+        };
+        // CPUs 0-3 are two fast cores and 4-6 three small ones of one cache, 7-13 those of the other.
+        assert_eq!(near(0)[..5], [0, 2, 4, 5, 6]);
+        assert_eq!(near(5)[..5], [5, 6, 4, 0, 2]);
+        assert_eq!(near(9)[..5], [9, 7, 11, 12, 13]);
+        let other_cache = |cpu: &u32| *cpu >= 7;
+        assert_eq!(near(0)[5..].iter().filter(|cpu| other_cache(cpu)).count(), 5);
+        assert_eq!(near(0)[5..7].iter().filter(|&&cpu| cpu == 7 || cpu == 9).count(), 2);
+    }
+
+    #[test]
+    fn a_cpu_outside_the_mask_issues_to_the_nearest_of_its_kind() {
+        let topology = Topology::from_synthetic("core:2+2").unwrap();
+        let key =
+            ShardingKey { scope: Scope::Cache, strict: false, cpumask: "0,3".parse().unwrap() };
+        let plan = Plan::new(&topology, &key, true, usize::MAX).unwrap();
+        assert_eq!(plan.shard_of(CpuId(1)), plan.shard_of(CpuId(0)));
+        assert_eq!(plan.shard_of(CpuId(2)), plan.shard_of(CpuId(3)));
+    }
+
     #[test]
     fn strict_pods_do_not_see_each_other() {
         let strict = plan("numa:2 l3:2 core:4", Scope::Cache, true);

@@ -1,7 +1,7 @@
 //! What the runtime, its queues and its workers share: the registry of queues and pools, and
 //! settings.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -28,9 +28,9 @@ use crate::sharding::{Plan, PlanError, ShardingKey, node_index, node_limits};
 use crate::timer::Timer;
 use crate::watchdog::{Patience, Watchdog};
 
-/// What the shards of a pool hold together by default.
-const POOL_CAPACITY: usize = 65_536;
-const MIN_SHARD_CAPACITY: usize = 512;
+/// What the shards of a pool hold together by default. Miri takes seconds to make as many slots.
+const POOL_CAPACITY: usize = if cfg!(miri) { 128 } else { 65_536 };
+const MIN_SHARD_CAPACITY: usize = if cfg!(miri) { 64 } else { 512 };
 pub(crate) const MAX_SHARD_CAPACITY: usize = 8192;
 
 /// Starts the thread of a worker. The code of workers is above the registry that asks for them.
@@ -92,6 +92,18 @@ struct Registry {
     retired: Vec<Arc<QueueCore>>,
     /// Every queue that was ever made; never one less. See `QueueRef`.
     all: Vec<Arc<QueueCore>>,
+}
+
+impl Registry {
+    /// Has the workers of pools end that no queue uses any more. What is left there is run first.
+    /// The pool itself stays: whoever queued an item there may still be looking at it.
+    fn rest_unused_pools(&self) {
+        let used: HashSet<*const Pool> =
+            self.live.values().map(|queue| std::ptr::from_ref(queue.pool())).collect();
+        for pool in &self.pool_list {
+            pool.queue.set_resting(!used.contains(&Arc::as_ptr(pool)));
+        }
+    }
 }
 
 impl Shared {
@@ -260,6 +272,7 @@ impl Shared {
             registry.live.remove(&name);
             registry.retired.push(Arc::clone(core));
         }
+        registry.rest_unused_pools();
         drop(registry);
         if let Some(rescuer) = rescuer {
             // Whoever drops the last handle may be what the rescuer's item waits for.
@@ -284,11 +297,13 @@ impl Shared {
         core: &QueueCore,
         attributes: &Attributes,
     ) -> Result<(), AttributeError> {
-        let (pool, pools) = {
+        let pools = {
             let mut registry = self.registry();
-            (self.pool_for(&mut registry, attributes)?, registry.pool_list.clone())
+            let pool = self.pool_for(&mut registry, attributes)?;
+            core.set_pool(&pool);
+            registry.rest_unused_pools();
+            registry.pool_list.clone()
         };
-        core.set_pool(&pool);
         self.limit(core, attributes, &pools);
         Ok(())
     }
@@ -322,6 +337,7 @@ impl Shared {
         };
         let key = PoolKey { sharding, localize: attributes.localize, nice: attributes.nice };
         if let Some(pool) = registry.pools.get(&key) {
+            pool.queue.set_resting(false);
             return Ok(Arc::clone(pool));
         }
         if registry.pool_list.len() >= MAX_POOLS {

@@ -18,7 +18,10 @@ use crate::pool::{MAX_OVERFLOW, Pool};
 use crate::queue_ref::QueueRef;
 use crate::run::{DeferredNotify, run_one};
 use crate::sequence::Entry;
-use crate::sys;
+
+/// A queue that has no more in flight than a shard holds, divided by this, finds room beside a full
+/// one: a queue cannot fill its neighbours' shards.
+const SHARE_OF_SHARD: usize = 8;
 
 /// How deep items run inside items that found no room; beyond, they are refused.
 const MAX_INLINE_DEPTH: usize = 32;
@@ -45,6 +48,8 @@ impl QueueCore {
         let open = mode == 0 || mode == LIMITED && !self.limits[usize::from(tag.node())].is_full();
         let queued = if open {
             self.put_closure(pool, tag, closure)
+        } else if mode == ORDERED {
+            self.put_closure_in_order(tag, closure)
         } else {
             self.submit_in_mode(mode, pool, Job::new(QueueRef::of(self), tag, closure))
         };
@@ -60,7 +65,7 @@ impl QueueCore {
         let cpu = near.unwrap_or_else(|| match home {
             Some(home) if may_skip_cpu => pool.cpu_of(home),
             None if may_skip_cpu && !pool.needs_cpu => CpuId(0),
-            _ => sys::current_cpu(),
+            _ => pool.current_cpu(),
         });
         // What a worker issues stays with it, wherever the system has put it.
         let shard = home.unwrap_or_else(|| pool.plan.shard_of(cpu));
@@ -155,6 +160,26 @@ impl QueueCore {
         }
     }
 
+    /// As `put_closure`, in an ordered queue.
+    #[inline]
+    fn put_closure_in_order<F>(&self, tag: Tag, closure: F) -> Result<(), SubmitError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let closure = ManuallyDrop::new(closure);
+        let me = QueueRef::of(self);
+        // SAFETY: called at most once, and the closure is not used again when it was called.
+        let make = || Job::new(me, tag, unsafe { std::ptr::read(&raw const *closure) });
+        match self.sequence.push_with(make, false) {
+            Entry::NeedsTurn => self.put_turn(tag.cpu()),
+            Entry::Waits => {}
+            Entry::Full(()) => {
+                return self.put_in_order(Job::new(me, tag, ManuallyDrop::into_inner(closure)));
+            }
+        }
+        Ok(())
+    }
+
     fn submit_in_mode(&self, mode: u32, pool: &Pool, job: Job) -> Result<(), SubmitError> {
         if mode & SHUT != 0 {
             return Err(SubmitError::ShutDown(self.name()));
@@ -179,6 +204,7 @@ impl QueueCore {
         }
     }
 
+    #[cold]
     fn put_in_order(&self, job: Job) -> Result<(), SubmitError> {
         let cpu = job.tag.cpu();
         let mut job = job;
@@ -212,6 +238,11 @@ impl QueueCore {
             let capacity = pool.queue.capacity();
             Err(SubmitError::Full { queue: self.name(), capacity })
         };
+        let room_beside = pool.queue.len(shard) < pool.queue.capacity() + MAX_OVERFLOW;
+        if room_beside && self.has_little_in_flight(pool.queue.capacity()) {
+            return (pool.push_unbounded(shard, job))
+                .map_err(|_| SubmitError::ShutDown(self.name()));
+        }
         let (when_full, _) = self.full_policy();
         if when_full == WhenFull::Refuse {
             return full();
@@ -226,12 +257,18 @@ impl QueueCore {
         }
         let pushed = if !context::is_inside_runtime(self.runtime) {
             blocking(|| pool.push_blocking(shard, job))
-        } else if pool.queue.len(shard) < pool.queue.capacity() + MAX_OVERFLOW {
+        } else if room_beside {
             pool.push_unbounded(shard, job)
         } else {
             return full();
         };
         pushed.map_err(|_| SubmitError::ShutDown(self.name()))
+    }
+
+    /// Whether others have filled the shard, and not this queue.
+    fn has_little_in_flight(&self, capacity: usize) -> bool {
+        // With the item that is being queued.
+        self.in_flight.totals().0 <= (capacity / SHARE_OF_SHARD) as u64
     }
 
     /// Runs a job here and now, because there is no room for it elsewhere.

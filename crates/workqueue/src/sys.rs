@@ -6,16 +6,17 @@ use std::io;
 
 use tollgate_topology::{CpuId, CpuSet};
 
-/// The CPU that this thread is running on. Free of system calls where the C library has rseq.
+/// The CPU that this thread is running on; `None` where the system does not say. Free of system
+/// calls where the C library has rseq.
 #[inline]
-pub(crate) fn current_cpu() -> CpuId {
+pub(crate) fn current_cpu() -> Option<CpuId> {
     #[cfg(miri)]
-    return CpuId(0);
+    return Some(CpuId(0));
     #[cfg(not(miri))]
     {
         // SAFETY: takes no arguments and has no preconditions.
         let cpu = unsafe { libc::sched_getcpu() };
-        CpuId(u32::try_from(cpu).unwrap_or(0))
+        u32::try_from(cpu).ok().map(CpuId)
     }
 }
 

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use tollgate_wakequeue::sync::{AtomicU32, Futex, Mutex, Ordering, UnsafeCell};
+use tollgate_wakequeue::sync::{Futex, Mutex, Ordering, UnsafeCell};
 
 use crate::core::QueueCore;
 use crate::error::{JoinError, Panic};
+use crate::held::HeldCount;
 use crate::job::Tag;
 use crate::queue_ref::QueueRef;
 use crate::runtime_id::RuntimeId;
@@ -51,6 +52,11 @@ impl<T> Packet<T> {
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.state.word().load(Ordering::Acquire) & DONE != 0
+    }
+
+    /// Whether the caller has the closure now.
+    fn take(&self) -> bool {
+        self.state.word().fetch_or(TAKEN, Ordering::AcqRel) & TAKEN == 0
     }
 
     /// Whether somebody took the closure to run it, and is not done.
@@ -128,8 +134,8 @@ struct Task<F, T> {
     /// Valid on workers of `runtime`.
     queue: QueueRef,
     runtime: RuntimeId,
-    /// Whether a waiter that runs the closure is counted as in flight; see [`Held`].
-    held: AtomicU32,
+    /// What a waiter that runs the closure has to count out.
+    held: HeldCount,
 }
 
 // SAFETY: the closure is `Send` and taken once, by the thread that sets TAKEN; the packet is
@@ -137,12 +143,6 @@ struct Task<F, T> {
 unsafe impl<F: Send, T: Send> Sync for Task<F, T> {}
 // SAFETY: as above.
 unsafe impl<F: Send, T: Send> Send for Task<F, T> {}
-
-/// Values of `Task::held` beside a phase plus one.
-mod held {
-    pub(super) const NOT: u32 = 0;
-    pub(super) const OVER: u32 = u32::MAX;
-}
 
 /// Makes a task: the handle's part, and what the queue is to run.
 pub(crate) fn new<F, T>(queue: &QueueCore, closure: F) -> (Arc<dyn Spawned<T>>, Ticket<F, T>)
@@ -155,7 +155,7 @@ where
         closure: UnsafeCell::new(ManuallyDrop::new(closure)),
         queue: QueueRef::of(queue),
         runtime: queue.runtime,
-        held: AtomicU32::new(held::NOT),
+        held: HeldCount::none(),
     });
     (Arc::clone(&task) as Arc<dyn Spawned<T>>, Ticket(task))
 }
@@ -170,15 +170,11 @@ impl<F: FnOnce() -> T + Send, T: Send> Ticket<F, T> {
     /// is about to be counted out: a flush waits for either.
     pub(crate) fn arrive(self) {
         let task = &*self.0;
-        if task.take() {
+        if task.packet.take() {
             task.run();
         } else if task.packet.is_running() {
             let phase = context::current_tag().map_or(0, Tag::phase);
-            let mark = u32::from(phase) + 1;
-            let handed =
-                (task.held).compare_exchange(held::NOT, mark, Ordering::AcqRel, Ordering::Acquire);
-            if handed.is_ok() {
-                // The waiter counts it out.
+            if task.held.leave(phase) {
                 context::keep_count();
             }
         }
@@ -194,11 +190,6 @@ impl<F: FnOnce() -> T + Send, T: Send> Drop for Ticket<F, T> {
 }
 
 impl<F: FnOnce() -> T + Send, T: Send> Task<F, T> {
-    /// Whether the caller has the closure now.
-    fn take(&self) -> bool {
-        self.packet.state.word().fetch_or(TAKEN, Ordering::AcqRel) & TAKEN == 0
-    }
-
     #[inline]
     fn is_taken(&self) -> bool {
         self.packet.state.word().load(Ordering::Relaxed) & TAKEN != 0
@@ -243,11 +234,10 @@ impl<F: FnOnce() -> T + Send, T: Send> Spawned<T> for Task<F, T> {
 
     fn run_here(&self) {
         let Some(queue) = self.queue_here() else { return };
-        if self.take() {
+        if self.packet.take() {
             context::in_frame(self.queue, Tag::none(), || self.run());
-            let mark = self.held.swap(held::OVER, Ordering::AcqRel);
-            if mark != held::NOT {
-                queue.count_out(context::counter_slot(self.runtime), u8::from(mark == 2));
+            if let Some(phase) = self.held.end() {
+                queue.count_out(context::counter_slot(self.runtime), phase);
             }
             context::progress();
         }
@@ -269,5 +259,82 @@ impl<F: FnOnce() -> T + Send, T: Send> Spawned<T> for Task<F, T> {
             self.packet.complete(Err(result));
         }
         taken
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::in_flight::{CounterSlot, InFlightCounter};
+    use loom::thread;
+    use tollgate_wakequeue::sync::{Arc as Shared, AtomicBool};
+
+    struct World {
+        in_flight: InFlightCounter,
+        packet: Packet<()>,
+        held: HeldCount,
+        ran: AtomicBool,
+    }
+
+    impl World {
+        fn run(&self) {
+            self.ran.store(true, Ordering::Relaxed);
+            self.packet.complete(Ok(()));
+        }
+
+        fn count_out(&self, counter_slot: CounterSlot, phase: u8) {
+            self.in_flight.finish(counter_slot, phase);
+            self.in_flight.announce(phase);
+        }
+
+        /// As `Spawned::run_here`.
+        fn wait_inside_an_item(&self) {
+            if self.packet.take() {
+                self.run();
+                if let Some(phase) = self.held.end() {
+                    self.count_out(CounterSlot::Shared(0), phase);
+                }
+            }
+        }
+
+        /// As `Ticket::arrive`, and the end of its job.
+        fn arrive(&self, phase: u8) {
+            if self.packet.take() {
+                self.run();
+            } else if self.packet.is_running() && self.held.leave(phase) {
+                return;
+            }
+            self.count_out(CounterSlot::Own(0), phase);
+        }
+    }
+
+    /// An item is run by its waiter while its job arrives and somebody flushes: the flush ends
+    /// after the closure has run, and the item is counted out once.
+    #[test]
+    fn a_flush_waits_for_what_a_waiter_runs() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = builder.preemption_bound.or(Some(3));
+        builder.check(|| {
+            let world = Shared::new(World {
+                in_flight: InFlightCounter::new(1),
+                packet: Packet::new(),
+                held: HeldCount::none(),
+                ran: AtomicBool::new(false),
+            });
+            let phase = world.in_flight.enter(CounterSlot::Shared(0));
+            let waiter = {
+                let world = Shared::clone(&world);
+                thread::spawn(move || world.wait_inside_an_item())
+            };
+            let worker = {
+                let world = Shared::clone(&world);
+                thread::spawn(move || world.arrive(phase))
+            };
+            world.in_flight.flush();
+            assert!(world.ran.load(Ordering::Relaxed), "flushed before it ran");
+            waiter.join().unwrap();
+            worker.join().unwrap();
+            assert_eq!(world.in_flight.totals(), (0, 1));
+        });
     }
 }

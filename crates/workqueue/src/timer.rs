@@ -8,6 +8,7 @@ use tollgate_topology::CpuId;
 
 use crate::error::SubmitError;
 use crate::item::Ticket;
+use crate::observation::Observation;
 
 /// The most items that wait for their time; more are refused.
 pub const MAX_DELAYED: usize = 65_536;
@@ -19,11 +20,14 @@ pub(crate) trait Delayed: Send + Sync {
 
     /// The time has come. Called on the housekeeper's thread: must not wait or run anybody's code,
     /// not even that of a destructor. What cannot be delivered comes back, to be dropped elsewhere.
-    fn due(self: Arc<Self>, ticket: Ticket, near: CpuId) -> Option<Leftover>;
+    fn due(self: Arc<Self>, ticket: Ticket, near: CpuId, seen: Seen) -> Option<Leftover>;
 
     /// The runtime goes away before the time has come.
     fn give_up(&self, ticket: Ticket);
 }
+
+/// What is noted of the run to come.
+pub(crate) type Seen = Option<Box<Observation>>;
 
 /// What the housekeeper must not drop.
 pub(crate) type Leftover = Box<dyn Send>;
@@ -37,6 +41,7 @@ pub(crate) struct Entry {
     pub(crate) ticket: Ticket,
     /// Where the item was delayed: it runs there.
     pub(crate) near: CpuId,
+    pub(crate) seen: Seen,
 }
 
 /// What waits, by time.

@@ -7,14 +7,15 @@ use tollgate_topology::CpuId;
 use tollgate_wakequeue::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::blocking::blocking;
+use crate::context;
 use crate::core::QueueCore;
 use crate::error::{Panic, SubmitError, WaitError};
 use crate::item::{Arrival, ItemState, Refusal, Ticket};
 use crate::job::Tag;
+use crate::observation::Observation;
 use crate::queue::Queue;
 use crate::queue_ref::QueueRef;
-use crate::timer::{Delayed, Entry, Leftover, TimerKey};
-use crate::{context, sys};
+use crate::timer::{Delayed, Entry, Leftover, Seen, TimerKey};
 
 /// An item of a queue that can be queued again and again.
 ///
@@ -71,6 +72,7 @@ struct WorkCore {
 struct Deferred {
     ticket: Ticket,
     tag: Tag,
+    seen: Seen,
 }
 
 impl Queue {
@@ -128,7 +130,7 @@ impl Work {
     /// is drained by the time that the delay is over, the item is not run: that is counted as
     /// `refused` in [`monitor`](crate::Runtime::monitor) and logged.
     pub fn queue_delayed(&self, delay: Duration) -> Result<Queued, SubmitError> {
-        self.delay_near(sys::current_cpu(), delay)
+        self.delay_near(self.core.queue().pool().current_cpu(), delay)
     }
 
     /// As [`queue_delayed`](Self::queue_delayed), as if called on `cpu`.
@@ -158,7 +160,8 @@ impl Work {
         match self.core.state.requeue(true) {
             Ok((ticket, was_pending)) => {
                 self.core.leave_timer();
-                self.core.delay(delay, ticket, sys::current_cpu()).map(|()| was_pending)
+                let here = self.core.queue().pool().current_cpu();
+                self.core.delay(delay, ticket, here).map(|()| was_pending)
             }
             Err(_) => Err(SubmitError::Disabled),
         }
@@ -251,6 +254,7 @@ impl Work {
     }
 
     fn not_inside(&self, operation: &'static str) -> Result<(), WaitError> {
+        crate::forked::check(self.core.queue().runtime.generation());
         if context::is_inside_item(&self.core.state) {
             return Err(WaitError::InsideItem { operation });
         }
@@ -272,8 +276,8 @@ impl WorkCore {
 
     /// Sends a ticket on its way to a worker. When that is refused this queueing did not happen.
     fn deliver(self: &Arc<Self>, ticket: Ticket, cpu: Option<CpuId>) -> Result<(), SubmitError> {
-        let work = Arc::clone(self);
-        let sent = self.queue().submit_item(move || work.arrive(ticket), cpu);
+        let (work, seen) = (Arc::clone(self), Observation::of(&self.queue().observed));
+        let sent = self.queue().submit(move || work.arrive(ticket, seen), cpu);
         sent.inspect_err(|_| self.state.withdraw(ticket))
     }
 
@@ -284,8 +288,9 @@ impl WorkCore {
         near: CpuId,
     ) -> Result<(), SubmitError> {
         let item: Arc<dyn Delayed> = Arc::<Self>::clone(self);
+        let seen = Observation::of(&self.queue().observed);
         let shared = self.queue.shared();
-        let added = shared.timer.add(delay, Entry { item, ticket, near });
+        let added = shared.timer.add(delay, Entry { item, ticket, near, seen });
         let (key, first) = added.inspect_err(|_| self.state.withdraw(ticket))?;
         if first {
             shared.alarm.ring();
@@ -315,14 +320,25 @@ impl WorkCore {
     }
 
     /// A ticket reached a worker.
-    fn arrive(self: Arc<Self>, ticket: Ticket) {
+    fn arrive(self: Arc<Self>, ticket: Ticket, mut seen: Seen) {
         let arrival = match self.state.begin(ticket, false) {
-            Arrival::Busy => self.arrive_while_running(ticket),
+            Arrival::Busy => self.arrive_while_running(ticket, &mut seen),
             other => other,
         };
         if arrival != Arrival::Run {
             return;
         }
+        match seen {
+            None => self.run(),
+            Some(seen) => seen.run(&self.queue().observed, &self.queue().name(), || self.run()),
+        }
+        let ended = self.state.end();
+        if self.has_deferred.load(Ordering::SeqCst) {
+            self.queue_deferred(ended);
+        }
+    }
+
+    fn run(&self) {
         context::set_item(Some(&self.state));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             (self.body.lock().unwrap_or_else(PoisonError::into_inner))();
@@ -331,15 +347,11 @@ impl WorkCore {
         if let Err(panic) = outcome {
             self.note_panic(panic);
         }
-        let ended = self.state.end();
-        if self.has_deferred.load(Ordering::SeqCst) {
-            self.queue_deferred(ended);
-        }
     }
 
     /// Leaves the ticket to whoever runs the item, with the count of this job.
     #[cold]
-    fn arrive_while_running(&self, ticket: Ticket) -> Arrival {
+    fn arrive_while_running(&self, ticket: Ticket, seen: &mut Seen) -> Arrival {
         let mut deferred = self.deferred.lock();
         // Before the state says so: whoever ends the run looks at the state first.
         self.has_deferred.store(true, Ordering::SeqCst);
@@ -348,7 +360,7 @@ impl WorkCore {
             && let Some(tag) = context::current_tag()
         {
             context::keep_count();
-            if let Some(cancelled) = deferred.replace(Deferred { ticket, tag }) {
+            if let Some(cancelled) = deferred.replace(Deferred { ticket, tag, seen: seen.take() }) {
                 self.count_out(&cancelled);
             }
         }
@@ -369,7 +381,8 @@ impl WorkCore {
             return;
         }
         let work = Arc::clone(self);
-        self.queue().submit_again(move || work.arrive(taken.ticket), taken.tag);
+        let Deferred { ticket, tag, seen } = taken;
+        self.queue().submit_again(move || work.arrive(ticket, seen), tag);
     }
 
     fn count_out(&self, deferred: &Deferred) {
@@ -378,7 +391,7 @@ impl WorkCore {
     }
 
     /// A worker was told that the delay is over.
-    fn arrive_in_time(self: Arc<Self>, ticket: Ticket) {
+    fn arrive_in_time(self: Arc<Self>, ticket: Ticket, seen: Seen) {
         if !self.state.expire(ticket) {
             return;
         }
@@ -390,7 +403,7 @@ impl WorkCore {
             tracing::warn!(queue, "a delayed item was not run: its queue is drained");
             return;
         }
-        self.arrive(ticket);
+        self.arrive(ticket, seen);
     }
 
     fn note_panic(&self, panic: Box<dyn std::any::Any + Send>) {
@@ -408,10 +421,13 @@ impl Delayed for WorkCore {
         self.state.awaits_timer(ticket)
     }
 
-    fn due(self: Arc<Self>, ticket: Ticket, near: CpuId) -> Option<Leftover> {
+    fn due(self: Arc<Self>, ticket: Ticket, near: CpuId, mut seen: Seen) -> Option<Leftover> {
         // By pointer, because the item, which holds the queue, is given away.
         let queue = QueueRef::of(self.queue.core());
-        let arrive = move || self.arrive_in_time(ticket);
+        if let Some(seen) = &mut seen {
+            seen.restart();
+        }
+        let arrive = move || self.arrive_in_time(ticket, seen);
         let refused = queue.core().submit_always(arrive, near).err()?;
         Some(Box::new(refused))
     }

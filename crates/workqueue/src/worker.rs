@@ -6,7 +6,7 @@ use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, PoisonError};
 
 use tollgate_haltpoll::Hook;
-use tollgate_topology::CpuSet;
+use tollgate_topology::{CpuId, CpuSet};
 use tollgate_wakequeue::sync::Ordering;
 use tollgate_wakequeue::{Claim, ItemCell, Next, Worker};
 
@@ -17,7 +17,7 @@ use crate::in_flight::CounterSlot;
 use crate::job::{Job, Tag};
 use crate::pool::{Pool, SharedClaim, WorkerSlot};
 use crate::queue_ref::QueueRef;
-use crate::run::{DeferredNotify, run_one, run_turn};
+use crate::run::{DeferredNotify, TurnHolder, run_one, run_turn};
 use crate::shared::Shared;
 use crate::sys;
 
@@ -296,14 +296,7 @@ impl Serving<'_> {
         self.let_go();
         drop(self.hand.take());
         let mut notify = std::mem::take(&mut self.notify);
-        let at = Some((self.pool, self.worker.home()));
-        let worker_slot = self.worker_slot;
-        let (shift, pool, worker) = (&mut self.until_look, self.pool, &self.worker);
-        let before = |tag| {
-            begin(worker_slot, 0);
-            go_home(pool, worker, shift, core, tag);
-        };
-        run_turn(core, turn, at, &mut notify, before, || end(worker_slot, pool, worker));
+        run_turn(core, turn, &mut Turn { core, serving: self }, &mut notify);
         self.notify = notify;
     }
 
@@ -320,6 +313,38 @@ impl Serving<'_> {
     #[inline]
     fn go_home(&mut self, core: &QueueCore, tag: Tag) {
         go_home(self.pool, &self.worker, &mut self.until_look, core, tag);
+    }
+}
+
+/// A worker that has the turn of an ordered queue.
+struct Turn<'t, 'w> {
+    core: &'t QueueCore,
+    serving: &'t mut Serving<'w>,
+}
+
+impl TurnHolder for Turn<'_, '_> {
+    fn may_run(&self, cpu: CpuId) -> bool {
+        let pool = self.serving.pool;
+        pool.may_run(self.serving.worker.home(), pool.plan.shard_of(cpu))
+    }
+
+    /// While nothing else waits in this pod, handing the turn to another worker would only move the
+    /// queue between CPUs. A queue that was given another pool goes there.
+    fn may_go_on(&self) -> bool {
+        let Serving { pool, worker, worker_slot, .. } = &*self.serving;
+        let pod = pool.plan.layout.pod_of(worker.home());
+        std::ptr::eq(self.core.pool(), *pool)
+            && !worker_slot.accounts_due.load(Ordering::Relaxed)
+            && pool.queue.is_pod_empty(pod)
+    }
+
+    fn before(&mut self, tag: Tag) {
+        self.serving.begin(0);
+        self.serving.go_home(self.core, tag);
+    }
+
+    fn after(&mut self) {
+        self.serving.end();
     }
 }
 
@@ -354,7 +379,7 @@ fn look_where(pool: &Pool, worker: &Worker, until_look: &mut u32, core: &QueueCo
     let shard = &pool.plan.shards[worker.home().index()];
     if pool.key.localize {
         let issuer = tag.cpu();
-        if sys::current_cpu() != issuer && shard.allowed.contains(issuer) {
+        if sys::current_cpu().is_some_and(|here| here != issuer) && shard.allowed.contains(issuer) {
             move_to(&[issuer].into_iter().collect(), &shard.allowed, core);
         }
         return;
@@ -365,7 +390,8 @@ fn look_where(pool: &Pool, worker: &Worker, until_look: &mut u32, core: &QueueCo
     }
     *until_look = LOOK_EVERY;
     let pod = &pool.plan.pods[shard.pod.index()];
-    if !pod.contains(sys::current_cpu()) {
+    // Where nobody says where this thread is, moving it could do as much harm as good.
+    if sys::current_cpu().is_some_and(|here| !pod.contains(here)) {
         move_to(pod, &shard.allowed, core);
     }
 }

@@ -12,9 +12,12 @@ use tollgate_workqueue::{
 
 const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
 
+/// How long items stay where several of them shall run at once.
+const HOLD: Duration = Duration::from_millis(if cfg!(miri) { 300 } else { 2 });
+
 /// Miri is thousands of times slower.
 const fn fewer(count: usize) -> usize {
-    if cfg!(miri) { count.div_ceil(100) } else { count }
+    if cfg!(miri) { count.div_ceil(400) } else { count }
 }
 
 fn runtime() -> Runtime {
@@ -172,20 +175,20 @@ fn max_active_is_a_limit_and_can_change() {
             queue
                 .post(move || {
                     most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    blocking(|| thread::sleep(Duration::from_millis(2)));
+                    blocking(|| thread::sleep(HOLD));
                     now.fetch_sub(1, Ordering::SeqCst);
                 })
                 .unwrap();
         }
     };
-    load(40);
+    load(fewer(40).max(8));
     queue.flush().unwrap();
     assert_eq!(most.swap(0, Ordering::SeqCst), 2);
-    load(60);
+    load(fewer(60).max(20));
     queue.set("max_active=5").unwrap();
     queue.flush().unwrap();
     assert_eq!(most.swap(0, Ordering::SeqCst), 5, "the pool grows while its workers block");
-    load(20);
+    load(fewer(20).max(12));
     queue.set("max_active=default").unwrap();
     queue.flush().unwrap();
     assert!(most.load(Ordering::SeqCst) > 5);
@@ -411,11 +414,11 @@ fn full_queues_do_as_they_were_told() {
     let inline = runtime.queue("inline").when_full(WhenFull::RunInline).build().unwrap();
     let open = hold(&refusing);
     // The one worker is held; every shard takes four.
-    let refused = (0..1000).find_map(|_| refusing.post(|| ()).err());
+    let refused = (0..fewer(1000).max(20)).find_map(|_| refusing.post(|| ()).err());
     assert!(matches!(refused, Some(SubmitError::Full { capacity: 4, .. })), "{refused:?}");
     let here = thread::current().id();
     let (tell, told) = mpsc::channel();
-    for _ in 0..1000 {
+    for _ in 0..fewer(1000).max(30) {
         let tell = tell.clone();
         inline.post(move || tell.send(thread::current().id()).unwrap_or(())).unwrap();
     }

@@ -250,7 +250,9 @@ fn sync(dir: &Path, log: &mut Log) {
 fn execute(dir: &Path, log: &mut Log) {
     use std::os::unix::fs::PermissionsExt;
     let program = dir.join("sleep");
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    // By another process: a child that another test forks at this moment would hold it open.
+    let copied = std::process::Command::new("cp").arg("/bin/sleep").arg(&program).status();
+    assert!(copied.unwrap().success());
     let run = |name: &str, argument: &str| {
         let child = std::process::Command::new(dir.join(name)).arg(argument).spawn();
         child.map_err(|error| Errno::from_io_error(&error).unwrap())

@@ -9,13 +9,12 @@
 //! on coming.
 //!
 //! With several callers at once the worker is bound to no CPU: then the scheduler chooses better.
-#![expect(unsafe_code, reason = "sched_setattr has no wrapper")]
 
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 use rustix::time::ClockId;
+use tollgate_haltpoll::cpu_of_thread;
 
 /// Requests in a row from one thread before the worker binds itself to its CPU.
 const IN_A_ROW: u32 = 6;
@@ -81,7 +80,7 @@ impl CallerAffinity {
     }
 
     fn bind_to_caller(&mut self) {
-        let Some(cpu) = cpu_of(self.caller) else { return };
+        let Some(cpu) = cpu_of_thread(self.caller) else { return };
         let allowed = match &self.bound {
             Some((bound, _)) if *bound == cpu => return,
             Some((_, allowed)) => *allowed,
@@ -101,73 +100,9 @@ impl CallerAffinity {
     }
 }
 
-/// The CPU that thread `tid` ran on last.
-fn cpu_of(tid: u32) -> Option<usize> {
-    let path = format!("/proc/{tid}/stat");
-    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut buffer = [0; 1024];
-    let len = rustix::io::read(fd, &mut buffer).ok()?;
-    parse_cpu(&buffer[..len])
-}
-
-/// Field 39 of `/proc/TID/stat`. The second field is a name in parentheses that may hold anything,
-/// so the fields are counted from the last one closed.
-fn parse_cpu(stat: &[u8]) -> Option<usize> {
-    const FIELDS_AFTER_NAME: usize = 39 - 2;
-    let name_end = stat.iter().rposition(|&b| b == b')')?;
-    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-    rest.split_ascii_whitespace().nth(FIELDS_AFTER_NAME - 1)?.parse().ok()
-}
-
-/// Asks the scheduler for short time slices (0.1 ms, the shortest there is): a thread that works
-/// for microseconds should not wait until another thread's slice of some milliseconds is over. Its
-/// share of the CPU stays the same. Kernels before 6.12 have one length for all and ignore it.
-pub(crate) fn take_short_slices() {
-    /// `struct sched_attr` in its first version (48 bytes), for SCHED_OTHER: the runtime is the
-    /// slice.
-    #[repr(C)]
-    struct SchedAttr {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime_ns: u64,
-        deadline_ns: u64,
-        period_ns: u64,
-    }
-    const SLICE_NS: u64 = 100_000;
-    /// `SCHED_FLAG_KEEP_POLICY`: only the parameters change.
-    const KEEP_POLICY: u64 = 0x08;
-    // The nice value is a parameter too, so it is read and set again.
-    let nice = rustix::process::getpriority_process(None).unwrap_or(0);
-    let attr = SchedAttr {
-        size: 48,
-        policy: 0,
-        flags: KEEP_POLICY,
-        nice,
-        priority: 0,
-        runtime_ns: SLICE_NS,
-        deadline_ns: 0,
-        period_ns: 0,
-    };
-    // SAFETY: the call reads `size` bytes of a structure of that size and layout, which lives until
-    // it returns. A refusal changes nothing, and nothing depends on success.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_cpu_is_found_behind_any_name() {
-        let fields: Vec<String> = (3..=52).map(|n| n.to_string()).collect();
-        let stat = format!("7 (a) b (c 1 2) {}\n", fields.join(" "));
-        assert_eq!(parse_cpu(stat.as_bytes()), Some(39));
-        assert_eq!(parse_cpu(b"7 (x) S 1 2"), None);
-        assert_eq!(parse_cpu(b""), None);
-    }
 
     #[test]
     #[cfg_attr(miri, ignore = "reads /proc and binds to a CPU")]

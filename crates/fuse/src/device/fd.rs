@@ -2,13 +2,12 @@
 #![expect(unsafe_code, reason = "ioctl, dup3 onto a shared descriptor")]
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 
 use crate::abi::BackingMap;
-use crate::device::affinity::take_short_slices;
 use crate::device::leader::LeaderFollowers;
 use crate::device::signal;
 use crate::transport::{Control, ReplySink};
@@ -70,9 +69,13 @@ impl Control for DeviceControl {
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.0.as_fd())
+    }
+
     fn prepare_thread(&self) {
         signal::prepare_thread();
-        take_short_slices();
+        tollgate_haltpoll::take_short_slices();
     }
 
     fn wake(&self, tid: i32) {

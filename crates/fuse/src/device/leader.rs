@@ -36,7 +36,7 @@ use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Observe, Or
 /// How often the watchdog checks. A request that blocks delays others by two ticks at most.
 const TICK: Duration = Duration::from_millis(2);
 /// Ticks without a request after which the watchdog sleeps until there is one: nothing runs then.
-const QUIET_TICKS: u32 = 50;
+const QUIET_TICKS: u32 = 5;
 
 /// Why a parked worker goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

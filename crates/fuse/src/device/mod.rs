@@ -11,7 +11,7 @@ mod affinity;
 mod fd;
 mod leader;
 mod queue;
-mod signal;
+pub(crate) mod signal;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,6 +28,7 @@ use fd::DeviceControl;
 use leader::LeaderFollowers;
 use queue::Member;
 
+pub(crate) use affinity::CallerAffinity;
 pub(crate) use fd::SharedFd;
 pub use queue::DeviceQueue;
 
@@ -84,6 +85,11 @@ impl DeviceTransport {
     pub fn new(device: Device, spin: Duration) -> Self {
         let main = Arc::new(SharedFd(device.fd));
         Self { main, spin, workers: Arc::new(LeaderFollowers::new()) }
+    }
+
+    /// As in [`crate::SessionConfig::spin`].
+    pub(crate) fn spin(&self) -> Duration {
+        self.spin
     }
 
     pub(crate) fn main(&self) -> Arc<SharedFd> {
@@ -155,6 +161,11 @@ impl Transport for DeviceTransport {
     }
 
     fn report(&self) -> TransportReport {
-        TransportReport { in_use: TransportInUse::DevFuse, rings: None, uring_unavailable: None }
+        TransportReport {
+            in_use: TransportInUse::DevFuse,
+            reason: None,
+            rings: None,
+            uring_unavailable: None,
+        }
     }
 }

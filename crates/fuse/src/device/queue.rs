@@ -56,7 +56,7 @@ impl Queue for DeviceQueue {
         })
     }
 
-    fn finish(&mut self) {
+    fn finish(&mut self, _handler_ns: u64) {
         self.buffers.clear();
     }
 

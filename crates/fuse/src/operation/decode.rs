@@ -211,12 +211,20 @@ fn files<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation
                 offset: a.offset,
                 data: args.data(a.size)?,
                 from_cache: a.write_flags & abi::WRITE_CACHE != 0,
+                appends: a.write_flags & abi::WRITE_CACHE == 0
+                    && a.flags & libc::O_APPEND.cast_unsigned() != 0,
                 kill_suidgid: a.write_flags & abi::WRITE_KILL_SUIDGID != 0,
             })
         }
-        opcode::FLUSH => Operation::Flush { handle: handle(args.fixed::<abi::FlushIn>()?.fh) },
+        opcode::FLUSH => {
+            let a: abi::FlushIn = args.fixed()?;
+            Operation::Flush(args::Flush { handle: handle(a.fh), lock_owner: a.lock_owner })
+        }
         opcode::RELEASE => {
-            Operation::Release { handle: handle(args.fixed::<abi::ReleaseIn>()?.fh) }
+            let a: abi::ReleaseIn = args.fixed()?;
+            let flocked = a.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0;
+            let flock_owner = flocked.then_some(a.lock_owner);
+            Operation::Release(args::Release { handle: handle(a.fh), flock_owner })
         }
         opcode::RELEASEDIR => {
             Operation::Releasedir { handle: handle(args.fixed::<abi::ReleaseIn>()?.fh) }

@@ -60,12 +60,8 @@ pub enum Operation<'a> {
     Tmpfile(args::Tmpfile),
     Read(args::Read),
     Write(args::Write<'a>),
-    Flush {
-        handle: FileHandle,
-    },
-    Release {
-        handle: FileHandle,
-    },
+    Flush(args::Flush),
+    Release(args::Release),
     Fsync(args::Fsync),
     Opendir {
         flags: u32,

@@ -7,6 +7,7 @@ use tollgate_haltpoll::KeepAwake;
 
 use crate::init::{InitFlags, Proposal};
 use crate::mounted::TransportChoice;
+use crate::registrar::Registrar;
 use crate::session::error::SessionError;
 use crate::transport::QueueConfig;
 
@@ -49,6 +50,8 @@ pub struct SessionConfig {
     pub spin: Duration,
     /// Learns of every request, and keeps CPUs from halting while they come in bursts.
     pub keep_awake: Option<Arc<KeepAwake>>,
+    /// Registers backing files instead of this process, which need not be privileged then.
+    pub registrar: Option<Arc<dyn Registrar>>,
     /// Runs in each worker thread first.
     pub on_thread_start: Option<ThreadHook>,
 }
@@ -119,6 +122,7 @@ impl Default for SessionConfig {
             ring_depth: 4,
             spin: Duration::ZERO,
             keep_awake: None,
+            registrar: None,
             on_thread_start: None,
         }
     }

@@ -29,7 +29,7 @@ pub(crate) fn handshake<Q: Queue>(
             Err(ReceiveError::Io(e)) => return Err(SessionError::Receive(e)),
         };
         let agreed = reply_to_init(raw, &*sink, proposal)?;
-        queue.finish();
+        queue.finish(0);
         if let Some(agreed) = agreed {
             return Ok(agreed);
         }

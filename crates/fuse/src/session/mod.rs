@@ -67,7 +67,9 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
         let others = self.transport.open_others(negotiated.flags, &config).map_err(failed(1))?;
         let queues: Vec<_> = std::iter::once(first).chain(others).collect();
         let states = queue_states(&queues);
-        let connection = Connection::new(negotiated, Arc::clone(&control), states.clone());
+        let registrar = self.config.registrar.clone();
+        let connection =
+            Connection::new(negotiated, Arc::clone(&control), registrar, states.clone());
         self.fs.init(&connection).map_err(|errno| {
             connection.close();
             SessionError::Filesystem(errno)

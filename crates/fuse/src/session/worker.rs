@@ -41,15 +41,15 @@ impl<F: Filesystem, Q: Queue> Worker<F, Q> {
         queue.attach().map_err(|source| SessionError::Worker { worker, source })?;
         let mut server = Server { state: &state, fs: &*fs, dialect, hook };
         while !stop.stop.load(Ordering::Relaxed) {
-            match queue.receive() {
+            let handler_ns = match queue.receive() {
                 Ok(received) => server.serve(received),
                 Err(ReceiveError::Retry) => continue,
                 Err(ReceiveError::Unmounted) => return Ok(Ended::Unmounted),
                 Err(ReceiveError::Aborted) => return Ok(Ended::Aborted),
                 Err(ReceiveError::Io(error)) => return Err(SessionError::Receive(error)),
-            }
+            };
             // The caller has its reply already: clearing the buffers costs it nothing.
-            queue.finish();
+            queue.finish(handler_ns);
         }
         Ok(Ended::Stopped)
     }
@@ -64,7 +64,8 @@ struct Server<'w, F> {
 }
 
 impl<F: Filesystem> Server<'_, F> {
-    fn serve(&mut self, received: Received<'_>) {
+    /// Returns how long the handler took.
+    fn serve(&mut self, received: Received<'_>) -> u64 {
         let Received { raw, area, observer } = received;
         let decoded = Message::parse(raw).and_then(|message| {
             self.state.counters.count(message.header().opcode);
@@ -74,13 +75,21 @@ impl<F: Filesystem> Server<'_, F> {
             Ok((message, operation)) => {
                 self.hook.touch_for(message.header().pid);
                 observer.decoded(message.header().pid, operation.takes_long());
-                self.serve_operation(&message, operation, area);
+                self.serve_operation(&message, operation, area)
             }
-            Err(error) => self.malformed(raw, error, area),
+            Err(error) => {
+                self.malformed(raw, error, area);
+                0
+            }
         }
     }
 
-    fn serve_operation(&mut self, message: &Message<'_>, op: Operation<'_>, area: &mut ReplyArea) {
+    fn serve_operation(
+        &mut self,
+        message: &Message<'_>,
+        op: Operation<'_>,
+        area: &mut ReplyArea,
+    ) -> u64 {
         let header = message.header();
         match op {
             Operation::Forget { lookups } => self.forget(NodeId(header.nodeid), lookups),
@@ -96,14 +105,21 @@ impl<F: Filesystem> Server<'_, F> {
                 RawReply::new(self.state, header.unique, area).error(Errno::IO);
             }
             op => match message.supplementary_group() {
-                Ok(group) => self.call(header, group, op, area),
+                Ok(group) => return self.call(header, group, op, area),
                 Err(error) => self.refuse(header, error, area),
             },
         }
+        0
     }
 
-    /// Hands a request to the file system.
-    fn call(&self, header: &InHeader, group: Option<u32>, op: Operation<'_>, area: &mut ReplyArea) {
+    /// Hands a request to the file system. Returns how long the handler took.
+    fn call(
+        &self,
+        header: &InHeader,
+        group: Option<u32>,
+        op: Operation<'_>,
+        area: &mut ReplyArea,
+    ) -> u64 {
         let state = self.state;
         if header.unique & UNIQUE_RESEND != 0 {
             add(&state.counters.resent, 1);
@@ -118,6 +134,7 @@ impl<F: Filesystem> Server<'_, F> {
         let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         state.counters.latencies.record(header.opcode, request.class.get(), ns);
         state.interrupts.end(state.worker);
+        ns
     }
 
     /// Runs a handler. A panic ends the request (its reply is dropped, which replies EIO), not the
@@ -140,6 +157,8 @@ impl<F: Filesystem> Server<'_, F> {
         if self.state.interrupts.interrupt(unique) != Interrupted::Marked {
             add(&self.state.counters.interrupts_unknown, 1);
         }
+        // After the mark: who begins to wait and asks for the mark then misses neither.
+        self.guard(|| self.fs.interrupted(unique & !UNIQUE_RESEND));
     }
 
     fn malformed(&self, raw: RawRequest<'_>, error: DecodeError, area: &mut ReplyArea) {

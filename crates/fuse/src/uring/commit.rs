@@ -12,7 +12,33 @@
 //! then looks for bits. A bit set after that look is followed by another write, so that no reply is
 //! lost. The owner itself needs no wake-up: it looks for bits before it sleeps.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+
+/// What has to happen before an entry may be passed to the owner.
+///
+/// A reply may be finished by another thread while the handler that detached it still runs, and may
+/// still hold references to the request. If the owner serves the request itself, it looks for
+/// finished replies only after its handler has returned. If a helper serves it, the entry waits for
+/// both: whoever comes second, and no other, passes it on, and sees what the first one wrote.
+#[derive(Debug, Default)]
+pub(crate) struct Missing(AtomicUsize);
+
+impl Missing {
+    /// Only the reply.
+    pub(crate) const REPLY: usize = 1;
+    /// The reply and the return of the handler.
+    pub(crate) const REPLY_AND_HANDLER: usize = 2;
+
+    /// A request begins. The caller owns the entry.
+    pub(crate) fn begin(&self, steps: usize) {
+        self.0.store(steps, Ordering::Relaxed);
+    }
+
+    /// One of the steps was made; `true` if it was the last one.
+    pub(crate) fn made_last(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
 
 /// The entries of one ring whose replies are finished and not submitted.
 #[derive(Debug)]
@@ -35,13 +61,20 @@ impl CommitQueue {
         debug_assert_eq!(before & bit, 0, "entry {entry} has two replies");
     }
 
-    /// Passes each finished entry to `submit`, once. For the owner.
-    pub(crate) fn drain(&self, mut submit: impl FnMut(usize)) {
-        for (word, bits) in self.finished.iter().enumerate() {
-            let mut bits = take(bits);
-            while bits != 0 {
+    /// Passes each finished one of the first `entries` entries to `submit`, once, but at most `room`
+    /// of them. For the owner.
+    pub(crate) fn drain(&self, entries: usize, mut room: usize, mut submit: impl FnMut(usize)) {
+        for (word, finished) in self.finished[..entries.div_ceil(64)].iter().enumerate() {
+            let mut bits = take(finished);
+            while bits != 0 && room > 0 {
                 submit(word * 64 + bits.trailing_zeros() as usize);
                 bits &= bits - 1;
+                room -= 1;
+            }
+            if bits != 0 {
+                // The owner has seen what came with them: nothing is to be published again.
+                finished.fetch_or(bits, Ordering::Relaxed);
+                return;
             }
         }
     }
@@ -68,9 +101,11 @@ mod tests {
             queue.push(entry);
         }
         let mut submitted = Vec::new();
-        queue.drain(|entry| submitted.push(entry));
+        queue.drain(130, 1, |entry| submitted.push(entry));
+        assert_eq!(submitted, [0], "there is room for one");
+        queue.drain(130, 130, |entry| submitted.push(entry));
         assert_eq!(submitted, [0, 63, 64, 129]);
-        queue.drain(|entry| panic!("entry {entry} came twice"));
+        queue.drain(130, 130, |entry| panic!("entry {entry} came twice"));
     }
 }
 
@@ -117,7 +152,7 @@ mod loom_tests {
         fn own(&self) {
             let mut submitted = [false; N];
             loop {
-                self.queue.drain(|entry| {
+                self.queue.drain(N, N, |entry| {
                     // SAFETY: loom reports a concurrent access.
                     let read = self.memory[entry].with(|memory| unsafe { *memory });
                     assert_eq!(read, 7);
@@ -145,6 +180,51 @@ mod loom_tests {
             for committer in committers {
                 committer.join().unwrap();
             }
+        });
+    }
+
+    /// A helper's handler returns while another thread finishes the reply: the owner submits once,
+    /// and what each of both wrote is visible to it.
+    #[test]
+    fn loom_an_entry_is_passed_on_when_reply_and_handler_are_done() {
+        struct Served {
+            ring: Ring<1>,
+            missing: Missing,
+            lent: UnsafeCell<u32>,
+        }
+        // SAFETY: the model checks each access of the cells.
+        #[expect(unsafe_code, reason = "shared cells under the model's eyes")]
+        unsafe impl Sync for Served {}
+        check(|| {
+            let missing = Missing::default();
+            missing.begin(Missing::REPLY_AND_HANDLER);
+            let served = Served { ring: Ring::new(), missing, lent: UnsafeCell::new(0) };
+            let served = Arc::new(served);
+            let pass_on = |served: &Served| {
+                if served.missing.made_last() {
+                    served.ring.queue.push(0);
+                    *served.ring.eventfd.lock().unwrap() += 1;
+                    served.ring.woken.notify_one();
+                }
+            };
+            #[expect(unsafe_code, reason = "the writes that the protocol orders")]
+            let reply = run(&served, move |served: &Served| {
+                // SAFETY: loom reports a concurrent access.
+                served.ring.memory[0].with_mut(|memory| unsafe { *memory = 7 });
+                pass_on(served);
+            });
+            #[expect(unsafe_code, reason = "the writes that the protocol orders")]
+            let handler = run(&served, move |served: &Served| {
+                // SAFETY: loom reports a concurrent access.
+                served.lent.with_mut(|lent| unsafe { *lent = 9 });
+                pass_on(served);
+            });
+            served.ring.own();
+            // SAFETY: loom reports a concurrent access.
+            #[expect(unsafe_code, reason = "the read that the protocol orders")]
+            served.lent.with(|lent| assert_eq!(unsafe { *lent }, 9));
+            reply.join().unwrap();
+            handler.join().unwrap();
         });
     }
 

@@ -15,11 +15,11 @@
 //! | the entry is | kernel | owner of the ring | thread with the reply |
 //! |---|---|---|---|
 //! | available (registered or submitted) | writes | nothing | nothing |
-//! | being served | nothing | reads the request, lends the reply area | writes behind the request |
+//! | being served | nothing | reads the request, lends the reply area; or a helper does so in its place | writes behind the request |
 //! | finished (its bit is set in the commit queue) | nothing | moves the body, submits | nothing |
 //!
-//! [`Entry::claim`] admits one thread to the reply of a request: it clears `unique`, which the
-//! owner set when it received the request.
+//! [`Entry::claim`] admits one thread to the reply of a request: it clears `unique`, which was set
+//! when the request began to be served.
 #![expect(unsafe_code, reason = "memory shared with the kernel and between threads")]
 
 use std::cell::UnsafeCell;
@@ -30,9 +30,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::abi::{InHeader, OutHeader};
+use crate::abi::{InHeader, OutHeader, opcode};
 use crate::buffer::{PAGE_BYTES, PageBuffer, ReplyArea};
+use crate::message::Message;
+use crate::operation::{Dialect, Operation};
 use crate::transport::RawRequest;
+use crate::uring::commit::Missing;
 
 /// Room for the header and arguments of an operation, each.
 const HEADER_PART_BYTES: usize = 128;
@@ -60,6 +63,19 @@ struct Finished {
     body_len: usize,
 }
 
+/// How a request is to be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// At once.
+    Quick,
+    /// It may wait for a disk or a lock, for any length of time.
+    Waits,
+    /// It moves a lot of data: others should not wait behind it.
+    Moves,
+    /// The ring's owner made the kernel send it, see `occupancy.rs`.
+    Nudge,
+}
+
 /// One entry of a ring.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -68,26 +84,32 @@ pub(crate) struct Entry {
     pub(crate) queue: u16,
     /// The request being served; 0 if there is none, or its reply was claimed.
     unique: AtomicU64,
-    /// Where the reply's body is built. Written by the owner before `unique`.
+    /// Written before `unique`.
     reply_at: UnsafeCell<usize>,
     finished: UnsafeCell<Finished>,
+    /// Up to where a helper lent the payload to its handler. Written before the helper's step.
+    lent: UnsafeCell<usize>,
+    missing: Missing,
 }
 
 // SAFETY: the table in the module's text says who accesses the cells and the memory when. Ownership
-// passes from the owner to the thread with the reply by `unique` (Release in `begin`, Acquire in
-// `claim`), and back by the commit queue (Release in `push`, Acquire in `drain`).
+// passes from the owner to a helper by the lock of the hand-over, to the thread with the reply by
+// `unique` (Release in `begin`, Acquire in `claim`), and back by `missing` (AcqRel) and the commit
+// queue (Release in `push`, Acquire in `drain`).
 unsafe impl Sync for Entry {}
 
 impl Entry {
-    /// An entry whose payload has room for `payload_bytes`.
-    pub(crate) fn new(queue: u16, payload_bytes: usize) -> Self {
-        Self {
-            memory: PageBuffer::new(PAGE_BYTES + payload_bytes + REPLY_BYTES),
+    /// An entry whose payload has room for `payload_bytes`; `None` if there is no memory for it.
+    pub(crate) fn new(queue: u16, payload_bytes: usize) -> Option<Self> {
+        Some(Self {
+            memory: PageBuffer::try_new(PAGE_BYTES + payload_bytes + REPLY_BYTES)?,
             queue,
             unique: AtomicU64::new(0),
             reply_at: UnsafeCell::new(0),
             finished: UnsafeCell::new(Finished::default()),
-        }
+            lent: UnsafeCell::new(0),
+            missing: Missing::default(),
+        })
     }
 
     fn at(&self, offset: usize) -> NonNull<u8> {
@@ -117,16 +139,71 @@ impl Entry {
     /// Bytes of names and data that the kernel wrote.
     ///
     /// # Safety
-    /// The caller owns the ring, and the entry has just been received.
+    /// The caller owns the ring, and the entry has just been received; or it was handed to the
+    /// caller, a helper, in that state.
     pub(crate) unsafe fn received_len(&self) -> usize {
         // SAFETY: within page 0, aligned to 8; the kernel is done with it, by the caller's promise.
         let len = unsafe { self.at(PAYLOAD_SIZE).cast::<u32>().read() };
         (len as usize).min(self.payload_len() - REPLY_BYTES)
     }
 
+    /// The request in the entry, with `len` bytes of names and data.
+    ///
+    /// # Safety
+    /// As [`Entry::received_len`]; and the entry is not submitted while the result is in use.
+    unsafe fn request(&self, len: usize) -> RawRequest<'_> {
+        // SAFETY: initialised memory within the mapping, which nobody writes while the entry is
+        // being served: the reply is built behind `len`, or, if `len` is 0, in memory that no slice
+        // covers.
+        unsafe {
+            RawRequest::Split {
+                header: std::slice::from_raw_parts(self.at(0).as_ptr(), size_of::<InHeader>()),
+                fixed: std::slice::from_raw_parts(self.at(OP_IN).as_ptr(), HEADER_PART_BYTES),
+                rest: std::slice::from_raw_parts(self.payload().as_ptr(), len),
+            }
+        }
+    }
+
+    /// How the request is to be served.
+    ///
+    /// # Safety
+    /// As [`Entry::received_len`].
+    pub(crate) unsafe fn kind(&self) -> Kind {
+        // SAFETY: as above; the results do not outlive this function.
+        let request = unsafe { self.request(self.received_len()) };
+        let RawRequest::Split { header, .. } = request else { return Kind::Quick };
+        let code = InHeader::read_from_bytes(header).map_or(0, |header| header.opcode);
+        // Most requests are decided by their operation code.
+        match code {
+            opcode::NOTIFY_REPLY => return Kind::Nudge,
+            code if !opcode::MAY_TAKE_LONG.contains(&code) => return Kind::Quick,
+            _ => {}
+        }
+        let takes_long = Message::parse(request)
+            .and_then(|message| {
+                Operation::decode(&message, Dialect::default()).map(|op| op.takes_long())
+            })
+            .unwrap_or(false);
+        match code {
+            _ if !takes_long => Kind::Quick,
+            opcode::READ | opcode::WRITE => Kind::Moves,
+            _ => Kind::Waits,
+        }
+    }
+
+    /// The request whose reply is still to come; 0 if there is none.
+    pub(crate) fn unique(&self) -> u64 {
+        self.unique.load(Ordering::Relaxed)
+    }
+
+    /// Whether the request's reply is still to come.
+    pub(crate) fn awaits_reply(&self) -> bool {
+        self.unique() != 0
+    }
+
     /// The request, the area in which its reply may be built, and where that starts in the payload.
     /// `stale` bytes of the payload may hold something of earlier requests; those behind this
-    /// request are cleared before they are lent.
+    /// request are cleared before they are lent. `steps` is what [`Missing::begin`] takes.
     ///
     /// # Safety
     /// As [`Entry::received_len`]; and the entry is not submitted while the results are in use.
@@ -134,21 +211,16 @@ impl Entry {
         &self,
         len: usize,
         stale: usize,
+        steps: usize,
     ) -> (RawRequest<'_>, ReplyArea, usize) {
         let reply_at = if len == 0 { 0 } else { (len + GAP_BYTES).next_multiple_of(GAP_BYTES) };
-        // SAFETY: the owner alone accesses the cell until `unique` is set below.
+        // SAFETY: the entry is the caller's alone until `unique` is set below.
         unsafe { *self.reply_at.get() = reply_at };
-        // SAFETY: initialised memory within the mapping, which nobody writes while the entry is
-        // being served: the reply is built behind `len`, or, if `len` is 0, in memory that no slice
-        // covers.
-        let (header, fixed, rest) = unsafe {
-            (
-                std::slice::from_raw_parts(self.at(0).as_ptr(), size_of::<InHeader>()),
-                std::slice::from_raw_parts(self.at(OP_IN).as_ptr(), HEADER_PART_BYTES),
-                std::slice::from_raw_parts(self.payload().as_ptr(), len),
-            )
-        };
+        // SAFETY: by the caller's promise.
+        let request = unsafe { self.request(len) };
+        let RawRequest::Split { header, .. } = request else { unreachable!("made above") };
         let unique = InHeader::read_from_bytes(header).map_or(0, |header| header.unique);
+        self.missing.begin(steps);
         let before = self.unique.swap(unique, Ordering::Release);
         debug_assert_eq!(before, 0, "the entry holds two requests");
         let capacity = self.payload_len() - reply_at;
@@ -159,21 +231,39 @@ impl Entry {
             let start = self.at(PAGE_BYTES + reply_at);
             ReplyArea::lent(start, capacity, stale.saturating_sub(reply_at))
         };
-        (RawRequest::Split { header, fixed, rest }, area, reply_at)
+        (request, area, reply_at)
+    }
+
+    /// The handler of a helper has returned, and used the payload up to `lent`. Returns whether the
+    /// entry may be passed to the owner.
+    ///
+    /// # Safety
+    /// The caller is the helper, and made no other such call for this request.
+    pub(crate) unsafe fn handler_returned(&self, lent: usize) -> bool {
+        // SAFETY: until the step below, the cell is the helper's.
+        unsafe { *self.lent.get() = lent };
+        self.missing.made_last()
     }
 
     /// Admits the caller to the reply of request `unique`; `false` if it is another entry's, or
     /// over.
     pub(crate) fn claim(&self, unique: u64) -> bool {
         let order = Ordering::Acquire;
-        unique != 0 && self.unique.compare_exchange(unique, 0, order, Ordering::Relaxed).is_ok()
+        unique != 0
+            && self.unique.load(Ordering::Relaxed) == unique
+            && self.unique.compare_exchange(unique, 0, order, Ordering::Relaxed).is_ok()
+    }
+
+    /// The reply is recorded. Returns whether the entry may be passed to the owner.
+    pub(crate) fn replied(&self) -> bool {
+        self.missing.made_last()
     }
 
     /// Records the reply. A body that was not built in this entry's memory is copied there. A body
     /// that is too long becomes the error `EIO`, which is returned as well.
     ///
     /// # Safety
-    /// The caller claimed the reply and passes the entry to the commit queue afterwards.
+    /// The caller claimed the reply, and calls [`Entry::replied`] afterwards.
     pub(crate) unsafe fn finish(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let header = parts.first().and_then(|part| OutHeader::read_from_prefix(part).ok());
         // SAFETY: between `claim` and the commit queue the cells are the caller's.
@@ -228,7 +318,8 @@ impl Entry {
             ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(0).as_ptr(), OUT_HEADER_BYTES);
             #[expect(clippy::cast_possible_truncation, reason = "less than the payload's length")]
             self.at(PAYLOAD_SIZE).cast::<u32>().write(*body_len as u32);
-            let end = (body_at + body_len).saturating_sub(PAGE_BYTES);
+            let lent = std::mem::take(&mut *self.lent.get());
+            let end = (body_at + body_len).saturating_sub(PAGE_BYTES).max(lent);
             (self.at(COMMIT_ID).cast::<u64>().read(), end)
         }
     }

@@ -1,23 +1,32 @@
 //! One thread's ring.
 #![expect(unsafe_code, reason = "ring entries are shared with the kernel and between threads")]
 
+mod ended;
+mod spare;
+
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use zerocopy::FromBytes;
 
-use crate::abi::OutHeader;
-use crate::buffer::{BufferSize, Buffers, ReplyArea};
-use crate::device::SharedFd;
-use crate::transport::{NoObserver, Queue, RawRequest, ReceiveError, Received, ReplySink};
-use crate::uring::commit::CommitQueue;
-use crate::uring::entry::Entry;
+use crate::buffer::{BufferSize, Buffers, PAGE_BYTES, ReplyArea};
+use crate::device::{CallerAffinity, SharedFd};
+use crate::transport::{Observer, Queue, RawRequest, ReceiveError, Received, ReplySink};
+use crate::uring::commit::Missing;
+use crate::uring::entries::Entries;
+use crate::uring::entry::{Entry, Kind};
+use crate::uring::handover::{Handover, Slowness};
+use crate::uring::helper::Job;
+use crate::uring::occupancy::Occupancy;
 use crate::uring::registration::Arrival;
 use crate::uring::ring::{Completion, Ring};
+use crate::uring::shared::{RingShared, this_thread};
+use crate::uring::standing::{Refused, Standing};
 use crate::uring::unavailable::UringUnavailable;
 
 /// Replies that used more of the payload than this are cleared as soon as they are submitted, which
@@ -31,80 +40,32 @@ const CLEAR_AT_ONCE_BYTES: usize = 512;
 /// microsecond.
 const LOOK_AT_DEVICE_EVERY: u32 = 32;
 
-/// What the owner of a ring and the senders of replies share.
+/// Most spare entries of a ring, see `occupancy.rs`: more than the view lets wait. If all are held,
+/// further requests wait in the kernel.
+const MOST_SPARES: usize = 1024;
+
+/// How long an owner that ends waits for its helpers.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Has a ring's owner follow the caller from CPU to CPU, as a worker of /dev/fuse does.
 #[derive(Debug)]
-pub(crate) struct RingShared {
-    entries: Box<[Entry]>,
-    commits: CommitQueue,
-    /// Wakes the owner.
-    eventfd: OwnedFd,
-    /// The owner's [`this_thread`]; 0 before it has registered the ring.
-    owner: AtomicUsize,
-    /// The entry received last: most replies are for it.
-    current: AtomicUsize,
-    /// Replies that the kernel refused after `commit` had returned.
-    undelivered: AtomicU64,
-    closed: AtomicBool,
-    /// Where replies go to requests that came from /dev/fuse: all of them if the ring could not be
-    /// registered.
-    device: OnceLock<Arc<SharedFd>>,
-    fell_back: AtomicBool,
+struct Follower {
+    affinity: CallerAffinity,
+    /// Whether there is more than one CPU to choose from.
+    may_move: bool,
 }
 
-impl RingShared {
-    fn claim(&self, unique: u64) -> Option<usize> {
-        let current = self.current.load(Ordering::Relaxed);
-        if self.entries.get(current).is_some_and(|entry| entry.claim(unique)) {
-            return Some(current);
-        }
-        self.entries.iter().position(|entry| entry.claim(unique))
-    }
-
-    fn wake(&self) {
-        // Fails only if the counter is at its maximum: then the owner is woken anyway.
-        let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
-    }
-
-    /// All replies go to /dev/fuse from now on.
-    pub(crate) fn fall_back(&self) {
-        debug_assert!(self.device.get().is_some(), "the ring was not connected");
-        self.fell_back.store(true, Ordering::Release);
-    }
-
-    fn commit_to_device(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        self.device.get().ok_or(Errno::NOENT)?.commit(parts)
+impl Follower {
+    fn new() -> Self {
+        Self { affinity: CallerAffinity::new(), may_move: false }
     }
 }
 
-impl ReplySink for RingShared {
-    fn commit(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        if self.fell_back.load(Ordering::Acquire) {
-            return self.commit_to_device(parts);
+impl Observer for Follower {
+    fn decoded(&mut self, caller: u32, _takes_long: bool) {
+        if self.may_move && caller != 0 {
+            self.affinity.request_from(caller);
         }
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(Errno::NOTCONN.into());
-        }
-        let header = parts.first().and_then(|part| OutHeader::read_from_prefix(part).ok());
-        let (header, _) = header.ok_or(Errno::INVAL)?;
-        let Some(index) = self.claim(header.unique) else { return self.commit_to_device(parts) };
-        // SAFETY: the reply was claimed, and the entry goes to the commit queue next.
-        let finished = unsafe { self.entries[index].finish(parts) };
-        self.commits.push(index);
-        if self.owner.load(Ordering::Relaxed) != this_thread() {
-            self.wake();
-        }
-        finished
-    }
-
-    fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
-        if let Some(device) = self.device.get() {
-            device.close();
-        }
-    }
-
-    fn undelivered(&self) -> u64 {
-        self.undelivered.load(Ordering::Relaxed)
     }
 }
 
@@ -124,20 +85,30 @@ pub(crate) struct RingQueue {
     stale: Vec<usize>,
     /// Submitted or about to be, with a payload to clear.
     to_clear: Vec<usize>,
+    standing: Standing,
+    occupancy: Occupancy,
+    /// Entries from the start; those behind them are spare ones.
+    planned: usize,
+    size: BufferSize,
     /// Something is queued that was not submitted yet.
     queued: bool,
     wake_armed: bool,
     /// The entry being served, and where its reply area starts in the payload.
     current: Option<(usize, usize)>,
     area: ReplyArea,
-    observer: NoObserver,
+    observer: Follower,
+    /// How long to ask for the next request before sleeping, on the CPU of a caller.
+    spin: Duration,
+    /// To the helpers, and which entries they have.
+    handover: Option<Arc<Handover<Job>>>,
+    handed: Vec<bool>,
+    slowness: Slowness,
     /// For requests from /dev/fuse, which is read without waiting.
     device_buffers: Buffers,
     looks_at_device: bool,
     until_device: u32,
     /// The connection ended.
     end: Option<ReceiveError>,
-    keep_bytes: usize,
 }
 
 // SAFETY: the pointers in `vectors` are to the memory of `shared.entries`, which moves with the
@@ -156,26 +127,18 @@ impl RingQueue {
     ) -> Result<Self, UringUnavailable> {
         let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
             .map_err(|errno| UringUnavailable::system("eventfd", &errno.into()))?;
-        let entries: Box<[Entry]> = queues
-            .iter()
-            .flat_map(|&queue| std::iter::repeat_n(queue, depth))
-            .map(|queue| Entry::new(queue, size.payload_bytes()))
-            .collect();
+        let numbers = || queues.iter().flat_map(|&queue| std::iter::repeat_n(queue, depth));
+        let first: Option<Vec<_>> =
+            numbers().map(|queue| Entry::new(queue, size.payload_bytes())).collect();
+        let no_memory = || UringUnavailable::system("mmap", &Errno::NOMEM.into());
+        let entries = Entries::new(first.ok_or_else(no_memory)?, MOST_SPARES);
         let ring = Ring::new(entries.len(), eventfd.as_fd())
             .map_err(|error| UringUnavailable::from_setup(&error, rings_bytes))?;
-        let count = entries.len();
-        let vectors = entries.iter().map(Entry::io_vectors).collect();
-        let shared = RingShared {
-            entries,
-            commits: CommitQueue::new(count),
-            eventfd,
-            owner: AtomicUsize::new(0),
-            current: AtomicUsize::new(0),
-            undelivered: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
-            device: OnceLock::new(),
-            fell_back: AtomicBool::new(false),
-        };
+        let (planned, most) = (entries.len(), entries.most());
+        // Never moves: the kernel may still have to read a piece that was queued.
+        let mut vectors = Vec::with_capacity(most);
+        vectors.extend(entries.iter().map(Entry::io_vectors));
+        let shared = RingShared::new(entries, eventfd);
         Ok(Self {
             ring,
             shared: Arc::new(shared),
@@ -183,19 +146,26 @@ impl RingQueue {
             cpus,
             vectors,
             arrival: None,
-            received: VecDeque::with_capacity(count),
-            stale: vec![0; count],
-            to_clear: Vec::with_capacity(count),
+            received: VecDeque::with_capacity(planned),
+            stale: vec![0; planned],
+            to_clear: Vec::with_capacity(planned),
+            standing: Standing::new(numbers()),
+            occupancy: Occupancy::new(numbers()),
+            planned,
+            size,
             queued: false,
             wake_armed: false,
             current: None,
             area: ReplyArea::new(0),
-            observer: NoObserver,
+            observer: Follower::new(),
+            spin: Duration::ZERO,
+            handover: None,
+            handed: vec![false; planned],
+            slowness: Slowness::default(),
             device_buffers: Buffers::new(size),
             looks_at_device: false,
             until_device: LOOK_AT_DEVICE_EVERY,
             end: None,
-            keep_bytes: size.keep_bytes,
         })
     }
 
@@ -209,6 +179,7 @@ impl RingQueue {
         device: &SharedFd,
         own: Arc<SharedFd>,
         arrival: Arrival,
+        (handover, spin): (Arc<Handover<Job>>, Duration),
     ) -> io::Result<()> {
         // Where no second descriptor could be made, the thread of the first one is alone with it.
         self.looks_at_device = own.0.as_raw_fd() != device.0.as_raw_fd();
@@ -220,6 +191,8 @@ impl RingQueue {
         debug_assert!(first, "one ring is connected twice");
         self.device = device.0.as_raw_fd();
         self.arrival = Some(arrival);
+        self.handover = Some(handover);
+        self.spin = spin;
         Ok(())
     }
 
@@ -255,7 +228,8 @@ impl RingQueue {
         all
     }
 
-    fn bind_to_cpus(&self) {
+    fn bind_to_cpus(&mut self) {
+        self.observer.may_move = self.cpus.len() > 1;
         let mut set = rustix::thread::CpuSet::new();
         for &cpu in self.cpus.iter().filter(|&&cpu| cpu < rustix::thread::CpuSet::MAX_CPU) {
             set.set(cpu);
@@ -275,15 +249,19 @@ impl RingQueue {
         let mut refused = vec![None; self.shared.entries.len()];
         while let Some(completion) = self.ring.completion() {
             match completion {
-                Completion::Entry(index, Err(errno)) => refused[index] = Some(errno),
+                Completion::Entry(index, Err(errno)) => {
+                    refused[index] = Some(errno);
+                    self.standing.refused_at_first(index);
+                    self.occupancy.lost(index);
+                }
                 Completion::Entry(index, Ok(())) => self.received.push_back(index),
                 Completion::Wake => {}
             }
         }
         // A queue serves with fewer entries than planned, but not with none.
         let entries = &self.shared.entries;
-        let unserved = refused.iter().zip(entries).find(|(errno, entry)| {
-            let mut others = refused.iter().zip(entries);
+        let unserved = refused.iter().zip(entries.iter()).find(|(errno, entry)| {
+            let mut others = refused.iter().zip(entries.iter());
             errno.is_some() && !others.any(|(e, other)| other.queue == entry.queue && e.is_none())
         });
         match unserved {
@@ -296,28 +274,29 @@ impl RingQueue {
     }
 
     fn push_register(&mut self, index: usize) {
-        let (entry, vectors) = (&self.shared.entries[index], &self.vectors[index]);
+        let (entry, vectors) = (self.shared.entry(index), &self.vectors[index]);
         // SAFETY: the vectors are the entry's and live in `self`; the entries live in `shared`,
         // which `self` holds while the ring is used.
         unsafe { self.ring.push_register(index, entry, vectors) };
         self.queued = true;
     }
 
-    /// Registers an entry without memory, which the kernel refuses.
+    /// Has the kernel refuse a registration.
     fn provoke_refusal(&mut self) {
-        let entry = &self.shared.entries[0];
-        // SAFETY: no vectors, so nothing has to live.
-        unsafe { self.ring.push_register(0, entry, &[]) };
+        self.ring.push_refusal(self.device, self.shared.entry(0).queue);
         if let Err(error) = self.ring.submit() {
             tracing::debug!(%error, "the kernel was not told that a ring cannot be used");
         }
     }
 
-    /// Puts all finished replies into the submission queue.
+    /// Puts finished replies into the submission queue: all of them, or as many as there is room
+    /// for.
     fn queue_commits(&mut self) {
-        let Self { ring, shared, stale, to_clear, queued, .. } = self;
-        shared.commits.drain(|index| {
-            let entry = &shared.entries[index];
+        let Self { ring, shared, stale, to_clear, queued, handed, occupancy, .. } = self;
+        shared.commits.drain(shared.entries.len(), ring.room(), |index| {
+            handed[index] = false;
+            occupancy.release(index);
+            let entry = shared.entry(index);
             // SAFETY: this is the ring's owner, and the entry comes from the commit queue. It was
             // registered with this ring, and lives as long as `shared`.
             let (commit_id, used) = unsafe { entry.place() };
@@ -351,7 +330,10 @@ impl RingQueue {
                     // Resets the counter; it cannot block after the poll.
                     let _ = rustix::io::read(&self.shared.eventfd, &mut [0u8; 8]);
                 }
-                Completion::Entry(index, Ok(())) => self.received.push_back(index),
+                Completion::Entry(index, Ok(())) => {
+                    self.standing.received(index);
+                    self.received.push_back(index);
+                }
                 Completion::Entry(index, Err(errno)) => self.failed(index, errno),
             }
         }
@@ -359,14 +341,30 @@ impl RingQueue {
 
     fn failed(&mut self, index: usize, errno: i32) {
         match errno {
-            libc::ENOTCONN | libc::ECANCELED => self.end = Some(ReceiveError::Unmounted),
+            libc::ENOTCONN | libc::ECANCELED => self.end = Some(self.why_ended()),
             libc::ECONNABORTED => self.end = Some(ReceiveError::Aborted),
+            _ => self.refused(index, &io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// The kernel refused a reply, or the entry itself.
+    fn refused(&mut self, index: usize, error: &io::Error) {
+        match self.standing.refused(index) {
             // The request is over. The entry left the kernel's hands, so it is registered anew.
-            _ => {
+            Refused::Again => {
                 self.shared.undelivered.fetch_add(1, Ordering::Relaxed);
-                let error = io::Error::from_raw_os_error(errno);
                 tracing::debug!(%error, index, "a reply was refused; its ring entry is registered anew");
-                self.push_register(index);
+                self.register_anew(index);
+            }
+            Refused::Lost { queue, left } => {
+                self.occupancy.lost(index);
+                tracing::warn!(%error, queue, left, "the kernel took a ring entry out of service");
+            }
+            Refused::QueueLost { queue } => {
+                let text = format!(
+                    "the kernel took all ring entries of queue {queue} out of service: {error}"
+                );
+                self.end = Some(ReceiveError::Io(io::Error::other(text)));
             }
         }
     }
@@ -376,7 +374,8 @@ impl RingQueue {
     fn clear_used(&mut self) {
         debug_assert!(!self.queued, "cleared before it was submitted");
         while let Some(index) = self.to_clear.pop() {
-            let entry = &self.shared.entries[index];
+            let entry = self.shared.entry(index);
+            let keep_bytes = if index < self.planned { self.size.keep_bytes } else { PAGE_BYTES };
             // An entry that was given its next request at once keeps that.
             let refilled = self.received.contains(&index);
             // SAFETY: the entry was received and not returned yet.
@@ -384,7 +383,7 @@ impl RingQueue {
             // SAFETY: the entry is the owner's: the reply was submitted, the next request, if there
             // is one, is left alone, and the next one after that needs a system call of this
             // thread.
-            unsafe { entry.clear(kept, self.stale[index], self.keep_bytes) };
+            unsafe { entry.clear(kept, self.stale[index], keep_bytes) };
             self.stale[index] = kept;
         }
     }
@@ -404,20 +403,87 @@ impl RingQueue {
     }
 
     fn present(&mut self, index: usize) -> Received<'_> {
-        let entry = &self.shared.entries[index];
+        let entry = self.shared.entry(index);
         // SAFETY: this is the owner, and the entry has just been received. It is submitted by
         // `queue_commits` at the earliest, which needs `self` exclusively: the results are gone by
         // then.
         let (raw, area, reply_at) = unsafe {
             let len = entry.received_len();
             self.stale[index] = self.stale[index].max(len);
-            entry.begin(len, self.stale[index])
+            entry.begin(len, self.stale[index], Missing::REPLY)
         };
-        self.until_device = self.until_device.saturating_sub(1);
         self.shared.current.store(index, Ordering::Relaxed);
         self.current = Some((index, reply_at));
         self.area = area;
         Received { raw, area: &mut self.area, observer: &mut self.observer }
+    }
+
+    /// Gives a request to the helpers if its handler may wait, or answers it if it is a nudge.
+    fn hand_over(&mut self, index: usize) -> bool {
+        let entry = self.shared.entry(index);
+        // SAFETY: this is the owner, and the entry has just been received.
+        let (kind, len) = unsafe { (entry.kind(), entry.received_len()) };
+        if kind == Kind::Nudge {
+            self.answer_nudge(index);
+            return true;
+        }
+        let Some(handover) = &self.handover else { return false };
+        if kind == Kind::Quick && !self.slowness.is_high() {
+            return false;
+        }
+        self.stale[index] = self.stale[index].max(len);
+        let ring = Arc::clone(&self.shared);
+        let job = Job { ring, entry: index, stale: self.stale[index] };
+        if kind != Kind::Quick {
+            handover.give(job);
+        } else if handover.give_to_idle(job).is_err() {
+            return false;
+        }
+        self.handed[index] = true;
+        // What moves data ends by itself, and a spare entry for each would cost its size in memory.
+        if kind != Kind::Moves {
+            self.hold(index);
+        }
+        true
+    }
+
+    /// Waits until helpers have served what they have of this ring, and submits their replies.
+    fn take_leave(&mut self) {
+        let Some(handover) = self.handover.take() else { return };
+        let withdrawn = handover.withdraw(|job| Arc::ptr_eq(&job.ring, &self.shared));
+        let start = Instant::now();
+        loop {
+            self.queue_commits();
+            let left = self.handed.iter().filter(|&&handed| handed).count();
+            if left <= withdrawn || start.elapsed() > LEAVE_WITHIN {
+                break;
+            }
+            let mut finished = [PollFd::new(&self.shared.eventfd, PollFlags::IN)];
+            let tick = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+            if matches!(rustix::event::poll(&mut finished, Some(&tick)), Ok(1..)) {
+                // Resets the counter; it cannot block after the poll.
+                let _ = rustix::io::read(&self.shared.eventfd, &mut [0u8; 8]);
+            }
+        }
+    }
+
+    /// Asks for the next request for a while, on the CPU of the caller: it was just answered, is let
+    /// in by `sched_yield`, and its next request then finds this thread awake.
+    fn poll(&mut self) -> io::Result<()> {
+        self.ring.submit_and_look()?;
+        self.queued = false;
+        self.collect();
+        let start = Instant::now();
+        while self.received.is_empty()
+            && self.end.is_none()
+            && self.wake_armed
+            && start.elapsed() < self.spin
+        {
+            rustix::thread::sched_yield();
+            self.ring.submit_and_look()?;
+            self.collect();
+        }
+        Ok(())
     }
 
     /// Sleeps until something completes.
@@ -425,6 +491,14 @@ impl RingQueue {
         if !self.wake_armed {
             self.ring.push_wake();
             self.wake_armed = true;
+        }
+        if self.observer.affinity.is_bound() && !self.spin.is_zero() {
+            self.poll()?;
+            // A wake-up that came while polling says that a reply was finished elsewhere, which the
+            // caller of this function looks for: to sleep now would lose it.
+            if !self.received.is_empty() || self.end.is_some() || !self.wake_armed {
+                return Ok(());
+            }
         }
         let waited = self.ring.submit_and_wait();
         if waited.is_ok() {
@@ -435,12 +509,6 @@ impl RingQueue {
     }
 }
 
-/// Tells threads that live at the same time apart, without a system call. Never 0.
-fn this_thread() -> usize {
-    thread_local!(static MARK: u8 = const { 0 });
-    MARK.with(|mark| std::ptr::from_ref(mark) as usize)
-}
-
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
@@ -449,12 +517,17 @@ impl Queue for RingQueue {
     fn receive(&mut self) -> Result<Received<'_>, ReceiveError> {
         loop {
             self.queue_commits();
+            let is_full = self.ring.room() == 0;
             // A reply does not wait for the handler of the next request.
-            if !self.to_clear.is_empty() || (self.queued && !self.received.is_empty()) {
+            if !self.to_clear.is_empty() || (self.queued && !self.received.is_empty()) || is_full {
                 self.submit()?;
                 self.collect();
                 if !self.queued {
                     self.clear_used();
+                }
+                if is_full {
+                    // There may be more replies, of which no wake-up tells again.
+                    continue;
                 }
             }
             if let Some(len) = self.look_at_device() {
@@ -464,9 +537,15 @@ impl Queue for RingQueue {
                 return Ok(Received { raw, area: reply, observer: &mut self.observer });
             }
             if let Some(index) = self.received.pop_front() {
+                self.until_device = self.until_device.saturating_sub(1);
+                if self.hand_over(index) {
+                    continue;
+                }
                 return Ok(self.present(index));
             }
             if let Some(end) = self.end.take() {
+                // Helpers may finish in their own time: nobody waits for their replies.
+                self.handover = None;
                 return Err(end);
             }
             match self.wait() {
@@ -477,12 +556,16 @@ impl Queue for RingQueue {
         }
     }
 
-    fn finish(&mut self) {
+    fn finish(&mut self, handler_ns: u64) {
+        self.slowness.note(handler_ns);
         let Some((index, reply_at)) = self.current.take() else {
             self.device_buffers.clear();
             return;
         };
         self.stale[index] = self.stale[index].max(reply_at + self.area.used());
+        if self.shared.entry(index).awaits_reply() {
+            self.hold(index);
+        }
     }
 
     fn sink(&self) -> Arc<dyn ReplySink> {
@@ -494,6 +577,7 @@ impl Queue for RingQueue {
 impl Drop for RingQueue {
     fn drop(&mut self) {
         self.queue_commits();
+        self.take_leave();
         if self.queued {
             let _ = self.ring.submit();
         }

@@ -5,6 +5,8 @@
 pub struct RingReport {
     /// Threads, each with a ring.
     pub threads: usize,
+    /// Threads beside them, which serve requests whose handlers may wait.
+    pub helpers: usize,
     /// Queues, one for each possible CPU.
     pub queues: usize,
     /// Entries of each queue: requests that can be in the server's hands at a time.

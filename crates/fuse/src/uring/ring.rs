@@ -50,7 +50,7 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring for `entries` entries, which `eventfd` wakes; disabled until [`Ring::enable`].
+    /// A ring for `entries` entries, more of which may be added, which `eventfd` wakes; disabled until [`Ring::enable`].
     pub(crate) fn new(entries: usize, eventfd: BorrowedFd<'_>) -> io::Result<Self> {
         let ring = IoUring::<Entry128>::builder()
             .dontfork()
@@ -61,9 +61,10 @@ impl Ring {
         Ok(Self { ring, eventfd: eventfd.as_raw_fd() })
     }
 
-    /// Submission queue entries: one for each ring entry and one for the eventfd.
+    /// Submission queue entries: one for each ring entry that there is from the start, one for the
+    /// eventfd, and one for a spare entry.
     fn size(entries: usize) -> u32 {
-        u32::try_from(entries + 1).unwrap_or(u32::MAX).next_power_of_two()
+        u32::try_from(entries + 2).unwrap_or(u32::MAX).next_power_of_two()
     }
 
     /// Memory that the kernel counts as locked for a ring of `entries` entries: 128 bytes for each
@@ -101,6 +102,15 @@ impl Ring {
         unsafe { self.push(&sqe) };
     }
 
+    /// Queues a registration without memory, which the kernel refuses. It names the device by its
+    /// descriptor, because registering that with the ring may be what failed.
+    pub(crate) fn push_refusal(&mut self, device: RawFd, queue: u16) {
+        let command = CmdReq { flags: 0, commit_id: 0, qid: queue, padding: [0; 6] };
+        let sqe = opcode::UringCmd80::new(types::Fd(device), CMD_REGISTER).cmd(area(&command));
+        // SAFETY: it points to nothing.
+        unsafe { self.push(&sqe.build()) };
+    }
+
     /// Queues the reply in `entry`, whose memory must hold it, and asks for the next request.
     ///
     /// # Safety
@@ -125,13 +135,28 @@ impl Ring {
     unsafe fn push(&mut self, sqe: &Entry128) {
         // SAFETY: by the caller's promise.
         let pushed = unsafe { self.ring.submission().push(sqe) };
-        // One slot for each entry and one for the eventfd, each used once between two submissions.
-        assert!(pushed.is_ok(), "the submission queue is smaller than the number of entries");
+        assert!(pushed.is_ok(), "pushed without asking whether there is room");
+    }
+
+    /// How much can be queued before the next submission, a place for the eventfd apart.
+    pub(crate) fn room(&mut self) -> usize {
+        let submission = self.ring.submission();
+        (submission.capacity() - submission.len()).saturating_sub(1)
     }
 
     /// Submits what is queued.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         self.ring.submit().map(drop)
+    }
+
+    /// Submits what is queued, and lets the kernel deliver what has completed.
+    pub(crate) fn submit_and_look(&mut self) -> io::Result<()> {
+        let queued = u32::try_from(self.ring.submission().len()).unwrap_or(u32::MAX);
+        let flags = io_uring::EnterFlags::GETEVENTS.bits();
+        // SAFETY: no argument is passed along.
+        let entered =
+            unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, 0, flags, None) };
+        entered.map(drop)
     }
 
     /// Submits what is queued, and waits for a completion.
@@ -152,11 +177,16 @@ impl Ring {
 }
 
 fn command_entry(op: u32, command: &CmdReq, index: usize) -> Entry128 {
+    // The device is file 0 of the ring's table.
+    let sqe = opcode::UringCmd80::new(types::Fixed(0), op).cmd(area(command)).build();
+    sqe.user_data(index as u64)
+}
+
+/// The command area of a submission.
+fn area(command: &CmdReq) -> [u8; 80] {
     let mut area = [0; 80];
     area[..size_of::<CmdReq>()].copy_from_slice(command.as_bytes());
-    // The device is file 0 of the ring's table.
-    let sqe = opcode::UringCmd80::new(types::Fixed(0), op).cmd(area).build();
-    sqe.user_data(index as u64)
+    area
 }
 
 /// Sets `addr` and `len` of a submission, for which the builder of commands has no room.

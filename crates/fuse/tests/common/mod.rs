@@ -4,6 +4,8 @@
 //! direct I/O.
 #![allow(dead_code, unreachable_pub, reason = "shared by test binaries, each of which uses a part")]
 
+pub mod clients;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
 use std::fs::{self, File};
@@ -64,6 +66,9 @@ pub struct Lower {
     pub interrupted: AtomicBool,
     pub destroyed: AtomicBool,
     pub forgotten: AtomicU64,
+    /// FSYNCs that were received, and whether they may be answered.
+    pub syncing: AtomicU64,
+    pub synced: AtomicBool,
     /// Set by a test: LOOKUP of `meet` waits here for another one.
     pub meeting: Barrier,
 }
@@ -79,6 +84,8 @@ impl Lower {
             interrupted: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
             forgotten: AtomicU64::new(0),
+            syncing: AtomicU64::new(0),
+            synced: AtomicBool::new(false),
             meeting: Barrier::new(2),
         })
     }
@@ -212,6 +219,7 @@ impl Filesystem for Lower {
                 reply.error(Errno::INTR);
                 return;
             }
+            name if name.starts_with(b"nap") => std::thread::sleep(Duration::from_millis(3)),
             name if name.starts_with(b"slow-detached") => {
                 let reply = reply.detach();
                 std::thread::spawn(move || {
@@ -270,10 +278,9 @@ impl Filesystem for Lower {
         reply.send(created);
     }
 
-    fn release(&self, _req: &Request<'_>, node: NodeId, handle: FileHandle, reply: Reply<'_, ()>) {
+    fn release(&self, _req: &Request<'_>, _: NodeId, args: args::Release, reply: Reply<'_, ()>) {
         let mut files = self.files.lock().unwrap();
-        files.open.remove(&handle.0);
-        let _ = node;
+        files.open.remove(&args.handle.0);
         drop(files);
         reply.ok(&());
     }
@@ -296,6 +303,16 @@ impl Filesystem for Lower {
         reply.send(
             result.and_then(|r| r.map_err(errno)).map(|()| u32::try_from(data.len()).unwrap()),
         );
+    }
+
+    /// Waits until a test lets it go on.
+    fn fsync(&self, _req: &Request<'_>, _node: NodeId, _args: args::Fsync, reply: Reply<'_, ()>) {
+        self.syncing.fetch_add(1, Ordering::SeqCst);
+        let start = Instant::now();
+        while !self.synced.load(Ordering::SeqCst) && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        reply.ok(&());
     }
 
     fn opendir(&self, _req: &Request<'_>, _node: NodeId, _flags: u32, reply: Reply<'_, Opened>) {

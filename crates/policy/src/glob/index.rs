@@ -2,9 +2,10 @@
 //!
 //! Most globs in a policy are plain: a path, a directory with everything below it, a name anywhere,
 //! the start or the end of a name anywhere. Those are found by a hash lookup for each component of
-//! the path, however many there are. The others are kept by the directory that they begin with and
-//! tried one by one, so that their cost is that of the globs beginning with a directory above the
-//! path (or with `**`).
+//! the path, however many there are. Of what lies below a name anywhere (`**/.git/hooks`) the name
+//! is found in the same way, and the rest tried where it is met. The others are kept by the
+//! directory that they begin with and tried one by one, so that their cost is that of the globs
+//! beginning with a directory above the path (or with `**` and wildcards).
 //!
 //! Nothing is allocated while a path is looked up. The hash needs no key: only the author of the
 //! policy puts keys into the tables.
@@ -16,7 +17,7 @@ use super::component::{self, Token};
 use crate::limits::MAX_RULES;
 
 /// A set of rules, by index.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct RuleSet([u64; MAX_RULES / 64]);
 
 impl RuleSet {
@@ -62,6 +63,8 @@ pub(crate) struct PathIndex {
     dirs: FxHashMap<Box<[u8]>, Dir>,
     /// `**/name`
     names: Table,
+    /// `**/name/rest`: the rest, by the name.
+    below_names: FxHashMap<Box<[u8]>, Vec<(u16, Glob)>>,
     /// `**/start*`, `**/start*more`
     starts: Affixes,
     /// `**/*end`, `**/?more*end`
@@ -128,6 +131,10 @@ impl PathIndex {
             [Segment::Deep, Segment::Name(name)] => {
                 add(self.names.entry(name.clone()).or_default(), rule);
             }
+            [Segment::Deep, Segment::Name(name), rest @ ..] => {
+                let rest = Glob { segments: rest.into() };
+                self.below_names.entry(name.clone()).or_default().push((rule, rest));
+            }
             [Segment::Deep, Segment::Wild(tokens)] => match &**tokens {
                 [Token::Text(start), Token::Star, ..] => self.starts.insert(start, rule, tokens),
                 [.., Token::Star, Token::Text(end)] => self.ends.insert(end, rule, tokens),
@@ -181,6 +188,8 @@ impl PathIndex {
             }
             if end < path.len() {
                 self.enter(&path[..end], &path[end + 1..], set);
+                let below = self.below_names.get(&path[start..end]);
+                cover(below.into_iter().flatten(), &path[end + 1..], set);
             }
             start = end + 1;
         }
@@ -190,11 +199,7 @@ impl PathIndex {
     fn enter(&self, dir: &[u8], rest: &[u8], set: &mut RuleSet) {
         let Some(dir) = self.dirs.get(dir) else { return };
         set.insert_all(&dir.below);
-        for (rule, glob) in &dir.others {
-            if !set.has(*rule) && glob.covers(rest) {
-                set.insert(*rule);
-            }
-        }
+        cover(&dir.others, rest, set);
     }
 
     fn find_name(&self, name: &[u8], set: &mut RuleSet) {
@@ -203,6 +208,15 @@ impl PathIndex {
         }
         self.starts.find(name, set, |name, length| &name[..length]);
         self.ends.find(name, set, |name, length| &name[name.len() - length..]);
+    }
+}
+
+/// Adds the rules whose glob covers `path`.
+fn cover<'g>(globs: impl IntoIterator<Item = &'g (u16, Glob)>, path: &[u8], set: &mut RuleSet) {
+    for (rule, glob) in globs {
+        if !set.has(*rule) && glob.covers(path) {
+            set.insert(*rule);
+        }
     }
 }
 
@@ -256,6 +270,22 @@ mod tests {
             assert_eq!(found(&GLOBS, spelling), [0, 1, 7], "{spelling:?}");
         }
         assert_eq!(found(&GLOBS, b"/"), [0]);
+    }
+
+    #[test]
+    fn what_lies_below_a_name_anywhere_is_found() {
+        let globs = ["**/a/b", "**/a/**/c", "**/a/*/d", "**/a/a/x"];
+        let of = |path: &[u8]| found(&globs, path);
+        assert_eq!(of(b"a"), []);
+        assert_eq!(of(b"a/b"), [0]);
+        assert_eq!(of(b"q/a/b/z"), [0]);
+        assert_eq!(of(b"a/c"), [1]);
+        assert_eq!(of(b"a/q/q/c/z"), [1]);
+        assert_eq!(of(b"a/q/d"), [2]);
+        assert_eq!(of(b"a/d"), []);
+        assert_eq!(of(b"a/a/a/x"), [3], "the second of three");
+        assert_eq!(of(b"a/a/d/b"), [2]);
+        assert_eq!(of(b"x/aa/b"), []);
     }
 
     #[test]

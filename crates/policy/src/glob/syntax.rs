@@ -108,7 +108,8 @@ fn alternatives(text: &str) -> Result<Vec<Vec<Atom>>, GlobError> {
     }
     let mut parser = Parser { text, at: 0 };
     let nodes = parser.sequence(0)?;
-    spread(&nodes)
+    let braces = text.find('{').unwrap_or(0);
+    spread(&nodes).map_err(|error| GlobError { offset: braces, ..error })
 }
 
 fn spread(nodes: &[Node]) -> Result<Vec<Vec<Atom>>, GlobError> {
@@ -260,11 +261,18 @@ fn segments(atoms: &[Atom]) -> Result<Vec<Segment>, GlobError> {
     if parts.len() >= MAX_SEGMENTS {
         return Err(GlobError { offset, problem: GlobProblem::Components });
     }
-    parts.into_iter().map(|part| segment(part, offset)).collect()
+    // Of an empty part, the slash after it.
+    let mut at = 0;
+    let begin = |part: &&[Atom]| {
+        let offset = atoms.get(at).map_or(offset, |atom| atom.offset);
+        at += part.len() + 1;
+        offset
+    };
+    let begins: Vec<_> = parts.iter().map(begin).collect();
+    parts.into_iter().zip(begins).map(|(part, begin)| segment(part, begin)).collect()
 }
 
-fn segment(atoms: &[Atom], glob_offset: usize) -> Result<Segment, GlobError> {
-    let offset = atoms.first().map_or(glob_offset, |atom| atom.offset);
+fn segment(atoms: &[Atom], offset: usize) -> Result<Segment, GlobError> {
     let fail = |problem| Err(GlobError { offset, problem });
     let sorts: Vec<&Sort> = atoms.iter().map(|atom| &atom.sort).collect();
     match sorts[..] {

@@ -38,6 +38,12 @@ pub(super) fn conditions(
     {
         return Err(source.error(found.span(), Problem::CreateWithoutNative(rule.action)));
     }
+    if !rule.refuses()
+        && rule.audit_only
+        && let Some((found, _)) = table.get_key_value("mode")
+    {
+        return Err(source.error(found.span(), Problem::NothingToAudit(rule.action)));
+    }
     for key in refused {
         if let Some((found, _)) = table.get_key_value(*key) {
             return Err(source.error(found.span(), problem(key)));
@@ -133,13 +139,6 @@ pub(super) fn warnings(source: &Source<'_>, rules: &[(Rule, Range<usize>)]) -> V
 
 /// What looks wrong about a rule by itself.
 fn alone(rule: &Rule, warn: &mut impl FnMut(String)) {
-    for glob in &rule.glob_texts {
-        if !glob.contains('/') && glob.contains(['*', '?', '[']) && !matches!(&**glob, "*" | "**") {
-            warn(format!(
-                "glob `{glob}` matches at the top of DIR only; write `**/{glob}` for every directory"
-            ));
-        }
-    }
     let changing = rule.operations.has(Operation::Write) || rule.operations.has(Operation::Create);
     if rule.action == Action::ReadOnly && !changing {
         warn("`read-only` refuses write and create; a rule about neither refuses nothing".into());

@@ -1,14 +1,16 @@
 //! From the text of a policy to its rules, with a place for every mistake.
 
 mod check;
+mod lint;
 mod rule;
 mod values;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::error::{PolicyError, Problem, Source};
+use crate::error::{PolicyError, Problem, Source, Warning};
 use crate::limits::{MAX_GLOBS, MAX_RULES, MAX_TEXT_LEN};
+use crate::names::{Names, NoNames};
 use crate::policy::Policy;
 use crate::rule::Rule;
 use crate::words::Action;
@@ -19,30 +21,45 @@ impl Policy {
     /// # Errors
     /// The first mistake in the text: where it is, what was found, what is allowed.
     pub fn parse(text: &str, origin: &str) -> Result<Self, PolicyError> {
-        parse(text, origin)
+        parse(&Source { text, origin, names: &NoNames })
+    }
+
+    /// As [`Policy::parse`], where rules may name users and groups that `names` finds.
+    ///
+    /// # Errors
+    /// As [`Policy::parse`].
+    pub fn parse_with(text: &str, origin: &str, names: &dyn Names) -> Result<Self, PolicyError> {
+        parse(&Source { text, origin, names })
     }
 }
 
-fn parse(text: &str, origin: &str) -> Result<Policy, PolicyError> {
-    let source = Source { text, origin };
+fn parse(source: &Source<'_>) -> Result<Policy, PolicyError> {
+    let text = source.text;
     if text.len() > MAX_TEXT_LEN {
         let problem = Problem::TooLong { found: text.len(), allowed: MAX_TEXT_LEN };
         return Err(source.error(0..0, problem));
     }
-    let document = DeTable::parse(text).map_err(|error| syntax(&source, &error))?;
+    let document = DeTable::parse(text).map_err(|error| syntax(source, &error))?;
     let table = document.get_ref();
-    values::check_keys(&source, table, "a policy", &["default", "rule"])?;
+    values::check_keys(source, table, "a policy", &["default", "mode", "rule"])?;
     let default = match table.get("default") {
-        Some(value) => default_action(&source, value)?,
+        Some(value) => default_action(source, value)?,
         None => Action::Passthrough,
     };
+    let mut warnings = Vec::new();
     let rules = match table.get("rule") {
-        Some(value) => rules(&source, value)?,
+        Some(value) => rules(source, value, &mut warnings)?,
         None => Vec::new(),
     };
-    check::native(&source, &rules)?;
-    let warnings = check::warnings(&source, &rules);
-    Ok(Policy::new(default, rules.into_iter().map(|(rule, _)| rule).collect(), warnings))
+    let audit_only = table.get("mode").map_or(Ok(false), |value| rule::is_audit(source, value))?;
+    check::native(source, &rules)?;
+    warnings.extend(check::warnings(source, &rules));
+    warnings.sort_by_key(|warning| (warning.line(), warning.column()));
+    let mut rules: Vec<_> = rules.into_iter().map(|(rule, _)| rule).collect();
+    rules.iter_mut().for_each(|rule| rule.audit_only |= audit_only && rule.refuses());
+    let mut policy = Policy::new(default, rules, warnings);
+    policy.audits_default = audit_only && default.refuses();
+    Ok(policy)
 }
 
 fn syntax(source: &Source<'_>, error: &toml::de::Error) -> PolicyError {
@@ -61,10 +78,12 @@ fn default_action(
     }
 }
 
-/// The rules with where their first lines are.
+/// The rules with where their first lines are. What looks wrong about their globs goes to
+/// `warnings`.
 fn rules(
     source: &Source<'_>,
     value: &Spanned<DeValue<'_>>,
+    warnings: &mut Vec<Warning>,
 ) -> Result<Vec<(Rule, std::ops::Range<usize>)>, PolicyError> {
     let wrong_type = |value: &Spanned<DeValue<'_>>| {
         let found = values::type_name(value.get_ref());
@@ -84,6 +103,7 @@ fn rules(
         if globs > MAX_GLOBS {
             return Err(source.error(one.span(), Problem::TooManyGlobs));
         }
+        warnings.extend(lint::globs(source, table, &rule));
         rules.push((rule, one.span()));
     }
     Ok(rules)

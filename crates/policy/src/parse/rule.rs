@@ -12,7 +12,7 @@ use crate::limits::HEAD_LEN;
 use crate::rule::{CallerCondition, Content, Rule};
 use crate::words::{Action, Kind, KindSet, Operation, OperationSet, UnknownWord};
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "name",
     "path",
     "kind",
@@ -23,6 +23,7 @@ const KEYS: [&str; 11] = [
     "uid",
     "gid",
     "action",
+    "mode",
     "create",
 ];
 const EVERYTHING: &str = "write `path = \"**\"` for everything";
@@ -59,10 +60,21 @@ pub(super) fn rule(
         caller: caller(source, table)?,
         create: get("create")
             .map_or(Ok(false), |value| values::boolean(source, "create", value))?,
+        audit_only: get("mode").map_or(Ok(false), |value| is_audit(source, value))?,
     };
     check::conditions(source, table, &rule)?;
     check::literal_if_native(source, path, &rule)?;
     Ok(rule)
+}
+
+/// Reads `mode`, of a rule or of the policy: whether refusals are only recorded.
+pub(super) fn is_audit(source: &Source<'_>, value: &Value<'_>) -> Result<bool, PolicyError> {
+    let word = values::string(source, "mode", value)?;
+    match word.text {
+        "enforce" => Ok(false),
+        "audit" => Ok(true),
+        other => Err(source.error(word.span, Problem::RuleMode(other.to_owned()))),
+    }
 }
 
 /// Reads an action, also for the default.

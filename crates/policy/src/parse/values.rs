@@ -81,27 +81,43 @@ pub(super) fn strings<'a>(
     one_or_many(source, key, value, ("a string or a list of strings", advice), read)
 }
 
-/// A number, or a list of numbers, sorted.
+/// A number or a name, or a list of them: ids, sorted.
 pub(super) fn ids(
     source: &Source<'_>,
     key: &'static str,
     value: &Value<'_>,
 ) -> Result<Vec<u32>, PolicyError> {
-    let words = ("a number or a list of numbers", "leave it out to mean everyone");
-    let integers = one_or_many(source, key, value, words, |one| {
-        one.get_ref().as_integer().map(|integer| (integer, one.span()))
-    })?;
-    let mut ids = Vec::with_capacity(integers.len());
-    for (integer, span) in integers {
-        let Ok(id) = u32::from_str_radix(integer.as_str(), integer.radix()) else {
-            let allowed = "0 to 4294967295";
-            return Err(bad_number(source, key, span, integer, allowed));
-        };
-        ids.push(id);
+    let allowed = "a number, a name, or a list of them";
+    let words = (allowed, "leave it out to mean everyone");
+    let values = one_or_many(source, key, value, words, Some)?;
+    let mut ids = Vec::with_capacity(values.len());
+    for value in values {
+        ids.push(match value.get_ref() {
+            DeValue::Integer(integer) => u32::from_str_radix(integer.as_str(), integer.radix())
+                .map_err(|_| bad_number(source, key, value.span(), integer, "0 to 4294967295"))?,
+            DeValue::String(name) => named(source, key, value, name)?,
+            _ => return Err(wrong_type(source, key, value, allowed)),
+        });
     }
     ids.sort_unstable();
     ids.dedup();
     Ok(ids)
+}
+
+fn named(
+    source: &Source<'_>,
+    key: &'static str,
+    value: &Value<'_>,
+    name: &str,
+) -> Result<u32, PolicyError> {
+    let (id, what) = match key {
+        "gid" => (source.names.group(name), "group"),
+        _ => (source.names.user(name), "user"),
+    };
+    id.ok_or_else(|| {
+        let found = name.to_owned();
+        source.error(value.span(), Problem::UnknownName { key, found, what })
+    })
 }
 
 /// A size: bytes as a number, or a string such as `"10 MiB"`.

@@ -1,23 +1,93 @@
 //! From a node to a verdict: what the operations ask before they act.
 
-use std::os::fd::AsFd;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use tollgate_fuse::{Name, Request};
 use tollgate_policy::{HEAD_LEN, Operation};
 
-use crate::admission::{Refusal, Subject};
-use crate::lower::{self, Stat};
-use crate::stats::Count;
+use super::linked::Turn;
+use crate::admission::{Granted, Hidden, Refusal, Subject};
+use crate::audit::{Detail, Outcome};
+use crate::located;
+use crate::lower::{self, MOUNT_ROOT, Stat};
+use crate::mounts;
+use crate::paths::KnownPaths;
+use crate::stats::{Count, Unavailable};
 use crate::table::Node;
 use crate::view::View;
 
 impl View {
     /// What the policy judges, for an inode that exists and has the attributes `stat`.
     pub(crate) fn subject_of(&self, node: &Arc<Node>, stat: &Stat) -> Result<Subject<'_>, Errno> {
+        let dir = node.place().map(|place| place.parent);
+        self.settle_place(dir.as_ref().filter(|_| !node.is_dir()).unwrap_or(node))?;
+        self.settle_place(node)?;
+        self.subject_in_turn(node, stat, Turn::Free)
+    }
+
+    pub(crate) fn subject_in_turn(
+        &self,
+        node: &Arc<Node>,
+        stat: &Stat,
+        turn: Turn,
+    ) -> Result<Subject<'_>, Errno> {
+        let dir = node.place().map(|place| place.parent);
+        let names = self.all_names(self.paths.of(node)?, stat, dir.as_ref(), turn);
         let read_head = || lower::read_head(self.fds.path_once(node)?.as_fd(), HEAD_LEN);
-        self.admission.subject(self.paths.of(node)?, stat, read_head)
+        self.admission.subject(names, stat, read_head)
+    }
+
+    /// A mount that is found below DIR is entered unless it shows again what DIR shows.
+    ///
+    /// # Errors
+    /// `EACCES`
+    pub(crate) fn admit_mount(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: Name<'_>,
+        stat: &Stat,
+    ) -> Result<(), Errno> {
+        if !stat.has_attribute(MOUNT_ROOT) || !self.admission.policy().tells_names_apart() {
+            return Ok(());
+        }
+        let root = lower::stat_fd(self.fds.root().as_fd())?;
+        let place = located::path_of(self.fds.root().as_fd()).ok_or(Errno::ACCESS)?;
+        let place = Path::new(OsStr::from_bytes(&place));
+        let table = mounts::read()?;
+        match mounts::refused(&table, stat.mount_id(), root.mount_id(), place)? {
+            None => Ok(()),
+            Some(reason) => {
+                let parent = located::path_of(dir).unwrap_or_default();
+                let (parent, name) = (parent.escape_ascii(), name.as_bytes().escape_ascii());
+                tracing::warn!("the mount at `{parent}/{name}` is not entered: {reason}");
+                Err(Errno::ACCESS)
+            }
+        }
+    }
+
+    /// The mounts below DIR that are not entered at this moment.
+    pub(crate) fn mounts_not_shown(&self) -> Vec<Unavailable> {
+        let root = self.fds.root().as_fd();
+        let (Ok(stat), Some(place), Ok(table)) =
+            (lower::stat_fd(root), located::path_of(root), mounts::read())
+        else {
+            return Vec::new();
+        };
+        if !self.admission.policy().tells_names_apart() {
+            return Vec::new();
+        }
+        let place = Path::new(OsStr::from_bytes(&place));
+        let refused = mounts::refused_below(&table, stat.mount_id(), place);
+        let unavailable = |(point, reason): (PathBuf, mounts::Refused)| Unavailable {
+            feature: format!("what is mounted at `{}`", point.display()),
+            reason: reason.to_string(),
+        };
+        refused.into_iter().map(unavailable).collect()
     }
 
     /// Checks `operation` on an inode that exists; nothing to do if the policy cannot refuse.
@@ -42,18 +112,50 @@ impl View {
         operations: impl IntoIterator<Item = Operation>,
         what: &'static str,
     ) -> Result<(), Errno> {
-        self.admission
-            .check(subject, operations, req.caller())
-            .map_err(|refusal| self.refused(req, refusal, what, subject.path()))
+        let path = subject.path();
+        self.permit_detailed(req, subject, operations, (what, path, Detail::None))
+    }
+
+    /// The same; a refusal is recorded under this path, with this detail.
+    pub(crate) fn permit_detailed(
+        &self,
+        req: &Request<'_>,
+        subject: &Subject<'_>,
+        operations: impl IntoIterator<Item = Operation>,
+        (what, path, detail): (&'static str, &[u8], Detail<'_>),
+    ) -> Result<(), Errno> {
+        match self.admission.check(subject, operations, req.caller()) {
+            Ok(Granted(None)) => Ok(()),
+            Ok(Granted(Some(refusal))) => {
+                self.would_refuse(req, refusal, what, path, detail);
+                Ok(())
+            }
+            Err(refusal) => Err(self.refused(req, refusal, what, path, detail)),
+        }
+    }
+
+    /// Counts and records what a rule that is only recorded would have refused.
+    pub(crate) fn would_refuse(
+        &self,
+        req: &Request<'_>,
+        refusal: Refusal<'_>,
+        what: &'static str,
+        path: &[u8],
+        detail: Detail<'_>,
+    ) {
+        self.count(req, Count::would_refuse);
+        let outcome = Outcome::WouldRefuse(refusal.errno);
+        self.record_refusal(req, outcome, refusal.rule, what, path, detail);
     }
 
     /// Counts and records a refusal; returns its error.
     pub(crate) fn refused(
         &self,
         req: &Request<'_>,
-        refusal: Refusal,
+        refusal: Refusal<'_>,
         what: &'static str,
         path: &[u8],
+        detail: Detail<'_>,
     ) -> Errno {
         let count = match refusal.errno {
             Errno::ROFS => Count::refused_read_only,
@@ -61,19 +163,74 @@ impl View {
             _ => Count::refused_deny,
         };
         self.count(req, count);
-        self.record_refusal(req, refusal, what, path);
+        let outcome = Outcome::Refused(refusal.errno);
+        self.record_refusal(req, outcome, refusal.rule, what, path, detail);
         refusal.errno
     }
 
+    /// Whether a name that exists must look as if it did not.
     pub(crate) fn is_hidden(
         &self,
         dir: &Arc<Node>,
         name: Name<'_>,
         stat: &Stat,
+        turn: Turn,
     ) -> Result<bool, Errno> {
         if !self.admission.policy().can_hide() {
             return Ok(false);
         }
-        Ok(self.admission.is_hidden(&self.paths.of_child(dir, name)?, stat.mode()))
+        let path = self.paths.of_child(dir, name)?;
+        let is_hidden =
+            |path: &[u8]| matches!(self.admission.hidden(path, stat.mode()), Hidden::Yes(_));
+        if is_hidden(&path) {
+            return Ok(true);
+        }
+        if !self.has_names_to_find(stat) {
+            return Ok(false);
+        }
+        // An inode that is hidden under one name is hidden under all.
+        let names = self.all_names(KnownPaths::from_iter([path]), stat, Some(dir), turn);
+        Ok(names.paths.iter().any(|path| is_hidden(path)))
+    }
+
+    /// Counts and records that somebody asked for a name that is hidden.
+    pub(crate) fn conceal(
+        &self,
+        req: &Request<'_>,
+        dir: &Arc<Node>,
+        name: Name<'_>,
+        mode: u32,
+    ) -> Result<(), Errno> {
+        let path = self.paths.of_child(dir, name)?;
+        let rule = match self.admission.hidden(&path, mode) {
+            Hidden::Yes(rule) => Some(rule),
+            // Another name of the inode is hidden.
+            Hidden::No | Hidden::WouldBe(_) => None,
+        };
+        self.count(req, Count::hidden);
+        self.admission.concealed.add(dir.id, name);
+        let outcome = Outcome::Refused(Errno::NOENT);
+        self.record_refusal(req, outcome, rule, "lookup", &path, Detail::None);
+        Ok(())
+    }
+
+    /// Records that a name which somebody asked for would be hidden by a rule that is only
+    /// recorded.
+    pub(crate) fn would_conceal(
+        &self,
+        req: &Request<'_>,
+        dir: &Arc<Node>,
+        name: Name<'_>,
+        mode: u32,
+    ) -> Result<(), Errno> {
+        if !self.admission.would_hide() {
+            return Ok(());
+        }
+        let path = self.paths.of_child(dir, name)?;
+        if let Hidden::WouldBe(rule) = self.admission.hidden(&path, mode) {
+            let refusal = Refusal { errno: Errno::NOENT, rule: Some(rule) };
+            self.would_refuse(req, refusal, "lookup", &path, Detail::None);
+        }
+        Ok(())
     }
 }

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 use tollgate_fuse::{
-    Attributes, Entry, FileHandle, Name, NodeId, Request, SetAttr, SetTime, Statx,
+    Attributes, Caller, Entry, FileHandle, Name, NodeId, Request, SetAttr, SetTime, Statx,
 };
 use tollgate_policy::Operation;
 
+use super::sight::Sight;
 use crate::creds::without_fsetid;
-use crate::handles::PASSTHROUGH_HANDLE;
+use crate::handles::is_passthrough;
 use crate::lower::{self, ProcPath, Stat};
 use crate::stats::Count;
-use crate::table::{Node, Sighting};
+use crate::table::Node;
+
 use crate::view::View;
 use crate::watched::Level;
 
@@ -28,37 +30,21 @@ impl View {
         self.count(req, Count::lookup);
         let dir = self.node(parent)?;
         let dir_fd = self.fds.path(&dir)?;
-        let stat = match lower::stat_at(dir_fd.as_fd(), name.as_c_str()) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(self.no_entry(&dir)),
-            Err(e) => return Err(e),
+        let seen = match self.sight(&dir, dir_fd.as_fd(), name)? {
+            Sight::Inode(seen) => seen,
+            Sight::Nothing => return Ok(self.no_entry(&dir)),
+            Sight::Hidden(mode) => {
+                self.conceal(req, &dir, name, mode)?;
+                return Ok(self.no_entry(&dir));
+            }
         };
-        if self.is_hidden(&dir, name, &stat)? {
-            self.count(req, Count::hidden);
-            return Ok(self.no_entry(&dir));
-        }
-        let (node, known) = self.remember(&stat, &dir, name);
-        let entry = self.entry(&dir, &node, &stat);
-        if known {
+        self.would_conceal(req, &dir, name, seen.stat.mode())?;
+        let entry = self.entry(seen.around, &seen.node, &seen.stat);
+        if seen.known {
             // It was asked for before: what comes next is covered, this reply is not.
             self.watch_dir(&dir);
         }
         Ok(entry)
-    }
-
-    /// Counts a lookup. A directory seen elsewhere was moved behind our back: paths are stale.
-    /// Also returns whether the inode was known by this name.
-    pub(crate) fn remember(
-        &self,
-        stat: &Stat,
-        dir: &Arc<Node>,
-        name: Name<'_>,
-    ) -> (Arc<Node>, bool) {
-        let (node, sighting) = self.table.remember(stat, dir, name);
-        if sighting == Sighting::Moved && node.is_dir() {
-            self.paths.directory_moved();
-        }
-        (node, sighting == Sighting::Known)
     }
 
     pub(crate) fn do_forget(&self, node: NodeId, lookups: u64) {
@@ -82,8 +68,9 @@ impl View {
     ) -> Result<Attributes, Errno> {
         self.count(req, Count::getattr);
         let node = self.node(node)?;
+        let around = node.watched_in();
         let stat = self.stat_handle(&node, handle)?;
-        let attributes = self.attributes(&node, &stat);
+        let attributes = self.attributes(&node, &stat, around);
         self.watch_around(&node);
         Ok(attributes)
     }
@@ -96,8 +83,9 @@ impl View {
     ) -> Result<Statx, Errno> {
         self.count(req, Count::getattr);
         let node = self.node(node)?;
+        let around = node.watched_in();
         let stat = self.stat_handle(&node, handle)?;
-        let reply = stat.statx(self.root_dev, self.attr_valid(&node));
+        let reply = stat.statx(self.root_dev, self.attr_valid(&node, &stat, around));
         self.watch_around(&node);
         Ok(reply)
     }
@@ -105,7 +93,7 @@ impl View {
     /// Through the handle's own descriptor if it has one: that works without any name.
     fn stat_handle(&self, node: &Arc<Node>, handle: Option<FileHandle>) -> Result<Stat, Errno> {
         if let Some(file) =
-            handle.filter(|h| *h != PASSTHROUGH_HANDLE).and_then(|h| self.files.get(h).ok())
+            handle.filter(|h| !is_passthrough(*h)).and_then(|h| self.files.get(h).ok())
         {
             return lower::stat_fd(file.fd.as_fd());
         }
@@ -137,50 +125,97 @@ impl View {
         if !through_handle {
             self.permit(req, &node, Operation::Write, "setattr")?;
         }
-        let path = self.fds.path_once(&node)?;
+        let done = self.set_attributes(req.caller(), &node, set);
+        self.record_setattr(req, &node, set, done.as_ref().err().copied());
+        done
+    }
+
+    fn set_attributes(
+        &self,
+        caller: Caller,
+        node: &Arc<Node>,
+        set: &SetAttr,
+    ) -> Result<Attributes, Errno> {
+        let path = self.fds.path_once(node)?;
         let fd = path.as_fd();
         if set.uid.is_some() || set.gid.is_some() {
             let uid = set.uid.map(Uid::from_raw);
             let gid = set.gid.map(Gid::from_raw);
-            rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+            let act = || rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH);
+            self.powers.as_caller(caller, act)?;
         }
         if let Some(mode) = set.mode {
-            rustix::fs::chmod(ProcPath::of(fd).as_c_str(), Mode::from_raw_mode(mode & 0o7777))?;
+            let bits = Mode::from_raw_mode(mode & 0o7777);
+            let act = || rustix::fs::chmod(ProcPath::of(fd).as_c_str(), bits);
+            // The bit is dropped, not refused, for who is not in the group.
+            if bits.contains(Mode::SGID) {
+                self.powers.as_caller_in_groups(caller, act)?;
+            } else {
+                self.powers.as_caller(caller, act)?;
+            }
         }
         if let Some(size) = set.size {
-            self.truncate(fd, set, size)?;
+            self.truncate(caller, fd, set, size)?;
         }
-        set_times(fd, set)?;
+        if set.atime.is_some() || set.mtime.is_some() {
+            self.powers.as_caller(caller, || set_times(fd, set))?;
+        }
+        let around = node.watched_in();
         let stat = lower::stat_fd(fd)?;
-        Ok(self.attributes(&node, &stat))
+        Ok(self.attributes(node, &stat, around))
     }
 
     fn truncate(
         &self,
+        caller: Caller,
         path: std::os::fd::BorrowedFd<'_>,
         set: &SetAttr,
         size: u64,
     ) -> Result<(), Errno> {
-        let user_file =
-            set.handle.filter(|h| *h != PASSTHROUGH_HANDLE).and_then(|h| self.files.get(h).ok());
-        let act = || match user_file {
-            Some(file) => rustix::fs::ftruncate(&file.fd, size),
-            None => truncate_path(path, size),
+        let Some(handle) = set.handle else {
+            return self.truncate_as(caller, path, size, set.kill_suidgid);
         };
-        if set.kill_suidgid { without_fsetid(act) } else { act() }
+        // Whoever has the file open for writing may do it, whatever the file's mode is by now.
+        let user_file = if is_passthrough(handle) { None } else { self.files.get(handle).ok() };
+        let own = match user_file {
+            Some(_) => None,
+            None => Some(lower::reopen(path, rustix::fs::OFlags::WRONLY)?),
+        };
+        let file = user_file.as_ref().map_or(own.as_ref(), |file| Some(&file.fd));
+        let file = file.ok_or(Errno::BADF)?;
+        self.act_on_data(caller, set.kill_suidgid, || rustix::fs::ftruncate(file, size))
+    }
+
+    /// Truncates the file that an `O_PATH` descriptor names, if the caller may write it.
+    pub(crate) fn truncate_as(
+        &self,
+        caller: Caller,
+        fd: std::os::fd::BorrowedFd<'_>,
+        size: u64,
+        kill_suidgid: bool,
+    ) -> Result<(), Errno> {
+        self.act_on_data(caller, kill_suidgid, || truncate_path(fd, size))
+    }
+
+    /// Changes a file's data as the caller. The kernel says with most requests whether set-id bits
+    /// are to go.
+    pub(crate) fn act_on_data<T>(
+        &self,
+        caller: Caller,
+        kill_suidgid: bool,
+        act: impl Fn() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.powers.as_caller(caller, || if kill_suidgid { without_fsetid(&act) } else { act() })
     }
 }
 
 /// Truncates the file that an `O_PATH` descriptor names.
-pub(crate) fn truncate_path(fd: std::os::fd::BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
+fn truncate_path(fd: std::os::fd::BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
     let file = lower::reopen(fd, rustix::fs::OFlags::WRONLY)?;
     rustix::fs::ftruncate(file, size)
 }
 
 fn set_times(fd: std::os::fd::BorrowedFd<'_>, set: &SetAttr) -> Result<(), Errno> {
-    if set.atime.is_none() && set.mtime.is_none() {
-        return Ok(());
-    }
     let spec = |time: Option<SetTime>| match time {
         None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
-use tollgate_fuse::{Caller, FileHandle, NodeId, Reply, Request, StatFs};
+use tollgate_fuse::{FileHandle, NodeId, Reply, Request, StatFs, args};
 use tollgate_policy::Operation;
 
-use crate::creds::without_fsetid;
-use crate::handles::{PASSTHROUGH_HANDLE, UserFile};
+use crate::handles::{UserFile, has_descriptor, is_passthrough, is_small};
 use crate::lower;
+use crate::mode::IoMode;
 use crate::stats::Count;
 use crate::table::Node;
 use crate::view::View;
@@ -30,8 +30,13 @@ impl View {
     ) {
         self.count(req, Count::read);
         let read = |buffer: &mut [u8]| {
-            let file = self.user_file(handle)?;
-            let len = lower::read_full(file.fd.as_fd(), buffer, offset)?;
+            let len = if is_small(handle) {
+                // Pages that the kernel gave up in the meantime.
+                let file = self.reopened(&self.node(id)?, OFlags::RDONLY)?;
+                lower::read_full(file.as_fd(), buffer, offset)?
+            } else {
+                lower::read_full(self.user_file(handle)?.fd.as_fd(), buffer, offset)?
+            };
             self.counters.add(req.worker(), Count::read_bytes, len as u64);
             self.record_span(req, id, "read", offset, len as u64);
             Ok(len)
@@ -43,15 +48,26 @@ impl View {
         &self,
         req: &Request<'_>,
         id: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        kill_suidgid: bool,
+        args: args::Write<'_>,
     ) -> Result<u32, Errno> {
         self.count(req, Count::write);
+        let args::Write { handle, offset, data, from_cache, kill_suidgid, appends } = args;
         let file = self.user_file(handle)?;
-        let act = || lower::write_full(file.fd.as_fd(), data, offset);
-        let len = if kill_suidgid { without_fsetid(act) } else { act() }?;
+        // The kernel takes the size it knows for the end. Where it caches pages, a file can have
+        // become longer behind the view, and what was appended there must not be overwritten. The
+        // kernel asks for the size before it reads again, and then drops its pages.
+        let at_end = appends && self.node(id)?.io.lock().mode() == Some(IoMode::Cached);
+        let write = || match at_end {
+            true => lower::append_full(file.fd.as_fd(), data),
+            false => lower::write_full(file.fd.as_fd(), data, offset),
+        };
+        let caller = if from_cache { file.opener } else { req.caller() };
+        // Root keeps its privilege unless the kernel says otherwise, so it need not be looked at.
+        let len = if caller.uid == 0 && !kill_suidgid {
+            write()?
+        } else {
+            self.act_on_data(caller, kill_suidgid, write)?
+        };
         self.counters.add(req.worker(), Count::write_bytes, len as u64);
         self.record_span(req, id, "write", offset, len as u64);
         u32::try_from(len).map_err(|_| Errno::IO)
@@ -64,7 +80,7 @@ impl View {
 
     /// Errors of closing (a full network file system) come back through a close of a duplicate.
     pub(crate) fn do_flush(&self, handle: FileHandle) -> Result<(), Errno> {
-        if handle == PASSTHROUGH_HANDLE {
+        if !has_descriptor(handle) {
             return Ok(());
         }
         let file = self.user_file(handle)?;
@@ -83,7 +99,7 @@ impl View {
         let sync = |fd: &OwnedFd| {
             if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) }
         };
-        if handle != PASSTHROUGH_HANDLE {
+        if has_descriptor(handle) {
             return sync(&self.user_file(handle)?.fd);
         }
         if let Some(error) = node.io.lock().sync_error {
@@ -96,7 +112,8 @@ impl View {
         result
     }
 
-    /// A real descriptor on an open passthrough file, for what the kernel does not pass through.
+    /// A real descriptor on an open file whose handle has none, for what the kernel does not do
+    /// itself.
     fn reopened(&self, node: &Arc<Node>, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = self.fds.path_once(node)?;
         self.fds.retrying(|| lower::reopen(path.as_fd(), flags))
@@ -110,7 +127,7 @@ impl View {
         flags: OFlags,
         act: impl FnOnce(&OwnedFd) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        if handle == PASSTHROUGH_HANDLE {
+        if !has_descriptor(handle) {
             act(&self.reopened(&self.node(id)?, flags)?)
         } else {
             act(&self.user_file(handle)?.fd)
@@ -129,7 +146,8 @@ impl View {
         self.count(req, Count::other);
         let mode = FallocateFlags::from_bits_retain(mode);
         self.with_file(id, handle, OFlags::RDWR, |fd| {
-            as_writer(req.caller(), || rustix::fs::fallocate(fd, mode, offset, length))
+            let act = || rustix::fs::fallocate(fd, mode, offset, length);
+            self.powers.as_caller(req.caller(), act)
         })
     }
 
@@ -159,7 +177,7 @@ impl View {
         length: u64,
     ) -> Result<u64, Errno> {
         self.count(req, Count::other);
-        if self.kernel_copies && from.1 == PASSTHROUGH_HANDLE && to.1 == PASSTHROUGH_HANDLE {
+        if self.kernel_copies && is_passthrough(from.1) && is_passthrough(to.1) {
             // "Never ask again": the kernel then moves the bytes itself, lower file to lower file,
             // and spares this request and the one for security.capability before it.
             return Err(Errno::NOSYS);
@@ -180,7 +198,7 @@ impl View {
                             step,
                         )
                     };
-                    match as_writer(req.caller(), copy) {
+                    match self.powers.as_caller(req.caller(), copy) {
                         Ok(0) => break,
                         Ok(n) => done += n as u64,
                         Err(_) if done > 0 => break,
@@ -224,12 +242,6 @@ impl View {
             Err(e) => reply.error(e),
         };
     }
-}
-
-/// Runs `act` with the privilege over set-id bits that the caller would have. The kernel sends no
-/// flag with these requests; root is taken to have it, everyone else not to.
-fn as_writer<T>(caller: Caller, act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    if caller.uid == 0 { act() } else { without_fsetid(act) }
 }
 
 /// close(2) with its error, which dropping a descriptor would swallow.

@@ -1,16 +1,18 @@
 //! Listing directories.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::{
-    Connection, DirReply, Entry, FileHandle, InitFlags, NodeId, OpenReply, Opened, Request,
+    Connection, DirReply, Entry, FileHandle, InitFlags, Name, NodeId, OpenReply, Opened, Request,
 };
 use tollgate_policy::Operation;
 
+use super::linked::Turn;
+use super::sight::Sight;
 use crate::handles::OpenDir;
 use crate::lower::{self, DirEntry, DirStream};
 use crate::stats::Count;
@@ -25,6 +27,7 @@ impl View {
     pub(crate) fn do_opendir(&self, req: &Request<'_>, id: NodeId) -> Result<Opened, Errno> {
         self.count(req, Count::readdir);
         if self.lists_without_opening() {
+            self.listings.go_unopened();
             return Err(Errno::NOSYS);
         }
         let node = self.node(id)?;
@@ -73,7 +76,9 @@ impl View {
         let mut looked_up = LookedUp { view: self, nodes: SmallVec::new() };
         let filled = self.node(id).and_then(|node| {
             let lister = Lister { view: self, req, node: &node, plus };
-            if handle == NO_HANDLE && self.lists_without_opening() {
+            if handle == NO_HANDLE && self.listings.are_unopened() {
+                // A policy that follows can refuse to list.
+                self.permit(req, &node, Operation::List, "opendir")?;
                 return lister.list_unopened(offset, &mut reply, &mut looked_up);
             }
             let open = self.dirs.get(handle)?;
@@ -107,7 +112,7 @@ impl View {
             let fd = stream.fd();
             if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) }
         };
-        if handle == NO_HANDLE && self.lists_without_opening() {
+        if handle == NO_HANDLE && self.listings.are_unopened() {
             return sync(&self.open_dir(&self.node(id)?)?);
         }
         sync(&*self.dirs.get(handle)?)
@@ -225,31 +230,59 @@ impl Lister<'_> {
             return Ok(());
         }
         let dir_fd = self.view.fds.path(self.node)?;
-        let stat = match lower::stat_at(dir_fd.as_fd(), entry.name) {
+        if !self.plus {
+            return self.add_name(entry, child, dir_fd.as_fd(), reply);
+        }
+        let seen = match self.view.sight(self.node, dir_fd.as_fd(), child) {
+            Ok(Sight::Inode(seen)) => seen,
+            Ok(Sight::Nothing) => return Ok(()),
+            Ok(Sight::Hidden(_)) => {
+                // The listing is not hidden itself.
+                self.view.counters.add(self.req.worker(), Count::hidden, 1);
+                return Ok(());
+            }
+            // What is mounted there is not entered; its name is there all the same.
+            Err(Errno::ACCESS) => return self.add_unseen(entry, reply),
+            Err(e) => return Err(e),
+        };
+        let (node, stat, around) = (seen.node, seen.stat, seen.around);
+        looked_up.nodes.push(node.id);
+        let stat = self.view.watch_child(&node, dir_fd.as_fd(), entry.name, stat);
+        let added =
+            reply.add_plus(&self.view.entry(around, &node, &stat), kind, entry.next_offset, name);
+        debug_assert!(added, "it was seen to fit");
+        Ok(())
+    }
+
+    /// Adds a name without a lookup, unless it is hidden.
+    fn add_name(
+        &self,
+        entry: &DirEntry<'_>,
+        child: Name<'_>,
+        dir: BorrowedFd<'_>,
+        reply: &mut DirReply<'_>,
+    ) -> Result<(), Errno> {
+        let stat = match lower::stat_at(dir, entry.name) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(()),
             Err(e) => return Err(e),
         };
-        if self.view.is_hidden(self.node, child, &stat)? {
-            // The listing is not hidden itself.
+        if self.view.is_hidden(self.node, child, &stat, Turn::Free)? {
             self.view.counters.add(self.req.worker(), Count::hidden, 1);
             return Ok(());
         }
         let ino = stat.attr(self.view.root_dev).ino;
-        if !self.plus {
-            reply.add(ino, kind, entry.next_offset, name);
-            return Ok(());
-        }
-        let (node, _) = self.view.remember(&stat, self.node, child);
-        looked_up.nodes.push(node.id);
-        let stat = self.view.watch_child(&node, dir_fd.as_fd(), entry.name, stat);
-        let added = reply.add_plus(
-            &self.view.entry(self.node, &node, &stat),
-            kind,
-            entry.next_offset,
-            name,
-        );
-        debug_assert!(added, "it was seen to fit");
+        reply.add(ino, u32::from(entry.kind), entry.next_offset, entry.name.to_bytes());
+        Ok(())
+    }
+
+    /// Adds a name of which nothing but the listing is known; the kernel looks it up by itself.
+    fn add_unseen(&self, entry: &DirEntry<'_>, reply: &mut DirReply<'_>) -> Result<(), Errno> {
+        let kind = u32::from(entry.kind);
+        let mut unseen = Entry::negative(std::time::Duration::ZERO);
+        unseen.attr.ino = entry.ino;
+        unseen.attr.mode = kind << 12;
+        reply.add_plus(&unseen, kind, entry.next_offset, entry.name.to_bytes());
         Ok(())
     }
 }

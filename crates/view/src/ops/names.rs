@@ -11,10 +11,15 @@ use rustix::io::Errno;
 use tollgate_fuse::{Entry, Name, NodeId, Request};
 use tollgate_policy::{HEAD_LEN, InodeFacts, Kind, Operation, Policy};
 
+use super::linked::Turn;
 use crate::admission::{Refusal, Subject};
+use crate::audit::Detail;
 use crate::fds::Descriptors;
 use crate::idle::retire_now;
+use crate::links::Change;
 use crate::lower::{self, DirStream, ProcPath, Stat};
+use crate::ops::record::At;
+use crate::paths::KnownPaths;
 use crate::stats::Count;
 use crate::table::Node;
 use crate::view::View;
@@ -30,7 +35,20 @@ struct Spot<'a> {
     name: Name<'a>,
 }
 
+/// A name that exists, and what it leads to.
+#[derive(Clone, Copy)]
+struct Existing<'a> {
+    spot: &'a Spot<'a>,
+    node: Option<&'a Arc<Node>>,
+    stat: &'a Stat,
+}
+
 impl Spot<'_> {
+    /// For the audit log.
+    fn at(&self) -> At<'_> {
+        (&self.dir, self.name)
+    }
+
     fn stat(&self) -> Result<Stat, Errno> {
         lower::stat_at(self.fd.as_fd(), self.name.as_c_str())
     }
@@ -48,6 +66,7 @@ impl View {
     fn spot<'a>(&self, parent: NodeId, name: Name<'a>) -> Result<Spot<'a>, Errno> {
         let dir = self.node(parent)?;
         let fd = self.fds.path(&dir)?;
+        self.settle_place(&dir)?;
         Ok(Spot { dir, fd, name })
     }
 
@@ -55,7 +74,7 @@ impl View {
     fn make_entry(
         &self,
         req: &Request<'_>,
-        (parent, name): (NodeId, Name<'_>),
+        (what, parent, name): (&'static str, NodeId, Name<'_>),
         umask: u32,
         kind: FileType,
         make: impl Fn(BorrowedFd<'_>, &CStr) -> Result<(), Errno>,
@@ -65,13 +84,15 @@ impl View {
         if !self.admission.is_trivial() {
             let path = self.paths.of_child(&spot.dir, name)?;
             let subject = self.admission.new_name(path, kind.as_raw_mode());
-            self.permit_subject(req, &subject, [Operation::Create], "create")?;
+            self.permit_subject(req, &subject, [Operation::Create], what)?;
         }
-        self.make(req, umask, || make(spot.fd.as_fd(), name.as_c_str()))?;
+        self.make(req, umask, || make(spot.fd.as_fd(), name.as_c_str()))
+            .map_err(|errno| self.failed_name(req, what, spot.at(), None, errno))?;
+        let around = spot.dir.watched.level();
         let stat = spot.stat()?;
         let (node, _) = self.remember(&stat, &spot.dir, name);
-        self.record_name(req, "create", &node);
-        Ok(self.entry(&spot.dir, &node, &stat))
+        self.record_name(req, what, spot.at(), None, Ok(Some(&node)));
+        Ok(self.entry(around, &node, &stat))
     }
 
     pub(crate) fn do_mknod(
@@ -84,7 +105,7 @@ impl View {
     ) -> Result<Entry, Errno> {
         let kind = FileType::from_raw_mode(mode);
         let bits = Mode::from_raw_mode(mode & 0o7777);
-        self.make_entry(req, at, umask, kind, |dir, name| {
+        self.make_entry(req, ("mknod", at.0, at.1), umask, kind, |dir, name| {
             rustix::fs::mknodat(dir, name, kind, bits, lower::decode_device(rdev))
         })
     }
@@ -97,7 +118,7 @@ impl View {
         umask: u32,
     ) -> Result<Entry, Errno> {
         let bits = Mode::from_raw_mode(mode & 0o7777);
-        self.make_entry(req, at, umask, FileType::Directory, |dir, name| {
+        self.make_entry(req, ("mkdir", at.0, at.1), umask, FileType::Directory, |dir, name| {
             rustix::fs::mkdirat(dir, name, bits)
         })
     }
@@ -108,7 +129,7 @@ impl View {
         at: (NodeId, Name<'_>),
         target: &CStr,
     ) -> Result<Entry, Errno> {
-        self.make_entry(req, at, 0, FileType::Symlink, |dir, name| {
+        self.make_entry(req, ("symlink", at.0, at.1), 0, FileType::Symlink, |dir, name| {
             rustix::fs::symlinkat(target, dir, name)
         })
     }
@@ -125,18 +146,23 @@ impl View {
         let spot = self.spot(parent, name)?;
         let stat = spot.stat()?;
         let node = self.table.find(&stat.key());
-        self.permit_at(req, &spot, node.as_ref(), &stat, Operation::Write, what)?;
+        let at = Existing { spot: &spot, node: node.as_ref(), stat: &stat };
+        self.permit_at(req, &at, Operation::Write, what, Turn::Free)?;
         if directory {
             self.admit_no_mount(req, &spot, what)?;
         }
         let last = self.before_last_name(&spot, node.as_ref(), &stat)?;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        let removed = rustix::fs::unlinkat(spot.fd.as_fd(), name.as_c_str(), flags);
+        let remove = || rustix::fs::unlinkat(spot.fd.as_fd(), name.as_c_str(), flags);
+        let removed = self.powers.as_caller(req.caller(), remove);
         last.settle(removed.is_ok());
-        removed?;
+        removed.map_err(|errno| self.failed_name(req, what, spot.at(), None, errno))?;
+        self.record_name(req, what, spot.at(), None, Ok(node.as_ref()));
         if let Some(node) = &node {
-            self.record_name(req, what, node);
             node.gone_from(&spot.dir, name);
+        }
+        if self.has_names_to_find(&stat) {
+            self.name_removed(&stat, &self.paths.of_child(&spot.dir, name)?);
         }
         Ok(())
     }
@@ -145,34 +171,42 @@ impl View {
     fn permit_at(
         &self,
         req: &Request<'_>,
-        spot: &Spot<'_>,
-        node: Option<&Arc<Node>>,
-        stat: &Stat,
+        at: &Existing<'_>,
         operation: Operation,
         what: &'static str,
+        turn: Turn,
     ) -> Result<(), Errno> {
         if self.admission.is_trivial() {
             return Ok(());
         }
-        let subject = self.subject_at(spot, node, stat)?;
+        let subject = self.subject_at(at, turn)?;
         self.permit_subject(req, &subject, [operation], what)
     }
 
-    /// What the policy judges for the name at `spot`, its path first.
-    fn subject_at(
-        &self,
-        spot: &Spot<'_>,
-        node: Option<&Arc<Node>>,
-        stat: &Stat,
-    ) -> Result<Subject<'_>, Errno> {
-        let here = self.paths.of_child(&spot.dir, spot.name)?;
-        let mut others = node.map(|node| self.paths.of(node)).transpose()?.unwrap_or_default();
-        others.retain(|path| *path != here);
+    /// What the policy judges for a name that exists, its path first.
+    fn subject_at(&self, at: &Existing<'_>, turn: Turn) -> Result<Subject<'_>, Errno> {
+        let Existing { spot, stat, .. } = *at;
+        let names = self.all_names(self.paths_at(at)?, stat, Some(&spot.dir), turn);
         let read_head = || {
             let fd = lower::open_path(spot.fd.as_fd(), spot.name.as_c_str())?;
             lower::read_head(fd.as_fd(), HEAD_LEN)
         };
-        self.admission.subject(std::iter::once(here).chain(others), stat, read_head)
+        self.admission.subject(names, stat, read_head)
+    }
+
+    fn paths_at(&self, at: &Existing<'_>) -> Result<KnownPaths, Errno> {
+        let here = self.paths.of_child(&at.spot.dir, at.spot.name)?;
+        let mut others = at.node.map(|node| self.paths.of(node)).transpose()?.unwrap_or_default();
+        others.retain(|path| *path != here);
+        Ok(std::iter::once(here).chain(others).collect())
+    }
+
+    /// Has all names of a file known before a lock of [`View::names`] is taken.
+    fn prepare_at(&self, at: &Existing<'_>) -> Result<(), Errno> {
+        if self.has_names_to_find(at.stat) {
+            self.prepare_names(self.paths_at(at)?, at.stat, &at.spot.dir);
+        }
+        Ok(())
     }
 
     /// The name at `spot` is about to go. If it is the inode's last one and the kernel remembers
@@ -213,17 +247,33 @@ impl View {
         self.count(req, Count::change_names);
         let node = self.node(id)?;
         let spot = self.spot(new_parent, new_name)?;
+        let before = self.stat(&node)?;
+        if !self.admission.is_trivial() {
+            // Before the lock: names may have to be searched for.
+            drop(self.subject_of(&node, &before)?);
+        }
         let _names = self.names.read();
+        // An inode whose last name is gone is judged by that, and none is to be kept of it.
+        let known = if node.place().is_some() { self.paths.of(&node)? } else { KnownPaths::new() };
         if !self.admission.is_trivial() {
             self.admit_link(req, &node, &spot)?;
         }
+        let moving = self.names.begin();
         let from = self.fds.path_once(&node)?;
-        link_fd(from.as_fd(), &spot)?;
+        let linked = self.powers.as_caller(req.caller(), || link_fd(from.as_fd(), &spot));
+        self.record_link(req, &node, spot.at(), linked.err());
+        linked?;
+        let around = spot.dir.watched.level();
         let stat = spot.stat()?;
+        if self.has_names_to_find(&stat) {
+            let made = self.paths.of_child(&spot.dir, new_name)?;
+            let change = Change { made: Some(&made), known: &known, ..Change::default() };
+            self.names_changed(&before, &change, Some(&stat));
+        }
         let (known, _) = self.remember(&stat, &spot.dir, new_name);
+        drop(moving);
         known.unpin();
-        self.record_name(req, "link", &known);
-        Ok(self.entry(&spot.dir, &known, &stat))
+        Ok(self.entry(around, &known, &stat))
     }
 
     /// A further name must not open what the inode's other names keep closed (invariant 3).
@@ -233,13 +283,21 @@ impl View {
         node: &Arc<Node>,
         spot: &Spot<'_>,
     ) -> Result<(), Errno> {
-        let subject = self.subject_of(node, &self.stat(node)?)?;
+        let subject = self.subject_in_turn(node, &self.stat(node)?, Turn::Held)?;
         let path = self.paths.of_child(&spot.dir, spot.name)?;
-        let target = subject.moved_to(path, &self.admission);
-        self.permit_subject(req, &target, [Operation::Create], "link")?;
+        let target = subject.moved_to(path);
+        let (old, to) = (subject.path(), Detail::To(target.path()));
+        self.permit_detailed(req, &target, [Operation::Create], ("link", old, to))?;
+        let refusal = Refusal { errno: Errno::PERM, rule: None };
         if subject.any_name_weakens_to(&target) {
-            let refusal = Refusal { errno: Errno::PERM, rule: None };
-            return Err(self.refused(req, refusal, "link", target.path()));
+            return Err(self.refused(req, refusal, "link", old, to));
+        }
+        if subject.any_name_would_weaken_to(&target) {
+            self.would_refuse(req, refusal, "link", old, to);
+        }
+        if self.is_open_more_freely(node, &target) {
+            let refusal = Refusal { errno: Errno::XDEV, rule: None };
+            return Err(self.refused(req, refusal, "link", old, to));
         }
         Ok(())
     }
@@ -263,20 +321,30 @@ impl View {
             .into_iter()
             .flatten()
             .any(|s| s.file_type() == FileType::Directory);
+        let node = self.table.find(&stat.key());
+        let victim = target.as_ref().and_then(|t| self.table.find(&t.key()));
+        self.prepare_at(&Existing { spot: &from, node: node.as_ref(), stat: &stat })?;
+        if let Some(target) = &target {
+            self.prepare_at(&Existing { spot: &to, node: victim.as_ref(), stat: target })?;
+        }
+        self.wait_for_closes(&from, &to, &stat);
         let (_shared, _exclusive) = if moves_dir {
             (None, Some(self.names.write()))
         } else {
             (Some(self.names.read()), None)
         };
+        let moving = self.names.begin();
         let node = self.table.find(&stat.key());
         let victim = target.as_ref().and_then(|t| self.table.find(&t.key()));
+        let source = Existing { spot: &from, node: node.as_ref(), stat: &stat };
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         if !self.admission.is_trivial() {
-            self.admit_rename(req, (&from, node.as_ref(), &stat), &to)?;
+            self.admit_rename(req, &source, &to)?;
             if let Some(target) = &target {
-                self.permit_at(req, &to, victim.as_ref(), target, Operation::Write, "rename")?;
+                let over = Existing { spot: &to, node: victim.as_ref(), stat: target };
+                self.permit_at(req, &over, Operation::Write, "rename", Turn::Held)?;
                 if exchange {
-                    self.admit_rename(req, (&to, victim.as_ref(), target), &from)?;
+                    self.admit_rename(req, &over, &from)?;
                 }
             }
         }
@@ -290,16 +358,16 @@ impl View {
             }
             _ => LastName(None),
         };
-        let renamed = rustix::fs::renameat_with(
-            from.fd.as_fd(),
-            name.as_c_str(),
-            to.fd.as_fd(),
-            new_name.as_c_str(),
-            flags,
-        );
+        let (old, new) = (name.as_c_str(), new_name.as_c_str());
+        let renamed = self.powers.as_caller(req.caller(), || {
+            rustix::fs::renameat_with(from.fd.as_fd(), old, to.fd.as_fd(), new, flags)
+        });
         last.settle(renamed.is_ok());
-        renamed?;
+        renamed
+            .map_err(|errno| self.failed_name(req, "rename", from.at(), Some(to.at()), errno))?;
+        self.note_names(&from, &to, &stat, target.as_ref(), exchange)?;
         self.note_rename(&from, &to, node.as_ref(), victim.as_ref(), exchange);
+        drop(moving);
         if moves_dir {
             self.paths.directory_moved();
             // Names below it may be hidden now, or no longer.
@@ -311,9 +379,7 @@ impl View {
         if node.as_ref().is_some_and(|node| node.io.lock().is_open()) {
             self.written_in(&to.dir);
         }
-        if let Some(node) = &node {
-            self.record_name(req, "rename", node);
-        }
+        self.record_name(req, "rename", from.at(), Some(to.at()), Ok(node.as_ref()));
         Ok(())
     }
 
@@ -333,7 +399,71 @@ impl View {
         let moved = Path::new(OsStr::from_bytes(&path));
         if self.mount_points.iter().any(|point| point.starts_with(moved)) {
             let refusal = Refusal { errno: Errno::BUSY, rule: None };
-            return Err(self.refused(req, refusal, what, &path));
+            return Err(self.refused(req, refusal, what, &path, Detail::None));
+        }
+        Ok(())
+    }
+
+    /// A file that its caller has just closed may still count as open here.
+    fn wait_for_closes(&self, from: &Spot<'_>, to: &Spot<'_>, stat: &Stat) {
+        if self.admission.is_trivial() || stat.file_type() != FileType::RegularFile {
+            return;
+        }
+        let Some(node) = self.table.find(&stat.key()) else { return };
+        let path = |spot: &Spot<'_>| self.paths.of_child(&spot.dir, spot.name);
+        if let (Ok(old), Ok(new)) = (path(from), path(to)) {
+            let facts = InodeFacts { kind: Kind::File, size: stat.size(), head: None };
+            let mode = |path: &[u8]| self.admission.policy().at(path).mode(&facts).0;
+            if mode(&new) > mode(&old) {
+                self.wait_for_close(&node, mode(&new));
+            }
+        }
+    }
+
+    /// Brings what is kept of files with several names up to date after a rename.
+    fn note_names(
+        &self,
+        from: &Spot<'_>,
+        to: &Spot<'_>,
+        stat: &Stat,
+        target: Option<&Stat>,
+        exchange: bool,
+    ) -> Result<(), Errno> {
+        if !self.admission.policy().tells_names_apart() {
+            return Ok(());
+        }
+        let path = |spot: &Spot<'_>| self.paths.of_child(&spot.dir, spot.name);
+        let (old, new) = (path(from)?, path(to)?);
+        let is_dir = |stat: &Stat| stat.file_type() == FileType::Directory;
+        if is_dir(stat) || target.is_some_and(is_dir) {
+            let moved = |path: &[u8], from: &[u8], to: &[u8]| {
+                let rest = path.strip_prefix(from).filter(|rest| rest.starts_with(b"/"))?;
+                Some([to, rest].concat())
+            };
+            self.links.directory_moved(&|path| {
+                let back = || moved(path, &new, &old).filter(|_| exchange);
+                moved(path, &old, &new).or_else(back)
+            });
+        }
+        let same = target.is_some_and(|target| target.key() == stat.key());
+        if same && !exchange {
+            return Ok(());
+        }
+        let there = |spot: &Spot<'_>| spot.stat().ok();
+        let change = |removed, made| Change {
+            removed: Some(removed),
+            made: Some(made),
+            ..Change::default()
+        };
+        if !same {
+            self.names_changed(stat, &change(&old, &new), there(to).as_ref());
+        }
+        match target {
+            Some(target) if exchange && !same => {
+                self.names_changed(target, &change(&new, &old), there(from).as_ref());
+            }
+            Some(target) if !exchange => self.name_removed(target, &new),
+            _ => {}
         }
         Ok(())
     }
@@ -369,20 +499,26 @@ impl View {
     fn admit_rename(
         &self,
         req: &Request<'_>,
-        (from, node, stat): (&Spot<'_>, Option<&Arc<Node>>, &Stat),
+        at: &Existing<'_>,
         to: &Spot<'_>,
     ) -> Result<(), Errno> {
-        let subject = self.subject_at(from, node, stat)?;
-        self.permit_subject(req, &subject, [Operation::Write], "rename")?;
-        let new_path = self.paths.of_child(&to.dir, to.name)?;
-        let target = subject.moved_to(new_path, &self.admission);
-        self.permit_subject(req, &target, [Operation::Create], "rename")?;
+        let Existing { spot: from, node, stat } = *at;
+        let subject = self.subject_at(at, Turn::Held)?;
+        let target = subject.moved_to(self.paths.of_child(&to.dir, to.name)?);
+        let (old, moved) = (subject.path(), Detail::To(target.path()));
+        self.permit_detailed(req, &subject, [Operation::Write], ("rename", old, moved))?;
+        self.permit_detailed(req, &target, [Operation::Create], ("rename", old, moved))?;
         let is_dir = stat.file_type() == FileType::Directory;
         let weaker = subject.first_name_weakens_to(&target)
-            || is_dir && self.subtree_weakens(from, subject.path(), target.path())?;
+            || is_dir && self.subtree_weakens(from, old, target.path())?
+            || node.is_some_and(|node| self.is_open_more_freely(node, &target))
+            || is_dir && self.subtree_is_open_more_freely(old, target.path());
+        let refusal = Refusal { errno: Errno::XDEV, rule: None };
         if weaker {
-            let refusal = Refusal { errno: Errno::XDEV, rule: None };
-            return Err(self.refused(req, refusal, "rename", target.path()));
+            return Err(self.refused(req, refusal, "rename", old, moved));
+        }
+        if subject.any_name_would_weaken_to(&target) {
+            self.would_refuse(req, refusal, "rename", old, moved);
         }
         Ok(())
     }

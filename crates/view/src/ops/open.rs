@@ -2,23 +2,29 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use rustix::fs::{FileType, Mode as Permissions, OFlags};
 use rustix::io::Errno;
-use tollgate_fuse::{BackingId, Created, FileHandle, Name, NodeId, OpenReply, Opened, Request};
+use tollgate_fuse::{
+    BackingId, Caller, Connection, Created, FileHandle, Name, NodeId, OpenReply, Opened, Request,
+};
 use tollgate_policy::{Mode, Operation};
 
 use crate::admission::Subject;
-use crate::creds::without_fsetid;
 use crate::fds::Descriptors;
-use crate::handles::{PASSTHROUGH_HANDLE, UserFile};
+use crate::handles::{UserFile, has_descriptor, is_in_place};
+use crate::locks::wants_closes;
 use crate::lower::{self, Stat};
 use crate::mode::{Io, IoMode};
-use crate::ops::attr::truncate_path;
+use crate::ops::record::access_of;
+use crate::passthrough::NotRegistered;
+use crate::small::only_reads;
 use crate::stats::Count;
 use crate::table::Node;
 use crate::view::View;
+use crate::watched::Level;
 
 /// `STATX_ATTR_IMMUTABLE` and `STATX_ATTR_APPEND`.
 const IMMUTABLE: u64 = 0x10;
@@ -44,6 +50,11 @@ impl Access {
 
     fn writes(self) -> bool {
         (self.flags & OFlags::ACCMODE) != OFlags::RDONLY || self.truncates()
+    }
+
+    /// A mapping that can be written needs both.
+    fn is_in_place(self) -> bool {
+        (self.flags & OFlags::ACCMODE) == OFlags::RDWR
     }
 
     fn truncates(self) -> bool {
@@ -84,23 +95,54 @@ impl View {
             return Err(Errno::NXIO);
         }
         let access = Access::new(flags);
-        let subject = self.admit(req, &node, access)?;
+        let seen = self.look_at(&node, access)?;
+        let subject = self.admit(req, &node, access, seen.as_ref().map(|(_, stat)| stat))?;
         if access.writes() && self.watch.is_some() {
             node.places().iter().for_each(|place| self.written_in(&place.parent));
         }
+        let subject = subject.as_ref();
+        let opened = self
+            .open_admitted(req, &node, (access, kill_suidgid), subject, seen)
+            .map_err(|errno| self.failed_open(req, &node, "open", access.flags, subject, errno))?;
+        self.record_open(req, &node, "open", access.flags, &opened, subject);
+        Ok(opened)
+    }
+
+    /// Opens a file that the policy allows to be opened.
+    fn open_admitted(
+        &self,
+        req: &Request<'_>,
+        node: &Arc<Node>,
+        (access, kill_suidgid): (Access, bool),
+        subject: Option<&Subject<'_>>,
+        seen: Option<(Arc<OwnedFd>, Stat)>,
+    ) -> Result<Opened, Errno> {
         // Held over system calls on purpose: two openers must not register two backing files.
         let mut io = node.io.lock();
-        let mode = self.mode_of(&io, subject.as_ref());
-        let mut lower = LowerFile { view: self, node: &node, fd: None };
+        let mode = self.mode_of(&io, subject);
+        if (mode == IoMode::Passthrough || io.is_small())
+            && let Some(seen) = seen.clone()
+            && let Some(opened) = self.open_small(req, node, &mut io, seen)?
+        {
+            return Ok(opened);
+        }
+        let mut lower = LowerFile { view: self, node, fd: None, path: seen.map(|(fd, _)| fd) };
         if access.truncates() {
             let fd = lower.path()?;
-            let act = || truncate_path(fd.as_fd(), 0);
-            if kill_suidgid { without_fsetid(act) } else { act() }?;
+            self.truncate_as(req.caller(), fd.as_fd(), 0, kill_suidgid)?;
         }
-        let opened = self.open_in_mode(req, &mut io, mode, access, &mut lower)?;
-        drop(io);
-        self.record_open(req, &node, "open", opened.flags, subject.as_ref());
-        Ok(opened)
+        self.open_in_mode(req, &mut io, mode, access, &mut lower)
+    }
+
+    /// The file itself, where it may be opened as a small one: everything that follows then goes by
+    /// what it is at this moment.
+    fn look_at(
+        &self,
+        node: &Arc<Node>,
+        access: Access,
+    ) -> Result<Option<(Arc<OwnedFd>, Stat)>, Errno> {
+        let suits = self.small.is_on() && only_reads(access.flags);
+        suits.then(|| self.fds.path_and_stat(node)).transpose()
     }
 
     /// Asks the policy, and checks what the lower open would have; returns what the policy judged,
@@ -110,18 +152,22 @@ impl View {
         req: &Request<'_>,
         node: &Arc<Node>,
         access: Access,
+        seen: Option<&Stat>,
     ) -> Result<Option<Subject<'_>>, Errno> {
         let trivial = self.admission.is_trivial();
         if trivial && !access.writes() {
             return Ok(None);
         }
-        let stat = self.stat(node)?;
+        let stat = seen.map_or_else(|| self.stat(node), |stat| Ok(*stat))?;
         let subject = if trivial { None } else { Some(self.subject_of(node, &stat)?) };
         if let Some(subject) = &subject {
-            self.permit_subject(req, subject, access.operations(), "open")?;
+            let what = ("open", subject.path(), access_of(access.flags));
+            self.permit_detailed(req, subject, access.operations(), what)?;
         }
         if access.writes() {
-            refuse_protected(&stat, access)?;
+            refuse_protected(&stat, access).map_err(|errno| {
+                self.failed_open(req, node, "open", access.flags, subject.as_ref(), errno)
+            })?;
         }
         Ok(subject)
     }
@@ -145,16 +191,25 @@ impl View {
                 Ok(id) => {
                     self.count(req, Count::open_passthrough);
                     io.opened(IoMode::Passthrough);
+                    let closes = wants_closes(access.flags, lower.node.locks.get());
+                    let no_flush = if closes { OpenReply::empty() } else { OpenReply::NOFLUSH };
+                    let (worker, in_place) = (req.worker(), access.is_in_place());
+                    if in_place {
+                        self.mappable(lower.node);
+                    }
                     Ok(Opened {
-                        handle: PASSTHROUGH_HANDLE,
-                        flags: OpenReply::PASSTHROUGH | OpenReply::NOFLUSH,
+                        handle: self.passthrough_handles.next(worker, closes, in_place),
+                        flags: OpenReply::PASSTHROUGH | no_flush,
                         backing: Some(id),
                     })
                 }
                 // The mode holds while anyone has the file open: too late for another.
                 Err(_) if io.is_open() => Err(Errno::IO),
-                Err(error) => {
-                    self.passthrough.registration_failed(&error);
+                Err(why) => {
+                    self.passthrough.registration_failed(&why, self.others_register());
+                    if matches!(why, NotRegistered::OnlyRead) {
+                        self.count(req, Count::open_only_read);
+                    }
                     self.open_here(req, io, IoMode::Cached, access, lower)
                 }
             },
@@ -162,23 +217,46 @@ impl View {
         }
     }
 
+    /// The file may be written through a mapping from now on. Nobody tells the kernel that its
+    /// times change then, so it must not keep them, nor have kept them.
+    fn mappable(&self, node: &Node) {
+        if node.mappable.fetch_add(1, Ordering::Relaxed) == 0
+            && let Some(connection) = self.connection.get()
+        {
+            // Of attributes alone: that waits for nothing. `ENOENT` for a file being made is as good.
+            let _ = connection.invalidate_inode(node.id, -1, 0);
+        }
+    }
+
     /// The backing file that stands, or a new one.
     ///
     /// # Errors
     /// The outer error is about the lower file, which could not be found; the inner one is the
-    /// kernel's, which did not take the registration.
+    /// kernel's, which did not take the registration, or says that none was possible.
     fn backing(
         &self,
         io: &mut MutexGuard<'_, Io>,
         lower: &mut LowerFile<'_>,
-    ) -> Result<std::io::Result<BackingId>, Errno> {
+    ) -> Result<Result<BackingId, NotRegistered>, Errno> {
         if let Some(id) = io.backing_id() {
             return Ok(Ok(id));
         }
-        let fd = lower.registrable()?;
         // INIT comes before every other request.
         let connection = self.connection.get().ok_or(Errno::IO)?;
-        let registered = io.register(connection, &fd);
+        let fd = lower.nameable()?;
+        // The root's file system is known; another one below may judge reads and writes by user.
+        let by_user = self.reserves_by_user && lower.node.key.dev() == self.root_dev;
+        let registered = if connection.has_registrar() {
+            if let Err(error) = connection.reach_registrar() {
+                return Ok(Err(NotRegistered::Refused(error)));
+            }
+            match lower.writable(&fd) {
+                Some(writable) => io.register(connection, writable.as_fd(), self.powers, by_user),
+                None => return Ok(Err(NotRegistered::OnlyRead)),
+            }
+        } else {
+            io.register(connection, fd.as_fd(), self.powers, by_user)
+        };
         // Found again without a name while it is open, as long as descriptors are plenty.
         if registered.is_ok()
             && let Some(held) = self.fds.hold_if_cheap()
@@ -186,7 +264,19 @@ impl View {
             io.keep(held);
             lower.node.fd.lock().get_or_insert(fd);
         }
-        Ok(registered)
+        Ok(registered.map_err(NotRegistered::Refused))
+    }
+
+    /// Whether somebody else registers backing files for this process.
+    fn others_register(&self) -> bool {
+        self.connection.get().is_some_and(Connection::has_registrar)
+    }
+
+    /// The flags for making a file that `access` asks for. What a registrar takes has to be open for
+    /// both, and a file that was made without permission to write cannot be opened so again.
+    fn flags_to_make(&self, access: Access) -> OFlags {
+        let flags = access.lower();
+        if self.others_register() { (flags - OFlags::ACCMODE) | OFlags::RDWR } else { flags }
     }
 
     fn open_here(
@@ -199,12 +289,20 @@ impl View {
     ) -> Result<Opened, Errno> {
         let held = self.fds.hold()?;
         let fd = lower.real(access)?;
-        let handle = self.files.insert(UserFile { fd, _held: held });
+        let handle = self.files.insert(UserFile {
+            fd,
+            opener: Caller { pid: 0, ..req.caller() },
+            _held: held,
+        });
         io.opened(mode);
         let direct = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
         let (flags, count) = match mode {
             IoMode::Direct => (direct, Count::open_userspace),
-            IoMode::Cached | IoMode::Passthrough => (OpenReply::empty(), Count::open_fallback),
+            IoMode::Cached | IoMode::Passthrough => {
+                io.is_written_here();
+                let joins = io.is_small();
+                (OpenReply::empty(), if joins { Count::open_cached } else { Count::open_fallback })
+            }
         };
         self.count(req, count);
         Ok(Opened { handle, flags, backing: None })
@@ -227,7 +325,7 @@ impl View {
         let dir_fd = self.fds.path(&dir)?;
         // Always exclusively: a file that exists was not checked for this caller. ESTALE makes the
         // kernel look the name up again and take the way of an open.
-        let wanted = access.lower() | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let wanted = self.flags_to_make(access) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let fd = self.make(req, umask, || {
             rustix::fs::openat(
                 dir_fd.as_fd(),
@@ -240,12 +338,13 @@ impl View {
             Err(Errno::EXIST) if !access.flags.contains(OFlags::EXCL) => {
                 return Err(Errno::STALE);
             }
-            fd => fd?,
+            fd => fd.map_err(|errno| self.failed_create(req, (&dir, name), access.flags, errno))?,
         };
+        let around = dir.watched.level();
         let stat = lower::stat_fd(fd.as_fd())?;
         let (node, _) = self.remember(&stat, &dir, name);
         let opened = self.finish_create(req, &node, access, fd, subject.as_ref())?;
-        Ok(Created { entry: self.entry(&dir, &node, &stat), opened })
+        Ok(Created { entry: self.entry(around, &node, &stat), opened })
     }
 
     pub(crate) fn do_tmpfile(
@@ -262,7 +361,7 @@ impl View {
         let subject = self.admit_new(req, &dir, None)?;
         let dir_fd = self.fds.path(&dir)?;
         // O_EXCL here means "may never get a name"; it is passed on.
-        let wanted = access.lower() | OFlags::TMPFILE | (access.flags & OFlags::EXCL);
+        let wanted = self.flags_to_make(access) | OFlags::TMPFILE | (access.flags & OFlags::EXCL);
         let fd = self.make(req, umask, || {
             rustix::fs::openat(
                 dir_fd.as_fd(),
@@ -279,7 +378,8 @@ impl View {
             node.keep_path(subject.path().to_vec());
         }
         let opened = self.finish_create(req, &node, access, fd, subject.as_ref())?;
-        Ok(Created { entry: self.entry(&dir, &node, &stat), opened })
+        // It has no name, so none is cached, and nothing watches it.
+        Ok(Created { entry: self.entry(Level::None, &node, &stat), opened })
     }
 
     fn finish_create(
@@ -292,11 +392,14 @@ impl View {
     ) -> Result<Opened, Errno> {
         let mut io = node.io.lock();
         let mode = self.mode_of(&io, subject);
-        let mut lower = LowerFile { view: self, node, fd: Some(fd) };
+        let mut lower = LowerFile { view: self, node, fd: Some(fd), path: None };
         let opened = self.open_in_mode(req, &mut io, mode, access, &mut lower);
         drop(io);
-        let opened = opened.inspect_err(|_| self.do_forget(node.id, 1))?;
-        self.record_open(req, node, "create", opened.flags, subject);
+        let opened = opened.map_err(|errno| {
+            self.do_forget(node.id, 1);
+            self.failed_open(req, node, "create", access.flags, subject, errno)
+        })?;
+        self.record_open(req, node, "create", access.flags, &opened, subject);
         Ok(opened)
     }
 
@@ -333,11 +436,23 @@ impl View {
     }
 
     pub(crate) fn do_release(&self, req: &Request<'_>, id: NodeId, handle: FileHandle) {
-        if handle != PASSTHROUGH_HANDLE {
+        if has_descriptor(handle) {
             drop(self.files.remove(handle));
         }
         let Ok(node) = self.node(id) else { return };
-        let lingers = node.io.lock().closed();
+        self.locks_released(&node, handle);
+        if is_in_place(handle) {
+            node.mappable.fetch_sub(1, Ordering::Relaxed);
+        }
+        let lingers = {
+            let mut io = node.io.lock();
+            let was_small = io.is_small();
+            let lingers = io.closed();
+            if was_small && !io.is_open() {
+                self.sweeper.closed_small(&node);
+            }
+            lingers
+        };
         if lingers {
             self.sweeper.linger(req.worker(), &node);
         }
@@ -360,25 +475,40 @@ struct LowerFile<'a> {
     node: &'a Arc<Node>,
     /// A real descriptor, from creating the file.
     fd: Option<OwnedFd>,
+    /// One that names it.
+    path: Option<Arc<OwnedFd>>,
 }
 
 impl LowerFile<'_> {
     /// A descriptor that names the file.
     fn path(&self) -> Result<Arc<OwnedFd>, Errno> {
-        self.view.fds.path_once(self.node)
+        match &self.path {
+            Some(path) => Ok(Arc::clone(path)),
+            None => self.view.fds.path_once(self.node),
+        }
     }
 
-    /// A descriptor to register: the kernel opens the backing file anew for each opener. Never one
-    /// that can write: it would outlive the caller's own, and the file could not be executed
-    /// meanwhile.
-    fn registrable(&mut self) -> Result<Arc<OwnedFd>, Errno> {
-        match self.fd.take() {
+    /// A descriptor that names the file, to register: the kernel opens the backing file anew for
+    /// each opener. Never one that can write: it would outlive the caller's own, and the file could
+    /// not be executed meanwhile.
+    fn nameable(&self) -> Result<Arc<OwnedFd>, Errno> {
+        match &self.fd {
             Some(fd) => {
                 let path = self.view.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH))?;
                 Ok(Arc::new(path))
             }
             None => self.path(),
         }
+    }
+
+    /// A descriptor open for reading and writing, to show to a registrar: the one of a file just
+    /// made, or a new one of what `named` names; `None` if there is no permission.
+    fn writable(&self, named: &OwnedFd) -> Option<Writable<'_>> {
+        if let Some(fd) = &self.fd {
+            return Some(Writable::Made(fd.as_fd()));
+        }
+        let open = || lower::reopen(named.as_fd(), OFlags::RDWR);
+        self.view.fds.retrying(open).ok().map(Writable::Opened)
     }
 
     /// A descriptor to read and write through.
@@ -390,5 +520,20 @@ impl LowerFile<'_> {
         let open =
             |fd: BorrowedFd<'_>| self.view.fds.retrying(|| lower::reopen(fd, access.lower()));
         open(path.as_fd())
+    }
+}
+
+/// A descriptor open for reading and writing.
+enum Writable<'a> {
+    Made(BorrowedFd<'a>),
+    Opened(OwnedFd),
+}
+
+impl AsFd for Writable<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Made(fd) => *fd,
+            Self::Opened(fd) => fd.as_fd(),
+        }
     }
 }

@@ -4,8 +4,8 @@ use std::ffi::CStr;
 
 use rustix::io::Errno;
 use tollgate_fuse::{
-    Attributes, Connection, Created, DirReply, Entry, FileHandle, Filesystem, InitFlags, Name,
-    NodeId, Opened, Reply, Request, SetAttr, StatFs, Statx, args,
+    Attributes, Connection, Created, DirReply, Entry, FileHandle, FileLock, Filesystem, InitFlags,
+    Name, NodeId, Opened, Reply, Request, SetAttr, StatFs, Statx, args,
 };
 
 use crate::stats::Count;
@@ -46,6 +46,7 @@ impl Filesystem for View {
             tracing::warn!("without HANDLE_KILLPRIV_V2 each passthrough write costs a request");
         }
         self.start_watch(connection);
+        self.sweeper.connected(connection);
         self.connection.set(connection.clone()).map_err(|_| Errno::BUSY)
     }
 
@@ -184,17 +185,17 @@ impl Filesystem for View {
     }
 
     fn write(&self, req: &Request<'_>, node: NodeId, args: args::Write<'_>, reply: Reply<'_, u32>) {
-        let args::Write { handle, offset, data, kill_suidgid, .. } = args;
-        reply.send(self.do_write(req, node, handle, offset, data, kill_suidgid));
+        reply.send(self.do_write(req, node, args));
     }
 
-    fn flush(&self, req: &Request<'_>, _node: NodeId, handle: FileHandle, reply: Reply<'_, ()>) {
+    fn flush(&self, req: &Request<'_>, node: NodeId, args: args::Flush, reply: Reply<'_, ()>) {
         self.count(req, Count::other);
-        reply.send(self.do_flush(handle));
+        self.locks_flushed(node, args.lock_owner);
+        reply.send(self.do_flush(args.handle));
     }
 
-    fn release(&self, req: &Request<'_>, node: NodeId, handle: FileHandle, reply: Reply<'_, ()>) {
-        self.do_release(req, node, handle);
+    fn release(&self, req: &Request<'_>, node: NodeId, args: args::Release, reply: Reply<'_, ()>) {
+        self.do_release(req, node, args.handle);
         reply.ok(&());
     }
 
@@ -300,5 +301,23 @@ impl Filesystem for View {
         let from = (node, args.handle, args.offset);
         let to = (args.to_node, args.to_handle, args.to_offset);
         reply.send(self.do_copy_file_range(req, from, to, args.length));
+    }
+
+    fn getlk(
+        &self,
+        req: &Request<'_>,
+        node: NodeId,
+        args: args::Getlk,
+        reply: Reply<'_, FileLock>,
+    ) {
+        reply.send(self.do_getlk(req, node, &args));
+    }
+
+    fn setlk(&self, req: &Request<'_>, node: NodeId, args: args::Setlk, reply: Reply<'_, ()>) {
+        self.do_setlk(req, node, &args, reply);
+    }
+
+    fn interrupted(&self, unique: u64) {
+        self.locks.interrupted(unique);
     }
 }

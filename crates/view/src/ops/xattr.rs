@@ -2,15 +2,17 @@
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
-use tollgate_fuse::{NodeId, Reply, Request};
+use tollgate_fuse::{Caller, NodeId, Reply, Request};
 use tollgate_policy::Operation;
 
 use crate::creds::without_fsetid;
 use crate::lower::{self, ProcPath};
 use crate::stats::Count;
+use crate::table::Node;
 use crate::view::View;
 
 /// The kernel's `XATTR_SIZE_MAX` and `XATTR_LIST_MAX`.
@@ -29,14 +31,31 @@ impl View {
         self.count(req, Count::xattr);
         let node = self.node(id)?;
         self.permit(req, &node, Operation::Write, "setxattr")?;
-        let fd = self.fds.path_once(&node)?;
+        let done = self.set_attribute(req.caller(), &node, (name, value), flags, acl_kill_sgid);
+        self.record_attribute(req, &node, "setxattr", name.to_bytes(), done.err());
+        done
+    }
+
+    fn set_attribute(
+        &self,
+        caller: Caller,
+        node: &Arc<Node>,
+        (name, value): (&CStr, &[u8]),
+        flags: u32,
+        acl_kill_sgid: bool,
+    ) -> Result<(), Errno> {
+        let fd = self.fds.path_once(node)?;
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let path = ProcPath::of(fd.as_fd());
         let act = || rustix::fs::setxattr(path.as_c_str(), name, value, flags);
-        if !acl_kill_sgid {
-            return act();
+        if !acl_kill_sgid && is_acl(name) {
+            // It changes the mode; whether the set-group-id bit stays goes by groups.
+            return self.powers.as_caller_in_groups(caller, act);
         }
-        without_fsetid(act)?;
+        if !acl_kill_sgid {
+            return self.powers.as_caller(caller, act);
+        }
+        self.powers.as_caller(caller, || without_fsetid(act))?;
         // The lower file system judges by this thread's groups; the caller is in none that counts.
         let mode = lower::stat_fd(fd.as_fd())?.mode();
         rustix::fs::chmod(path.as_c_str(), Mode::from_raw_mode(mode & 0o5777))
@@ -59,10 +78,10 @@ impl View {
             let fd = self.fds.path_once(&node)?;
             let path = ProcPath::of(fd.as_fd());
             // `rustix` takes an empty buffer for what it is, not for the question of the length.
-            if buffer.is_empty() {
-                return rustix::fs::getxattr_query(path.as_c_str(), name);
-            }
-            rustix::fs::getxattr(path.as_c_str(), name, buffer)
+            self.powers.as_caller(req.caller(), || match buffer.is_empty() {
+                true => rustix::fs::getxattr_query(path.as_c_str(), name),
+                false => rustix::fs::getxattr(path.as_c_str(), name, &mut *buffer),
+            })
         };
         reply_sized(size, reply, read);
     }
@@ -78,10 +97,11 @@ impl View {
         let read = |buffer: &mut [u8]| {
             let fd = self.fds.path_once(&self.node(id)?)?;
             let path = ProcPath::of(fd.as_fd());
-            if buffer.is_empty() {
-                return rustix::fs::listxattr_query(path.as_c_str());
-            }
-            rustix::fs::listxattr(path.as_c_str(), buffer)
+            // Names of attributes that are root's alone are shown to root alone.
+            self.powers.as_caller(req.caller(), || match buffer.is_empty() {
+                true => rustix::fs::listxattr_query(path.as_c_str()),
+                false => rustix::fs::listxattr(path.as_c_str(), &mut *buffer),
+            })
         };
         reply_sized(size, reply, read);
     }
@@ -95,16 +115,25 @@ impl View {
         self.count(req, Count::xattr);
         let node = self.node(id)?;
         self.permit(req, &node, Operation::Write, "removexattr")?;
-        let fd = self.fds.path_once(&node)?;
-        rustix::fs::removexattr(ProcPath::of(fd.as_fd()).as_c_str(), name)
+        let remove = || {
+            let fd = self.fds.path_once(&node)?;
+            let act = || rustix::fs::removexattr(ProcPath::of(fd.as_fd()).as_c_str(), name);
+            self.powers.as_caller(req.caller(), act)
+        };
+        let done = remove();
+        self.record_attribute(req, &node, "removexattr", name.to_bytes(), done.err());
+        done
     }
 }
 
 /// Access control lists and security labels are what `ls -l` shows beside the mode: they can be
 /// seen wherever the mode can. The rest is data that somebody put there.
 fn is_content(name: &CStr) -> bool {
-    let name = name.to_bytes();
-    !name.starts_with(b"system.posix_acl_") && !name.starts_with(b"security.")
+    !is_acl(name) && !name.to_bytes().starts_with(b"security.")
+}
+
+fn is_acl(name: &CStr) -> bool {
+    name.to_bytes().starts_with(b"system.posix_acl_")
 }
 
 /// Replies to a request that asks either for bytes or, with `size` 0, for their number.

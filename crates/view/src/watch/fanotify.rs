@@ -23,6 +23,10 @@ pub(super) const FILES: u64 = libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE | libc::F
 pub(super) const NAME_CHANGES: u64 =
     libc::FAN_CREATE | libc::FAN_DELETE | libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO;
 
+/// What is reported of files anywhere in the file system: a further name, a name that goes, a move,
+/// and every change of attributes. Not writes: those are many, and each would pay.
+const ANYWHERE: u64 = libc::FAN_ATTRIB | libc::FAN_MOVE_SELF;
+
 /// Longest file handle in bytes (the kernel's `MAX_HANDLE_SZ`).
 const MAX_HANDLE_LEN: usize = 128;
 /// `AT_HANDLE_FID` (Linux 6.5): a handle to compare with those in events.
@@ -36,6 +40,10 @@ struct FileHandleHead {
     bytes: u32,
     kind: i32,
 }
+
+/// `struct file_handle` with room for the longest one.
+#[repr(C)]
+struct Space(FileHandleHead, [u8; MAX_HANDLE_LEN]);
 
 /// Names an inode of one file system, in the kernel's own terms.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -51,8 +59,6 @@ impl Handle {
     }
 
     fn with_flags(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<Self, Errno> {
-        #[repr(C)]
-        struct Space(FileHandleHead, [u8; MAX_HANDLE_LEN]);
         let bytes = u32::try_from(MAX_HANDLE_LEN).expect("128 fits");
         let mut space = Space(FileHandleHead { bytes, kind: 0 }, [0; MAX_HANDLE_LEN]);
         let mut mount_id = 0;
@@ -78,6 +84,17 @@ impl Handle {
     fn new(kind: i32, bytes: &[u8]) -> Self {
         Self([&kind.to_ne_bytes(), bytes].concat().into())
     }
+
+    /// The inode's number, which the handles of the usual file systems begin with: in 4 bytes
+    /// (`FILEID_INO32_GEN`) or in 8.
+    pub(super) fn inode_number(&self) -> Option<u64> {
+        const INO32_GEN: i32 = 1;
+        let (kind, bytes) = self.0.split_at(size_of::<i32>());
+        if i32::from_ne_bytes(kind.try_into().ok()?) == INO32_GEN {
+            return u32_at(bytes, 0).map(u64::from);
+        }
+        Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?))
+    }
 }
 
 /// A fanotify group.
@@ -88,11 +105,19 @@ impl Group {
     /// # Errors
     /// `EPERM` without `CAP_SYS_ADMIN` in the initial user namespace.
     pub(super) fn new() -> Result<Self, Errno> {
-        let flags = libc::FAN_CLASS_NOTIF
-            | libc::FAN_CLOEXEC
-            | libc::FAN_NONBLOCK
-            | libc::FAN_UNLIMITED_MARKS
-            | libc::FAN_REPORT_DFID_NAME;
+        Self::with(libc::FAN_UNLIMITED_MARKS | libc::FAN_REPORT_DFID_NAME)
+    }
+
+    /// A group whose events name the inode that they are about.
+    ///
+    /// # Errors
+    /// As [`Group::new`].
+    pub(super) fn of_inodes() -> Result<Self, Errno> {
+        Self::with(libc::FAN_REPORT_FID)
+    }
+
+    fn with(flags: u32) -> Result<Self, Errno> {
+        let flags = flags | libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
         // SAFETY: takes no pointer.
         let fd = unsafe { libc::fanotify_init(flags, libc::O_RDONLY.cast_unsigned()) };
         if fd < 0 {
@@ -110,6 +135,20 @@ impl Group {
     /// Reports `mask` of `dir` no longer.
     pub(super) fn unmark(&self, dir: BorrowedFd<'_>, mask: u64) -> Result<(), Errno> {
         self.change(libc::FAN_MARK_REMOVE, dir, c".", mask)
+    }
+
+    /// Reports changes of attributes, and of names, of every inode in the file system of `dir` from
+    /// now on.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EXDEV` and `EOPNOTSUPP` on file systems whose inodes the kernel cannot name.
+    pub(super) fn mark_file_system(&self, dir: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.change(libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM, dir, c".", ANYWHERE)
+    }
+
+    /// No longer.
+    pub(super) fn unmark_file_system(&self, dir: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.change(libc::FAN_MARK_REMOVE | libc::FAN_MARK_FILESYSTEM, dir, c".", ANYWHERE)
     }
 
     fn change(&self, how: u32, dir: BorrowedFd<'_>, name: &CStr, mask: u64) -> Result<(), Errno> {
@@ -143,8 +182,10 @@ pub(super) struct Event<'b> {
     /// The process that caused it, in the server's pid namespace.
     pub(super) pid: i32,
     /// The directory and the name in it; `.` for the directory itself. `None` where the kernel says
-    /// neither, as with a lost event.
+    /// neither, as with a lost event, and in a group of inodes.
     pub(super) place: Option<(Handle, &'b CStr)>,
+    /// The inode, in a group of inodes.
+    pub(super) inode: Option<Handle>,
 }
 
 /// Events in a buffer that the kernel filled.
@@ -169,23 +210,36 @@ impl<'b> Iterator for Events<'b> {
             mask: u64::from_ne_bytes(event[8..16].try_into().ok()?),
             pid: u32_at(event, 20)?.cast_signed(),
             place: event.get(info_at..).and_then(place),
+            inode: event.get(info_at..).and_then(inode),
         })
     }
 }
 
-/// Parses `struct fanotify_event_info_fid` with a name behind it: type, padding, length, file
-/// system id, handle, name, NUL.
+/// Where the handle lies in `struct fanotify_event_info_fid`: behind type, padding, length and file
+/// system id.
+const HANDLE_AT: usize = 12;
+
+/// Parses `struct fanotify_event_info_fid` with a name behind its handle.
 fn place(info: &[u8]) -> Option<(Handle, &CStr)> {
-    const HANDLE_AT: usize = 12;
-    if *info.first()? != libc::FAN_EVENT_INFO_TYPE_DFID_NAME {
+    let (handle, rest) = handle_in(info, libc::FAN_EVENT_INFO_TYPE_DFID_NAME)?;
+    Some((handle, CStr::from_bytes_until_nul(rest).ok()?))
+}
+
+/// Parses the same without a name.
+fn inode(info: &[u8]) -> Option<Handle> {
+    handle_in(info, libc::FAN_EVENT_INFO_TYPE_FID).map(|(handle, _)| handle)
+}
+
+/// The handle in a structure of this type, and what is behind it.
+fn handle_in(info: &[u8], wanted: u8) -> Option<(Handle, &[u8])> {
+    if *info.first()? != wanted {
         return None;
     }
     let len = u32_at(info, HANDLE_AT)? as usize;
     let kind = u32_at(info, HANDLE_AT + 4)?.cast_signed();
     let bytes_at = HANDLE_AT + FILE_HANDLE_HEAD;
     let bytes = info.get(bytes_at..bytes_at.checked_add(len)?)?;
-    let name = CStr::from_bytes_until_nul(info.get(bytes_at + len..)?).ok()?;
-    Some((Handle::new(kind, bytes), name))
+    Some((Handle::new(kind, bytes), info.get(bytes_at + len..)?))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -194,6 +248,8 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     fn group() -> Option<Group> {
@@ -228,11 +284,36 @@ mod tests {
         assert!(group.read(&mut buffer).unwrap().is_empty());
     }
 
+    #[test]
+    fn a_further_name_and_a_move_are_reported_of_the_inode() {
+        let Ok(group) = Group::of_inodes() else { return };
+        let dir = tempfile::tempdir().unwrap();
+        let fd = std::fs::File::open(dir.path()).unwrap();
+        if let Err(error) = group.mark_file_system(fd.as_fd()) {
+            println!("not shown: no mark on this file system ({error})");
+            return;
+        }
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("a"), "text").unwrap();
+        let inode = std::fs::metadata(path("a")).map(|meta| meta.ino()).unwrap();
+        std::fs::hard_link(path("a"), path("b")).unwrap();
+        std::fs::rename(path("a"), path("c")).unwrap();
+        let mut buffer = vec![0; 65536];
+        let own = std::process::id().cast_signed();
+        let mut seen = 0;
+        for event in group.read(&mut buffer).unwrap().filter(|event| event.pid == own) {
+            if event.inode.and_then(|handle| handle.inode_number()) == Some(inode) {
+                seen |= event.mask;
+            }
+        }
+        assert_eq!(seen & ANYWHERE, ANYWHERE);
+    }
+
     proptest::proptest! {
         #[test]
         fn any_bytes_parse_or_end(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
             let _ = Events(&bytes).count();
-            let _ = place(&bytes);
+            let _ = (place(&bytes), inode(&bytes));
         }
     }
 }

@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use tollgate_fuse::{Connection, Name, NodeId};
 
 use super::fanotify::{self, Event, NAME_CHANGES};
+use super::files::Files;
 use super::shared::{Dirs, Shared, Todo};
 use crate::fds::Descriptors;
 use crate::lower;
@@ -33,6 +35,7 @@ const MAX_RECENT: usize = 1 << 14;
 enum Stale {
     /// Attributes and cached pages.
     Inode(NodeId),
+    Attributes(NodeId),
     Name(NodeId, CString),
 }
 
@@ -43,6 +46,7 @@ pub(super) struct Invalidator {
     fds: Arc<Descriptors>,
     own_pid: i32,
     recent: VecDeque<(Instant, Stale)>,
+    files: Files,
 }
 
 impl Invalidator {
@@ -53,7 +57,8 @@ impl Invalidator {
         fds: Arc<Descriptors>,
     ) -> Self {
         let own_pid = std::process::id().cast_signed();
-        Self { shared, connection, table, fds, own_pid, recent: VecDeque::new() }
+        let files = Files::start(&shared, fds.root().as_fd());
+        Self { shared, connection, table, fds, own_pid, recent: VecDeque::new(), files }
     }
 
     /// Runs until the watch is dropped.
@@ -71,6 +76,7 @@ impl Invalidator {
                 self.stop_watching();
                 return;
             }
+            self.take_reports_of_files(&mut buffer);
             self.lower_written(&todo);
             if todo.everything {
                 self.drop_everything();
@@ -81,14 +87,14 @@ impl Invalidator {
     }
 
     fn wait(&self) {
-        let mut wanted = [
-            PollFd::new(&self.shared.group, PollFlags::IN),
-            PollFd::new(&self.shared.wake, PollFlags::IN),
-        ];
-        let due = self.recent.front().map(|(at, _)| {
-            let left = RESEND.saturating_sub(at.elapsed());
-            Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) }
-        });
+        let wanted = [&self.shared.group].into_iter().chain(&self.shared.files);
+        let mut wanted: SmallVec<[_; 3]> =
+            wanted.map(|group| PollFd::new(group, PollFlags::IN)).collect();
+        wanted.push(PollFd::new(&self.shared.wake, PollFlags::IN));
+        let resend = self.recent.front().map(|(at, _)| *at + RESEND);
+        let due = resend.into_iter().chain(self.files.due()).min();
+        let due = due.map(|at| at.saturating_duration_since(Instant::now()));
+        let due = due.and_then(|left| Timespec::try_from(left).ok());
         let _ = rustix::event::poll(&mut wanted, due.as_ref());
         let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
     }
@@ -103,6 +109,32 @@ impl Invalidator {
             for event in events {
                 self.report(&event);
             }
+        }
+    }
+
+    fn take_reports_of_files(&mut self, buffer: &mut [u8]) {
+        let (mut changed, table) = (Vec::new(), Arc::clone(&self.table));
+        let Ok(root_dev) = table.get(NodeId::ROOT).map(|root| root.key.dev()) else { return };
+        let lost = self.files.read(&self.shared, self.own_pid, buffer, |inode| {
+            for node in table.of_inode(root_dev, inode) {
+                node.kept.changed(true);
+                changed.push(node.id);
+            }
+        });
+        for node in changed {
+            self.forget(Stale::Attributes(node));
+        }
+        if lost {
+            self.shared.counts.overflows.fetch_add(1, Ordering::Relaxed);
+            self.drop_kept();
+        }
+    }
+
+    /// Attributes of files expire as configured from now on: those that were kept for longer go.
+    fn drop_kept(&mut self) {
+        for node in self.table.all().iter().filter(|node| node.kept.is_kept()) {
+            node.kept.changed(true);
+            self.forget(Stale::Attributes(node.id));
         }
     }
 
@@ -192,6 +224,7 @@ impl Invalidator {
     fn send(&self, stale: &Stale) {
         let _ = match stale {
             Stale::Inode(node) => self.connection.invalidate_inode(*node, 0, 0),
+            Stale::Attributes(node) => self.connection.invalidate_inode(*node, -1, 0),
             Stale::Name(dir, name) => match Name::new(name) {
                 Ok(name) => self.connection.invalidate_entry(*dir, name),
                 Err(_) => Ok(()),
@@ -215,6 +248,7 @@ impl Invalidator {
             node.watched.set(Level::None);
         }
         *self.shared.dirs.lock() = Dirs::default();
+        self.shared.files_on.store(false, Ordering::SeqCst);
         self.drop_everything();
     }
 }

@@ -8,7 +8,10 @@
 //! |---|---|---|
 //! | [`Level::None`] | nothing | nothing: the timeouts of the configuration hold |
 //! | [`Level::Names`] | names made, removed and moved; the directory's attributes | names; attributes of the directory |
-//! | [`Level::Files`] | also writes to its files, and their attributes | also attributes of its files with one link |
+//! | [`Level::Files`] | also writes to its files, and their attributes | also attributes of its files with one link, for [`FILES`] |
+//!
+//! A file can get a further name, or a new place, that no watched directory tells of; `files.rs` has
+//! that reported, and where it cannot be, attributes of files have the timeouts of the configuration.
 //!
 //! A directory in which a file is opened for writing through the view stays at `Names`: reports
 //! about files would make each write some 0.1 us slower. The server's own changes carry its process
@@ -21,6 +24,7 @@
 //! reports are lost.
 
 mod fanotify;
+mod files;
 mod invalidate;
 mod shared;
 
@@ -46,6 +50,9 @@ use shared::{Counts, MAX_DIRECTORIES, Shared};
 
 /// How long the kernel may cache what is watched.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
+/// How long the kernel may cache attributes of files in a watched directory. Not as long as names:
+/// who writes a file through a shared mapping is reported when the mapping goes, and not before.
+pub(crate) const FILES: Duration = Duration::from_secs(10);
 /// How long the kernel may cache that a name does not exist in a watched directory.
 pub(crate) const NEGATIVE: Duration = Duration::from_secs(10);
 
@@ -54,6 +61,9 @@ pub(crate) const NEGATIVE: Duration = Duration::from_secs(10);
 pub struct WatchStatus {
     /// Whether changes behind the view are reported.
     pub on: bool,
+    /// Whether files that get names elsewhere are reported, so that attributes of files are cached
+    /// beyond the timeout of the configuration.
+    pub files: bool,
     /// Directories that are watched.
     pub directories: usize,
     /// Changes made by others that were reported.
@@ -76,6 +86,8 @@ impl Watch {
     pub(crate) fn new() -> Result<Self, Errno> {
         let shared = Shared {
             group: Group::new()?,
+            files: Group::of_inodes().ok(),
+            files_on: AtomicBool::new(false),
             dirs: Mutex::default(),
             todo: Mutex::default(),
             wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -171,9 +183,15 @@ impl Watch {
         }
     }
 
+    /// Whether changes of files by names that are not watched are reported.
+    pub(crate) fn reports_files(&self) -> bool {
+        self.shared.files_on.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn status(&self) -> WatchStatus {
         WatchStatus {
             on: self.running.load(Ordering::Acquire),
+            files: self.reports_files(),
             directories: self.shared.dirs.lock().by_node.len(),
             changes: self.shared.counts.changes.load(Ordering::Relaxed),
             overflows: self.shared.counts.overflows.load(Ordering::Relaxed),

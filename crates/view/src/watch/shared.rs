@@ -1,7 +1,7 @@
 //! What the view's threads and the watch's thread share.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -16,6 +16,10 @@ pub(super) const MAX_DIRECTORIES: usize = 1 << 16;
 
 pub(super) struct Shared {
     pub(super) group: Group,
+    /// Changes of files by names that are not watched; `None` where the kernel reports none.
+    pub(super) files: Option<Group>,
+    /// Those are reported at this moment.
+    pub(super) files_on: AtomicBool,
     pub(super) dirs: Mutex<Dirs>,
     pub(super) todo: Mutex<Todo>,
     /// Wakes the thread for what is in `todo`.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use libc::{O_RDONLY, O_RDWR};
 use rustix::io::Errno;
 use tollgate_fuse::InitFlags;
-use tollgate_view::{Audit, AuditLevel, Config, Event, Outcome};
+use tollgate_view::{Audit, AuditLevel, Config, Detail, Event, Outcome};
 
 use crate::kernel::Played;
 
@@ -38,7 +38,11 @@ impl Audit for Log {
         assert!(event.exe.is_some_and(|exe| exe.ends_with(own_name().as_bytes())));
         let path = String::from_utf8(event.path.to_vec()).unwrap();
         let rule = event.rule.map(str::to_owned);
-        let entry = (event.operation, event.outcome, path, rule, event.bytes);
+        let bytes = match event.detail {
+            Detail::Span { bytes, .. } => Some(bytes),
+            _ => None,
+        };
+        let entry = (event.operation, event.outcome, path, rule, bytes);
         self.events.lock().unwrap().push(entry);
     }
 }
@@ -85,7 +89,7 @@ fn refusals_name_the_rule() {
     assert_eq!((denied.0, denied.1), ("open", Outcome::Refused(Errno::ACCESS)));
     assert_eq!((denied.2.as_str(), denied.3.as_deref()), ("key.pem", Some("keys")));
     assert_eq!((weaker.0, weaker.1), ("rename", Outcome::Refused(Errno::XDEV)));
-    assert_eq!((weaker.2.as_str(), weaker.3.as_deref()), ("b", None));
+    assert_eq!((weaker.2.as_str(), weaker.3.as_deref()), ("watched", None));
 }
 
 #[test]
@@ -96,9 +100,9 @@ fn opens_and_changes_of_names_are_recorded() {
         ("open", Outcome::Passthrough, "a"),
         ("open", Outcome::Userspace, "watched"),
         ("open", Outcome::Refused(Errno::ACCESS), "key.pem"),
-        ("rename", Outcome::Refused(Errno::XDEV), "b"),
+        ("rename", Outcome::Refused(Errno::XDEV), "watched"),
         ("create", Outcome::Passthrough, "new"),
-        ("rename", Outcome::Done, "newer"),
+        ("rename", Outcome::Done, "new"),
         ("unlink", Outcome::Done, "newer"),
     ];
     assert_eq!(told(&log), expected.map(|(what, outcome, path)| (what, outcome, path.to_owned())));

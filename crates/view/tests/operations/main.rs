@@ -3,9 +3,11 @@
 
 mod audit;
 mod data;
+mod histories;
 mod kernel;
 mod lists;
 mod names;
 mod nodes;
 mod opens;
+mod record;
 mod xattrs;

@@ -3,7 +3,7 @@
 use libc::{O_RDONLY, O_RDWR};
 use rustix::io::Errno;
 use tollgate_fuse::InitFlags;
-use tollgate_fuse::abi::{EntryOut, MknodIn, opcode};
+use tollgate_fuse::abi::{EntryOut, ForgetIn, MknodIn, opcode};
 use tollgate_view::Config;
 use zerocopy::IntoBytes;
 
@@ -204,6 +204,26 @@ fn two_names_of_one_file_renamed_to_each_other_both_stay() {
     view.link("b", "c").unwrap();
     view.rename("b", "c", 0).unwrap();
     assert_eq!(view.node("b"), view.node("c"));
+}
+
+/// The kernel forgets a directory (its cache is short of memory, or a rename had all names dropped)
+/// while a file in it is open by another name.
+#[test]
+fn a_file_is_judged_by_its_other_names_when_the_directory_of_one_is_forgotten() {
+    let view = view();
+    view.link("plain/a", "c").unwrap();
+    let handle = view.open("c", O_RDONLY).unwrap();
+    std::fs::hard_link(view.below("docs/a"), view.below("e")).unwrap();
+    assert_eq!(view.node("docs/a"), view.node("e"));
+    for dir in ["plain", "docs"] {
+        view.tell(opcode::FORGET, view.node(dir), &ForgetIn { nlookup: 1_000 });
+    }
+    // Paths that were kept are built anew after this.
+    view.mkdir("x").unwrap();
+    view.rename("x", "y", 0).unwrap();
+    assert!(view.open_node(handle.node, O_RDWR).unwrap().is_passthrough());
+    assert_eq!(view.open("e", O_RDWR).unwrap_err(), Errno::ROFS);
+    assert!(view.opens("e", O_RDONLY).is_passthrough());
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use libc::O_RDONLY;
 use rustix::io::Errno;
+use tollgate_fuse::InitFlags;
 use tollgate_fuse::abi::{BatchForgetIn, ForgetIn, ForgetOne, opcode};
+use tollgate_view::Config;
 use zerocopy::IntoBytes;
 
 use crate::kernel::{Played, ROOT};
@@ -92,4 +94,40 @@ fn few_descriptors_are_enough_for_many_directories() {
     }
     let snapshot = view.view().snapshot();
     assert!(snapshot.descriptors_used <= snapshot.descriptors_max, "{snapshot:?}");
+}
+
+/// A tree as deep as a caller likes to make it: nothing may recurse, whatever has to be walked
+/// again.
+#[test]
+fn a_very_deep_tree_is_walked_judged_and_forgotten() {
+    const DEPTH: usize = 13_000;
+    let policy = "[[rule]]\npath = '**/secret'\naction = 'deny'\n";
+    let few = |config| Config { max_descriptors: Some(64), ..config };
+    let view = Played::configured(policy, &[], InitFlags::all(), few);
+    let mut dir: rustix::fd::OwnedFd = std::fs::File::open(view.lower()).unwrap().into();
+    let mut node = ROOT;
+    let mut half = ROOT;
+    for depth in 0..DEPTH {
+        rustix::fs::mkdirat(&dir, "d", rustix::fs::Mode::RWXU).unwrap();
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+        dir = rustix::fs::openat(&dir, "d", flags, rustix::fs::Mode::empty()).unwrap();
+        node = view.lookup_in(node, "d").unwrap().unwrap().nodeid;
+        half = if depth == DEPTH / 2 { node } else { half };
+    }
+    let flags = rustix::fs::OFlags::CREATE;
+    for name in ["secret", "plain"] {
+        rustix::fs::openat(&dir, name, flags, rustix::fs::Mode::RUSR).unwrap();
+    }
+    // Descriptors near the bottom were closed meanwhile.
+    assert!(view.lookup_in(half, "d").unwrap().is_some());
+    let [secret, plain] =
+        ["secret", "plain"].map(|name| view.lookup_in(node, name).unwrap().unwrap().nodeid);
+    assert_eq!(view.open_node(secret, O_RDONLY).unwrap_err(), Errno::ACCESS);
+    view.release(view.open_node(plain, O_RDONLY).unwrap());
+    // A rename above makes every path below it stale at once.
+    view.rename("d", "moved", 0).unwrap();
+    assert_eq!(view.open_node(secret, O_RDONLY).unwrap_err(), Errno::ACCESS);
+    let lower = view.lower().to_owned();
+    drop((dir, view));
+    let _ = std::process::Command::new("rm").arg("-rf").arg(lower).status();
 }

@@ -192,15 +192,12 @@ fn the_executable_decides_for_its_process_alone() {
 }
 
 #[test]
-fn every_known_name_of_an_inode_is_judged() {
+fn every_name_of_an_inode_is_judged() {
     let view = secrets();
+    // Nobody has met the other name; it is searched for.
     std::fs::hard_link(view.below("key.pem"), view.below("innocent")).unwrap();
-    // Not met yet under its denied name.
-    assert!(view.opens("innocent", O_RDONLY).is_passthrough());
-    view.lookup("key.pem").unwrap();
     assert_eq!(view.open("innocent", O_RDONLY).unwrap_err(), Errno::ACCESS);
     std::fs::hard_link(view.below("watched/a"), view.below("other")).unwrap();
-    view.lookup("watched/a").unwrap();
     assert!(!view.opens("other", O_RDONLY).is_passthrough(), "the strictest mode wins");
 }
 

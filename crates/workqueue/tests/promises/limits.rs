@@ -1,14 +1,14 @@
 //! Limits, order and full places, together with cancelling, delays and changes of attributes.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use tollgate_workqueue::{Queued, Runtime, SubmitError, WhenFull, blocking};
 
 use crate::process::{kept, kept_with};
-use crate::{Hold, hold, until};
+use crate::{Hold, LONG, hold, until};
 
 #[test]
 fn a_lowered_limit_applies_to_what_is_queued() {
@@ -39,6 +39,34 @@ fn a_lowered_limit_applies_to_what_is_queued() {
         queue.flush().unwrap();
         assert_eq!(finished.load(Ordering::SeqCst), 1000);
         assert_eq!(most.load(Ordering::SeqCst), 1, "items at once under max_active = 1");
+    });
+}
+
+/// Producers are woken for many places at once. One that a running item waits for must not need
+/// more of them than its own.
+#[test]
+fn one_free_place_in_an_ordered_backlog_is_enough_for_a_producer() {
+    kept("limits::one_free_place_in_an_ordered_backlog_is_enough_for_a_producer", || {
+        const BACKLOG: usize = 2048;
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").ordered().backlog(BACKLOG).build().unwrap();
+        let (heard, hears) = mpsc::channel();
+        let open = hold(&queue, Hold::Declared);
+        queue.post(move || hears.recv_timeout(LONG).unwrap()).unwrap();
+        (1..BACKLOG).for_each(|_| queue.post(|| ()).unwrap());
+        let (asked, producer) = (Arc::new(AtomicBool::new(false)), queue.clone());
+        let asks = Arc::clone(&asked);
+        let producer = thread::spawn(move || {
+            asks.store(true, Ordering::SeqCst);
+            producer.post(|| ()).unwrap();
+            heard.send(()).unwrap();
+        });
+        until("the producer to ask", || asked.load(Ordering::SeqCst));
+        thread::sleep(Duration::from_millis(20));
+        assert!(!producer.is_finished(), "the backlog takes no more than agreed");
+        drop(open);
+        producer.join().unwrap();
+        queue.flush().unwrap();
     });
 }
 

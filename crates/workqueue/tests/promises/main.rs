@@ -6,8 +6,11 @@
 
 #![cfg(not(miri))]
 
+mod drops;
 mod limits;
 mod nesting;
+mod pairs;
+mod places;
 mod process;
 mod progress;
 mod scopes;

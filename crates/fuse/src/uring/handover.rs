@@ -1,0 +1,207 @@
+//! How the owner of a ring gives requests to helpers.
+//!
+//! Only the thread that owns a ring receives its requests, so a handler that waits (for a disk, a
+//! lock, another file system) would stop all CPUs of the ring. The owner gives such requests to
+//! *helpers*, threads of the session that wait here. They serve all rings.
+//!
+//! A request stays in its ring entry and is in this queue at most once: the queue is bounded by the
+//! number of entries of all rings, and is never full. If all helpers are busy, requests wait here.
+//!
+//! No request is lost: it is put in under the lock under which a helper looks before it sleeps.
+
+use std::collections::VecDeque;
+
+use crate::sync::{Condvar, Mutex};
+
+/// Requests on their way from owners to helpers.
+#[derive(Debug)]
+pub(crate) struct Handover<J> {
+    waiting: Mutex<Waiting<J>>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Waiting<J> {
+    jobs: VecDeque<J>,
+    /// Helpers that wait for a job.
+    idle: usize,
+    /// Counts kicks, so that each waiting helper notices each once.
+    kicks: u64,
+}
+
+/// Why a helper goes on.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Taken<J> {
+    Job(J),
+    /// Check whether to stop.
+    Kicked,
+}
+
+impl<J> Handover<J> {
+    pub(crate) fn new() -> Self {
+        let waiting = Waiting { jobs: VecDeque::new(), idle: 0, kicks: 0 };
+        Self { waiting: Mutex::new(waiting), changed: Condvar::new() }
+    }
+
+    /// Makes room for `jobs`, so that no later call allocates.
+    pub(crate) fn reserve(&self, jobs: usize) {
+        self.waiting.lock().jobs.reserve(jobs);
+    }
+
+    /// Gives a job to the helpers.
+    pub(crate) fn give(&self, job: J) {
+        self.waiting.lock().jobs.push_back(job);
+        self.changed.notify_one();
+    }
+
+    /// Gives a job to the helpers if one of them waits for it.
+    pub(crate) fn give_to_idle(&self, job: J) -> Result<(), J> {
+        let mut waiting = self.waiting.lock();
+        if waiting.idle <= waiting.jobs.len() {
+            return Err(job);
+        }
+        waiting.jobs.push_back(job);
+        drop(waiting);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Waits for a job. For helpers.
+    pub(crate) fn take(&self) -> Taken<J> {
+        let mut waiting = self.waiting.lock();
+        let kicks = waiting.kicks;
+        waiting.idle += 1;
+        loop {
+            let taken = match waiting.jobs.pop_front() {
+                Some(job) => Taken::Job(job),
+                None if waiting.kicks != kicks => Taken::Kicked,
+                None => {
+                    waiting = self.changed.wait(waiting);
+                    continue;
+                }
+            };
+            waiting.idle -= 1;
+            return taken;
+        }
+    }
+
+    /// Takes jobs back that no helper has taken; returns how many.
+    pub(crate) fn withdraw(&self, is_mine: impl Fn(&J) -> bool) -> usize {
+        let mut waiting = self.waiting.lock();
+        let before = waiting.jobs.len();
+        waiting.jobs.retain(|job| !is_mine(job));
+        before - waiting.jobs.len()
+    }
+
+    /// Makes waiting helpers check whether to stop.
+    pub(crate) fn kick(&self) {
+        self.waiting.lock().kicks += 1;
+        self.changed.notify_all();
+    }
+}
+
+/// How often handlers waited of late: of a ring's owner.
+///
+/// One slow handler says little, because a thread that others keep from running is slow too. Two
+/// within a few requests mean that handlers wait for something, a disk most often.
+#[derive(Debug, Default)]
+pub(crate) struct Slowness(u32);
+
+impl Slowness {
+    /// A handler that takes longer than this waited. Most take 5 to 50 us.
+    const SLOW_NS: u64 = 500_000;
+    const SLOW_ADDS: u32 = 12;
+    const LIMIT: u32 = 16;
+    /// Quick requests in a row that end it.
+    const MOST: u32 = 64;
+
+    /// A handler took `ns`.
+    pub(crate) fn note(&mut self, ns: u64) {
+        self.0 = if ns > Self::SLOW_NS {
+            (self.0 + Self::SLOW_ADDS).min(Self::MOST)
+        } else {
+            self.0.saturating_sub(1)
+        };
+    }
+
+    /// Whether to give requests to helpers.
+    pub(crate) fn is_high(&self) -> bool {
+        self.0 >= Self::LIMIT
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_taken_in_order_and_may_be_withdrawn() {
+        let handover = Handover::new();
+        assert_eq!(handover.give_to_idle(1), Err(1), "no helper waits");
+        (2..6).for_each(|job| handover.give(job));
+        assert_eq!(handover.withdraw(|job| job % 2 == 0), 2);
+        assert_eq!(handover.take(), Taken::Job(3));
+        assert_eq!(handover.take(), Taken::Job(5));
+    }
+
+    #[test]
+    fn two_slow_handlers_close_together_count_and_one_does_not() {
+        let mut slowness = Slowness::default();
+        slowness.note(1_000_000);
+        assert!(!slowness.is_high());
+        (0..20).for_each(|_| slowness.note(5_000));
+        slowness.note(1_000_000);
+        assert!(!slowness.is_high());
+        slowness.note(1_000_000);
+        assert!(slowness.is_high());
+        (0..64).for_each(|_| slowness.note(5_000));
+        assert!(!slowness.is_high());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::sync::model::{Arc, check, run, yield_now};
+
+    /// Two jobs, one helper, in any order: both are taken.
+    #[test]
+    fn loom_no_job_is_lost() {
+        check(|| {
+            let handover = Arc::new(Handover::new());
+            let helper = run(&handover, |handover| [handover.take(), handover.take()]);
+            handover.give(1);
+            handover.give(2);
+            assert_eq!(helper.join().unwrap(), [Taken::Job(1), Taken::Job(2)]);
+        });
+    }
+
+    /// What is given to an idle helper is taken by it.
+    #[test]
+    fn loom_an_idle_helper_takes_what_it_was_given() {
+        check(|| {
+            let handover = Arc::new(Handover::new());
+            let helper = run(&handover, Handover::take);
+            while handover.give_to_idle(()).is_err() {
+                yield_now();
+            }
+            assert_eq!(handover.give_to_idle(()), Err(()), "the one helper has a job");
+            assert_eq!(helper.join().unwrap(), Taken::Job(()));
+        });
+    }
+
+    /// A helper that waits comes back from a kick. (One that comes to wait later does not; who kicks
+    /// repeats it.)
+    #[test]
+    fn loom_a_waiting_helper_comes_back_from_a_kick() {
+        check(|| {
+            let handover = Arc::new(Handover::<()>::new());
+            let helper = run(&handover, Handover::take);
+            while handover.waiting.lock().idle == 0 {
+                yield_now();
+            }
+            handover.kick();
+            assert_eq!(helper.join().unwrap(), Taken::Kicked);
+        });
+    }
+}

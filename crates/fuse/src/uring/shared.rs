@@ -1,0 +1,133 @@
+//! What the owner of a ring shares with those who send replies.
+#![expect(unsafe_code, reason = "ring entries are shared with the kernel and between threads")]
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rustix::io::Errno;
+use zerocopy::FromBytes;
+
+use crate::abi::OutHeader;
+use crate::device::SharedFd;
+use crate::transport::ReplySink;
+use crate::uring::commit::CommitQueue;
+use crate::uring::entries::Entries;
+use crate::uring::entry::Entry;
+
+/// What the owner of a ring and the senders of replies share.
+#[derive(Debug)]
+pub(crate) struct RingShared {
+    pub(super) entries: Entries,
+    pub(super) commits: CommitQueue,
+    /// Wakes the owner.
+    pub(super) eventfd: OwnedFd,
+    /// The owner's [`this_thread`]; 0 before it has registered the ring.
+    pub(super) owner: AtomicUsize,
+    /// The entry received last: most replies are for it.
+    pub(super) current: AtomicUsize,
+    /// Replies that the kernel refused after `commit` had returned.
+    pub(super) undelivered: AtomicU64,
+    closed: AtomicBool,
+    /// Where replies go to requests that came from /dev/fuse: all of them if the ring could not be
+    /// registered.
+    pub(super) device: OnceLock<Arc<SharedFd>>,
+    fell_back: AtomicBool,
+}
+
+impl RingShared {
+    /// `entries`, which `eventfd` wakes the owner for.
+    pub(crate) fn new(entries: Entries, eventfd: OwnedFd) -> Self {
+        Self {
+            commits: CommitQueue::new(entries.most()),
+            entries,
+            eventfd,
+            owner: AtomicUsize::new(0),
+            current: AtomicUsize::new(0),
+            undelivered: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            device: OnceLock::new(),
+            fell_back: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn entry(&self, index: usize) -> &Entry {
+        self.entries.get(index)
+    }
+
+    /// Admits the caller to the reply of a request of this ring.
+    pub(crate) fn claim(&self, unique: u64) -> Option<usize> {
+        let current = self.current.load(Ordering::Relaxed);
+        if self.entry(current).claim(unique) {
+            return Some(current);
+        }
+        self.entries.iter().position(|entry| entry.claim(unique))
+    }
+
+    fn wake(&self) {
+        // Fails only if the counter is at its maximum: then the owner is woken anyway.
+        let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+    }
+
+    /// Records the reply that the caller claimed, and passes the entry on if nothing else is missing.
+    pub(crate) fn reply(&self, index: usize, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let entry = self.entry(index);
+        // SAFETY: the reply was claimed, and the step is made next.
+        let finished = unsafe { entry.finish(parts) };
+        if entry.replied() {
+            self.pass_on(index);
+        }
+        finished
+    }
+
+    /// Passes a finished entry to the owner.
+    pub(crate) fn pass_on(&self, index: usize) {
+        self.commits.push(index);
+        if self.owner.load(Ordering::Relaxed) != this_thread() {
+            self.wake();
+        }
+    }
+
+    /// All replies go to /dev/fuse from now on.
+    pub(crate) fn fall_back(&self) {
+        debug_assert!(self.device.get().is_some(), "the ring was not connected");
+        self.fell_back.store(true, Ordering::Release);
+    }
+
+    fn commit_to_device(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.device.get().ok_or(Errno::NOENT)?.commit(parts)
+    }
+}
+
+impl ReplySink for RingShared {
+    fn commit(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        if self.fell_back.load(Ordering::Acquire) {
+            return self.commit_to_device(parts);
+        }
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Errno::NOTCONN.into());
+        }
+        let header = parts.first().and_then(|part| OutHeader::read_from_prefix(part).ok());
+        let (header, _) = header.ok_or(Errno::INVAL)?;
+        let Some(index) = self.claim(header.unique) else { return self.commit_to_device(parts) };
+        self.reply(index, parts)
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        if let Some(device) = self.device.get() {
+            device.close();
+        }
+    }
+
+    fn undelivered(&self) -> u64 {
+        self.undelivered.load(Ordering::Relaxed)
+    }
+}
+
+/// Tells threads that live at the same time apart, without a system call. Never 0.
+pub(crate) fn this_thread() -> usize {
+    thread_local!(static MARK: u8 = const { 0 });
+    MARK.with(|mark| std::ptr::from_ref(mark) as usize)
+}

@@ -1,0 +1,224 @@
+//! Faults that no transport may turn into a hang or a lost reply. Each test runs over /dev/fuse, and
+//! over io_uring where the kernel has that switched on; `TOLLGATE_TEST_TRANSPORT` restricts it to
+//! one.
+
+mod common;
+
+use std::fs;
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::clients::{client, ends_soon, more_requests, run_client, until};
+use common::{Lower, Served, can_mount};
+use tollgate_fuse::*;
+
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The transports to test here.
+fn transports() -> Vec<TransportChoice> {
+    if !can_mount() {
+        return Vec::new();
+    }
+    match common::transport() {
+        TransportChoice::Auto => {}
+        one => return vec![one],
+    }
+    if fs::read_to_string(PARAMETER).is_ok_and(|value| value.trim() == "Y") {
+        return vec![TransportChoice::DevFuse, TransportChoice::Uring];
+    }
+    eprintln!("SKIPPED for io_uring: {PARAMETER} is not Y");
+    vec![TransportChoice::DevFuse]
+}
+
+fn config(transport: TransportChoice) -> SessionConfig {
+    SessionConfig { transport, threads: 3, ..SessionConfig::default() }
+}
+
+fn kill(mut clients: Vec<Child>) {
+    clients.iter_mut().for_each(|child| child.kill().unwrap());
+    clients.iter_mut().for_each(ends_soon);
+}
+
+#[test]
+fn client_process() {
+    run_client();
+}
+
+#[test]
+fn a_client_killed_within_a_request_is_gone_at_once() {
+    for transport in transports() {
+        let served = Served::new(config(transport));
+        for name in ["slow", "slow-detached"] {
+            let before = served.connection().counts().total();
+            let mut child = client("stat", &served.path(name));
+            more_requests(served.connection(), before);
+            std::thread::sleep(Duration::from_millis(50));
+            let start = Instant::now();
+            child.kill().unwrap();
+            ends_soon(&mut child);
+            let took = start.elapsed();
+            assert!(took < Duration::from_secs(5), "{transport}: {name}: INTERRUPT did not arrive");
+        }
+        assert!(served.fs.interrupted.load(Ordering::SeqCst), "{transport}");
+    }
+}
+
+#[test]
+fn an_unmount_with_requests_in_flight_ends_the_session_and_its_clients() {
+    for transport in transports() {
+        let mut served = Served::new(config(transport));
+        let clients: Vec<_> = (0..4).map(|_| client("busy", served.at.path())).collect();
+        let waits = client("sync", &served.path("direct"));
+        until("an fsync arrives", || served.fs.syncing.load(Ordering::SeqCst) > 0);
+        more_requests(served.connection(), 1000);
+        served.mount.take().unwrap().unmount(true).unwrap();
+        served.fs.synced.store(true, Ordering::SeqCst);
+        kill(clients);
+        kill(vec![waits]);
+        let ended = served.running.take().unwrap().wait().unwrap();
+        assert_eq!(ended, Ended::Unmounted, "{transport}");
+        assert!(served.fs.destroyed.load(Ordering::SeqCst), "{transport}");
+    }
+}
+
+#[test]
+fn a_stop_under_load_lets_no_client_wait() {
+    for transport in transports() {
+        let mut served = Served::new(config(transport));
+        let clients: Vec<_> = (0..3).map(|_| client("busy", served.at.path())).collect();
+        more_requests(served.connection(), 1000);
+        let running = served.running.take().unwrap();
+        running.stop();
+        assert_eq!(running.wait().unwrap(), Ended::Stopped, "{transport}");
+        kill(clients);
+    }
+}
+
+/// What a handler finishes before the session ends reaches its caller.
+#[test]
+fn a_stop_waits_for_a_handler_and_sends_its_reply() {
+    for transport in transports() {
+        let mut served = Served::new(config(transport));
+        let mut waits = client("sync", &served.path("direct"));
+        until("an fsync arrives", || served.fs.syncing.load(Ordering::SeqCst) > 0);
+        let fs = Arc::clone(&served.fs);
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            fs.synced.store(true, Ordering::SeqCst);
+        });
+        served.running.take().unwrap().stop();
+        release.join().unwrap();
+        ends_soon(&mut waits);
+        assert!(waits.wait().unwrap().success(), "{transport}: the reply was lost");
+    }
+}
+
+/// More handlers wait than there are threads for such requests: others are served all the same.
+#[test]
+fn handlers_that_wait_hold_up_nobody_else() {
+    for transport in transports() {
+        let served = Served::new(config(transport));
+        // Over /dev/fuse one worker fewer than there are; over io_uring more than there are helpers
+        // and entries of a CPU's ring.
+        let syncs = if transport == TransportChoice::Uring { 12 } else { 2 };
+        // Different files: fsyncs of one file wait for each other in the kernel.
+        let sync = |number| {
+            let name = format!("direct-{number}");
+            fs::write(served.lower.path().join(&name), b"").unwrap();
+            client("sync", &served.path(&name))
+        };
+        let mut waiting: Vec<_> = (0..syncs).map(sync).collect();
+        until("fsyncs arrive", || served.fs.syncing.load(Ordering::SeqCst) >= 2);
+        let before = Instant::now();
+        for number in 0..50 {
+            assert!(fs::metadata(served.path(&format!("missing-{number}"))).is_err());
+        }
+        assert!(before.elapsed() < Duration::from_secs(5), "{transport}: others had to wait");
+        served.fs.synced.store(true, Ordering::SeqCst);
+        waiting.iter_mut().for_each(ends_soon);
+        for client in &mut waiting {
+            assert!(client.wait().unwrap().success(), "{transport}");
+        }
+        assert_eq!(served.fs.syncing.load(Ordering::SeqCst), syncs, "{transport}");
+    }
+}
+
+/// Requests of one CPU wait, more than its ring has entries, and arrive all at once: one that comes
+/// later is served all the same. With one entry, each of them waits in the kernel at first.
+#[test]
+fn any_number_of_waiting_requests_holds_up_nobody_else() {
+    let before = rustix::thread::sched_getaffinity(None).unwrap();
+    for transport in transports() {
+        for ring_depth in [1, 4] {
+            let served = Served::new(SessionConfig { ring_depth, ..config(transport) });
+            let mut first = rustix::thread::CpuSet::new();
+            first.set((0..).find(|&cpu| before.is_set(cpu)).unwrap());
+            rustix::thread::sched_setaffinity(None, &first).unwrap();
+            // Different names: lookups of one name wait for each other in the kernel.
+            let path = |i| served.path(&format!("slow-detached-{i}"));
+            let clients: Vec<_> = (0..40).map(|i| client("stat", &path(i))).collect();
+            let lookups = || served.connection().counts().of(abi::opcode::LOOKUP);
+            until("all of them wait", || lookups() >= 40);
+            for number in 0..20 {
+                let start = Instant::now();
+                assert!(fs::metadata(served.path(&format!("missing-{number}"))).is_err());
+                let took = start.elapsed();
+                assert!(took < Duration::from_secs(5), "{transport}, {ring_depth}: had to wait");
+            }
+            rustix::thread::sched_setaffinity(None, &before).unwrap();
+            kill(clients);
+            assert_eq!(fs::read(served.path("direct")).unwrap(), b"served");
+            assert_eq!(served.connection().counts().undelivered, 0, "{transport}, {ring_depth}");
+        }
+    }
+}
+
+/// Where handlers wait unexpectedly (for a disk), the next one of them holds up nobody.
+#[test]
+fn after_slow_handlers_another_one_holds_up_nobody_else() {
+    for transport in transports() {
+        let served = Served::new(config(transport));
+        for number in 0..4 {
+            assert!(fs::metadata(served.path(&format!("nap-{number}"))).is_err());
+        }
+        let before = served.connection().counts().total();
+        let waits = client("stat", &served.path("slow"));
+        more_requests(served.connection(), before);
+        std::thread::sleep(Duration::from_millis(50));
+        let start = Instant::now();
+        assert!(fs::metadata(served.path("missing")).is_err());
+        assert!(start.elapsed() < Duration::from_secs(5), "{transport}: others had to wait");
+        kill(vec![waits]);
+    }
+}
+
+/// The owner of a ring asks for requests without sleeping while helpers finish replies.
+#[test]
+fn quick_replies_from_other_threads_are_not_lost() {
+    for transport in transports() {
+        let served = Served::new(config(transport));
+        served.fs.synced.store(true, Ordering::SeqCst);
+        let mut syncs = client("syncs", &served.path("direct"));
+        ends_soon(&mut syncs);
+        assert!(syncs.wait().unwrap().success(), "{transport}");
+    }
+}
+
+#[test]
+fn a_thread_that_dies_ends_the_session_with_its_name() {
+    for transport in transports() {
+        let (lower, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
+        let hook = |worker| assert_ne!(worker, 2, "asked for by the test");
+        let config = SessionConfig { on_thread_start: Some(Arc::new(hook)), ..config(transport) };
+        let running = Session::new(device, Lower::new(lower.path()), config).start().unwrap();
+        let mut waiting = client("stat", &at.path().join("x"));
+        let error = running.wait().unwrap_err();
+        let named = matches!(error, SessionError::Panicked { worker: 2 });
+        assert!(named, "{transport}: {error}");
+        ends_soon(&mut waiting);
+        mount.unmount(true).unwrap();
+    }
+}

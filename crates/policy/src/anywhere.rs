@@ -1,0 +1,104 @@
+//! What holds for an inode of which not every name is known.
+
+use crate::facts::{CallerFacts, InodeFacts};
+use crate::glob::Glob;
+use crate::matched::{Decision, Matched};
+use crate::policy::Policy;
+use crate::rule::{Holds, Rule};
+use crate::words::{Action, Mode, Operation, Verdict};
+
+impl Policy {
+    /// Whether two names can be judged differently: some rule is about a part of DIR. If not, it
+    /// does not matter which names an inode has.
+    #[must_use]
+    pub fn tells_names_apart(&self) -> bool {
+        let about_a_part = |globs: &[Glob]| globs.iter().any(|glob| !glob.is_everything());
+        !self.is_trivial()
+            && self
+                .rules
+                .iter()
+                .any(|rule| rule.action == Action::Hide || about_a_part(&rule.globs))
+    }
+
+    /// The verdict on an inode that may have any name: the strictest that a rule gives for some
+    /// path.
+    #[must_use]
+    pub fn decide_anywhere(
+        &self,
+        facts: &InodeFacts<'_>,
+        operation: Operation,
+        caller: &CallerFacts<'_>,
+    ) -> Decision {
+        let defaults = self.parts().map(|part| part.default.verdict(operation));
+        let verdict = defaults.fold(Verdict::Allow, Ord::max);
+        let mut worst = Decision { verdict, rule: None };
+        for (id, rule) in self.numbered() {
+            let hides = rule.action == Action::Hide && rule.kinds.has(facts.kind);
+            let holds = rule.holds_for_inode(facts).and(rule.holds_for_caller(caller));
+            let speaks = hides || rule.operations.has(operation) && holds != Holds::No;
+            let verdict = if hides { Verdict::Hide } else { rule.action.verdict(operation) };
+            if speaks && verdict > worst.verdict {
+                worst = Decision { verdict, rule: Some(id) };
+            }
+        }
+        worst
+    }
+
+    /// The I/O mode of an inode that may have any name: the strictest that a rule asks for.
+    #[must_use]
+    pub fn mode_anywhere(&self, facts: &InodeFacts<'_>) -> Mode {
+        let asked = self.rules.iter().filter(|rule| rule.holds_for_inode(facts) != Holds::No);
+        asked.filter_map(Rule::asks_for_mode).fold(self.default_mode(), Ord::max)
+    }
+}
+
+impl Matched<'_> {
+    /// Whether the same rules cover both paths, so that no question tells them apart.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        std::ptr::eq(self.policy, other.policy) && self.same_set(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::Kind;
+
+    fn policy(text: &str) -> Policy {
+        Policy::parse(text, "p.toml").unwrap()
+    }
+
+    #[test]
+    fn names_are_told_apart_by_rules_about_a_part() {
+        let rule = |path, action| format!("[[rule]]\npath = '{path}'\naction = '{action}'\n");
+        assert!(!policy("").tells_names_apart());
+        assert!(!policy("default = 'read-only'").tells_names_apart());
+        assert!(!policy(&rule("**", "userspace")).tells_names_apart());
+        assert!(!policy(&rule("a", "passthrough")).tells_names_apart());
+        assert!(policy(&rule("a", "deny")).tells_names_apart());
+        assert!(policy(&(rule("**", "userspace") + &rule("a", "deny"))).tells_names_apart());
+    }
+
+    #[test]
+    fn the_strictest_rule_counts_wherever_it_stands() {
+        let policy = policy(
+            "[[rule]]\npath = 'open'\naction = 'userspace'\n\
+             [[rule]]\npath = 'docs'\noperation = 'write'\naction = 'read-only'\n\
+             [[rule]]\npath = 'keys'\nuid = 7\naction = 'deny'\n",
+        );
+        let facts = InodeFacts { kind: Kind::File, size: 1, head: None };
+        let verdict = |operation, uid| {
+            let caller = CallerFacts { uid, gid: 0, exe: None };
+            policy.decide_anywhere(&facts, operation, &caller).verdict
+        };
+        assert_eq!(verdict(Operation::Read, 1), Verdict::Allow);
+        assert_eq!(verdict(Operation::Write, 1), Verdict::ReadOnly);
+        assert_eq!(verdict(Operation::Read, 7), Verdict::Deny);
+        assert_eq!(policy.mode_anywhere(&facts), Mode::Userspace);
+        let hides = Policy::parse("[[rule]]\npath = 'a'\naction = 'hide'\n", "p.toml").unwrap();
+        let caller = CallerFacts { uid: 1, gid: 1, exe: None };
+        let decision = hides.decide_anywhere(&facts, Operation::Read, &caller);
+        assert_eq!(decision.verdict, Verdict::Hide);
+    }
+}

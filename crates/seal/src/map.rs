@@ -1,0 +1,295 @@
+//! The map from blocks to slots: a tree of nodes, each of a block's size, each encrypted, each
+//! named with nonce and tag by the node above it.
+
+use std::collections::HashMap;
+
+use crate::error::SealError;
+use crate::header::{Entry, Header, LEVELS_MAX};
+use crate::keys::FileKeys;
+use crate::slots::Slots;
+use crate::store::Store;
+
+/// Nodes that are kept; beyond it, those that were not changed are dropped.
+const NODES_MAX: usize = 1024;
+/// Changed nodes, and released slots, that make a commit due.
+const DIRTY_MAX: usize = 512;
+const PENDING_MAX: usize = 1 << 14;
+
+/// What is the same for every block and node of a file.
+pub(crate) struct Context<'a, S> {
+    pub(crate) store: &'a S,
+    pub(crate) keys: &'a FileKeys,
+    pub(crate) aad: Aad,
+    pub(crate) block_size: usize,
+}
+
+/// The associated data: kind, version, level, number, file id, digest of the policy domain.
+#[derive(Clone)]
+pub(crate) struct Aad([u8; 76]);
+
+impl Aad {
+    pub(crate) fn new(file_id: &[u8; 32], domain: &[u8; 32]) -> Aad {
+        let mut bytes = [0; 76];
+        bytes[1] = 1;
+        bytes[12..44].copy_from_slice(file_id);
+        bytes[44..].copy_from_slice(domain);
+        Aad(bytes)
+    }
+
+    pub(crate) fn block(&self, number: u64) -> [u8; 76] {
+        self.of(b'B', 0, number)
+    }
+
+    fn node(&self, level: u8, number: u64) -> [u8; 76] {
+        self.of(b'N', level, number)
+    }
+
+    fn of(&self, kind: u8, level: u8, number: u64) -> [u8; 76] {
+        let mut bytes = self.0;
+        bytes[0] = kind;
+        bytes[2] = level;
+        bytes[4..12].copy_from_slice(&number.to_le_bytes());
+        bytes
+    }
+}
+
+struct Node {
+    entries: Vec<Entry>,
+    dirty: bool,
+}
+
+/// The nodes that are in memory.
+pub(crate) struct Map {
+    fanout: usize,
+    pub(crate) levels: u8,
+    root: Entry,
+    nodes: HashMap<(u8, u64), Node>,
+    dirty: usize,
+}
+
+impl Map {
+    pub(crate) fn new(header: &Header) -> Map {
+        let fanout = (1 << header.block_log2) / Entry::LEN;
+        let (levels, root) = (header.levels, header.root);
+        Map { fanout, levels, root, nodes: HashMap::new(), dirty: 0 }
+    }
+
+    /// How many blocks a map of so many levels can name.
+    pub(crate) fn capacity(&self, levels: u8) -> u64 {
+        (self.fanout as u64).pow(levels.into())
+    }
+
+    /// How many levels so many blocks need; `None` if more than there can be.
+    pub(crate) fn levels_for(&self, blocks: u64) -> Option<u8> {
+        (0..=LEVELS_MAX)
+            .find(|levels| *levels > 0 && self.capacity(*levels) >= blocks || blocks == 0)
+    }
+
+    /// Whether enough has changed that it should be committed.
+    pub(crate) fn commit_due(&self, slots: &Slots) -> bool {
+        self.dirty > DIRTY_MAX || slots.pending() > PENDING_MAX
+    }
+
+    /// The entry of a block.
+    pub(crate) fn get<S: Store>(
+        &mut self,
+        on: &Context<'_, S>,
+        block: u64,
+    ) -> Result<Entry, SealError> {
+        if block >= self.capacity(self.levels) || self.levels == 0 {
+            return Ok(Entry::default());
+        }
+        let (number, index) = self.split(block);
+        Ok(self.node(on, 0, number)?.entries[index])
+    }
+
+    /// Sets the entry of a block; the one before.
+    pub(crate) fn set<S: Store>(
+        &mut self,
+        on: &Context<'_, S>,
+        block: u64,
+        entry: Entry,
+    ) -> Result<Entry, SealError> {
+        let (number, index) = self.split(block);
+        self.put(on, 0, number, index, entry)
+    }
+
+    /// Makes room for `blocks`: what was the root becomes the first below a new one.
+    pub(crate) fn grow<S: Store>(
+        &mut self,
+        on: &Context<'_, S>,
+        blocks: u64,
+    ) -> Result<(), SealError> {
+        let needed = self.levels_for(blocks).ok_or(SealError::TooLarge(blocks))?;
+        while self.levels < needed {
+            let below = std::mem::take(&mut self.root);
+            self.levels += 1;
+            if below != Entry::default() {
+                self.put(on, self.levels - 1, 0, 0, below)?;
+            } else if self.levels > 1 {
+                // The root below may be changed and not written yet: then it is named when it is.
+                self.node(on, self.levels - 1, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn split(&self, number: u64) -> (u64, usize) {
+        let fanout = self.fanout as u64;
+        (number / fanout, usize::try_from(number % fanout).expect("less than the fanout"))
+    }
+
+    fn put<S: Store>(
+        &mut self,
+        on: &Context<'_, S>,
+        level: u8,
+        number: u64,
+        index: usize,
+        entry: Entry,
+    ) -> Result<Entry, SealError> {
+        let node = self.node(on, level, number)?;
+        let newly = !node.dirty;
+        node.dirty = true;
+        let before = std::mem::replace(&mut node.entries[index], entry);
+        self.dirty += usize::from(newly);
+        Ok(before)
+    }
+
+    /// A node, read if need be.
+    fn node<S: Store>(
+        &mut self,
+        on: &Context<'_, S>,
+        level: u8,
+        number: u64,
+    ) -> Result<&mut Node, SealError> {
+        if !self.nodes.contains_key(&(level, number)) {
+            let entry = if level + 1 == self.levels {
+                self.root
+            } else {
+                let (above, index) = self.split(number);
+                self.node(on, level + 1, above)?.entries[index]
+            };
+            if self.nodes.len() >= NODES_MAX {
+                self.nodes.retain(|_, node| node.dirty);
+            }
+            let entries = self.read(on, level, number, &entry)?;
+            self.nodes.insert((level, number), Node { entries, dirty: false });
+        }
+        Ok(self.nodes.get_mut(&(level, number)).expect("it was put there"))
+    }
+
+    fn read<S: Store>(
+        &self,
+        on: &Context<'_, S>,
+        level: u8,
+        number: u64,
+        entry: &Entry,
+    ) -> Result<Vec<Entry>, SealError> {
+        if entry.slot == 0 {
+            return Ok(vec![Entry::default(); self.fanout]);
+        }
+        let mut bytes = vec![0; on.block_size];
+        let aad = on.aad.node(level, number);
+        read_slots(on.store, &mut bytes, entry.slot, on.block_size).and_then(|whole| {
+            let ok = whole && on.keys.aead.open(&entry.nonce, &aad, &mut bytes, entry.tag);
+            ok.then_some(()).ok_or(SealError::MapNotAuthentic { level, number })
+        })?;
+        Ok(bytes.chunks_exact(Entry::LEN).map(Entry::read).collect())
+    }
+
+    /// Writes what was changed to free slots, from the leaves up; the new root, and how many nodes
+    /// were written.
+    pub(crate) fn write<S: Store>(
+        &mut self,
+        store: &mut S,
+        keys: &FileKeys,
+        aad: &Aad,
+        block_size: usize,
+        slots: &mut Slots,
+    ) -> Result<(Entry, u64), SealError> {
+        let mut written = 0;
+        for level in 0..self.levels {
+            let changed = self.nodes.iter().filter(|((at, _), node)| *at == level && node.dirty);
+            let mut numbers: Vec<u64> = changed.map(|((_, number), _)| *number).collect();
+            numbers.sort_unstable();
+            for number in numbers {
+                let entries = &self.nodes[&(level, number)].entries;
+                let mut entry = Entry::default();
+                if entries.iter().any(|entry| entry.slot != 0) {
+                    let mut bytes = vec![0; block_size];
+                    for (entry, place) in entries.iter().zip(bytes.chunks_exact_mut(Entry::LEN)) {
+                        entry.write(place);
+                    }
+                    entry.nonce = keys.aead.nonce()?;
+                    entry.tag = keys.aead.seal(&entry.nonce, &aad.node(level, number), &mut bytes);
+                    entry.slot = slots.take();
+                    if let Err(error) = store.write_at(&bytes, entry.slot * block_size as u64) {
+                        slots.give_back(entry.slot);
+                        return Err(error.into());
+                    }
+                    written += 1;
+                }
+                let before = if level + 1 == self.levels {
+                    std::mem::replace(&mut self.root, entry)
+                } else {
+                    let on = Context { store: &*store, keys, aad: aad.clone(), block_size };
+                    let (above, index) = self.split(number);
+                    self.put(&on, level + 1, above, index, entry)?
+                };
+                slots.release(before.slot);
+                self.nodes.get_mut(&(level, number)).expect("it is dirty").dirty = false;
+                self.dirty -= 1;
+            }
+        }
+        Ok((self.root, written))
+    }
+
+    /// Marks the slots of everything that the map names. Where it names nothing, nothing is read.
+    pub(crate) fn mark<S: Store>(
+        &mut self,
+        on: &Context<'_, S>,
+        slots: &mut Slots,
+    ) -> Result<(), SealError> {
+        if self.root.slot == 0 {
+            return Ok(());
+        }
+        slots.mark(self.root.slot);
+        self.mark_below(on, self.levels - 1, 0, slots)
+    }
+
+    fn mark_below<S: Store>(
+        &mut self,
+        on: &Context<'_, S>,
+        level: u8,
+        number: u64,
+        slots: &mut Slots,
+    ) -> Result<(), SealError> {
+        let entries = self.node(on, level, number)?.entries.clone();
+        let first = number * self.fanout as u64;
+        for (below, entry) in (first..).zip(&entries).filter(|(_, entry)| entry.slot != 0) {
+            slots.mark(entry.slot);
+            if level > 0 {
+                self.mark_below(on, level - 1, below, slots)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Fills `bytes` from `slot` on; `false` if the store ends before.
+pub(crate) fn read_slots<S: Store>(
+    store: &S,
+    bytes: &mut [u8],
+    slot: u64,
+    block_size: usize,
+) -> Result<bool, SealError> {
+    let offset = slot.checked_mul(block_size as u64);
+    let Some(offset) = offset.filter(|offset| i64::try_from(*offset).is_ok()) else {
+        return Ok(false);
+    };
+    match store.read_at(bytes, offset) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,75 @@
+//! Where the sealed bytes are kept: the caller's file.
+
+use std::io;
+
+/// A file, or what stands for one. Writes become durable with [`Store::sync`]; before, a crash may
+/// lose, tear or reorder them.
+pub trait Store {
+    /// Its length in bytes.
+    ///
+    /// # Errors
+    /// What the file system says.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether it has no bytes.
+    ///
+    /// # Errors
+    /// What the file system says.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Fills `buffer` from `offset` on.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the file ends before, or what the file system says.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes all of `bytes` at `offset`; the file grows as needed.
+    ///
+    /// # Errors
+    /// What the file system says.
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Returns when everything written is durable.
+    ///
+    /// # Errors
+    /// What the file system says.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+impl Store for std::fs::File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(self, buffer, offset)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(self, bytes, offset)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+impl<S: Store + ?Sized> Store for &mut S {
+    fn len(&self) -> io::Result<u64> {
+        (**self).len()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        (**self).read_at(buffer, offset)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        (**self).write_at(bytes, offset)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        (**self).sync()
+    }
+}

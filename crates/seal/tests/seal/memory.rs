@@ -1,0 +1,80 @@
+//! Stores in memory: one that keeps everything, and what a crash leaves of it.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+
+use tollgate_seal::Store;
+
+/// A write that is not durable yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    pub(crate) offset: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Keeps what is durable apart from what was written since, and fails after so many operations.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) durable: Vec<u8>,
+    pub(crate) pending: Vec<Write>,
+    pub(crate) now: RefCell<Vec<u8>>,
+    pub(crate) operations: Cell<usize>,
+    /// The operation that fails, and all after it.
+    pub(crate) fails_at: Option<usize>,
+}
+
+impl Memory {
+    pub(crate) fn of(bytes: Vec<u8>) -> Memory {
+        Memory { now: RefCell::new(bytes.clone()), durable: bytes, ..Memory::default() }
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.now.borrow().clone()
+    }
+
+    fn count(&self) -> io::Result<()> {
+        let number = self.operations.get();
+        self.operations.set(number + 1);
+        match self.fails_at {
+            Some(at) if number >= at => Err(io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn apply(bytes: &mut Vec<u8>, offset: usize, new: &[u8]) {
+    if bytes.len() < offset + new.len() {
+        bytes.resize(offset + new.len(), 0);
+    }
+    bytes[offset..offset + new.len()].copy_from_slice(new);
+}
+
+impl Store for Memory {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.now.borrow().len() as u64)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let bytes = self.now.borrow();
+        let start = usize::try_from(offset).unwrap();
+        let part = bytes.get(start..start + buffer.len());
+        buffer.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let offset = usize::try_from(offset).unwrap();
+        // What fails was begun.
+        self.pending.push(Write { offset, bytes: bytes.to_vec() });
+        self.count()?;
+        apply(self.now.get_mut(), offset, bytes);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.count()?;
+        self.durable.clone_from(self.now.get_mut());
+        self.pending.clear();
+        Ok(())
+    }
+}

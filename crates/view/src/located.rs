@@ -1,0 +1,93 @@
+//! Directories and open files that others moved behind the view.
+//!
+//! Whoever stands in a directory, or has a file open, keeps it when somebody renames it, or a
+//! directory above it, directly in the lower file system. It would go on being judged by its old
+//! place until its new name is looked up. So the kernel is asked from time to time what the path of
+//! its descriptor is, which is one system call; if it is another than the one it is judged by, the
+//! inode is lost: requests about it return `ESTALE`, and a lookup finds it at its new place.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::lower::ProcPath;
+use crate::table::Node;
+use crate::view::View;
+
+/// What /proc appends to the path of an inode without a name.
+const DELETED: &[u8] = b" (deleted)";
+
+impl View {
+    /// Compares where `node` is with where it is known to be, at most once in the time that
+    /// attributes may be cached.
+    ///
+    /// # Errors
+    /// `ESTALE` if it was moved behind the view.
+    pub(crate) fn settle_place(&self, node: &Arc<Node>) -> Result<(), Errno> {
+        if !self.admission.policy().tells_names_apart() || node.is_root() || !self.is_due(node) {
+            return Ok(());
+        }
+        let Some(fd) = self.fd_to_locate(node) else { return Ok(()) };
+        let Ok(known) = self.paths.of(node) else { return Ok(()) };
+        if known.len() > 1 || node.place().is_none() {
+            // Further names are looked after by `links/`; without a name the last decision stays.
+            return Ok(());
+        }
+        match self.is_at(fd.as_fd(), &known[0]) {
+            Some(false) => {
+                // A rename of the view itself may be under way.
+                let _still = self.names.write();
+                let known = self.paths.of(node)?;
+                if known.iter().any(|path| self.is_at(fd.as_fd(), path) != Some(false)) {
+                    return Ok(());
+                }
+                node.lost();
+                self.paths.directory_moved();
+                Err(Errno::STALE)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_due(&self, node: &Node) -> bool {
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX - 1);
+        let now = milliseconds(self.clock.elapsed()) + 1;
+        let timeout = milliseconds(self.attr_timeout.min(Duration::from_secs(1)));
+        let last = node.located.load(Ordering::Relaxed);
+        if last != 0 && now.saturating_sub(last) < timeout {
+            return false;
+        }
+        node.located.store(now, Ordering::Relaxed);
+        // The first time it has just been found by name.
+        last != 0 || timeout == 0
+    }
+
+    /// A file that is not open is found by its name each time.
+    fn fd_to_locate(&self, node: &Arc<Node>) -> Option<Arc<std::os::fd::OwnedFd>> {
+        if node.is_dir() {
+            return self.fds.path(node).ok();
+        }
+        node.fd.lock().clone()
+    }
+
+    /// Whether `fd` is at `path` below DIR; `None` where the kernel does not say.
+    fn is_at(&self, fd: BorrowedFd<'_>, path: &[u8]) -> Option<bool> {
+        let root = path_of(self.fds.root().as_fd())?;
+        let here = path_of(fd)?;
+        if root.ends_with(DELETED) || here.ends_with(DELETED) {
+            return None;
+        }
+        let root = root.strip_suffix(b"/").unwrap_or(&root);
+        let below = here.strip_prefix(root).and_then(|rest| rest.strip_prefix(b"/"));
+        Some(below == Some(path))
+    }
+}
+
+/// The path of `fd` as the kernel knows it at this moment; `None` for one that is too long.
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
+    let link = ProcPath::of(fd);
+    rustix::fs::readlink(link.as_c_str(), Vec::new()).ok().map(std::ffi::CString::into_bytes)
+}

@@ -1,0 +1,150 @@
+//! Locks are the lower file's: whoever locks a file, inside or outside the view, excludes everyone
+//! else.
+//!
+//! Each owner in the view has an open file description of its own on the lower file
+//! ([`description`]), so that the lower file system keeps owners apart. A request that has to wait
+//! is taken off the threads that serve requests: a thread of its own waits in the kernel, up to a
+//! maximum of them; further requests are tried every few milliseconds ([`shared`]).
+//!
+//! What ends a lock besides unlocking: FLUSH, which the kernel sends at each close of a handle that
+//! was opened so ([`wants_closes`]), for locks of the closing process; RELEASE, for locks that were
+//! taken through the handle; the end of the process, where no FLUSH is sent.
+
+mod description;
+mod file;
+mod grant;
+mod keeper;
+mod range;
+mod shared;
+mod waits;
+mod who;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use serde::Serialize;
+use tollgate_fuse::FileHandle;
+
+pub(crate) use description::{Class, Description, Wanted};
+pub(crate) use file::{Ask, FileLocks, OwnerId, Source};
+pub(crate) use grant::Grant;
+pub(crate) use range::{Kind, Range};
+
+use shared::Shared;
+
+/// A close returns before the kernel reports that it was the last one of its handle. A lock that
+/// such a handle holds is tried again for this long before a caller who would not wait hears of it.
+const CLOSING: Duration = Duration::from_millis(5);
+
+/// Locks that wait, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LockStatus {
+    /// Requests that wait for a lock.
+    pub waiting: usize,
+    /// Threads that wait in the kernel for them.
+    pub threads: usize,
+}
+
+/// The locks of a view.
+pub(crate) struct Locks {
+    shared: Arc<Shared>,
+}
+
+impl Locks {
+    /// # Errors
+    /// `EMFILE` without a descriptor for waking a thread.
+    pub(crate) fn new() -> Result<Self, Errno> {
+        Ok(Self { shared: Arc::new(Shared::new()?) })
+    }
+
+    pub(crate) fn status(&self) -> LockStatus {
+        LockStatus { waiting: self.shared.waits.len(), threads: self.shared.threads() }
+    }
+
+    /// Locks or unlocks without waiting.
+    ///
+    /// # Errors
+    /// `EAGAIN` if somebody's lock is in the way: [`Locks::wait`] has to follow.
+    pub(crate) fn set(
+        &self,
+        file: &Arc<FileLocks>,
+        ask: &Ask,
+        source: &impl Source,
+    ) -> Result<(), Errno> {
+        file.set(ask, source)?;
+        if let Some(process) = file.life(ask.id)
+            && self.shared.keeper.watch(file, ask.id, process)
+        {
+            self.shared.nudge();
+        }
+        // Unlocked, or shared with others from now on.
+        if ask.wanted.kind != Some(Kind::Write) {
+            self.retry();
+        }
+        Ok(())
+    }
+
+    /// The lock is there; answers, after pages of the file that the kernel holds are dropped.
+    pub(crate) fn give(&self, grant: Grant) {
+        self.shared.granter.give(grant);
+    }
+
+    /// A request that got `EAGAIN` waits, if the caller wants to, or is refused.
+    pub(crate) fn wait(&self, unique: u64, wants_to_wait: bool, grant: Grant) {
+        if wants_to_wait {
+            self.shared.wait(unique, grant, None);
+        } else if grant.file.may_be_closing(&grant.ask) {
+            self.shared.wait(unique, grant, Some(CLOSING));
+        } else {
+            grant.file.wait_ends(grant.ask.id);
+            grant.refuse(Errno::AGAIN);
+        }
+    }
+
+    /// The caller of request `unique` got a signal.
+    pub(crate) fn interrupted(&self, unique: u64) {
+        if let Some(wait) = self.shared.waits.get(unique) {
+            self.shared.cancel(&wait);
+        }
+    }
+
+    /// Process `owner` closed a descriptor of the file.
+    pub(crate) fn flushed(&self, file: &FileLocks, owner: u64) {
+        file.flushed(owner);
+        self.retry();
+    }
+
+    /// Nobody has `handle` open any more.
+    pub(crate) fn released(&self, file: &FileLocks, handle: FileHandle) {
+        file.released(handle);
+        self.retry();
+    }
+
+    /// A lock ended: who is tried from time to time is tried now.
+    fn retry(&self) {
+        if self.shared.waits.len() > 0 {
+            self.shared.nudge();
+        }
+    }
+}
+
+impl Drop for Locks {
+    fn drop(&mut self) {
+        for wait in self.shared.waits.all() {
+            self.shared.cancel(&wait);
+        }
+        self.shared.keeper.end();
+    }
+}
+
+/// Whether the kernel is to report each close of a file that is opened with `flags`. It costs a
+/// request, and without it a close does not end the locks of a process that has the file open
+/// elsewhere. Databases and lock files are opened to be read and written in place, or were locked
+/// before; others do without.
+pub(crate) fn wants_closes(flags: OFlags, locks: Option<&Arc<FileLocks>>) -> bool {
+    let made_new = OFlags::TRUNC | OFlags::EXCL | OFlags::TMPFILE;
+    let in_place = flags & OFlags::ACCMODE == OFlags::RDWR && !flags.intersects(made_new);
+    in_place || locks.is_some_and(|locks| locks.ranges_used())
+}

@@ -1,0 +1,171 @@
+//! The threads that wait for locks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::locks::grant::{Grant, Granter};
+use crate::locks::keeper::Keeper;
+use crate::locks::waits::{Wait, Waits};
+
+/// Threads that wait in the kernel for locks at the same time. Further requests are tried.
+const MAX_THREADS: usize = 64;
+/// Their stacks, in bytes: little is ever touched.
+const STACK: usize = 256 << 10;
+/// A signal is repeated after this time: the thread was about to begin its system call.
+const REPEAT: Duration = Duration::from_millis(1);
+/// How often a lock is tried for which no thread waits in the kernel.
+const TRY: Duration = Duration::from_millis(5);
+
+/// What the threads share.
+pub(crate) struct Shared {
+    pub(crate) waits: Waits,
+    pub(crate) granter: Granter,
+    pub(crate) keeper: Keeper,
+    threads: AtomicUsize,
+}
+
+impl Shared {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        Ok(Self {
+            waits: Waits::default(),
+            granter: Granter::default(),
+            keeper: Keeper::new()?,
+            threads: AtomicUsize::new(0),
+        })
+    }
+
+    /// Threads that wait in the kernel.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.load(Ordering::Relaxed)
+    }
+
+    /// `grant` waits, for at most `patience`.
+    pub(crate) fn wait(self: &Arc<Self>, unique: u64, grant: Grant, patience: Option<Duration>) {
+        let wait = Arc::new(Wait::new(unique, grant, patience.map(|time| Instant::now() + time)));
+        if let Err(error) = self.waits.begin(&wait) {
+            wait.refuse(error);
+            return;
+        }
+        if patience.is_some() || !self.spawn(&wait) {
+            wait.tried.store(true, Ordering::SeqCst);
+            self.nudge();
+        }
+        // After the wait can be found: a signal before that left a mark, one after it finds the
+        // wait.
+        if wait.was_interrupted() {
+            self.cancel(&wait);
+        }
+    }
+
+    pub(crate) fn cancel(self: &Arc<Self>, wait: &Wait) {
+        wait.cancel();
+        self.nudge();
+    }
+
+    /// Something changed for who is tried: a lock ended, a wait began or was cancelled.
+    pub(crate) fn nudge(self: &Arc<Self>) {
+        if self.keeper.starts() {
+            let shared = Arc::clone(self);
+            let builder = std::thread::Builder::new().name("tollgate-locks".to_owned());
+            if let Err(error) = builder.spawn(move || shared.keep()) {
+                self.keeper.did_not_start();
+                tracing::error!(%error, "no thread for locks that wait");
+            }
+        }
+        self.keeper.ring();
+    }
+
+    /// Tries locks that no thread waits for, repeats signals that came too early, and notices the
+    /// end of processes, until the view goes and nothing waits any more.
+    fn keep(&self) {
+        tollgate_fuse::blocking::prepare_thread();
+        while !(self.keeper.has_ended() && self.waits.len() == 0) {
+            self.keeper.look_at_lives();
+            let pause = self.waits.all().iter().filter_map(|wait| self.look_at(wait)).min();
+            self.keeper.sleep(pause);
+        }
+    }
+
+    /// Looks at one wait; returns when to look again, if time alone changes anything.
+    fn look_at(&self, wait: &Wait) -> Option<Duration> {
+        if !wait.is_tried() {
+            return wait.is_cancelled().then(|| {
+                wait.wake();
+                REPEAT
+            });
+        }
+        if wait.is_cancelled() {
+            self.finish(wait, Err(Errno::INTR));
+            return None;
+        }
+        let result = wait.file.set_if_open(&wait.ask).unwrap_or(Err(Errno::NOLCK));
+        let over = wait.until.is_some_and(|until| Instant::now() >= until);
+        if result == Err(Errno::AGAIN) && !over {
+            return Some(if wait.until.is_some() { REPEAT } else { TRY });
+        }
+        self.finish(wait, result);
+        None
+    }
+
+    /// Starts a thread that waits in the kernel; `false` if there are too many.
+    fn spawn(self: &Arc<Self>, wait: &Arc<Wait>) -> bool {
+        let before = self.threads.fetch_add(1, Ordering::Relaxed);
+        let slot = Slot(Arc::clone(self));
+        if before >= MAX_THREADS {
+            return false;
+        }
+        let wait = Arc::clone(wait);
+        let builder = std::thread::Builder::new().name("tollgate-lock".to_owned());
+        let spawned = builder.stack_size(STACK).spawn(move || {
+            tollgate_fuse::blocking::prepare_thread();
+            let thread = rustix::thread::gettid().as_raw_nonzero().get();
+            wait.thread.store(thread, Ordering::SeqCst);
+            let result = wait_in_kernel(&wait);
+            wait.thread.store(0, Ordering::SeqCst);
+            slot.0.finish(&wait, result);
+        });
+        spawned.is_ok()
+    }
+
+    /// Answers a request that waited.
+    fn finish(&self, wait: &Wait, result: Result<(), Errno>) {
+        let Some(grant) = self.waits.end(wait) else { return };
+        match result {
+            Ok(()) => self.granter.give(grant),
+            Err(error) => grant.refuse(error),
+        }
+    }
+}
+
+/// Counts a thread until it is dropped.
+struct Slot(Arc<Shared>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits until the lock is there or the wait is cancelled.
+fn wait_in_kernel(wait: &Wait) -> Result<(), Errno> {
+    while !wait.is_cancelled() {
+        let description = wait.file.description(wait.ask.id).ok_or(Errno::NOLCK)?;
+        match description.wait(&wait.ask.wanted) {
+            Ok(()) => {}
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error),
+        }
+        // It may be the last user of a description that was replaced meanwhile.
+        drop(description);
+        // Once more, together with the note of it: what another thread of the owner unlocked in
+        // between is not locked any more.
+        match wait.file.set_if_open(&wait.ask).unwrap_or(Err(Errno::NOLCK)) {
+            Err(Errno::AGAIN) => {}
+            result => return result,
+        }
+    }
+    Err(Errno::INTR)
+}

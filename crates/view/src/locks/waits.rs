@@ -1,0 +1,158 @@
+//! Requests that wait for a lock, and who waits for whom.
+//!
+//! Lock order: the table of waits before the holders of a file.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::io::Errno;
+
+use crate::locks::description::Class;
+use crate::locks::file::{Ask, FileLocks, OwnerId};
+use crate::locks::grant::Grant;
+
+/// A request that waits.
+pub(crate) struct Wait {
+    unique: u64,
+    pub(crate) ask: Ask,
+    pub(crate) file: Arc<FileLocks>,
+    grant: Mutex<Option<Grant>>,
+    cancelled: AtomicBool,
+    /// The thread that waits in the kernel for it; 0 for none.
+    pub(crate) thread: AtomicI32,
+    /// Nobody waits in the kernel: it is tried from time to time.
+    pub(crate) tried: AtomicBool,
+    /// When trying ends.
+    pub(crate) until: Option<Instant>,
+}
+
+impl Wait {
+    pub(crate) fn new(unique: u64, grant: Grant, until: Option<Instant>) -> Self {
+        Self {
+            unique,
+            ask: grant.ask,
+            file: Arc::clone(&grant.file),
+            grant: Mutex::new(Some(grant)),
+            cancelled: AtomicBool::new(false),
+            thread: AtomicI32::new(0),
+            tried: AtomicBool::new(false),
+            until,
+        }
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_tried(&self) -> bool {
+        self.tried.load(Ordering::SeqCst)
+    }
+
+    /// The caller got a signal.
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Ends the system call in which a thread waits for it. The thread may be about to begin it, so
+    /// whoever cancels has to repeat this until the wait is over.
+    pub(crate) fn wake(&self) {
+        let thread = self.thread.load(Ordering::SeqCst);
+        if thread != 0 {
+            tollgate_fuse::blocking::interrupt(thread);
+        }
+    }
+
+    /// INTERRUPT came before the request waited.
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.grant.lock().as_ref().is_some_and(Grant::interrupted)
+    }
+
+    /// It does not begin.
+    pub(crate) fn refuse(&self, error: Errno) {
+        self.file.wait_ends(self.ask.id);
+        if let Some(grant) = self.take() {
+            grant.refuse(error);
+        }
+    }
+
+    fn take(&self) -> Option<Grant> {
+        self.grant.lock().take()
+    }
+}
+
+/// All requests that wait, by number.
+#[derive(Default)]
+pub(crate) struct Waits(Mutex<FxHashMap<u64, Arc<Wait>>>);
+
+impl Waits {
+    /// Requests that may wait at the same time; further ones get `ENOLCK`. Below the number of
+    /// replies that the transport can tell of a signal.
+    pub(crate) const MAX: usize = 1000;
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    pub(crate) fn get(&self, unique: u64) -> Option<Arc<Wait>> {
+        self.0.lock().get(&unique).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Wait>> {
+        self.0.lock().values().cloned().collect()
+    }
+
+    /// `wait` begins, after [`FileLocks::set`] said `EAGAIN`.
+    ///
+    /// # Errors
+    /// `EDEADLK` if it waits for a process that waits, directly or through others, for it;
+    /// `ENOLCK` at the maximum.
+    pub(crate) fn begin(&self, wait: &Arc<Wait>) -> Result<(), Errno> {
+        let mut all = self.0.lock();
+        if all.len() >= Self::MAX {
+            return Err(Errno::NOLCK);
+        }
+        if wait.until.is_none() && is_deadlock(&all, wait) {
+            return Err(Errno::DEADLK);
+        }
+        let before = all.insert(wait.unique, Arc::clone(wait));
+        assert!(before.is_none(), "request {} waits twice", wait.unique);
+        Ok(())
+    }
+
+    /// `wait` is over: who takes the grant answers, and nobody else.
+    pub(crate) fn end(&self, wait: &Wait) -> Option<Grant> {
+        let grant = wait.take()?;
+        self.0.lock().remove(&wait.unique);
+        wait.file.wait_ends(wait.ask.id);
+        Some(grant)
+    }
+}
+
+/// Whether a process that `wait` waits for waits for its owner. Open file descriptions do not take
+/// part, as in the kernel: another thread may unlock them.
+fn is_deadlock(all: &FxHashMap<u64, Arc<Wait>>, wait: &Wait) -> bool {
+    if wait.ask.id.class != Class::Ranges || !wait.file.is_process(wait.ask.id) {
+        return false;
+    }
+    let mut waiting: FxHashMap<OwnerId, Vec<&Wait>> = FxHashMap::default();
+    for other in all.values().filter(|other| other.until.is_none()) {
+        waiting.entry(other.ask.id).or_default().push(other);
+    }
+    let mut seen = FxHashSet::default();
+    let mut open = wait.file.blocking_processes(&wait.ask);
+    while let Some(owner) = open.pop() {
+        if owner == wait.ask.id {
+            return true;
+        }
+        if seen.insert(owner) {
+            for other in waiting.get(&owner).into_iter().flatten() {
+                open.extend(other.file.blocking_processes(&other.ask));
+            }
+        }
+    }
+    false
+}

@@ -1,0 +1,91 @@
+//! Whether a lock belongs to a process or to an open file description, and when a process ends.
+//!
+//! FUSE does not tell `F_SETLK` from `F_OFD_SETLK`. While its request is unanswered, the thread
+//! that asks waits in the kernel, and `/proc/<tid>/syscall` says with which command.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+
+/// What owns locks on ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnerKind {
+    /// A process: its locks end when it closes any descriptor of the file.
+    Process,
+    /// An open file description: its locks end with the last descriptor of it.
+    Description,
+    /// Cannot be told: its locks end with the handle, or when the kernel says so.
+    Unknown,
+}
+
+/// Looks at the caller that often: it may still be on its way to sleep.
+const LOOKS: usize = 5;
+
+/// What thread `tid` asks a lock for.
+pub(crate) fn asks(tid: u32) -> OwnerKind {
+    for _ in 0..LOOKS {
+        match std::fs::read(format!("/proc/{tid}/syscall")) {
+            Ok(line) if line.starts_with(b"running") => std::thread::yield_now(),
+            Ok(line) => return command(&line).map_or(OwnerKind::Unknown, kind_of),
+            Err(_) => return OwnerKind::Unknown,
+        }
+    }
+    OwnerKind::Unknown
+}
+
+/// The second argument of the system call: its number, then six arguments in hexadecimal.
+fn command(line: &[u8]) -> Option<u64> {
+    let word = std::str::from_utf8(line).ok()?.split(' ').nth(2)?;
+    u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
+}
+
+fn kind_of(command: u64) -> OwnerKind {
+    let is = |list: &[i32]| list.iter().any(|known| u64::try_from(*known) == Ok(command));
+    // 12 to 14: the commands of 32-bit programs with 64-bit offsets.
+    if is(&[libc::F_OFD_GETLK, libc::F_OFD_SETLK, libc::F_OFD_SETLKW]) {
+        OwnerKind::Description
+    } else if is(&[libc::F_GETLK, libc::F_SETLK, libc::F_SETLKW, 12, 13, 14]) {
+        OwnerKind::Process
+    } else {
+        OwnerKind::Unknown
+    }
+}
+
+/// A descriptor that becomes readable when process `pid` ends.
+pub(crate) fn life(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Whether the process ended.
+pub(crate) fn is_over(life: &OwnedFd) -> bool {
+    let mut poll = [PollFd::from_borrowed_fd(life.as_fd(), PollFlags::IN)];
+    !matches!(rustix::event::poll(&mut poll, Some(&Timespec::default())), Ok(0) | Err(Errno::INTR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_the_second_argument() {
+        let line = b"72 0x3 0x26 0x7ffc0 0x0 0x0 0x0 0x7ffc 0x7f\n";
+        assert_eq!(command(line).map(kind_of), Some(OwnerKind::Description));
+        assert_eq!(command(b"72 0x3 0x7 0x7ffc0\n").map(kind_of), Some(OwnerKind::Process));
+        assert_eq!(command(b"running\n"), None);
+        assert_eq!(command(b"-1 0x7ffc 0x7f\n"), None);
+        assert_eq!(asks(0), OwnerKind::Unknown);
+    }
+
+    #[test]
+    fn a_life_ends_with_its_process() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let life = life(child.id()).unwrap();
+        assert!(!is_over(&life));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_over(&life));
+    }
+}

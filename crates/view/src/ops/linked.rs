@@ -1,0 +1,166 @@
+//! Files with several names, as the operations meet them: which names a file is judged by, and what
+//! becomes of them.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use tollgate_policy::{InodeFacts, Kind};
+
+use crate::links::{Change, Top};
+use crate::lower::{self, MOUNT_ROOT, Stat};
+use crate::paths::{KnownPaths, Names};
+use crate::table::Node;
+use crate::view::View;
+
+/// Searches that one request makes at most: names that are moved by others while one runs make it
+/// uncertain.
+const MAX_SEARCHES: usize = 2;
+
+/// Whether a lock of [`View::names`] is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// None: names that are not confirmed are searched for.
+    Free,
+    /// One is: names that are not confirmed by now are taken to be incomplete.
+    Held,
+}
+
+impl View {
+    /// Whether the names of a file with these attributes have to be known.
+    pub(crate) fn has_names_to_find(&self, stat: &Stat) -> bool {
+        stat.nlink() > 1
+            && stat.file_type() != FileType::Directory
+            && self.admission.policy().tells_names_apart()
+    }
+
+    /// The names to judge an inode by: `paths`, under which it is known, with its further names if
+    /// it has any. `dir` is the directory that the first name is in.
+    pub(crate) fn all_names(
+        &self,
+        paths: KnownPaths,
+        stat: &Stat,
+        dir: Option<&Arc<Node>>,
+        turn: Turn,
+    ) -> Names {
+        if !self.has_names_to_find(stat) {
+            return Names { paths: self.with_removed(paths, stat), all_known: true };
+        }
+        if let Some(judged) = self.confirmed_names(stat) {
+            return Names { paths: first_and(paths, judged), all_known: true };
+        }
+        let all_known = turn == Turn::Free && self.find_names(&paths, stat, dir);
+        self.known_names(paths, stat, all_known)
+    }
+
+    /// A file of one name is judged by removed ones too, if those were stricter.
+    fn with_removed(&self, mut paths: KnownPaths, stat: &Stat) -> KnownPaths {
+        if self.links.keeps_removed() && stat.file_type() != FileType::Directory {
+            paths.extend(self.links.removed(&stat.key()));
+        }
+        paths
+    }
+
+    /// Whether some caller could get more of the inode if it had the name `removed` no longer: none
+    /// of the names that are left is as strict for everyone.
+    fn weakens_without(&self, stat: &Stat, removed: &[u8]) -> bool {
+        let policy = self.admission.shared_policy();
+        let inode =
+            InodeFacts { kind: Kind::from_mode(stat.mode()), size: stat.size(), head: None };
+        let from = policy.at(removed);
+        let mut left = self.links.judged(&stat.key(), policy);
+        left.retain(|path| path != removed);
+        !left.is_empty()
+            && left.iter().all(|path| {
+                let to = policy.at(path);
+                !from.is_like(&to) && from.weakens(&inode, &to, &inode)
+            })
+    }
+
+    /// Finds the names of an inode before a lock of [`View::names`] is taken.
+    pub(crate) fn prepare_names(&self, paths: KnownPaths, stat: &Stat, dir: &Arc<Node>) {
+        let _ = self.all_names(paths, stat, Some(dir), Turn::Free);
+    }
+
+    fn confirmed_names(&self, stat: &Stat) -> Option<Vec<Vec<u8>>> {
+        self.links.confirmed(stat, self.attr_timeout, self.admission.shared_policy())
+    }
+
+    fn known_names(&self, mut paths: KnownPaths, stat: &Stat, all_known: bool) -> Names {
+        for path in self.links.judged(&stat.key(), self.admission.shared_policy()) {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        Names { paths, all_known }
+    }
+
+    fn find_names(&self, paths: &KnownPaths, stat: &Stat, dir: Option<&Arc<Node>>) -> bool {
+        let root = self.fds.root();
+        let verify = |searched| {
+            let _still = self.names.write();
+            self.links.verify(root.as_fd(), stat, paths, searched)
+        };
+        if verify(false) {
+            return true;
+        }
+        for _ in 0..MAX_SEARCHES {
+            if !self.search_around(dir).unwrap_or(false) {
+                return false;
+            }
+            // What the search did not find lies elsewhere, unless names were moved meanwhile.
+            let unchanged = self
+                .links
+                .stat_by_name(root.as_fd(), &stat.key(), None)
+                .is_none_or(|now| now.changed() == stat.changed());
+            if verify(unchanged) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Searches the file system that `dir` lies in: DIR, or what is mounted below it.
+    fn search_around(&self, dir: Option<&Arc<Node>>) -> Result<bool, Errno> {
+        let mut here = dir.cloned();
+        while let Some(node) = here.filter(|node| !node.is_root()) {
+            let fd = self.fds.path(&node)?;
+            if lower::stat_fd(fd.as_fd())?.has_attribute(MOUNT_ROOT) {
+                let path = self.paths.of(&node)?;
+                return Ok(self.links.search(&Top { fd: fd.as_fd(), path: &path[0] }));
+            }
+            here = node.place().map(|place| place.parent);
+        }
+        let root = self.fds.root();
+        Ok(self.links.search(&Top { fd: root.as_fd(), path: b"" }))
+    }
+
+    /// The view changed the names of an inode that had the attributes `before`.
+    pub(crate) fn names_changed(&self, before: &Stat, change: &Change<'_>, after: Option<&Stat>) {
+        let had_several = self.has_names_to_find(before);
+        let has_several = after.is_some_and(|after| self.has_names_to_find(after));
+        if had_several || has_several {
+            self.links.changed(before, change, after);
+        }
+    }
+
+    /// The name `removed` of an inode that had the attributes `before` is gone.
+    pub(crate) fn name_removed(&self, before: &Stat, removed: &[u8]) {
+        if self.has_names_to_find(before) {
+            let root = self.fds.root();
+            let after = self.links.stat_by_name(root.as_fd(), &before.key(), Some(removed));
+            let keep_removed = self.weakens_without(before, removed);
+            let change = Change { removed: Some(removed), keep_removed, ..Change::default() };
+            self.links.changed(before, &change, after.as_ref());
+        }
+    }
+}
+
+fn first_and(mut paths: KnownPaths, judged: Vec<Vec<u8>>) -> KnownPaths {
+    // Other places that the node is known at were not confirmed: they are no names any more.
+    paths.truncate(1);
+    let others: Vec<_> = judged.into_iter().filter(|path| *path != paths[0]).collect();
+    paths.extend(others);
+    paths
+}

@@ -1,0 +1,138 @@
+//! A name in a directory, looked up: what it leads to, and that the inode is there.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use tollgate_fuse::Name;
+
+use super::linked::Turn;
+use crate::borders;
+use crate::lower::{self, Stat};
+use crate::moving::Moment;
+use crate::table::{Node, Sighting};
+use crate::view::View;
+use crate::watched::Level;
+
+/// What a name leads to.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and most are inodes")]
+pub(crate) enum Sight {
+    Nothing,
+    /// Something of this mode that must look as if it did not exist.
+    Hidden(u32),
+    /// An inode, with one lookup counted.
+    Inode(Seen),
+}
+
+pub(crate) struct Seen {
+    pub(crate) node: Arc<Node>,
+    pub(crate) stat: Stat,
+    /// How closely the directory was watched before that was looked at.
+    pub(crate) around: Level,
+    /// It was known by this name.
+    pub(crate) known: bool,
+}
+
+/// A lookup that a rename of the view overtook, with the node that it may have put to a wrong place.
+struct Overtaken(Option<Arc<Node>>);
+
+impl View {
+    /// Counts a lookup of an inode that the view itself has just made, or named, as `name` in
+    /// `dir`. The kernel keeps others from moving that name until the reply.
+    pub(crate) fn remember(
+        &self,
+        stat: &Stat,
+        dir: &Arc<Node>,
+        name: Name<'_>,
+    ) -> (Arc<Node>, bool) {
+        let (node, sighting) = self.table.remember(stat, dir, name, true);
+        if sighting == Sighting::Moved && node.is_dir() {
+            self.paths.directory_moved();
+        }
+        (node, sighting == Sighting::Known)
+    }
+
+    /// The inode is met under this name, which may be a further one that others gave it.
+    fn named(&self, dir: &Arc<Node>, name: Name<'_>, stat: &Stat) -> Result<(), Errno> {
+        if self.has_names_to_find(stat) {
+            self.links.sighted(&stat.key(), || self.paths.of_child(dir, name))?;
+        }
+        Ok(())
+    }
+
+    /// Looks `name` up in `dir`, whose descriptor is `fd`, and notes where the inode is.
+    pub(crate) fn sight(
+        &self,
+        dir: &Arc<Node>,
+        fd: BorrowedFd<'_>,
+        name: Name<'_>,
+    ) -> Result<Sight, Errno> {
+        let looking = Looking { view: self, dir, fd, name };
+        if self.admission.is_trivial() {
+            // Places serve to find inodes, not to judge them.
+            return looking.look_while_still();
+        }
+        self.settle_place(dir)?;
+        let mut suspect = None;
+        if let Some(moment) = self.names.moment() {
+            match looking.look(Some(&moment))? {
+                Ok(found) => return Ok(found),
+                Err(Overtaken(node)) => suspect = node,
+            }
+        }
+        let still = self.names.write();
+        let found = looking.look_while_still();
+        if let Some(node) = suspect {
+            let is_there = matches!(&found, Ok(Sight::Inode(seen)) if seen.node.id == node.id);
+            if !is_there {
+                node.gone_from(dir, name);
+            }
+            drop(still);
+            self.do_forget(node.id, 1);
+        }
+        found
+    }
+}
+
+struct Looking<'a> {
+    view: &'a View,
+    dir: &'a Arc<Node>,
+    fd: BorrowedFd<'a>,
+    name: Name<'a>,
+}
+
+impl Looking<'_> {
+    fn look_while_still(&self) -> Result<Sight, Errno> {
+        // Without a moment nothing overtakes it.
+        self.look(None)?.or(Err(Errno::STALE))
+    }
+
+    /// Looks, beginning at `moment`; without one, names cannot be moved by the view meanwhile.
+    fn look(&self, moment: Option<&Moment>) -> Result<Result<Sight, Overtaken>, Errno> {
+        let (view, dir, name) = (self.view, self.dir, self.name);
+        let around = dir.watched.level();
+        let stat = match lower::stat_at(self.fd, name.as_c_str()) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(Ok(Sight::Nothing)),
+            Err(e) => return Err(e),
+        };
+        view.admit_mount(self.fd, name, &stat)?;
+        borders::admit(dir.key.dev(), self.fd, name.as_c_str(), &stat)?;
+        let turn = if moment.is_some() { Turn::Free } else { Turn::Held };
+        if view.is_hidden(dir, name, &stat, turn)? {
+            return Ok(Ok(Sight::Hidden(stat.mode())));
+        }
+        let (node, sighting) = view.table.remember(&stat, dir, name, moment.is_none());
+        let overtaken = || moment.is_some_and(|moment| !view.names.is_still(moment));
+        match sighting {
+            Sighting::Known => {}
+            Sighting::New if overtaken() => return Ok(Err(Overtaken(Some(node)))),
+            // Where it is noted decides how it is judged: not while anything moves.
+            Sighting::Moved if moment.is_some() => return Ok(Err(Overtaken(Some(node)))),
+            Sighting::New => view.named(dir, name, &stat)?,
+            Sighting::Moved if node.is_dir() => view.paths.directory_moved(),
+            Sighting::Moved => view.named(dir, name, &stat)?,
+        }
+        Ok(Ok(Sight::Inode(Seen { node, stat, around, known: sighting == Sighting::Known })))
+    }
+}

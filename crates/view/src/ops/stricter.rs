@@ -1,0 +1,61 @@
+//! Names with a stricter I/O mode, for files that are open.
+//!
+//! A file that is open keeps its mode until the last handle is closed: the kernel reads and writes
+//! it without asking. If it could get a name whose bytes the server has to see, whoever holds it
+//! would go on past the audit log. Such a rename or link is refused with `EXDEV`, as between file
+//! systems, so that `mv` and `ln` copy: the copy is a file of its own, opened in its own mode.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tollgate_policy::{InodeFacts, Kind, Mode};
+
+use crate::admission::Subject;
+use crate::mode::IoMode;
+use crate::table::Node;
+use crate::view::View;
+
+/// A close is reported to the server without anybody waiting for it. A file that a program closed
+/// just before it renames it is waited for this long at most.
+const CLOSING: Duration = Duration::from_millis(50);
+
+impl View {
+    /// Whether `node` is open in a laxer mode than its name `target` would ask for.
+    pub(super) fn is_open_more_freely(&self, node: &Node, target: &Subject<'_>) -> bool {
+        is_open_freely(node) && target.mode() == Mode::Userspace
+    }
+
+    /// Whether a file below the directory at `old` is open in a laxer mode than it would have if
+    /// the directory were at `new`.
+    pub(super) fn subtree_is_open_more_freely(&self, old: &[u8], new: &[u8]) -> bool {
+        let policy = self.admission.policy();
+        if policy.subtree_move_is_neutral(old, new) {
+            return false;
+        }
+        let moves = |path: &[u8]| {
+            let rest = path.strip_prefix(old).filter(|rest| rest.starts_with(b"/"))?;
+            Some([new, rest].concat())
+        };
+        let facts = InodeFacts { kind: Kind::File, size: u64::MAX, head: None };
+        self.table.all().iter().filter(|node| is_open_freely(node)).any(|node| {
+            let paths = self.paths.of(node).unwrap_or_default();
+            paths.iter().filter_map(|path| moves(path)).any(|path| {
+                let size = self.stat(node).map_or(facts.size, |stat| stat.size());
+                policy.at(&path).mode(&InodeFacts { size, ..facts }).0 == Mode::Userspace
+            })
+        })
+    }
+
+    /// Waits a moment for a file to be closed if only that stands in the way of `mode`.
+    pub(super) fn wait_for_close(&self, node: &Arc<Node>, mode: Mode) {
+        let begun = Instant::now();
+        while mode == Mode::Userspace && is_open_freely(node) && begun.elapsed() < CLOSING {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn is_open_freely(node: &Node) -> bool {
+    let io = node.io.lock();
+    io.is_open() && io.mode() != Some(IoMode::Direct)
+}

@@ -1,0 +1,241 @@
+//! Who drops what, when: handles, items, queues and runtimes in any order, aborts against runs.
+
+use std::future::Future;
+use std::panic::panic_any;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use tollgate_workqueue::{JoinError, Queue, Queued, Runtime, SubmitError};
+
+use crate::process::kept;
+use crate::{Hold, LONG, hold, until};
+
+/// Counts how often it is dropped.
+struct Dropped(Arc<AtomicU32>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn kinds(runtime: &Runtime) -> Vec<Queue> {
+    let queue = |name| runtime.queue(name);
+    vec![
+        queue("plain").build().unwrap(),
+        queue("limited").max_active(1).build().unwrap(),
+        queue("ordered").ordered().build().unwrap(),
+        queue("rescued").max_active(2).rescuer().build().unwrap(),
+    ]
+}
+
+#[test]
+fn aborts_race_with_runs_and_each_closure_is_dropped_once() {
+    kept("drops::aborts_race_with_runs_and_each_closure_is_dropped_once", || {
+        let runtime = Runtime::builder().build().unwrap();
+        for queue in kinds(&runtime) {
+            let (runs, drops) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+            let mut aborted = 0;
+            for round in 0..200_u32 {
+                let handles: Vec<_> = (0..20)
+                    .map(|_| {
+                        let (runs, owned) = (Arc::clone(&runs), Dropped(Arc::clone(&drops)));
+                        let body = move || {
+                            let _owned = owned;
+                            runs.fetch_add(1, Ordering::SeqCst);
+                        };
+                        queue.spawn(body).unwrap()
+                    })
+                    .collect();
+                if round % 2 == 0 {
+                    thread::yield_now();
+                }
+                for handle in handles {
+                    let stopped = handle.abort();
+                    aborted += u32::from(stopped);
+                    let cancelled = matches!(handle.wait(), Err(JoinError::Cancelled));
+                    assert_eq!(cancelled, stopped);
+                }
+                if round % 7 == 0 {
+                    queue.flush().unwrap();
+                }
+            }
+            queue.drain().unwrap();
+            assert_eq!(runs.load(Ordering::SeqCst) + aborted, 4000);
+            assert_eq!(drops.load(Ordering::SeqCst), 4000);
+            assert_eq!(queue.in_flight(), 0);
+        }
+    });
+}
+
+#[test]
+fn whatever_is_dropped_first_the_rest_says_so() {
+    kept("drops::whatever_is_dropped_first_the_rest_says_so", || {
+        for first in 0..24 {
+            let runtime = Runtime::builder().build().unwrap();
+            let queue = runtime.queue("q").build().unwrap();
+            let drops = Arc::new(AtomicU32::new(0));
+            let (owned, delayed) = (Dropped(Arc::clone(&drops)), Dropped(Arc::clone(&drops)));
+            let item = queue.item(move || {
+                let _owned = &delayed;
+            });
+            item.queue_delayed(LONG).unwrap();
+            let handle = queue.spawn(move || owned).unwrap();
+            let mut parts: Vec<Box<dyn FnOnce()>> = vec![
+                Box::new(move || drop(runtime)),
+                Box::new(move || drop(queue)),
+                Box::new(move || drop(item)),
+                Box::new(move || drop(handle)),
+            ];
+            // Each of the 24 orders.
+            let mut left = first;
+            for count in [4, 3, 2, 1] {
+                parts.remove(left % count)();
+                left /= count;
+            }
+            until("everything to be dropped", || drops.load(Ordering::SeqCst) == 2);
+        }
+    });
+}
+
+#[test]
+fn what_outlives_the_runtime_is_refused_and_keeps_its_results() {
+    kept("drops::what_outlives_the_runtime_is_refused_and_keeps_its_results", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queues = kinds(&runtime);
+        let handles: Vec<_> = queues.iter().map(|queue| queue.spawn(|| 7).unwrap()).collect();
+        let items: Vec<_> = queues.iter().map(|queue| queue.item(|| ())).collect();
+        for item in &items {
+            item.queue_delayed(LONG).unwrap();
+        }
+        drop(runtime);
+        for handle in handles {
+            assert_eq!(handle.wait().unwrap(), 7);
+        }
+        for (queue, item) in queues.iter().zip(items) {
+            assert!(matches!(queue.spawn(|| ()), Err(SubmitError::ShutDown(_))));
+            assert!(!item.is_pending(), "its time never comes");
+            assert!(matches!(item.queue(), Err(SubmitError::ShutDown(_))));
+            assert!(matches!(item.queue_delayed(LONG), Err(SubmitError::ShutDown(_))));
+            assert_eq!(item.flush(), Ok(false));
+            assert_eq!(item.cancel_sync(), Ok(false));
+            assert_eq!(queue.join(|| 1, || 2), (1, 2));
+            queue.flush().unwrap();
+            queue.drain().unwrap();
+            assert!(queue.set("max_active=3").is_ok() || queue.name() == "ordered");
+        }
+    });
+}
+
+#[test]
+fn an_item_may_own_the_last_handle_of_its_queue_or_runtime() {
+    kept("drops::an_item_may_own_the_last_handle_of_its_queue_or_runtime", || {
+        for round in 0..60 {
+            let runtime = Runtime::builder().build().unwrap();
+            let (tell, told) = mpsc::channel::<()>();
+            let queue = kinds(&runtime).swap_remove(round % 4);
+            let (inner, aborts) = (queue.clone(), round % 3 == 2);
+            let handle = match round % 3 {
+                0 => queue.spawn(move || drop((inner, tell))).unwrap(),
+                1 => queue.spawn(move || drop((inner, runtime, tell))).unwrap(),
+                _ => {
+                    let open = hold(&queue, Hold::Undeclared);
+                    let last = queue.spawn(move || drop((inner, runtime, tell))).unwrap();
+                    thread::spawn(move || {
+                        thread::sleep(Duration::from_millis(2));
+                        drop(open);
+                    });
+                    last
+                }
+            };
+            drop(queue);
+            if aborts {
+                handle.abort();
+            }
+            let result = handle.wait();
+            assert!(result.is_ok() || matches!(result, Err(JoinError::Cancelled)));
+            assert!(told.recv().is_err(), "the closure is dropped");
+        }
+    });
+}
+
+/// A value whose destructor panics.
+struct Grumpy;
+
+impl Drop for Grumpy {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            panic!("a destructor, on purpose");
+        }
+    }
+}
+
+struct GrumpyWaker;
+
+impl Wake for GrumpyWaker {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker, on purpose");
+    }
+}
+
+#[test]
+fn destructors_and_wakers_that_panic_stop_nobody() {
+    kept("drops::destructors_and_wakers_that_panic_stop_nobody", || {
+        let runtime = Runtime::builder().max_workers(1).build().unwrap();
+        for queue in kinds(&runtime) {
+            let open = hold(&queue, Hold::Declared);
+            let grumpy = Grumpy;
+            queue.post(move || drop(std::hint::black_box(grumpy))).unwrap();
+            drop(queue.spawn(|| Grumpy).unwrap());
+            drop(queue.spawn(|| panic_any(Grumpy)).unwrap());
+            queue.post(|| panic_any(Grumpy)).unwrap();
+            let item = queue.item(|| panic_any(Grumpy));
+            assert_eq!(item.queue(), Ok(Queued::Now));
+            let mut awaited = pin!(queue.spawn(|| 5).unwrap());
+            let waker = Waker::from(Arc::new(GrumpyWaker));
+            assert!(awaited.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            let grumpy = Grumpy;
+            let aborted = queue.spawn(move || drop(std::hint::black_box(grumpy))).unwrap();
+            assert!(aborted.abort());
+            assert!(aborted.wait().is_err());
+            drop(open);
+            queue.flush().unwrap();
+            assert_eq!(queue.spawn(|| 6).unwrap().wait().unwrap(), 6);
+            assert_eq!(item.panics().0, 1);
+            queue.drain().unwrap();
+            assert_eq!(queue.in_flight(), 0);
+        }
+    });
+}
+
+#[test]
+fn workers_that_end_at_once_lose_nothing() {
+    kept("drops::workers_that_end_at_once_lose_nothing", || {
+        let runtime = Runtime::builder()
+            .retire_after(Duration::from_micros(50))
+            .spin(Duration::ZERO)
+            .max_workers(8)
+            .build()
+            .unwrap();
+        for queue in kinds(&runtime) {
+            let runs = Arc::new(AtomicU32::new(0));
+            for round in 0..300 {
+                for _ in 0..1 + round % 5 {
+                    let runs = Arc::clone(&runs);
+                    let body = move || {
+                        tollgate_workqueue::blocking(|| thread::sleep(Duration::from_micros(20)));
+                        runs.fetch_add(1, Ordering::SeqCst);
+                    };
+                    queue.post(body).unwrap();
+                }
+                thread::sleep(Duration::from_micros(70 * (round % 4)));
+            }
+            queue.flush().unwrap();
+            assert_eq!(runs.load(Ordering::SeqCst), 900);
+        }
+    });
+}

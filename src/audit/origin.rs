@@ -1,0 +1,80 @@
+//! Which run a record belongs to: the records of start and end, and the id that every record has.
+
+use std::io::Read;
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::slot::timestamp;
+
+/// A server, from its start to its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// Sixteen hexadecimal digits, drawn anew at each start.
+    pub(crate) run: String,
+    /// `run` or `mount`.
+    pub(crate) kind: &'static str,
+    pub(crate) dir: String,
+    pub(crate) mount_point: String,
+    pub(crate) policy: Option<String>,
+    /// SHA-256 of the policy's file.
+    pub(crate) policy_sha256: Option<String>,
+}
+
+impl Origin {
+    /// A run that starts now.
+    pub(crate) fn new(
+        kind: &'static str,
+        dir: &Path,
+        mount_point: &Path,
+        policy: Option<&Path>,
+    ) -> Self {
+        Self {
+            run: random_id(),
+            kind,
+            dir: dir.to_string_lossy().into_owned(),
+            mount_point: mount_point.to_string_lossy().into_owned(),
+            policy: policy.map(|file| file.to_string_lossy().into_owned()),
+            policy_sha256: policy.and_then(digest_of),
+        }
+    }
+
+    /// A line about the whole run: `start`, `continued` at the head of the next file, `reload`,
+    /// `stop`.
+    pub(super) fn line(&self, event: &str, more: Value) -> Vec<u8> {
+        let mut line = json!({
+            "time": timestamp(SystemTime::now()),
+            "event": event,
+            "run": self.run,
+            "kind": self.kind,
+            "server": std::process::id(),
+            "dir": self.dir,
+            "mount_point": self.mount_point,
+            "policy": self.policy,
+            "policy_sha256": self.policy_sha256,
+        });
+        if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more) {
+            line.extend(more);
+        }
+        format!("{line}\n").into_bytes()
+    }
+}
+
+/// As `sha256sum` shows it; `None` if the file cannot be read.
+pub(crate) fn digest_of(file: &Path) -> Option<String> {
+    let text = std::fs::read(file).ok()?;
+    Some(Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn random_id() -> String {
+    let mut bytes = [0; 8];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    if read.is_err() {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mixed = now.as_nanos() ^ (u128::from(std::process::id()) << 64);
+        bytes.copy_from_slice(&mixed.to_le_bytes()[..8]);
+    }
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,130 @@
+//! Reading a log: lines to records. A damaged line is named and left out.
+
+use std::io::BufRead;
+
+use serde::Deserialize;
+
+/// Longest line in bytes that is read; longer ones are damaged.
+pub(crate) const MAX_LINE: usize = 64 << 10;
+
+/// One record, as far as it is known here. The fields are described in docs/audit.md.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Line {
+    pub(crate) time: String,
+    pub(crate) event: String,
+    pub(crate) run: Option<String>,
+    pub(crate) operation: String,
+    pub(crate) outcome: String,
+    pub(crate) errno: Option<String>,
+    pub(crate) uid: u32,
+    pub(crate) pid: u32,
+    pub(crate) exe: Option<String>,
+    pub(crate) path: Option<String>,
+    pub(crate) path_hex: Option<String>,
+    pub(crate) path_length: Option<usize>,
+    pub(crate) rule: Option<String>,
+    pub(crate) access: Option<String>,
+    pub(crate) to: Option<String>,
+    pub(crate) to_hex: Option<String>,
+    pub(crate) to_length: Option<usize>,
+    pub(crate) size: Option<u64>,
+    pub(crate) mode: Option<String>,
+    pub(crate) owner: Option<u32>,
+    pub(crate) group: Option<u32>,
+    pub(crate) attribute: Option<String>,
+    pub(crate) offset: Option<u64>,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) count: Option<u64>,
+    pub(crate) dir: Option<String>,
+    pub(crate) mount_point: Option<String>,
+    pub(crate) policy: Option<String>,
+    pub(crate) policy_sha256: Option<String>,
+}
+
+impl Line {
+    /// Whether it is about something that was done, once or more often.
+    pub(crate) fn is_about_files(&self) -> bool {
+        matches!(self.event.as_str(), "request" | "repeated")
+    }
+
+    /// How many events it stands for.
+    pub(crate) fn events(&self) -> u64 {
+        if self.event == "repeated" { self.count.unwrap_or(1) } else { 1 }
+    }
+
+    /// Whether the policy refused it, or would have.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.outcome.as_str(), "refused" | "would-refuse")
+    }
+}
+
+/// Reads one line.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub(crate) fn parse(line: &[u8]) -> Result<Line, String> {
+    let line: Line = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    if line.event.is_empty() || line.time.is_empty() {
+        return Err("no `event` or no `time`".to_owned());
+    }
+    Ok(line)
+}
+
+/// Reads the next line without its end into `buffer`; `None` at the end of the file, `Some(false)`
+/// for a line that is too long, of which nothing is kept.
+///
+/// # Errors
+/// Those of reading.
+pub(crate) fn next_line(
+    from: &mut impl BufRead,
+    buffer: &mut Vec<u8>,
+) -> std::io::Result<Option<bool>> {
+    buffer.clear();
+    let mut too_long = false;
+    loop {
+        let available = from.fill_buf()?;
+        if available.is_empty() {
+            return Ok((too_long || !buffer.is_empty()).then_some(!too_long));
+        }
+        let end = available.iter().position(|byte| *byte == b'\n');
+        let part = &available[..end.unwrap_or(available.len())];
+        too_long |= buffer.len() + part.len() > MAX_LINE;
+        if too_long {
+            buffer.clear();
+        } else {
+            buffer.extend_from_slice(part);
+        }
+        let used = end.map_or(available.len(), |end| end + 1);
+        from.consume(used);
+        if end.is_some() {
+            return Ok(Some(!too_long));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_and_what_is_unknown_is_left_out() {
+        let line = br#"{"time":"t","event":"request","path":"a","new_field":{"x":1}}"#;
+        assert_eq!(parse(line).unwrap().path.as_deref(), Some("a"));
+        assert!(parse(b"{\"time\":\"t\"}").is_err());
+        assert!(parse(b"{\"time\":\"t\",\"eve").unwrap_err().contains("EOF"));
+        assert!(parse(b"[]").is_err() && parse(b"").is_err());
+    }
+
+    #[test]
+    fn lines_are_bounded() {
+        let text = [&b"one\n"[..], &vec![b'x'; MAX_LINE + 1], b"\ntwo"].concat();
+        let mut from = std::io::BufReader::with_capacity(7, &text[..]);
+        let mut buffer = Vec::new();
+        let mut next = || (next_line(&mut from, &mut buffer).unwrap(), buffer.clone());
+        assert_eq!(next(), (Some(true), b"one".to_vec()));
+        assert_eq!(next(), (Some(false), Vec::new()));
+        assert_eq!(next(), (Some(true), b"two".to_vec()));
+        assert_eq!(next().0, None);
+    }
+}

@@ -1,0 +1,213 @@
+//! The thread that writes the log.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::file::RotatedFile;
+use super::origin::Origin;
+use super::repeats::{Fate, Repeats};
+use super::shared::{Shared, lock};
+use super::slot::timestamp;
+
+/// Events that go into the file with one write.
+const BATCH: usize = 256;
+/// How long the writer looks for more before it sleeps until it is woken.
+const LINGER: Duration = Duration::from_millis(2);
+
+/// Takes filled slots and writes them.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    file: RotatedFile,
+    origin: Origin,
+    repeats: Repeats,
+    lines: Vec<u8>,
+    drops_told: u64,
+}
+
+impl Writer {
+    /// Begins the log of a run.
+    ///
+    /// # Errors
+    /// When the first line cannot be written.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        mut file: RotatedFile,
+        origin: Origin,
+    ) -> io::Result<Self> {
+        file.append(&origin.line("start", json!({})))?;
+        let (repeats, lines) = (Repeats::default(), Vec::new());
+        Ok(Self { shared, file, origin, repeats, lines, drops_told: 0 })
+    }
+
+    /// Writes until it is told to stop, and then what is left.
+    pub(super) fn run(mut self) {
+        loop {
+            // Read before the queue is emptied: what was recorded before the stop is written.
+            let stop = self.shared.stop.load(Ordering::SeqCst);
+            while self.write_batch() {}
+            self.write_repeats(stop);
+            self.tell_drops();
+            self.tell_reloads();
+            if stop {
+                self.tell_end();
+                break;
+            }
+            self.wait();
+        }
+        if let Err(error) = self.file.sync() {
+            self.note(&error);
+        }
+    }
+
+    /// Sleeps until there is something to do. `asleep` is set before the queue is looked at again,
+    /// and who records looks at `asleep` after it pushed, so one of the two sees the other.
+    fn wait(&self) {
+        std::thread::park_timeout(LINGER);
+        if !self.shared.filled.is_empty() {
+            return;
+        }
+        self.shared.asleep.store(true, Ordering::SeqCst);
+        let idle = || self.shared.filled.is_empty() && !self.shared.stop.load(Ordering::SeqCst);
+        while idle() && self.shared.asleep.load(Ordering::SeqCst) {
+            if let Some(due) = self.repeats.next_due() {
+                let now = Instant::now();
+                if now >= due {
+                    break;
+                }
+                std::thread::park_timeout(due - now);
+            } else if self.shared.writer.get().is_some() {
+                std::thread::park();
+            } else {
+                // Until the handle is set, no wake-up can arrive.
+                std::thread::park_timeout(LINGER);
+            }
+        }
+        self.shared.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Writes up to [`BATCH`] events; false when there were none.
+    fn write_batch(&mut self) -> bool {
+        self.lines.clear();
+        let (mut events, mut repeated) = (0, 0);
+        let shared = Arc::clone(&self.shared);
+        let mut busiest = lock(&shared.busiest);
+        while events < BATCH
+            && let Some(slot) = self.shared.filled.pop()
+        {
+            busiest.0.count(slot.path());
+            busiest.1.count(&slot.caller());
+            let counted =
+                slot.is_refusal() && self.repeats.take(&slot, Instant::now()) == Fate::Counted;
+            if counted {
+                repeated += 1;
+            } else if let Err(error) = slot.write_line(&self.origin.run, &mut self.lines) {
+                self.note(&error.into());
+            }
+            let returned = self.shared.free.push(slot);
+            debug_assert!(returned.is_ok(), "`free` has room for every slot there is");
+            events += 1;
+        }
+        drop(busiest);
+        shared.repeated.fetch_add(repeated, Ordering::Relaxed);
+        let written = events as u64 - repeated;
+        if written > 0 {
+            self.append(written);
+        }
+        events > 0
+    }
+
+    /// The counts of refusals that repeated; at the end all of them.
+    fn write_repeats(&mut self, end: bool) {
+        self.lines.clear();
+        let run = self.origin.run.clone();
+        match self.repeats.write_due(Instant::now(), end, &run, &mut self.lines) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) => self.note(&error.into()),
+        }
+        if let Err(error) = self.append_lines() {
+            self.note(&error);
+        }
+    }
+
+    /// Appends what is in `lines`; a new file begins with what run it belongs to.
+    fn append_lines(&mut self) -> io::Result<()> {
+        if self.file.is_full() {
+            self.file.rotate()?;
+            let head = self.origin.line("continued", json!({}));
+            self.file.append(&head)?;
+        }
+        self.file.append(&self.lines)
+    }
+
+    /// A line about the whole run.
+    fn tell(&mut self, event: &str, more: Value) {
+        self.lines = self.origin.line(event, more);
+        if let Err(error) = self.append_lines() {
+            self.note(&error);
+        }
+    }
+
+    fn tell_reloads(&mut self) {
+        let reloads = std::mem::take(&mut *lock(&self.shared.reloads));
+        for digest in reloads {
+            self.origin.policy_sha256 = digest;
+            self.tell("reload", json!({}));
+        }
+    }
+
+    fn tell_end(&mut self) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = json!({
+            "written": count(&self.shared.written),
+            "repeated": count(&self.shared.repeated),
+            "dropped": count(&self.shared.dropped),
+            "failed": count(&self.shared.failed),
+        });
+        self.tell("stop", counts);
+    }
+
+    fn append(&mut self, events: u64) {
+        match self.append_lines() {
+            Ok(()) => self.shared.written.fetch_add(events, Ordering::Relaxed),
+            Err(error) => {
+                self.note(&error);
+                self.shared.failed.fetch_add(events, Ordering::Relaxed)
+            }
+        };
+    }
+
+    /// Records new drops in the log; tries again later when that fails.
+    fn tell_drops(&mut self) {
+        let total = self.shared.dropped.load(Ordering::Relaxed);
+        if total == self.drops_told {
+            return;
+        }
+        let time = timestamp(SystemTime::now());
+        let new = total - self.drops_told;
+        let line = json!({
+            "time": time,
+            "event": "dropped",
+            "run": self.origin.run,
+            "count": new,
+            "total": total,
+        });
+        self.lines = format!("{line}\n").into_bytes();
+        match self.append_lines() {
+            Ok(()) => self.drops_told = total,
+            Err(error) => self.note(&error),
+        }
+    }
+
+    fn note(&self, error: &io::Error) {
+        let mut last = lock(&self.shared.last_error);
+        if last.is_none() {
+            tracing::error!("the audit log cannot be written: {error}");
+        }
+        *last = Some(error.to_string());
+    }
+}

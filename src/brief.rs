@@ -1,0 +1,96 @@
+//! `tollgate brief`: what an agent has to know about its fence.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde_json::json;
+use tollgate_policy::{Action, Operation, Policy};
+
+use crate::cli::BriefArgs;
+use crate::escape::escaped;
+use crate::git::Repository;
+use crate::{policy_choice, tree};
+
+/// Rules that are listed; an agent's memory is short.
+const MAX_RULES: usize = 24;
+/// Globs that are listed of one rule.
+const MAX_GLOBS: usize = 6;
+
+/// Prints a short text for an agent's memory file.
+///
+/// # Errors
+/// When DIR or its policy cannot be read.
+pub(crate) fn run(args: &BriefArgs) -> anyhow::Result<()> {
+    let dir = directory(args)?;
+    let policy = policy_choice::find(args.policy.as_deref(), &dir, None)?.parse(&dir)?;
+    let fenced: Vec<String> = policy
+        .rules()
+        .iter()
+        .filter(|rule| {
+            !matches!(rule.action(), Action::Passthrough | Action::Native | Action::Userspace)
+        })
+        .map(line)
+        .collect();
+    if args.json {
+        let default = policy.default_action();
+        println!(
+            "{:#}",
+            json!({"dir": dir.to_string_lossy(), "default": default, "fenced": fenced})
+        );
+    } else {
+        print!("{}", text(&dir, &policy, &fenced));
+    }
+    Ok(())
+}
+
+fn directory(args: &BriefArgs) -> anyhow::Result<PathBuf> {
+    if let Some(dir) = &args.dir {
+        return Ok(tree::open(dir)?.0.path);
+    }
+    if let Some(dir) = std::env::var_os("TOLLGATE_RUN") {
+        return Ok(PathBuf::from(dir));
+    }
+    let here = std::env::current_dir().context("the working directory cannot be named")?;
+    Ok(Repository::top_of(&here).unwrap_or(here))
+}
+
+fn line(rule: &tollgate_policy::Rule) -> String {
+    let globs = rule.glob_texts();
+    let shown: Vec<String> = globs.iter().take(MAX_GLOBS).map(|one| format!("`{one}`")).collect();
+    let more = if globs.len() > MAX_GLOBS { ", ..." } else { "" };
+    let what = match rule.action() {
+        Action::Hide => "do not exist for you and cannot be made",
+        Action::Deny if !rule.operations().has(Operation::Write) => "cannot be read",
+        Action::Deny => "cannot be used",
+        _ => "can be read, not changed",
+    };
+    format!("{} ({}{more}): {what}", rule.name(), shown.join(", "))
+}
+
+fn text(dir: &Path, policy: &Policy, fenced: &[String]) -> String {
+    let mut text = format!(
+        "## This directory is fenced by Tollgate\n\n\
+         Commands that are started with `tollgate run` (`TOLLGATE_RUN` is set in their environment) \
+         see `{}` through a policy.\n\n\
+         * `Permission denied` (EACCES), `Read-only file system` (EROFS) or a missing file that you \
+         expected is the policy's decision. It is not a defect: do not retry, do not change \
+         permissions, do not look for another way to the file. Say what you needed and go on without.\n\
+         * `git` works: commit, fetch, branch, worktree. Its hooks and settings cannot be changed; \
+         use `git checkout --no-track`, `git -c NAME=VALUE`.\n\
+         * What is not listed here can be read and changed{}.\n\n\
+         Fenced:\n\n",
+        escaped(&dir.to_string_lossy()),
+        if policy.default_action() == Action::ReadOnly {
+            " only where the policy allows it"
+        } else {
+            ""
+        },
+    );
+    for line in fenced.iter().take(MAX_RULES) {
+        text += &format!("* {}\n", escaped(line));
+    }
+    if fenced.len() > MAX_RULES {
+        text += &format!("* and {} further rules\n", fenced.len() - MAX_RULES);
+    }
+    text + "\n`tollgate explain PATH` says which rule decides over a path, and why.\n"
+}

@@ -1,0 +1,46 @@
+//! The arguments of `tollgate run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::fence::FenceArgs;
+use super::serve::ServeArgs;
+
+pub(super) const RUN_EXAMPLES: &str = "\
+In a private mount namespace the view covers DIR itself: CMD sees the same paths, cannot unmount
+the view, and the raw tree is out of its reach. The view, and whatever CMD left running, is gone
+when CMD ends. What this does and does not keep apart is listed in docs/run.md.
+
+Examples:
+  tollgate run -- claude                       this repository, policy of DIR or preset `agent`
+  tollgate run --policy node . -- npm test     a built-in preset
+  tollgate run --policy p.toml --audit /var/log/agent.jsonl ~/project -- make
+  tollgate run --allow ~/.cargo:rw . -- cargo build
+  tollgate run --policy none ~/project -- bash    a view that allows everything";
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+
+    /// Leave out the summary of what was refused, which `run` ends with
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) fence: FenceArgs,
+
+    /// Where CMD starts; left out, the working directory if it lies in DIR, else DIR
+    #[arg(long, value_name = "PATH")]
+    pub(crate) chdir: Option<PathBuf>,
+
+    /// The directory that CMD sees through the policy; left out, the top of the git working tree
+    /// around the working directory, or that directory itself
+    pub(crate) dir: Option<PathBuf>,
+
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}

@@ -1,0 +1,157 @@
+//! What this user may do: namespaces, mounts, control groups.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::WaitOptions;
+
+use super::check::{Check, line_of};
+use crate::control;
+use crate::sys::{self, Forked};
+
+pub(super) fn checks() -> Vec<Check> {
+    let mut checks = vec![namespaces()];
+    checks.extend([mount_helper(), groups(), sockets(), broker()]);
+    checks
+}
+
+/// What unshare(2) says to a child that ends at once.
+fn try_namespaces(flags: libc::c_int) -> std::io::Result<()> {
+    match sys::fork()? {
+        Forked::Child => {
+            let errno = sys::unshare(flags).err().and_then(|error| error.raw_os_error());
+            sys::exit_now(errno.unwrap_or(0).clamp(0, 255));
+        }
+        Forked::Parent(child) => {
+            let status = rustix::process::waitpid(Some(child), WaitOptions::empty())?;
+            match status.and_then(|(_, status)| status.exit_status()) {
+                Some(0) => Ok(()),
+                Some(errno) => Err(std::io::Error::from_raw_os_error(errno)),
+                None => Err(std::io::Error::other("the child was ended by a signal")),
+            }
+        }
+    }
+}
+
+/// What `run` makes for CMD: mount and pid namespaces, and user namespaces for whoever is not
+/// root, and for the second one that locks the mounts.
+fn namespaces() -> Check {
+    const NAME: &str = "namespaces";
+    let privileged = try_namespaces(libc::CLONE_NEWNS | libc::CLONE_NEWPID).is_ok();
+    match try_namespaces(libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID) {
+        Ok(()) if privileged => Check::ok(NAME, "mount, pid and user namespaces, with privilege"),
+        Ok(()) => Check::ok(NAME, "user namespaces, and mount and pid namespaces in them"),
+        Err(error) => {
+            let why = limit(&error);
+            let found = format!("a user namespace cannot be made: {error}");
+            Check::broken(NAME, found).mended_by(why)
+        }
+    }
+}
+
+/// The setting that forbids user namespaces, with the command that changes it.
+fn limit(error: &std::io::Error) -> String {
+    let is = |file: &str, value: &str| line_of(file).as_deref() == Some(value);
+    if is("/proc/sys/user/max_user_namespaces", "0") || error.raw_os_error() == Some(libc::ENOSPC) {
+        return "sysctl -w user.max_user_namespaces=15000 (as root)".to_owned();
+    }
+    if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
+        return "sysctl -w kernel.unprivileged_userns_clone=1 (as root)".to_owned();
+    }
+    if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
+        return "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (as root), or an AppArmor \
+                profile for tollgate that contains `userns,`"
+            .to_owned();
+    }
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        return "a container's system call filter or missing CAP_SYS_ADMIN: start it with \
+                `--security-opt seccomp=unconfined`, or run tollgate outside of it"
+            .to_owned();
+    }
+    "see what the error says".to_owned()
+}
+
+/// Whoever is not root mounts with its help; `run` does not need it.
+fn mount_helper() -> Check {
+    const NAME: &str = "fusermount3";
+    let found = ["fusermount3", "fusermount"].into_iter().find_map(in_path);
+    match found {
+        Some(path) => Check::ok(NAME, path.display().to_string()),
+        None if rustix::process::geteuid().is_root() => {
+            Check::note(NAME, "not installed; root does not need it")
+        }
+        None => Check::without(
+            NAME,
+            "not installed",
+            "`tollgate mount` does not work for this user; `tollgate run` does",
+        )
+        .mended_by("apt install fuse3 (or dnf, pacman: fuse3)"),
+    }
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+/// Whether a control group can be made below our own: for limits on what CMD uses.
+fn groups() -> Check {
+    const NAME: &str = "control group";
+    const EFFECT: &str = "tollgate cannot limit memory and processes of CMD by itself";
+    const REMEDY: &str = "systemd-run --user --scope -p Delegate=yes -- tollgate run ...";
+    let own = line_of("/proc/self/cgroup").unwrap_or_default();
+    let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::")) else {
+        return Check::without(NAME, "no unified hierarchy (cgroup v2)", EFFECT);
+    };
+    let directory = Path::new("/sys/fs/cgroup").join(own.trim_start_matches('/'));
+    let probe = directory.join(format!("tollgate-doctor-{}", std::process::id()));
+    match std::fs::create_dir(&probe) {
+        Ok(()) => {
+            let removed = std::fs::remove_dir(&probe);
+            let controllers = line_of(directory.join("cgroup.controllers")).unwrap_or_default();
+            let left =
+                removed.err().map(|error| format!(", and `{}` stays: {error}", probe.display()));
+            let text = format!("groups can be made below `{own}` (controllers: {controllers})");
+            Check::ok(NAME, text + &left.unwrap_or_default())
+        }
+        Err(error) => {
+            let found = format!("no group can be made below `{own}`: {error}");
+            Check::without(NAME, found, EFFECT).mended_by(REMEDY)
+        }
+    }
+}
+
+/// Where servers and `status` meet.
+fn sockets() -> Check {
+    const NAME: &str = "control sockets";
+    let directory = control::directory();
+    let shown = directory.path().display().to_string();
+    match directory.servers("view") {
+        Ok(found) => {
+            let servers = crate::messages::count(found.found.len(), "server");
+            Check::ok(NAME, format!("`{shown}`, {servers}"))
+        }
+        Err(error) => {
+            let effect = "`tollgate status` and `reload` do not find servers";
+            let found = crate::messages::in_words(&error.into());
+            Check::without(NAME, found, effect)
+                .mended_by(format!("remove `{shown}`, or give it to this user with mode 700"))
+        }
+    }
+}
+
+/// The privileged helper that registers files for those who may not.
+fn broker() -> Check {
+    const NAME: &str = "broker";
+    const SOCKET: &str = "/run/tollgate/broker.sock";
+    match std::os::unix::net::UnixStream::connect(SOCKET) {
+        Ok(_) => Check::ok(NAME, format!("listens at {SOCKET}")),
+        // It may talk in packets, and is there all the same.
+        Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => {
+            Check::ok(NAME, format!("listens at {SOCKET}"))
+        }
+        Err(_) if rustix::process::geteuid().is_root() => {
+            Check::note(NAME, "none; root does not need one")
+        }
+        Err(error) => Check::note(NAME, format!("none at {SOCKET} ({error})")),
+    }
+}

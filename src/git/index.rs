@@ -1,0 +1,152 @@
+//! git's index: which files are tracked. The format is that of gitformat-index(5), versions 2 to 4.
+
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+
+/// Bytes of an entry before its flags, with object names of SHA-1.
+const BEFORE_FLAGS: usize = 60;
+/// Where the mode of an entry is, and what of it says that it is a repository.
+const MODE: usize = 24;
+const KIND: u32 = 0o170_000;
+const REPOSITORY: u32 = 0o160_000;
+const EXTENDED: u16 = 0x4000;
+const NAME_LEN: u16 = 0x0fff;
+const SKIP_WORKTREE: u16 = 0x4000;
+/// Largest index that is read, in bytes.
+const MAX_LEN: u64 = 1 << 30;
+
+/// A tracked file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tracked {
+    /// Relative to the top of the working tree.
+    pub(crate) path: Vec<u8>,
+    /// git leaves the file of the working tree alone.
+    pub(crate) skip_worktree: bool,
+    /// Another repository, of which a commit is recorded.
+    pub(crate) is_repository: bool,
+}
+
+/// Reads an index; none means that nothing is tracked.
+///
+/// # Errors
+/// When the file cannot be read or is not an index of a known form.
+pub(crate) fn tracked(file: &Path) -> anyhow::Result<Vec<Tracked>> {
+    let shown = file.display();
+    let bytes = match std::fs::metadata(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Ok(meta) if meta.len() > MAX_LEN => bail!("git index `{shown}` is larger than 1 GiB"),
+        _ => std::fs::read(file).with_context(|| format!("git index `{shown}`"))?,
+    };
+    parse(&bytes).with_context(|| format!("git index `{shown}` cannot be understood"))
+}
+
+fn parse(bytes: &[u8]) -> anyhow::Result<Vec<Tracked>> {
+    ensure!(bytes.get(..4) == Some(b"DIRC"), "it does not begin with DIRC");
+    let version = number(bytes, 4)?;
+    ensure!((2..=4).contains(&version), "version {version}; known: 2 to 4");
+    let count = number(bytes, 8)?;
+    let mut entries: Vec<Tracked> = Vec::new();
+    let mut at = 12;
+    for _ in 0..count {
+        let flags = short(bytes, at + BEFORE_FLAGS)?;
+        let is_repository = number(bytes, at + MODE)? & KIND == REPOSITORY;
+        let mut name_at = at + BEFORE_FLAGS + 2;
+        let mut skip_worktree = false;
+        if flags & EXTENDED != 0 {
+            skip_worktree = short(bytes, name_at)? & SKIP_WORKTREE != 0;
+            name_at += 2;
+        }
+        let mut path = Vec::new();
+        if version == 4 {
+            let removed = variable(bytes, &mut name_at)?;
+            let before = entries.last().map_or(&[][..], |last| &last.path);
+            let kept = before.len().checked_sub(removed).context("a name shorter than nothing")?;
+            path.extend(&before[..kept]);
+        }
+        let rest = bytes.get(name_at..).context("it ends within a name")?;
+        let length = rest.iter().position(|byte| *byte == 0).context("a name without an end")?;
+        ensure!(
+            version == 4 || flags & NAME_LEN == NAME_LEN || usize::from(flags & NAME_LEN) == length,
+            "a name is not as long as it says"
+        );
+        path.extend(&rest[..length]);
+        at = match version {
+            4 => name_at + length + 1,
+            // Padded with 1 to 8 zero bytes to a multiple of 8, counted from the entry's start.
+            _ => at + (name_at + length - at) / 8 * 8 + 8,
+        };
+        entries.push(Tracked { path, skip_worktree, is_repository });
+    }
+    Ok(entries)
+}
+
+fn short(bytes: &[u8], at: usize) -> anyhow::Result<u16> {
+    let two = bytes.get(at..at + 2).context("it ends within an entry")?;
+    Ok(u16::from_be_bytes([two[0], two[1]]))
+}
+
+fn number(bytes: &[u8], at: usize) -> anyhow::Result<u32> {
+    let four = bytes.get(at..at + 4).context("it ends within its head")?;
+    Ok(u32::from_be_bytes([four[0], four[1], four[2], four[3]]))
+}
+
+/// A number in the encoding of version 4: seven bits a byte, one added for each that follows.
+fn variable(bytes: &[u8], at: &mut usize) -> anyhow::Result<usize> {
+    let mut value = 0usize;
+    loop {
+        let byte = *bytes.get(*at).context("it ends within a number")?;
+        *at += 1;
+        value = value.checked_mul(128).context("a number is too large")? + usize::from(byte & 127);
+        if byte & 128 == 0 {
+            return Ok(value);
+        }
+        value += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn git(dir: &Path, arguments: &[&str]) -> bool {
+        let output = Command::new("git").arg("-C").arg(dir).args(arguments).output();
+        output.is_ok_and(|output| output.status.success())
+    }
+
+    #[test]
+    fn each_version_that_git_writes_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        if !git(dir.path(), &["init", "-q"]) {
+            eprintln!("skipped: no git");
+            return;
+        }
+        let long = format!("d/{}", "n".repeat(200));
+        let names = [".env", "a", "d/b", "d/bc", long.as_str()];
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        for name in names {
+            std::fs::write(dir.path().join(name), name).unwrap();
+        }
+        assert!(git(dir.path(), &["add", "-A"]));
+        for version in ["2", "3", "4"] {
+            assert!(git(dir.path(), &["update-index", "--index-version", version]));
+            assert!(git(dir.path(), &["update-index", "--skip-worktree", ".env"]));
+            let entries = tracked(&dir.path().join(".git/index")).unwrap();
+            let paths: Vec<_> = entries.iter().map(|one| one.path.as_slice()).collect();
+            assert_eq!(paths, names.map(str::as_bytes), "version {version}");
+            let skipped: Vec<_> = entries.iter().map(|one| one.skip_worktree).collect();
+            assert_eq!(skipped, [true, false, false, false, false], "version {version}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_index_is_refused() {
+        for bytes in [&b""[..], b"DIRC", b"DIRC\0\0\0\x09\0\0\0\0", b"DIRC\0\0\0\x02\0\0\0\x01abc"]
+        {
+            assert!(parse(bytes).is_err(), "{bytes:?}");
+        }
+        assert!(tracked(Path::new("/no/such/index")).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,75 @@
+//! What the files of a git repository say, read without running git: a repository that is not
+//! trusted can have git start programs.
+
+mod config;
+mod index;
+mod programs;
+
+use std::path::{Path, PathBuf};
+
+pub(crate) use config::Config;
+pub(crate) use index::{Tracked, tracked};
+pub(crate) use programs::{left_behind, of as programs_of};
+
+/// A repository whose working tree is a given directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Repository {
+    /// The directory with `HEAD` and `index`.
+    git_dir: PathBuf,
+    /// The directory with `config` and `hooks`: that of the main working tree.
+    common_dir: PathBuf,
+    /// `.git` is a file that names another place (a linked working tree, a submodule).
+    linked: bool,
+}
+
+impl Repository {
+    /// The repository whose working tree `dir` is the top of.
+    pub(crate) fn at(dir: &Path) -> Option<Self> {
+        let dot_git = dir.join(".git");
+        let linked = dot_git.is_file();
+        let git_dir = if linked {
+            let text = std::fs::read_to_string(&dot_git).ok()?;
+            dir.join(text.strip_prefix("gitdir:")?.trim())
+        } else {
+            dot_git
+        };
+        // A command that removes HEAD must not get rid of what its settings ask for.
+        if !git_dir.join("HEAD").exists() && !git_dir.join("config").exists() {
+            return None;
+        }
+        let common_dir = match std::fs::read_to_string(git_dir.join("commondir")) {
+            Ok(text) => git_dir.join(text.trim()),
+            Err(_) => git_dir.clone(),
+        };
+        Some(Self { git_dir, common_dir, linked })
+    }
+
+    /// The top of the working tree that `directory` lies in.
+    pub(crate) fn top_of(directory: &Path) -> Option<PathBuf> {
+        directory.ancestors().find(|above| Self::at(above).is_some()).map(Path::to_owned)
+    }
+
+    pub(crate) fn kind(&self) -> &'static str {
+        if self.linked { "git working tree (linked)" } else { "git repository" }
+    }
+
+    pub(crate) fn is_linked(&self) -> bool {
+        self.linked
+    }
+
+    pub(crate) fn git_dir(&self) -> &Path {
+        &self.git_dir
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config::read(&self.common_dir.join("config"))
+    }
+
+    /// The files in the index.
+    ///
+    /// # Errors
+    /// When the index cannot be read; a repository without one has no tracked files.
+    pub(crate) fn tracked(&self) -> anyhow::Result<Vec<Tracked>> {
+        tracked(&self.git_dir.join("index"))
+    }
+}

@@ -1,0 +1,161 @@
+//! What a repository has git start: by its settings, and by its hooks.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::config::{Config, Setting};
+use super::{Repository, index};
+
+/// Largest index that is read when CMD has ended, in bytes.
+const MAX_INDEX_LEN: u64 = 64 << 20;
+/// Programs that are named of one repository.
+const MAX_NAMED: usize = 4;
+
+/// The settings that name a program, and the hooks, of the repository with this directory of
+/// settings. Empty for a repository as git makes it.
+pub(crate) fn of(common_dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in ["config", "config.worktree"] {
+        let config = Config::read(&common_dir.join(file));
+        found.extend(config.settings().filter(|one| starts_program(one)).map(Setting::name));
+    }
+    found.extend(hooks(common_dir).map(|(name, _)| format!("hook {name}")));
+    found.sort();
+    found.dedup();
+    if found.len() > MAX_NAMED {
+        let more = found.len() - MAX_NAMED;
+        found.truncate(MAX_NAMED);
+        found.push(format!("{more} more"));
+    }
+    found
+}
+
+/// Hooks that git would run, with their files.
+fn hooks(common_dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+    let entries = std::fs::read_dir(common_dir.join("hooks")).ok().into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let runs = std::fs::metadata(entry.path())
+            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
+        (runs && !name.ends_with(".sample")).then(|| (name, entry.path()))
+    })
+}
+
+fn starts_program(setting: &Setting) -> bool {
+    let boolean = |value: &str| {
+        matches!(value.to_lowercase().as_str(), "" | "true" | "false" | "yes" | "no" | "on" | "off")
+            || value.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let value = setting.value.as_str();
+    match (setting.section.as_str(), setting.key.as_str()) {
+        ("core", "fsmonitor") => !boolean(value),
+        (
+            "core",
+            "hookspath"
+            | "sshcommand"
+            | "pager"
+            | "editor"
+            | "askpass"
+            | "gitproxy"
+            | "alternaterefscommand",
+        ) => true,
+        ("alias", _) | ("submodule", "update") => value.starts_with('!'),
+        ("pager", _) => !boolean(value),
+        ("diff", "external" | "command" | "textconv") => true,
+        ("filter", "clean" | "smudge" | "process") | ("merge", "driver") => true,
+        ("credential", "helper") | ("gpg", "program" | "defaultkeycommand") => true,
+        ("sequence", "editor") | ("interactive", "difffilter") => true,
+        ("include" | "includeif", "path") => true,
+        ("uploadpack", "packobjectshook") => true,
+        ("remote", "uploadpack" | "receivepack" | "vcs") => true,
+        ("mergetool" | "difftool" | "browser" | "man", "cmd" | "path") => true,
+        ("trailer", "command" | "cmd") => true,
+        _ => false,
+    }
+}
+
+/// Repositories below `dir` that `git status` outside would enter, and that start programs by what
+/// was written after `since`: a line for each.
+pub(crate) fn left_behind(dir: &Path, since: SystemTime) -> Vec<String> {
+    let Some(top) = Repository::at(dir) else { return Vec::new() };
+    let index = top.git_dir().join("index");
+    if std::fs::metadata(&index).map_or(true, |meta| meta.len() > MAX_INDEX_LEN) {
+        return Vec::new();
+    }
+    let tracked = index::tracked(&index).unwrap_or_default();
+    let linked = tracked.into_iter().filter(|one| one.is_repository);
+    linked.filter_map(|one| line_about(dir, &one.path, since)).collect()
+}
+
+fn line_about(dir: &Path, path: &[u8], since: SystemTime) -> Option<String> {
+    use std::os::unix::ffi::OsStrExt;
+    let inside = Path::new(std::ffi::OsStr::from_bytes(path));
+    let repository = Repository::at(&dir.join(inside))?;
+    let programs = of(&repository.common_dir);
+    if programs.is_empty() || !changed_after(&dir.join(inside), &repository.common_dir, since) {
+        return None;
+    }
+    let shown = crate::escape::escaped(&inside.to_string_lossy());
+    Some(format!(
+        "`{shown}` is a git repository in the index, and starts programs: {}. `git status` outside \
+         enters it: look at its settings first, or use `git status --ignore-submodules=all` and \
+         `git rm --cached {shown}`",
+        crate::escape::escaped(&programs.join(", "))
+    ))
+}
+
+/// Whether what names programs was written, or put in its place, after `since`.
+fn changed_after(top: &Path, common_dir: &Path, since: SystemTime) -> bool {
+    // The kernel's clock for files is a few milliseconds behind.
+    let since = since.checked_sub(Duration::from_millis(20)).unwrap_or(since);
+    let seconds = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let begin = (seconds.as_secs(), i64::from(seconds.subsec_nanos()));
+    let of_repository = ["config", "config.worktree", "hooks", "commondir", ""]
+        .map(|name| common_dir.join(name))
+        .into_iter()
+        .chain([top.join(".git")])
+        .chain(hooks(common_dir).map(|(_, file)| file));
+    of_repository.into_iter().any(|file| {
+        std::fs::symlink_metadata(file).is_ok_and(|meta| {
+            (u64::try_from(meta.ctime()).unwrap_or(0), meta.ctime_nsec()) >= begin
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repository(config: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("hooks")).unwrap();
+        std::fs::write(dir.path().join("hooks/pre-commit.sample"), "").unwrap();
+        std::fs::write(dir.path().join("config"), config).unwrap();
+        dir
+    }
+
+    #[test]
+    fn settings_that_start_programs_are_found_however_they_are_written() {
+        let found = |config: &str| of(repository(config).path());
+        let plain = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tfsmonitor = true\n\
+                     [remote \"origin\"]\n\turl = x\n\tfetch = +refs/heads/*\n[alias]\nst = status\n";
+        assert_eq!(found(plain), Vec::<String>::new());
+        assert_eq!(found("[core] fsmonitor = ./x\n"), ["core.fsmonitor"]);
+        assert_eq!(found("[CORE]\nFSMonitor=x"), ["core.fsmonitor"]);
+        assert_eq!(found("[filter \"a]b\"]\nclean = x\n"), ["filter.a]b.clean"]);
+        assert_eq!(found("[core]\nfsmonitor = \\\n ./x\n"), ["core.fsmonitor"]);
+        assert_eq!(found("[alias]\nst = !sh\n[include]\npath = x\n"), ["alias.st", "include.path"]);
+        assert_eq!(found("[filter.lfs]\nsmudge = x\n"), ["filter.lfs.smudge"]);
+    }
+
+    #[test]
+    fn hooks_that_would_run_are_found() {
+        let dir = repository("");
+        let hook = dir.path().join("hooks/post-index-change");
+        std::fs::write(&hook, "").unwrap();
+        assert_eq!(of(dir.path()), Vec::<String>::new());
+        std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(of(dir.path()), ["hook post-index-change"]);
+    }
+}

@@ -1,0 +1,138 @@
+//! `tollgate init`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde_json::json;
+use tollgate_policy::Policy;
+
+use crate::cli::InitArgs;
+use crate::escape::escaped;
+use crate::git::Repository;
+use crate::policy_choice::IN_DIR;
+use crate::presets::{self, Findings, Preset, Suits};
+use crate::survey::{self, Survey};
+use crate::{messages, tree};
+
+/// Writes a policy fitted to a directory, and says what was found there.
+///
+/// # Errors
+/// When DIR cannot be read, or a policy is there and `--force` is not given.
+pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
+    let dir = directory(args.dir.as_deref())?;
+    let findings = presets::look(&dir);
+    let preset = args.preset.unwrap_or_else(|| suited(findings.suits));
+    let text = preset.text(&findings);
+    let policy = Policy::parse(&text, preset.name())?;
+    let survey = survey::survey(&policy, &dir)?;
+    let file = match &args.output {
+        Some(file) if file.as_os_str() == "-" => None,
+        Some(file) => Some(file.clone()),
+        None => Some(dir.join(IN_DIR)),
+    };
+    match &file {
+        Some(file) => write(file, &text, args.force)?,
+        None if !args.json => print!("{text}"),
+        None => {}
+    }
+    if args.json {
+        println!("{:#}", report(&dir, preset, file.as_deref(), &findings, &survey));
+    } else {
+        say(&dir, preset, file.as_deref(), &findings, &survey);
+    }
+    Ok(())
+}
+
+fn directory(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let here = std::env::current_dir().context("the working directory cannot be named")?;
+    let dir = named.map_or_else(|| Repository::top_of(&here).unwrap_or(here), Path::to_owned);
+    Ok(tree::open(&dir)?.0.path)
+}
+
+fn suited(suits: Suits) -> Preset {
+    match suits {
+        Suits::Node => Preset::Node,
+        Suits::Python => Preset::Python,
+        Suits::Rust => Preset::Rust,
+        Suits::Any => Preset::Agent,
+    }
+}
+
+fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
+    let shown = file.display();
+    let mut options = std::fs::File::options();
+    options.write(true);
+    if force {
+        options.create(true).truncate(true)
+    } else {
+        options.create_new(true)
+    };
+    let mut opened = match options.open(file) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            bail!("`{shown}` is there already; replace it with --force, or name another --output")
+        }
+        Err(error) => return Err(error).with_context(|| format!("`{shown}` cannot be written")),
+    };
+    std::io::Write::write_all(&mut opened, text.as_bytes())
+        .with_context(|| format!("`{shown}` cannot be written"))
+}
+
+fn shown(path: &Path) -> String {
+    escaped(&path.to_string_lossy())
+}
+
+/// On standard error, as standard output may carry the policy.
+fn say(dir: &Path, preset: Preset, file: Option<&Path>, findings: &Findings, survey: &Survey) {
+    let seen = match &findings.seen[..] {
+        [] => "nothing that is known".to_owned(),
+        names => names.join(", "),
+    };
+    messages::say(&format!("found in `{}`: {seen}", shown(dir)));
+    if !findings.protected.is_empty() {
+        messages::say(&format!(
+            "run later outside, kept as they are: {}",
+            escaped(&findings.protected.join(", "))
+        ));
+    }
+    let covered = &survey.covered;
+    if covered.is_empty() {
+        messages::say("no file in it is a secret by this policy");
+    } else {
+        let list: Vec<_> = covered.iter().take(8).map(|(path, _)| escaped(path)).collect();
+        let more = covered.len() - list.len();
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        messages::say(&format!("hidden or not to be read: {}{rest}", list.join(", ")));
+    }
+    for (path, why) in survey.uncovered.iter().take(8) {
+        messages::warn(&format!("`{}` can be read: {}", escaped(path), escaped(why)));
+    }
+    survey.advice_on_tracked().iter().for_each(|line| messages::warn(line));
+    if let Some(file) = file {
+        messages::say(&format!("wrote `{}` (preset `{}`)", shown(file), preset.name()));
+        if file == dir.join(IN_DIR) {
+            messages::say("`tollgate run -- CMD` uses it from now on");
+        }
+    }
+}
+
+fn report(
+    dir: &Path,
+    preset: Preset,
+    file: Option<&Path>,
+    findings: &Findings,
+    survey: &Survey,
+) -> serde_json::Value {
+    let paths =
+        |list: &[(String, String)]| list.iter().map(|one| one.0.clone()).collect::<Vec<_>>();
+    json!({
+        "dir": dir.to_string_lossy(),
+        "preset": preset.name(),
+        "file": file.map(Path::to_string_lossy),
+        "found": findings.seen,
+        "kept": findings.protected,
+        "covered": paths(&survey.covered),
+        "uncovered": paths(&survey.uncovered),
+        "tracked": survey.tracked.iter().map(|one| one.path.clone()).collect::<Vec<_>>(),
+    })
+}

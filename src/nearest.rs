@@ -1,0 +1,109 @@
+//! What was probably meant, where a name does not exist.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// Names of a directory that are compared.
+const MAX_NAMES: usize = 10_000;
+
+/// `; did you mean PATH?` for a path that does not exist, if a similar one does; else nothing.
+pub(crate) fn path(missing: &Path) -> String {
+    similar_path(missing).map(|path| said(&path.display().to_string())).unwrap_or_default()
+}
+
+/// `; did you mean WORD?` for a word that is not among those that are allowed.
+pub(crate) fn word<'w>(unknown: &str, allowed: impl IntoIterator<Item = &'w str>) -> String {
+    best(unknown, allowed.into_iter()).map(said).unwrap_or_default()
+}
+
+fn said(what: &str) -> String {
+    format!("; did you mean `{what}`?")
+}
+
+fn similar_path(missing: &Path) -> Option<PathBuf> {
+    let parts: Vec<_> = missing.components().collect();
+    // The first part that is not there, in the last directory that is.
+    for count in 1..=parts.len() {
+        let upto: PathBuf = parts[..count].iter().collect();
+        if std::fs::symlink_metadata(&upto).is_ok() {
+            continue;
+        }
+        let name = upto.file_name().and_then(OsStr::to_str)?;
+        let directory = match upto.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let entries = std::fs::read_dir(&directory).ok()?.flatten().take(MAX_NAMES);
+        let names: Vec<String> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let meant = upto.with_file_name(best(name, names.iter().map(String::as_str))?);
+        let whole = parts[count..].iter().fold(meant.clone(), |path, part| path.join(part));
+        return Some(if whole.exists() { whole } else { meant });
+    }
+    None
+}
+
+/// The most similar one, if it is similar enough for a typing mistake.
+fn best<'w>(word: &str, among: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    let limit = (word.chars().count() / 3).clamp(1, 3);
+    let (low, mut nearest) = (word.to_lowercase(), None);
+    for one in among {
+        let distance = distance(&low, &one.to_lowercase());
+        if distance <= limit && nearest.is_none_or(|(_, known)| distance < known) {
+            nearest = Some((one, distance));
+        }
+    }
+    nearest.map(|(one, _)| one)
+}
+
+/// Letters to put in, to leave out, to exchange, or to swap with their neighbour.
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<_>, Vec<_>) = (one.chars().collect(), other.chars().collect());
+    let mut rows = vec![(0..=other.len()).collect::<Vec<_>>()];
+    for i in 1..=one.len() {
+        let mut row = vec![i];
+        for j in 1..=other.len() {
+            let exchanged = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
+            let mut least = exchanged.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[one.len()][other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typing_mistake_finds_the_path_and_another_word_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("project/src")).unwrap();
+        std::fs::write(dir.path().join("policy.toml"), "").unwrap();
+        let of = |name: &str| {
+            let said = path(&dir.path().join(name));
+            said.replace(dir.path().to_str().unwrap(), "D")
+        };
+        assert_eq!(of("porject"), "; did you mean `D/project`?");
+        assert_eq!(of("porject/src"), "; did you mean `D/project/src`?");
+        assert_eq!(of("porject/new"), "; did you mean `D/project`?");
+        assert_eq!(of("Policy.tml"), "; did you mean `D/policy.toml`?");
+        assert_eq!(of("something-else"), "");
+        assert_eq!(path(Path::new("/")), "");
+        assert_eq!(word("agnet", ["agent", "node"]), "; did you mean `agent`?");
+        assert_eq!(word("x", ["agent"]), "");
+    }
+
+    #[test]
+    fn distances_count_mistakes() {
+        assert_eq!(distance("abc", "abc"), 0);
+        assert_eq!(distance("abc", "acb"), 1);
+        assert_eq!(distance("abc", "abcd"), 1);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "ab"), 2);
+    }
+}

@@ -1,0 +1,289 @@
+//! Which policy is in force: the one that was named, or the first of those that may be there.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use tollgate_policy::Policy;
+
+use crate::presets::{Preset, toml_string};
+use crate::user_config::UserConfig;
+use crate::{messages, policy_file, policy_places};
+
+/// The policy of a directory, in it.
+pub(crate) const IN_DIR: &str = ".tollgate.toml";
+/// The word for a view without a policy.
+const NONE: &str = "none";
+
+/// Before the name of a preset, where a file is named otherwise.
+const PRESET: &str = "preset:";
+/// After the names of rules of DIR's policy that the other policy has, too.
+const SUFFIX: &str = " (.tollgate.toml)";
+
+/// The policy to enforce.
+pub(crate) struct Chosen {
+    pub(crate) policy: Policy,
+    /// Where it comes from, to read it again.
+    pub(crate) origin: Origin,
+}
+
+/// Where the policy comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// No policy.
+    None,
+    /// A built-in one.
+    Preset(Preset),
+    /// A file.
+    File(PathBuf),
+    /// What the user configured, and the policy of DIR, which can only make it stricter.
+    Tightened(Box<Origin>, PathBuf),
+}
+
+impl Origin {
+    /// `none`, the name of a preset, or a file.
+    pub(crate) fn named(name: &Path) -> Self {
+        match name.to_str() {
+            Some(NONE) => Self::None,
+            Some(text) => match Preset::named(text) {
+                Some(preset) => Self::Preset(preset),
+                None => Self::File(name.to_owned()),
+            },
+            None => Self::File(name.to_owned()),
+        }
+    }
+
+    /// Reads the policy for the directory `dir`, with warnings on standard error.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or is wrong, or two policies cannot hold together.
+    pub(crate) fn load(&self, dir: &Path) -> anyhow::Result<Policy> {
+        let policy = self.parse(dir)?;
+        // Presets have none.
+        policy.warnings().iter().for_each(|warning| messages::say(&warning.to_string()));
+        Ok(policy)
+    }
+
+    /// As [`Origin::load`], without warnings.
+    ///
+    /// # Errors
+    /// As [`Origin::load`].
+    pub(crate) fn parse(&self, dir: &Path) -> anyhow::Result<Policy> {
+        match self {
+            Self::None => Ok(Policy::allow_all()),
+            Self::Preset(preset) => preset.policy(dir),
+            Self::File(file) => policy_file::parse(file),
+            Self::Tightened(configured, own) => {
+                let first = configured.parse(dir)?;
+                first.joined(policy_file::parse(own)?, SUFFIX).with_context(|| {
+                    format!(
+                        "`{}` cannot hold together with the policy that you configured \
+                         ({configured}); change one of them, or name one with `--policy`",
+                        own.display()
+                    )
+                })
+            }
+        }
+    }
+
+    /// The policy as a view enforces it: with the rules that keep policy files as they are.
+    ///
+    /// # Errors
+    /// As [`Origin::load`], and when a policy file lies where nothing can keep it.
+    pub(crate) fn in_force(&self, dir: &Path) -> anyhow::Result<Policy> {
+        keep(self.parse(dir)?, self, dir)
+    }
+
+    /// What `status` calls it: a file, or `preset:NAME`; `None` without a policy.
+    pub(crate) fn file(&self) -> Option<PathBuf> {
+        match self {
+            Self::None => None,
+            Self::Preset(preset) => Some(format!("{PRESET}{}", preset.name()).into()),
+            Self::File(file) => std::path::absolute(file).ok(),
+            Self::Tightened(configured, own) => configured.file().or_else(|| Some(own.clone())),
+        }
+    }
+
+    /// The policy of DIR that holds beside the one that was configured.
+    pub(crate) fn tightened_by(&self) -> Option<&Path> {
+        match self {
+            Self::Tightened(_, own) => Some(own),
+            _ => None,
+        }
+    }
+
+    /// The same from any working directory.
+    fn absolute(self) -> Self {
+        let absolute = |file: PathBuf| std::path::absolute(&file).unwrap_or(file);
+        match self {
+            Self::File(file) => Self::File(absolute(file)),
+            Self::Tightened(configured, own) => {
+                Self::Tightened(Box::new(configured.absolute()), absolute(own))
+            }
+            other => other,
+        }
+    }
+
+    /// The files that it is read from.
+    fn files(&self) -> Vec<&Path> {
+        match self {
+            Self::None | Self::Preset(_) => Vec::new(),
+            Self::File(file) => vec![file],
+            Self::Tightened(configured, own) => {
+                configured.files().into_iter().chain([own.as_path()]).collect()
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str(NONE),
+            Self::Preset(preset) => write!(f, "preset {}", preset.name()),
+            Self::File(file) => file.display().fmt(f),
+            Self::Tightened(configured, own) => {
+                write!(f, "{configured}, tightened by {}", own.display())
+            }
+        }
+    }
+}
+
+/// Finds the policy for DIR: `--policy`; else `$TOLLGATE_POLICY` or the user's configuration (for
+/// `command` first), tightened by `.tollgate.toml` of DIR; else that file; else the preset `agent`.
+/// Says which it is where nobody named it for this call.
+///
+/// # Errors
+/// When the configuration or the policy cannot be read, or is wrong.
+pub(crate) fn choose(
+    named: Option<&Path>,
+    dir: &Path,
+    command: Option<&OsStr>,
+) -> anyhow::Result<Chosen> {
+    let origin = find(named, dir, command)?;
+    let policy = keep(origin.load(dir)?, &origin, dir)?;
+    // A daemon leaves its working directory, and the sandbox does not let it ask for one.
+    Ok(Chosen { policy, origin: origin.absolute() })
+}
+
+/// Where the policy for DIR comes from; see [`choose`].
+///
+/// # Errors
+/// When the user's configuration is wrong.
+pub(crate) fn find(
+    named: Option<&Path>,
+    dir: &Path,
+    command: Option<&OsStr>,
+) -> anyhow::Result<Origin> {
+    let (origin, note) = search(named, dir, command)?;
+    if let Some(note) = note {
+        messages::note(&note);
+    }
+    Ok(origin)
+}
+
+/// The policy that would hold for DIR, in words.
+///
+/// # Errors
+/// As [`choose`].
+pub(crate) fn quietly(dir: &Path) -> anyhow::Result<String> {
+    let (origin, _) = search(None, dir, None)?;
+    origin.in_force(dir)?;
+    Ok(origin.to_string())
+}
+
+/// The policy, and what to say of it.
+fn search(
+    named: Option<&Path>,
+    dir: &Path,
+    command: Option<&OsStr>,
+) -> anyhow::Result<(Origin, Option<String>)> {
+    if let Some(name) = named {
+        return Ok((Origin::named(name), None));
+    }
+    let variable = std::env::var_os("TOLLGATE_POLICY").filter(|value| !value.is_empty());
+    let configured = match variable {
+        Some(name) => Some((PathBuf::from(name), None)),
+        None => UserConfig::read()?.policy_for(command).map(|(name, why)| (name, Some(why))),
+    };
+    let own = dir.join(IN_DIR);
+    // A link that leads nowhere is a mistake that reading reports.
+    let own = std::fs::symlink_metadata(&own).is_ok().then_some(own);
+    Ok(match (configured, own) {
+        (Some((name, why)), own) => {
+            let first = Origin::named(&name);
+            let own = own.filter(|own| !first.files().iter().any(|file| is_same(file, own)));
+            let said = |why: String| format!("policy `{}` ({why})", name.display());
+            match own {
+                None => (first, why.map(said)),
+                Some(own) => {
+                    let why = why.unwrap_or_else(|| "$TOLLGATE_POLICY".to_owned());
+                    let note = format!(
+                        "{}, and `{}`, which can only make it stricter",
+                        said(why),
+                        own.display()
+                    );
+                    (Origin::Tightened(Box::new(first), own), Some(note))
+                }
+            }
+        }
+        (None, Some(own)) => {
+            let note = format!("policy `{}`", own.display());
+            (Origin::File(own), Some(note))
+        }
+        (None, None) => (
+            Origin::Preset(Preset::Agent),
+            Some(
+                "no policy was named: the built-in preset `agent` holds (`tollgate init` writes \
+                 one to change; `--policy none` for a view without)"
+                    .to_owned(),
+            ),
+        ),
+    })
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    real(one).is_some() && real(one) == real(other)
+}
+
+/// The policy with a rule that keeps the files of policies from being changed or made through the
+/// view: who may do that would decide over the next start, also of one in a subdirectory.
+fn keep(policy: Policy, origin: &Origin, dir: &Path) -> anyhow::Result<Policy> {
+    let mut inside = Vec::new();
+    for file in origin.files() {
+        inside.extend(policy_places::globs(file, dir)?);
+    }
+    // A policy that is about no part of DIR does not become one.
+    let everywhere = policy.tells_names_apart();
+    let own = if everywhere { UserConfig::places() } else { Vec::new() };
+    for place in own {
+        inside.extend(policy_places::globs(&place, dir)?);
+    }
+    inside.sort_unstable();
+    inside.dedup();
+    if inside.is_empty() && !everywhere {
+        return Ok(policy);
+    }
+    // A native directory, into which no rule may reach, leaves the top alone to be kept.
+    let reaches: &[&str] = match (everywhere, policy.native().is_empty()) {
+        (false, _) => &[],
+        (true, true) => &["**/"],
+        (true, false) => &[""],
+    };
+    let others = reaches.iter().map(|before| toml_string(&format!("{before}{IN_DIR}")));
+    let globs: Vec<_> = inside.into_iter().chain(others).collect();
+    let text = format!(
+        "[[rule]]\nname = \"policy files\"\npath = [{}]\noperation = [\"write\", \"create\"]\n\
+         action = \"read-only\"\n",
+        globs.join(", ")
+    );
+    let rule = Policy::parse(&text, "built-in")?;
+    match policy.preceded_by(rule) {
+        Some(policy) => Ok(policy),
+        None => bail!(
+            "policy `{origin}`, or your configuration, lies in a native directory of DIR, where \
+             nothing keeps it from being changed, or has no room for one more rule; move it"
+        ),
+    }
+}

@@ -1,0 +1,67 @@
+//! Which names in DIR decide what a policy file is: its own, and the links on the way to it.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::presets::{escape_glob, toml_string};
+
+/// As many links as the kernel follows in one path.
+const MAX_LINKS: usize = 40;
+
+/// The globs for all names in DIR on which it depends what `file` is.
+///
+/// # Errors
+/// When such a name is not UTF-8.
+pub(crate) fn globs(file: &Path, dir: &Path) -> anyhow::Result<Vec<String>> {
+    let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    let places = places(file);
+    let inside = places.iter().filter_map(|path| path.strip_prefix(&dir).ok());
+    let inside = inside.filter(|path| !path.as_os_str().is_empty());
+    let glob = |path: &Path| {
+        let text = path.to_str().with_context(|| {
+            let shown = file.display();
+            format!("policy `{shown}` lies inside DIR and its name is not UTF-8; move it")
+        })?;
+        Ok(toml_string(&escape_glob(text)))
+    };
+    inside.map(glob).collect()
+}
+
+/// Every symbolic link on the way to `file`, and where the way ends. None of them has a link or
+/// `..` in what leads to it.
+fn places(file: &Path) -> Vec<PathBuf> {
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let mut ahead: VecDeque<OsString> = words(&file).collect();
+    let mut here = PathBuf::from("/");
+    let mut found = Vec::new();
+    while let Some(word) = ahead.pop_front() {
+        if word == ".." {
+            here.pop();
+            continue;
+        }
+        here.push(&word);
+        let Ok(target) = std::fs::read_link(&here) else { continue };
+        found.push(here.clone());
+        // The kernel opens no such file either.
+        if found.len() > MAX_LINKS {
+            return found;
+        }
+        here.pop();
+        if target.is_absolute() {
+            here = PathBuf::from("/");
+        }
+        words(&target).rev().for_each(|word| ahead.push_front(word));
+    }
+    found.push(here);
+    found
+}
+
+/// The names in a path, and its `..`.
+fn words(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+    let is_name =
+        |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
+    path.components().filter(is_name).map(|part| part.as_os_str().to_owned())
+}

@@ -1,0 +1,224 @@
+//! `tollgate test`: what is expected of a policy, checked.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow, bail};
+use serde::Deserialize;
+use serde_json::json;
+use tollgate_policy::{Facts, Kind, Operation, Policy, Verdict};
+
+use crate::cli::{self, TestArgs};
+use crate::escape::escaped;
+use crate::explain::{self, Found};
+use crate::policy_choice::Origin;
+use crate::{messages, nearest, tree};
+
+/// A file of expectations.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expectations {
+    /// A file, relative to this one, or a preset.
+    policy: PathBuf,
+    /// Where the files are, relative to this one; without, they are taken for empty ones.
+    dir: Option<PathBuf>,
+    #[serde(default)]
+    test: Vec<toml::Spanned<Expectation>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expectation {
+    path: OneOrMany,
+    /// Left out: all but `list`, and for directories that too.
+    #[serde(default)]
+    operation: Option<OneOrMany>,
+    /// `uid=1000,exe=/usr/bin/node`
+    #[serde(default, rename = "as")]
+    caller: Option<String>,
+    /// The file's bytes, instead of those in `dir`.
+    content: Option<String>,
+    expect: Expected,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    fn each(&self) -> &[String] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Expected {
+    Allow,
+    ReadOnly,
+    Deny,
+    Hide,
+    /// Any of the three refusals.
+    Refuse,
+}
+
+impl Expected {
+    fn holds(self, verdict: Verdict) -> bool {
+        match self {
+            Self::Allow => verdict == Verdict::Allow,
+            Self::ReadOnly => verdict == Verdict::ReadOnly,
+            Self::Deny => verdict == Verdict::Deny,
+            Self::Hide => verdict == Verdict::Hide,
+            Self::Refuse => verdict != Verdict::Allow,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::ReadOnly => "read-only",
+            Self::Deny => "deny",
+            Self::Hide => "hide",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
+/// An answer that was not expected.
+struct Failure {
+    line: usize,
+    path: String,
+    operation: Operation,
+    expected: Expected,
+    found: Verdict,
+    rule: String,
+}
+
+/// Checks every expectation; status 1 if one does not hold.
+///
+/// # Errors
+/// When a file cannot be read, or is wrong.
+pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
+    let shown = args.file.display().to_string();
+    let text = std::fs::read_to_string(&args.file).map_err(|error| {
+        let similar = nearest::path(&args.file);
+        anyhow!("tests `{shown}` cannot be read: {error}{similar}; docs/policy.md has an example")
+    })?;
+    let expectations: Expectations = toml::from_str(&text)
+        .map_err(|error| anyhow!("tests `{shown}` are wrong\n{}", error.to_string().trim_end()))?;
+    let base = args.file.parent().unwrap_or(Path::new(""));
+    let dir = expectations.dir.as_ref().map(|dir| base.join(dir));
+    let origin = match Origin::named(&expectations.policy) {
+        Origin::File(file) => Origin::File(base.join(file)),
+        preset => preset,
+    };
+    let top = match &dir {
+        Some(dir) => tree::open(dir)?.0.path,
+        None => std::env::current_dir()?,
+    };
+    let policy = origin.parse(&top)?;
+    let (mut checked, mut failures) = (0, Vec::new());
+    for test in &expectations.test {
+        let line = text[..test.span().start].matches('\n').count() + 1;
+        let place = || format!("{shown}:{line}");
+        checked += check(test.get_ref(), line, &policy, dir.as_deref(), &mut failures)
+            .with_context(place)?;
+    }
+    if checked == 0 {
+        bail!("tests `{shown}` expect nothing; write `[[test]]` with `path` and `expect`");
+    }
+    print(args.json, &shown, checked, &failures);
+    Ok(ExitCode::from(u8::from(!failures.is_empty())))
+}
+
+/// The number of answers that were checked.
+fn check(
+    test: &Expectation,
+    line: usize,
+    policy: &Policy,
+    dir: Option<&Path>,
+    failures: &mut Vec<Failure>,
+) -> anyhow::Result<usize> {
+    let asker = match &test.caller {
+        Some(text) => cli::caller(text).map_err(|error| anyhow!("as: {error}"))?,
+        None => cli::CallerArg::default(),
+    };
+    let mut checked = 0;
+    for path in test.path.each() {
+        let found = look(path, test.content.as_deref(), dir)?;
+        let plain = explain::relative(OsStr::new(path))?;
+        let head = found.head.as_deref();
+        let facts = Facts { path: plain.as_bytes(), kind: found.kind, size: found.size, head };
+        for operation in operations(test.operation.as_ref(), found.kind)? {
+            checked += 1;
+            let decision = policy.decide(&facts, operation, &asker.facts());
+            if !test.expect.holds(decision.verdict) {
+                let rule = decision.rule.map_or("the default", |rule| policy.rule(rule).name());
+                failures.push(Failure {
+                    line,
+                    path: path.clone(),
+                    operation,
+                    expected: test.expect,
+                    found: decision.verdict,
+                    rule: rule.to_owned(),
+                });
+            }
+        }
+    }
+    Ok(checked)
+}
+
+fn look(path: &str, content: Option<&str>, dir: Option<&Path>) -> anyhow::Result<Found> {
+    match (content, dir) {
+        (Some(content), _) => Ok(Found {
+            kind: Kind::File,
+            size: content.len() as u64,
+            head: Some(content.as_bytes().to_vec()),
+        }),
+        (None, Some(dir)) => explain::look(dir, explain::relative(OsStr::new(path))?),
+        (None, None) => Ok(Found::imagined(OsStr::new(path))),
+    }
+}
+
+fn operations(listed: Option<&OneOrMany>, kind: Kind) -> anyhow::Result<Vec<Operation>> {
+    let Some(listed) = listed else {
+        let about = |one: &Operation| *one != Operation::List || kind == Kind::Directory;
+        return Ok(Operation::ALL.into_iter().filter(about).collect());
+    };
+    let parse = |word: &String| word.parse().map_err(|error| anyhow!("operation: {error}"));
+    listed.each().iter().map(parse).collect()
+}
+
+fn print(json: bool, shown: &str, checked: usize, failures: &[Failure]) {
+    if json {
+        let failures: Vec<_> = failures
+            .iter()
+            .map(|one| {
+                json!({"line": one.line, "path": one.path, "operation": one.operation,
+                       "expected": one.expected.word(), "found": one.found, "rule": one.rule})
+            })
+            .collect();
+        println!("{:#}", json!({"checked": checked, "failures": failures}));
+        return;
+    }
+    for one in failures {
+        println!(
+            "{shown}:{}: {} of `{}` is {} (by {}); expected: {}",
+            one.line,
+            one.operation,
+            escaped(&one.path),
+            one.found,
+            escaped(&one.rule),
+            one.expected.word()
+        );
+    }
+    println!("{checked} checked, {}", messages::count(failures.len(), "failure"));
+}

@@ -1,0 +1,115 @@
+//! The built-in policies. Each is a file below `presets/`; lines such as `# %SECRETS%` stand for
+//! the parts that several of them share.
+
+mod fit;
+
+use std::path::Path;
+
+use tollgate_policy::Policy;
+
+pub(crate) use fit::{Findings, Suits, escape_glob, look, toml_string};
+
+/// A built-in policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Preset {
+    /// For a coding agent: secrets are kept from it, and it cannot change what runs later outside
+    Agent,
+    /// As `agent`, with what npm, pnpm and yarn need and settings of registries kept
+    Node,
+    /// As `agent`, for pip, venv and pytest
+    Python,
+    /// As `agent`, with cargo's settings kept
+    Rust,
+    /// For a job that builds what others sent: no secrets, pipelines and repository stay as they are
+    Ci,
+    /// Everything but secrets can be read, nothing can be changed
+    ReadOnly,
+}
+
+/// What marks a shared part in a preset, and its text.
+const PARTS: [(&str, &str); 4] = [
+    ("# %GIT%\n", include_str!("../../presets/parts/git.toml")),
+    ("# %PACKAGES%\n", include_str!("../../presets/parts/packages.toml")),
+    ("# %SETTINGS%\n", include_str!("../../presets/parts/settings.toml")),
+    ("# %SECRETS%\n", include_str!("../../presets/parts/secrets.toml")),
+];
+/// Where the rules for what was found in DIR stand.
+const FITTED: &str = "# %FITTED%\n";
+
+impl Preset {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Agent, Self::Node, Self::Python, Self::Rust, Self::Ci, Self::ReadOnly];
+
+    /// The preset of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|preset| preset.name() == name)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Node => "node",
+            Self::Python => "python",
+            Self::Rust => "rust",
+            Self::Ci => "ci",
+            Self::ReadOnly => "read-only",
+        }
+    }
+
+    fn file(self) -> &'static str {
+        match self {
+            Self::Agent => include_str!("../../presets/agent.toml"),
+            Self::Node => include_str!("../../presets/node.toml"),
+            Self::Python => include_str!("../../presets/python.toml"),
+            Self::Rust => include_str!("../../presets/rust.toml"),
+            Self::Ci => include_str!("../../presets/ci.toml"),
+            Self::ReadOnly => include_str!("../../presets/read-only.toml"),
+        }
+    }
+
+    /// The policy as text, with the rules that `findings` ask for.
+    pub(crate) fn text(self, findings: &Findings) -> String {
+        let mut text = self.file().replace(FITTED, &findings.rules());
+        for (mark, part) in PARTS {
+            text = match self {
+                // What is an exception elsewhere must not become one to `default`.
+                Self::ReadOnly => {
+                    text.replace(mark, &part.replace("\"passthrough\"", "\"read-only\""))
+                }
+                _ => text.replace(mark, &format!("{part}\n")),
+            };
+        }
+        text.trim_end().to_owned() + "\n"
+    }
+
+    /// The policy, fitted to the directory `dir`.
+    ///
+    /// # Errors
+    /// Never with the presets as they are; their text is tested.
+    pub(crate) fn policy(self, dir: &Path) -> anyhow::Result<Policy> {
+        let origin = format!("preset {}", self.name());
+        Policy::parse(&self.text(&look(dir)), &origin).map_err(Into::into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_is_a_policy_without_warnings() {
+        let findings = Findings {
+            protected: vec!["hooks here/[x]".into(), "sub/.git".into()],
+            ..Findings::default()
+        };
+        for preset in Preset::ALL {
+            for findings in [&Findings::default(), &findings] {
+                let text = preset.text(findings);
+                let policy = Policy::parse(&text, preset.name()).unwrap_or_else(|e| panic!("{e}"));
+                assert!(policy.warnings().is_empty(), "{:?}", policy.warnings());
+                assert!(!text.contains('%') && policy.rules().len() > 5, "{text}");
+                assert_eq!(Preset::named(preset.name()), Some(preset));
+            }
+        }
+    }
+}

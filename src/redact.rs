@@ -1,0 +1,123 @@
+//! `tollgate redact`: what would be masked.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use tollgate_redact::{Detector, Detectors, Redactor};
+
+use crate::cli::{RedactCommand, RedactTestArgs};
+use crate::{escape, messages};
+
+pub(crate) fn run(command: &RedactCommand) -> Result<()> {
+    match command {
+        RedactCommand::Test(args) => test(args),
+    }
+}
+
+/// What was found, in words.
+struct Finding {
+    line: usize,
+    column: usize,
+    rule: String,
+    kind: Option<&'static str>,
+    bytes: std::ops::Range<usize>,
+}
+
+fn test(args: &RedactTestArgs) -> Result<()> {
+    let redactor = Redactor::new(detectors(args));
+    let name = args.file.display();
+    let size = fs::metadata(&args.file).with_context(|| format!("{name}"))?.len();
+    redactor.to_read(0..0, size).with_context(|| format!("{name}"))?;
+    let text = fs::read(&args.file).with_context(|| format!("{name}"))?;
+    let mut masked = text.clone();
+    let mut findings = Vec::new();
+    redactor.mask_all(&mut masked, |found| {
+        let (rule, kind, bytes) = (found.rule.to_string(), found.kind, found.bytes);
+        findings.push(Finding { line: 0, column: 0, rule, kind, bytes });
+    });
+    findings.sort_by_key(|finding| (finding.bytes.start, finding.bytes.end));
+    place(&text, &mut findings);
+    let mut out = io::stdout().lock();
+    if args.masked {
+        out.write_all(&masked)?;
+    } else if args.json {
+        writeln!(out, "{}", as_json(&args.file, &findings))?;
+    } else {
+        print(&mut out, &args.file, &masked, &findings)?;
+    }
+    Ok(())
+}
+
+/// Those asked for; the default ones, and `env` for a file of that name.
+fn detectors(args: &RedactTestArgs) -> Detectors {
+    let env_file =
+        args.file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".env"));
+    let named = match args.detectors.as_slice() {
+        [] if env_file => Detectors::default().and(&[Detector::Env]),
+        [] if args.regexes.is_empty() => Detectors::default(),
+        some => Detectors::only(some),
+    };
+    args.regexes.iter().cloned().fold(named, Detectors::and_own)
+}
+
+/// Line and column of each, in one walk.
+fn place(text: &[u8], findings: &mut [Finding]) {
+    let (mut at, mut line, mut line_start) = (0, 1, 0);
+    for finding in findings {
+        for (index, byte) in text[at..finding.bytes.start].iter().enumerate() {
+            if *byte == b'\n' {
+                line += 1;
+                line_start = at + index + 1;
+            }
+        }
+        at = finding.bytes.start;
+        (finding.line, finding.column) = (line, 1 + at - line_start);
+    }
+}
+
+fn print(out: &mut impl Write, file: &Path, masked: &[u8], findings: &[Finding]) -> Result<()> {
+    for finding in findings {
+        let kind = finding.kind.map(|kind| format!(" ({kind})")).unwrap_or_default();
+        let Finding { line, column, rule, bytes, .. } = finding;
+        let start = bytes.start + 1 - column;
+        let rest = &masked[start..];
+        let shown = rest.split(|byte| matches!(byte, b'\n' | b'\r')).next().unwrap_or_default();
+        let shown: String = String::from_utf8_lossy(shown).chars().take(100).collect();
+        let shown = escape::escaped(&shown);
+        writeln!(
+            out,
+            "{}:{line}:{column}: {rule}{kind}, {} bytes: {shown}",
+            escape::escaped(&file.to_string_lossy()),
+            bytes.len()
+        )?;
+    }
+    let masked: usize = masked_bytes(findings);
+    let number = messages::count(findings.len(), "secret");
+    writeln!(out, "{number}, {masked} bytes masked")?;
+    Ok(())
+}
+
+/// Bytes that at least one finding covers; they come in order.
+fn masked_bytes(findings: &[Finding]) -> usize {
+    let mut end = 0;
+    let mut sum = 0;
+    for Finding { bytes, .. } in findings {
+        sum += bytes.end.saturating_sub(bytes.start.max(end));
+        end = end.max(bytes.end);
+    }
+    sum
+}
+
+fn as_json(file: &Path, findings: &[Finding]) -> serde_json::Value {
+    let list: Vec<_> = findings
+        .iter()
+        .map(|f| {
+            json!({"line": f.line, "column": f.column, "offset": f.bytes.start,
+                   "length": f.bytes.len(), "detector": f.rule, "kind": f.kind})
+        })
+        .collect();
+    json!({"file": file.to_string_lossy(), "masked_bytes": masked_bytes(findings), "found": list})
+}

@@ -1,0 +1,104 @@
+//! `tollgate reload`: servers read their policies again.
+
+use std::path::Path;
+
+use anyhow::bail;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::cli::ReloadArgs;
+use crate::control::{self, Request, Warnings};
+use crate::escape::escaped;
+use crate::messages;
+
+/// What a server says of a reload.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Reloaded {
+    /// The policy's file.
+    pub(crate) policy: String,
+    pub(crate) warnings: Vec<String>,
+    /// Files that are open.
+    pub(crate) open: usize,
+    /// Those that the new policy would not let everybody open as they are open now.
+    pub(crate) not_revoked: usize,
+    /// Some of their paths.
+    pub(crate) still_open: Vec<String>,
+}
+
+impl Reloaded {
+    /// In lines, each without its end.
+    pub(crate) fn lines(&self, dir: &str) -> Vec<String> {
+        let (dir, policy) = (escaped(dir), escaped(&self.policy));
+        // Each names its file and says that it is a warning.
+        let mut lines = self.warnings.clone();
+        lines.push(format!("`{dir}`: `{policy}` is in force"));
+        if self.not_revoked > 0 {
+            lines.push(format!(
+                "  {} of {} open files cannot be taken back from who has them open:",
+                self.not_revoked, self.open
+            ));
+            lines.extend(self.still_open.iter().map(|path| format!("    {}", escaped(path))));
+            let more = self.not_revoked - self.still_open.len().min(self.not_revoked);
+            if more > 0 {
+                lines.push(format!("    and {more} more"));
+            }
+        }
+        lines
+    }
+}
+
+/// Runs `tollgate reload`.
+///
+/// # Errors
+/// When no server shows DIR, or one of them keeps its old policy.
+pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
+    let mut servers = control::ask_all(Request::Status, Warnings::Shown)?;
+    if let Some(dir) = &args.dir {
+        let path = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
+        servers.retain(|server| shows(&server.report, &path));
+        if servers.is_empty() {
+            bail!(
+                "no server of this user shows `{}`; `tollgate status` lists those that run",
+                dir.display()
+            );
+        }
+    }
+    let mut failed = 0;
+    let mut replies = Vec::new();
+    for server in &servers {
+        let dir = server.report.get("dir").and_then(Value::as_str).unwrap_or("?");
+        let answer = ask(&server.found.path);
+        failed += usize::from(answer.is_err());
+        match answer {
+            Ok(reloaded) if !args.json => {
+                reloaded.lines(dir).iter().for_each(|line| println!("{line}"));
+            }
+            Err(error) if !args.json => {
+                let reason = messages::in_words(&error);
+                messages::say(&format!("`{}` keeps its policy: {reason}", escaped(dir)));
+            }
+            Ok(reloaded) => replies.push(json!({"dir": dir, "reloaded": reloaded})),
+            Err(error) => replies.push(json!({"dir": dir, "error": messages::in_words(&error)})),
+        }
+    }
+    if args.json {
+        println!("{:#}", Value::from(replies));
+    }
+    match failed {
+        0 => Ok(()),
+        _ => bail!("{failed} of {} servers kept the policy they had", servers.len()),
+    }
+}
+
+fn shows(report: &serde_json::Map<String, Value>, path: &Path) -> bool {
+    let is = |key: &str| report.get(key).and_then(Value::as_str).map(Path::new) == Some(path);
+    is("dir") || is("mount_point")
+}
+
+fn ask(socket: &Path) -> anyhow::Result<Reloaded> {
+    let reply: Value = serde_json::from_str(&control::reload(socket)?)?;
+    match reply["error"].as_str() {
+        Some(error) => bail!("{error}"),
+        None => Ok(serde_json::from_value(reply)?),
+    }
+}

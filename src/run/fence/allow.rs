@@ -1,0 +1,63 @@
+//! `--allow`: what the user opens in the fence.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, ensure};
+
+use super::kept::Kept;
+use crate::cli::AllowArg;
+use crate::mountinfo::{self, MountInfo};
+use crate::run::guard::KERNEL_FILE_SYSTEMS;
+use crate::tree;
+
+/// A path outside of DIR that CMD gets as it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Allowed {
+    /// Without symbolic links.
+    pub(crate) path: PathBuf,
+    /// Else it is read-only.
+    pub(crate) writable: bool,
+}
+
+/// Checks what was named.
+///
+/// # Errors
+/// When a path does not exist, belongs to the view, or leads into a kernel file system.
+pub(crate) fn check(args: &[AllowArg], dir: &Path) -> anyhow::Result<Vec<Allowed>> {
+    let mounts = mountinfo::read()?;
+    args.iter().map(|arg| check_one(arg, dir, &mounts)).collect()
+}
+
+fn check_one(arg: &AllowArg, dir: &Path, mounts: &[MountInfo]) -> anyhow::Result<Allowed> {
+    let shown = arg.path.display();
+    let path = match std::fs::canonicalize(&arg.path) {
+        Ok(path) => path,
+        Err(error) => bail!("--allow: `{shown}` {}", tree::why(&error)),
+    };
+    ensure!(
+        !path.starts_with(dir),
+        "--allow: `{shown}` lies inside DIR `{}`, where the policy decides",
+        dir.display()
+    );
+    ensure!(path.parent().is_some(), "--allow: `/` would open everything; use --fence off");
+    let kind = mountinfo::covering(mounts, &path).map(|mount| mount.kind.as_str());
+    let steers = kind.is_some_and(|kind| kind == "proc" || KERNEL_FILE_SYSTEMS.contains(&kind));
+    ensure!(
+        !(steers && arg.writable),
+        "--allow: `{shown}` steers the kernel, which would act for CMD outside of the fence; it \
+         stays read-only"
+    );
+    Ok(Allowed { path, writable: arg.writable })
+}
+
+/// The mounts of what is allowed.
+pub(super) fn kept(allowed: &[Allowed]) -> anyhow::Result<Vec<Kept>> {
+    let kept = |allowed: &Allowed| {
+        if allowed.writable {
+            Kept::copy(&allowed.path)
+        } else {
+            Kept::read_only_copy(&allowed.path)
+        }
+    };
+    allowed.iter().map(kept).collect()
+}

@@ -1,0 +1,18 @@
+//! What a fence is to look like.
+
+use std::path::PathBuf;
+
+use super::allow::Allowed;
+
+/// What the fence of one `run` is to look like.
+#[derive(Debug)]
+pub(crate) struct Fence {
+    /// What the user named.
+    pub(crate) allowed: Vec<Allowed>,
+    /// The home directory of CMD's user, without symbolic links.
+    pub(crate) home: Option<PathBuf>,
+    /// The user who CMD runs as.
+    pub(crate) uid: u32,
+    /// The file of CMD, where it was named by its path.
+    pub(crate) program: Option<PathBuf>,
+}

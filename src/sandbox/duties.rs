@@ -1,0 +1,18 @@
+//! What a server does besides serving.
+
+/// What a server does besides serving.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Duties {
+    /// It ends processes of another user.
+    pub(crate) kills: bool,
+    /// It unmounts the view when it is told to end.
+    pub(crate) unmounts: bool,
+    /// It cannot unmount by itself, and starts a helper for it.
+    pub(crate) executes_helper: bool,
+    /// It connects to a broker, again when that was started again.
+    pub(crate) connects: bool,
+    /// It serves its counters at a port.
+    pub(crate) listens: bool,
+    /// Requests come over `io_uring`.
+    pub(crate) rings: bool,
+}

@@ -1,0 +1,270 @@
+//! A walk over a directory: what each rule decides over, and what no rule covers.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::bail;
+use tollgate_policy::{CallerFacts, Facts, HEAD_LEN, Kind, Operation, Policy, RuleId, Verdict};
+
+use crate::escape::escaped;
+use crate::git::{self, Repository};
+use crate::presets::{Findings, Preset};
+
+/// Most entries that are looked at.
+const MAX_ENTRIES: u64 = 2_000_000;
+/// What is listed of one kind, in text and as JSON.
+pub(crate) const MAX_LISTED: usize = 1000;
+/// Directories of git that hold nothing but compressed objects.
+const OBJECTS: [&str; 2] = [".git/objects", ".git/lfs"];
+
+/// What a walk found.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    pub(crate) entries: u64,
+    /// For each rule, entries for which it decides over an operation.
+    pub(crate) decided: Vec<u64>,
+    /// Files that look like secrets and can be read: path, and why they look so.
+    pub(crate) uncovered: Vec<(String, String)>,
+    /// Files whose reading is refused, or that are hidden: path and rule.
+    pub(crate) covered: Vec<(String, String)>,
+    /// Tracked by git, although hidden or not readable.
+    pub(crate) tracked: Vec<TrackedSecret>,
+    /// Repositories below the top that start programs: path, and by which settings or hooks.
+    pub(crate) repositories: Vec<(String, String)>,
+    /// Directories that could not be read, and an index that could not.
+    pub(crate) problems: Vec<String>,
+}
+
+/// A file that git tracks and the policy keeps from being read.
+#[derive(Debug)]
+pub(crate) struct TrackedSecret {
+    pub(crate) path: String,
+    pub(crate) verdict: Verdict,
+    pub(crate) rule: String,
+    pub(crate) skip_worktree: bool,
+}
+
+/// The policies that say what looks like a secret.
+struct Detectors([Policy; 2]);
+
+impl Detectors {
+    fn new() -> anyhow::Result<Self> {
+        let likely = include_str!("../presets/parts/likely.toml");
+        Ok(Self([
+            Policy::parse(&Preset::Agent.text(&Findings::default()), "preset agent")?,
+            Policy::parse(likely, "likely.toml")?,
+        ]))
+    }
+}
+
+struct Walk<'p> {
+    policy: &'p Policy,
+    detectors: Detectors,
+    caller: CallerFacts<'static>,
+    found: Survey,
+}
+
+/// Walks over `dir`, not following links, and looks at git's index.
+///
+/// # Errors
+/// When there are more than 2,000,000 entries.
+pub(crate) fn survey(policy: &Policy, dir: &Path) -> anyhow::Result<Survey> {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let found = Survey { decided: vec![0; policy.rules().len()], ..Survey::default() };
+    let caller = CallerFacts { uid, gid, exe: None };
+    let mut walk = Walk { policy, detectors: Detectors::new()?, caller, found };
+    walk.directory(dir)?;
+    walk.index(dir);
+    Ok(walk.found)
+}
+
+impl Walk<'_> {
+    fn directory(&mut self, top: &Path) -> anyhow::Result<()> {
+        let mut waiting = vec![top.to_owned()];
+        while let Some(directory) = waiting.pop() {
+            let entries = match std::fs::read_dir(&directory) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    let shown = escaped(&directory.to_string_lossy());
+                    self.found.problems.push(format!("`{shown}` cannot be listed: {error}"));
+                    continue;
+                }
+            };
+            for entry in entries.flatten() {
+                let path = entry.path();
+                let Ok(meta) = entry.metadata() else { continue };
+                let Ok(inside) = path.strip_prefix(top) else { continue };
+                self.entry(&path, inside, &meta);
+                if entry.file_name() == "HEAD" && meta.is_file() {
+                    self.repository(&directory, top);
+                }
+                if meta.is_dir() && !OBJECTS.iter().any(|skipped| inside.ends_with(skipped)) {
+                    waiting.push(path);
+                }
+                self.found.entries += 1;
+                if self.found.entries > MAX_ENTRIES {
+                    bail!("DIR has more than {MAX_ENTRIES} entries");
+                }
+            }
+        }
+        self.found.uncovered.sort();
+        self.found.covered.sort();
+        Ok(())
+    }
+
+    /// A directory with a HEAD below the top: settings that are not the user's own.
+    fn repository(&mut self, directory: &Path, top: &Path) {
+        let own = directory.starts_with(top.join(".git"));
+        if own || !directory.join("objects").is_dir() || self.found.repositories.len() >= MAX_LISTED
+        {
+            return;
+        }
+        let programs = git::programs_of(directory);
+        let Ok(inside) = directory.strip_prefix(top) else { return };
+        if !programs.is_empty() {
+            let path = inside.to_string_lossy().into_owned();
+            self.found.repositories.push((path, programs.join(", ")));
+        }
+    }
+
+    fn entry(&mut self, real: &Path, inside: &Path, meta: &std::fs::Metadata) {
+        let path = inside.as_os_str().as_bytes();
+        let (kind, size) = (Kind::from_mode(meta.mode()), meta.size());
+        let asks = |policy: &Policy| policy.needs_head(path, kind, size);
+        let head =
+            if asks(self.policy) || self.detectors.0.iter().any(asks) { head(real) } else { None };
+        let facts = Facts { path, kind, size, head: head.as_deref() };
+        let rules = self.deciding(&facts);
+        rules.iter().for_each(|rule| self.found.decided[rule.index()] += 1);
+        if kind != Kind::File {
+            return;
+        }
+        let read = self.policy.decide(&facts, Operation::Read, &self.caller);
+        let shown = inside.display().to_string();
+        match (read.verdict, read.rule) {
+            (Verdict::Allow | Verdict::ReadOnly, _) => {
+                if let Some(why) = self.looks_secret(&facts) {
+                    push(&mut self.found.uncovered, (shown, why));
+                }
+            }
+            (_, rule) => {
+                let name = self.rule_name(rule);
+                push(&mut self.found.covered, (shown, name));
+            }
+        }
+    }
+
+    /// The rules that decide over some operation, each once.
+    fn deciding(&self, facts: &Facts<'_>) -> Vec<RuleId> {
+        let about =
+            |operation: &Operation| *operation != Operation::List || facts.kind == Kind::Directory;
+        let mut rules: Vec<RuleId> = Operation::ALL
+            .into_iter()
+            .filter(about)
+            .filter_map(|operation| self.policy.decide(facts, operation, &self.caller).rule)
+            .chain(self.policy.mode(facts).1)
+            .collect();
+        rules.sort();
+        rules.dedup();
+        rules
+    }
+
+    fn looks_secret(&self, facts: &Facts<'_>) -> Option<String> {
+        // Packages of others ship test keys.
+        let [names, likely] = &self.detectors.0;
+        let decision = names.decide(facts, Operation::Read, &self.caller);
+        let by_name = (decision.verdict > Verdict::ReadOnly).then_some(decision.rule).flatten();
+        if let Some(rule) = by_name {
+            return Some(format!("preset `agent`: {}", names.rule(rule).name()));
+        }
+        let package = decision.rule.is_some_and(|rule| names.rule(rule).name() == "packages");
+        let judged = likely.decide(facts, Operation::Read, &self.caller);
+        (facts.head.is_some() && !package && judged.verdict == Verdict::Deny)
+            .then(|| "it holds what looks like a key or a token".to_owned())
+    }
+
+    fn rule_name(&self, rule: Option<RuleId>) -> String {
+        rule.map_or("the default", |rule| self.policy.rule(rule).name()).to_owned()
+    }
+
+    /// Files that git tracks and nobody may read.
+    fn index(&mut self, dir: &Path) {
+        let Some(repository) = Repository::at(dir) else { return };
+        let tracked = match repository.tracked() {
+            Ok(tracked) => tracked,
+            Err(error) => {
+                self.found.problems.push(crate::messages::in_words(&error));
+                return;
+            }
+        };
+        for file in tracked {
+            let real = dir.join(std::ffi::OsStr::from_bytes(&file.path));
+            let meta = std::fs::symlink_metadata(&real).ok();
+            let kind = meta.as_ref().map_or(Kind::File, |meta| Kind::from_mode(meta.mode()));
+            let size = meta.as_ref().map_or(1, MetadataExt::size);
+            let looked = self.policy.needs_head(&file.path, kind, size);
+            let head = if looked { head(&real) } else { None };
+            let head = head.or_else(|| meta.is_none().then(Vec::new));
+            let facts = Facts { path: &file.path, kind, size, head: head.as_deref() };
+            let decision = self.policy.decide(&facts, Operation::Read, &self.caller);
+            if decision.verdict > Verdict::ReadOnly {
+                self.found.tracked.push(TrackedSecret {
+                    path: String::from_utf8_lossy(&file.path).into_owned(),
+                    verdict: decision.verdict,
+                    rule: self.rule_name(decision.rule),
+                    skip_worktree: file.skip_worktree,
+                });
+            }
+        }
+    }
+}
+
+/// Keeps lists short where a policy refuses everything.
+fn push(list: &mut Vec<(String, String)>, item: (String, String)) {
+    if list.len() < MAX_LISTED {
+        list.push(item);
+    }
+}
+
+fn head(file: &Path) -> Option<Vec<u8>> {
+    use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
+    // The file may have become a FIFO or a link meanwhile.
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    let opened = std::fs::File::options().read(true).custom_flags(flags).open(file).ok()?;
+    let mut head = Vec::new();
+    opened.take(HEAD_LEN as u64).read_to_end(&mut head).ok()?;
+    Some(head)
+}
+
+impl Survey {
+    /// What to say about secrets that git tracks, with the way out.
+    pub(crate) fn advice_on_tracked(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for one in self.tracked.iter().take(20) {
+            let (path, rule) = (escaped(&one.path), escaped(&one.rule));
+            let (what, then) = match one.verdict {
+                Verdict::Hide => ("hides", "`git add -A` would commit its deletion"),
+                _ => ("refuses to read", "`git add` and `git reset --hard` end at it"),
+            };
+            lines.push(if one.skip_worktree {
+                format!("`{path}` is tracked by git (skip-worktree), and rule `{rule}` {what} it")
+            } else {
+                format!(
+                    "`{path}` is tracked by git, and rule `{rule}` {what} it: in the view {then}; \
+                     `git update-index --skip-worktree '{path}'` prevents that"
+                )
+            });
+        }
+        if !lines.is_empty() {
+            lines.push(
+                "the history holds tracked secrets: `git show HEAD:FILE` prints them in the view \
+                 too. Work in a clone whose history is without them (git filter-repo), and \
+                 replace them"
+                    .to_owned(),
+            );
+        }
+        lines
+    }
+}

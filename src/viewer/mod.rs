@@ -1,0 +1,158 @@
+//! `tollgate audit`: shows an audit log.
+
+mod files;
+mod filter;
+mod show;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::audit::read::{self, Line};
+use crate::cli::AuditArgs;
+use crate::control;
+use crate::escape::escaped;
+use crate::messages;
+
+use files::{Flow, Read, Reader};
+use filter::Filter;
+use show::{Colours, Totals};
+
+/// Most damaged lines that are named.
+const MAX_NAMED: u64 = 20;
+
+/// Runs `tollgate audit`.
+///
+/// # Errors
+/// When the log cannot be read, or a line of it is damaged.
+pub(crate) fn run(args: &AuditArgs) -> anyhow::Result<()> {
+    let file = args.file.clone().map_or_else(only_log, Ok)?;
+    let mut viewer = Viewer {
+        filter: Filter::new(args)?,
+        colours: Colours::of_stdout(),
+        json: args.json,
+        totals: Totals::default(),
+        damaged: 0,
+        failed: None,
+    };
+    let last = each(&file, &mut |read| viewer.take(&read))?;
+    if let (true, Some(last)) = (args.follow, last) {
+        files::follow(&file, last, &mut |read| viewer.take(&read))
+            .with_context(|| cannot_read(&file))?;
+    }
+    viewer.end()
+}
+
+/// The records of `file` and its rotated parts, in order, to `take`; damaged lines are named.
+///
+/// # Errors
+/// When a file cannot be read, or lines were damaged, after all others were handed on.
+pub(crate) fn records(file: &Path, mut take: impl FnMut(Line)) -> anyhow::Result<()> {
+    let mut damaged = 0;
+    each(file, &mut |read| {
+        match line(&read) {
+            Ok(line) => take(line),
+            Err(problem) => name_damaged(&read, &problem, &mut damaged),
+        }
+        Flow::Continue
+    })?;
+    refuse_damaged(damaged)
+}
+
+/// Hands every line of `file` and its rotated parts on. Returns where FILE itself ended.
+fn each(file: &Path, take: &mut impl FnMut(Read<'_>) -> Flow) -> anyhow::Result<Option<Reader>> {
+    let mut last = None;
+    for part in files::of(file).with_context(|| cannot_read(file))? {
+        let mut reader = Reader::open(&part).with_context(|| cannot_read(&part))?;
+        if reader.read(false, take).with_context(|| cannot_read(&part))? == Flow::End {
+            return Ok(None);
+        }
+        last = Some(reader);
+    }
+    Ok(last)
+}
+
+fn cannot_read(file: &Path) -> String {
+    format!("audit log `{}` cannot be read", file.display())
+}
+
+fn line(read: &Read<'_>) -> Result<Line, String> {
+    read.line.clone().and_then(read::parse)
+}
+
+fn name_damaged(read: &Read<'_>, problem: &str, damaged: &mut u64) {
+    *damaged += 1;
+    if *damaged <= MAX_NAMED {
+        let place = format!("{}:{}", read.file.display(), read.number);
+        messages::warn(&escaped(&format!("{place}: not a record: {problem}")));
+    }
+}
+
+fn refuse_damaged(damaged: u64) -> anyhow::Result<()> {
+    match damaged {
+        0 => Ok(()),
+        1 => bail!("1 line is damaged and was left out"),
+        more => bail!("{more} lines are damaged and were left out"),
+    }
+}
+
+/// The log of the only server that writes one.
+fn only_log() -> anyhow::Result<PathBuf> {
+    let reports = control::reports()?;
+    let logs: Vec<_> =
+        reports.iter().filter_map(|report| report["audit"]["file"].as_str()).collect();
+    match logs.as_slice() {
+        [file] => Ok(file.into()),
+        [] => bail!("no server of this user writes an audit log; name FILE"),
+        several => bail!("several servers write audit logs; name one of: {}", several.join(", ")),
+    }
+}
+
+struct Viewer {
+    filter: Filter,
+    colours: Colours,
+    json: bool,
+    totals: Totals,
+    damaged: u64,
+    /// Standard output takes no more.
+    failed: Option<std::io::Error>,
+}
+
+impl Viewer {
+    fn take(&mut self, read: &Read<'_>) -> Flow {
+        let line = match line(read) {
+            Ok(line) => line,
+            Err(problem) => {
+                name_damaged(read, &problem, &mut self.damaged);
+                return Flow::Continue;
+            }
+        };
+        if !self.filter.shows(&line) {
+            return Flow::Continue;
+        }
+        self.totals.add(&line);
+        let mut out = std::io::stdout().lock();
+        let written = match (&read.line, self.json) {
+            (Ok(bytes), true) => out.write_all(bytes).and_then(|()| out.write_all(b"\n")),
+            _ => writeln!(out, "{}", show::text(&line, self.colours)),
+        };
+        match written {
+            Ok(()) => Flow::Continue,
+            Err(error) => {
+                self.failed = Some(error);
+                Flow::End
+            }
+        }
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        if let Some(error) = self.failed {
+            return Err(error.into());
+        }
+        if !self.json {
+            print!("{}", self.totals.text());
+        }
+        refuse_damaged(self.damaged)
+    }
+}

@@ -1,0 +1,136 @@
+//! `tollgate audit` and `tollgate learn` on stored logs. Nothing is mounted.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const RUN: &str = "5f0c21d7a93be846";
+
+fn tollgate(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.env("LC_ALL", "C").args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn record(second: u32, more: &str) -> String {
+    format!("{{\"time\":\"2026-01-31T09:15:{second:02}.000000Z\",\"run\":\"{RUN}\",{more}}}\n")
+}
+
+/// A log of two files, and its path.
+fn log() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let older = [
+        record(1, r#""event":"start","dir":"/project","policy":"p.toml","policy_sha256":"ab""#),
+        record(
+            2,
+            r#""event":"request","operation":"open","outcome":"passthrough","access":"read","uid":1,"pid":7,"exe":"/usr/bin/cat","path":"src/a.rs""#,
+        ),
+    ];
+    let newer = [
+        record(
+            3,
+            r#""event":"request","operation":"open","outcome":"refused","errno":"EACCES","uid":1,"pid":7,"exe":"/usr/bin/node","path":"keys/id_rsa","rule":"keys""#,
+        ),
+        record(
+            4,
+            r#""event":"repeated","count":41,"operation":"open","outcome":"refused","errno":"EACCES","uid":1,"pid":7,"exe":"/usr/bin/node","path":"keys/id_rsa","rule":"keys""#,
+        ),
+        record(
+            5,
+            r#""event":"request","operation":"rename","outcome":"done","uid":1,"pid":7,"path":"src/b.rs","to":"src/c.rs""#,
+        ),
+    ];
+    std::fs::write(dir.path().join("log.1"), older.concat()).unwrap();
+    std::fs::write(&path, newer.concat()).unwrap();
+    (dir, path)
+}
+
+fn shown(path: &Path, options: &[&str]) -> String {
+    let out = tollgate(&[&["audit", path.to_str().unwrap()], options].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    text(&out.stdout)
+}
+
+#[test]
+fn rotated_files_come_first_and_totals_last() {
+    let (_dir, log) = log();
+    let shown = shown(&log, &[]);
+    let lines: Vec<_> = shown.lines().collect();
+    assert!(lines[0].contains("starts over /project, policy p.toml (ab)"), "{shown}");
+    assert!(lines[1].contains("src/a.rs") && lines[1].contains("read, cat[7] uid 1"), "{shown}");
+    assert!(lines[4].contains("src/b.rs -> src/c.rs"), "{shown}");
+    assert_eq!(lines[5], "44 events, 1 run begun: refused 42, done 1, passthrough 1");
+    assert_eq!(lines[6], "refused by rule: keys 42");
+    assert!(!shown.contains('\x1b'), "colour where there is no terminal");
+}
+
+#[test]
+fn conditions_leave_records_out() {
+    let (_dir, log) = log();
+    let paths = |options: &[&str]| {
+        let json = shown(&log, &[&["--json"], options].concat());
+        let lines =
+            json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        lines.filter_map(|line| line["path"].as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(paths(&[]).len(), 4);
+    assert_eq!(paths(&["--refused"]), ["keys/id_rsa", "keys/id_rsa"]);
+    assert_eq!(paths(&["--rule", "keys"]).len(), 2);
+    assert_eq!(paths(&["--path", "src/**"]), ["src/a.rs", "src/b.rs"]);
+    assert_eq!(paths(&["--path", "**/c.rs"]), ["src/b.rs"]);
+    assert_eq!(paths(&["--exe", "**/node"]).len(), 2);
+    assert_eq!(paths(&["--since", "2026-01-31T09:15:05"]), ["src/b.rs"]);
+    assert!(paths(&["--since", "1h"]).is_empty());
+}
+
+#[test]
+fn a_damaged_line_is_named_and_the_rest_is_shown() {
+    let (_dir, log) = log();
+    let mut bytes = std::fs::read(&log).unwrap();
+    bytes.splice(0..0, *b"{\"time\":\"torn\n\xff\n");
+    std::fs::write(&log, &bytes).unwrap();
+    let out = tollgate(&["audit", log.to_str().unwrap()]);
+    assert_eq!(out.status.code(), Some(1));
+    let said = text(&out.stderr);
+    assert!(said.contains("/log:1: not a record") && said.contains("/log:2: "), "{said}");
+    assert!(said.contains("2 lines are damaged"), "{said}");
+    assert!(text(&out.stdout).contains("44 events"), "{}", text(&out.stdout));
+}
+
+#[test]
+fn wrong_conditions_are_refused_with_what_is_right() {
+    let (_dir, log) = log();
+    let log = log.to_str().unwrap();
+    for (options, part) in [
+        (["--since", "yesterday"], "write 30s, 10m, 2h or 3d"),
+        (["--path", "["], "--path `[`"),
+        (["--exe", "{"], "--exe `{`"),
+    ] {
+        let out = tollgate(&[&["audit", log], &options[..]].concat());
+        assert_eq!(out.status.code(), Some(1));
+        assert!(text(&out.stderr).contains(part), "{}", text(&out.stderr));
+    }
+    let out = tollgate(&["audit", "/nowhere/log"]);
+    assert!(text(&out.stderr).contains("audit log `/nowhere/log` cannot be read"));
+}
+
+#[test]
+fn a_policy_is_learned_that_check_accepts() {
+    let (dir, log) = log();
+    let out = tollgate(&["learn", log.to_str().unwrap(), RUN]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let learned = text(&out.stdout);
+    assert!(learned.contains("#   open keys/id_rsa: 42 times, by keys"), "{learned}");
+    assert!(!learned.contains("\"keys/id_rsa\""), "{learned}");
+    assert!(learned.contains("\"src/a.rs\",\n]\noperation = [\"read\"]"), "{learned}");
+    assert!(learned.contains("\"src/c.rs\",\n]\noperation = [\"write\", \"create\"]"), "{learned}");
+    let file = dir.path().join("learned.toml");
+    std::fs::write(&file, learned).unwrap();
+    let out = tollgate(&["check", file.to_str().unwrap()]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let out = tollgate(&["learn", log.to_str().unwrap(), "0000000000000000"]);
+    assert!(text(&out.stderr).contains("is in none of the logs"));
+}

@@ -1,0 +1,143 @@
+//! `run` of a user without privilege, who has a broker.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+
+use crate::harness::{Broker, Home, USER, count, with_open_device};
+
+/// The options of a `run` that uses `broker`, and passthrough for every file.
+fn by(broker: &Broker) -> [String; 4] {
+    let socket = broker.socket.to_str().unwrap().to_owned();
+    ["--broker".into(), socket, "--small-files".into(), "passthrough".into()]
+}
+
+fn words(options: &[String]) -> Vec<&str> {
+    options.iter().map(String::as_str).collect()
+}
+
+#[test]
+fn the_kernel_reads_and_writes_files_of_a_user() {
+    with_open_device(|| {
+        let home = Home::new();
+        home.write("a", &[b'a'; 200_000], 0o644);
+        let broker = Broker::start(home.at("").as_path(), &[]);
+        let script = "exec 3<>a; head -c 100000 <&3 | wc -c; echo end >&3; echo new >b; cat b; cat";
+        let options = by(&broker);
+        let run = home.start(&words(&options), script);
+        let report = run.report(|report| count(report, "open_passthrough") >= 3);
+        assert_eq!((count(&report, "read"), count(&report, "write")), (0, 0), "{report}");
+        assert_eq!(count(&report, "open_fallback"), 0, "{report}");
+        assert_eq!(report["view"]["passthrough"], true);
+        let text = run.status();
+        assert!(text.contains("registers files for passthrough; registered 2"), "{text}");
+        let output = run.finish();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "100000\nnew\n");
+        let below = fs::read(home.below("a")).unwrap();
+        assert!(below.windows(4).any(|four| four == b"end\n"));
+        let made = fs::metadata(home.below("b")).unwrap();
+        assert_eq!((made.uid(), made.len()), (USER, 4));
+        assert_eq!(broker.said().lines().count(), 1, "{}", broker.said());
+    });
+}
+
+#[test]
+fn a_file_that_the_user_may_only_read_is_served_by_tollgate_and_counted() {
+    with_open_device(|| {
+        let home = Home::new();
+        home.write("of-root", b"look\n", 0o644);
+        chown(home.below("of-root"), Some(0), Some(0)).unwrap();
+        home.write("own", b"own\n", 0o444);
+        let broker = Broker::start(home.at("").as_path(), &[]);
+        let options = by(&broker);
+        let script = "cat of-root own; echo x 2>&1 >of-root; umask 333; echo made >made; cat";
+        let run = home.start(&words(&options), script);
+        let report = run.report(|report| count(report, "open_passthrough") >= 1);
+        // A file made without permission to write is registered by its maker's descriptor.
+        assert_eq!(count(&report, "open_only_read"), 2, "{report}");
+        assert!(run.status().contains("may only read, served by tollgate: 2"), "{}", run.status());
+        let output = run.finish();
+        assert!(output.stdout.starts_with(b"look\nown\n"), "{output:?}");
+        assert_eq!(fs::read(home.below("of-root")).unwrap(), b"look\n");
+        assert_eq!(fs::read(home.below("made")).unwrap(), b"made\n");
+        assert_eq!(fs::metadata(home.below("made")).unwrap().mode() & 0o777, 0o444);
+    });
+}
+
+#[test]
+fn without_a_broker_it_works_and_says_what_would_help() {
+    with_open_device(|| {
+        let home = Home::new();
+        home.write("a", b"served\n", 0o644);
+        for broker in ["off", "/nowhere/broker.sock"] {
+            let output = home.start(&["--broker", broker], "cat a").finish();
+            assert_eq!(output.stdout, b"served\n");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let expected = match broker {
+                "off" => "systemctl enable --now tollgate-broker.socket",
+                _ => "no broker answers at `/nowhere/broker.sock`",
+            };
+            assert!(said.contains(expected), "{said}");
+        }
+    });
+}
+
+#[test]
+fn a_broker_that_dies_is_done_without_and_one_that_is_back_is_used() {
+    with_open_device(|| {
+        let home = Home::new();
+        for name in ["a", "b", "c"] {
+            home.write(name, name.as_bytes(), 0o644);
+        }
+        let mut broker = Broker::start(home.at("").as_path(), &[]);
+        let options = by(&broker);
+        let script = "exec 3<a; read go; cat b; cat <&3; read go; cat c; read go";
+        let mut run = home.start(&words(&options), script);
+        run.report(|report| count(report, "open_passthrough") >= 1);
+        broker.kill();
+        run.say("go");
+        let report = run.report(|report| count(report, "open_fallback") >= 1);
+        assert!(report["broker"]["trouble"].is_string(), "{report}");
+        let text = run.status();
+        assert!(text.contains("files opened now are served by tollgate"), "{text}");
+        drop(broker);
+        let broker = Broker::start(home.at("").as_path(), &[]);
+        // It is not called again at once.
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        run.say("go");
+        let report = run.report(|report| count(report, "open_passthrough") >= 2);
+        assert_eq!(report["broker"]["trouble"], serde_json::Value::Null, "{report}");
+        run.say("go");
+        assert_eq!(run.finish().stdout, b"bac");
+        assert_eq!(broker.said().lines().count(), 1, "{}", broker.said());
+    });
+}
+
+#[test]
+fn a_socket_that_systemd_hands_over_is_served() {
+    with_open_device(|| {
+        let home = Home::new();
+        home.write("a", b"served", 0o644);
+        let socket = home.at("handed-over.sock");
+        let broker = Broker::start_with(tollgate_broker::listener(&socket).unwrap(), &socket);
+        let run = home.start(&["--broker", socket.to_str().unwrap()], "exec 3<>a; cat <&3; cat");
+        run.report(|report| count(report, "open_passthrough") >= 1);
+        assert_eq!(run.finish().stdout, b"served");
+        assert!(broker.said().contains("that systemd handed over"), "{}", broker.said());
+    });
+}
+
+#[test]
+fn the_broker_is_found_where_the_user_may_put_one() {
+    with_open_device(|| {
+        let home = Home::new();
+        home.write("a", b"served", 0o644);
+        fs::create_dir(home.at("run/tollgate")).unwrap();
+        chown(home.at("run/tollgate"), Some(USER), Some(USER)).unwrap();
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(home.at("run/tollgate"), permissions).unwrap();
+        let _broker = Broker::start(&home.at("run/tollgate"), &[]);
+        let run = home.start(&[], "exec 3<>a; cat <&3; cat");
+        run.report(|report| count(report, "open_passthrough") >= 1);
+        assert_eq!(run.finish().stdout, b"served");
+    });
+}

@@ -1,0 +1,321 @@
+//! Hard links that existed before the view, and those that others make meanwhile: the strictest name
+//! of a file counts, whoever met it.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::harness::{View, as_user, can_mount};
+
+const SECRET: &str = "the secret";
+const POLICY: &str = r#"
+    [[rule]]
+    path = ["vault", "**/*.pem"]
+    action = "deny"
+    [[rule]]
+    path = "docs"
+    action = "read-only"
+    [[rule]]
+    path = "hidden"
+    action = "hide"
+    [[rule]]
+    path = "watched"
+    action = "userspace"
+"#;
+
+/// A directory with a file in each part that rules are about, and a further name for each in `open`.
+fn linked_tree() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("open")).unwrap();
+    for part in ["vault/deep", "docs", "hidden", "watched"] {
+        fs::create_dir_all(dir.path().join(part)).unwrap();
+    }
+    for name in ["vault/deep/key", "docs/page", "hidden/x", "watched/log"] {
+        fs::write(dir.path().join(name), SECRET).unwrap();
+        let part = name.split('/').next().unwrap();
+        fs::hard_link(dir.path().join(name), dir.path().join("open").join(part)).unwrap();
+    }
+    dir
+}
+
+fn error<T>(result: std::io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+fn wait_for_timeouts() {
+    // The time for which the kernel may believe names and attributes: 1 s unless told otherwise.
+    std::thread::sleep(Duration::from_millis(1100));
+}
+
+/// Nobody has looked any other name up.
+#[test]
+fn links_that_existed_before_are_judged_by_their_strictest_name() {
+    if !can_mount() {
+        return;
+    }
+    let dir = linked_tree();
+    let view = View::of(dir.path(), POLICY, &[]);
+    let open = |name: &str| fs::read(view.at("open").join(name));
+    assert_eq!(error(open("vault")), Some(libc::EACCES));
+    assert_eq!(error(open("hidden")), Some(libc::ENOENT));
+    let listed: Vec<_> =
+        fs::read_dir(view.at("open")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!listed.iter().any(|name| name == "hidden"), "{listed:?}");
+    assert_eq!(open("docs").unwrap(), SECRET.as_bytes());
+    for path in ["open/docs", "open/vault"] {
+        assert!(fs::File::options().write(true).open(view.at(path)).is_err(), "{path}");
+        assert!(fs::remove_file(view.at(path)).is_err(), "{path}");
+        assert!(fs::hard_link(view.at(path), view.at("third")).is_err(), "{path}");
+    }
+    let served = view.count("open_userspace");
+    assert_eq!(open("watched").unwrap(), SECRET.as_bytes());
+    assert_eq!(view.count("open_userspace"), served + 1, "the mode is that of the strictest name");
+    let links = &view.server_report()["view"]["links"];
+    assert_eq!((links["files"].as_u64(), links["names"].as_u64()), (Some(4), Some(8)), "{links}");
+    assert_eq!(fs::read_to_string(dir.path().join("vault/deep/key")).unwrap(), SECRET);
+}
+
+#[test]
+fn names_outside_of_the_directory_do_not_count() {
+    if !can_mount() {
+        return;
+    }
+    let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "text").unwrap();
+    fs::hard_link(dir.path().join("a"), outside.path().join("key.pem")).unwrap();
+    let view = View::of(dir.path(), POLICY, &[]);
+    assert_eq!(fs::read_to_string(view.at("a")).unwrap(), "text");
+    fs::write(view.at("a"), "more").unwrap();
+    assert_eq!(fs::read_to_string(view.at("a")).unwrap(), "more");
+    fs::hard_link(view.at("a"), view.at("b")).unwrap();
+    fs::remove_file(view.at("a")).unwrap();
+    assert_eq!(fs::read_to_string(view.at("b")).unwrap(), "more");
+}
+
+/// Somebody outside gives a secret a further name, or moves a name to where it is one.
+#[test]
+fn names_that_others_make_later_are_found() {
+    if !can_mount() {
+        return;
+    }
+    let dir = linked_tree();
+    fs::write(dir.path().join("plain"), "plain").unwrap();
+    fs::hard_link(dir.path().join("plain"), dir.path().join("open/plain")).unwrap();
+    let view = View::of(dir.path(), POLICY, &[]);
+    fs::write(dir.path().join("vault/new"), SECRET).unwrap();
+    fs::hard_link(dir.path().join("vault/new"), dir.path().join("open/new")).unwrap();
+    assert_eq!(error(fs::read(view.at("open/new"))), Some(libc::EACCES));
+    // Known by one name, given a strict one behind the view.
+    assert_eq!(fs::read_to_string(view.at("open/plain")).unwrap(), "plain");
+    fs::rename(dir.path().join("plain"), dir.path().join("vault/plain")).unwrap();
+    wait_for_timeouts();
+    assert_eq!(error(fs::read(view.at("open/plain"))), Some(libc::EACCES));
+    // And the other way round.
+    fs::remove_file(dir.path().join("vault/plain")).unwrap();
+    wait_for_timeouts();
+    assert_eq!(fs::read_to_string(view.at("open/plain")).unwrap(), "plain");
+}
+
+/// A directory that holds a name is renamed, by the view and behind it.
+#[test]
+fn names_move_along_with_their_directories() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for part in ["a/b", "c", "vault"] {
+        fs::create_dir_all(dir.path().join(part)).unwrap();
+    }
+    fs::write(dir.path().join("a/b/one"), "text").unwrap();
+    fs::hard_link(dir.path().join("a/b/one"), dir.path().join("c/two")).unwrap();
+    let view = View::of(dir.path(), POLICY, &[]);
+    assert_eq!(fs::read_to_string(view.at("c/two")).unwrap(), "text");
+    fs::rename(view.at("a/b"), view.at("a/x")).unwrap();
+    assert_eq!(fs::read_to_string(view.at("c/two")).unwrap(), "text");
+    let searches = || view.server_report()["view"]["links"]["searches"].as_u64().unwrap();
+    assert_eq!(searches(), 1, "the view knows what it renamed");
+    fs::rename(dir.path().join("a"), dir.path().join("vault/a")).unwrap();
+    wait_for_timeouts();
+    assert_eq!(error(fs::read(view.at("c/two"))), Some(libc::EACCES));
+    assert_eq!(searches(), 2);
+}
+
+/// Where not every name can be found, what is unknown counts against the caller.
+#[test]
+fn what_cannot_be_searched_counts_against_the_caller() {
+    if !can_mount() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let at = |path: &str| base.path().join(path);
+    for part in ["dir/open", "dir/vault", "mnt"] {
+        fs::create_dir_all(at(part)).unwrap();
+    }
+    fs::write(at("dir/vault/key"), SECRET).unwrap();
+    fs::hard_link(at("dir/vault/key"), at("dir/open/key")).unwrap();
+    fs::write(at("dir/open/own"), "own").unwrap();
+    fs::write(at("policy.toml"), POLICY).unwrap();
+    for path in ["", "dir", "dir/open", "dir/open/key", "dir/open/own", "mnt"] {
+        std::os::unix::fs::chown(at(path), Some(1234), Some(1234)).unwrap();
+    }
+    rustix::fs::chmod(base.path(), Mode::from_raw_mode(0o755)).unwrap();
+    rustix::fs::chmod(at("dir/vault"), Mode::from_raw_mode(0o700)).unwrap();
+    let program = env!("CARGO_BIN_EXE_tollgate");
+    let mut command = std::process::Command::new(program);
+    std::os::unix::process::CommandExt::uid(&mut command, 1234);
+    std::os::unix::process::CommandExt::gid(&mut command, 1234);
+    command.arg("run").arg("--policy").arg(at("policy.toml")).arg(at("dir"));
+    let output = command.args(["--", "cat", "open/own", "open/key"]).current_dir(at("dir"));
+    let output = output.output().unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if err.contains("user namespaces") || err.contains("/dev/fuse") {
+        println!("skipped: {err}");
+        return;
+    }
+    assert_eq!(out, "own", "{err}");
+    assert!(err.contains("cannot be read") && err.contains("`vault`"), "{err}");
+}
+
+/// Making a link costs the same however many there are; all of them count.
+#[test]
+fn thousands_of_links_to_one_file() {
+    const LINKS: usize = 3_000;
+    if !can_mount() {
+        return;
+    }
+    let view = View::with(POLICY, &[("open/0", "text"), ("docs/a", "a"), ("many/x", "x")]);
+    for n in 1..LINKS {
+        fs::hard_link(view.at("open/0"), view.at(&format!("many/{n}"))).unwrap();
+    }
+    let links = &view.server_report()["view"]["links"];
+    assert_eq!(links["names"].as_u64(), Some(LINKS as u64), "{links}");
+    assert_eq!(fs::read_to_string(view.at("many/1000")).unwrap(), "text");
+    fs::hard_link(view.lower().join("open/0"), view.lower().join("docs/b")).unwrap();
+    wait_for_timeouts();
+    let written = fs::File::options().write(true).open(view.at("many/7"));
+    assert_eq!(error(written), Some(libc::EROFS));
+    fs::remove_file(view.lower().join("docs/b")).unwrap();
+    for n in 1..LINKS {
+        fs::remove_file(view.at(&format!("many/{n}"))).unwrap();
+    }
+    assert_eq!(fs::read_to_string(view.at("open/0")).unwrap(), "text");
+    assert_eq!(view.server_report()["view"]["links"]["names"].as_u64(), Some(0));
+}
+
+/// Nothing is searched where no rule can tell two names apart.
+#[test]
+fn nothing_is_searched_without_need() {
+    if !can_mount() {
+        return;
+    }
+    let dir = linked_tree();
+    for policy in ["", "default = 'read-only'", "[[rule]]\npath = '**'\naction = 'userspace'\n"] {
+        let view = View::of(dir.path(), policy, &[]);
+        assert_eq!(fs::read(view.at("open/vault")).unwrap(), SECRET.as_bytes());
+        assert_eq!(view.server_report()["view"]["links"]["searches"].as_u64(), Some(0));
+    }
+}
+
+/// A handle that the kernel serves does not go on when its file gets a name of which each read is
+/// noted.
+#[test]
+fn an_open_file_gets_no_name_of_a_stricter_mode() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with(POLICY, &[("open/a", "text"), ("open/d/b", "text"), ("watched/c", "c")]);
+    let held = fs::File::open(view.at("open/a")).unwrap();
+    let inner = fs::File::open(view.at("open/d/b")).unwrap();
+    let renamed = rustix::fs::rename(view.at("open/a"), view.at("watched/a"));
+    assert_eq!(renamed, Err(Errno::XDEV));
+    let linked = rustix::fs::link(view.at("open/a"), view.at("watched/a"));
+    assert_eq!(linked, Err(Errno::XDEV));
+    let moved = rustix::fs::rename(view.at("open/d"), view.at("watched/d"));
+    assert_eq!(moved, Err(Errno::XDEV));
+    drop((held, inner));
+    // Closed just now: the server hears of it a little later.
+    fs::write(view.at("open/fresh"), "new").unwrap();
+    fs::rename(view.at("open/fresh"), view.at("watched/c")).unwrap();
+    let reads = view.count("read");
+    assert_eq!(fs::read_to_string(view.at("watched/c")).unwrap(), "new");
+    assert!(view.count("read") > reads);
+    fs::rename(view.at("open/a"), view.at("watched/a")).unwrap();
+    fs::rename(view.at("open/d"), view.at("watched/d")).unwrap();
+}
+
+/// Who stands in a directory, or has a file open, while it is moved to a denied place from outside.
+#[test]
+fn a_held_directory_that_others_moved_is_not_usable_by_its_old_place() {
+    if !can_mount() {
+        return;
+    }
+    let view =
+        View::with(POLICY, &[("open/d/e/file", SECRET), ("open/f", SECRET), ("vault/x", "x")]);
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let read = OFlags::RDONLY | OFlags::CLOEXEC;
+    let cwd = rustix::fs::open(view.at("open/d/e"), flags, Mode::empty()).unwrap();
+    let file = rustix::fs::open(view.at("open/f"), read, Mode::empty()).unwrap();
+    let again = |path: &str| rustix::fs::openat(&cwd, path, read, Mode::empty());
+    drop(again("file").unwrap());
+    fs::rename(view.below("open/d"), view.below("vault/d")).unwrap();
+    fs::rename(view.below("open/f"), view.below("vault/f")).unwrap();
+    wait_for_timeouts();
+    assert!(again("file").is_err());
+    assert!(again("file").is_err());
+    assert!(rustix::fs::openat(&cwd, "new", OFlags::CREATE | read, Mode::RWXU).is_err());
+    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    assert!(fs::read(link).is_err());
+    assert!(fs::read(view.at("vault/d/e/file")).is_err());
+    // Elsewhere it is what it is there.
+    fs::rename(view.below("vault/d"), view.below("open/again")).unwrap();
+    wait_for_timeouts();
+    assert_eq!(fs::read_to_string(view.at("open/again/e/file")).unwrap(), SECRET);
+}
+
+/// Nobody else than the caller needs to have rights for a search.
+#[test]
+fn another_user_does_not_get_further() {
+    if !can_mount() {
+        return;
+    }
+    let dir = linked_tree();
+    for path in [dir.path(), &dir.path().join("vault")] {
+        rustix::fs::chmod(path, Mode::from_raw_mode(0o755)).unwrap();
+    }
+    let view = View::of(dir.path(), POLICY, &[]);
+    rustix::fs::chmod(view.root().parent().unwrap(), Mode::from_raw_mode(0o755)).unwrap();
+    let path = view.at("open/vault");
+    assert_eq!(as_user(1234, 1234, || error(fs::read(&path))), Some(libc::EACCES));
+}
+
+/// A tree of 100,000 files with 1,000 further names. What it takes is printed, not asserted.
+#[test]
+fn a_large_tree_is_searched_at_the_start() {
+    if !can_mount() || std::env::var_os("TOLLGATE_LARGE_TREE").is_none() {
+        println!("skipped: TOLLGATE_LARGE_TREE is not set");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    make_large_tree(dir.path());
+    for policy in ["", POLICY] {
+        let begun = Instant::now();
+        let view = View::of(dir.path(), policy, &[]);
+        println!("ready after {:?}", begun.elapsed());
+        println!("{}", view.server_report()["view"]["links"]);
+    }
+}
+
+fn make_large_tree(root: &Path) {
+    for d in 0..1_000 {
+        let dir = root.join(format!("{}/{d}", d % 20));
+        fs::create_dir_all(&dir).unwrap();
+        for f in 0..100 {
+            fs::write(dir.join(format!("file {f}")), "").unwrap();
+        }
+        fs::hard_link(dir.join("file 7"), dir.join("link")).unwrap();
+    }
+}

@@ -1,0 +1,198 @@
+//! Locks that are waited for.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::agent::{Agent, Family, READ, UNLOCK, WRITE};
+use super::{ALL, FAMILIES, View, can_mount, until_waiting};
+
+#[test]
+fn a_wait_ends_when_the_lock_is_given_up_on_either_side() {
+    if !can_mount() {
+        return;
+    }
+    for policy in ["", "default = \"userspace\""] {
+        let view = View::with(policy, &[("f", "text")]);
+        let [mut first, mut second, mut beneath] = [(); 3].map(|()| Agent::new());
+        first.open(0, &view.at("f"), "rw");
+        second.open(0, &view.at("f"), "rw");
+        beneath.open(0, &view.below("f"), "rw");
+        for family in FAMILIES {
+            for holder in [&mut first, &mut beneath] {
+                assert_eq!(holder.set(0, family, WRITE, ALL), 0);
+                second.wait(0, family, READ, ALL);
+                until_waiting(&view, 1);
+                assert_eq!(holder.set(0, family, UNLOCK, ALL), 0);
+                assert_eq!(second.answer(), "ok");
+                assert_eq!(holder.set(0, family, WRITE, ALL), libc::EAGAIN);
+                assert_eq!(second.set(0, family, UNLOCK, ALL), 0);
+            }
+            assert_eq!(second.set(0, family, WRITE, ALL), 0);
+            beneath.wait(0, family, WRITE, ALL);
+            assert_eq!(second.set(0, family, UNLOCK, ALL), 0);
+            assert_eq!(beneath.answer(), "ok");
+            assert_eq!(beneath.set(0, family, UNLOCK, ALL), 0);
+        }
+    }
+}
+
+#[test]
+fn a_signal_ends_a_wait_and_nothing_is_locked_afterwards() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with("", &[("f", "text")]);
+    let [mut waiter, mut beneath] = [(); 2].map(|()| Agent::new());
+    waiter.open(0, &view.at("f"), "rw");
+    beneath.open(0, &view.below("f"), "rw");
+    for family in FAMILIES {
+        for _ in 0..20 {
+            assert_eq!(beneath.set(0, family, WRITE, ALL), 0);
+            waiter.wait(0, family, WRITE, ALL);
+            until_waiting(&view, 1);
+            waiter.interrupt();
+            assert_eq!(waiter.answer(), libc::EINTR.to_string());
+            until_waiting(&view, 0);
+            assert_eq!(beneath.set(0, family, UNLOCK, ALL), 0);
+            assert_eq!(beneath.set(0, family, WRITE, ALL), 0);
+            assert_eq!(beneath.set(0, family, UNLOCK, ALL), 0);
+        }
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_while_it_waits_leaves_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with("", &[("f", "text")]);
+    let mut beneath = Agent::new();
+    beneath.open(0, &view.below("f"), "rw");
+    for family in FAMILIES {
+        let mut waiter = Agent::new();
+        waiter.open(0, &view.at("f"), "rw");
+        assert_eq!(beneath.set(0, family, WRITE, ALL), 0);
+        waiter.wait(0, family, WRITE, ALL);
+        until_waiting(&view, 1);
+        waiter.kill();
+        until_waiting(&view, 0);
+        assert_eq!(beneath.set(0, family, UNLOCK, ALL), 0);
+        assert_eq!(beneath.set(0, family, WRITE, ALL), 0);
+        assert_eq!(beneath.set(0, family, UNLOCK, ALL), 0);
+    }
+}
+
+#[test]
+fn processes_that_wait_for_each_other_are_told() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with("", &[("f", "text"), ("g", "text")]);
+    let mut agents = [(); 3].map(|()| Agent::new());
+    for agent in &mut agents {
+        agent.open(0, &view.at("f"), "rw");
+        agent.open(1, &view.at("g"), "rw");
+    }
+    let [first, second, third] = &mut agents;
+    assert_eq!(first.set(0, Family::Posix, WRITE, (0, 1)), 0);
+    assert_eq!(second.set(1, Family::Posix, WRITE, (0, 1)), 0);
+    assert_eq!(third.set(0, Family::Posix, WRITE, (5, 1)), 0);
+    first.wait(1, Family::Posix, WRITE, ALL);
+    until_waiting(&view, 1);
+    second.wait(0, Family::Posix, READ, (4, 4));
+    until_waiting(&view, 2);
+    third.wait(0, Family::Posix, WRITE, (0, 1));
+    assert_eq!(third.answer(), libc::EDEADLK.to_string());
+    assert_eq!(third.set(0, Family::Posix, UNLOCK, ALL), 0);
+    assert_eq!(second.answer(), "ok");
+    assert_eq!(second.set(1, Family::Posix, UNLOCK, ALL), 0);
+    assert_eq!(first.answer(), "ok");
+}
+
+/// Another thread could unlock them, so open file descriptions are let wait, as by the kernel.
+#[test]
+fn open_file_descriptions_may_wait_for_each_other() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with("", &[("f", "text")]);
+    let mut agents = [(); 2].map(|()| Agent::new());
+    agents.iter_mut().for_each(|agent| agent.open(0, &view.at("f"), "rw"));
+    let [first, second] = &mut agents;
+    assert_eq!(first.set(0, Family::Ofd, WRITE, (0, 1)), 0);
+    assert_eq!(second.set(0, Family::Ofd, WRITE, (1, 1)), 0);
+    first.wait(0, Family::Ofd, WRITE, (1, 1));
+    second.wait(0, Family::Ofd, WRITE, (0, 1));
+    until_waiting(&view, 2);
+    second.interrupt();
+    assert_eq!(second.answer(), libc::EINTR.to_string());
+    assert_eq!(second.set(0, Family::Ofd, UNLOCK, ALL), 0);
+    assert_eq!(first.answer(), "ok");
+}
+
+/// More waits than threads wait in the kernel; the server goes on serving meanwhile, and each wait
+/// ends with the lock or with its signal.
+#[test]
+fn many_wait_and_the_view_is_served_meanwhile() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with("", &[("f", "text"), ("g", "other")]);
+    let mut beneath = Agent::new();
+    beneath.open(0, &view.below("f"), "rw");
+    assert_eq!(beneath.set(0, Family::Posix, WRITE, ALL), 0);
+    let mut waiters: Vec<Agent> = (0..70).map(|_| Agent::new()).collect();
+    for waiter in &mut waiters {
+        waiter.open(0, &view.at("f"), "rw");
+        waiter.wait(0, Family::Posix, READ, ALL);
+    }
+    until_waiting(&view, 70);
+    assert_eq!(view.server_report()["view"]["locks"]["threads"], 64);
+    assert_eq!(fs::read_to_string(view.at("g")).unwrap(), "other");
+    for waiter in &mut waiters[60..] {
+        waiter.interrupt();
+        assert_eq!(waiter.answer(), libc::EINTR.to_string());
+    }
+    assert_eq!(beneath.set(0, Family::Posix, UNLOCK, ALL), 0);
+    for waiter in &mut waiters[..60] {
+        assert_eq!(waiter.answer(), "ok");
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while view.threads().iter().any(|name| name == "tollgate-lock") {
+        assert!(Instant::now() < deadline, "{:?}", view.threads());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Signals and grants at the same moment: a wait that ended with EINTR holds nothing.
+#[test]
+fn a_signal_and_a_grant_at_once_end_in_one_of_the_two() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with("", &[("f", "text")]);
+    let [mut waiter, mut beneath] = [(); 2].map(|()| Agent::new());
+    waiter.open(0, &view.at("f"), "rw");
+    beneath.open(0, &view.below("f"), "rw");
+    for round in 0..100 {
+        let family = FAMILIES[round % 3];
+        assert_eq!(beneath.set(0, family, WRITE, ALL), 0);
+        waiter.wait(0, family, WRITE, ALL);
+        if round % 2 == 0 {
+            until_waiting(&view, 1);
+        }
+        waiter.interrupt();
+        assert_eq!(beneath.set(0, family, UNLOCK, ALL), 0);
+        let taken = match waiter.answer().as_str() {
+            "ok" => true,
+            answer => {
+                assert_eq!(answer, libc::EINTR.to_string());
+                false
+            }
+        };
+        let expected = if taken { libc::EAGAIN } else { 0 };
+        assert_eq!(beneath.set(0, family, WRITE, ALL), expected, "round {round}");
+        assert_eq!(waiter.set(0, family, UNLOCK, ALL), 0);
+        assert_eq!(beneath.set(0, family, UNLOCK, ALL), 0);
+    }
+}

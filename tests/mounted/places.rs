@@ -1,0 +1,175 @@
+//! Other paths to the same files: bind mounts inside DIR, and file systems to which two spellings
+//! are one name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::harness::{View, can_mount};
+
+const SECRET: &str = "the secret";
+const POLICY: &str = "[[rule]]\npath = ['vault', 'id_rsa']\naction = 'deny'\n";
+
+/// Something mounted for the length of a test.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn bind(from: &Path, onto: &Path) -> Self {
+        rustix::mount::mount_bind(from, onto).unwrap();
+        Self(onto.to_owned())
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+struct Tree {
+    base: tempfile::TempDir,
+}
+
+impl Tree {
+    fn new() -> Self {
+        let tree = Self { base: tempfile::tempdir().unwrap() };
+        for path in ["dir/vault", "dir/bind", "dir/up", "dir/cache", "dir/again", "cache/sub"] {
+            fs::create_dir_all(tree.at(path)).unwrap();
+        }
+        for (path, text) in [
+            ("dir/vault/key", SECRET),
+            ("dir/plain", "plain"),
+            ("dir/file", ""),
+            ("cache/sub/object", "object"),
+        ] {
+            fs::write(tree.at(path), text).unwrap();
+        }
+        tree
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.base.path().join(path)
+    }
+
+    fn bind(&self, from: &str, onto: &str) -> Bound {
+        Bound::bind(&self.at(from), &self.at(onto))
+    }
+}
+
+#[track_caller]
+fn assert_kept(view: &View, ways: &[&str]) {
+    for way in ways {
+        let text = fs::read_to_string(view.at(way)).unwrap_or_default();
+        assert_ne!(text, SECRET, "{way} tells it");
+        assert!(fs::write(view.at(way), "changed").is_err(), "{way} can be written");
+    }
+}
+
+#[test]
+fn a_bind_mount_of_a_part_of_the_directory_is_not_entered() {
+    if !can_mount() {
+        return;
+    }
+    let tree = Tree::new();
+    let _there_before = tree.bind("dir/vault", "dir/bind");
+    let _above = tree.bind("dir", "dir/up");
+    let view = View::of(&tree.at("dir"), POLICY, &[]);
+    let ways = ["bind/key", "up/vault/key", "file"];
+    assert_kept(&view, &ways[..2]);
+    let _later = tree.bind("dir/vault/key", "dir/file");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert_kept(&view, &ways);
+    let names: Vec<_> =
+        fs::read_dir(view.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(names.iter().any(|name| name == "bind") && names.iter().any(|name| name == "plain"));
+    let missing = view.server_report()["view"]["unavailable"].to_string();
+    assert!(missing.contains("dir/bind") && missing.contains("second path"), "{missing}");
+    assert_eq!(fs::read_to_string(view.at("plain")).unwrap(), "plain");
+    assert_eq!(fs::read_to_string(tree.at("dir/vault/key")).unwrap(), SECRET);
+}
+
+#[test]
+fn mounts_of_other_trees_are_entered_once() {
+    if !can_mount() {
+        return;
+    }
+    let tree = Tree::new();
+    let _cache = tree.bind("cache", "dir/cache");
+    fs::hard_link(tree.at("cache/sub/object"), tree.at("cache/other")).unwrap();
+    let view = View::of(&tree.at("dir"), POLICY, &[]);
+    assert_eq!(fs::read_to_string(view.at("cache/sub/object")).unwrap(), "object");
+    assert_eq!(fs::read_to_string(view.at("cache/other")).unwrap(), "object");
+    drop(view);
+    let _again = tree.bind("cache/sub", "dir/again");
+    let view = View::of(&tree.at("dir"), POLICY, &[]);
+    assert!(fs::read(view.at("again/object")).is_err());
+    // Without a policy about paths there is nothing to get around.
+    drop(view);
+    let view = View::of(&tree.at("dir"), "", &[]);
+    assert_eq!(fs::read_to_string(view.at("again/object")).unwrap(), "object");
+}
+
+/// A directory to which `id_rsa` and `ID_RSA` are one name, on whatever file system this kernel has
+/// for it.
+fn caseless(base: &Path) -> Option<(Bound, PathBuf)> {
+    let at = base.join("mounted");
+    fs::create_dir(&at).unwrap();
+    let is_caseless = |dir: &Path| {
+        fs::write(dir.join("id_rsa"), SECRET).is_ok() && fs::read(dir.join("ID_RSA")).is_ok()
+    };
+    let dir = at.join("dir");
+    let folds = |dir: &Path| {
+        fs::create_dir(dir).is_ok()
+            && Command::new("chattr").arg("+F").arg(dir).output().is_ok_and(|o| o.status.success())
+            && is_caseless(dir)
+    };
+    let flags = MountFlags::empty();
+    if rustix::mount::mount("test", &at, "tmpfs", flags, c"casefold").is_ok() {
+        let bound = Bound(at.clone());
+        if folds(&dir) {
+            return Some((bound, at));
+        }
+    }
+    let image = base.join("image");
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    for maker in [&["mkfs.ext4", "-q", "-O", "casefold"][..], &["mkfs.vfat"]] {
+        let made = Command::new(maker[0]).args(&maker[1..]).arg(&image).output();
+        let mounted = made.is_ok_and(|output| output.status.success())
+            && Command::new("mount")
+                .args(["-o", "loop"])
+                .arg(&image)
+                .arg(&at)
+                .output()
+                .is_ok_and(|output| output.status.success());
+        if mounted {
+            let bound = Bound(at.clone());
+            if is_caseless(&at) || folds(&dir) {
+                return Some((bound, at));
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn a_policy_about_names_is_refused_where_spellings_do_not_count() {
+    if !can_mount() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let Some((_mounted, dir)) = caseless(base.path()) else {
+        println!("skipped: no case-insensitive file system can be made here");
+        return;
+    };
+    fs::create_dir(base.path().join("mnt")).unwrap();
+    fs::write(base.path().join("policy.toml"), POLICY).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.arg("mount").arg("--policy").arg(base.path().join("policy.toml"));
+    let output = command.arg(&dir).arg(base.path().join("mnt")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("case-insensitive"), "{said}");
+    let view = View::of(&dir, "default = 'read-only'", &[]);
+    assert!(fs::read_dir(view.root()).is_ok());
+}

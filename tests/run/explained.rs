@@ -1,0 +1,201 @@
+//! What `explain` says of each operation is what the system call gets, over many policies.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::project::{Project, all, can_mount, text, tollgate};
+
+/// Tries each operation on each path, each on a fresh copy of what it changes, and prints what came
+/// of it: `PATH OPERATION ERRNO`.
+const PYTHON: &str = r#"
+import os, errno, sys
+def tried(do):
+    try: do(); return None
+    except OSError as e: return errno.errorcode[e.errno]
+def make(path):
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    os.close(fd); os.unlink(path)
+for path in sys.argv[1:]:
+    kind = 'new' if os.path.basename(path).startswith('new') else 'old'
+    if kind == 'new':
+        print(path, 'create', tried(lambda: os.close(os.open(path, os.O_WRONLY | os.O_CREAT))))
+        continue
+    if path.endswith('link'):
+        print(path, 'read', tried(lambda: os.readlink(path)))
+        continue
+    if path.endswith('/'):
+        print(path, 'list', tried(lambda: os.listdir(path)))
+    else:
+        print(path, 'read', tried(lambda: os.close(os.open(path, os.O_RDONLY))))
+        print(path, 'write', tried(lambda: os.close(os.open(path, os.O_WRONLY))))
+    print(path, 'write', tried(lambda: os.utime(path)))
+"#;
+
+const PATHS: [&str; 17] = [
+    ".env",
+    "a.txt",
+    "big.bin",
+    "key.pem",
+    "cert.pem",
+    "link",
+    "new.txt",
+    "new.env",
+    "docs/",
+    "docs/guide.md",
+    "docs/new.md",
+    "docs/inner/",
+    "docs/inner/.env",
+    "docs/inner/x",
+    "docs/inner/new",
+    "logs/app.log",
+    "logs/new.log",
+];
+
+const POLICIES: [&str; 18] = [
+    "",
+    "default = 'read-only'",
+    "default = 'deny'",
+    "default = 'userspace'",
+    "[[rule]]\npath = '**/.env'\naction = 'hide'",
+    "[[rule]]\npath = '**/*.env'\naction = 'hide'",
+    "[[rule]]\npath = 'docs'\naction = 'hide'",
+    "[[rule]]\npath = 'docs/**'\naction = 'hide'",
+    "[[rule]]\npath = 'docs/inner/x'\naction = 'passthrough'\n[[rule]]\npath = 'docs/inner'\naction = 'hide'",
+    "[[rule]]\npath = 'docs'\naction = 'deny'",
+    "[[rule]]\npath = 'docs/**'\naction = 'deny'",
+    "[[rule]]\npath = 'docs'\noperation = 'list'\naction = 'deny'",
+    "[[rule]]\npath = '**'\noperation = ['write', 'create']\naction = 'read-only'",
+    "[[rule]]\npath = '**'\ncontent = { regex = 'PRIVATE' }\noperation = 'read'\naction = 'deny'",
+    "[[rule]]\npath = '**'\nsize = { min = '1 KiB' }\naction = 'deny'",
+    "[[rule]]\npath = '**'\nkind = 'symlink'\naction = 'deny'",
+    "default = 'deny'\n[[rule]]\npath = ['docs/inner/x', 'a.txt']\naction = 'passthrough'",
+    "[[rule]]\npath = '**'\nuid = 7\naction = 'deny'\n[[rule]]\npath = 'logs'\nuid = 0\naction = 'read-only'",
+];
+
+fn fill(project: &Project) {
+    let write = |name: &str, text: &str| {
+        let path = project.path("dir").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("docs/inner/.env", "x");
+    write("docs/inner/x", "x");
+    write("key.pem", "-----BEGIN PRIVATE KEY-----\n");
+    write("cert.pem", "-----BEGIN CERTIFICATE-----\n");
+    write("big.bin", &"x".repeat(5000));
+    std::os::unix::fs::symlink("a.txt", project.path("dir/link")).unwrap();
+}
+
+#[test]
+fn explain_says_what_the_kernel_answers() {
+    if !can_mount() {
+        return;
+    }
+    for policy in POLICIES {
+        let project = Project::new();
+        fill(&project);
+        std::fs::write(project.path("policy.toml"), policy).unwrap();
+        // Before CMD makes what is not there yet.
+        let explained = tollgate()
+            .args(["explain", "--json", "--policy"])
+            .arg(project.path("policy.toml"))
+            .args(["--as", "uid=0,gid=0,exe=/usr/bin/python3"])
+            .args(PATHS.iter().filter(|path| !path.contains("new")))
+            .current_dir(project.path("dir"))
+            .arg("--dir")
+            .arg(project.path("dir"))
+            .output()
+            .unwrap();
+        let made = tollgate()
+            .args(["explain", "--json", "--policy"])
+            .arg(project.path("policy.toml"))
+            .args(PATHS.iter().filter(|path| path.contains("new")))
+            .output()
+            .unwrap();
+        let list = |output: &std::process::Output| -> Vec<Value> {
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", all(output)))
+        };
+        let answers = [list(&explained), list(&made)].concat();
+        let says = |path: &str, operation: &str| {
+            let plain = path.trim_end_matches('/');
+            let answer = answers.iter().find(|one| one["path"] == plain).unwrap();
+            let operations = answer["operations"].as_array().unwrap();
+            let one = operations.iter().find(|one| one["operation"] == operation).unwrap();
+            one["errno"].as_str().unwrap_or("None").to_owned()
+        };
+        let output = project
+            .run_with(&["--quiet"])
+            .args(["python3", "-c", PYTHON])
+            .args(PATHS)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        if output.status.code() == Some(127) {
+            eprintln!("skipped: no python3");
+            return;
+        }
+        assert!(output.status.success(), "{policy}: {}", all(&output));
+        let found = text(&output.stdout);
+        assert!(found.lines().count() >= PATHS.len(), "{policy}: {}", all(&output));
+        for line in found.lines() {
+            let [path, operation, errno] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
+            assert_eq!(says(path, operation), errno, "{operation} of {path} under:\n{policy}\n");
+        }
+    }
+}
+
+/// Relative paths are meant from the working directory, if that lies in DIR.
+#[test]
+fn paths_are_taken_from_where_one_stands() {
+    let project = Project::new();
+    let explain = |from: &str, arguments: &[&str]| {
+        let mut command = tollgate();
+        command.args(["explain", "--json", "--operation", "write", "--policy"]);
+        command.arg(project.path("policy.toml")).args(arguments).current_dir(project.path(from));
+        let output = command.output().unwrap();
+        let answer: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", all(&output)));
+        answer["path"].as_str().unwrap().to_owned()
+    };
+    let dir = project.path("dir");
+    let dir = dir.to_str().unwrap();
+    assert_eq!(explain("dir/docs", &["--dir", dir, "guide.md"]), "docs/guide.md");
+    assert_eq!(explain("dir/docs", &["--dir", "..", "guide.md"]), "docs/guide.md");
+    assert_eq!(explain("mnt", &["--dir", dir, "docs/guide.md"]), "docs/guide.md");
+}
+
+/// `status` of a server in another pid namespace, and of a run inside a run.
+#[test]
+fn status_is_answered_across_pid_namespaces() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let dir = std::fs::canonicalize(project.path("dir")).unwrap();
+    // The inner one shows `docs` of the view that the outer one shows.
+    let script = "$T run --quiet --policy none docs -- sh -c '$T status --json; $T status >&2'";
+    let output = project
+        .run_with(&["--quiet"])
+        .args(["sh", "-c", script])
+        .env("T", env!("CARGO_BIN_EXE_tollgate"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let reports: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", all(&output)));
+    let of = |dir: &std::path::Path| {
+        let found =
+            reports.as_array().unwrap().iter().find(|one| one["dir"].as_str() == dir.to_str());
+        found.unwrap_or_else(|| panic!("{}", all(&output))).clone()
+    };
+    let (outer, inner) = (of(&dir), of(&dir.join("docs")));
+    assert!(outer["pid_here"].is_null(), "the server is in another pid namespace: {outer:#}");
+    assert!(outer["policy"].as_str().unwrap().ends_with("policy.toml"));
+    assert!(inner["policy"].is_null());
+    let said = text(&output.stderr);
+    assert!(!said.contains("does not answer") && !said.contains("roken pipe"), "{said}");
+    assert!(said.contains("in another pid namespace"), "{said}");
+}

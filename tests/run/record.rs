@@ -1,0 +1,238 @@
+//! What is recorded while CMD runs, and what `run` says when it ends.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::project::{Project, all, can_mount, text, tollgate};
+
+/// `tollgate run` with an audit log, to be continued with CMD.
+fn audited(project: &Project, options: &[&str]) -> Command {
+    let mut command = tollgate();
+    command.arg("run").args(options).arg("--audit").arg(project.path("audit.jsonl"));
+    command.arg("--policy").arg(project.path("policy.toml"));
+    command.arg(project.path("dir")).arg("--").current_dir(project.path("dir"));
+    command
+}
+
+pub(crate) fn lines(log: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(log).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn run_ends_with_what_was_refused() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "cat .env; cat .env; cat keys/id_rsa; echo x >docs/guide.md; exit 3";
+    let out = project.sh(script);
+    assert_eq!(out.status.code(), Some(3));
+    let said = text(&out.stderr);
+    assert!(said.contains("tollgate: was refused "), "{said}");
+    assert!(said.contains("lookup .env: ENOENT, hidden by rule `env`"), "{said}");
+    assert!(said.contains("open keys/id_rsa: EACCES by rule `keys`, once"), "{said}");
+    assert!(said.contains("open docs/guide.md: EROFS by rule `docs`, once"), "{said}");
+}
+
+#[test]
+fn run_says_nothing_when_nothing_was_refused_or_quiet_is_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let out = project.sh("cat a.txt");
+    assert!(!text(&out.stderr).contains("refused"), "{}", all(&out));
+    let mut quiet = tollgate();
+    quiet.args(["run", "--quiet", "--policy"]).arg(project.path("policy.toml"));
+    quiet.arg(project.path("dir")).args(["--", "cat", "keys/id_rsa"]);
+    let out = quiet.current_dir(project.path("dir")).output().unwrap();
+    assert!(!text(&out.stderr).contains("refused"), "{}", all(&out));
+}
+
+#[test]
+fn names_of_files_cannot_steer_the_terminal() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let out = project.sh("mkdir -p keys; touch \"keys/id_$(printf '\\033[2J\\033]0;x\\007')\"");
+    let said = text(&out.stderr);
+    let summary = said.split("tollgate: was refused").nth(1).unwrap_or_else(|| panic!("{said}"));
+    assert!(summary.contains("id_\\x1b[2J") && !summary.contains('\x1b'), "{said:?}");
+}
+
+/// The path of the program that asks is the caller's to choose, too.
+#[test]
+fn names_of_programs_cannot_steer_the_terminal() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "name=\"$(printf 'a\\033[2J\\nb')\"; cp /bin/cat \"$name\"; \"./$name\" keys/id_rsa 2>/dev/null; true";
+    let out = audited(&project, &[]).args(["sh", "-c", script]).output().unwrap();
+    let log = std::fs::read(project.path("audit.jsonl")).unwrap();
+    assert!(!log.contains(&0x1b), "{}", text(&log));
+    let said = lines(&project.path("audit.jsonl"));
+    let by = said.iter().find(|line| line["errno"] == "EACCES").expect("it was refused");
+    assert!(by["exe"].as_str().unwrap().contains("a\u{1b}[2J\nb"), "{by}");
+    let mut viewer = tollgate();
+    let shown = viewer.arg("audit").arg(project.path("audit.jsonl")).output().unwrap();
+    for output in [&out.stdout, &out.stderr, &shown.stdout, &shown.stderr] {
+        assert!(!output.contains(&0x1b), "{}", text(output));
+    }
+    assert!(text(&shown.stdout).contains("a\\x1b[2J\\nb"), "{}", all(&shown));
+}
+
+#[test]
+fn a_log_says_which_run_it_is_and_where_it_begins_and_ends() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let out = audited(&project, &[]).args(["cat", "a.txt"]).output().unwrap();
+    assert!(out.status.success(), "{}", all(&out));
+    let lines = lines(&project.path("audit.jsonl"));
+    let (start, stop) = (&lines[0], lines.last().unwrap());
+    assert_eq!((&start["event"], &stop["event"]), (&"start".into(), &"stop".into()));
+    let sum = Command::new("sha256sum").arg(project.path("policy.toml")).output().unwrap();
+    let sum = text(&sum.stdout).split(' ').next().unwrap().to_owned();
+    assert_eq!(start["policy_sha256"], sum.as_str());
+    assert!(start["dir"].as_str().unwrap().ends_with("/dir"));
+    assert_eq!(start["run"].as_str().unwrap().len(), 16);
+    assert!(lines.iter().all(|line| line["run"] == start["run"]));
+    let events = lines.iter().filter(|line| line["event"] == "request").count() as u64;
+    assert_eq!((&stop["written"], &stop["dropped"]), (&events.into(), &0.into()));
+    let open = lines.iter().find(|line| line["path"] == "a.txt").unwrap();
+    assert_eq!(open["access"], "read");
+}
+
+/// A flood of refusals of one name, and one of ever new names, while another is refused once.
+#[test]
+fn a_flood_of_refusals_is_counted_and_loses_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let flood = "import os\n\
+                 for i in range(20000):\n\
+                 \x20   try: os.open('keys/id_rsa', os.O_RDONLY)\n\
+                 \x20   except PermissionError: pass\n\
+                 for i in range(3000):\n\
+                 \x20   try: os.mkdir(f'keys/id_{i}')\n\
+                 \x20   except PermissionError: pass\n";
+    let mut run = audited(&project, &["--audit-level", "refused"]);
+    let out =
+        run.args(["sh", "-c", "cat docs/../.env; python3 -c \"$0\"", flood]).output().unwrap();
+    assert!(out.status.success(), "{}", all(&out));
+    let lines = lines(&project.path("audit.jsonl"));
+    assert!(lines.len() < 600, "{} lines", lines.len());
+    let told = |operation: &str| -> u64 {
+        let of = lines.iter().filter(|line| line["operation"] == operation);
+        of.map(|line| line["count"].as_u64().unwrap_or(1)).sum()
+    };
+    let stop = lines.last().unwrap();
+    let dropped = stop["dropped"].as_u64().unwrap();
+    assert_eq!(told("open") + told("mkdir") + dropped, 23_000, "{stop}");
+    assert!(told("lookup") >= 1);
+}
+
+#[test]
+fn what_is_only_recorded_is_allowed() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let policy = project.path("policy.toml");
+    let text_before = std::fs::read_to_string(&policy).unwrap();
+    std::fs::write(&policy, format!("mode = \"audit\"\n{text_before}")).unwrap();
+    let out = audited(&project, &[]).args(["sh", "-c", "cat keys/id_rsa; ls -A"]).output().unwrap();
+    assert!(text(&out.stdout).contains(crate::project::SECRET), "{}", all(&out));
+    assert!(text(&out.stdout).contains(".env"), "{}", all(&out));
+    let said = text(&out.stderr);
+    assert!(said.contains("would have been refused"), "{said}");
+    assert!(said.contains("open keys/id_rsa: EACCES by rule `keys`, recorded only"), "{said}");
+    let lines = lines(&project.path("audit.jsonl"));
+    let would = lines.iter().find(|line| line["outcome"] == "would-refuse").unwrap();
+    assert_eq!(would["event"], "request");
+}
+
+/// What a run did is allowed by the policy that is learned from it, and nothing else is.
+#[test]
+fn a_learned_policy_allows_what_was_seen() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    std::fs::write(project.path("policy.toml"), "").unwrap();
+    let work = "set -e; cat a.txt; echo x >made; mv made moved; mkdir d; echo y >d/z; rm d/z; rmdir d; \
+                echo z >>docs/guide.md; chmod 600 moved; ln moved further; rm moved further";
+    let out = audited(&project, &[]).args(["sh", "-c", work]).output().unwrap();
+    assert!(out.status.success(), "{}", all(&out));
+    let learned = tollgate().arg("learn").arg(project.path("audit.jsonl")).output().unwrap();
+    assert!(learned.status.success(), "{}", all(&learned));
+    std::fs::write(project.path("policy.toml"), &learned.stdout).unwrap();
+    let again = project.sh(work);
+    assert!(again.status.success(), "{}\n{}", all(&again), text(&learned.stdout));
+    let other = project.sh("cat keys/id_rsa; echo >other");
+    assert!(!all(&other).contains(crate::project::SECRET), "{}", all(&other));
+    assert!(!project.path("dir/other").exists());
+}
+
+/// The log, the policy and the sockets lie outside of DIR, where CMD changes nothing.
+#[test]
+fn the_command_cannot_touch_the_record() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let policy = std::fs::read(project.path("policy.toml")).unwrap();
+    let attempts = "cat keys/id_rsa; true >$H/audit.jsonl; echo x >>$H/audit.jsonl; rm -f $H/audit.jsonl; \
+                    mv $H/audit.jsonl $H/x; mv $H $H.moved; chmod 0 $H/audit.jsonl; \
+                    ln $H/audit.jsonl $H/y; truncate -s 0 $H/audit.jsonl; \
+                    echo >$H/policy.toml; rm -f $H/policy.toml; true";
+    let home = std::fs::canonicalize(project.path(".")).unwrap();
+    let mut run = audited(&project, &[]);
+    let out = run.args(["sh", "-c", attempts]).env("H", &home).output().unwrap();
+    assert!(out.status.success(), "{}", all(&out));
+    let lines = lines(&project.path("audit.jsonl"));
+    assert_eq!(lines[0]["event"], "start");
+    assert!(lines.iter().any(|line| line["path"] == "keys/id_rsa"), "{}", all(&out));
+    assert_eq!(lines.last().unwrap()["event"], "stop");
+    assert_eq!(std::fs::read(project.path("policy.toml")).unwrap(), policy);
+}
+
+/// Of other servers of the same user: found, and not removed, replaced or hidden. What CMD's own
+/// processes serve is found outside, and is gone afterwards.
+#[test]
+fn the_command_cannot_touch_the_sockets_of_other_servers() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let attempts = r#"
+        rm -f $S; mv $S $S.x; (: >$S); ln -s x $S.y; touch /run/tollgate/new; chmod 0 $S
+        mv /run/tollgate /run/moved; rm -rf /run/tollgate; mkdir /run/tollgate/in-00000000
+        mount -o remount,rw,bind /run/tollgate; rm -f $S; umount -l /run/tollgate; rm -f $S
+        rm -f /run/tollgate/*.lock; mkdir -p /run/tollgate/in-*/in-00000001
+        $T status >dir/seen"#;
+    std::fs::write(project.path("attempts"), attempts).unwrap();
+    // A /run of its own, so that the sockets of other tests are out of danger if this fails.
+    let script = r#"
+        mount -t tmpfs run /run
+        $T mount --daemon --policy none dir mnt
+        export S=$(echo /run/tollgate/view-*)
+        for fence in on off; do
+            $T run --chdir . --fence $fence --policy none dir -- sh attempts 2>/dev/null || true
+            [ -S $S ] || echo removed with --fence $fence
+            [ "$(ls /run/tollgate)" = "${S##*/}" ] || ls -R /run/tollgate
+            grep -q $PWD/mnt dir/seen || cat dir/seen
+            rm -f dir/seen
+            $T status mnt >/dev/null || echo not reached
+        done
+        $T umount mnt"#;
+    let output = project.in_mount_namespace(script);
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", all(&output));
+}

@@ -1,0 +1,152 @@
+//! A changed policy, for a server that runs.
+
+use std::fs;
+use std::io::Read;
+use std::process::Output;
+
+use crate::project::{Daemon, Project, SECRET, all, can_mount, text, tollgate, until};
+
+fn reload(project: &Project) -> Output {
+    tollgate().arg("reload").arg(project.path("dir")).output().unwrap()
+}
+
+#[test]
+fn a_new_policy_holds_at_once_in_both_directions() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let daemon = Daemon::start(&project);
+    let at = |path: &str| project.path("mnt").join(path);
+    // The kernel remembers all of them.
+    assert!(fs::metadata(at(".env")).is_err());
+    assert_eq!(fs::read_to_string(at("a.txt")).unwrap(), "plain\n");
+    assert!(fs::read(at("keys/id_rsa")).is_err());
+    let mut held = fs::File::open(at("a.txt")).unwrap();
+    let policy = "[[rule]]\nname = 'new'\npath = 'a.txt'\naction = 'hide'\n\
+                  [[rule]]\nname = 'guide'\npath = 'docs'\naction = 'deny'\n";
+    fs::write(project.path("policy.toml"), policy).unwrap();
+    let out = reload(&project);
+    assert!(out.status.success(), "{}", all(&out));
+    let said = text(&out.stdout);
+    assert!(said.contains("1 of 1 open files cannot be taken back"), "{said}");
+    assert!(said.contains("\n    a.txt\n"), "{said}");
+    assert_eq!(fs::read_to_string(at(".env")).unwrap(), SECRET);
+    assert_eq!(fs::read_to_string(at("keys/id_rsa")).unwrap(), SECRET);
+    let gone = fs::File::open(at("a.txt")).unwrap_err();
+    assert_eq!(gone.kind(), std::io::ErrorKind::NotFound);
+    let names: Vec<_> =
+        fs::read_dir(project.path("mnt")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(names.contains(&".env".into()) && !names.contains(&"a.txt".into()), "{names:?}");
+    assert!(fs::read(at("docs/guide.md")).is_err());
+    assert!(fs::read_dir(at("docs")).is_err(), "a directory that is denied is listed");
+    let mut rest = String::new();
+    held.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "plain\n");
+    drop(daemon);
+}
+
+/// The kernel keeps targets of links for everybody, as the first policy allowed.
+#[test]
+fn a_policy_that_tells_callers_apart_at_links_comes_too_late() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let _daemon = Daemon::start(&project);
+    let policy = "[[rule]]\npath = '**/*'\nkind = 'symlink'\nuid = 4321\naction = 'deny'\n";
+    fs::write(project.path("policy.toml"), policy).unwrap();
+    let out = reload(&project);
+    assert_eq!(out.status.code(), Some(1));
+    let said = text(&out.stderr);
+    assert!(said.contains("tells callers apart at symbolic links"), "{said}");
+    assert!(fs::metadata(project.path("mnt/.env")).is_err(), "the old policy holds");
+}
+
+#[test]
+fn a_wrong_policy_leaves_the_old_one_in_force() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let _daemon = Daemon::start(&project);
+    fs::write(project.path("policy.toml"), "[[rule]]\npath = 'x'\naction = 'dney'\n").unwrap();
+    let out = reload(&project);
+    assert_eq!(out.status.code(), Some(1));
+    let said = text(&out.stderr);
+    assert!(said.contains("keeps its policy") && said.contains("policy.toml:3:10"), "{said}");
+    assert!(fs::read(project.path("mnt/keys/id_rsa")).is_err());
+}
+
+#[test]
+fn a_native_directory_cannot_come_later() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let _daemon = Daemon::start(&project);
+    let policy = "[[rule]]\npath = 'docs'\naction = 'native'\n";
+    fs::write(project.path("policy.toml"), policy).unwrap();
+    let out = reload(&project);
+    assert!(text(&out.stderr).contains("`native` differ"), "{}", all(&out));
+}
+
+#[test]
+fn a_hang_up_sent_by_a_process_reloads() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let daemon = Daemon::start(&project);
+    fs::write(project.path("policy.toml"), "").unwrap();
+    let pid = i32::try_from(daemon.status()["pid"].as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    until("the reload", || fs::read(project.path("mnt/keys/id_rsa")).is_ok());
+    let said = || fs::read_to_string(project.path("log")).unwrap();
+    until("the message", || said().contains("is in force"));
+}
+
+#[test]
+fn the_command_cannot_have_its_policy_reloaded() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = format!(
+        "echo >{}; {} reload --all; cat keys/id_rsa",
+        project.path("policy.toml").display(),
+        env!("CARGO_BIN_EXE_tollgate")
+    );
+    let out = project.sh(&script);
+    assert!(!text(&out.stdout).contains(SECRET), "{}", all(&out));
+}
+
+#[test]
+fn what_nobody_shows_cannot_be_reloaded() {
+    let out = tollgate().args(["reload", "/nowhere"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("no server of this user shows `/nowhere`"), "{}", all(&out));
+}
+
+/// A daemon leaves the directory that a relative name was meant from.
+#[test]
+fn a_daemon_finds_a_policy_with_a_relative_name_again() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let out = tollgate()
+        .args(["mount", "--daemon", "--policy", "policy.toml", "dir", "mnt"])
+        .current_dir(project.path(""))
+        .output()
+        .unwrap();
+    let _daemon = Daemon(&project);
+    assert!(out.status.success(), "{}", all(&out));
+    fs::write(project.path("policy.toml"), "").unwrap();
+    let out = reload(&project);
+    assert!(out.status.success(), "{}", all(&out));
+    let file = fs::canonicalize(project.path("policy.toml")).unwrap();
+    assert!(text(&out.stdout).contains(file.to_str().unwrap()), "{}", all(&out));
+    assert_eq!(fs::read_to_string(project.path("mnt/.env")).unwrap(), SECRET);
+}

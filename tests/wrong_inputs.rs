@@ -1,0 +1,351 @@
+//! Wrong input to every command: the message names what is wrong, where, and what would be right.
+//!
+//! Each row is a command line with the exit status and the parts that its message must have. `{D}` is
+//! a directory with `dir`, `mnt`, `full`, `file` and the files that a row writes.
+
+#[path = "support/mounting.rs"]
+mod mounting;
+
+use std::process::{Command, Output, Stdio};
+
+use mounting::can_mount;
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        for directory in ["dir/src", "mnt", "full/x"] {
+            std::fs::create_dir_all(place.path(directory)).unwrap();
+        }
+        place.write("file", "");
+        place.write("dir/a.txt", "text\n");
+        place.write("policy.toml", "[[rule]]\npath = \"**/.env\"\naction = \"hide\"\n");
+        place.write("damaged.jsonl", "{\"time\":\n");
+        place.write("dir/.tollgate.toml", "default = \"passthrough\"\n");
+        std::os::unix::fs::symlink("circle", place.path("circle")).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    /// This program, ended after a while: a wrong input must not begin to serve.
+    fn command(&self, arguments: &[String]) -> Command {
+        let mut command = Command::new("timeout");
+        command
+            .args(["60", env!("CARGO_BIN_EXE_tollgate")])
+            .args(arguments)
+            .env("LC_ALL", "C")
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env_remove("TOLLGATE_POLICY")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn filled(&self, text: &str) -> String {
+        text.replace("{D}", self.0.path().to_str().unwrap())
+    }
+
+    /// Runs a row and checks its message.
+    fn check(&self, line: &str, status: i32, parts: &[&str]) {
+        let arguments: Vec<String> =
+            line.split_whitespace().map(|word| self.filled(word)).collect();
+        let output = self.command(&arguments).output().unwrap();
+        assert_fails(
+            line,
+            &output,
+            status,
+            &parts.iter().map(|it| self.filled(it)).collect::<Vec<_>>(),
+        );
+    }
+}
+
+fn assert_fails(line: &str, output: &Output, status: i32, parts: &[String]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{line}: {said}");
+    for part in parts {
+        assert!(said.contains(part.as_str()), "{line}: `{part}` is not in: {said}");
+    }
+    assert!(!said.contains("panicked"), "{line}: {said}");
+    assert!(said.len() < 4000, "{line}: a message of {} bytes", said.len());
+}
+
+/// Command line, exit status, and what the message says: what, where, remedy.
+type Row = (&'static str, i32, &'static [&'static str]);
+
+const DIRECTORIES: &[Row] = &[
+    ("mount {D}/dri {D}/mnt", 1, &["DIR `{D}/dri` does not exist", "did you mean `{D}/dir`?"]),
+    ("mount {D}/file {D}/mnt", 1, &["DIR `{D}/file` is not a directory"]),
+    ("mount {D}/circle {D}/mnt", 1, &["DIR `{D}/circle`", "circle", "name the directory itself"]),
+    ("mount {D}/file/x {D}/mnt", 1, &["`{D}/file/x`", "part of the path is not a directory"]),
+    ("mount {D}/dir {D}/new", 1, &["MNT `{D}/new` does not exist", "`mkdir {D}/new`"]),
+    ("mount {D}/dir {D}/file", 1, &["MNT `{D}/file` is not a directory"]),
+    ("mount {D}/dir {D}/full", 1, &["MNT `{D}/full` is not empty", "name an empty directory"]),
+    ("mount {D}/dir {D}/dir", 1, &["MNT `{D}/dir` is DIR itself", "tollgate run"]),
+    ("mount {D}/dir {D}/dir/src", 1, &["lies inside DIR", "would contain itself"]),
+    ("mount {D}/dir {D}", 1, &["contains DIR", "would vanish"]),
+    ("mount {D}/dir /proc", 1, &["`/proc` is already a mount point", "unmount it first"]),
+    ("run {D}/dri -- true", 125, &["DIR `{D}/dri` does not exist", "did you mean `{D}/dir`?"]),
+    ("run {D}/file -- true", 125, &["DIR `{D}/file` is not a directory"]),
+    ("run / -- true", 125, &["DIR is `/`", "name a directory below it"]),
+    ("run /proc -- true", 125, &["DIR `/proc` cannot be viewed", "steer the kernel"]),
+    ("run /proc/self -- true", 125, &["cannot be viewed", "steer the kernel"]),
+    ("run /sys -- true", 125, &["DIR `/sys` cannot be viewed", "steer the kernel"]),
+    ("run {D}/circle -- true", 125, &["DIR `{D}/circle`", "circle"]),
+    ("run --chdir {D}/no {D}/dir -- true", 125, &["--chdir `{D}/no` does not exist"]),
+    ("run --chdir {D}/file {D}/dir -- true", 125, &["--chdir `{D}/file` is not a directory"]),
+    ("umount {D}/mnt", 1, &["MNT `{D}/mnt` is not a mount point", "tollgate status"]),
+    ("umount {D}/mtn", 1, &["MNT `{D}/mtn` does not exist", "did you mean `{D}/mnt`?"]),
+    ("umount /proc", 1, &["`/proc` is a mount of type proc", "not a Tollgate view"]),
+    ("doctor {D}/dri", 1, &["DIR `{D}/dri` does not exist", "did you mean"]),
+    ("brief {D}/dri", 1, &["DIR `{D}/dri` does not exist"]),
+    ("init --dir {D}/file", 1, &["DIR `{D}/file` is not a directory"]),
+    ("check --dir {D}/dri", 1, &["DIR `{D}/dri` does not exist"]),
+    ("explain --dir {D}/dri a", 1, &["DIR `{D}/dri` does not exist"]),
+];
+
+const FLAGS: &[Row] = &[
+    ("", 2, &["Usage: tollgate", "run ", "--help"]),
+    ("munt", 2, &["'munt'", "mount"]),
+    ("mount {D}/dir", 2, &["<MNT>"]),
+    ("mount --polcy x a b", 2, &["--polcy", "--policy"]),
+    ("mount --threads 0 a b", 2, &["'0'", "--threads", "from 1 to 256"]),
+    ("mount --threads many a b", 2, &["'many'", "--threads", "a whole number"]),
+    ("mount --attr-timeout -1 a b", 2, &["'-1'", "--attr-timeout", "such as 0.5"]),
+    ("mount --attr-timeout 5s a b", 2, &["'5s'", "--attr-timeout", "such as 0.5"]),
+    ("mount --max-descriptors 3 a b", 2, &["'3'", "--max-descriptors", "at least 32"]),
+    ("mount --transport pigeon a b", 2, &["'pigeon'", "--transport", "devfuse", "uring"]),
+    ("mount --watch maybe a b", 2, &["'maybe'", "--watch", "auto, on, off"]),
+    ("mount --metrics-port 70000 a b", 2, &["70000", "--metrics-port", "65535"]),
+    ("mount --metrics-port 0 a b", 2, &["0", "--metrics-port", "1..=65535"]),
+    ("mount --audit-keep 1 a b", 2, &["--audit <FILE>"]),
+    ("mount --audit x --audit-level some a b", 2, &["'some'", "refused, opens, all"]),
+    ("mount --audit x --audit-size 0 a b", 2, &["0", "--audit-size", "1048576"]),
+    ("mount --log x a b", 2, &["--daemon"]),
+    ("run {D}/dir true", 125, &["'true'", "`tollgate run {D}/dir -- true`"]),
+    ("run {D}/dir", 125, &["<CMD>", "`tollgate run {D}/dir -- CMD`"]),
+    ("run --fence maybe . -- true", 125, &["'maybe'", "--fence", "on, off"]),
+    ("run --allow :rw . -- true", 125, &["--allow", "PATH:rw"]),
+    ("run --fence off --allow {D} {D}/dir -- true", 125, &["--allow", "--fence off"]),
+    ("run --allow {D}/no {D}/dir -- true", 125, &["--allow", "`{D}/no` does not exist"]),
+    ("run --user no-such-user {D}/dir -- true", 125, &["--user `no-such-user`", "no such user"]),
+    ("run --user root:x {D}/dir -- true", 125, &["--user `root:x`", "NAME or UID[:GID]"]),
+    ("top --once --count 2", 2, &["--once", "--count"]),
+    ("top --interval 0", 2, &["'0'", "seconds from 0.1 to 3600"]),
+    ("status --metrics --json", 2, &["--metrics", "--json"]),
+    ("status {D}/mnt", 1, &["no server of this user shows at `{D}/mnt`", "tollgate status"]),
+    ("top --once {D}/mnt", 1, &["`{D}/mnt`"]),
+    ("reload", 2, &["<DIR>"]),
+    ("reload --all {D}/dir", 2, &["--all"]),
+    ("reload {D}/dir", 1, &["no server of this user shows `{D}/dir`", "tollgate status"]),
+    ("completions csh", 2, &["'csh'", "bash"]),
+    ("topology --synthetic numa:x", 1, &["numa:x"]),
+    ("topology --scope socket", 2, &["'socket'", "cache_shard"]),
+    ("hugepage tune --rounds 0", 2, &["0", "--rounds", "1..=1000"]),
+    ("hugepage tune --plan nonsense", 1, &["nonsense"]),
+    ("wq", 2, &["dump", "monitor", "set"]),
+    ("wq dump --socket {D}/no.sock", 1, &["`{D}/no.sock`"]),
+    ("wq dump --socket {D}/file", 1, &["`{D}/file`", "not a socket"]),
+    ("wq dump --pid 1 --socket x", 2, &["--pid", "--socket"]),
+    ("wq monitor --count 0", 2, &["0", "--count"]),
+    ("wq set q", 2, &["<ATTRIBUTE=VALUE>"]),
+];
+
+const FILES: &[Row] = &[
+    ("check", 2, &["<POLICY>"]),
+    ("check {D}/polciy.toml", 1, &["`{D}/polciy.toml`", "did you mean `{D}/policy.toml`?"]),
+    ("check agnet", 1, &["policy `agnet`", "did you mean `agent`?"]),
+    ("check whatever", 1, &["policy `whatever`", "built-in policies: agent, node"]),
+    ("check {D}/dir", 1, &["policy `{D}/dir`", "not a regular file"]),
+    ("check /dev/zero", 1, &["policy `/dev/zero`", "not a regular file"]),
+    ("run --policy {D}/no.toml {D}/dir -- true", 125, &["policy `{D}/no.toml`", "No such file"]),
+    ("mount --policy {D}/dir {D}/dir {D}/mnt", 1, &["policy `{D}/dir`", "not a regular file"]),
+    ("mount --audit {D}/dir/log {D}/dir {D}/mnt", 1, &["`{D}/dir/log` lies inside DIR"]),
+    ("mount --audit {D}/no/log {D}/dir {D}/mnt", 1, &["directory of audit file `{D}/no/log`"]),
+    ("mount --audit {D}/full {D}/dir {D}/mnt", 1, &["audit file `{D}/full`"]),
+    ("audit {D}/no.jsonl", 1, &["audit log `{D}/no.jsonl` cannot be read", "No such file"]),
+    ("audit {D}/damaged.jsonl", 1, &["{D}/damaged.jsonl:1"]),
+    ("audit --since yesterday {D}/damaged.jsonl", 1, &["yesterday", "10m", "2026-01-31"]),
+    ("audit --path [ {D}/damaged.jsonl", 1, &["`[`", "--path", "`[` without `]`"]),
+    ("learn", 2, &["<FILE|RUN>"]),
+    ("learn {D}/no.jsonl", 1, &["`{D}/no.jsonl` cannot be read"]),
+    ("learn 0123456789abcdef", 1, &["name the audit log", "0123456789abcdef"]),
+    ("learn {D}/file", 1, &["nothing in the logs was granted"]),
+    ("init nodejs --dir {D}/dir", 2, &["'nodejs'", "node", "python"]),
+    ("init --dir {D}/dir", 1, &["`{D}/dir/.tollgate.toml` is there already", "--force"]),
+    ("init --dir {D}/dir --output {D}/no/p.toml", 1, &["`{D}/no/p.toml` cannot be written"]),
+    ("test {D}/no.toml", 1, &["tests `{D}/no.toml` cannot be read", "docs/policy.md"]),
+    ("explain", 2, &["<PATH>"]),
+    ("explain /etc/passwd", 1, &["`/etc/passwd` is absolute", "relative to DIR"]),
+    ("explain ../x", 1, &["`../x` contains `..`", "relative to DIR"]),
+    ("explain --dir {D}/dir a.tx", 1, &["PATH `a.tx`", "did you mean `{D}/dir/a.txt`?"]),
+    ("explain --operation chmod a", 2, &["'chmod'", "read, write, create, list"]),
+    ("explain --as uid=nobody-here a", 2, &["uid=`nobody-here`", "0 to 4294967295"]),
+    ("explain --as exe=node a", 2, &["exe=`node`", "absolute path"]),
+    ("explain --as pid=1 a", 2, &["`pid=1`", "uid=USER"]),
+];
+
+/// A policy, and what is said of it; each message has the place before it.
+const POLICIES: &[(&str, &[&str])] = &[
+    ("rule = 1", &[":1:8: `rule` is an integer", "[[rule]]"]),
+    ("default = true", &[":1:11: `default` is a boolean", "a string"]),
+    ("defualt = 'deny'", &[":1:1: unknown key `defualt`", "default"]),
+    ("default = 'hide'", &["the default cannot be `hide`", "`**`"]),
+    ("default = 'native'", &["the default cannot be `native`"]),
+    ("mode = 'try'", &["mode `try`", "enforce, audit"]),
+    ("[[rule]", &[":1:"]),
+    ("[[rule]]\npath = 'a'", &[":1:1: rule without `action`", "passthrough"]),
+    ("[[rule]]\naction = 'deny'", &[":1:1: rule without `path`", "`path = \"**\"`"]),
+    ("[[rule]]\npath = 7\naction = 'deny'", &[":2:8: `path` is an integer", "list of strings"]),
+    ("[[rule]]\npath = []\naction = 'deny'", &[":2:8: `path` is empty"]),
+    ("[[rule]]\npath = 'a'\naction = 'block'", &[":3:10: unknown action `block`", "deny, hide"]),
+    ("[[rule]]\npath = 'a'\naction = 'seal'", &[":3:10: ", "`seal`"]),
+    ("[[rule]]\npath = 'a'\nkind = 'dir'\naction = 'deny'", &["unknown kind `dir`", "directory"]),
+    ("[[rule]]\npath = 'a'\noperation = 'exec'\naction = 'deny'", &["`exec`", "read, write"]),
+    ("[[rule]]\npath = '/a'\naction = 'deny'", &[":2:9: ", "absolute", "write `a`"]),
+    ("[[rule]]\npath = 'a/../b'\naction = 'deny'", &[":2:11: ", "`..` in a glob"]),
+    ("[[rule]]\npath = 'a[b'\naction = 'deny'", &[":2:10: ", "`[` without `]`"]),
+    ("[[rule]]\npath = 'a**b'\naction = 'deny'", &[":2:10: ", "`**` must stand alone"]),
+    ("[[rule]]\npath = 'a//b'\naction = 'deny'", &[":2:11: ", "two slashes", "write one"]),
+    ("[[rule]]\npath = 'a'\nsize = 5\naction = 'deny'", &[":3:8: `size`", "{ min = "]),
+    ("[[rule]]\npath = 'a'\nsize = { min = '5 MB' }\naction = 'deny'", &["5 MB", "MiB"]),
+    ("[[rule]]\npath = 'a'\nsize = { min = 2, max = 1 }\naction = 'deny'", &["holds for no file"]),
+    (
+        "[[rule]]\npath = 'a'\ncontent = { regex = '(' }\naction = 'deny'",
+        &[":3:22: regex: unclosed"],
+    ),
+    (
+        "[[rule]]\npath = 'a'\ncontent = { magic = '\\x' }\naction = 'deny'",
+        &["magic: ", "`\\xNN`", "single quotes"],
+    ),
+    ("[[rule]]\npath = 'a'\nuid = -1\naction = 'deny'", &[":3:7: `uid` is -1", "0 to 4294967295"]),
+    ("[[rule]]\npath = 'a'\nuid = 'nobody-here'\naction = 'deny'", &["`nobody-here`", "a number"]),
+    ("[[rule]]\npath = 'a'\nexe = 'node'\naction = 'deny'", &["begins with `/` or `**/`"]),
+    (
+        "[[rule]]\npath = 'a'\nuid = 1\naction = 'hide'",
+        &["`hide` cannot depend on `uid`", "kernel"],
+    ),
+    ("[[rule]]\npath = 'a*'\naction = 'native'", &["`native` takes directories", "list the"]),
+    ("[[rule]]\npath = 'a'\ncreate = true\naction = 'deny'", &["`create` belongs to `native`"]),
+    (
+        "[[rule]]\nname = 'x'\npath = 'a'\naction = 'deny'\n[[rule]]\nname = 'x'\npath = 'b'\naction = 'deny'",
+        &[":6:8: second rule named `x`", "line 1"],
+    ),
+];
+
+#[test]
+fn directories_that_do_not_do() {
+    let place = Place::new();
+    DIRECTORIES.iter().for_each(|(line, status, parts)| place.check(line, *status, parts));
+}
+
+#[test]
+fn flags_and_words_that_do_not_do() {
+    let place = Place::new();
+    FLAGS.iter().for_each(|(line, status, parts)| place.check(line, *status, parts));
+}
+
+#[test]
+fn files_that_do_not_do() {
+    let place = Place::new();
+    FILES.iter().for_each(|(line, status, parts)| place.check(line, *status, parts));
+}
+
+#[test]
+fn policies_that_do_not_do() {
+    let place = Place::new();
+    for (policy, parts) in POLICIES {
+        place.write("wrong.toml", policy);
+        place.check("check {D}/wrong.toml", 1, &["policy is wrong\n{D}/wrong.toml:"]);
+        place.check("check {D}/wrong.toml", 1, parts);
+        // The line itself, with a mark below.
+        place.check("check {D}/wrong.toml", 1, &[" | ", "^"]);
+    }
+}
+
+#[test]
+fn configurations_and_tests_that_do_not_do() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("config/tollgate")).unwrap();
+    let configurations: [(&str, &[&str]); 4] = [
+        ("polcy = 'agent'", &["config.toml` is wrong", "line 1", "`polcy`", "`policy`"]),
+        ("policy = 7", &["config.toml` is wrong", "line 1"]),
+        ("[commands.npm]\n", &["config.toml` is wrong", "policy"]),
+        ("policy = 'no-such'", &["no-such` cannot be read"]),
+    ];
+    for (text, parts) in configurations {
+        place.write("config/tollgate/config.toml", text);
+        place.check("run {D}/dir -- true", 125, parts);
+        place.check("explain a", 1, parts);
+    }
+    std::fs::remove_file(place.path("config/tollgate/config.toml")).unwrap();
+    let tests: [(&str, &[&str]); 5] = [
+        ("policy = 'agent'", &["expect nothing", "[[test]]"]),
+        ("[[test]]\npath = 'a'\nexpect = 'deny'", &["are wrong", "`policy`"]),
+        ("policy = 'agent'\n[[test]]\npath = 'a'\nexpect = 'no'", &["are wrong", "`no`", "`deny`"]),
+        ("policy = 'agent'\n[[test]]\npath = '/a'\nexpect = 'deny'", &["t.toml:2", "absolute"]),
+        (
+            "policy = 'agent'\n[[test]]\npath = 'a'\nas = 'uid=x-y'\nexpect = 'deny'",
+            &["t.toml:2", "uid=`x-y`"],
+        ),
+    ];
+    for (text, parts) in tests {
+        place.write("t.toml", text);
+        place.check("test {D}/t.toml", 1, parts);
+    }
+}
+
+/// What is only wrong while a server runs, or has died.
+#[test]
+fn views_that_do_not_do() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let words = |line: &str| -> Vec<String> {
+        line.split_whitespace().map(|word| place.filled(word)).collect()
+    };
+    let mut server = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(words("mount --policy none {D}/dir {D}/mnt"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let shown = place.path("mnt/a.txt");
+    let begin = std::time::Instant::now();
+    while !shown.exists() {
+        assert!(begin.elapsed().as_secs() < 60, "no view");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    place.check("mount {D}/dir {D}/mnt", 1, &["`{D}/mnt` is already a mount point", "unmount it"]);
+    // Two servers that would wait for each other.
+    place.check("mount {D}/mnt {D}/dir/src", 1, &["MNT `{D}/dir/src`", "would contain itself"]);
+    place.check("reload {D}/dir", 1, &["kept the policy", "started without a policy"]);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let number = port.local_addr().unwrap().port();
+    let busy = format!("run --metrics-port {number} {{D}}/dir -- true");
+    place.check(&busy, 125, &["--metrics-port", &number.to_string(), "in use"]);
+    let inside = std::fs::File::open(place.path("mnt/a.txt")).unwrap();
+    place.check("umount {D}/mnt", 1, &["`{D}/mnt` is in use", "--lazy"]);
+    drop(inside);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    place.check("status {D}/mnt", 1, &["`{D}/mnt`", "its server is dead", "tollgate umount"]);
+    place.check("run {D}/mnt -- true", 125, &["`{D}/mnt`", "server is dead", "tollgate umount"]);
+    place.check("explain --dir {D}/mnt a.txt", 1, &["server is dead"]);
+    let output = place.command(&words("umount {D}/mnt")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_table_is_not_short() {
+    let rows = DIRECTORIES.len() + FLAGS.len() + FILES.len() + POLICIES.len();
+    assert!(rows > 100, "{rows} rows");
+}
