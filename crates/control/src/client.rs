@@ -32,8 +32,7 @@ pub fn ask(path: &Path, request: &str) -> Result<String, ControlError> {
 /// Connects, and makes sure that the server is one to talk to.
 pub(crate) fn connect(path: &Path) -> Result<(UnixStream, Peer), ControlError> {
     let stream = connected(path).map_err(|error| match error {
-        Errno::CONNREFUSED if is_socket(path) => ControlError::Gone { path: path.to_owned() },
-        Errno::CONNREFUSED => ControlError::NotASocket { path: path.to_owned() },
+        Errno::CONNREFUSED => refused(path),
         // Its backlog is full, and it takes no connection from it.
         Errno::AGAIN => ControlError::NoReply { path: path.to_owned(), source: silence() },
         error => ControlError::system(path, error),
@@ -96,6 +95,11 @@ fn silence() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "nothing came within ten seconds")
 }
 
-fn is_socket(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
+/// Why a connection to `path` was refused. The server may have removed its socket meanwhile.
+fn refused(path: &Path) -> ControlError {
+    match std::fs::metadata(path) {
+        Ok(found) if found.file_type().is_socket() => ControlError::Gone { path: path.to_owned() },
+        Ok(_) => ControlError::NotASocket { path: path.to_owned() },
+        Err(error) => ControlError::system(path, error),
+    }
 }
