@@ -137,11 +137,16 @@ mod tests {
     fn own_work_counts_as_own() {
         let before = Ticks::now().expect("a Linux machine has /proc/stat");
         let deadline = Instant::now() + std::time::Duration::from_secs(30);
+        let seen = |now: &Ticks| {
+            // The kernel samples what the machine does at its ticks, and may see time that the host
+            // took where this process worked: each figure gets there by itself.
+            let machine = now.busy + now.stolen - before.busy - before.stolen;
+            now.own >= before.own + 5 && machine >= 5
+        };
         let mut now = before;
-        while now.own < before.own + 5 && Instant::now() < deadline {
+        while !seen(&now) && Instant::now() < deadline {
             now = Ticks::now().expect("as before");
         }
-        assert!(now.own >= before.own + 5, "30 s of work are not seen: {before:?} {now:?}");
-        assert!(now.busy >= before.busy + 4, "the machine works at least as much: {now:?}");
+        assert!(seen(&now), "30 s of work are not seen: {before:?} {now:?}");
     }
 }
