@@ -15,6 +15,12 @@ use crate::presets::{Findings, Preset};
 const MAX_ENTRIES: u64 = 2_000_000;
 /// What is listed of one kind, in text and as JSON.
 pub(crate) const MAX_LISTED: usize = 1000;
+/// Longest file that is searched for a key behind its first bytes, in bytes.
+const MAX_SEARCHED: u64 = 16 << 20;
+/// Longest form of a key or a token that is recognised, in bytes, generously.
+const OVERLAP: usize = 1 << 10;
+/// Rules of the preset `agent` about packages of others, which ship test keys.
+const PACKAGES: [&str; 2] = ["packages", "vendored packages"];
 /// Directories of git that hold nothing but compressed objects.
 const OBJECTS: [&str; 2] = [".git/objects", ".git/lfs"];
 
@@ -144,7 +150,9 @@ impl Walk<'_> {
         let shown = inside.display().to_string();
         match (read.verdict, read.rule) {
             (Verdict::Allow | Verdict::ReadOnly, _) => {
-                if let Some(why) = self.looks_secret(&facts) {
+                let why =
+                    self.looks_secret(&facts).or_else(|| self.looks_secret_later(real, &facts));
+                if let Some(why) = why {
                     push(&mut self.found.uncovered, (shown, why));
                 }
             }
@@ -178,10 +186,30 @@ impl Walk<'_> {
         if let Some(rule) = by_name {
             return Some(format!("preset `agent`: {}", names.rule(rule).name()));
         }
-        let package = decision.rule.is_some_and(|rule| names.rule(rule).name() == "packages");
+        let package = decision.rule.is_some_and(|rule| PACKAGES.contains(&names.rule(rule).name()));
         let judged = likely.decide(facts, Operation::Read, &self.caller);
         (facts.head.is_some() && !package && judged.verdict == Verdict::Deny)
             .then(|| "it holds what looks like a key or a token".to_owned())
+    }
+
+    /// Whether there is a key behind the bytes that a policy looks at, in a file of a kind that may
+    /// hold one.
+    fn looks_secret_later(&self, real: &Path, facts: &Facts<'_>) -> Option<String> {
+        let [names, _] = &self.detectors.0;
+        let long = facts.size > HEAD_LEN as u64 && facts.size <= MAX_SEARCHED;
+        if !long || !names.needs_head(facts.path, facts.kind, facts.size) {
+            return None;
+        }
+        let content = read_up_to(real, MAX_SEARCHED)?;
+        let starts = (0..content.len()).step_by(HEAD_LEN - OVERLAP);
+        let found = starts.map(|at| &content[at..content.len().min(at + HEAD_LEN)]).any(|part| {
+            let facts = Facts { head: Some(part), ..*facts };
+            names.decide(&facts, Operation::Read, &self.caller).verdict > Verdict::ReadOnly
+        });
+        let kib = HEAD_LEN >> 10;
+        found.then(|| {
+            format!("it holds a key or a token after its first {kib} KiB, where no rule looks")
+        })
     }
 
     fn rule_name(&self, rule: Option<RuleId>) -> String {
@@ -228,13 +256,17 @@ fn push(list: &mut Vec<(String, String)>, item: (String, String)) {
 }
 
 fn head(file: &Path) -> Option<Vec<u8>> {
+    read_up_to(file, HEAD_LEN as u64)
+}
+
+fn read_up_to(file: &Path, len: u64) -> Option<Vec<u8>> {
     use std::io::Read;
     use std::os::unix::fs::OpenOptionsExt;
     // The file may have become a FIFO or a link meanwhile.
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let opened = std::fs::File::options().read(true).custom_flags(flags).open(file).ok()?;
     let mut head = Vec::new();
-    opened.take(HEAD_LEN as u64).read_to_end(&mut head).ok()?;
+    opened.take(len).read_to_end(&mut head).ok()?;
     Some(head)
 }
 

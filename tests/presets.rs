@@ -156,6 +156,20 @@ fn planted() -> Vec<(&'static str, String)> {
         ".htpasswd",
         ".vault-token",
         "node_modules/.env",
+        ".ENV",
+        ".Env.local",
+        "PROD.ENV",
+        "ID_RSA",
+        "SERVER.P12",
+        "vendor/acme/.env",
+        "vendor/acme/deep/.env.local",
+        "vendor/acme/.netrc",
+        ".kube/config-prod",
+        ".kube/prod.config",
+        ".aws/sso/cache/0123.json",
+        ".gem/credentials",
+        ".vault_pass",
+        ".databrickscfg",
     ];
     let mut planted: Vec<_> = by_name.into_iter().map(|name| (name, text())).collect();
     planted.extend([
@@ -181,7 +195,41 @@ fn planted() -> Vec<(&'static str, String)> {
         ("prod.tfvars", format!("db_password = \"{SECRET}\"\n")),
         (".yarnrc.yml", format!("npmAuthToken: {SECRET}\n")),
     ]);
+    planted.extend(planted_tokens());
+    planted.push(("tls/long-chain.pem", certificate(40) + &private_key("")));
     planted
+}
+
+/// Settings with a token in them.
+fn planted_tokens() -> Vec<(&'static str, String)> {
+    let form = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
+    vec![
+        (
+            ".mcp.json",
+            format!("{{\"mcpServers\": {{\"env\": {{\"GITHUB_TOKEN\": \"{SECRET}\"}}}}}}"),
+        ),
+        ("a/.mcp.json", format!("{{\"headers\": {{\"Authorization\": \"Bearer {SECRET}\"}}}}")),
+        (".claude/settings.local.json", format!("{{\"env\": {{\"X_API_KEY\": \"{SECRET}\"}}}}")),
+        ("auth.json", format!("{{\"github-oauth\": {{\"github.com\": \"{SECRET}\"}}}}")),
+        (".codex/auth.json", format!("{{\"OPENAI_API_KEY\": \"{SECRET}\"}}")),
+        ("containers/auth.json", format!("{{\"auths\": {{\"x\": {{\"auth\": \"{SECRET}\"}}}}}}")),
+        ("token.json", format!("{{\"refresh_token\": \"{SECRET}\"}}")),
+        (
+            "config/secrets.yml",
+            format!("production:\n  secret_key_base: {SECRET}\n  password: {SECRET}\n"),
+        ),
+        ("cluster.yaml", format!("users:\n- user:\n    client-key-data: {SECRET}\n")),
+        ("k.yml", format!("kind: Config\nusers:\n- user:\n    token: {SECRET}\n")),
+        (".m2/settings.xml", format!("<server><password>{SECRET}</password></server>")),
+        (".bundle/config", format!("BUNDLE_ACCESS_TOKEN: \"{SECRET}\"\n")),
+        ("sub/.env.mjs", format!("export default {{ API_KEY: \"{SECRET}\" }}\n")),
+        ("wg0.conf", format!("[Interface]\nPrivateKey = {SECRET}\n")),
+        ("app.yaml", format!("a: {form} # {SECRET}\n")),
+        ("aws.tfvars", format!("secret_access_key = \"{SECRET}\"\n")),
+        ("short.tfvars", format!("db_password = \"abc\" # {SECRET}\n")),
+        ("sub/.envrc", format!("export A=${{B:-}} DB_PASSWORD_PROD={SECRET}\n")),
+        ("sub/.cargo/config", format!("[registries.x]\ntoken = \"{SECRET}\"\n")),
+    ]
 }
 
 /// Files that every preset lets be read, although they look a little like secrets.
@@ -232,7 +280,62 @@ fn harmless() -> Vec<(&'static str, String)> {
         ("node_modules/pkg/test/key.pem", private_key("")),
         ("venv/lib/python3.12/site-packages/certifi/cacert.pem", certificate(200)),
         ("vendor/rustls/test-ca/ca.key", private_key("")),
+        ("vendor/ssh-key/tests/examples/id_ed25519", private_key("OPENSSH ")),
+        (
+            ".yarnrc.yml",
+            "npmAuthToken: \"${NPM_TOKEN}\"\nnpmRegistryServer: \"https://${USER}:${PASS}@x\"\n\
+             npmAuthIdent: ${NPM_TOKEN:-}\nother: ${YARN_TOKEN:?not set here}\n"
+                .to_owned(),
+        ),
+        (
+            "a/.envrc",
+            "export API_TOKEN=\nexport DB_PASSWORD=$(pass show db)\nexport X_TOKEN=\"$(op read x)\"\n\
+             env_vars_required GITHUB_TOKEN DB_PASSWORD\n: ${API_KEY:?set it first}\n\
+             export TOKEN_FILE=/run/secrets/token\nexport SSH_AUTH_SOCK=/tmp/agent-socket\n"
+                .to_owned(),
+        ),
+        (
+            "main.tfvars",
+            "token_ttl = 3600\npassword_length = 16\nsecret_name = \"of-the-cluster\"\n\
+             ssh_private_key = \"~/.ssh/id_rsa\"\nenable_password = true\n"
+                .to_owned(),
+        ),
+        (
+            "a/.cargo/config.toml",
+            "[env]\nMY_TOKEN_PATH = \"some/where/else\"\n[registry]\n\
+             global-credential-providers = [\"cargo:token\"]\n"
+                .to_owned(),
+        ),
+        (
+            "locales/en.json",
+            "{\"client_secret\": \"Client secret\", \"token\": \"Your token\", \
+             \"password\": \"Password\"}\n"
+                .to_owned(),
+        ),
+        ("lang/en/auth.json", "{\"password\": \"The password is wrong.\"}\n".to_owned()),
+        ("b/auth.json", "{\"http-basic\": {}, \"github-oauth\": {}}\n".to_owned()),
+        ("b/.mcp.json", "{\"env\": {\"GITHUB_TOKEN\": \"${GITHUB_TOKEN}\"}}\n".to_owned()),
+        (
+            "b/.env.mjs",
+            "export const env = { NEXTAUTH_SECRET: process.env.NEXTAUTH_SECRET, \
+             TOKEN: z.string() }\n"
+                .to_owned(),
+        ),
+        (".kube/deployment.yaml", "kind: Deployment\nspec: {}\n".to_owned()),
+        ("secrets.yml", "a: <%= ENV[\"A\"] %>\npassword: ENC[AES256_GCM,data:xyz]\n".to_owned()),
+        ("settings.xml", "<server><password>${env.PASSWORD}</password></server>".to_owned()),
     ]);
+    files.extend(
+        [
+            ".env.ts",
+            "src/.env.mjs",
+            "app/debug.keystore",
+            "test.p12",
+            "tests/tls/server.p12",
+            "ca-test.jks",
+        ]
+        .map(|name| (name, text())),
+    );
     files
 }
 
@@ -307,6 +410,7 @@ fn check_lists_the_secrets_that_no_rule_covers() {
         tree.write(name, &text);
     }
     tree.write("notes.rs", "token = \"ghp_0123456789abcdefghijABCDEFGHIJ012345\"\n");
+    tree.write("all-ca.pem", &(certificate(200) + &private_key("")));
     let uncovered = |policy: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         let output = tree.at_home(command.args(["check", "--json", "--dir", ".", policy]));
@@ -315,7 +419,7 @@ fn check_lists_the_secrets_that_no_rule_covers() {
         let list = report["uncovered"].as_array().unwrap().clone();
         list.into_iter().map(|one| one["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(uncovered("agent"), ["notes.rs"]);
+    assert_eq!(uncovered("agent"), ["all-ca.pem", "notes.rs"]);
     let open = uncovered("none");
     for (name, _) in planted() {
         assert!(open.iter().any(|path| path == name), "{name} is not found");

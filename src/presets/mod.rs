@@ -27,9 +27,10 @@ pub(crate) enum Preset {
 }
 
 /// What marks a shared part in a preset, and its text.
-const PARTS: [(&str, &str); 4] = [
+const PARTS: [(&str, &str); 5] = [
     ("# %GIT%\n", include_str!("../../presets/parts/git.toml")),
     ("# %PACKAGES%\n", include_str!("../../presets/parts/packages.toml")),
+    ("# %NAMES%\n", include_str!("../../presets/parts/names.toml")),
     ("# %SETTINGS%\n", include_str!("../../presets/parts/settings.toml")),
     ("# %SECRETS%\n", include_str!("../../presets/parts/secrets.toml")),
 ];
@@ -107,7 +108,7 @@ mod tests {
                 let text = preset.text(findings);
                 let policy = Policy::parse(&text, preset.name()).unwrap_or_else(|e| panic!("{e}"));
                 assert!(policy.warnings().is_empty(), "{:?}", policy.warnings());
-                assert!(!text.contains('%') && policy.rules().len() > 5, "{text}");
+                assert!(!text.contains("# %") && policy.rules().len() > 5, "{text}");
                 assert_eq!(Preset::named(preset.name()), Some(preset));
             }
         }

@@ -9,4 +9,4 @@ pub const MAX_GLOBS: usize = 1 << 16;
 /// Most directories that are native: each is a mount.
 pub const MAX_NATIVE: usize = 64;
 /// How many bytes from the start of a file a content condition sees.
-pub const HEAD_LEN: usize = 16 << 10;
+pub const HEAD_LEN: usize = 64 << 10;

@@ -467,14 +467,17 @@ pub(crate) fn read_full(
 /// is not opened, and for a file that somebody holds a write lease on, whose open would wait for up
 /// to 45 s.
 pub(crate) fn read_head(path: BorrowedFd<'_>, len: usize) -> Result<Option<Vec<u8>>, Errno> {
-    if stat_fd(path)?.file_type() != FileType::RegularFile {
+    let stat = stat_fd(path)?;
+    if stat.file_type() != FileType::RegularFile {
         return Ok(None);
     }
     let fd = match reopen(path, OFlags::RDONLY | OFlags::NONBLOCK) {
         Err(Errno::AGAIN) => return Ok(None),
         fd => fd?,
     };
-    let mut head = vec![0; len];
+    // Most files are short; a page more than their size, should they grow meanwhile.
+    let size = usize::try_from(stat.size()).unwrap_or(usize::MAX);
+    let mut head = vec![0; len.min(size.saturating_add(4096))];
     let read = read_full(fd.as_fd(), &mut head, 0)?;
     head.truncate(read);
     Ok(Some(head))
