@@ -12,12 +12,12 @@ pub enum SealError {
     /// Of a version that this program does not know.
     #[error("sealed with version {0} of the format; only version 1 is known")]
     UnknownVersion(u16),
-    /// Sealed with a key of another epoch than the one given.
-    #[error("sealed with the key of epoch {found}, not of epoch {given}")]
+    /// Sealed with a key of an epoch that is not among those given.
+    #[error("sealed with the key of epoch {found}, which is not at hand; the newest is {given}")]
     WrongEpoch {
         /// In the header.
         found: u32,
-        /// Of the key given.
+        /// Of the newest key given.
         given: u32,
     },
     /// A header that says what no header can.

@@ -20,7 +20,7 @@
 
 use crate::cipher::{Cipher, NONCE_LEN, TAG_LEN};
 use crate::error::SealError;
-use crate::keys::{FileKeys, MasterKey};
+use crate::keys::{FileKeys, Keys};
 
 /// A copy's place on disk.
 pub(crate) const HEADER_SPACE: u64 = 4096;
@@ -97,10 +97,14 @@ impl Header {
         bytes
     }
 
+    pub(crate) fn has_magic(bytes: &[u8]) -> bool {
+        bytes.starts_with(MAGIC)
+    }
+
     /// Reads one copy; nothing of it is used before it is authentic but what chooses the key.
     pub(crate) fn decode(
         bytes: &[u8; HEADER_LEN],
-        master: &MasterKey,
+        keys: &(impl Keys + ?Sized),
         domain: &[u8; 32],
     ) -> Result<(Header, FileKeys), SealError> {
         if &bytes[..8] != MAGIC {
@@ -113,9 +117,8 @@ impl Header {
         let bad = |what, value| SealError::BadHeader { what, value };
         let cipher = Cipher::from_id(bytes[10]).ok_or(bad("the cipher", bytes[10].into()))?;
         let epoch = u32::from_le_bytes(array(&bytes[12..16]));
-        if epoch != master.epoch() {
-            return Err(SealError::WrongEpoch { found: epoch, given: master.epoch() });
-        }
+        let wrong = SealError::WrongEpoch { found: epoch, given: keys.newest().epoch() };
+        let master = keys.of_epoch(epoch).ok_or(wrong)?;
         let file_id = array(&bytes[16..48]);
         let keys = FileKeys::new(master, cipher, &file_id);
         if !keys.verify(&bytes[..SIGNED_LEN], domain, &bytes[SIGNED_LEN..]) {

@@ -44,6 +44,48 @@ impl MasterKey {
     }
 }
 
+/// Where a file's master key is found: files that were not sealed anew have keys of older epochs.
+pub trait Keys {
+    /// The key of an epoch; `None` if it is not at hand.
+    fn of_epoch(&self, epoch: u32) -> Option<&MasterKey>;
+
+    /// The key that new files are sealed with.
+    fn newest(&self) -> &MasterKey;
+}
+
+impl Keys for MasterKey {
+    fn of_epoch(&self, epoch: u32) -> Option<&MasterKey> {
+        (self.epoch == epoch).then_some(self)
+    }
+
+    fn newest(&self) -> &MasterKey {
+        self
+    }
+}
+
+/// The keys of all epochs of a ring.
+#[derive(Clone, Debug)]
+pub struct MasterKeys {
+    older: Vec<MasterKey>,
+    newest: MasterKey,
+}
+
+impl MasterKeys {
+    pub(crate) fn new(older: Vec<MasterKey>, newest: MasterKey) -> MasterKeys {
+        MasterKeys { older, newest }
+    }
+}
+
+impl Keys for MasterKeys {
+    fn of_epoch(&self, epoch: u32) -> Option<&MasterKey> {
+        std::iter::once(&self.newest).chain(&self.older).find(|key| key.epoch == epoch)
+    }
+
+    fn newest(&self) -> &MasterKey {
+        &self.newest
+    }
+}
+
 /// The key itself is never shown.
 impl fmt::Debug for MasterKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -17,7 +17,7 @@
 //! let path = std::env::temp_dir().join(format!("sealed-{}", std::process::id()));
 //! let open = || std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
 //!
-//! let mut file = SealedFile::create(open()?, &key, b"vault", Options::default())?;
+//! let file = SealedFile::create(open()?, &key, b"vault", Options::default())?;
 //! file.write_at(b"secret", 10_000)?;
 //! file.commit()?;
 //!
@@ -32,20 +32,26 @@
 mod cipher;
 mod error;
 mod file;
+mod found;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod header;
 mod keyring;
 mod keys;
 mod map;
+mod reading;
+mod sharing;
 mod slots;
 mod store;
+mod walk;
+mod writing;
 
 pub use cipher::Cipher;
 pub use error::SealError;
-pub use file::{Options, SealedFile, Stat, stat};
+pub use file::{Options, SealedFile};
+pub use found::{Stat, looks_sealed, stat};
 pub use keyring::{Keyring, KeyringError, PassphraseCost, RingKey};
-pub use keys::MasterKey;
+pub use keys::{Keys, MasterKey, MasterKeys};
 pub use store::Store;
 
 /// The example in the README compiles.

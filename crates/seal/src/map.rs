@@ -53,18 +53,18 @@ impl Aad {
     }
 }
 
-struct Node {
-    entries: Vec<Entry>,
-    dirty: bool,
+pub(crate) struct Node {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) dirty: bool,
 }
 
 /// The nodes that are in memory.
 pub(crate) struct Map {
-    fanout: usize,
+    pub(crate) fanout: usize,
     pub(crate) levels: u8,
-    root: Entry,
-    nodes: HashMap<(u8, u64), Node>,
-    dirty: usize,
+    pub(crate) root: Entry,
+    pub(crate) nodes: HashMap<(u8, u64), Node>,
+    pub(crate) dirty: usize,
 }
 
 impl Map {
@@ -128,18 +128,18 @@ impl Map {
                 self.put(on, self.levels - 1, 0, 0, below)?;
             } else if self.levels > 1 {
                 // The root below may be changed and not written yet: then it is named when it is.
-                self.node(on, self.levels - 1, 0)?;
+                self.touch(on, self.levels - 1, 0)?;
             }
         }
         Ok(())
     }
 
-    fn split(&self, number: u64) -> (u64, usize) {
+    pub(crate) fn split(&self, number: u64) -> (u64, usize) {
         let fanout = self.fanout as u64;
         (number / fanout, usize::try_from(number % fanout).expect("less than the fanout"))
     }
 
-    fn put<S: Store>(
+    pub(crate) fn put<S: Store>(
         &mut self,
         on: &Context<'_, S>,
         level: u8,
@@ -147,16 +147,31 @@ impl Map {
         index: usize,
         entry: Entry,
     ) -> Result<Entry, SealError> {
+        self.touch(on, level, number)?;
         let node = self.node(on, level, number)?;
-        let newly = !node.dirty;
-        node.dirty = true;
-        let before = std::mem::replace(&mut node.entries[index], entry);
-        self.dirty += usize::from(newly);
-        Ok(before)
+        Ok(std::mem::replace(&mut node.entries[index], entry))
+    }
+
+    /// A node will be changed, and with the next commit all above it: walks rely on that.
+    fn touch<S: Store>(
+        &mut self,
+        on: &Context<'_, S>,
+        level: u8,
+        number: u64,
+    ) -> Result<(), SealError> {
+        if self.nodes.get(&(level, number)).is_some_and(|node| node.dirty) {
+            return Ok(());
+        }
+        if level + 1 < self.levels {
+            self.touch(on, level + 1, self.split(number).0)?;
+        }
+        self.node(on, level, number)?.dirty = true;
+        self.dirty += 1;
+        Ok(())
     }
 
     /// A node, read if need be.
-    fn node<S: Store>(
+    pub(crate) fn node<S: Store>(
         &mut self,
         on: &Context<'_, S>,
         level: u8,
@@ -201,10 +216,7 @@ impl Map {
     /// were written.
     pub(crate) fn write<S: Store>(
         &mut self,
-        store: &mut S,
-        keys: &FileKeys,
-        aad: &Aad,
-        block_size: usize,
+        on: &Context<'_, S>,
         slots: &mut Slots,
     ) -> Result<(Entry, u64), SealError> {
         let mut written = 0;
@@ -216,14 +228,16 @@ impl Map {
                 let entries = &self.nodes[&(level, number)].entries;
                 let mut entry = Entry::default();
                 if entries.iter().any(|entry| entry.slot != 0) {
-                    let mut bytes = vec![0; block_size];
+                    let mut bytes = vec![0; on.block_size];
                     for (entry, place) in entries.iter().zip(bytes.chunks_exact_mut(Entry::LEN)) {
                         entry.write(place);
                     }
-                    entry.nonce = keys.aead.nonce()?;
-                    entry.tag = keys.aead.seal(&entry.nonce, &aad.node(level, number), &mut bytes);
+                    entry.nonce = on.keys.aead.nonce()?;
+                    let aad = on.aad.node(level, number);
+                    entry.tag = on.keys.aead.seal(&entry.nonce, &aad, &mut bytes);
                     entry.slot = slots.take();
-                    if let Err(error) = store.write_at(&bytes, entry.slot * block_size as u64) {
+                    let offset = entry.slot * on.block_size as u64;
+                    if let Err(error) = on.store.write_at(&bytes, offset) {
                         slots.give_back(entry.slot);
                         return Err(error.into());
                     }
@@ -232,9 +246,8 @@ impl Map {
                 let before = if level + 1 == self.levels {
                     std::mem::replace(&mut self.root, entry)
                 } else {
-                    let on = Context { store: &*store, keys, aad: aad.clone(), block_size };
                     let (above, index) = self.split(number);
-                    self.put(&on, level + 1, above, index, entry)?
+                    self.put(on, level + 1, above, index, entry)?
                 };
                 slots.release(before.slot);
                 self.nodes.get_mut(&(level, number)).expect("it is dirty").dirty = false;
@@ -242,37 +255,6 @@ impl Map {
             }
         }
         Ok((self.root, written))
-    }
-
-    /// Marks the slots of everything that the map names. Where it names nothing, nothing is read.
-    pub(crate) fn mark<S: Store>(
-        &mut self,
-        on: &Context<'_, S>,
-        slots: &mut Slots,
-    ) -> Result<(), SealError> {
-        if self.root.slot == 0 {
-            return Ok(());
-        }
-        slots.mark(self.root.slot);
-        self.mark_below(on, self.levels - 1, 0, slots)
-    }
-
-    fn mark_below<S: Store>(
-        &mut self,
-        on: &Context<'_, S>,
-        level: u8,
-        number: u64,
-        slots: &mut Slots,
-    ) -> Result<(), SealError> {
-        let entries = self.node(on, level, number)?.entries.clone();
-        let first = number * self.fanout as u64;
-        for (below, entry) in (first..).zip(&entries).filter(|(_, entry)| entry.slot != 0) {
-            slots.mark(entry.slot);
-            if level > 0 {
-                self.mark_below(on, level - 1, below, slots)?;
-            }
-        }
-        Ok(())
     }
 }
 

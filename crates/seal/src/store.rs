@@ -2,7 +2,8 @@
 
 use std::io;
 
-/// A file, or what stands for one. Writes become durable with [`Store::sync`]; before, a crash may
+/// A file, or what stands for one. Several threads may use it at once, each on bytes of its own.
+/// Writes become durable with [`Store::sync`]; before, a crash may
 /// lose, tear or reorder them.
 pub trait Store {
     /// Its length in bytes.
@@ -29,13 +30,13 @@ pub trait Store {
     ///
     /// # Errors
     /// What the file system says.
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
     /// Returns when everything written is durable.
     ///
     /// # Errors
     /// What the file system says.
-    fn sync(&mut self) -> io::Result<()>;
+    fn sync(&self) -> io::Result<()>;
 }
 
 impl Store for std::fs::File {
@@ -47,16 +48,16 @@ impl Store for std::fs::File {
         std::os::unix::fs::FileExt::read_exact_at(self, buffer, offset)
     }
 
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         std::os::unix::fs::FileExt::write_all_at(self, bytes, offset)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         self.sync_data()
     }
 }
 
-impl<S: Store + ?Sized> Store for &mut S {
+impl<S: Store + ?Sized> Store for &S {
     fn len(&self) -> io::Result<u64> {
         (**self).len()
     }
@@ -65,11 +66,11 @@ impl<S: Store + ?Sized> Store for &mut S {
         (**self).read_at(buffer, offset)
     }
 
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         (**self).write_at(bytes, offset)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         (**self).sync()
     }
 }

@@ -58,7 +58,7 @@ fn change(plain: &mut Vec<u8>, step: Step) {
     }
 }
 
-fn perform(file: &mut SealedFile<&mut Memory>, step: Step) -> Result<(), SealError> {
+fn perform(file: &SealedFile<&Memory>, step: Step) -> Result<(), SealError> {
     match step {
         Put(offset, length, value) => file.write_at(&vec![value; length], offset),
         SetLen(length) => file.set_len(length),
@@ -67,12 +67,12 @@ fn perform(file: &mut SealedFile<&mut Memory>, step: Step) -> Result<(), SealErr
 }
 
 /// Runs the steps until one fails: what was committed, and what the failed commit would have.
-fn run(store: &mut Memory) -> (Vec<u8>, Vec<u8>) {
+fn run(store: &Memory) -> (Vec<u8>, Vec<u8>) {
     let (mut committed, mut plain) = (Vec::new(), Vec::new());
-    let mut file = SealedFile::open(store, &key(), DOMAIN).unwrap();
+    let file = SealedFile::open(store, &key(), DOMAIN).unwrap();
     for step in STEPS {
         change(&mut plain, step);
-        if perform(&mut file, step).is_err() {
+        if perform(&file, step).is_err() {
             break;
         }
         if matches!(step, Commit) {
@@ -116,18 +116,19 @@ fn leftovers(durable: &[u8], pending: &[Write]) -> Vec<Vec<u8>> {
 #[test]
 fn a_crash_at_any_operation_leaves_the_last_commit_or_the_one_under_way() {
     for cipher in [Cipher::Aes256Gcm, Cipher::XChaCha20Poly1305] {
-        let mut new = Memory::default();
-        SealedFile::create(&mut new, &key(), DOMAIN, Options { cipher, block_log2: 12 }).unwrap();
+        let new = Memory::default();
+        let options = Options { cipher, block_log2: 12 };
+        SealedFile::create(&new, &key(), DOMAIN, options).unwrap().commit().unwrap();
         // The second copy of the header is written and not synced: that is part of what may be lost.
-        let mut whole = new.clone();
-        run(&mut whole);
+        let whole = new.clone();
+        run(&whole);
         let operations = whole.operations.get();
         assert!(operations > 30, "{operations}");
         let mut crashes = 0;
         for fails_at in new.operations.get()..=operations {
-            let mut store = Memory { fails_at: Some(fails_at), ..new.clone() };
-            let (committed, under_way) = run(&mut store);
-            for bytes in leftovers(&store.durable, &store.pending) {
+            let store = Memory { fails_at: Some(fails_at), ..new.clone() };
+            let (committed, under_way) = run(&store);
+            for bytes in leftovers(&store.durable.borrow(), &store.pending.borrow()) {
                 crashes += 1;
                 let file = SealedFile::open(Memory::of(bytes), &key(), DOMAIN)
                     .unwrap_or_else(|error| panic!("crash at {fails_at}: {error}"));
@@ -144,24 +145,30 @@ fn a_crash_at_any_operation_leaves_the_last_commit_or_the_one_under_way() {
 /// After a crash, work goes on: the copy of the header that was lost is not the one relied on.
 #[test]
 fn a_crash_after_a_crash_leaves_a_commit_too() {
-    let mut new = Memory::default();
-    SealedFile::create(&mut new, &key(), DOMAIN, Options::default()).unwrap();
-    let mut whole = new.clone();
-    run(&mut whole);
+    let new = Memory::default();
+    let options = Options::default();
+    SealedFile::create(&new, &key(), DOMAIN, options).unwrap().commit().unwrap();
+    let whole = new.clone();
+    run(&whole);
     for fails_at in (new.operations.get()..=whole.operations.get()).step_by(7) {
-        let mut store = Memory { fails_at: Some(fails_at), ..new.clone() };
-        run(&mut store);
-        for bytes in leftovers(&store.durable, &store.pending).into_iter().step_by(9) {
+        let store = Memory { fails_at: Some(fails_at), ..new.clone() };
+        run(&store);
+        for bytes in
+            leftovers(&store.durable.borrow(), &store.pending.borrow()).into_iter().step_by(9)
+        {
             let before =
                 read_all(&SealedFile::open(Memory::of(bytes.clone()), &key(), DOMAIN).unwrap())
                     .unwrap();
             for second in 0..12 {
-                let mut store = Memory { fails_at: Some(second), ..Memory::of(bytes.clone()) };
+                let store = Memory { fails_at: Some(second), ..Memory::of(bytes.clone()) };
                 let mut after = before.clone();
                 apply(&mut after, 4000, &[9; 300]);
-                let mut file = SealedFile::open(&mut store, &key(), DOMAIN).unwrap();
+                let file = SealedFile::open(&store, &key(), DOMAIN).unwrap();
                 let done = file.write_at(&[9; 300], 4000).and_then(|()| file.commit()).is_ok();
-                for bytes in leftovers(&store.durable, &store.pending).into_iter().step_by(3) {
+                for bytes in leftovers(&store.durable.borrow(), &store.pending.borrow())
+                    .into_iter()
+                    .step_by(3)
+                {
                     let file = SealedFile::open(Memory::of(bytes), &key(), DOMAIN).unwrap();
                     let plain = read_all(&file).unwrap();
                     assert!(plain == after || (!done && plain == before), "{fails_at}, {second}");
@@ -174,15 +181,15 @@ fn a_crash_after_a_crash_leaves_a_commit_too() {
 /// No space: what was there before the write is read, and the write can be tried again.
 #[test]
 fn a_write_without_space_leaves_the_old_content_readable() {
-    let mut store = Memory::default();
-    let mut file = SealedFile::create(&mut store, &key(), DOMAIN, Options::default()).unwrap();
+    let store = Memory::default();
+    let file = SealedFile::create(&store, &key(), DOMAIN, Options::default()).unwrap();
     file.write_at(&[1; 50_000], 0).unwrap();
     file.commit().unwrap();
     drop(file);
     for extra in 0..6 {
         let mut store = store.clone();
         store.fails_at = Some(store.operations.get() + extra);
-        let mut file = SealedFile::open(&mut store, &key(), DOMAIN).unwrap();
+        let file = SealedFile::open(&store, &key(), DOMAIN).unwrap();
         let written = file.write_at(&[2; 5000], 3000).and_then(|()| file.commit());
         let mut bytes = [0; 50_000];
         assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 50_000);
@@ -192,4 +199,22 @@ fn a_write_without_space_leaves_the_old_content_readable() {
             assert!(written.is_err() || !new || *byte == 2, "{index}");
         }
     }
+}
+
+/// What a failed sync leaves out may never come: nothing is said to be durable after it.
+#[test]
+fn after_a_failed_sync_nothing_is_written_until_the_file_is_opened_again() {
+    let store = Memory::default();
+    let file = SealedFile::create(&store, &key(), DOMAIN, Options::default()).unwrap();
+    file.write_at(&[1; 5000], 0).unwrap();
+    file.commit().unwrap();
+    file.write_at(&[2; 5000], 0).unwrap();
+    store.syncs_fail.set(true);
+    assert!(matches!(file.commit(), Err(SealError::Io(_))));
+    store.syncs_fail.set(false);
+    assert!(file.has_failed());
+    assert!(matches!(file.commit(), Err(SealError::Failed)));
+    assert!(matches!(file.write_at(b"x", 0), Err(SealError::Failed)));
+    let file = SealedFile::open(Memory::of(store.durable.borrow().clone()), &key(), DOMAIN);
+    assert_eq!(read_all(&file.unwrap()).unwrap(), [1; 5000]);
 }

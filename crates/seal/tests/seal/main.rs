@@ -1,5 +1,7 @@
 //! Sealed files from outside: against a plain file, an attacker, and crashes.
 
 mod crash;
+mod holes;
 mod memory;
 mod sealed;
+mod threads;

@@ -15,17 +15,23 @@ pub(crate) struct Write {
 /// Keeps what is durable apart from what was written since, and fails after so many operations.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
-    pub(crate) durable: Vec<u8>,
-    pub(crate) pending: Vec<Write>,
+    pub(crate) durable: RefCell<Vec<u8>>,
+    pub(crate) pending: RefCell<Vec<Write>>,
     pub(crate) now: RefCell<Vec<u8>>,
     pub(crate) operations: Cell<usize>,
     /// The operation that fails, and all after it.
     pub(crate) fails_at: Option<usize>,
+    pub(crate) syncs_fail: Cell<bool>,
+    pub(crate) reads: Cell<usize>,
 }
 
 impl Memory {
     pub(crate) fn of(bytes: Vec<u8>) -> Memory {
-        Memory { now: RefCell::new(bytes.clone()), durable: bytes, ..Memory::default() }
+        Memory {
+            now: RefCell::new(bytes.clone()),
+            durable: RefCell::new(bytes),
+            ..Memory::default()
+        }
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
@@ -55,6 +61,7 @@ impl Store for Memory {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.reads.set(self.reads.get() + 1);
         let bytes = self.now.borrow();
         let start = usize::try_from(offset).unwrap();
         let part = bytes.get(start..start + buffer.len());
@@ -62,19 +69,22 @@ impl Store for Memory {
         Ok(())
     }
 
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let offset = usize::try_from(offset).unwrap();
         // What fails was begun.
-        self.pending.push(Write { offset, bytes: bytes.to_vec() });
+        self.pending.borrow_mut().push(Write { offset, bytes: bytes.to_vec() });
         self.count()?;
-        apply(self.now.get_mut(), offset, bytes);
+        apply(&mut self.now.borrow_mut(), offset, bytes);
         Ok(())
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         self.count()?;
-        self.durable.clone_from(self.now.get_mut());
-        self.pending.clear();
+        if self.syncs_fail.get() {
+            return Err(io::ErrorKind::Other.into());
+        }
+        self.durable.borrow_mut().clone_from(&self.now.borrow());
+        self.pending.borrow_mut().clear();
         Ok(())
     }
 }

@@ -12,8 +12,8 @@ fn key() -> MasterKey {
 }
 
 fn sealed(plain: &[u8]) -> Vec<u8> {
-    let mut store = Memory::default();
-    let mut file = SealedFile::create(&mut store, &key(), DOMAIN, Options::default()).unwrap();
+    let store = Memory::default();
+    let file = SealedFile::create(&store, &key(), DOMAIN, Options::default()).unwrap();
     file.write_at(plain, 0).unwrap();
     file.commit().unwrap();
     store.bytes()
@@ -36,6 +36,7 @@ enum Step {
     Write(u64, usize, u8),
     Read(u64, usize),
     SetLen(u64),
+    Punch(u64, usize),
     Commit,
     Reopen,
 }
@@ -46,7 +47,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (place.clone(), length.clone(), any::<u8>()).prop_map(|(at, n, v)| Step::Write(at, n, v)),
         3 => (place.clone(), length).prop_map(|(at, n)| Step::Read(at, n)),
-        1 => place.prop_map(Step::SetLen),
+        1 => place.clone().prop_map(Step::SetLen),
+        1 => (place, 1..100_000_usize).prop_map(|(at, n)| Step::Punch(at, n)),
         1 => Just(Step::Commit),
         1 => Just(Step::Reopen),
     ];
@@ -79,6 +81,12 @@ proptest! {
                 Step::SetLen(length) => {
                     file.set_len(length).unwrap();
                     model.resize(usize::try_from(length).unwrap(), 0);
+                }
+                Step::Punch(at, length) => {
+                    file.punch(at..at + length as u64).unwrap();
+                    let at = usize::try_from(at).unwrap().min(model.len());
+                    let end = model.len().min(at + length);
+                    model[at..end].fill(0);
                 }
                 Step::Commit => file.commit().unwrap(),
                 Step::Reopen => {
@@ -129,8 +137,8 @@ fn swapped_and_foreign_blocks_are_errors() {
     let plain = plain(30_000);
     let bytes = sealed(&plain);
     let slots = bytes.len() / 4096;
-    let mut store = Memory::of(bytes.clone());
-    let mut file = SealedFile::open(&mut store, &key(), DOMAIN).unwrap();
+    let store = Memory::of(bytes.clone());
+    let file = SealedFile::open(&store, &key(), DOMAIN).unwrap();
     file.write_at(&plain, 0).unwrap();
     file.commit().unwrap();
     drop(file);
@@ -165,8 +173,7 @@ fn a_hole_cannot_be_made_and_a_hole_takes_no_space() {
         changed[slot * 4096..(slot + 1) * 4096].fill(0);
         assert!(read(changed, &key(), DOMAIN).is_err(), "{slot}");
     }
-    let mut file =
-        SealedFile::create(Memory::default(), &key(), DOMAIN, Options::default()).unwrap();
+    let file = SealedFile::create(Memory::default(), &key(), DOMAIN, Options::default()).unwrap();
     file.set_len(1 << 40).unwrap();
     file.write_at(b"end", (1 << 40) - 3).unwrap();
     file.commit().unwrap();
@@ -215,8 +222,7 @@ fn no_plain_text_is_in_the_store_and_equal_blocks_differ() {
 /// Written over and over: slots are used again, and every byte of what was freed stays out of the way.
 #[test]
 fn space_is_used_again() {
-    let mut file =
-        SealedFile::create(Memory::default(), &key(), DOMAIN, Options::default()).unwrap();
+    let file = SealedFile::create(Memory::default(), &key(), DOMAIN, Options::default()).unwrap();
     for round in 0..50 {
         file.write_at(&[round; 40_960], 0).unwrap();
         file.commit().unwrap();

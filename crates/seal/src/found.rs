@@ -1,0 +1,90 @@
+//! Finds the header that holds.
+
+use crate::cipher::Cipher;
+use crate::error::SealError;
+use crate::header::{HEADER_LEN, HEADER_SPACE, Header};
+use crate::keys::{FileKeys, Keys, domain_digest};
+use crate::store::Store;
+
+/// What a header says, to those who have the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Of the plain file, in bytes.
+    pub size: u64,
+    /// Commits so far.
+    pub generation: u64,
+    /// Of the key.
+    pub epoch: u32,
+    /// Of its content.
+    pub cipher: Cipher,
+    /// Whether both copies of the header are good and the same.
+    pub copies_agree: bool,
+}
+
+/// Reads the header of a sealed file and nothing else.
+///
+/// # Errors
+/// If no copy of the header is authentic under these keys and this policy domain.
+pub fn stat<S: Store>(
+    store: &S,
+    keys: &(impl Keys + ?Sized),
+    domain: &[u8],
+) -> Result<Stat, SealError> {
+    let found = FoundHeader::find(store, keys, &domain_digest(domain))?;
+    let Header { size, generation, epoch, cipher, .. } = found.header;
+    Ok(Stat { size, generation, epoch, cipher, copies_agree: found.copies_agree })
+}
+
+/// Whether a file begins as sealed files do: said of either copy of the header, without a key.
+///
+/// # Errors
+/// What the store says.
+pub fn looks_sealed<S: Store>(store: &S) -> std::io::Result<bool> {
+    let mut bytes = [0; 2 * HEADER_SPACE as usize];
+    let length = store.len()?.min(bytes.len() as u64);
+    let bytes = &mut bytes[..usize::try_from(length).unwrap_or(0)];
+    store.read_at(bytes, 0)?;
+    let mut copies = bytes.chunks(usize::try_from(HEADER_SPACE).unwrap_or(usize::MAX));
+    Ok(copies.any(Header::has_magic))
+}
+
+pub(crate) struct FoundHeader {
+    pub(crate) header: Header,
+    pub(crate) keys: FileKeys,
+    pub(crate) copy: u64,
+    pub(crate) copies_agree: bool,
+}
+
+impl FoundHeader {
+    /// The newest authentic copy.
+    pub(crate) fn find<S: Store>(
+        store: &S,
+        keys: &(impl Keys + ?Sized),
+        domain: &[u8; 32],
+    ) -> Result<FoundHeader, SealError> {
+        let read = |copy: u64| {
+            let mut bytes = [0; HEADER_LEN];
+            match store.read_at(&mut bytes, copy * HEADER_SPACE) {
+                Ok(()) => Header::decode(&bytes, keys, domain),
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    Err(SealError::NotSealed)
+                }
+                Err(error) => Err(error.into()),
+            }
+        };
+        let (copy, found, copies_agree) = match (read(0), read(1)) {
+            (Ok(first), Ok(second)) => {
+                let agree = first.0 == second.0;
+                if second.0.generation > first.0.generation {
+                    (1, second, agree)
+                } else {
+                    (0, first, agree)
+                }
+            }
+            (Ok(first), Err(_)) => (0, first, false),
+            (Err(_), Ok(second)) => (1, second, false),
+            (Err(SealError::NotSealed), Err(error)) | (Err(error), Err(_)) => return Err(error),
+        };
+        Ok(FoundHeader { header: found.0, keys: found.1, copy, copies_agree })
+    }
+}

@@ -1,0 +1,42 @@
+//! What can be wrong with a keyring.
+
+use crate::error::SealError;
+use crate::keyring::recipient::PassphraseCost;
+
+/// What is wrong with a ring or with what should open it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyringError {
+    /// Not a ring, or damaged.
+    #[error("line {line} of the keyring: {problem}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+    /// It opens for no recipient of that kind.
+    #[error("the passphrase or key opens none of {0} recipients")]
+    Rejected(usize),
+    /// There is no such recipient.
+    #[error("there is no recipient `{0}`")]
+    NoRecipient(String),
+    /// A name that is taken, or that no recipient can have.
+    #[error("`{0}` is taken, empty or has blanks")]
+    BadName(String),
+    /// Without a recipient nobody could open it.
+    #[error("`{0}` is the last recipient")]
+    LastRecipient(String),
+    /// Costs that are out of range.
+    #[error("Argon2id with {0:?}: {1}")]
+    Cost(PassphraseCost, String),
+    /// A master key is not what was wrapped.
+    #[error("the key of epoch {0} is not authentic")]
+    Epoch(u32),
+    /// There is no key of that epoch.
+    #[error("there is no key of epoch {0}")]
+    NoEpoch(u32),
+    /// No random numbers.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+}

@@ -1,0 +1,289 @@
+//! Writing, from any number of threads.
+
+use std::ops::Range;
+use std::sync::PoisonError;
+
+use crate::cipher::{Cipher, NONCE_LEN};
+use crate::error::SealError;
+use crate::file::{RUN_MAX, SealedFile, State};
+use crate::header::{Entry, HEADER_LEN, HEADER_SPACE, LEVELS_MAX};
+use crate::slots::Slots;
+use crate::store::Store;
+
+/// Written between two commits, at most: what a crash can make the count of writes forget.
+const WRITES_PER_COMMIT: u64 = 1 << 17;
+/// AES-GCM with random nonces of 96 bits: after so many, two are the same with a chance of 2^-33.
+const WRITES_MAX: u64 = 1 << 32;
+
+impl<S: Store> SealedFile<S> {
+    /// Writes `bytes` at `offset`; the file grows as needed. Durable after [`SealedFile::commit`].
+    /// If it fails, each block is as before or as written, and what the last commit made durable is
+    /// untouched.
+    ///
+    /// # Errors
+    /// What the store says, or what reading says of a block that is written in part.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), SealError> {
+        self.write_in_place(&mut bytes.to_vec(), offset)
+    }
+
+    /// As [`SealedFile::write_at`], without a copy: `bytes` are encrypted where they are, and hold
+    /// nothing to be used afterwards.
+    ///
+    /// # Errors
+    /// As [`SealedFile::write_at`].
+    pub fn write_in_place(&self, bytes: &mut [u8], offset: u64) -> Result<(), SealError> {
+        let end = offset.checked_add(bytes.len() as u64).ok_or(SealError::TooLarge(offset))?;
+        let size = self.block_size;
+        let blocks = self.place(offset).0..end.div_ceil(size as u64);
+        let _turn = self.claim(blocks.clone());
+        self.prepare(blocks.end)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let (block, within) = self.place(offset + done as u64);
+            let rest = &mut bytes[done..];
+            let whole = (rest.len() / size).min(RUN_MAX);
+            let part = if within == 0 && whole > 0 {
+                let part = whole * size;
+                self.write_blocks(block, &mut rest[..part], offset + (done + part) as u64)?;
+                part
+            } else {
+                let part = rest.len().min(size - within);
+                let mut whole = self.read_block(block)?;
+                whole[within..within + part].copy_from_slice(&rest[..part]);
+                self.write_blocks(block, &mut whole, offset + (done + part) as u64)?;
+                part
+            };
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// Cuts the file, or extends it by a hole.
+    ///
+    /// # Errors
+    /// As [`SealedFile::write_at`].
+    pub fn set_len(&self, length: u64) -> Result<(), SealError> {
+        let (block, within) = self.place(length);
+        let _turn = self.claim(0..u64::MAX);
+        self.prepare(length.div_ceil(self.block_size as u64))?;
+        if length < self.size() {
+            // What lies behind the end reads as zero if the file is extended again.
+            if within > 0 {
+                self.zero(block, within..self.block_size)?;
+            }
+            self.clear(&(block + u64::from(within > 0)..u64::MAX))?;
+        }
+        let state = &mut *self.state();
+        state.changed |= length != state.header.size;
+        state.header.size = length;
+        Ok(())
+    }
+
+    /// Makes `bytes` read as zero; whole blocks within become holes. The size stays.
+    ///
+    /// # Errors
+    /// As [`SealedFile::write_at`].
+    pub fn punch(&self, bytes: Range<u64>) -> Result<(), SealError> {
+        let size = self.block_size as u64;
+        let bytes = bytes.start..bytes.end.min(self.size());
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let ((first, from), (last, to)) = (self.place(bytes.start), self.place(bytes.end));
+        let _turn = self.claim(first..bytes.end.div_ceil(size));
+        self.prepare(0)?;
+        if first == last {
+            return self.zero(first, from..to);
+        }
+        if from > 0 {
+            self.zero(first, from..self.block_size)?;
+        }
+        if to > 0 {
+            self.zero(last, 0..to)?;
+        }
+        self.clear(&(first + u64::from(from > 0)..last))
+    }
+
+    /// Waits until nobody else writes any of `blocks`.
+    fn claim(&self, blocks: Range<u64>) -> Turn<'_, S> {
+        let mut state = self.state();
+        while !state.sharing.claim(&blocks) {
+            state = self.written.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Turn { file: self, blocks }
+    }
+
+    /// What must be known before something is changed.
+    fn prepare(&self, blocks: u64) -> Result<(), SealError> {
+        let state = &mut *self.state();
+        if state.failed {
+            return Err(SealError::Failed);
+        }
+        let on = self.context();
+        if state.slots.is_none() {
+            let mut slots = Slots::new(self.reserved());
+            state.map.mark(&on, &mut slots)?;
+            state.slots = Some(slots);
+            // What was written before a crash is not in the header.
+            state.header.writes = state.header.writes.saturating_add(WRITES_PER_COMMIT);
+        }
+        state.map.grow(&on, blocks)
+    }
+
+    /// Makes a part of a block zero. A hole stays one.
+    fn zero(&self, block: u64, within: Range<usize>) -> Result<(), SealError> {
+        if self.state().map.get(&self.context(), block)?.slot == 0 {
+            return Ok(());
+        }
+        let mut bytes = self.read_block(block)?;
+        bytes[within].fill(0);
+        self.write_blocks(block, &mut bytes, 0)
+    }
+
+    /// Makes whole blocks holes.
+    fn clear(&self, blocks: &Range<u64>) -> Result<(), SealError> {
+        let state = &mut *self.state();
+        let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
+        state.changed = true;
+        state.map.clear(&self.context(), blocks, slots)
+    }
+
+    /// Seals whole blocks into free slots. The map names them, and the file has `size` at least,
+    /// only when all of them are written.
+    fn write_blocks(&self, first: u64, bytes: &mut [u8], size: u64) -> Result<(), SealError> {
+        let mut entries = self.take_slots(bytes.len() / self.block_size)?;
+        let written = self.seal_blocks(first, bytes, &mut entries);
+        let state = &mut *self.state();
+        if let Err(error) = written {
+            let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
+            entries.iter().for_each(|entry| slots.give_back(entry.slot));
+            return Err(error);
+        }
+        self.name(state, first, &entries)?;
+        state.header.size = state.header.size.max(size);
+        Ok(())
+    }
+
+    fn take_slots(&self, count: usize) -> Result<Vec<Entry>, SealError> {
+        if self.commit_is_due() {
+            self.commit()?;
+        }
+        let state = &mut *self.state();
+        let slots = state.slots.as_mut().filter(|_| !state.failed).ok_or(SealError::Failed)?;
+        let writes = state.header.writes + count as u64;
+        if writes > WRITES_MAX && state.header.cipher == Cipher::Aes256Gcm {
+            return Err(SealError::KeyUsedUp);
+        }
+        state.header.writes = writes;
+        Ok((0..count).map(|_| Entry { slot: slots.take(), ..Entry::default() }).collect())
+    }
+
+    fn commit_is_due(&self) -> bool {
+        let state = self.state();
+        state.slots.as_ref().is_some_and(|slots| state.map.commit_due(slots))
+    }
+
+    /// Encrypts blocks where they are and writes them to their slots.
+    fn seal_blocks(
+        &self,
+        first: u64,
+        bytes: &mut [u8],
+        entries: &mut [Entry],
+    ) -> Result<(), SealError> {
+        let size = self.block_size;
+        let mut nonces = [[0; NONCE_LEN]; RUN_MAX];
+        let nonces = &mut nonces[..entries.len()];
+        self.keys.aead.nonces(nonces)?;
+        let blocks = bytes.chunks_exact_mut(size).zip(nonces.iter());
+        for ((number, entry), (block, nonce)) in (first..).zip(entries.iter_mut()).zip(blocks) {
+            entry.nonce = *nonce;
+            entry.tag = self.keys.aead.seal(nonce, &self.aad.block(number), block);
+        }
+        let mut done = 0;
+        for run in entries.chunk_by(|left, right| right.slot == left.slot + 1) {
+            let part = &bytes[done * size..(done + run.len()) * size];
+            self.store.write_at(part, run[0].slot * size as u64)?;
+            done += run.len();
+        }
+        Ok(())
+    }
+
+    /// Enters what was written in the map. If it fails half-way, slots that it did not name stay
+    /// taken until the file is opened again.
+    fn name(&self, state: &mut State, first: u64, entries: &[Entry]) -> Result<(), SealError> {
+        let on = self.context();
+        let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
+        state.changed = true;
+        for (number, entry) in (first..).zip(entries) {
+            let before = state.map.set(&on, number, *entry)?;
+            slots.release(before.slot);
+        }
+        Ok(())
+    }
+
+    /// Makes everything written durable. After a crash the file is as one of its commits left it:
+    /// the last one that returned, or the one that was under way. Others may read and write
+    /// meanwhile; what they write is in this commit or in the next.
+    ///
+    /// # Errors
+    /// What the store says. What was not committed may then be lost: the file must be opened again
+    /// to be written, and is as its last commit left it.
+    pub fn commit(&self) -> Result<(), SealError> {
+        let mut durable_copy = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((header, released)) = self.write_map()? else { return Ok(()) };
+        let first = 1 - *durable_copy;
+        let written = self.write_header(&header, first);
+        let state = &mut *self.state();
+        state.failed |= written.is_err();
+        let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
+        written?;
+        *durable_copy = first;
+        slots.committed(released, state.sharing.next_epoch());
+        slots.reclaim(state.sharing.oldest());
+        Ok(())
+    }
+
+    /// Writes what was changed of the map; the header for it, and the slots that it sets free.
+    fn write_map(&self) -> Result<Option<([u8; HEADER_LEN], Vec<u64>)>, SealError> {
+        let state = &mut *self.state();
+        if state.failed {
+            return Err(SealError::Failed);
+        }
+        if !state.changed {
+            return Ok(None);
+        }
+        let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
+        let (root, nodes) = state.map.write(&self.context(), slots)?;
+        let header = &mut state.header;
+        header.levels = state.map.levels.min(LEVELS_MAX);
+        header.root = root;
+        header.writes += nodes;
+        header.generation += 1;
+        state.changed = false;
+        Ok(Some((header.encode(&self.keys, &self.domain), slots.take_pending())))
+    }
+
+    fn write_header(&self, header: &[u8; HEADER_LEN], first: u64) -> Result<(), SealError> {
+        // Everything that the new header refers to must be there before it, and so must the copy
+        // that the last commit wrote second.
+        self.store.sync()?;
+        self.store.write_at(header, first * HEADER_SPACE)?;
+        self.store.sync()?;
+        // Durable with the next commit. Until then the first copy is newer.
+        self.store.write_at(header, (1 - first) * HEADER_SPACE)?;
+        Ok(())
+    }
+}
+
+/// Blocks that nobody else writes while it lives.
+struct Turn<'a, S: Store> {
+    file: &'a SealedFile<S>,
+    blocks: Range<u64>,
+}
+
+impl<S: Store> Drop for Turn<'_, S> {
+    fn drop(&mut self) {
+        self.file.state().sharing.written(&self.blocks);
+        self.file.written.notify_all();
+    }
+}
