@@ -36,6 +36,7 @@ mod reload;
 mod requests;
 mod run;
 mod sandbox;
+mod seal;
 mod serve;
 mod status;
 mod survey;
@@ -126,6 +127,7 @@ fn dispatch(command: Command, verbose: bool) -> (&'static str, anyhow::Result<Ex
         Command::Topology(args) => ("topology", done(machine::topology(&args))),
         Command::Hugepage(HugepageCommand::Tune(args)) => ("hugepage", done(machine::tune(&args))),
         Command::Redact(command) => ("redact", done(redact::run(&command))),
+        Command::Seal(command) => ("seal", done(seal::run(&command))),
         Command::Wq(command) => ("wq", done(wq::run(&command))),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -141,6 +143,8 @@ fn only_prints(command: &Command) -> bool {
     match command {
         Command::Run(_) | Command::Mount(_) | Command::Umount(_) | Command::Demo(_) => false,
         Command::Reload(_) | Command::Broker(_) => false,
+        // It removes what is not complete.
+        Command::Seal(_) => false,
         // It restores the terminal.
         Command::Top(_) => false,
         Command::Init(_) | Command::Test(_) | Command::Brief(_) | Command::Doctor(_) => true,

@@ -13,6 +13,7 @@ mod policy;
 mod redact;
 mod reload;
 mod run;
+mod seal;
 mod serve;
 mod values;
 mod watching;
@@ -38,6 +39,11 @@ pub(crate) use policy::{
 pub(crate) use redact::{RedactCommand, RedactTestArgs};
 pub(crate) use reload::ReloadArgs;
 pub(crate) use run::RunArgs;
+pub(crate) use seal::{
+    ProgressArg, SealAddArgs, SealCheckArgs, SealCommand, SealConvertArgs, SealExportArgs,
+    SealFilesArgs, SealInitArgs, SealKeyArgs, SealNewArgs, SealPasswdArgs, SealRotateArgs,
+    SealSecretArgs,
+};
 pub(crate) use serve::{AuditDetail, SandboxMode, ServeArgs, WatchArg};
 pub(crate) use watching::{StatusArgs, TopArgs};
 pub(crate) use wq::{WqCommand, WqDumpArgs, WqMonitorArgs, WqSetArgs, WqTarget};
@@ -132,6 +138,8 @@ pub(crate) enum Command {
     Hugepage(HugepageCommand),
     #[command(subcommand, after_long_help = redact::REDACT_EXAMPLES)]
     Redact(RedactCommand),
+    #[command(subcommand, after_long_help = seal::SEAL_EXAMPLES)]
+    Seal(SealCommand),
     /// Work queues of a running program: what they are, what they do, and changes while they run
     #[command(subcommand, after_long_help = wq::WQ_EXAMPLES)]
     Wq(WqCommand),

@@ -40,12 +40,17 @@ pub fn stat<S: Store>(
 /// # Errors
 /// What the store says.
 pub fn looks_sealed<S: Store>(store: &S) -> std::io::Result<bool> {
-    let mut bytes = [0; 2 * HEADER_SPACE as usize];
-    let length = store.len()?.min(bytes.len() as u64);
-    let bytes = &mut bytes[..usize::try_from(length).unwrap_or(0)];
-    store.read_at(bytes, 0)?;
-    let mut copies = bytes.chunks(usize::try_from(HEADER_SPACE).unwrap_or(usize::MAX));
-    Ok(copies.any(Header::has_magic))
+    let length = store.len()?;
+    for copy in [0, HEADER_SPACE] {
+        let mut bytes = [0; HEADER_LEN];
+        if copy + (HEADER_LEN as u64) <= length {
+            store.read_at(&mut bytes, copy)?;
+            if Header::has_magic(&bytes) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 pub(crate) struct FoundHeader {

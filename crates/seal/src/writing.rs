@@ -230,7 +230,7 @@ impl<S: Store> SealedFile<S> {
     /// to be written, and is as its last commit left it.
     pub fn commit(&self) -> Result<(), SealError> {
         let mut durable_copy = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((header, released)) = self.write_map()? else { return Ok(()) };
+        let Some(Prepared { header, released }) = self.write_map()? else { return Ok(()) };
         let first = 1 - *durable_copy;
         let written = self.write_header(&header, first);
         let state = &mut *self.state();
@@ -244,7 +244,7 @@ impl<S: Store> SealedFile<S> {
     }
 
     /// Writes what was changed of the map; the header for it, and the slots that it sets free.
-    fn write_map(&self) -> Result<Option<([u8; HEADER_LEN], Vec<u64>)>, SealError> {
+    fn write_map(&self) -> Result<Option<Prepared>, SealError> {
         let state = &mut *self.state();
         if state.failed {
             return Err(SealError::Failed);
@@ -260,7 +260,8 @@ impl<S: Store> SealedFile<S> {
         header.writes += nodes;
         header.generation += 1;
         state.changed = false;
-        Ok(Some((header.encode(&self.keys, &self.domain), slots.take_pending())))
+        let header = header.encode(&self.keys, &self.domain);
+        Ok(Some(Prepared { header, released: slots.take_pending() }))
     }
 
     fn write_header(&self, header: &[u8; HEADER_LEN], first: u64) -> Result<(), SealError> {
@@ -273,6 +274,13 @@ impl<S: Store> SealedFile<S> {
         self.store.write_at(header, (1 - first) * HEADER_SPACE)?;
         Ok(())
     }
+}
+
+/// A commit of which only the header is missing.
+struct Prepared {
+    header: [u8; HEADER_LEN],
+    /// Slots that it sets free once it is durable.
+    released: Vec<u64>,
 }
 
 /// Blocks that nobody else writes while it lives.

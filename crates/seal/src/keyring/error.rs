@@ -1,7 +1,7 @@
 //! What can be wrong with a keyring.
 
 use crate::error::SealError;
-use crate::keyring::recipient::PassphraseCost;
+use crate::keyring::cost::PassphraseCost;
 
 /// What is wrong with a ring or with what should open it.
 #[derive(Debug, thiserror::Error)]

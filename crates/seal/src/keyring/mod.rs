@@ -12,11 +12,12 @@
 //!
 //! Everything before WRAPPED in its line is authenticated with it.
 
+mod cost;
 mod error;
 mod recipient;
 mod ring;
 mod text;
 
+pub use cost::PassphraseCost;
 pub use error::KeyringError;
-pub use recipient::PassphraseCost;
 pub use ring::{Keyring, RingKey};

@@ -7,6 +7,7 @@ use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 use zeroize::Zeroizing;
 
 use crate::cipher::{Aead, Cipher, NONCE_LEN, TAG_LEN};
+use crate::keyring::cost::PassphraseCost;
 use crate::keyring::error::KeyringError;
 
 pub(super) const SALT_LEN: usize = 32;
@@ -15,24 +16,6 @@ pub(super) const KEY_LEN: usize = 32;
 const MEMORY_KIB_MAX: u32 = 2 << 20;
 const PASSES_MAX: u32 = 64;
 const LANES_MAX: u32 = 64;
-
-/// What a guess at a passphrase costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PassphraseCost {
-    /// Memory in KiB.
-    pub memory_kib: u32,
-    /// How often it is gone through.
-    pub passes: u32,
-    /// How many threads can work on it.
-    pub lanes: u32,
-}
-
-/// 256 MiB, three passes, four lanes: about a second.
-impl Default for PassphraseCost {
-    fn default() -> PassphraseCost {
-        PassphraseCost { memory_kib: 256 << 10, passes: 3, lanes: 4 }
-    }
-}
 
 /// How a recipient opens the ring.
 #[derive(Clone, Debug, PartialEq, Eq)]

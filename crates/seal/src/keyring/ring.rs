@@ -5,10 +5,9 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::cipher::{NONCE_LEN, TAG_LEN, random};
+use crate::keyring::cost::PassphraseCost;
 use crate::keyring::error::KeyringError;
-use crate::keyring::recipient::{
-    KEY_LEN, Kind, PassphraseCost, Recipient, SALT_LEN, Wrapped, unwrap, wrap,
-};
+use crate::keyring::recipient::{KEY_LEN, Kind, Recipient, SALT_LEN, Wrapped, unwrap, wrap};
 use crate::keys::{MasterKey, MasterKeys};
 
 /// The recipients and the wrapped keys: what is kept in a file. Holds no open key.

@@ -3,10 +3,9 @@
 use std::fmt;
 
 use crate::cipher::TAG_LEN;
+use crate::keyring::cost::PassphraseCost;
 use crate::keyring::error::KeyringError;
-use crate::keyring::recipient::{
-    Hex, KEY_LEN, Kind, PassphraseCost, Recipient, Wrapped, parameters,
-};
+use crate::keyring::recipient::{Hex, KEY_LEN, Kind, Recipient, Wrapped, parameters};
 use crate::keyring::ring::{Keyring, epoch_head};
 
 const FIRST_LINE: &str = "tollgate keyring 1";

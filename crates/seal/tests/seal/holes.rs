@@ -56,9 +56,9 @@ fn space_of_what_is_cut_off_or_punched_is_used_again() {
             file.commit().unwrap();
         }
         if round % 3 == 0 {
-            file.set_len(0).unwrap()
+            file.set_len(0).unwrap();
         } else {
-            file.punch(0..1 << 20).unwrap()
+            file.punch(0..1 << 20).unwrap();
         }
         file.commit().unwrap();
     }

@@ -1,0 +1,25 @@
+//! `tollgate seal`: keyrings, and files that are encrypted at rest.
+
+mod files;
+mod job;
+mod ring;
+mod secret;
+mod tasks;
+mod terminal;
+mod work;
+
+use anyhow::Result;
+
+use crate::cli::SealCommand;
+
+pub(crate) fn run(command: &SealCommand) -> Result<()> {
+    match command {
+        SealCommand::Init(args) => ring::init(args),
+        SealCommand::Add(args) => ring::add(args),
+        SealCommand::Passwd(args) => ring::passwd(args),
+        SealCommand::Rotate(args) => tasks::rotate(args),
+        SealCommand::Check(args) => tasks::check(args),
+        SealCommand::Convert(args) => tasks::convert(args),
+        SealCommand::Export(args) => tasks::export(args),
+    }
+}

@@ -1,0 +1,173 @@
+//! The keyring of a directory.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::fs::FlockOperation;
+use serde_json::json;
+use tollgate_seal::{Keyring, KeyringError, Keys, MasterKeys, RingKey};
+
+use crate::cli::{
+    SealAddArgs, SealInitArgs, SealKeyArgs, SealNewArgs, SealPasswdArgs, SealSecretArgs,
+};
+use crate::seal::secret::{Secret, cost, shown};
+
+/// The keyring's name in the directory whose files it seals.
+pub(super) const IN_DIR: &str = ".tollgate-seal";
+
+/// The keyring of a directory, open.
+pub(super) struct Open {
+    path: PathBuf,
+    pub(super) ring: Keyring,
+    pub(super) key: RingKey,
+    /// Held while the keyring may be changed: two commands must not lose what the other wrote.
+    _lock: File,
+}
+
+impl Open {
+    /// Opens the keyring of a directory with the secret that `args` name.
+    ///
+    /// # Errors
+    /// With what is missing, damaged or wrong.
+    pub(super) fn of(args: &SealKeyArgs) -> Result<Open> {
+        let lock = lock(&args.dir)?;
+        let (path, ring) = read(&args.dir)?;
+        let key = open(&path, &ring, &args.secret)?;
+        Ok(Open { path, ring, key, _lock: lock })
+    }
+
+    pub(super) fn save(&self) -> Result<()> {
+        save(&self.path, &self.ring)
+    }
+
+    pub(super) fn keys(&self) -> Result<MasterKeys> {
+        self.ring.master_keys(&self.key).with_context(|| format!("keyring {}", shown(&self.path)))
+    }
+}
+
+fn open(path: &Path, ring: &Keyring, secret: &SealSecretArgs) -> Result<RingKey> {
+    let opened = match Secret::of(secret)? {
+        Secret::Passphrase(bytes) => (ring.open_with_passphrase(&bytes), "passphrase"),
+        Secret::KeyFile(bytes) => (ring.open_with_key_file(&bytes), "key file"),
+    };
+    opened.0.map_err(|error| match error {
+        KeyringError::Rejected(tried) => anyhow!(rustix::io::Errno::KEYREJECTED).context(format!(
+            "the {what} opens keyring {} for none of its {tried} recipients with a {what}",
+            shown(path),
+            what = opened.1
+        )),
+        other => anyhow!(other).context(format!("keyring {}", shown(path))),
+    })
+}
+
+fn lock(dir: &Path) -> Result<File> {
+    let lock = File::open(dir).with_context(|| format!("directory {}", shown(dir)))?;
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive)
+        .with_context(|| format!("locking directory {}", shown(dir)))?;
+    Ok(lock)
+}
+
+fn read(dir: &Path) -> Result<(PathBuf, Keyring)> {
+    let path = dir.join(IN_DIR);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
+            "there is no keyring {}; make one with `tollgate seal init {}`, or name its directory \
+             with `--dir`",
+            shown(&path),
+            dir.display()
+        ),
+        Err(error) => return Err(error).with_context(|| format!("keyring {}", shown(&path))),
+    };
+    let ring = Keyring::parse(&text).with_context(|| format!("keyring {}", shown(&path)))?;
+    Ok((path, ring))
+}
+
+/// The new ring is there as a whole, or the old one still is.
+fn save(path: &Path, ring: &Keyring) -> Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let named = || format!("keyring {}", shown(path));
+    let mut file = tempfile::NamedTempFile::new_in(dir).with_context(named)?;
+    file.write_all(ring.to_string().as_bytes()).with_context(named)?;
+    file.as_file().sync_all().with_context(named)?;
+    file.persist(path).map_err(|error| error.error).with_context(named)?;
+    File::open(dir).and_then(|dir| dir.sync_all()).with_context(named)
+}
+
+fn enter(ring: &mut Keyring, key: &RingKey, name: &str, new: &SealNewArgs) -> Result<()> {
+    let entered = match Secret::new(new)? {
+        Secret::Passphrase(bytes) => ring.add_passphrase(key, name, &bytes, cost(new)),
+        Secret::KeyFile(bytes) => ring.add_key_file(key, name, &bytes),
+    };
+    entered.map_err(Into::into)
+}
+
+pub(super) fn init(args: &SealInitArgs) -> Result<()> {
+    let _lock = lock(&args.dir)?;
+    let path = args.dir.join(IN_DIR);
+    if path.try_exists().unwrap_or(true) {
+        bail!("there is a keyring {} already; `add` a recipient to it", shown(&path));
+    }
+    let (mut ring, key) = Keyring::generate()?;
+    enter(&mut ring, &key, &args.name, &args.new)?;
+    save(&path, &ring)?;
+    say(args.json, &path, &ring, &format!("made keyring {}", shown(&path)));
+    if !args.json {
+        println!(
+            "keep a copy of it: without the keyring, what is sealed cannot be read by anybody"
+        );
+    }
+    Ok(())
+}
+
+pub(super) fn add(args: &SealAddArgs) -> Result<()> {
+    let mut open = Open::of(&args.key)?;
+    let done = if let Some(name) = &args.remove {
+        open.ring.remove(name)?;
+        format!(
+            "removed `{name}`; whoever could open the keyring may have kept its key: only a new \
+             keyring shuts them out"
+        )
+    } else {
+        let name = args.name.as_deref().unwrap_or_default();
+        enter(&mut open.ring, &open.key, name, &args.new)?;
+        format!("`{name}` can open keyring {}", shown(&open.path))
+    };
+    open.save()?;
+    say(args.key.json, &open.path, &open.ring, &done);
+    Ok(())
+}
+
+pub(super) fn passwd(args: &SealPasswdArgs) -> Result<()> {
+    let mut open = Open::of(&args.key)?;
+    match Secret::new(&args.new)? {
+        Secret::Passphrase(bytes) => {
+            open.ring.change_passphrase(&open.key, &args.name, &bytes, cost(&args.new))?;
+        }
+        Secret::KeyFile(_) => bail!("`passwd` changes a passphrase; `add` a key file instead"),
+    }
+    open.save()?;
+    let done = format!("the passphrase of `{}` is changed; no file was touched", args.name);
+    say(args.key.json, &open.path, &open.ring, &done);
+    Ok(())
+}
+
+fn say(as_json: bool, path: &Path, ring: &Keyring, text: &str) {
+    if as_json {
+        let recipients: Vec<_> = ring.recipients().collect();
+        let keyring = path.to_string_lossy();
+        println!(
+            "{}",
+            json!({"keyring": keyring, "recipients": recipients, "epoch": ring.epoch()})
+        );
+    } else {
+        println!("{text}");
+    }
+}
+
+/// The newest epoch.
+pub(super) fn newest(keys: &MasterKeys) -> u32 {
+    keys.newest().epoch()
+}

@@ -1,0 +1,176 @@
+//! The commands about files.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use tollgate_seal::{MasterKeys, SealedFile};
+
+use crate::cli::{SealCheckArgs, SealConvertArgs, SealExportArgs, SealFilesArgs, SealRotateArgs};
+use crate::escape::escaped;
+use crate::messages;
+use crate::seal::files::{self, State};
+use crate::seal::job::{Job, Progress};
+use crate::seal::ring::{self, Open};
+use crate::seal::work::{self, Found};
+
+/// What came of a file.
+enum Done {
+    /// It is as it should be now, by what was done.
+    Changed,
+    /// It was so before.
+    AsItWas,
+}
+
+pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
+    let keys = Open::of(&args.key)?.keys()?;
+    let results = over_files(&args.files, &args.key.dir, &keys, |found, job| {
+        let file = files::open(&found.path)?;
+        if files::state(&file, job)? != State::Plain {
+            return Ok(Done::AsItWas);
+        }
+        if !args.dry_run {
+            files::convert(&found.path, &file, job)?;
+        }
+        Ok(Done::Changed)
+    })?;
+    let verb = if args.dry_run { "to be sealed" } else { "sealed" };
+    results.report(args.key.json, verb, "sealed already")
+}
+
+pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
+    let keys = Open::of(&args.key)?.keys()?;
+    let results = over_files(&args.files, &args.key.dir, &keys, |found, job| {
+        let file = files::open(&found.path)?;
+        if files::state(&file, job)? == State::Plain {
+            bail!("is plain, where a sealed file is expected; `tollgate seal convert` seals it");
+        }
+        let sealed = SealedFile::open(&file, job.keys, job.domain)?;
+        let mut first = None;
+        let mut damaged = 0;
+        sealed.check(|blocks, error| {
+            job.progress.bytes(sealed.block_size());
+            if let Some(error) = error {
+                damaged += blocks.end - blocks.start;
+                first.get_or_insert(error);
+            }
+        })?;
+        match first {
+            None => Ok(Done::Changed),
+            Some(error) if damaged == 1 => Err(error.into()),
+            Some(error) => Err(error).with_context(|| format!("{damaged} blocks; the first")),
+        }
+    })?;
+    results.report(args.key.json, "good", "")
+}
+
+pub(super) fn export(args: &SealExportArgs) -> Result<()> {
+    let keys = Open::of(&args.key)?.keys()?;
+    let results = over_files(&args.files, &args.key.dir, &keys, |found, job| {
+        let file = files::open(&found.path)?;
+        if files::state(&file, job)? == State::Plain {
+            return Ok(Done::AsItWas);
+        }
+        files::export(&file, &args.to.join(&found.below), job)?;
+        Ok(Done::Changed)
+    })?;
+    results.report(args.key.json, "written plain", "plain before, left out")
+}
+
+/// A new epoch, unless files of older ones are left over from a rotation that was ended.
+pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
+    let mut open = Open::of(&args.key)?;
+    let mut keys = open.keys()?;
+    let newest = ring::newest(&keys);
+    let older = over_files(&args.files, &args.key.dir, &keys, |found, job| {
+        Ok(match files::state(&files::open(&found.path)?, job)? {
+            State::Sealed(epoch) if epoch < newest => Done::Changed,
+            _ => Done::AsItWas,
+        })
+    })?;
+    if older.changed == 0 {
+        open.ring.rotate(&open.key)?;
+        open.save()?;
+        keys = open.keys()?;
+    } else if !args.key.json {
+        println!("going on with epoch {newest}: some files have keys of older ones");
+    }
+    drop(open);
+    let newest = ring::newest(&keys);
+    let results = over_files(&args.files, &args.key.dir, &keys, |found, job| {
+        let file = files::open(&found.path)?;
+        match files::state(&file, job)? {
+            State::Sealed(epoch) if epoch < newest => {
+                files::seal_anew(&found.path, &file, job)?;
+                Ok(Done::Changed)
+            }
+            _ => Ok(Done::AsItWas),
+        }
+    })?;
+    results.report(args.key.json, &format!("sealed anew, epoch {newest}"), "left as they are")
+}
+
+/// What came of all files.
+struct Results {
+    changed: usize,
+    as_they_were: usize,
+    wrong: Vec<(String, String, bool)>,
+}
+
+fn over_files(
+    args: &SealFilesArgs,
+    dir: &Path,
+    keys: &MasterKeys,
+    each: impl Fn(&Found, &Job<'_>) -> Result<Done> + Sync,
+) -> Result<Results> {
+    let found = work::find(args, dir)?;
+    let progress = Progress::new(work::bytes(&found), args.progress);
+    let job = Job { keys, domain: args.domain.as_bytes(), progress: &progress };
+    let all = work::for_each(&found, |file| each(file, &job));
+    progress.end();
+    let mut results = Results { changed: 0, as_they_were: 0, wrong: Vec::new() };
+    for (file, done) in found.iter().zip(all) {
+        match done {
+            Ok(Done::Changed) => results.changed += 1,
+            Ok(Done::AsItWas) => results.as_they_were += 1,
+            Err(error) => {
+                let path = file.path.to_string_lossy().into_owned();
+                let damaged = files::is_damage(&error);
+                results.wrong.push((path, messages::in_words(&error), damaged));
+            }
+        }
+    }
+    Ok(results)
+}
+
+impl Results {
+    /// # Errors
+    /// If something was wrong with a file.
+    fn report(&self, as_json: bool, changed: &str, as_they_were: &str) -> Result<()> {
+        if as_json {
+            let wrong: Vec<Value> = self
+                .wrong
+                .iter()
+                .map(|(file, error, damaged)| {
+                    json!({"file": file, "error": error, "damaged": damaged})
+                })
+                .collect();
+            println!(
+                "{}",
+                json!({"done": self.changed, "as_they_were": self.as_they_were, "wrong": wrong})
+            );
+        } else {
+            for (file, error, _) in &self.wrong {
+                messages::say(&format!("{}: {error}", escaped(file)));
+            }
+            println!("{} {changed}", messages::count(self.changed, "file"));
+            if self.as_they_were > 0 {
+                println!("{} {as_they_were}", messages::count(self.as_they_were, "file"));
+            }
+        }
+        match self.wrong.len() {
+            0 => Ok(()),
+            some => bail!("{} could not be done", messages::count(some, "file")),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! `tollgate seal` from outside: keyrings, files, and everything that can be wrong with them.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A directory with a keyring that a key file and a passphrase open, and files below `vault`.
+struct Place {
+    dir: TempDir,
+    keys: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let place = Place { dir: tempfile::tempdir().unwrap(), keys: tempfile::tempdir().unwrap() };
+        fs::create_dir(place.path("vault")).unwrap();
+        fs::write(place.path("vault/plan"), b"the plan ".repeat(3000)).unwrap();
+        fs::write(place.path("vault/empty"), b"").unwrap();
+        let dir = place.dir.path().to_str().unwrap();
+        ok(&place.bare(&["init", "--new-key-file", &place.key(), dir]));
+        place
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join(below)
+    }
+
+    fn key(&self) -> String {
+        self.keys.path().join("key").to_str().unwrap().to_owned()
+    }
+
+    /// A file for a passphrase.
+    fn word(&self, name: &str, text: &str) -> String {
+        let path = self.keys.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn bare(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        for name in ["TOLLGATE_SEAL_KEY_FILE", "TOLLGATE_SEAL_PASSPHRASE_FILE"] {
+            command.env_remove(name);
+        }
+        command.env_remove("CREDENTIALS_DIRECTORY").current_dir(self.dir.path());
+        command.arg("seal").args(arguments).output().unwrap()
+    }
+
+    fn seal(&self, arguments: &[&str]) -> Output {
+        self.bare(&[arguments, &["--key-file", &self.key()]].concat())
+    }
+
+    fn vault(&self, command: &str, arguments: &[&str]) -> Output {
+        let domain = ["--domain", "vault", "vault"];
+        self.seal(&[&[command][..], &domain, arguments].concat())
+    }
+
+    fn exported(&self) -> Vec<u8> {
+        let to = tempfile::tempdir().unwrap();
+        ok(&self.vault("export", &["--to", to.path().to_str().unwrap()]));
+        fs::read(to.path().join("plan")).unwrap()
+    }
+}
+
+fn ok(output: &Output) -> &str {
+    assert!(output.status.success(), "{output:?}");
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+/// Fails with status 1, and says all of `texts`.
+fn fails(output: &Output, texts: &[&str]) {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(texts.iter().all(|text| said.contains(text)), "{texts:?} in {said}");
+}
+
+#[test]
+fn files_are_sealed_checked_exported_and_keep_what_they_are() {
+    let place = Place::new();
+    let plan = place.path("vault/plan");
+    let plain = fs::read(&plan).unwrap();
+    fs::set_permissions(&plan, fs::Permissions::from_mode(0o640)).unwrap();
+    let before = fs::metadata(&plan).unwrap();
+    let said = place.vault("convert", &["--dry-run"]);
+    assert!(ok(&said).contains("2 files to be sealed"), "{said:?}");
+    assert_eq!(fs::read(&plan).unwrap(), plain);
+    assert!(ok(&place.vault("convert", &[])).contains("2 files sealed"));
+    let bytes = fs::read(&plan).unwrap();
+    assert!(bytes.starts_with(b"TGSEALED") && !bytes.windows(8).any(|text| text == b"the plan"));
+    let after = fs::metadata(&plan).unwrap();
+    let kept = |of: &fs::Metadata| (of.mode(), of.uid(), of.gid(), of.mtime(), of.mtime_nsec());
+    assert_eq!(kept(&after), kept(&before));
+    assert!(ok(&place.vault("convert", &[])).contains("2 files sealed already"));
+    assert!(ok(&place.vault("check", &[])).contains("2 files good"));
+    assert_eq!(place.exported(), plain);
+    let json: serde_json::Value =
+        serde_json::from_str(ok(&place.vault("check", &["--json"]))).unwrap();
+    assert_eq!((&json["done"], json["wrong"].as_array().unwrap().len()), (&2.into(), 0));
+    let left: Vec<_> = fs::read_dir(place.path("vault")).unwrap().collect();
+    assert_eq!(left.len(), 2);
+}
+
+#[test]
+fn extended_attributes_are_kept() {
+    let place = Place::new();
+    let file = File::open(place.path("vault/plan")).unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    match rustix::fs::fsetxattr(&file, "user.note", b"keep me", flags) {
+        Err(rustix::io::Errno::OPNOTSUPP) => return,
+        set => set.unwrap(),
+    }
+    drop(file);
+    ok(&place.vault("convert", &[]));
+    let mut value = [0; 20];
+    let sealed = File::open(place.path("vault/plan")).unwrap();
+    let length = rustix::fs::fgetxattr(&sealed, "user.note", &mut value[..]).unwrap();
+    assert_eq!(&value[..length], b"keep me");
+}
+
+#[test]
+fn holes_stay_holes() {
+    let place = Place::new();
+    let file = File::create(place.path("vault/sparse")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    std::os::unix::fs::FileExt::write_at(&file, b"end", (1 << 40) - 3).unwrap();
+    drop(file);
+    ok(&place.vault("convert", &[]));
+    assert!(fs::metadata(place.path("vault/sparse")).unwrap().blocks() < 1000);
+    ok(&place.vault("check", &[]));
+    let to = place.path("out");
+    ok(&place.vault("export", &["--to", to.to_str().unwrap()]));
+    let found = fs::metadata(to.join("sparse")).unwrap();
+    assert!(found.len() == 1 << 40 && found.blocks() < 1000, "{found:?}");
+}
+
+#[test]
+fn recipients_come_and_go_and_passphrases_change_without_touching_files() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let sealed = fs::read(place.path("vault/plan")).unwrap();
+    let (one, two) = (place.word("one", "horse\n"), place.word("two", "battery\n"));
+    let cheap = ["--memory-mib", "1"];
+    let add = ["add", "--name", "anna", "--new-passphrase-file", &one];
+    ok(&place.seal(&[&add[..], &cheap].concat()));
+    fails(&place.seal(&[&add[..], &cheap].concat()), &["`anna` is taken"]);
+    let with = |file: &str| {
+        place.bare(&["check", "--domain", "vault", "vault", "--passphrase-file", file])
+    };
+    ok(&with(&one));
+    let passwd =
+        ["passwd", "--name", "anna", "--passphrase-file", &one, "--new-passphrase-file", &two];
+    ok(&place.bare(&[&passwd[..], &cheap].concat()));
+    ok(&with(&two));
+    fails(&with(&one), &["passphrase", ".tollgate-seal", "1 recipient", "rejected"]);
+    fails(&place.seal(&["add", "--remove", "ben"]), &["no recipient `ben`"]);
+    ok(&place.seal(&["add", "--remove", "anna"]));
+    fails(&place.seal(&["add", "--remove", "owner"]), &["`owner` is the last recipient"]);
+    assert_eq!(fs::read(place.path("vault/plan")).unwrap(), sealed);
+}
+
+#[test]
+fn rotation_seals_anew_and_goes_on_where_it_was_ended() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let plain = place.exported();
+    let old = fs::read(place.path("vault/plan")).unwrap();
+    assert!(ok(&place.vault("rotate", &[])).contains("2 files sealed anew, epoch 2"));
+    assert_ne!(fs::read(place.path("vault/plan")).unwrap(), old);
+    assert_eq!(place.exported(), plain);
+    // As a kill between two files leaves it: one of the old epoch, and a file not complete.
+    fs::write(place.path("vault/plan"), old).unwrap();
+    fs::write(place.path("vault/.tollgate-sealing-x"), b"half").unwrap();
+    let said = place.vault("rotate", &[]);
+    assert!(ok(&said).contains("1 file sealed anew, epoch 2"), "{said:?}");
+    assert!(!place.path("vault/.tollgate-sealing-x").exists());
+    assert_eq!(place.exported(), plain);
+}
+
+/// Killed again and again at any moment: each file is whole at any time, and the work gets done.
+#[test]
+fn a_killed_rotation_leaves_every_file_whole() {
+    let place = Place::new();
+    for file in 0..40 {
+        fs::write(place.path(&format!("vault/{file}")), [file; 50_000]).unwrap();
+    }
+    ok(&place.vault("convert", &[]));
+    for pause in 0..12 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["seal", "rotate", "--domain", "vault", "vault", "--key-file", &place.key()]);
+        let mut child = command.current_dir(place.dir.path()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(pause * 7));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(ok(&place.vault("check", &[])).contains("42 files good"));
+    }
+    ok(&place.vault("rotate", &[]));
+    assert!(ok(&place.vault("check", &[])).contains("42 files good"));
+    assert_eq!(fs::read_dir(place.path("vault")).unwrap().count(), 42);
+}
+
+#[test]
+fn what_is_damaged_is_named_and_the_others_go_on() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let good = fs::read(place.path("vault/plan")).unwrap();
+    let damage = |what: &str, bytes: Vec<u8>, said: &str| {
+        fs::write(place.path("vault/plan"), bytes).unwrap();
+        let output = place.vault("check", &[]);
+        fails(&output, &["vault/plan", said, "1 file could not be done"]);
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 file good"), "{what}");
+    };
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut all = good.clone();
+        all[at..at + bytes.len()].copy_from_slice(bytes);
+        all
+    };
+    damage("a flipped bit", changed(8192 + 5, &[good[8197] ^ 1]), "block 0 is not authentic");
+    damage("a cut file", good[..good.len() - 5000].to_vec(), "not authentic");
+    let mut swapped = changed(8192, &good[12288..16384]);
+    swapped[12288..16384].copy_from_slice(&good[8192..12288]);
+    damage("swapped blocks", swapped, "2 blocks; the first");
+    let mut version = changed(8, &[9]);
+    version[4096 + 8] = 9;
+    damage("an unknown version", version, "version 9");
+    let mut header = changed(60, &[1]);
+    header[4096 + 60] = 1;
+    damage("both headers", header, "no header is authentic");
+    damage("plain where sealed is expected", b"plain".to_vec(), "is plain");
+    fs::write(place.path("vault/plan"), &good).unwrap();
+    let other = ["check", "--domain", "other", "vault/plan"];
+    fails(&place.seal(&other), &["vault/plan", "wrong policy domain"]);
+    let to = place.path("out");
+    let to = to.to_str().unwrap();
+    fs::write(place.path("vault/plan"), changed(8197, &[good[8197] ^ 1])).unwrap();
+    fails(&place.vault("export", &["--to", to]), &["block 0"]);
+    assert!(!Path::new(to).join("plan").exists() && Path::new(to).join("empty").exists());
+}
+
+#[test]
+fn wrong_keys_and_keyrings_are_refused_with_the_reason() {
+    let place = Place::new();
+    let check =
+        |more: &[&str]| place.bare(&[&["check", "--domain", "vault", "vault"][..], more].concat());
+    fails(&check(&["--key-file", "/nowhere/key"]), &["key file `/nowhere/key`", "No such file"]);
+    let short = place.word("short", "0123");
+    fails(&check(&["--key-file", &short]), &["has 4 bytes; at least 32"]);
+    let other = place.word("other", &"x".repeat(64));
+    fails(&check(&["--key-file", &other]), &["key file", "1 recipient", "rejected"]);
+    fails(&check(&["--passphrase-file", &place.word("no", "\n")]), &["is empty"]);
+    fails(&check(&["--passphrase-file", "/dev"]), &["not a regular file"]);
+    let both = check(&["--passphrase-file", &short, "--key-file", &short]);
+    assert_eq!(both.status.code(), Some(2));
+    let dir = place.dir.path().to_str().unwrap();
+    fails(&place.bare(&["init", "--new-key-file", &place.key(), dir]), &["keyring", "already"]);
+    let ring = fs::read_to_string(place.path(".tollgate-seal")).unwrap();
+    let damage = |text: &str, said: &[&str]| {
+        fs::write(place.path(".tollgate-seal"), text).unwrap();
+        fails(&place.vault("check", &[]), said);
+    };
+    damage("hello", &["line 1 of the keyring"]);
+    damage(&ring.replace("epoch 1", "epoch one"), &["line 3", "`one` is not a number"]);
+    damage(&ring.replace("keyring 1", "keyring 2"), &["line 1"]);
+    fs::remove_file(place.path(".tollgate-seal")).unwrap();
+    fails(&place.vault("check", &[]), &["no keyring", "tollgate seal init"]);
+}
+
+/// The environment names the key where the command line does not; a credential of systemd, too.
+#[test]
+fn keys_come_from_the_environment_and_from_systemd() {
+    let place = Place::new();
+    let run = |name: &str, value: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.env_remove("TOLLGATE_SEAL_KEY_FILE").env_remove("CREDENTIALS_DIRECTORY");
+        command.args(["seal", "add", "--name", "x", "--new-key-file", "k", "--json"]);
+        command.current_dir(place.dir.path()).env(name, value).output().unwrap()
+    };
+    let said = run("TOLLGATE_SEAL_KEY_FILE", &place.key());
+    let json: serde_json::Value = serde_json::from_str(ok(&said)).unwrap();
+    assert_eq!(json["recipients"], serde_json::json!(["owner", "x"]));
+    ok(&place.seal(&["add", "--remove", "x"]));
+    fs::copy(place.key(), place.keys.path().join("tollgate-seal-key")).unwrap();
+    ok(&run("CREDENTIALS_DIRECTORY", place.keys.path().to_str().unwrap()));
+}
+
+#[test]
+fn files_that_cannot_be_replaced_stay_as_they_are() {
+    let place = Place::new();
+    fs::hard_link(place.path("vault/plan"), place.path("vault/same")).unwrap();
+    fails(&place.vault("convert", &[]), &["vault/plan", "vault/same", "2 names"]);
+    fs::remove_file(place.path("vault/same")).unwrap();
+    let held = File::options().append(true).open(place.path("vault/plan")).unwrap();
+    fails(&place.vault("convert", &[]), &["vault/plan", "open for writing elsewhere"]);
+    assert!(fs::read(place.path("vault/plan")).unwrap().starts_with(b"the plan"));
+    drop(held);
+    std::os::unix::fs::symlink("plan", place.path("vault/link")).unwrap();
+    ok(&place.vault("convert", &[]));
+    assert!(fs::symlink_metadata(place.path("vault/link")).unwrap().is_symlink());
+    fails(
+        &place.seal(&["convert", "--domain", "vault", "vault/link"]),
+        &["vault/link", "symbolic link"],
+    );
+    fails(&place.seal(&["convert", "--domain", "vault", "vault/plam"]), &["vault/plam"]);
+}
