@@ -127,6 +127,11 @@ impl Admission {
         self.policies.current().trial.as_ref().is_some_and(|trial| trial.can_hide())
     }
 
+    /// Whether any listing would be refused by a rule that is only recorded.
+    pub(crate) fn would_refuse_listing(&self) -> bool {
+        self.policies.current().trial.as_ref().is_some_and(|trial| trial.may_refuse_listing())
+    }
+
     /// May `caller` do all of `operations` on the inode? The strictest verdict over its names
     /// counts, and the first operation that is refused.
     pub(crate) fn check<'p>(

@@ -7,7 +7,7 @@
 //!
 //! | descriptor | how many | at the maximum |
 //! |---|---|---|
-//! | `O_PATH` of directories and of files that are open | half of the maximum | the longest unused is closed, and reopened by name when needed |
+//! | of directories (`O_PATH`, or what they were listed with) and of files that are open | half of the maximum | the longest unused is closed, and reopened by name when needed |
 //! | `O_PATH` of inodes whose last name is gone | what the kernel still refers to | `EMFILE` for the unlink's later users |
 //! | real descriptors: user-space handles, directory handles | the rest | `EMFILE` |
 //!
@@ -74,7 +74,7 @@ impl Descriptors {
             return self.dir(node);
         }
         let (found, _) = self.find(node)?;
-        Ok(self.keep(node, found))
+        Ok(self.keep(node, Arc::new(found)))
     }
 
     /// The same for one use, without leaving it in the cache: for files that are asked about once.
@@ -113,8 +113,7 @@ impl Descriptors {
     }
 
     /// Leaves `fd` in the cache, unless the node has one by now; returns the one that is there.
-    fn keep(&self, node: &Arc<Node>, fd: OwnedFd) -> Arc<OwnedFd> {
-        let fd = Arc::new(fd);
+    fn keep(&self, node: &Arc<Node>, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
         {
             let mut slot = node.fd.lock();
             if let Some(known) = &*slot {
@@ -125,6 +124,32 @@ impl Descriptors {
         self.cached.lock().push_back(Arc::downgrade(node));
         self.trim(self.max() / 2 - ROOT);
         fd
+    }
+
+    /// A descriptor of directory `node` to list it with, at its beginning and for this caller alone.
+    /// If none is kept of the node, this one is: what is listed is used next.
+    ///
+    /// # Errors
+    /// `ENOTDIR`; `ESTALE` when the directory is not, or no longer, where it is known to be.
+    pub(crate) fn listable(&self, node: &Arc<Node>) -> Result<Arc<OwnedFd>, Errno> {
+        if !node.is_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        if let Some(kept) = self.kept(node) {
+            return self.retrying(|| lower::open_dir(kept.as_fd(), c".")).map(Arc::new);
+        }
+        let place = node.place().ok_or(Errno::STALE)?;
+        let parent = self.path(&place.parent)?;
+        let fd = match self.retrying(|| lower::open_dir(parent.as_fd(), &place.name)) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(Errno::STALE),
+            fd => Arc::new(fd?),
+        };
+        if lower::stat_fd(fd.as_fd())?.key() != node.key {
+            return Err(Errno::STALE);
+        }
+        // Whoever came first keeps theirs.
+        let _kept = self.keep(node, Arc::clone(&fd));
+        Ok(fd)
     }
 
     /// Climbs from directory `node` to one whose descriptor is kept, and walks back down. Not by
@@ -144,7 +169,7 @@ impl Descriptors {
         };
         while let Some((node, name)) = climbed.pop() {
             let (found, _) = self.open_node(fd.as_fd(), &name, &node)?;
-            fd = self.keep(&node, found);
+            fd = self.keep(&node, Arc::new(found));
         }
         Ok(fd)
     }

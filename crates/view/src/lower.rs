@@ -1,10 +1,12 @@
 //! System calls on the lower tree: always relative to a descriptor, one component at a time, and no
 //! symbolic link is ever followed (invariant 4).
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
@@ -255,10 +257,10 @@ const LEASE_WAIT: Duration = Duration::from_secs(1);
 /// How often it looks.
 const LEASE_LOOK: Duration = Duration::from_millis(2);
 
-/// Opens directory `fd` for listing.
-pub(crate) fn open_dir(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+/// Opens directory `name` in `dir`, or with `.` that directory itself, for listing.
+pub(crate) fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(fd, c".", flags, Mode::empty())
+    rustix::fs::openat(dir, name, flags, Mode::empty())
 }
 
 /// Whether directory `fd`, opened for listing, has the flag that makes it case-insensitive
@@ -323,7 +325,7 @@ impl<'a> DirEntry<'a> {
 /// A directory being listed, with the entries that the kernel gave and nobody took yet.
 #[derive(Debug)]
 pub(crate) struct DirStream {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     buffer: Vec<u8>,
     /// Unread part of `buffer`.
     unread: std::ops::Range<usize>,
@@ -335,8 +337,9 @@ impl DirStream {
     /// Bytes per getdents64: what glibc asks for, and about one readdir reply.
     const BUFFER_LEN: usize = 32 << 10;
 
-    pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { fd, buffer: Vec::new(), unread: 0..0, position: 0 }
+    /// A stream over `fd`, whose position in the directory nobody else uses.
+    pub(crate) fn new(fd: impl Into<Arc<OwnedFd>>) -> Self {
+        Self { fd: fd.into(), buffer: Vec::new(), unread: 0..0, position: 0 }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -351,7 +354,7 @@ impl DirStream {
     /// Goes on from the cookie `offset`, a no-op when the last reply ended there.
     pub(crate) fn seek(&mut self, offset: u64) -> Result<(), Errno> {
         if offset != self.position {
-            rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(offset))?;
+            rustix::fs::seek(&*self.fd, rustix::fs::SeekFrom::Start(offset))?;
             self.unread = 0..0;
             self.position = offset;
         }
@@ -363,7 +366,7 @@ impl DirStream {
     pub(crate) fn refresh(&mut self) -> Result<(), Errno> {
         if !self.unread.is_empty() {
             self.unread = 0..0;
-            rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(self.position))?;
+            rustix::fs::seek(&*self.fd, rustix::fs::SeekFrom::Start(self.position))?;
         }
         Ok(())
     }
@@ -372,7 +375,7 @@ impl DirStream {
     pub(crate) fn peek(&mut self) -> Result<Option<DirEntry<'_>>, Errno> {
         if self.unread.is_empty() {
             if self.buffer.is_empty() {
-                self.buffer = vec![0; Self::BUFFER_LEN];
+                self.buffer = SPARE.take().unwrap_or_else(|| vec![0; Self::BUFFER_LEN]);
             }
             let filled = getdents(self.fd.as_fd(), &mut self.buffer)?;
             self.unread = 0..filled;
@@ -385,6 +388,21 @@ impl DirStream {
         if let Ok(Some((entry, len))) = parse_entry(&self.buffer[self.unread.clone()]) {
             self.position = entry.next_offset;
             self.unread.start += len;
+        }
+    }
+}
+
+thread_local! {
+    /// A buffer of a stream that ended, for the thread's next one: a new one for each small directory
+    /// costs as much as listing it.
+    static SPARE: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
+}
+
+impl Drop for DirStream {
+    fn drop(&mut self) {
+        if !self.buffer.is_empty() {
+            // Of a thread that ends there may be none.
+            let _ = SPARE.try_with(|spare| spare.set(Some(std::mem::take(&mut self.buffer))));
         }
     }
 }
@@ -620,8 +638,11 @@ mod tests {
         for i in 0..3000 {
             std::fs::write(dir.path().join(format!("file-{i}")), b"").unwrap();
         }
-        let open =
-            || DirStream::new(open_dir(std::fs::File::open(dir.path()).unwrap().as_fd()).unwrap());
+        let open = || {
+            DirStream::new(
+                open_dir(std::fs::File::open(dir.path()).unwrap().as_fd(), c".").unwrap(),
+            )
+        };
         let mut stream = open();
         let mut seen = BTreeSet::new();
         let mut resume = None;

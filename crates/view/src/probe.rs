@@ -88,7 +88,7 @@ pub(crate) fn caseless(source: BorrowedFd<'_>, root: &Stat) -> Option<String> {
 fn two_spellings(source: BorrowedFd<'_>) -> Option<String> {
     /// Names that are tried.
     const MAX_TRIED: usize = 16;
-    let mut stream = DirStream::new(lower::open_dir(source).ok()?);
+    let mut stream = DirStream::new(lower::open_dir(source, c".").ok()?);
     let mut tried = 0;
     while let (Ok(Some(entry)), true) = (stream.peek(), tried < MAX_TRIED) {
         let name = entry.name.to_bytes();
@@ -111,7 +111,7 @@ fn two_spellings(source: BorrowedFd<'_>) -> Option<String> {
 }
 
 fn is_listed(source: BorrowedFd<'_>, name: &CStr) -> bool {
-    let Ok(fd) = lower::open_dir(source) else { return false };
+    let Ok(fd) = lower::open_dir(source, c".") else { return false };
     let mut stream = DirStream::new(fd);
     while let Ok(Some(entry)) = stream.peek() {
         if entry.name == name {

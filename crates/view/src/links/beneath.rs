@@ -30,7 +30,7 @@ pub(super) fn stat(dir: BorrowedFd<'_>, path: &[u8]) -> Result<Stat, Errno> {
 /// Opens the directory `path` beneath `dir` for listing; `dir` itself if `path` is empty.
 pub(super) fn open_dir(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     if path.is_empty() {
-        return lower::open_dir(dir);
+        return lower::open_dir(dir, c".");
     }
     // O_DIRECTORY: neither a FIFO nor a device is opened, whatever takes the name.
     open(dir, path, OFlags::RDONLY | OFlags::DIRECTORY, Mounts::Refuse)

@@ -26,8 +26,10 @@ const NO_HANDLE: FileHandle = FileHandle(0);
 impl View {
     pub(crate) fn do_opendir(&self, req: &Request<'_>, id: NodeId) -> Result<Opened, Errno> {
         self.count(req, Count::readdir);
+        // Before the policy is asked: another one may follow.
+        let epoch = self.admission.epoch();
         if self.lists_without_opening() {
-            self.listings.go_unopened();
+            self.listings.go_unopened(epoch);
             return Err(Errno::NOSYS);
         }
         let node = self.node(id)?;
@@ -55,10 +57,20 @@ impl View {
                 .is_some_and(|c| offered(c).contains(InitFlags::NO_OPENDIR_SUPPORT))
     }
 
+    /// A policy that followed the one by which OPENDIR was refused may refuse to list, and one that
+    /// is only recorded may say that it would.
+    fn permit_unopened(&self, req: &Request<'_>, node: &Arc<Node>) -> Result<(), Errno> {
+        if self.listings.were_unopened_at(self.admission.epoch())
+            && !self.admission.would_refuse_listing()
+        {
+            return self.settle_place(node);
+        }
+        self.permit(req, node, Operation::List, "opendir")
+    }
+
     fn open_dir(&self, node: &Arc<Node>) -> Result<OpenDir, Errno> {
         let held = self.fds.hold()?;
-        let path = self.fds.path(node)?;
-        let fd = self.fds.retrying(|| lower::open_dir(path.as_fd()))?;
+        let fd = self.fds.listable(node)?;
         Ok(OpenDir { stream: Mutex::new(DirStream::new(fd)), _held: held })
     }
 
@@ -77,13 +89,12 @@ impl View {
         let filled = self.node(id).and_then(|node| {
             let lister = Lister { view: self, req, node: &node, plus };
             if handle == NO_HANDLE && self.listings.are_unopened() {
-                // A policy that follows can refuse to list.
-                self.permit(req, &node, Operation::List, "opendir")?;
+                self.permit_unopened(req, &node)?;
                 return lister.list_unopened(offset, &mut reply, &mut looked_up);
             }
             let open = self.dirs.get(handle)?;
             let mut stream = open.stream.lock();
-            lister.fill(&mut stream, offset, &mut reply, &mut looked_up)
+            lister.fill(&mut stream, offset, &mut reply, &mut looked_up).map(drop)
         });
         let delivered = match filled {
             Ok(()) => reply.send(),
@@ -141,6 +152,13 @@ impl Drop for LookedUp<'_> {
     }
 }
 
+/// How far a reply got.
+enum Filled {
+    InPart,
+    /// Nothing follows what is in it.
+    ToTheEnd,
+}
+
 struct Lister<'a> {
     view: &'a View,
     req: &'a Request<'a>,
@@ -156,23 +174,28 @@ impl Lister<'_> {
         reply: &mut DirReply<'_>,
         looked_up: &mut LookedUp<'_>,
     ) -> Result<(), Errno> {
+        let listings = &self.view.listings;
         if offset == 0 {
             self.view.watch_dir(self.node);
+        } else if listings.take_end(self.node.id, offset) {
+            return Ok(());
         }
-        let open = match self.view.listings.take(self.node.id, offset) {
+        let open = match listings.take(self.node.id, offset) {
             Some(open) if offset != 0 => open,
             _ => self.view.open_dir(self.node)?,
         };
-        let position = {
+        let (position, filled) = {
             let mut stream = open.stream.lock();
             // What was read ahead may have waited for long, and the kernel caches what it gets.
             stream.refresh()?;
-            self.fill(&mut stream, offset, reply, looked_up)?;
-            stream.position()
+            let filled = self.fill(&mut stream, offset, reply, looked_up)?;
+            (stream.position(), filled)
         };
-        // Nothing more: that was the end.
-        if position != offset {
-            self.view.listings.keep(self.node.id, position, open);
+        match filled {
+            // An empty reply is the end.
+            Filled::ToTheEnd if position == offset => {}
+            Filled::ToTheEnd => listings.keep_end(self.node.id, position),
+            Filled::InPart => listings.keep(self.node.id, position, open),
         }
         Ok(())
     }
@@ -183,18 +206,18 @@ impl Lister<'_> {
         offset: u64,
         reply: &mut DirReply<'_>,
         looked_up: &mut LookedUp<'_>,
-    ) -> Result<(), Errno> {
+    ) -> Result<Filled, Errno> {
         stream.seek(offset)?;
         let mut empty = true;
         loop {
             match stream.peek() {
-                Ok(None) => return Ok(()),
+                Ok(None) => return Ok(Filled::ToTheEnd),
                 // What was listed is given; the error comes back with the next request.
-                Err(_) if !empty => return Ok(()),
+                Err(_) if !empty => return Ok(Filled::InPart),
                 Err(e) => return Err(e),
                 Ok(Some(entry)) => {
                     if !reply.fits(entry.name.to_bytes().len(), self.plus) {
-                        return Ok(());
+                        return Ok(Filled::InPart);
                     }
                     self.add(&entry, reply, looked_up)?;
                     empty = false;

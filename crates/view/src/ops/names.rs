@@ -534,7 +534,7 @@ impl View {
         let mut pending = vec![(top, Vec::new())];
         let mut seen = 0;
         while let Some((dir, below)) = pending.pop() {
-            let mut stream = DirStream::new(lower::open_dir(dir.as_fd())?);
+            let mut stream = DirStream::new(lower::open_dir(dir.as_fd(), c".")?);
             while let Some(entry) = stream.peek()? {
                 if entry.child_name().is_some() {
                     seen += 1;

@@ -35,7 +35,7 @@ pub(super) struct Files {
 impl Files {
     /// Begins to have changes reported in the file system of `root`.
     pub(super) fn start(shared: &Shared, root: BorrowedFd<'_>) -> Self {
-        let root = lower::open_dir(root).ok();
+        let root = lower::open_dir(root, c".").ok();
         if let Some(root) = &root {
             resume(shared, root.as_fd());
         }
