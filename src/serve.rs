@@ -347,6 +347,11 @@ impl Server {
         self.state.sandbox.complete();
     }
 
+    /// Whether the kernel reads and writes files directly.
+    pub(crate) fn has_passthrough(&self) -> bool {
+        self.passthrough
+    }
+
     /// One line about what is served.
     pub(crate) fn summary(&self) -> String {
         let how = match (self.passthrough, &self.state.broker) {

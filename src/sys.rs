@@ -76,6 +76,24 @@ pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::unshare(flags) })
 }
 
+/// Brings the interface `lo` of this network namespace up.
+///
+/// # Errors
+/// The error of socket(2) or ioctl(2).
+pub(crate) fn bring_up_loopback() -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let (family, kind) = (AddressFamily::INET, SocketType::DGRAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: all zeroes are a valid `ifreq`, which is made of integers and arrays of them.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(c"lo".to_bytes()) {
+        *to = libc::c_char::from_ne_bytes([*from]);
+    }
+    request.ifr_ifru.ifru_flags = libc::c_short::try_from(libc::IFF_UP).unwrap_or(1);
+    // SAFETY: the request reads a `struct ifreq`, which lives until the call returns.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })
+}
+
 /// Closes every descriptor but 0, 1, 2 and `keep`, for a process that will never drop what it
 /// inherited: the child of a fork that ends by [`exit_now`] or exec.
 ///

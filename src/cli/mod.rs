@@ -25,7 +25,9 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use audit::{AuditArgs, LearnArgs};
 pub(crate) use broker::{BrokerArgs, BrokerChoice};
-pub(crate) use fence::{AllowArg, FenceWhen};
+pub(crate) use fence::{
+    AllowArg, EnvArg, FenceWhen, HostArg, LimitArgs, NetworkArgs, NetworkMode, Required,
+};
 pub(crate) use help::{grouped, hint_of_dashes, wants_overview};
 pub(crate) use machine::{HugepageCommand, TopologyArgs, TuneArgs};
 pub(crate) use mount::{MountArgs, UmountArgs};

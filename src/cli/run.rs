@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::fence::FenceArgs;
+use super::fence::{FenceArgs, LimitArgs, NetworkArgs};
 use super::serve::ServeArgs;
 
 pub(super) const RUN_EXAMPLES: &str = "\
@@ -18,6 +18,7 @@ Examples:
   tollgate run --policy node . -- npm test     a built-in preset
   tollgate run --policy p.toml --audit /var/log/agent.jsonl ~/project -- make
   tollgate run --allow ~/.cargo:rw . -- cargo build
+  tollgate run --allow-host crates.io --allow-host '*.crates.io' . -- cargo fetch
   tollgate run --policy none ~/project -- bash    a view that allows everything";
 
 #[derive(Debug, Args)]
@@ -31,6 +32,12 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) fence: FenceArgs,
+
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
 
     /// Where CMD starts; left out, the working directory if it lies in DIR, else DIR
     #[arg(long, value_name = "PATH")]

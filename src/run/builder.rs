@@ -47,10 +47,19 @@ fn build_view(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
     die_with_parent()?;
     rustix::process::chdir("/").context("cannot change to `/`")?;
     let privilege = enter_mount_namespace()?;
+    plan.limits.enter()?;
+    if let Some(listener) = plan.network.enter()? {
+        channel.send(&Message::Listener, Some(listener.as_fd()))?;
+    }
     let views = cover(plan, channel)?;
     // A mount of its own, which stays writable: the id maps of init are written there.
     let proc = native::detached_copy(&open_path("/proc")?).context("cannot keep /proc")?;
     let built = build_fence(plan, &views, privilege)?;
+    ensure!(
+        !plan.whole_fence || built.warnings.is_empty(),
+        "--require fence: {}",
+        built.warnings.join("; ")
+    );
     for warning in &built.warnings {
         channel.send(&Message::Warning(warning.clone()), None)?;
     }

@@ -12,25 +12,16 @@
 //!   `clone3` hides its flags from filters, so it is answered as by a kernel that does not have it,
 //!   and the C library uses `clone`.
 
+use super::bpf::{
+    ALLOW, ARCHITECTURE, FIRST, NUMBER, REFUSE, SECOND, UNKNOWN, X32_BIT, and, give, load, skip_if,
+    skip_if_any_bit, skip_unless,
+};
 use crate::sys;
 
 /// Installs the filter on this process and what it becomes.
 pub(super) fn install() -> std::io::Result<()> {
     sys::install_filter(&mut program())
 }
-
-/// Offsets into `struct seccomp_data`.
-const NUMBER: u32 = 0;
-const ARCHITECTURE: u32 = 4;
-/// The low halves of the first and the second argument. The calls judged by them look at no more.
-const FIRST: u32 = if cfg!(target_endian = "little") { 16 } else { 20 };
-const SECOND: u32 = FIRST + 8;
-
-/// x86-64 numbers with this bit are the x32 form of the same call.
-const X32_BIT: u32 = 0x4000_0000;
-
-const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
-const UNKNOWN: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 
 /// The system call numbers of one architecture.
 struct Calls {
@@ -142,8 +133,6 @@ fn refuse_two(argument: u32, values: [u32; 2], behind: usize) -> [libc::sock_fil
     [load(argument), skip_if(first, 2 + behind), skip_if(second, 1 + behind), give(ALLOW)]
 }
 
-const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-
 const PRIO_PGRP: u32 = 1;
 const PRIO_USER: u32 = 2;
 const IOPRIO_WHO_PGRP: u32 = 2;
@@ -159,34 +148,6 @@ fn tioclinux() -> u32 {
 
 fn new_cgroup() -> u32 {
     libc::CLONE_NEWCGROUP.cast_unsigned()
-}
-
-fn load(offset: u32) -> libc::sock_filter {
-    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0)
-}
-
-fn and(value: u32) -> libc::sock_filter {
-    instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, value, 0, 0)
-}
-
-fn skip_if(value: u32, skip: u8) -> libc::sock_filter {
-    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, skip, 0)
-}
-
-fn skip_unless(value: u32, skip: u8) -> libc::sock_filter {
-    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 0, skip)
-}
-
-fn skip_if_any_bit(value: u32, skip: u8) -> libc::sock_filter {
-    instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, value, skip, 0)
-}
-
-fn give(result: u32) -> libc::sock_filter {
-    instruction(libc::BPF_RET | libc::BPF_K, result, 0, 0)
-}
-
-fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
-    libc::sock_filter { code: u16::try_from(code).unwrap_or_default(), jt, jf, k }
 }
 
 #[cfg(test)]

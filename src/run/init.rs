@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use rustix::process::{DumpableBehavior, Pid, WaitOptions};
@@ -15,7 +15,7 @@ use super::plan::{FORWARDED, Plan, die_with_parent};
 use super::privilege::Privilege;
 use super::user::User;
 use super::wire::{Channel, Message};
-use super::{filter, guard};
+use super::{filter, guard, network};
 use crate::sys::{self, Forked};
 use crate::{messages, mountinfo};
 
@@ -51,12 +51,11 @@ fn prepare(
     match rustix::mount::mount("proc", "/proc", "proc", flags, None) {
         // A container that hides parts of /proc (as `run` itself does) does not let it be mounted
         // again.
-        Err(Errno::PERM) => channel.send(
-            &Message::Warning(
-                "/proc cannot be mounted here; CMD sees the outer process list".into(),
-            ),
-            None,
-        )?,
+        Err(Errno::PERM) => {
+            let text = "/proc cannot be mounted here; CMD sees the outer process list";
+            ensure!(!plan.whole_fence, "--require fence: {text}");
+            channel.send(&Message::Warning(text.to_owned()), None)?;
+        }
         other => other.context("cannot mount /proc")?,
     }
     let mounts = mountinfo::read()?;
@@ -104,7 +103,7 @@ fn run_command(plan: &Plan, channel: &Channel, built: Built) -> anyhow::Result<(
 /// What was written to places that go with CMD, where somebody could miss it.
 fn tell_what_is_gone(plan: &Plan, channel: &Channel, built: Built) -> anyhow::Result<()> {
     let home = plan.fence.as_ref().and_then(|fence| fence.home.as_deref());
-    let told = built.written.zip(home).and_then(|(written, home)| fence::told(written, home));
+    let told = built.written.zip(home).and_then(|(written, home)| fence::told(&written, home));
     told.map_or(Ok(()), |text| channel.send(&Message::Note(text), None))
 }
 
@@ -133,16 +132,25 @@ fn command(plan: &Plan) -> std::process::Command {
     if let Some(user) = &plan.user {
         command.envs(user.environment());
     }
+    for name in plan.environment.dropped() {
+        command.env_remove(name);
+    }
+    command.envs(plan.environment.set.iter().map(|(name, value)| (name, value)));
     command
 }
 
 fn prepare_command(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
     filter::install().context("cannot install the system call filter")?;
+    if plan.network.is_own() {
+        network::restrict_sockets().context("cannot install the filter of sockets")?;
+    }
     if plan.fence.is_some() && !fence::confine_signals_and_sockets()? {
         let text = "this kernel does not confine signals and abstract sockets (Landlock of Linux \
                     6.12); CMD can send signals to its own process group outside";
+        ensure!(!plan.whole_fence, "--require fence: {text}");
         channel.send(&Message::Warning(text.to_owned()), None)?;
     }
+    plan.limits.of_process.apply().context("cannot limit the process")?;
     sys::unblock_signals(FORWARDED).context("cannot unblock signals")?;
     channel.send(&Message::Starting, None)?;
     plan.user.as_ref().map_or(Ok(()), User::become_it)

@@ -2,14 +2,20 @@
 //! it reads.
 
 mod aliases;
+mod bpf;
 mod builder;
+mod environment;
 mod fence;
 mod filter;
 mod guard;
 mod init;
+mod limits;
+mod network;
 mod plan;
 mod prepare;
 mod privilege;
+mod refused;
+mod require;
 mod user;
 mod wire;
 
@@ -23,7 +29,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use crate::audit;
-use crate::cli::RunArgs;
+use crate::cli::{Required, RunArgs};
 use crate::control;
 use crate::git::Repository;
 use crate::messages;
@@ -32,7 +38,10 @@ use crate::serve::{Server, ServerKind, Spec};
 use crate::sys::{self, Forked, SignalFd};
 use crate::tree::{self, Tree};
 use fence::Control;
+use limits::Limits;
+use network::{Network, Proxy};
 use plan::{FORWARDED, Plan};
+use refused::Refused;
 use wire::{Channel, Message, Received};
 
 /// How CMD ended.
@@ -61,21 +70,47 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let chosen = policy_choice::choose(args.serve.policy.as_deref(), &tree.path, command)?;
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Run)?;
     let native = spec.native().to_vec();
-    let (fence, user) = prepare::fence_and_user(args, &tree.path)?;
+    let network = Network::of(&args.network)?;
+    let (fence, user, mut environment) = prepare::fence_and_user(args, &tree.path)?;
+    environment.told().filter(|_| !args.quiet).iter().for_each(|text| messages::note(text));
+    environment.set.splice(0..0, network.environment());
+    let uid = user.as_ref().map_or_else(|| rustix::process::getuid().as_raw(), |user| user.uid);
+    let limits = Limits::of(&args.limits).keep();
+    limits.told().iter().for_each(|text| messages::warn(text));
+    require::before(&args.limits.require, args.fence.fence, &network, &limits)?;
+    let whole_fence = args.limits.require.contains(&Required::Fence);
+    let refused = Refused::of(uid);
     let control = Control::new(&control::directory());
     let command = args.command.clone();
-    let plan = Plan { tree, cwd, command, native, control, fence, user };
+    let plan = Plan {
+        tree,
+        cwd,
+        command,
+        native,
+        control,
+        fence,
+        user,
+        environment,
+        network,
+        limits,
+        whole_fence,
+    };
     // Before the fork, so that no signal comes between it and the signal descriptor.
     sys::block_signals(FORWARDED).context("cannot block signals")?;
     let signals = SignalFd::new(FORWARDED).context("cannot read signals")?;
+    let proxy = match &plan.network {
+        Network::Hosts(hosts) => Some(network::start(hosts, uid)?),
+        _ => None,
+    };
     let (channel, child_channel) = Channel::pair()?;
     match sys::fork().context("cannot fork")? {
         Forked::Child => builder::run(&plan, &child_channel),
         Forked::Parent(builder) => {
             drop(child_channel);
+            let builder = Some(builder);
             let mut running =
-                Running { channel, signals, builder: Some(builder), init: None, command: None };
-            let end = running.supervise(spec, source, &plan, args.quiet);
+                Running { channel, signals, builder, init: None, command: None, proxy, refused };
+            let end = running.supervise(spec, source, &plan, args);
             running.collect();
             if let Ok(end) = &end {
                 prepare::tell_why_it_may_have_failed(args, *end == CommandEnd::Exited(0));
@@ -145,6 +180,8 @@ struct Running {
     init: Option<Pid>,
     /// CMD, from the moment it exists.
     command: Option<OwnedFd>,
+    proxy: Option<Proxy>,
+    refused: Refused,
 }
 
 impl Running {
@@ -153,7 +190,7 @@ impl Running {
         spec: Spec,
         source: OwnedFd,
         plan: &Plan,
-        quiet: bool,
+        args: &RunArgs,
     ) -> anyhow::Result<CommandEnd> {
         let (device, number) = self.until_mounted()?;
         let server = match Server::start(spec, source, device, &plan.tree.path, number) {
@@ -162,6 +199,8 @@ impl Running {
             Err(error) => return Err(self.reported_failure().unwrap_or(error)),
             Ok(server) => server,
         };
+        require::passthrough(&args.limits.require, &server)?;
+        self.refused.record_with(server.recorder());
         server.complete_sandbox();
         let begin = std::time::SystemTime::now();
         let end = self.until_ended(plan);
@@ -170,8 +209,13 @@ impl Running {
         crate::git::left_behind(&plan.tree.path, begin)
             .iter()
             .for_each(|line| messages::warn(line));
-        if !quiet {
+        if !args.quiet {
             audit::summary(&recorder.refusals()).iter().for_each(|line| messages::say(line));
+            plan.limits.met().iter().for_each(|line| messages::say(line));
+            let options = self.refused.options();
+            if !options.is_empty() {
+                messages::say(&format!("would have been allowed by: {}", options.join(" ")));
+            }
         }
         end
     }
@@ -231,6 +275,10 @@ impl Running {
                 messages::note(&text);
                 Ok(())
             }
+            Message::Listener => {
+                let proxy = self.proxy.as_ref().context("a socket came, and there is no proxy")?;
+                proxy.channel.send(&Message::Listener, received.fd.as_ref().map(AsFd::as_fd))
+            }
             other => bail!("the other side of `run` sent {other:?} out of turn"),
         }
     }
@@ -238,23 +286,42 @@ impl Running {
     /// The next message; signals that arrive before it are dealt with.
     fn next(&mut self) -> anyhow::Result<Received> {
         loop {
+            let proxy = self.proxy.as_ref().map(|proxy| &proxy.channel);
             let mut ready = [
                 PollFd::new(&self.channel, PollFlags::IN),
                 PollFd::new(&self.signals, PollFlags::IN),
+                // Without a proxy, the same again, which is not looked at.
+                PollFd::new(proxy.unwrap_or(&self.channel), PollFlags::IN),
             ];
             match rustix::event::poll(&mut ready, None) {
                 Err(Errno::INTR) => continue,
                 other => other.context("cannot wait for CMD")?,
             };
-            let [message, signal] = ready.map(|fd| !fd.revents().is_empty());
+            let [message, signal, proxy] = ready.map(|fd| !fd.revents().is_empty());
             // Messages first: one may announce CMD, which a signal that came with it is for.
             if message {
                 let lost = "the processes between tollgate and CMD were killed from outside";
                 return self.channel.receive()?.context(lost);
             }
+            if proxy {
+                self.hear_proxy()?;
+            }
             if signal {
                 self.pass_on()?;
             }
+        }
+    }
+
+    /// What CMD asked the proxy for and did not get.
+    fn hear_proxy(&mut self) -> anyhow::Result<()> {
+        let Some(proxy) = &self.proxy else { return Ok(()) };
+        match proxy.channel.receive()? {
+            Some(Received { message: Message::Refused(target), .. }) => {
+                self.refused.record(&target);
+                Ok(())
+            }
+            Some(other) => bail!("the proxy sent {:?} out of turn", other.message),
+            None => bail!("the proxy of --allow-host was killed from outside"),
         }
     }
 
@@ -285,10 +352,11 @@ impl Running {
     /// Ends the processes in between, which are still there when we failed, and waits for them.
     /// With init, everything in its pid namespace ends.
     fn collect(self) {
-        let Self { channel, builder, init, .. } = self;
+        let Self { channel, builder, init, proxy, .. } = self;
+        let proxy = proxy.map(|proxy| proxy.process);
         // An init that is not ready ends by this.
         drop(channel);
-        for process in [builder, init].into_iter().flatten() {
+        for process in [builder, init, proxy].into_iter().flatten() {
             // Children that were not waited for: their ids cannot belong to other processes.
             let _ = rustix::process::kill_process(process, Signal::KILL);
         }

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use rustix::process::Signal;
 
+use super::environment::Environment;
 use super::fence::{Control, Fence};
+use super::limits;
+use super::network::Network;
 use super::user::User;
 use crate::tree::Tree;
 
@@ -37,6 +40,11 @@ pub(super) struct Plan {
     pub(super) control: Option<Control>,
     /// `None`: CMD writes wherever its user may.
     pub(super) fence: Option<Fence>,
+    pub(super) environment: Environment,
+    pub(super) network: Network,
+    pub(super) limits: limits::Kept,
+    /// Nothing of the fence may be missing.
+    pub(super) whole_fence: bool,
     /// Who CMD runs as, where that is somebody else.
     pub(super) user: Option<User>,
 }

@@ -23,6 +23,10 @@ pub(super) enum Message {
     /// To the server: the view is mounted, with this number of its connection, 0 if it is not
     /// known; the `/dev/fuse` descriptor comes along.
     Mounted(i32),
+    /// To the server, and from it to the proxy: the socket that the proxy listens on comes along.
+    Listener,
+    /// To the server, from the proxy: CMD asked for this host and port, and did not get it.
+    Refused(String),
     /// To the server: everything is in place, CMD can start on [`Message::Go`].
     Ready,
     /// From the server: start CMD.
@@ -45,6 +49,8 @@ impl Message {
     fn encode(&self) -> Vec<u8> {
         match self {
             Self::Mounted(number) => tagged(b'M', &number.to_ne_bytes()),
+            Self::Listener => vec![b'L'],
+            Self::Refused(text) => tagged(b'H', text.as_bytes()),
             Self::Ready => vec![b'R'],
             Self::Go => vec![b'G'],
             Self::Starting => vec![b'S'],
@@ -62,6 +68,8 @@ impl Message {
         let text = || String::from_utf8_lossy(rest).into_owned();
         Some(match tag {
             b'M' => Self::Mounted(number()?),
+            b'L' => Self::Listener,
+            b'H' => Self::Refused(text()),
             b'R' => Self::Ready,
             b'G' => Self::Go,
             b'S' => Self::Starting,
@@ -103,6 +111,11 @@ impl Channel {
         rustix::net::sockopt::set_socket_passcred(&server, true)
             .context("cannot ask for credentials on a socket pair")?;
         Ok((Self(server), Self(child)))
+    }
+
+    /// Another descriptor of an end.
+    pub(super) fn of(socket: OwnedFd) -> Self {
+        Self(socket)
     }
 
     /// Sends, with a descriptor or without.
@@ -181,6 +194,8 @@ mod tests {
         let text = || "text \u{fc}".to_owned();
         let all = [
             Message::Mounted(3),
+            Message::Listener,
+            Message::Refused(text()),
             Message::Ready,
             Message::Go,
             Message::Starting,

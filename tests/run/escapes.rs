@@ -298,8 +298,8 @@ fn what_is_written_to_home_stays_inside_and_is_told() {
         fs::create_dir_all(project.path(name).parent().unwrap()).unwrap();
         fs::write(project.path(name), "old\n").unwrap();
     }
-    let script = "set -e; cd; cat .profile; echo evil >>.profile; echo evil >bin/tool
-        mkdir .npm; echo new >.npm/x; echo new >.cache/new; rm .cache/old; cat .npm/x; mv bin b
+    let script = "set -e; cd; cat .profile; echo evil >>.profile; mkdir bin; echo evil >bin/tool
+        mkdir .npm; echo new >.npm/x; mkdir -p .cache; echo new >.cache/new; cat .npm/x; mv bin b
         : >\"$(printf 'evil\\033[2J\\ntollgate: all is well')\"";
     let mut command = project.run_with(&[]);
     command.args(["sh", "-c", script]).env("HOME", project.path("home"));

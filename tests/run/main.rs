@@ -5,11 +5,14 @@ mod attempts;
 mod choice;
 mod escapes;
 mod explained;
+mod hidden;
+mod limits;
 mod locks;
 mod mount;
 #[path = "../support/mounting.rs"]
 mod mounting;
 mod native;
+mod network;
 mod project;
 mod record;
 mod reload;

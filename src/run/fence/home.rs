@@ -1,164 +1,229 @@
-//! The home directory: CMD writes to a copy, which is gone when CMD ends.
+//! The home directory: CMD sees what is listed of it, and writes to a copy, which is gone when CMD
+//! ends.
 //!
 //! Programs write to their caches and settings, and many fail where they cannot. Were they to write
 //! to the real ones, they could leave there what runs outside later: a shell profile, a program in
-//! `~/.local/bin`, a build cache. So an overlay shows the real home, and keeps what is written in
-//! memory.
+//! `~/.local/bin`, a build cache. And keys, histories, mails and other projects are none of their
+//! business. So the home directory is an empty one in memory. Listed directories are overlays in it,
+//! listed files are copies.
 
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context;
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+use rustix::fs::{Mode, OFlags};
 
-use super::allow::Allowed;
-use super::kept::{Kept, by_descriptor};
-use crate::escape::escaped;
-use crate::mountinfo;
+use super::kept::{Kept, open_path};
+use super::layers::{Layers, memory, take_after};
+use crate::mountinfo::{self, MountInfo};
+use crate::run::environment;
 
-/// Names in a home directory that programs write by the way, and whose loss is none.
-const CACHES: &[&str] = &[
-    ".bash_history",
-    ".bun",
-    ".cache",
-    ".cargo",
-    ".config",
-    ".conda",
-    ".deno",
-    ".gradle",
-    ".java",
-    ".lesshst",
-    ".local",
-    ".m2",
-    ".node-gyp",
-    ".node_repl_history",
-    ".npm",
-    ".nuget",
-    ".nv",
-    ".pnpm-store",
-    ".pyenv",
-    ".python_history",
-    ".rustup",
-    ".viminfo",
-    ".wget-hsts",
-    ".yarn",
-    ".zsh_history",
-    "go",
-];
-/// Most names that are told.
-const TOLD_MAX: usize = 6;
+/// Longest file that is copied; a longer one is read-only.
+const COPIED_MAX_BYTES: u64 = 16 << 20;
+/// Most directories and files of a home that are shown.
+const SHOWN_MAX: usize = 512;
 
-/// What CMD writes to its copy.
+/// A home directory that is about to be covered, with what of it stays.
 #[derive(Debug)]
-pub(crate) struct Written {
-    upper: OwnedFd,
+pub(super) struct Home {
+    path: PathBuf,
+    real: OwnedFd,
+    /// `None`: all of it.
+    shown: Option<Vec<Shown>>,
 }
 
-/// Whether CMD gets a copy of `home`: not where the home is, or lies in, what it may write anyway.
-pub(super) fn wants_copy(home: &Path, dir: &Path, allowed: &[Allowed]) -> bool {
-    let in_allowed =
-        allowed.iter().any(|allowed| allowed.writable && home.starts_with(&allowed.path));
-    home.parent().is_some() && home.is_dir() && !home.starts_with(dir) && !in_allowed
+/// The private copy, before CMD starts.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) top: OwnedFd,
+    /// Those that were copied into it.
+    pub(super) files: Vec<PathBuf>,
 }
 
-/// What is mounted in `home`, which an overlay would not show, read-only.
-pub(super) fn mounts_below(home: &Path) -> anyhow::Result<Vec<Kept>> {
-    let mounts = mountinfo::read()?;
-    let below = |path: &&Path| *path != home && path.starts_with(home);
-    let mut points: Vec<&Path> =
-        mounts.iter().map(|mount| mount.point.as_path()).filter(below).collect();
-    points.sort();
-    // A mount comes with those in it.
-    points.dedup_by(|later, earlier| later.starts_with(earlier));
-    let kept = |point: &&Path| {
-        let mut kept = Kept::read_only_copy(point).ok()?;
-        kept.optional = true;
-        Some(kept)
-    };
-    Ok(points.iter().filter_map(kept).collect())
+/// Something in it that CMD sees.
+#[derive(Debug)]
+struct Shown {
+    /// From the home directory on.
+    name: PathBuf,
+    real: OwnedFd,
+    directory: bool,
+    /// What is mounted in it, which an overlay would not show.
+    mounts: Vec<Kept>,
 }
 
-/// An overlay that shows `home`, which `lower` names.
-pub(super) fn copy(home: &Path, lower: &OwnedFd) -> anyhow::Result<(Kept, Written)> {
-    // The kernel takes layers by path, and only from mounts of this namespace: one of memory stands
-    // at /tmp until the overlay holds it.
-    let place = Path::new("/tmp");
-    anyhow::ensure!(super::places::private(place, 0o700)?, "/tmp is no directory");
-    let result = overlay_at(place, lower);
-    rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH)
-        .context("cannot unmount what the copy was prepared at")?;
-    let (overlay, upper) = result?;
-    Ok((Kept::of(home, overlay), Written { upper }))
-}
-
-fn overlay_at(place: &Path, lower: &OwnedFd) -> anyhow::Result<(OwnedFd, OwnedFd)> {
-    let (upper, work) = (place.join("upper"), place.join("work"));
-    for directory in [&upper, &work] {
-        std::fs::create_dir(directory).context("cannot make a layer")?;
+impl Home {
+    /// Opens what is listed in `paths`, before anything is covered.
+    pub(super) fn open(path: &Path, paths: &[PathBuf]) -> anyhow::Result<Self> {
+        let mounts = mountinfo::read()?;
+        let mut names: Vec<&Path> = paths
+            .iter()
+            .filter_map(|listed| listed.strip_prefix(path).ok())
+            .filter(|name| is_plain(name))
+            .collect();
+        names.sort_unstable();
+        // What lies in another one comes with that.
+        names.dedup_by(|later, earlier| later.starts_with(earlier));
+        let shown = names.iter().filter_map(|name| Shown::open(path, name, &mounts));
+        let shown = shown.take(SHOWN_MAX).collect();
+        Ok(Self { path: path.to_owned(), real: open_path(path)?, shown: Some(shown) })
     }
-    like(lower, &upper)?;
-    let overlay = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)
-        .context("this kernel has no overlay file system")?;
-    let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&overlay, key, value);
-    set("source", "home")?;
-    set("lowerdir", &by_descriptor(lower))?;
-    set("upperdir", upper.to_str().context("no text")?)?;
-    set("workdir", work.to_str().context("no text")?)?;
-    // Marks that anybody may set: in a user namespace no others can be had.
-    rustix::mount::fsconfig_set_flag(&overlay, "userxattr")?;
-    // Nothing of it has to survive.
-    rustix::mount::fsconfig_set_flag(&overlay, "volatile")?;
-    rustix::mount::fsconfig_create(&overlay).context("its file system cannot be a layer")?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
-    let mount = rustix::mount::fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-        .context("the overlay cannot be mounted")?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let upper =
-        rustix::fs::openat(CWD, &upper, flags, Mode::empty()).context("cannot open a layer")?;
-    Ok((mount, upper))
-}
 
-/// Gives `copy` owner and mode of `original`.
-fn like(original: &OwnedFd, copy: &Path) -> anyhow::Result<()> {
-    let stat = rustix::fs::fstat(original).context("fstat")?;
-    let (uid, gid) =
-        (rustix::fs::Uid::from_raw(stat.st_uid), rustix::fs::Gid::from_raw(stat.st_gid));
-    // Without privilege it is the user's own home, and so is the copy.
-    if rustix::process::geteuid().is_root() {
-        let follow = rustix::fs::AtFlags::empty();
-        rustix::fs::chownat(CWD, copy, Some(uid), Some(gid), follow).context("chown")?;
+    /// A home directory that CMD may read, all of it.
+    pub(super) fn readable(path: &Path) -> anyhow::Result<Self> {
+        Ok(Self { path: path.to_owned(), real: open_path(path)?, shown: None })
     }
-    rustix::fs::chmodat(CWD, copy, Mode::from_raw_mode(stat.st_mode), rustix::fs::AtFlags::empty())
-        .context("chmod")
-}
 
-/// What was written, in words; `None` if it was nothing that somebody could miss.
-pub(crate) fn told(written: Written, home: &Path) -> Option<String> {
-    let mut names: Vec<String> = Vec::new();
-    for entry in Dir::new(written.upper).ok()?.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name == "." || name == ".." || CACHES.contains(&name.as_str()) {
-            continue;
+    /// The copy, and what belongs in it. `warnings` hears what could not be copied.
+    pub(super) fn copy(
+        self,
+        layers: &mut Layers,
+        warnings: &mut Vec<String>,
+    ) -> anyhow::Result<(Vec<Kept>, Copy)> {
+        let Some(shown) = self.shown else {
+            let overlay = layers.over(&self.real)?;
+            let top = readable(&overlay)?;
+            return Ok((vec![Kept::of(&self.path, overlay)], Copy { top, files: Vec::new() }));
+        };
+        let top = memory(&self.real).context("no memory for a private home directory")?;
+        let mut kept = Vec::new();
+        let mut files = Vec::new();
+        let mut read_only = Vec::new();
+        for mut shown in shown {
+            make_parents(&self.real, &top, &shown.name)?;
+            let at = self.path.join(&shown.name);
+            if !shown.directory && copy_file(&shown, &top).is_ok() {
+                files.push(shown.name);
+                continue;
+            }
+            match layers.over(&shown.real).ok().filter(|_| shown.directory) {
+                Some(overlay) => {
+                    kept.push(Kept::of(&at, overlay));
+                    kept.append(&mut shown.mounts);
+                }
+                None => {
+                    kept.push(Kept::read_only_of(&at, &shown.real)?);
+                    read_only.push(at.display().to_string());
+                }
+            }
         }
-        let slash = if entry.file_type() == FileType::Directory { "/" } else { "" };
-        names.push(format!("{}{slash}", escaped(&home.join(&name).to_string_lossy())));
+        if !read_only.is_empty() {
+            warnings.push(format!(
+                "read-only for CMD, as no private copy can be had: {}",
+                read_only.join(", ")
+            ));
+        }
+        let copy = Copy { top: readable(&top)?, files };
+        kept.push(Kept::of(&self.path, top));
+        Ok((kept, copy))
     }
-    names.sort();
-    let more = names.len().saturating_sub(TOLD_MAX);
-    names.truncate(TOLD_MAX);
-    let list = names.join(", ");
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (!names.is_empty()).then(|| {
-        format!(
-            "what CMD changed in its private copy of the home directory is gone: {list}{more}; \
-             keep such changes with `--allow PATH:rw`"
-        )
-    })
+}
+
+/// The directory `top`, to be listed.
+fn readable(top: &OwnedFd) -> anyhow::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(top, ".", flags, Mode::empty()).context("cannot open the private home")
+}
+
+impl Shown {
+    fn open(home: &Path, name: &Path, mounts: &[MountInfo]) -> Option<Self> {
+        // Settings are often links to where they are kept.
+        let real = std::fs::canonicalize(home.join(name)).ok()?;
+        let meta = std::fs::metadata(&real).ok().filter(|meta| meta.is_dir() || meta.is_file())?;
+        let at = home.join(name);
+        // A directory that is the home, or holds it, would show all of it.
+        if home.starts_with(&real) {
+            return None;
+        }
+        let below = |mount: &&MountInfo| mount.point != real && mount.point.starts_with(&real);
+        let mut points: Vec<&Path> =
+            mounts.iter().filter(below).map(|mount| mount.point.as_path()).collect();
+        points.sort_unstable();
+        // A mount comes with those in it.
+        points.dedup_by(|later, earlier| later.starts_with(earlier));
+        let mounts = points.iter().filter_map(|point| {
+            let mut kept = Kept::read_only_copy(point).ok()?;
+            kept.path = at.join(point.strip_prefix(&real).ok()?);
+            kept.optional = true;
+            Some(kept)
+        });
+        let mounts = mounts.collect();
+        let directory = meta.is_dir();
+        Some(Self { name: name.to_owned(), real: open_path(&real).ok()?, directory, mounts })
+    }
+}
+
+fn is_plain(name: &Path) -> bool {
+    name.components().next().is_some()
+        && name.components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Makes the directories above `name` like those of the real home.
+fn make_parents(real: &OwnedFd, top: &OwnedFd, name: &Path) -> anyhow::Result<()> {
+    let mut above: Vec<&Path> = name.ancestors().skip(1).collect();
+    above.retain(|path| !path.as_os_str().is_empty());
+    for directory in above.into_iter().rev() {
+        match rustix::fs::mkdirat(top, directory, Mode::from_raw_mode(0o700)) {
+            Err(rustix::io::Errno::EXIST) => continue,
+            other => other.with_context(|| format!("cannot make `{}`", directory.display()))?,
+        }
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let original = rustix::fs::openat(real, directory, flags, Mode::empty())?;
+        take_after(&original, top, directory)?;
+    }
+    Ok(())
+}
+
+/// Copies a file of settings, without lines that look like secrets.
+fn copy_file(shown: &Shown, top: &OwnedFd) -> anyhow::Result<()> {
+    let path = super::kept::by_descriptor(&shown.real);
+    let length = std::fs::metadata(&path)?.size();
+    anyhow::ensure!(length <= COPIED_MAX_BYTES, "too long");
+    let bytes = std::fs::read(&path)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let copy = rustix::fs::openat(top, &shown.name, flags, Mode::from_raw_mode(0o600))?;
+    let mut copy = std::fs::File::from(copy);
+    std::io::Write::write_all(&mut copy, &without_secrets(&shown.name, &bytes))?;
+    take_after(shown.real.as_fd(), top, &shown.name)
+}
+
+/// What an agent has of its own is credentials, and needed; it is no file of lines.
+fn without_secrets(name: &Path, bytes: &[u8]) -> Vec<u8> {
+    if name.as_os_str().as_bytes().ends_with(b".json") {
+        return bytes.to_owned();
+    }
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    lines.filter(|line| !is_secret(line)).flatten().copied().collect()
+}
+
+fn is_secret(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line);
+    let parts = line.split_once('=').or_else(|| line.split_once(':'));
+    let (name, value) = parts.unwrap_or(("", &line));
+    let name = name.trim().trim_start_matches("export ").trim().trim_matches('"');
+    let value = value.trim().trim_matches(['"', '\'']);
+    environment::is_secret(name, value)
+        || line.split_whitespace().any(|word| environment::is_secret("", word))
 }
 
 /// The home directory of CMD, without symbolic links.
 pub(crate) fn of(path: Option<PathBuf>) -> Option<PathBuf> {
     let path = path.filter(|path| path.is_absolute())?;
     std::fs::canonicalize(path).ok().filter(|path| path.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_with_secrets_are_left_out_of_settings() {
+        let text = "registry=https://r/\n//r/:_authToken=any\n[user]\n\tname = me\n\
+                    [url \"https://me:pw@host/\"]\nexport API_KEY=\"x\"\nexport PATH=\"$PATH\"\n\
+                    token: abc\n";
+        let kept = without_secrets(Path::new(".npmrc"), text.as_bytes());
+        let expected = "registry=https://r/\n[user]\n\tname = me\nexport PATH=\"$PATH\"\n";
+        assert_eq!(String::from_utf8(kept).unwrap(), expected);
+    }
 }

@@ -45,6 +45,19 @@ impl Kept {
         Ok(kept)
     }
 
+    /// What `place` names, read-only, to be shown at `path`.
+    pub(super) fn read_only_of(path: &Path, place: &OwnedFd) -> anyhow::Result<Self> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_RECURSIVE
+            | OpenTreeFlags::AT_EMPTY_PATH;
+        let tree = rustix::mount::open_tree(place, "", flags)
+            .with_context(|| format!("cannot copy the mount of `{}`", path.display()))?;
+        sys::make_tree_read_only(tree.as_fd())
+            .with_context(|| format!("cannot make `{}` read-only", path.display()))?;
+        Ok(Self::of(path, tree))
+    }
+
     /// The device node at `path`, whose owner and permissions cannot be changed.
     pub(super) fn node(path: &Path) -> anyhow::Result<Self> {
         let kept = Self::copy(path)?;

@@ -1,17 +1,22 @@
-//! The fence: CMD reads what lies outside of DIR, and changes nothing there.
+//! The fence: CMD reads what of the machine is nobody's own, and changes nothing outside of DIR.
 //!
-//! Every mount is made read-only. On top come private places (`/tmp` and the like, a writable copy
-//! of the home directory), what the user named (`--allow`), and the view. All of it happens in the
+//! Every mount is made read-only. On top come private places (`/tmp` and the like, a home directory
+//! with what is listed of the real one), what the user named (`--allow`), and the view. All of it happens in the
 //! first mount namespace, so that CMD, in the second one, finds it locked like the view.
 
 mod allow;
 mod control;
 mod devices;
 mod home;
+mod homes;
 mod kept;
+mod layers;
+mod listed;
 mod places;
 mod scope;
+mod services;
 mod shape;
+mod written;
 
 use std::path::{Path, PathBuf};
 
@@ -19,13 +24,17 @@ use anyhow::Context;
 
 pub(super) use allow::check;
 pub(super) use control::{Control, protect};
-pub(super) use home::{Written, of as home_of, told};
+pub(super) use home::of as home_of;
 pub(super) use scope::confine_signals_and_sockets;
 pub(super) use shape::Fence;
+pub(super) use written::{Written, told};
 
 use super::privilege::Privilege;
 use crate::sys;
+use home::Home;
+use homes::Homes;
 use kept::Kept;
+use layers::Layers;
 
 /// What came out besides.
 #[derive(Debug, Default)]
@@ -53,36 +62,41 @@ pub(super) fn build(
     if privilege == Privilege::Mounter {
         kept.extend(devices::kept()?);
     }
-    let home = fence.home.as_deref().filter(|home| home::wants_copy(home, dir, &fence.allowed));
-    let home_below = home.map(home::mounts_below).transpose()?.unwrap_or_default();
-    let home = home.map(|path| kept::open_path(path).map(|fd| (path, fd))).transpose()?;
+    let mut homes = Homes::open(fence, dir, cwd)?;
+    kept.append(&mut homes.kept);
+    kept.extend(services::kept(&fence.allowed)?);
     sys::restrict_all_mounts(privilege == Privilege::Mounter)
         .context("cannot make the mounts outside of DIR read-only")?;
     let mut built = Built::default();
-    if let Some((path, lower)) = home {
-        match home::copy(path, &lower) {
-            Ok((copy, written)) => {
-                kept.push(copy);
-                kept.extend(home_below);
-                built.written = Some(written);
-            }
-            Err(error) => built.warnings.push(format!(
-                "the home directory `{}` is read-only for CMD: no private copy of it can be had \
-                 ({error:#})",
-                path.display()
-            )),
-        }
-    }
+    let copy =
+        homes.own.take().map(|home| copy(home, &mut kept, &mut built.warnings)).transpose()?;
     places::cover(fence, privilege)?;
+    homes.cover_others()?;
     if privilege == Privilege::Mounter {
         devices::cover()?;
     }
     kept.extend(shown?);
     attach(kept, dir)?;
+    homes::finish(&homes.others)?;
     if privilege == Privilege::Mounter {
         devices::finish()?;
     }
+    built.written = copy.map(Written::watch).transpose()?;
     Ok(built)
+}
+
+/// The private copy of CMD's home directory.
+fn copy(
+    home: Home,
+    kept: &mut Vec<Kept>,
+    warnings: &mut Vec<String>,
+) -> anyhow::Result<home::Copy> {
+    let mut layers = Layers::prepare()?;
+    let result = home.copy(&mut layers, warnings);
+    layers.finish()?;
+    let (in_home, copy) = result?;
+    kept.extend(in_home);
+    Ok(copy)
 }
 
 /// Attaches from the outside in, so that nothing covers what is attached later. Of two for one

@@ -38,7 +38,8 @@ pub(super) fn kept(fence: &Fence, dir: &Path, cwd: &Path) -> anyhow::Result<Vec<
         paths.extend(surroundings(path, dir));
     }
     let in_private = |path: &&Path| all_places().any(|place| path.starts_with(place));
-    paths.extend(fence.program.as_deref().filter(in_private).map(Path::to_owned));
+    paths
+        .extend(fence.programs.iter().map(PathBuf::as_path).filter(in_private).map(Path::to_owned));
     let of_run = KEPT_OF_RUN.iter().filter_map(|name| {
         let path = Path::new(RUN).join(name);
         path.exists().then(|| std::fs::canonicalize(path).ok()).flatten()

@@ -1,5 +1,6 @@
 //! What a fence is to look like.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::allow::Allowed;
@@ -13,6 +14,8 @@ pub(crate) struct Fence {
     pub(crate) home: Option<PathBuf>,
     /// The user who CMD runs as.
     pub(crate) uid: u32,
-    /// The file of CMD, where it was named by its path.
-    pub(crate) program: Option<PathBuf>,
+    /// CMD as it was named.
+    pub(crate) command: Option<OsString>,
+    /// The files of CMD and of this program, which CMD may start inside.
+    pub(crate) programs: Vec<PathBuf>,
 }

@@ -1,0 +1,119 @@
+//! Which home directories are covered, and what of them stays.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::allow::Allowed;
+use super::home::Home;
+use super::kept::Kept;
+use super::listed;
+use super::places::private;
+use super::shape::Fence;
+use crate::sys;
+
+/// Where home directories are; CMD's own may be elsewhere.
+const OF_OTHERS: &[&str] = &["/home", "/root"];
+
+/// What is covered, and what is put in its place.
+#[derive(Debug)]
+pub(super) struct Homes {
+    /// CMD's own, unless it is what CMD sees or changes anyway.
+    pub(super) own: Option<Home>,
+    /// Those of others, empty from now on.
+    pub(super) others: Vec<&'static Path>,
+    /// What stays of them.
+    pub(super) kept: Vec<Kept>,
+}
+
+impl Homes {
+    /// Opens what stays, before anything is covered.
+    pub(super) fn open(fence: &Fence, dir: &Path, cwd: &Path) -> anyhow::Result<Self> {
+        let mut named = listed::by_environment();
+        let own = fence.home.as_deref().filter(|home| can_be_covered(home, dir));
+        let allowed = own.map(|home| rights(home, &fence.allowed));
+        let own = match (own, allowed) {
+            (Some(home), Some(Rights::None)) => {
+                named.extend(listed::of_home(home, fence.command.as_deref()));
+                Some(Home::open(home, &named)?)
+            }
+            (Some(home), Some(Rights::Read)) => Some(Home::readable(home)?),
+            _ => None,
+        };
+        let is_own = |path: &Path| fence.home.as_deref() == Some(path);
+        let others = OF_OTHERS.iter().map(Path::new).filter(|path| {
+            let hidden = rights(path, &fence.allowed) == Rights::None;
+            can_be_covered(path, dir) && !is_own(path) && hidden
+        });
+        let others: Vec<_> = others.collect();
+        let covered: Vec<&Path> =
+            others.iter().copied().chain(fence.home.as_deref().filter(|_| own.is_some())).collect();
+        let kept = kept(fence, dir, cwd, &covered, &named);
+        Ok(Self { own, others, kept })
+    }
+
+    /// Covers those of others.
+    pub(super) fn cover_others(&self) -> anyhow::Result<()> {
+        for path in &self.others {
+            let mode = std::fs::metadata(path).map_or(0o700, |meta| meta.mode() & 0o777);
+            private(path, mode)?;
+        }
+        Ok(())
+    }
+}
+
+/// When all is in place: nothing is added.
+pub(super) fn finish(others: &[&Path]) -> anyhow::Result<()> {
+    for path in others {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        sys::make_read_only(&path).with_context(|| format!("cannot make {path:?} read-only"))?;
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rights {
+    None,
+    Read,
+    Write,
+}
+
+/// What `--allow` gives at `path`, all of it.
+fn rights(path: &Path, allowed: &[Allowed]) -> Rights {
+    let above = || allowed.iter().filter(|allowed| path.starts_with(&allowed.path));
+    match above().map(|allowed| allowed.writable).max() {
+        None => Rights::None,
+        Some(false) => Rights::Read,
+        Some(true) => Rights::Write,
+    }
+}
+
+/// Not where it is, or lies in, DIR.
+fn can_be_covered(home: &Path, dir: &Path) -> bool {
+    let is_directory = std::fs::symlink_metadata(home).is_ok_and(|meta| meta.is_dir());
+    home.parent().is_some() && is_directory && !home.starts_with(dir)
+}
+
+/// What stays although it lies in a covered place: where CMD starts, programs, tool chains.
+fn kept(fence: &Fence, dir: &Path, cwd: &Path, covered: &[&Path], named: &[PathBuf]) -> Vec<Kept> {
+    let own = fence.home.as_deref();
+    let in_own = |path: &Path| own.is_some_and(|own| path.starts_with(own));
+    // What CMD's own home shows, it shows writable.
+    let named = named.iter().filter(|path| !in_own(path));
+    let programs = fence.programs.iter();
+    let mut paths: Vec<PathBuf> = named
+        .chain(programs)
+        .map(PathBuf::as_path)
+        .chain([cwd])
+        .filter_map(|path| std::fs::canonicalize(path).ok())
+        .filter(|path| covered.iter().any(|place| path.starts_with(place) && path != place))
+        // What holds a home directory would show all of it; in DIR the view shows.
+        .filter(|path| !own.is_some_and(|own| own.starts_with(path)) && !path.starts_with(dir))
+        .collect();
+    paths.sort();
+    paths.dedup_by(|later, earlier| later.starts_with(earlier));
+    paths.iter().filter_map(|path| Kept::read_only_copy(path).ok()).collect()
+}

@@ -1,0 +1,30 @@
+//! Sockets of services in other places than those that are private anyway (`/run`, `/tmp`, home):
+//! whoever may connect to one acts outside of the fence.
+
+use std::path::Path;
+
+use super::allow::Allowed;
+use super::kept::Kept;
+
+/// Of engines for containers and virtual machines, and of databases.
+const SOCKETS: &[&str] = &[
+    "/var/lib/incus/unix.socket",
+    "/var/lib/lxd/unix.socket",
+    "/var/lib/mysql/mysql.sock",
+    "/var/lib/mysqld/mysqld.sock",
+    "/var/snap/lxd/common/lxd/unix.socket",
+    "/var/snap/docker/common/run/docker.sock",
+];
+
+/// `/dev/null` at the place of each one that exists and is not allowed.
+pub(super) fn kept(allowed: &[Allowed]) -> anyhow::Result<Vec<Kept>> {
+    let is_allowed = |path: &Path| allowed.iter().any(|allowed| path.starts_with(&allowed.path));
+    let found = SOCKETS.iter().map(Path::new).filter(|path| path.exists() && !is_allowed(path));
+    let cover = |path: &Path| {
+        let mut kept = Kept::node(Path::new("/dev/null"))?;
+        kept.path = path.to_owned();
+        kept.optional = true;
+        Ok(kept)
+    };
+    found.map(cover).collect()
+}

@@ -1,0 +1,202 @@
+//! What of the machine CMD does not see: home directories but for what is listed, variables that
+//! look like secrets, sockets of services.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::project::{Project, SECRET, all, can_mount, text};
+
+const HIDDEN: &[&str] = &[
+    ".ssh/id_ed25519",
+    ".aws/credentials",
+    ".gnupg/private-keys-v1.d/key",
+    ".netrc",
+    ".git-credentials",
+    ".config/git/credentials",
+    ".config/gh/hosts.yml",
+    ".config/chromium/Default/Cookies",
+    ".mozilla/firefox/x.default/logins.json",
+    ".local/share/keyrings/login.keyring",
+    ".docker/config.json",
+    ".kube/config",
+    ".cargo/credentials.toml",
+    ".m2/settings.xml",
+    ".gradle/gradle.properties",
+    ".bash_history",
+    ".claude.json",
+    "other-project/.env",
+    "other-project/secret",
+];
+
+/// A home directory full of secrets, and some things that programs need.
+fn fill(home: &Path) {
+    for name in HIDDEN {
+        write(home, name, SECRET);
+    }
+    write(home, ".npmrc", &format!("fund=false\n//r/:_authToken={SECRET}\n"));
+    write(home, ".gitconfig", "[user]\n\tname = me\n");
+    write(home, ".cargo/registry/cached", "crate\n");
+    write(home, ".local/bin/tool", "#!/bin/sh\necho tool\n");
+    let tool = home.join(".local/bin/tool");
+    fs::set_permissions(tool, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn write(home: &Path, name: &str, text: &str) {
+    let path = home.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+fn finish(mut command: Command, script: &str) -> Output {
+    command.args(["sh", "-c", script]).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn a_home_shows_what_is_listed_and_nothing_else() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    // Not in a private place, which is empty anyway.
+    let place = tempfile::tempdir_in("/var/lib").unwrap();
+    let home = place.path().join("home");
+    fill(&home);
+    let script = "grep -rs the-secret ~; cd; cat .npmrc; git config --global user.name
+        cat .cargo/registry/cached; .local/bin/tool; echo new >.cargo/registry/cached
+        for name in $NAMES; do test -e $name && echo $name is there; done; ls -A";
+    let mut command = project.run();
+    command.env("HOME", &home).env("NAMES", HIDDEN.join(" ")).env_remove("CARGO_HOME");
+    let output = finish(command, script);
+    let listed = ".cargo\n.config\n.gitconfig\n.local\n.npmrc\n";
+    let without = listed.replace(".config\n", "");
+    let head = "fund=false\nme\ncrate\ntool\n";
+    assert_eq!(text(&output.stdout), format!("{head}{without}"), "{}", all(&output));
+    assert!(!all(&output).contains(SECRET), "{}", all(&output));
+    let cached = fs::read_to_string(home.join(".cargo/registry/cached")).unwrap();
+    assert_eq!(cached, "crate\n");
+}
+
+#[test]
+fn what_is_allowed_of_a_home_is_there() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let place = tempfile::tempdir_in("/var/lib").unwrap();
+    let home = place.path().join("home");
+    fill(&home);
+    let (ssh, home_path) = (home.join(".ssh"), home.to_str().unwrap());
+    for allow in [ssh.to_str().unwrap(), home_path] {
+        let mut command = project.run_with(&["--allow", allow]);
+        command.env("HOME", &home);
+        let output = finish(command, "cat ~/.ssh/id_ed25519; echo x >~/.ssh/new; echo x >~/new");
+        assert_eq!(text(&output.stdout), SECRET, "{allow}: {}", all(&output));
+        assert!(!home.join(".ssh/new").exists() && !home.join("new").exists(), "{allow}");
+    }
+    let (command, other) = (home.join("tools/agent"), home.join("tools/secret"));
+    write(&home, "tools/agent", "#!/bin/sh\ncat ${0%/*}/secret; echo started\n");
+    fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(other, SECRET).unwrap();
+    // A program that is named is there, and what lies beside it is not.
+    let output = project.run().arg(&command).env("HOME", &home).output().unwrap();
+    assert_eq!(text(&output.stdout), "started\n", "{}", all(&output));
+}
+
+#[test]
+fn an_agent_has_its_own_settings() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let place = tempfile::tempdir_in("/var/lib").unwrap();
+    let home = place.path().join("home");
+    fill(&home);
+    write(&home, ".claude/settings.json", "{}\n");
+    let agent = project.path("claude");
+    fs::write(&agent, "#!/bin/sh\ncat ~/.claude/settings.json ~/.claude.json\n").unwrap();
+    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = project.run().arg(&agent).env("HOME", &home).output().unwrap();
+    assert_eq!(text(&output.stdout), format!("{{}}\n{SECRET}"), "{}", all(&output));
+}
+
+#[test]
+fn the_homes_of_others_are_empty() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let home = project.path("home");
+    fs::create_dir(&home).unwrap();
+    // A directory of this test's own, in a private mount of /home.
+    let script = format!(
+        "mkdir -p /home; mount -t tmpfs t /home; mkdir -p /home/other/.ssh /home/other/tools
+        echo {SECRET} >/home/other/.ssh/key; echo in >/home/other/tools/t
+        export HOME=$PWD/home PATH=$PATH:/home/other/tools
+        $T run --policy policy.toml dir -- sh -c 'cat /home/other/tools/t; ls -A /home/other; \
+            cat /home/other/.ssh/key; ls -A /root | wc -l'"
+    );
+    let output = project.in_mount_namespace(&script);
+    let out = text(&output.stdout);
+    assert!(out.starts_with("in\ntools\n") && !all(&output).contains(SECRET), "{}", all(&output));
+}
+
+#[test]
+fn secrets_of_the_environment_are_dropped_and_named() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let run = |options: &[&str]| {
+        let mut command = project.run_with(options);
+        command.env("DEPLOY_TOKEN", "value-1").env("HARMLESS", "ghp_0123456789value-2");
+        command.env("DATABASE_URL", "postgres://me:value-3@db/x").env("PLAIN", "plain");
+        command.env("SSH_AUTH_SOCK", "/run/value-4").env("EMPTY_TOKEN", "");
+        let output = finish(command, "env | sort; cat /proc/1/environ | tr '\\0' '\\n'");
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (out, said) = run(&[]);
+    assert!(!out.contains("value-") && out.contains("PLAIN=plain"), "{out}");
+    for name in ["DEPLOY_TOKEN", "HARMLESS", "DATABASE_URL"] {
+        assert!(said.contains(name), "{name}: {said}");
+    }
+    assert!(!said.contains("value-"), "{said}");
+    let (out, said) = run(&["--env", "DEPLOY_TOKEN", "--env", "HARMLESS=other", "--env", "NEW=1"]);
+    for line in ["DEPLOY_TOKEN=value-1\n", "HARMLESS=other\n", "NEW=1\n"] {
+        assert!(out.contains(line), "{line}: {out}");
+    }
+    assert!(!said.contains("DEPLOY_TOKEN") && said.contains("DATABASE_URL"), "{said}");
+    let (out, said) = run(&["--fence", "off"]);
+    assert!(out.contains("value-1") && !said.contains("DEPLOY_TOKEN"), "{said}");
+}
+
+#[test]
+fn sockets_of_services_are_out_of_reach() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let place = tempfile::tempdir_in("/run").unwrap();
+    let home = tempfile::tempdir_in("/var/lib").unwrap();
+    let sockets = [place.path().join("docker.sock"), home.path().join(".gnupg/S.gpg-agent")];
+    fs::create_dir(home.path().join(".gnupg")).unwrap();
+    let listeners: Vec<_> =
+        sockets.iter().map(|socket| UnixListener::bind(socket).unwrap()).collect();
+    let script = "import socket, sys
+for path in sys.argv[1:]:
+    try:
+        socket.socket(socket.AF_UNIX).connect(path); print('connected to', path)
+    except OSError as error: print(error.strerror)";
+    let mut command = project.run();
+    command.args(["python3", "-c", script]).args(&sockets).env("HOME", home.path());
+    let output = command.output().unwrap();
+    if output.status.code() == Some(127) {
+        eprintln!("skipped: no python3");
+        return;
+    }
+    let none = "No such file or directory\n";
+    assert_eq!(text(&output.stdout), none.repeat(2), "{}", all(&output));
+    drop(listeners);
+}

@@ -1,0 +1,107 @@
+//! `--memory`, `--processes`, `--cpu`, and `--require`.
+
+use std::process::Stdio;
+
+use crate::project::{Project, all, can_mount, text};
+
+/// Whether limits are kept by cgroups here; else they hold for each process, or not at all.
+fn has_cgroups(project: &Project, option: &str, value: &str) -> bool {
+    let mut command = project.run_with(&[option, value, "--require", "limits"]);
+    let output = command.arg("true").stdin(Stdio::null()).output().unwrap();
+    if !output.status.success() {
+        let said = all(&output);
+        assert!(said.contains("--require limits: no cgroup can be made here"), "{said}");
+        eprintln!("without a cgroup: {said}");
+    }
+    output.status.success()
+}
+
+#[test]
+fn memory_is_limited() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let by_cgroup = has_cgroups(&project, "--memory", "64M");
+    // A shell that holds 200 MB in a variable.
+    let script = "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}";
+    let mut command = project.run_with(&["--memory", "64M"]);
+    let output = command.args(["bash", "-c", script]).stdin(Stdio::null()).output().unwrap();
+    assert!(!text(&output.stdout).contains("200000000"), "{}", all(&output));
+    let said = text(&output.stderr);
+    if by_cgroup {
+        assert!(said.contains("--memory ended processes of CMD"), "{said}");
+    } else {
+        assert!(said.contains("--memory holds for each process by itself"), "{said}");
+    }
+    let output = project.run_with(&["--memory", "1G"]).args(["bash", "-c", script]).output();
+    assert_eq!(text(&output.unwrap().stdout), "200000000\n");
+}
+
+#[test]
+fn processes_are_limited_and_the_cgroup_goes() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    if !has_cgroups(&project, "--processes", "20") {
+        return;
+    }
+    let script = "for i in $(seq 60); do sleep 30 & done 2>/dev/null; jobs -p | wc -l; \
+                  cat /proc/self/cgroup | grep -o 'tollgate-[0-9]*-[0-9a-f]*' | head -1";
+    let mut command = project.run_with(&["--processes", "20"]);
+    let output = command.args(["bash", "-c", script]).stdin(Stdio::null()).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("--processes kept CMD from starting"), "{}", all(&output));
+    let started: Option<u32> =
+        text(&output.stdout).lines().next().and_then(|line| line.parse().ok());
+    assert!(started.is_none_or(|started| started <= 20), "{}", all(&output));
+    if let Some(name) = text(&output.stdout).lines().nth(1) {
+        let found = std::process::Command::new("find")
+            .args(["/sys/fs/cgroup", "-name", name])
+            .output()
+            .unwrap();
+        assert_eq!(text(&found.stdout), "");
+    }
+}
+
+#[test]
+fn the_share_of_cpus_is_set() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    if !has_cgroups(&project, "--cpu", "0.5") {
+        return;
+    }
+    let script = "g=$(grep -E ':cpu(,|:)|^0::' /proc/self/cgroup | grep tollgate | head -1)
+        cat /sys/fs/cgroup/cpu*${g##*:}/cpu.cfs_quota_us /sys/fs/cgroup${g##*:}/cpu.max 2>/dev/null";
+    let mut command = project.run_with(&["--cpu", "0.5"]);
+    let output = command.args(["sh", "-c", script]).stdin(Stdio::null()).output().unwrap();
+    assert!(text(&output.stdout).starts_with("50000"), "{}", all(&output));
+}
+
+#[test]
+fn what_is_required_and_cannot_be_had_keeps_the_command_from_starting() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    // A user without a broker has no passthrough.
+    let script = "
+        cp $T ./tollgate; chmod 755 . ./tollgate; chown -R 4321:4321 dir
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse; export HOME=/
+        setpriv --reuid 4321 --regid 4321 --clear-groups ./tollgate run --broker off \
+            --require fence,passthrough --policy policy.toml dir -- echo started || echo $?";
+    let output = project.in_mount_namespace(script);
+    let said = all(&output);
+    if said.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert_eq!(text(&output.stdout), "125\n", "{said}");
+    assert!(said.contains("--require passthrough: files would be served by tollgate"), "{said}");
+    let mut command = project.run_with(&["--require", "fence,passthrough"]);
+    let output = command.args(["echo", "started"]).output().unwrap();
+    assert_eq!(text(&output.stdout), "started\n", "{}", all(&output));
+}
