@@ -10,6 +10,10 @@ use crate::placement::PodIndex;
 use crate::ring::Ring;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
+/// Room for so many items stays when the overflow list has become empty. Growing to more again costs
+/// less than taking them out did.
+const KEPT_ROOM: usize = 1024;
+
 /// A FIFO. Items of the overflow list are taken before those of the ring.
 pub(crate) struct Shard<T> {
     /// Beside the ring's constant parts, in a line that a push reads anyway.
@@ -78,7 +82,11 @@ impl<T> Shard<T> {
         let mut items = self.overflow.items.lock();
         let Some(item) = items.pop_front() else { return false };
         self.overflow.note(&items);
+        // Freed after the lock is.
+        let unused =
+            (items.is_empty() && items.capacity() > KEPT_ROOM).then(|| std::mem::take(&mut *items));
         drop(items);
+        drop(unused);
         *cell = ItemCell::of(item);
         true
     }

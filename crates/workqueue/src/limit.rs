@@ -12,6 +12,8 @@ use tollgate_wakequeue::sync::{
     AtomicBool, AtomicU64, Futex, Mutex, MutexGuard, Observe, Ordering,
 };
 
+use crate::maxima::KEPT_ROOM;
+
 /// No limit: more than there can be workers.
 pub(crate) const NO_LIMIT: u32 = (1 << 18) - 1;
 
@@ -223,6 +225,9 @@ impl<J> ConcurrencyLimit<J> {
     fn take_first(&self, waiting: &mut MutexGuard<'_, Waiting<J>>) -> Option<J> {
         let first = waiting.jobs.pop_front();
         debug_assert!(first.is_some(), "the list is as long as its count says");
+        if waiting.jobs.is_empty() && waiting.jobs.capacity() > KEPT_ROOM {
+            waiting.jobs = VecDeque::new();
+        }
         self.note_full(waiting);
         if waiting.producers > 0 {
             // One place, one producer.

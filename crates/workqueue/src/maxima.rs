@@ -12,3 +12,7 @@ pub const MAX_QUEUES: usize = 4096;
 pub const MAX_POOLS: usize = 256;
 /// The longest name of a queue, in bytes.
 pub const MAX_NAME_LEN: usize = 64;
+
+/// Room for so many jobs stays in a list that has become empty. Growing to more again costs less than
+/// running them did.
+pub(crate) const KEPT_ROOM: usize = 1024;

@@ -8,6 +8,7 @@ use tollgate_topology::{CpuSet, Scope};
 use crate::attributes::Attributes;
 use crate::core::QueueCore;
 use crate::error::AttributeError;
+use crate::forked;
 use crate::runtime::Runtime;
 use crate::shared::Shared;
 
@@ -42,6 +43,7 @@ impl Shared {
         core: &Arc<QueueCore>,
         change: impl FnOnce(&mut Attributes) -> Result<(), AttributeError>,
     ) -> Result<(), AttributeError> {
+        forked::check(self.id.generation());
         // Held over the whole change, so that two changes do not mix.
         let _changing = core.changing.lock();
         let mut attributes = core.attributes.lock().clone();
@@ -72,6 +74,7 @@ impl Runtime {
     /// As [`Queue::change`](crate::Queue::change); queues before the one in the error have changed.
     pub fn set_default_scope(&self, scope: Scope) -> Result<(), AttributeError> {
         let shared = self.shared();
+        forked::check(shared.id.generation());
         shared.cpus.set_default_scope(scope);
         shared.live_queues().iter().try_for_each(|queue| shared.apply_unchecked(queue, |_| Ok(())))
     }
@@ -84,6 +87,7 @@ impl Runtime {
     /// changed then. Or as [`Queue::change`](crate::Queue::change).
     pub fn set_cpumask(&self, cpus: Option<CpuSet>) -> Result<(), AttributeError> {
         let shared = self.shared();
+        forked::check(shared.id.generation());
         if let Some(cpus) = &cpus {
             shared.cpus.machine().check_mask(cpus)?;
         }

@@ -122,7 +122,7 @@ impl Queue {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let (task, ticket) = task::new(self.core(), closure);
+        let (task, ticket) = task::new(self.core(), cpu, closure);
         self.core().submit_item(move || ticket.arrive(), cpu)?;
         Ok(Handle::new(task))
     }

@@ -191,6 +191,15 @@ impl Runtime {
         }
     }
 
+    /// In a copy of the process there are no threads to end. Nor to detach, which is what dropping a
+    /// handle does: the C library gives the memory of the parent's threads to new ones, so that
+    /// would detach somebody else.
+    #[expect(clippy::mem_forget, reason = "dropping it is what must not happen")]
+    fn forget_threads(&mut self) {
+        let housekeeper = self.housekeeper.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(housekeeper.take());
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -198,9 +207,9 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        // In a copy of the process there are no workers to end.
-        let copy = forked::is_copy(self.shared.id.generation());
-        if !copy && !self.left.load(Ordering::SeqCst) {
+        if forked::is_copy(self.shared.id.generation()) {
+            self.forget_threads();
+        } else if !self.left.load(Ordering::SeqCst) {
             self.shutdown();
         }
     }

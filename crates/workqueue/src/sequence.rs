@@ -15,6 +15,7 @@ use tollgate_wakequeue::sync::{
 };
 
 use crate::lane::Lane;
+use crate::maxima::KEPT_ROOM;
 
 /// Jobs that a lane holds before the list has to. A queue whose backlog is not much more does
 /// without.
@@ -42,6 +43,9 @@ pub(crate) struct Sequence<J> {
     list: Mutex<List<J>>,
     /// Length of the list. (l)
     list_len: CachePadded<AtomicUsize>,
+    /// The list has more room than it keeps when it is not needed. No part of any protocol, hence
+    /// outside the shim. (l)
+    list_is_large: std::sync::atomic::AtomicBool,
     /// The turn is in the pool or in somebody's hands. (a)
     has_turn: CachePadded<AtomicBool>,
     /// What a turn left over of the jobs in its hands. (t)
@@ -101,6 +105,7 @@ impl<J: Send> Sequence<J> {
             lane: OnceLock::new(),
             list: Mutex::new(List::new(capacity)),
             list_len: CachePadded::new(AtomicUsize::new(0)),
+            list_is_large: std::sync::atomic::AtomicBool::new(false),
             has_turn: CachePadded::new(AtomicBool::new(false)),
             rest: Mutex::new(VecDeque::new()),
             in_hand: CachePadded::new(AtomicUsize::new(0)),
@@ -145,6 +150,9 @@ impl<J: Send> Sequence<J> {
         }
         list.jobs.push_back(make());
         self.list_len.store(list.jobs.len(), Ordering::SeqCst);
+        if list.jobs.len() > KEPT_ROOM {
+            self.list_is_large.store(true, Ordering::Relaxed);
+        }
         drop(list);
         self.ask_for_turn()
     }
@@ -275,9 +283,22 @@ impl<J: Send> Sequence<J> {
     /// Ends the turn, with nothing in hand. True when it goes on all the same, because a job has
     /// come.
     pub(crate) fn end_turn(&self) -> bool {
+        if self.list_is_large.load(Ordering::Relaxed) {
+            self.free_room();
+        }
         self.has_turn.swap(false, Ordering::SeqCst);
         seq_cst_gap();
         !self.is_empty() && !self.has_turn.swap(true, Ordering::SeqCst)
+    }
+
+    /// Gives back the room of a list that was long. In the turn.
+    #[cold]
+    fn free_room(&self) {
+        let mut list = self.list.lock();
+        if list.jobs.is_empty() {
+            list.jobs = VecDeque::new();
+            self.list_is_large.store(false, Ordering::Relaxed);
+        }
     }
 
     /// For an ordered queue of this backlog, of which nothing is left. Not while it is used.

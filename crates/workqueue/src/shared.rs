@@ -17,6 +17,7 @@ use crate::attributes::Attributes;
 use crate::core::{Identity, QueueCore};
 use crate::cpus::Cpus;
 use crate::error::{AttributeError, BuildError};
+use crate::forked;
 use crate::hooks::Hooks;
 use crate::in_flight::own_counter_slots;
 use crate::maxima::{MAX_MAX_ACTIVE, MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES, MIN_NICE};
@@ -142,6 +143,8 @@ impl Shared {
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
+        // In a copy of the process it may be held for ever by a thread that was not copied.
+        forked::check(self.id.generation());
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,6 +193,7 @@ impl Shared {
         self: &Arc<Self>,
         new: &NewQueue,
     ) -> Result<Arc<QueueCore>, BuildError> {
+        forked::check(self.id.generation());
         let identity = &new.identity;
         check_name(&identity.name)?;
         if identity.capacity == 0 || identity.capacity > 1 << 24 {
@@ -265,6 +269,9 @@ impl Shared {
 
     /// The last user of a queue is gone.
     pub(crate) fn retire(&self, core: &Arc<QueueCore>) {
+        if forked::is_copy(self.id.generation()) {
+            return;
+        }
         let rescuer = core.rescuer.lock().take();
         let mut registry = self.registry();
         let name = core.name();

@@ -13,12 +13,15 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
+use tollgate_topology::CpuId;
+use tollgate_wakequeue::ShardId;
 use tollgate_wakequeue::sync::{Futex, Mutex, Ordering, UnsafeCell};
 
 use crate::core::QueueCore;
 use crate::error::{JoinError, Panic};
 use crate::held::HeldCount;
 use crate::job::Tag;
+use crate::pool::Pool;
 use crate::queue_ref::QueueRef;
 use crate::runtime_id::RuntimeId;
 use crate::{context, stack};
@@ -134,6 +137,8 @@ struct Task<F, T> {
     /// Valid on workers of `runtime`.
     queue: QueueRef,
     runtime: RuntimeId,
+    /// Where the item was issued, if its queue was strict then, or that was chosen.
+    issued_on: Option<CpuId>,
     /// What a waiter that runs the closure has to count out.
     held: HeldCount,
 }
@@ -144,8 +149,13 @@ unsafe impl<F: Send, T: Send> Sync for Task<F, T> {}
 // SAFETY: as above.
 unsafe impl<F: Send, T: Send> Send for Task<F, T> {}
 
-/// Makes a task: the handle's part, and what the queue is to run.
-pub(crate) fn new<F, T>(queue: &QueueCore, closure: F) -> (Arc<dyn Spawned<T>>, Ticket<F, T>)
+/// Makes a task, issued on this CPU or on behalf of `near`: the handle's part, and what the queue
+/// is to run.
+pub(crate) fn new<F, T>(
+    queue: &QueueCore,
+    near: Option<CpuId>,
+    closure: F,
+) -> (Arc<dyn Spawned<T>>, Ticket<F, T>)
 where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
@@ -155,9 +165,19 @@ where
         closure: UnsafeCell::new(ManuallyDrop::new(closure)),
         queue: QueueRef::of(queue),
         runtime: queue.runtime,
+        issued_on: near.or_else(|| strictly_here(queue.pool())),
         held: HeldCount::none(),
     });
     (Arc::clone(&task) as Arc<dyn Spawned<T>>, Ticket(task))
+}
+
+/// Where an item counts as issued that this thread queues, if that decides who may run it.
+#[inline]
+fn strictly_here(pool: &Pool) -> Option<CpuId> {
+    pool.key.sharding.strict.then(|| match context::home_in(pool) {
+        Some(home) => pool.cpu_of(home),
+        None => pool.current_cpu(),
+    })
 }
 
 /// The job of a task. Dropped without being run, it cancels the task.
@@ -216,10 +236,18 @@ impl<F: FnOnce() -> T + Send, T: Send> Task<F, T> {
             // This is a worker of the queue's runtime, so the reference may be used.
             let queue = self.queue.core();
             let pool = queue.pool();
-            let in_place = !pool.key.sharding.strict || pool.plan.pods.len() == 1;
-            let fits = std::ptr::eq(pool, &raw const *worker.pool) && in_place && !queue.is_gated();
+            let fits = std::ptr::eq(pool, &raw const *worker.pool)
+                && self.may_run_at(pool, worker.home)
+                && !queue.is_gated();
             (fits && stack::has_room()).then_some(queue)
         })
+    }
+
+    /// Whether a worker at home there would be in the item's pod, or need not be.
+    fn may_run_at(&self, pool: &Pool, home: ShardId) -> bool {
+        !pool.key.sharding.strict
+            || pool.plan.pods.len() == 1
+            || self.issued_on.is_some_and(|cpu| pool.is_near(home, pool.plan.shard_of(cpu)))
     }
 }
 

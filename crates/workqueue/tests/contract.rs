@@ -12,9 +12,6 @@ use tollgate_workqueue::{
 
 const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
 
-/// How long items stay where several of them shall run at once.
-const HOLD: Duration = Duration::from_millis(if cfg!(miri) { 300 } else { 2 });
-
 /// Miri is thousands of times slower.
 const fn fewer(count: usize) -> usize {
     if cfg!(miri) { count.div_ceil(400) } else { count }
@@ -169,26 +166,29 @@ fn max_active_is_a_limit_and_can_change() {
     let runtime = Runtime::builder().max_workers(16).build().unwrap();
     let queue = runtime.queue("limited").max_active(2).build().unwrap();
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let load = |items: usize| {
+    // Items stay until so many of them run at once, and a moment longer for one too many.
+    let load = |items: usize, together: u32| {
         for _ in 0..items {
             let (now, most) = (Arc::clone(&now), Arc::clone(&most));
-            queue
-                .post(move || {
-                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    blocking(|| thread::sleep(HOLD));
-                    now.fetch_sub(1, Ordering::SeqCst);
-                })
-                .unwrap();
+            let body = move || {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                blocking(|| {
+                    until("items at once", || most.load(Ordering::SeqCst) >= together);
+                    thread::sleep(Duration::from_millis(2));
+                });
+                now.fetch_sub(1, Ordering::SeqCst);
+            };
+            queue.post(body).unwrap();
         }
     };
-    load(fewer(40).max(8));
+    load(fewer(40).max(8), 2);
     queue.flush().unwrap();
     assert_eq!(most.swap(0, Ordering::SeqCst), 2);
-    load(fewer(60).max(20));
+    load(fewer(60).max(20), 5);
     queue.set("max_active=5").unwrap();
     queue.flush().unwrap();
     assert_eq!(most.swap(0, Ordering::SeqCst), 5, "the pool grows while its workers block");
-    load(fewer(20).max(12));
+    load(fewer(20).max(12), 6);
     queue.set("max_active=default").unwrap();
     queue.flush().unwrap();
     assert!(most.load(Ordering::SeqCst) > 5);

@@ -8,6 +8,7 @@ use tollgate_wakequeue::sync::Ordering;
 use tollgate_wakequeue::{PodIndex, ShardId};
 
 use crate::core::QueueCore;
+use crate::forked;
 use crate::pool::Pool;
 use crate::queue_ref::QueueRef;
 use crate::shared::Shared;
@@ -136,6 +137,7 @@ pub struct NodeActive {
 
 impl Dump {
     pub(crate) fn of(shared: &Shared) -> Self {
+        forked::check(shared.id.generation());
         let machine = shared.cpus.machine();
         let pods = |scope| {
             let pods = machine.pods(scope);

@@ -7,6 +7,7 @@
 #![cfg(not(miri))]
 
 mod drops;
+mod ends;
 mod limits;
 mod nesting;
 mod pairs;
@@ -16,6 +17,7 @@ mod progress;
 mod scopes;
 mod settings;
 mod shutdown;
+mod threes;
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate_workqueue::{Queue, Runtime, WaitError, WhenFull};
 
-use crate::process::kept;
+use crate::process::{in_a_copy, kept};
 use crate::{Hold, LONG, hold, until};
 
 /// What a hook needs and cannot be given before the runtime is there.
@@ -227,7 +227,6 @@ fn producers_that_wait_for_room_come_back_when_the_runtime_ends() {
 
 /// A copy of the process has no workers: whatever would wait for one, or queue for one, says so.
 #[test]
-#[expect(unsafe_code, reason = "fork(2)")]
 fn nothing_hangs_in_a_copy_of_the_process() {
     kept("places::nothing_hangs_in_a_copy_of_the_process", || {
         let runtime = Runtime::builder().build().unwrap();
@@ -235,9 +234,7 @@ fn nothing_hangs_in_a_copy_of_the_process() {
         let open = hold(&queue, Hold::Declared);
         let (waits, free) = (queue.item(|| ()), queue.item(|| ()));
         waits.queue_delayed(Duration::from_secs(3600)).unwrap();
-        // SAFETY: the child does what this test is about, on its one thread, and leaves by _exit.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        let status = in_a_copy(|| {
             let attempts: [(&str, &dyn Fn()); 8] = [
                 ("queue_delayed", &|| drop(free.queue_delayed(Duration::ZERO))),
                 ("modify_delay", &|| drop(waits.modify_delay(Duration::ZERO))),
@@ -256,19 +253,14 @@ fn nothing_hangs_in_a_copy_of_the_process() {
                 caught.is_ok()
             };
             let wrong = attempts.iter().filter(|attempt| silent(attempt)).count();
-            // SAFETY: ends the process at once, which is what a forked child should do.
-            unsafe { libc::_exit(i32::try_from(wrong).unwrap()) };
-        }
-        let mut status = 0;
-        // SAFETY: `status` is valid for writing; the child is ours.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "the child's exit status");
+            i32::try_from(wrong).unwrap()
+        });
+        assert_eq!(status, 0, "the child's wait status");
         drop(open);
     });
 }
 
 #[test]
-#[expect(unsafe_code, reason = "fork(2)")]
 fn a_copy_of_a_worker_may_declare_waits_and_fork_closures() {
     kept("places::a_copy_of_a_worker_may_declare_waits_and_fork_closures", || {
         let runtime = Runtime::builder().build().unwrap();
@@ -278,17 +270,11 @@ fn a_copy_of_a_worker_may_declare_waits_and_fork_closures() {
             for _ in 0..50 {
                 // Others hold whatever locks they like at the moment of the copy.
                 inner.post(|| tollgate_workqueue::blocking(|| ())).unwrap();
-                // SAFETY: as above.
-                let child = unsafe { libc::fork() };
-                if child == 0 {
+                let status = in_a_copy(|| {
                     let seven = tollgate_workqueue::blocking(|| 7);
                     let (a, b) = inner.join(|| 1, || 2);
-                    // SAFETY: as above.
-                    unsafe { libc::_exit(i32::from(seven + a + b != 10)) };
-                }
-                let mut status = 0;
-                // SAFETY: `status` is valid for writing; the child is ours.
-                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                    i32::from(seven + a + b != 10)
+                });
                 assert_eq!(status, 0);
             }
         };

@@ -44,6 +44,28 @@ pub(crate) fn kept_with(test: &str, environment: &[(&str, &str)], body: impl FnO
     }
 }
 
+/// Calls `body` in a copy of this process, made by fork(2), and returns the copy's wait status: what
+/// `body` returned is its exit status. A copy that hangs ends by a signal, so that none is left
+/// behind to hold whatever it inherited.
+#[expect(unsafe_code, reason = "fork(2)")]
+pub(crate) fn in_a_copy(body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child does what its test is about, on its one thread, and leaves by _exit below.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    if child == 0 {
+        let limit = u32::try_from(LIMIT.as_secs() / 2).unwrap_or(1);
+        // SAFETY: has SIGALRM sent, whose default action ends the process.
+        unsafe { libc::alarm(limit) };
+        let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(101);
+        // SAFETY: ends the process at once, which is what a forked child should do.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is valid for writing; the child is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
+}
+
 /// `None` when the time is up and the process was killed.
 fn wait(child: &mut Child) -> Option<ExitStatus> {
     let start = Instant::now();

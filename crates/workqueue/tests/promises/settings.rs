@@ -10,7 +10,7 @@ use tollgate_workqueue::{
     AttributeError, BuildError, CpuSet, Runtime, SCOPE_VARIABLE, Scope, Topology,
 };
 
-use crate::process::{kept, kept_with};
+use crate::process::{in_a_copy, kept, kept_with};
 use crate::{LONG, until};
 
 #[test]
@@ -234,15 +234,12 @@ fn the_global_runtime_is_configured_once_and_before_its_use() {
 /// Only the thread that forks is copied: whoever uses the runtime of before is told, rather than
 /// waiting for workers that do not exist.
 #[test]
-#[expect(unsafe_code, reason = "fork(2)")]
 fn a_forked_process_is_told_that_it_has_no_workers() {
     kept("settings::a_forked_process_is_told_that_it_has_no_workers", || {
         let runtime = Runtime::builder().build().unwrap();
         let queue = runtime.queue("q").build().unwrap();
         queue.spawn(|| ()).unwrap().wait().unwrap();
-        // SAFETY: the child does what this test is about, on its one thread, and leaves by _exit.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        let status = in_a_copy(|| {
             let panics = |body: &dyn Fn()| {
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err()
             };
@@ -253,12 +250,8 @@ fn a_forked_process_is_told_that_it_has_no_workers() {
             let new = Runtime::builder().build().unwrap();
             let works = new.queue("q").build().unwrap().spawn(|| 5).unwrap().wait().unwrap() == 5;
             drop((runtime, queue));
-            // SAFETY: ends the process at once, which is what a forked child should do.
-            unsafe { libc::_exit(i32::from(!(told && works))) };
-        }
-        let mut status = 0;
-        // SAFETY: `status` is valid for writing; the child is ours.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "the child's exit status");
+            i32::from(!(told && works))
+        });
+        assert_eq!(status, 0, "the child's wait status");
     });
 }
