@@ -206,12 +206,6 @@ pub enum Problem {
     /// A rule to be recorded only, which would refuse nothing.
     #[error("`mode = \"audit\"` records what a rule would refuse, and `{0}` refuses nothing")]
     NothingToAudit(crate::words::Action),
-    /// A word kept for a later version.
-    #[error(
-        "action `{0}` comes later; allowed for now: passthrough, read-only, deny, hide, userspace, \
-         native"
-    )]
-    Reserved(String),
     /// A value of the wrong type.
     #[error("`{key}` is {found}; allowed: {allowed}")]
     Type {
@@ -300,6 +294,45 @@ pub enum Problem {
          and operation at a time; allowed: path, kind, size, content"
     )]
     ModeCondition(&'static str),
+    /// A `redact` rule with a condition that it cannot have.
+    #[error(
+        "`redact` cannot depend on `{0}`: whoever opens a file gets the same bytes as everybody; \
+         allowed: path, kind, size, content"
+    )]
+    RedactCondition(&'static str),
+    /// A `seal` rule with a condition that it cannot have.
+    #[error(
+        "`seal` cannot depend on `{0}`: a file is sealed for everybody and as long as it has its \
+         name; allowed: path, kind"
+    )]
+    SealCondition(&'static str),
+    /// A key in a rule whose action does not use it.
+    #[error("`{key}` belongs to `{belongs}` rules; this one is `{action}`")]
+    KeyOfOther {
+        /// The key.
+        key: &'static str,
+        /// The action that takes it.
+        belongs: crate::words::Action,
+        /// The action of the rule.
+        action: crate::words::Action,
+    },
+    /// A name of a detector that none has.
+    #[error("`detectors`: {0}")]
+    Detector(#[from] tollgate_redact::UnknownDetector),
+    /// Too many expressions of one rule.
+    #[error("`regexes` has more than {} expressions", crate::limits::MAX_REGEXES)]
+    TooManyRegexes,
+    /// A `domain` that is empty or too long.
+    #[error("`domain` has {found} bytes; allowed: 1 to {}", crate::limits::MAX_DOMAIN_LEN)]
+    DomainLength {
+        /// How many it has.
+        found: usize,
+    },
+    /// `default = "redact"` or `default = "seal"`.
+    #[error(
+        "the default cannot be `{0}`; end with a rule of path `**`, kind `file` and action `{0}`"
+    )]
+    MadeByDefault(crate::words::Action),
     /// A `native` rule with a condition.
     #[error("`native` cannot depend on `{0}`: what is native is not asked about; allowed: path")]
     NativeCondition(&'static str),

@@ -34,6 +34,7 @@ mod names;
 mod parse;
 mod policy;
 mod precede;
+mod redaction;
 mod rule;
 mod weaken;
 mod words;
@@ -41,11 +42,14 @@ mod words;
 pub use error::{PolicyError, Problem, Warning};
 pub use explain::{Audited, Condition, Explanation, OperationReport, RuleReport, Status};
 pub use facts::{CallerFacts, CallerNeeds, Facts, InodeFacts};
-pub use limits::{HEAD_LEN, MAX_GLOBS, MAX_NATIVE, MAX_RULES, MAX_TEXT_LEN};
+pub use limits::{
+    HEAD_LEN, MAX_DOMAIN_LEN, MAX_GLOBS, MAX_NATIVE, MAX_REGEXES, MAX_RULES, MAX_TEXT_LEN,
+};
 pub use matched::{Decision, Matched};
 pub use names::{Names, NoNames};
 pub use policy::{NativeDirectory, Policy};
 pub use precede::CannotJoin;
+pub use redaction::{Made, Redaction};
 pub use rule::{Rule, RuleId};
 pub use words::{Action, Kind, Mode, Operation, OperationSet, UnknownWord, Verdict};
 

@@ -8,5 +8,9 @@ pub const MAX_TEXT_LEN: usize = 4 << 20;
 pub const MAX_GLOBS: usize = 1 << 16;
 /// Most directories that are native: each is a mount.
 pub const MAX_NATIVE: usize = 64;
+/// Most regular expressions of one `redact` rule.
+pub const MAX_REGEXES: usize = 64;
+/// Longest `domain` of a `seal` rule in bytes.
+pub const MAX_DOMAIN_LEN: usize = 255;
 /// How many bytes from the start of a file a content condition sees.
 pub const HEAD_LEN: usize = 64 << 10;

@@ -1,10 +1,12 @@
 //! A rule: its conditions, and what is known about whether they hold.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use crate::facts::{CallerFacts, InodeFacts};
 use crate::glob::Glob;
 use crate::limits::{HEAD_LEN, MAX_RULES};
+use crate::redaction::Redaction;
 use crate::words::{Action, Kind, KindSet, Mode, OperationSet};
 
 /// Names a rule of one policy: its place in the file, from 0.
@@ -42,6 +44,10 @@ pub struct Rule {
     pub(crate) create: bool,
     /// What it refuses is only recorded (`mode = "audit"`).
     pub(crate) audit_only: bool,
+    /// Of a `redact` rule: what is masked.
+    pub(crate) redaction: Option<Arc<Redaction>>,
+    /// Of a `seal` rule: what files are bound to.
+    pub(crate) domain: Option<Arc<str>>,
 }
 
 /// The three answers to "does it hold?".
@@ -97,6 +103,17 @@ impl Rule {
     /// Whether what it refuses is only recorded (`mode = "audit"`).
     pub fn is_audit_only(&self) -> bool {
         self.audit_only
+    }
+
+    /// Of a `redact` rule: what is masked.
+    pub fn redaction(&self) -> Option<&Arc<Redaction>> {
+        self.redaction.as_ref()
+    }
+
+    /// Of a `seal` rule: the name that its files are bound to, so that none of them can be put in
+    /// the place of one of another rule.
+    pub fn domain(&self) -> Option<&Arc<str>> {
+        self.domain.as_ref()
     }
 
     pub(crate) fn refuses(&self) -> bool {

@@ -75,6 +75,7 @@ impl Matched<'_> {
                 || after.kind == Kind::Directory
         };
         laxer_mode
+            || self.policy.makes_bytes() && self.is_made_otherwise(part, before, to, after)
             || Operation::ALL.into_iter().filter(relevant).any(|operation| {
                 let (old, new) =
                     (self.outcomes(part, before, operation), to.outcomes(part, after, operation));

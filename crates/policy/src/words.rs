@@ -21,12 +21,24 @@ pub enum Action {
     Userspace,
     /// Allowed; a directory that shows the lower one itself, with all that is below it.
     Native,
+    /// Reading allowed, with secrets masked; writing and creating refused with `EROFS`.
+    Redact,
+    /// Allowed; the lower files are encrypted, and plain in the view.
+    Seal,
 }
 
 impl Action {
     /// Every action, in the order in which errors list them.
-    pub const ALL: [Self; 6] =
-        [Self::Passthrough, Self::ReadOnly, Self::Deny, Self::Hide, Self::Userspace, Self::Native];
+    pub const ALL: [Self; 8] = [
+        Self::Passthrough,
+        Self::ReadOnly,
+        Self::Deny,
+        Self::Hide,
+        Self::Userspace,
+        Self::Native,
+        Self::Redact,
+        Self::Seal,
+    ];
 
     /// The word in a policy file.
     pub const fn word(self) -> &'static str {
@@ -37,10 +49,12 @@ impl Action {
             Self::Hide => "hide",
             Self::Userspace => "userspace",
             Self::Native => "native",
+            Self::Redact => "redact",
+            Self::Seal => "seal",
         }
     }
 
-    /// Whether it can refuse anything.
+    /// Whether refusing is all that it does: such a rule can be tried out with `mode = "audit"`.
     pub const fn refuses(self) -> bool {
         matches!(self, Self::ReadOnly | Self::Deny | Self::Hide)
     }
@@ -48,8 +62,8 @@ impl Action {
     /// The answer of this action to `operation`.
     pub const fn verdict(self, operation: Operation) -> Verdict {
         match self {
-            Self::Passthrough | Self::Userspace | Self::Native => Verdict::Allow,
-            Self::ReadOnly => match operation {
+            Self::Passthrough | Self::Userspace | Self::Native | Self::Seal => Verdict::Allow,
+            Self::ReadOnly | Self::Redact => match operation {
                 Operation::Read | Operation::List => Verdict::Allow,
                 Operation::Write | Operation::Create => Verdict::ReadOnly,
             },
@@ -64,6 +78,8 @@ impl Action {
         match self {
             Self::Passthrough | Self::Native => Some(Mode::Passthrough),
             Self::Userspace => Some(Mode::Userspace),
+            Self::Seal => Some(Mode::Sealed),
+            Self::Redact => Some(Mode::Redacted),
             Self::ReadOnly | Self::Deny | Self::Hide => None,
         }
     }
@@ -250,6 +266,20 @@ pub enum Mode {
     Passthrough,
     /// The server sees every read and write.
     Userspace,
+    /// The server decrypts what is read, and encrypts what is written.
+    Sealed,
+    /// The server masks secrets in what is read. Of a file that would be sealed under another name
+    /// it shows the encrypted bytes, masked: nobody gets more than under either name alone.
+    Redacted,
+}
+
+impl Mode {
+    /// Whether the view makes the bytes that a reader gets, so that the lower file's own must not
+    /// be seen.
+    #[must_use]
+    pub const fn is_made(self) -> bool {
+        matches!(self, Self::Sealed | Self::Redacted)
+    }
 }
 
 /// The answer to one operation, from lax to strict.
@@ -346,6 +376,8 @@ impl fmt::Display for Mode {
         f.write_str(match self {
             Self::Passthrough => "passthrough",
             Self::Userspace => "userspace",
+            Self::Sealed => "sealed",
+            Self::Redacted => "redacted",
         })
     }
 }
@@ -393,6 +425,8 @@ mod tests {
     #[test]
     fn strictness_is_the_order() {
         assert!(Mode::Userspace > Mode::Passthrough);
+        assert!(Mode::Sealed > Mode::Userspace);
+        assert!(Mode::Redacted > Mode::Sealed);
         assert!(Verdict::Hide > Verdict::Deny);
         assert!(Verdict::Deny > Verdict::ReadOnly);
         assert!(Verdict::ReadOnly > Verdict::Allow);

@@ -102,8 +102,8 @@ fn keys_and_types() {
         ),
         (
             "default = \"seal\"",
-            "p.toml:1:11: action `seal` comes later; allowed for now: passthrough, read-only, deny, hide, \
-             userspace, native",
+            "p.toml:1:11: the default cannot be `seal`; end with a rule of path `**`, kind `file` and \
+             action `seal`",
         ),
         (
             "\n[[rule]]\naction = \"deny\"",

@@ -86,6 +86,16 @@ pub struct Detectors {
 }
 
 impl Detectors {
+    /// Those of [`Detectors::default`]: all but [`Detector::Env`].
+    pub const DEFAULT: [Detector; 6] = [
+        Detector::PrivateKey,
+        Detector::Token,
+        Detector::UrlPassword,
+        Detector::Jwt,
+        Detector::Card,
+        Detector::Assigned,
+    ];
+
     /// These, and nothing else.
     #[must_use]
     pub fn only(named: &[Detector]) -> Detectors {
@@ -95,14 +105,17 @@ impl Detectors {
     /// These too.
     #[must_use]
     pub fn and(mut self, more: &[Detector]) -> Detectors {
-        self.named.extend(more);
+        let new: Vec<_> = more.iter().filter(|detector| !self.has(**detector)).copied().collect();
+        self.named.extend(new);
         self
     }
 
     /// This regular expression too.
     #[must_use]
     pub fn and_own(mut self, regex: OwnRegex) -> Detectors {
-        self.own.push(regex);
+        if !self.own.iter().any(|own| own.pattern() == regex.pattern()) {
+            self.own.push(regex);
+        }
         self
     }
 
@@ -114,8 +127,7 @@ impl Detectors {
 /// All but [`Detector::Env`].
 impl Default for Detectors {
     fn default() -> Detectors {
-        let named = Detector::ALL.into_iter().filter(|detector| *detector != Detector::Env);
-        Detectors { named: named.collect(), own: Vec::new() }
+        Detectors::only(&Detectors::DEFAULT)
     }
 }
 

@@ -54,6 +54,12 @@ impl OwnRegex {
         &self.name
     }
 
+    /// The expression as it was given.
+    #[must_use]
+    pub fn pattern(&self) -> &str {
+        self.regex.as_str()
+    }
+
     /// Calls `emit` with the match at each place that has one.
     pub(crate) fn matches(&self, text: &[u8], mut emit: impl FnMut(Range<usize>)) {
         let mut from = 0;

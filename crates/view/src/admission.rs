@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::Caller;
 use tollgate_policy::{
-    CallerFacts, InodeFacts, Kind, Matched, Mode, Operation, Policy, RuleId, Verdict,
+    CallerFacts, InodeFacts, Kind, Made, Matched, Mode, Operation, Policy, RuleId, Verdict,
 };
 
 use crate::caller::CallerLookup;
@@ -219,6 +219,16 @@ impl<'p> Subject<'p> {
     /// The I/O mode: the strictest that any caller could get under any of the names.
     pub(crate) fn mode(&self) -> Mode {
         self.mode_and_rule().map_or(Mode::Userspace, |(mode, _)| mode)
+    }
+
+    /// What the rules say about its bytes, under all its names together.
+    pub(crate) fn made(&self) -> Made {
+        let (facts, mut made) = (self.facts(), Made::default());
+        self.names.iter().for_each(|name| name.rules.made(&facts, &mut made));
+        if !self.all_known {
+            self.in_force.policy.made_anywhere(&facts, &mut made);
+        }
+        made
     }
 
     /// The name of the rule that asks for the I/O mode.

@@ -121,6 +121,9 @@ pub enum OpenError {
          one that is about all of DIR, or take a directory that tells `A` from `a`"
     )]
     Caseless(String),
+    /// The policy redacts or seals files, and what computes for them could not be started.
+    #[error("no work queues or buffers for redacted and sealed files: {0}")]
+    WorkQueues(#[source] Errno),
     /// A helper thread could not be started.
     #[error("no thread could be started: {0}")]
     Thread(#[source] std::io::Error),

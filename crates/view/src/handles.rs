@@ -10,6 +10,7 @@ use tollgate_fuse::{Caller, FileHandle};
 
 use crate::budget::Held;
 use crate::lower::DirStream;
+use crate::road::Made;
 
 /// The number says that the kernel reads and writes the file itself: such a handle has no state.
 const PASSTHROUGH: u64 = 1 << 63;
@@ -80,7 +81,11 @@ impl PassthroughHandles {
 /// A file handle whose reads and writes come to this process.
 #[derive(Debug)]
 pub(crate) struct UserFile {
-    pub(crate) fd: OwnedFd,
+    /// The lower file; of one whose bytes the view makes nobody reads or writes through it but who
+    /// makes them.
+    pub(crate) fd: Arc<OwnedFd>,
+    /// What makes its bytes, if they are not those of the lower file.
+    pub(crate) made: Option<Arc<Made>>,
     /// Who opened it: pages that the kernel kept are written on their behalf.
     pub(crate) opener: Caller,
     pub(crate) _held: Held,

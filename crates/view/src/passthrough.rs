@@ -50,7 +50,7 @@ impl Passthrough {
     /// The mode of an inode for which the policy asks `wanted`.
     pub(crate) fn io_mode(&self, wanted: Mode) -> IoMode {
         match wanted {
-            Mode::Userspace => IoMode::Direct,
+            Mode::Userspace | Mode::Sealed | Mode::Redacted => IoMode::Direct,
             Mode::Passthrough if self.is_available() => IoMode::Passthrough,
             Mode::Passthrough => IoMode::Cached,
         }

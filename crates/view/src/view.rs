@@ -16,6 +16,7 @@ use crate::audit::Audit;
 use crate::borders;
 use crate::budget::Budget;
 use crate::config::{Config, OpenError, WatchMode};
+use crate::content::Contents;
 use crate::creds::Powers;
 use crate::fds::Descriptors;
 use crate::handles::{Handles, OpenDir, PassthroughHandles, UserFile};
@@ -28,6 +29,7 @@ use crate::moving::Moving;
 use crate::passthrough::Passthrough;
 use crate::paths::Paths;
 use crate::probe;
+use crate::road::Road;
 use crate::small::Small;
 use crate::stats::{Count, Counters, Snapshot, Unavailable};
 use crate::sweeper::Sweeper;
@@ -53,6 +55,9 @@ pub struct View {
     /// The lower file system keeps blocks for a user (root, unless it was told otherwise).
     pub(crate) reserves_by_user: bool,
     pub(crate) passthrough: Passthrough,
+    /// Files whose bytes the view makes, and where their requests run.
+    pub(crate) contents: Contents,
+    pub(crate) road: Road,
     pub(crate) small: Small,
     pub(crate) sweeper: Sweeper,
     pub(crate) files: Handles<UserFile>,
@@ -109,6 +114,11 @@ impl View {
                 return Err(OpenError::Caseless(format!("`{place}` is case-insensitive")));
             }
         }
+        let powers = Powers::of_this_process();
+        let road = Road::new(powers);
+        if config.policy.makes_bytes() {
+            road.start().map_err(OpenError::WorkQueues)?;
+        }
         Ok(Self {
             table: Arc::new(Table::new(&root)),
             fds: Arc::new(Descriptors::new(source, Arc::new(Budget::new(max)))),
@@ -116,12 +126,14 @@ impl View {
             watch_reason,
             admission: Admission::new(config.policy),
             paths: Paths::default(),
-            powers: Powers::of_this_process(),
+            powers,
             attr_timeout: config.attr_timeout,
             entry_timeout: config.entry_timeout,
             root_dev: root.dev(),
             reserves_by_user,
             passthrough: Passthrough::default(),
+            contents: Contents::default(),
+            road,
             small,
             sweeper: Sweeper::start(probe::workers()).map_err(OpenError::Thread)?,
             files: Handles::new(),
@@ -166,6 +178,13 @@ impl View {
             })),
             ..SessionConfig::default()
         }
+    }
+
+    /// The work queues that serve redacted and sealed files: from the start if the policy has a rule
+    /// about such files, else from the first such file on.
+    #[must_use]
+    pub fn work_queues(&self) -> Option<&tollgate_workqueue::Runtime> {
+        self.road.runtime()
     }
 
     /// State at this moment.

@@ -27,11 +27,15 @@ pub(super) fn conditions(
             (&["operation", "exe", "uid", "gid", "size", "content"], Problem::HideCondition)
         }
         Action::Userspace => (&["operation", "exe", "uid", "gid"], Problem::ModeCondition),
+        Action::Redact => (&["operation", "exe", "uid", "gid"], Problem::RedactCondition),
+        Action::Seal => {
+            (&["size", "content", "operation", "exe", "uid", "gid"], Problem::SealCondition)
+        }
         Action::Native => (
             &["kind", "size", "content", "operation", "exe", "uid", "gid"],
             Problem::NativeCondition,
         ),
-        Action::Passthrough | Action::ReadOnly | Action::Deny => (&[], Problem::ModeCondition),
+        Action::Passthrough | Action::ReadOnly | Action::Deny => (&[], Problem::HideCondition),
     };
     if rule.action != Action::Native
         && let Some((found, _)) = table.get_key_value("create")

@@ -2,6 +2,7 @@
 
 mod check;
 mod lint;
+mod made;
 mod rule;
 mod values;
 
@@ -74,6 +75,9 @@ fn default_action(
     match rule::action(source, "default", value)? {
         Action::Hide => Err(source.error(value.span(), Problem::HideByDefault)),
         Action::Native => Err(source.error(value.span(), Problem::NativeByDefault)),
+        action @ (Action::Redact | Action::Seal) => {
+            Err(source.error(value.span(), Problem::MadeByDefault(action)))
+        }
         action => Ok(action),
     }
 }

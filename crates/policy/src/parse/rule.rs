@@ -5,6 +5,7 @@ use std::ops::{Range, RangeInclusive};
 use toml::de::DeTable;
 
 use super::check;
+use super::made;
 use super::values::{self, Text, Value, check_keys};
 use crate::error::{PolicyError, Problem, Source};
 use crate::glob::{Glob, GlobError, compile_exe, compile_path};
@@ -12,7 +13,7 @@ use crate::limits::HEAD_LEN;
 use crate::rule::{CallerCondition, Content, Rule};
 use crate::words::{Action, Kind, KindSet, Operation, OperationSet, UnknownWord};
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 16] = [
     "name",
     "path",
     "kind",
@@ -25,6 +26,10 @@ const KEYS: [&str; 12] = [
     "action",
     "mode",
     "create",
+    "detectors",
+    "regexes",
+    "max_size",
+    "domain",
 ];
 const EVERYTHING: &str = "write `path = \"**\"` for everything";
 /// Most memory in bytes for one compiled regular expression, and for its cache.
@@ -44,12 +49,18 @@ pub(super) fn rule(
     let path = get("path").ok_or_else(|| missing("path", EVERYTHING))?;
     let (globs, glob_texts) = paths(source, path)?;
     let action_value = get("action").ok_or_else(|| {
-        missing("action", "allowed: passthrough, read-only, deny, hide, userspace, native")
+        let advice = "allowed: passthrough, read-only, deny, hide, userspace, native, redact, seal";
+        missing("action", advice)
     })?;
+    let action = action(source, "action", action_value)?;
+    if action == Action::Seal && get("domain").is_none() {
+        let advice = "write `domain = \"NAME\"`; files are bound to it, and open under no other";
+        return Err(missing("domain", advice));
+    }
     let rule = Rule {
         name,
         line: source.place(span).line,
-        action: action(source, "action", action_value)?,
+        action,
         globs,
         glob_texts,
         kinds: get("kind").map_or(Ok(KindSet::ALL), |value| kinds(source, value))?,
@@ -61,6 +72,8 @@ pub(super) fn rule(
         create: get("create")
             .map_or(Ok(false), |value| values::boolean(source, "create", value))?,
         audit_only: get("mode").map_or(Ok(false), |value| is_audit(source, value))?,
+        redaction: made::redaction(source, table, action)?,
+        domain: made::domain(source, table, action)?,
     };
     check::conditions(source, table, &rule)?;
     check::literal_if_native(source, path, &rule)?;
@@ -84,9 +97,6 @@ pub(super) fn action(
     value: &Value<'_>,
 ) -> Result<Action, PolicyError> {
     let word = values::string(source, key, value)?;
-    if matches!(word.text, "seal" | "redact") {
-        return Err(source.error(word.span, Problem::Reserved(word.text.to_owned())));
-    }
     parse_word(source, &word)
 }
 

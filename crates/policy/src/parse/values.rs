@@ -183,7 +183,7 @@ fn one_or_many<'a, 'i, T>(
     list.iter().map(|one| read(one).ok_or_else(|| wrong_type(source, key, one, allowed))).collect()
 }
 
-fn wrong_type(
+pub(super) fn wrong_type(
     source: &Source<'_>,
     key: &'static str,
     value: &Value<'_>,

@@ -177,11 +177,14 @@ impl View {
         };
         // Whoever has the file open for writing may do it, whatever the file's mode is by now.
         let user_file = if is_passthrough(handle) { None } else { self.files.get(handle).ok() };
+        if let Some(made) = user_file.as_ref().and_then(|file| file.made.as_ref()) {
+            return self.powers.as_caller(caller, || made.content.set_len(size));
+        }
         let own = match user_file {
             Some(_) => None,
             None => Some(lower::reopen(path, rustix::fs::OFlags::WRONLY)?),
         };
-        let file = user_file.as_ref().map_or(own.as_ref(), |file| Some(&file.fd));
+        let file = user_file.as_ref().map_or(own.as_ref(), |file| Some(&*file.fd));
         let file = file.ok_or(Errno::BADF)?;
         self.act_on_data(caller, set.kill_suidgid, || rustix::fs::ftruncate(file, size))
     }

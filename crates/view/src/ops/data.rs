@@ -11,6 +11,7 @@ use tollgate_policy::Operation;
 use crate::handles::{UserFile, has_descriptor, is_passthrough, is_small};
 use crate::lower;
 use crate::mode::IoMode;
+use crate::road::Made;
 use crate::stats::Count;
 use crate::table::Node;
 use crate::view::View;
@@ -29,6 +30,9 @@ impl View {
         reply: Reply<'_, [u8]>,
     ) {
         self.count(req, Count::read);
+        if let Some(made) = self.made(handle) {
+            return self.read_made(req, (id, &made), offset, size, reply);
+        }
         let read = |buffer: &mut [u8]| {
             let len = if is_small(handle) {
                 // Pages that the kernel gave up in the meantime.
@@ -73,6 +77,53 @@ impl View {
         u32::try_from(len).map_err(|_| Errno::IO)
     }
 
+    /// Answers a write: at once, or where the file's bytes are made.
+    pub(crate) fn answer_write(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        args: args::Write<'_>,
+        reply: Reply<'_, u32>,
+    ) {
+        let Some(made) = self.made(args.handle) else {
+            reply.send(self.do_write(req, id, args));
+            return;
+        };
+        self.count(req, Count::write);
+        self.counters.add(req.worker(), Count::write_bytes, args.data.len() as u64);
+        self.record_span(req, id, "write", args.offset, args.data.len() as u64);
+        let caller = match self.user_file(args.handle) {
+            Ok(file) if args.from_cache => file.opener,
+            _ => req.caller(),
+        };
+        self.road.write(&made, (args.data, args.offset), caller, reply);
+    }
+
+    /// Answers a read of bytes that the view makes. The records say what was asked for of the file
+    /// as it is now.
+    fn read_made(
+        &self,
+        req: &Request<'_>,
+        (id, made): (NodeId, &Arc<Made>),
+        offset: u64,
+        size: u32,
+        reply: Reply<'_, [u8]>,
+    ) {
+        let end = offset.saturating_add(u64::from(size));
+        let shown = made.content.size().map_or(0, |size| end.min(size).saturating_sub(offset));
+        self.counters.add(req.worker(), Count::read_bytes, shown);
+        self.record_span(req, id, "read", offset, shown);
+        self.road.read(made, offset..end, reply);
+    }
+
+    /// What makes the bytes of a handle, if they are not those of the lower file.
+    fn made(&self, handle: FileHandle) -> Option<Arc<Made>> {
+        if !has_descriptor(handle) {
+            return None;
+        }
+        self.files.get(handle).ok().and_then(|file| file.made.clone())
+    }
+
     /// Passthrough handles have no descriptor here: the kernel never asks to read or write them.
     fn user_file(&self, handle: FileHandle) -> Result<Arc<UserFile>, Errno> {
         self.files.get(handle)
@@ -84,7 +135,29 @@ impl View {
             return Ok(());
         }
         let file = self.user_file(handle)?;
+        if let Some(made) = &file.made {
+            made.content.flush()?;
+        }
         close(rustix::io::fcntl_dupfd_cloexec(&file.fd, 0)?)
+    }
+
+    /// Answers fsync(2): at once, or where the file's bytes are made.
+    pub(crate) fn answer_fsync(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        args: args::Fsync,
+        reply: Reply<'_, ()>,
+    ) {
+        match self.made(args.handle) {
+            Some(made) => {
+                self.count(req, Count::other);
+                self.road.commit(&made, args.data_only, reply);
+            }
+            None => {
+                reply.send(self.do_fsync(req, id, args.handle, args.data_only));
+            }
+        }
     }
 
     pub(crate) fn do_fsync(
@@ -144,6 +217,9 @@ impl View {
         mode: u32,
     ) -> Result<(), Errno> {
         self.count(req, Count::other);
+        if self.made(handle).is_some() {
+            return Err(Errno::OPNOTSUPP);
+        }
         let mode = FallocateFlags::from_bits_retain(mode);
         self.with_file(id, handle, OFlags::RDWR, |fd| {
             let act = || rustix::fs::fallocate(fd, mode, offset, length);
@@ -160,6 +236,9 @@ impl View {
         whence: u32,
     ) -> Result<u64, Errno> {
         self.count(req, Count::other);
+        if let Some(made) = self.made(handle) {
+            return seek_in_data(made.content.size()?, offset, whence);
+        }
         let to = match i32::try_from(whence).map_err(|_| Errno::INVAL)? {
             libc::SEEK_DATA => SeekFrom::Data(offset),
             libc::SEEK_HOLE => SeekFrom::Hole(offset),
@@ -177,6 +256,10 @@ impl View {
         length: u64,
     ) -> Result<u64, Errno> {
         self.count(req, Count::other);
+        if self.made(from.1).is_some() || self.made(to.1).is_some() {
+            // The kernel copies by reading and writing then, as any program would.
+            return Err(Errno::XDEV);
+        }
         if self.kernel_copies && is_passthrough(from.1) && is_passthrough(to.1) {
             // "Never ask again": the kernel then moves the bytes itself, lower file to lower file,
             // and spares this request and the one for security.capability before it.
@@ -241,6 +324,18 @@ impl View {
             Ok(target) => reply.data(target),
             Err(e) => reply.error(e),
         };
+    }
+}
+
+/// lseek(2) for data and holes in a file of data without holes.
+fn seek_in_data(size: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
+    if offset >= size {
+        return Err(Errno::NXIO);
+    }
+    match i32::try_from(whence).map_err(|_| Errno::INVAL)? {
+        libc::SEEK_DATA => Ok(offset),
+        libc::SEEK_HOLE => Ok(size),
+        _ => Err(Errno::INVAL),
     }
 }
 

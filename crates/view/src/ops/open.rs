@@ -13,13 +13,15 @@ use tollgate_fuse::{
 use tollgate_policy::{Mode, Operation};
 
 use crate::admission::Subject;
+use crate::content::{How, ToOpen};
 use crate::fds::Descriptors;
 use crate::handles::{UserFile, has_descriptor, is_in_place};
 use crate::locks::wants_closes;
 use crate::lower::{self, Stat};
-use crate::mode::{Io, IoMode};
+use crate::mode::{Io, IoMode, Pages};
 use crate::ops::record::access_of;
 use crate::passthrough::NotRegistered;
+use crate::road::Made;
 use crate::small::only_reads;
 use crate::stats::Count;
 use crate::table::Node;
@@ -71,6 +73,12 @@ impl Access {
         self.flags.contains(OFlags::APPEND)
     }
 
+    /// The same for a file whose bytes the view makes: what it writes it has to read.
+    fn made(self) -> Self {
+        let access = if self.writes() { OFlags::RDWR } else { OFlags::RDONLY };
+        Self { flags: (self.flags - OFlags::ACCMODE) | access }
+    }
+
     /// The flags for a lower descriptor that this process reads and writes itself. The kernel sends
     /// offsets, so `O_APPEND` must not move them (ten appends of 3,000 bytes once left 50,312
     /// bytes); `O_DIRECT` would demand aligned buffers of requests that need none; `O_TRUNC` was
@@ -119,14 +127,19 @@ impl View {
     ) -> Result<Opened, Errno> {
         // Held over system calls on purpose: two openers must not register two backing files.
         let mut io = node.io.lock();
+        let how = subject.and_then(How::of);
         let mode = self.mode_of(&io, subject);
-        if (mode == IoMode::Passthrough || io.is_small())
+        if how.is_none()
+            && (mode == IoMode::Passthrough || io.is_small())
             && let Some(seen) = seen.clone()
             && let Some(opened) = self.open_small(req, node, &mut io, seen)?
         {
             return Ok(opened);
         }
         let mut lower = LowerFile { view: self, node, fd: None, path: seen.map(|(fd, _)| fd) };
+        if let Some(how) = how {
+            return self.open_made(req, &mut io, &how, access, &mut lower);
+        }
         if access.truncates() {
             let fd = lower.path()?;
             self.truncate_as(req.caller(), fd.as_fd(), 0, kill_suidgid)?;
@@ -279,6 +292,41 @@ impl View {
         if self.others_register() { (flags - OFlags::ACCMODE) | OFlags::RDWR } else { flags }
     }
 
+    /// Opens a file whose bytes the view makes.
+    ///
+    /// # Errors
+    /// `EBUSY` while it is open in a way that shows the lower file's own.
+    fn open_made(
+        &self,
+        req: &Request<'_>,
+        io: &mut MutexGuard<'_, Io>,
+        how: &How,
+        access: Access,
+        lower: &mut LowerFile<'_>,
+    ) -> Result<Opened, Errno> {
+        if io.mode().is_some_and(|mode| mode != IoMode::Direct) {
+            return Err(Errno::BUSY);
+        }
+        let held = self.fds.hold()?;
+        let is_new = lower.fd.is_some();
+        let fd = Arc::new(lower.real(access.made())?);
+        let file =
+            ToOpen { fd: Arc::clone(&fd), node: lower.node, is_new, writes: access.writes() };
+        let content = self.contents.open(file, how)?;
+        if access.truncates() {
+            content.set_len(0)?;
+        }
+        let made = Some(Arc::new(Made::new(content)));
+        let opener = Caller { pid: 0, ..req.caller() };
+        let handle = self.files.insert(UserFile { fd, made, opener, _held: held });
+        io.opened(IoMode::Direct);
+        // Of pages that a mapping brings into the cache nobody knows whose bytes they are.
+        io.pages = Pages::Unknown;
+        self.count(req, Count::open_userspace);
+        let flags = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
+        Ok(Opened { handle, flags, backing: None })
+    }
+
     fn open_here(
         &self,
         req: &Request<'_>,
@@ -288,9 +336,10 @@ impl View {
         lower: &mut LowerFile<'_>,
     ) -> Result<Opened, Errno> {
         let held = self.fds.hold()?;
-        let fd = lower.real(access)?;
+        let fd = Arc::new(lower.real(access)?);
         let handle = self.files.insert(UserFile {
             fd,
+            made: None,
             opener: Caller { pid: 0, ..req.caller() },
             _held: held,
         });
@@ -325,7 +374,12 @@ impl View {
         let dir_fd = self.fds.path(&dir)?;
         // Always exclusively: a file that exists was not checked for this caller. ESTALE makes the
         // kernel look the name up again and take the way of an open.
-        let wanted = self.flags_to_make(access) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let access_below = match subject.as_ref().and_then(How::of) {
+            Some(_) => access.made(),
+            None => access,
+        };
+        let wanted =
+            self.flags_to_make(access_below) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let fd = self.make(req, umask, || {
             rustix::fs::openat(
                 dir_fd.as_fd(),
@@ -393,7 +447,10 @@ impl View {
         let mut io = node.io.lock();
         let mode = self.mode_of(&io, subject);
         let mut lower = LowerFile { view: self, node, fd: Some(fd), path: None };
-        let opened = self.open_in_mode(req, &mut io, mode, access, &mut lower);
+        let opened = match subject.and_then(How::of) {
+            Some(how) => self.open_made(req, &mut io, &how, access, &mut lower),
+            None => self.open_in_mode(req, &mut io, mode, access, &mut lower),
+        };
         drop(io);
         let opened = opened.map_err(|errno| {
             self.do_forget(node.id, 1);

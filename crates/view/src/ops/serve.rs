@@ -185,7 +185,7 @@ impl Filesystem for View {
     }
 
     fn write(&self, req: &Request<'_>, node: NodeId, args: args::Write<'_>, reply: Reply<'_, u32>) {
-        reply.send(self.do_write(req, node, args));
+        self.answer_write(req, node, args, reply);
     }
 
     fn flush(&self, req: &Request<'_>, node: NodeId, args: args::Flush, reply: Reply<'_, ()>) {
@@ -200,7 +200,7 @@ impl Filesystem for View {
     }
 
     fn fsync(&self, req: &Request<'_>, node: NodeId, args: args::Fsync, reply: Reply<'_, ()>) {
-        reply.send(self.do_fsync(req, node, args.handle, args.data_only));
+        self.answer_fsync(req, node, args, reply);
     }
 
     fn opendir(&self, req: &Request<'_>, node: NodeId, _flags: u32, reply: Reply<'_, Opened>) {

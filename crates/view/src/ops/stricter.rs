@@ -22,7 +22,7 @@ const CLOSING: Duration = Duration::from_millis(50);
 impl View {
     /// Whether `node` is open in a laxer mode than its name `target` would ask for.
     pub(super) fn is_open_more_freely(&self, node: &Node, target: &Subject<'_>) -> bool {
-        is_open_freely(node) && target.mode() == Mode::Userspace
+        is_open_freely(node) && target.mode() >= Mode::Userspace
     }
 
     /// Whether a file below the directory at `old` is open in a laxer mode than it would have if
@@ -41,7 +41,7 @@ impl View {
             let paths = self.paths.of(node).unwrap_or_default();
             paths.iter().filter_map(|path| moves(path)).any(|path| {
                 let size = self.stat(node).map_or(facts.size, |stat| stat.size());
-                policy.at(&path).mode(&InodeFacts { size, ..facts }).0 == Mode::Userspace
+                policy.at(&path).mode(&InodeFacts { size, ..facts }).0 >= Mode::Userspace
             })
         })
     }
@@ -49,7 +49,7 @@ impl View {
     /// Waits a moment for a file to be closed if only that stands in the way of `mode`.
     pub(super) fn wait_for_close(&self, node: &Arc<Node>, mode: Mode) {
         let begun = Instant::now();
-        while mode == Mode::Userspace && is_open_freely(node) && begun.elapsed() < CLOSING {
+        while mode >= Mode::Userspace && is_open_freely(node) && begun.elapsed() < CLOSING {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -1,0 +1,226 @@
+//! The road of requests that compute: they leave the transport's thread at once, and run on work
+//! queues, near the CPU of the caller, in buffers of a bounded pool.
+//!
+//! ```text
+//!  transport's thread             work queue (`redact`, `seal`)          any of them
+//!  room for each part ──▶ a part of at most 1 MiB each, beside ──▶ the last part done replies,
+//!  (waits at the maximum)         each other, in a buffer each            in order, from the buffers
+//! ```
+//!
+//! A stream that reads on where the request before ended is read ahead ([`stream`]). The threads and
+//! the buffers are there from the first such file on, or from the start if the policy has a rule
+//! about such files; an idle view gives the memory of the buffers back.
+
+mod gather;
+mod memory;
+mod running;
+mod stream;
+
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
+
+use rustix::io::Errno;
+use tollgate_fuse::{Caller, Reply};
+
+use crate::content::Content;
+use crate::creds::Powers;
+
+use gather::Gather;
+use running::Running;
+
+pub(crate) use memory::{Part, Room};
+pub(crate) use stream::Stream;
+
+/// A named work queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Encryption.
+    #[expect(dead_code, reason = "for sealed files")]
+    Seal,
+    /// Masking.
+    Redact,
+    /// What waits for the lower file system.
+    Io,
+}
+
+/// Most parts that one request is cut into.
+const PARTS_MAX: u64 = 4;
+/// A part is not smaller than this: masking looks at 83 KiB around each.
+const PART_MIN: u64 = 256 << 10;
+
+/// An open file, as requests see it.
+pub(crate) struct Made {
+    pub(crate) content: Arc<dyn Content>,
+    stream: Stream,
+}
+
+impl Made {
+    pub(crate) fn new(content: Arc<dyn Content>) -> Self {
+        Self { content, stream: Stream::default() }
+    }
+}
+
+impl std::fmt::Debug for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Made")
+    }
+}
+
+/// Work queues and buffers of one view.
+pub(crate) struct Road {
+    running: OnceLock<Option<Running>>,
+    powers: Powers,
+}
+
+impl Road {
+    pub(crate) fn new(powers: Powers) -> Self {
+        Self { running: OnceLock::new(), powers }
+    }
+
+    /// The queues and buffers, started if they are not yet.
+    ///
+    /// # Errors
+    /// `ENOMEM` if they could not be started.
+    pub(crate) fn start(&self) -> Result<&Running, Errno> {
+        let start = || match Running::start(self.powers) {
+            Ok(running) => Some(running),
+            Err(error) => {
+                tracing::error!(%error, "no work queues: redacted and sealed files are refused");
+                None
+            }
+        };
+        self.running.get_or_init(start).as_ref().ok_or(Errno::NOMEM)
+    }
+
+    /// The work queues, if they run.
+    pub(crate) fn runtime(&self) -> Option<&tollgate_workqueue::Runtime> {
+        self.running.get()?.as_ref().map(Running::runtime)
+    }
+
+    /// Answers a request to read `range` of `file`.
+    pub(crate) fn read(&self, file: &Arc<Made>, range: Range<u64>, reply: Reply<'_, [u8]>) {
+        let running = match self.start() {
+            Ok(running) => running,
+            Err(errno) => {
+                reply.error(errno);
+                return;
+            }
+        };
+        running.keep_trimmed();
+        let reply = reply.detach();
+        let Err(reply) = file.stream.read(running, &file.content, range.clone(), reply) else {
+            return;
+        };
+        let parts = parts_of(&range, running.cpus());
+        let rooms = running.memory().rooms(parts.len());
+        let gather = Gather::new(reply, parts.len());
+        for (index, (part, room)) in parts.into_iter().zip(rooms).enumerate() {
+            let (content, slot) = (Arc::clone(&file.content), gather.slot(index));
+            let length = usize::try_from(part.end - part.start).unwrap_or(usize::MAX);
+            running.run(file.content.lane(), move || {
+                slot.deliver(content.read(part, room), length);
+            });
+        }
+    }
+
+    /// Answers a request to write.
+    pub(crate) fn write(
+        &self,
+        file: &Arc<Made>,
+        (data, offset): (&[u8], u64),
+        caller: Caller,
+        reply: Reply<'_, u32>,
+    ) {
+        let copied = self.start().and_then(|running| {
+            running.keep_trimmed();
+            let room = running.memory().room();
+            Ok((running, room.filled(data)?, room))
+        });
+        let (running, buffer, room) = match copied {
+            Ok(copied) => copied,
+            Err(errno) => {
+                reply.error(errno);
+                return;
+            }
+        };
+        let (reply, content, powers) = (reply.detach(), Arc::clone(&file.content), self.powers);
+        running.run(content.lane(), move || {
+            let written = powers.as_caller(caller, || content.write(&buffer, offset));
+            drop((buffer, room));
+            reply.send(written.and_then(|len| u32::try_from(len).map_err(|_| Errno::IO)));
+        });
+    }
+
+    /// Answers a request to make a file durable.
+    pub(crate) fn commit(&self, file: &Arc<Made>, data_only: bool, reply: Reply<'_, ()>) {
+        let running = match self.start() {
+            Ok(running) => running,
+            Err(errno) => {
+                reply.error(errno);
+                return;
+            }
+        };
+        let (reply, content) = (reply.detach(), Arc::clone(&file.content));
+        running.run(Lane::Io, move || {
+            reply.send(tollgate_workqueue::blocking(|| content.commit(data_only)));
+        });
+    }
+}
+
+/// `range` in as many parts as `cpus` can work on, if each is worth it.
+fn parts_of(range: &Range<u64>, cpus: u64) -> Vec<Range<u64>> {
+    let length = range.end.saturating_sub(range.start);
+    let count = (length / PART_MIN).clamp(1, PARTS_MAX.min(cpus)).max(length.div_ceil(Room::MOST));
+    let step = length.div_ceil(count).next_multiple_of(4096);
+    let starts = (0..count).map(|part| range.start.saturating_add(part * step));
+    let parts = starts.map(|start| start..start.saturating_add(step).min(range.end));
+    parts.filter(|part| part.start < part.end || length == 0).collect()
+}
+
+/// `EIO` for what the pool says.
+fn errno_of(error: &tollgate_hugepage::Error) -> Errno {
+    match error {
+        tollgate_hugepage::Error::System { errno, .. } => Errno::from_raw_os_error(errno.0),
+        tollgate_hugepage::Error::OutOfMemory { .. } => Errno::NOMEM,
+        _ => Errno::IO,
+    }
+}
+
+fn read_into(
+    filling: &mut tollgate_hugepage::Filling,
+    fd: impl AsFd,
+    offset: u64,
+    most: usize,
+) -> Result<usize, Errno> {
+    loop {
+        match filling.read_at(fd.as_fd(), offset, most) {
+            Ok(read) => return Ok(read),
+            Err(error) => match errno_of(&error) {
+                Errno::INTR => {}
+                errno => return Err(errno),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_the_range_and_none_is_too_large() {
+        for length in [1, 4096, 300 << 10, 1 << 20, (1 << 20) + 1, 5 << 20] {
+            for cpus in [1, 2, 64] {
+                let range = 1000..1000 + length;
+                let parts = parts_of(&range, cpus);
+                assert_eq!((parts[0].start, parts.last().unwrap().end), (1000, range.end));
+                assert!(parts.windows(2).all(|two| two[0].end == two[1].start));
+                assert!(parts.iter().all(|part| part.end - part.start <= Room::MOST));
+            }
+        }
+        assert_eq!(parts_of(&(0..1 << 20), 1).len(), 1);
+        assert_eq!(parts_of(&(0..1 << 20), 64).len(), 4);
+        assert_eq!(parts_of(&(7..7), 2), [7..7]);
+    }
+}

@@ -1,0 +1,222 @@
+//! Reading ahead: who reads a file from one place on gets what comes next made before it is asked
+//! for, by as many threads as there are.
+//!
+//! What was read ahead is shown only while the lower file has the version that it had before, and
+//! for [`AGE_MAX`] at most: what somebody writes through a mapping below changes no time at first.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use tollgate_fuse::Reply;
+
+use super::gather::{Gather, Slot};
+use super::memory::{Part, Room};
+use super::running::Running;
+use crate::content::Content;
+use crate::lower::Version;
+
+/// Bytes that are made ahead of a stream.
+const AHEAD: u64 = 2 << 20;
+/// Bytes that are made at a time, from the beginning of a stream and later on.
+const FIRST: u64 = 256 << 10;
+const AGE_MAX: Duration = Duration::from_millis(500);
+
+/// Where one open file was read last, and what was made of what follows.
+#[derive(Default)]
+pub(crate) struct Stream(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Where the request before ended.
+    next: u64,
+    /// Requests that went on there, since the last that did not.
+    streak: u32,
+    /// Without gaps, in order.
+    windows: VecDeque<Arc<Window>>,
+    /// Bytes of the next window.
+    step: u64,
+}
+
+/// Bytes made ahead.
+pub(super) struct Window {
+    range: Range<u64>,
+    /// Of the lower file before they were made.
+    version: Version,
+    begun: Instant,
+    made: Mutex<MadeAhead>,
+}
+
+enum MadeAhead {
+    /// Who waits, each with the bytes of the window that it wants.
+    Pending(Vec<(Slot, Range<usize>)>),
+    Ready(Arc<Part>),
+    /// It failed, or somebody needed the room.
+    Gone,
+}
+
+impl Stream {
+    /// Answers a request from what is read ahead, if it belongs to a stream and there is room; else
+    /// gives the reply back.
+    pub(super) fn read(
+        &self,
+        running: &Running,
+        content: &Arc<dyn Content>,
+        range: Range<u64>,
+        reply: Reply<'static, [u8]>,
+    ) -> Result<(), Reply<'static, [u8]>> {
+        let mut state = self.0.lock();
+        if !state.goes_on(&range) {
+            return Err(reply);
+        }
+        let (Ok(Some(version)), Ok(size)) = (content.version(), content.size()) else {
+            state.windows.clear();
+            return Err(reply);
+        };
+        state.keep(&range, version);
+        state.extend(running, content, (&range, size), version);
+        let Some(pieces) = state.covering(range.start..range.end.min(size)) else {
+            return Err(reply);
+        };
+        let gather = Gather::new(reply, pieces.len());
+        for (index, (window, wanted)) in pieces.into_iter().enumerate() {
+            window.wait(gather.slot(index), wanted);
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Whether `range` goes on where the request before ended, and that did so as well.
+    fn goes_on(&mut self, range: &Range<u64>) -> bool {
+        self.streak = if range.start == self.next { self.streak.saturating_add(1) } else { 0 };
+        self.next = range.end;
+        if self.streak < 2 {
+            self.windows.clear();
+            self.step = FIRST;
+        }
+        self.streak >= 2
+    }
+
+    /// Keeps the windows that go on from `range` without a gap.
+    fn keep(&mut self, range: &Range<u64>, version: Version) {
+        self.windows.retain(|window| window.range.end > range.start);
+        let mut at = range.start;
+        let fits = |window: &Arc<Window>, at: &mut u64| {
+            let fits = window.range.start <= *at && window.serves(version);
+            *at = window.range.end;
+            fits
+        };
+        let count = self.windows.iter().take_while(|window| fits(window, &mut at)).count();
+        self.windows.truncate(count);
+    }
+
+    /// Has what follows made, as far as there is room.
+    fn extend(
+        &mut self,
+        running: &Running,
+        content: &Arc<dyn Content>,
+        (range, size): (&Range<u64>, u64),
+        version: Version,
+    ) {
+        let until = range.end.saturating_add(AHEAD).min(size);
+        let mut at = self.windows.back().map_or(range.start, |window| window.range.end);
+        while at < until {
+            let Some(room) = running.memory().room_ahead() else { return };
+            let end = at.saturating_add(self.step).min(size);
+            self.step = (self.step * 2).min(Room::MOST);
+            let window = Window::new(at..end, version);
+            running.memory().may_be_given_up(&window);
+            self.windows.push_back(Arc::clone(&window));
+            let (content, memory) = (Arc::clone(content), Arc::clone(running.memory()));
+            running.run(content.lane(), move || {
+                let making = Making(window);
+                making.done(content.read(making.0.range.clone(), room));
+                drop(making);
+                memory.window_is_done();
+            });
+            at = end;
+        }
+    }
+
+    /// The windows that cover `range`, with the part of each that it wants.
+    fn covering(&self, range: Range<u64>) -> Option<Vec<(&Arc<Window>, Range<usize>)>> {
+        let covered = self.windows.back().is_some_and(|window| window.range.end >= range.end);
+        if !covered || range.is_empty() {
+            return None;
+        }
+        let overlapping = self.windows.iter().filter(|window| window.range.start < range.end);
+        let pieces = overlapping.map(|window| {
+            let from = range.start.max(window.range.start) - window.range.start;
+            let to = range.end.min(window.range.end) - window.range.start;
+            Some((window, usize::try_from(from).ok()?..usize::try_from(to).ok()?))
+        });
+        pieces.collect()
+    }
+}
+
+impl Window {
+    fn new(range: Range<u64>, version: Version) -> Arc<Self> {
+        let made = Mutex::new(MadeAhead::Pending(Vec::new()));
+        Arc::new(Self { range, version, begun: Instant::now(), made })
+    }
+
+    /// Whether it may be shown of a file of this version.
+    fn serves(&self, version: Version) -> bool {
+        self.version == version
+            && self.begun.elapsed() < AGE_MAX
+            && !matches!(*self.made.lock(), MadeAhead::Gone)
+    }
+
+    /// Brings the bytes `wanted` to `slot`, now or when they are made.
+    fn wait(&self, slot: Slot, wanted: Range<usize>) {
+        let mut made = self.made.lock();
+        let part = match &mut *made {
+            MadeAhead::Pending(waiting) => return waiting.push((slot, wanted)),
+            MadeAhead::Ready(part) => Ok((Arc::clone(part), wanted)),
+            MadeAhead::Gone => Err(Errno::IO),
+        };
+        drop(made);
+        slot.bring(part);
+    }
+
+    /// Gives up what is made, if it is. Who replies from it has it still.
+    pub(super) fn give_up(&self) -> Option<Arc<Part>> {
+        let mut made = self.made.lock();
+        match std::mem::replace(&mut *made, MadeAhead::Gone) {
+            MadeAhead::Ready(part) => Some(part),
+            other => {
+                *made = other;
+                None
+            }
+        }
+    }
+}
+
+/// A window that is being made: if that panics, those who wait get `EIO`.
+struct Making(Arc<Window>);
+
+impl Making {
+    fn done(&self, part: Result<Part, Errno>) {
+        let part = part.map(Arc::new);
+        let now = part.clone().map_or(MadeAhead::Gone, MadeAhead::Ready);
+        let before = std::mem::replace(&mut *self.0.made.lock(), now);
+        if let MadeAhead::Pending(waiting) = before {
+            for (slot, wanted) in waiting {
+                slot.bring(part.clone().map(|part| (part, wanted)));
+            }
+        }
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let pending = matches!(*self.0.made.lock(), MadeAhead::Pending(_));
+        if pending {
+            self.done(Err(Errno::IO));
+        }
+    }
+}
