@@ -230,6 +230,8 @@ pub(crate) struct Server {
     state: Arc<State>,
     running: Running,
     control: Option<tollgate_control::Server>,
+    /// The socket of the work queues, if the view has any from the start.
+    work_queues: Option<tollgate_control::Server>,
     passthrough: bool,
 }
 
@@ -339,7 +341,8 @@ impl Server {
         if let Some(port) = spec.metrics_port {
             start_metrics(&state, port)?;
         }
-        Ok(Self { state, running, control, passthrough: passthrough.is_ok() })
+        let work_queues = state.view.work_queues().and_then(serve_work_queues);
+        Ok(Self { state, running, control, work_queues, passthrough: passthrough.is_ok() })
     }
 
     /// Gives up the system calls that serving does not need. When all that is done once is done.
@@ -400,9 +403,9 @@ impl Server {
     /// # Errors
     /// When the transport failed.
     pub(crate) fn wait(self) -> anyhow::Result<tollgate_fuse::Ended> {
-        let Self { state, running, control, passthrough: _ } = self;
+        let Self { state, running, control, work_queues, passthrough: _ } = self;
         let ended = running.wait().context("the FUSE connection failed");
-        drop(control);
+        drop((control, work_queues));
         state.finish();
         ended
     }
@@ -617,6 +620,18 @@ fn start_control(state: &Arc<State>) -> Option<tollgate_control::Server> {
         Err(error) => {
             let reason = messages::in_words(&error.into());
             messages::warn(&format!("`tollgate status` will not show this server: {reason}"));
+            None
+        }
+    }
+}
+
+/// For `tollgate wq`. Without it files are still redacted and sealed.
+fn serve_work_queues(runtime: &tollgate_workqueue::Runtime) -> Option<tollgate_control::Server> {
+    match tollgate_workqueue::control::serve(runtime, &control::directory()) {
+        Ok(server) => Some(server),
+        Err(error) => {
+            let reason = messages::in_words(&error.into());
+            messages::warn(&format!("`tollgate wq` will not show this server: {reason}"));
             None
         }
     }

@@ -17,6 +17,8 @@ use super::memory::Part;
 /// Bytes of a part, or why there are none.
 type Piece = Result<(Arc<Part>, Range<usize>), Errno>;
 
+type Pieces = SmallVec<[(Arc<Part>, Range<usize>); 4]>;
+
 /// A reply that waits for its parts.
 #[derive(Clone)]
 pub(super) struct Gather(Arc<Mutex<Waiting>>);
@@ -64,10 +66,7 @@ impl Gather {
 }
 
 /// The first error counts; a part that is shorter than its place is the end of the file.
-fn send(
-    reply: Reply<'static, [u8]>,
-    pieces: Result<SmallVec<[(Arc<Part>, Range<usize>); 4]>, Errno>,
-) {
+fn send(reply: Reply<'static, [u8]>, pieces: Result<Pieces, Errno>) {
     let pieces = match pieces {
         Ok(pieces) => pieces,
         Err(errno) => {

@@ -221,6 +221,6 @@ mod tests {
         }
         assert_eq!(parts_of(&(0..1 << 20), 1).len(), 1);
         assert_eq!(parts_of(&(0..1 << 20), 64).len(), 4);
-        assert_eq!(parts_of(&(7..7), 2), [7..7]);
+        assert_eq!(parts_of(&(7..7), 2).len(), 1, "also of no bytes");
     }
 }
