@@ -23,6 +23,7 @@ mod modes;
 mod mounting;
 mod nested;
 mod places;
+mod redacted;
 mod sandbox;
 mod scale;
 mod small;

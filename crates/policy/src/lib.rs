@@ -29,6 +29,7 @@ mod facts;
 pub mod fuzzing;
 mod glob;
 mod limits;
+mod made;
 mod matched;
 mod names;
 mod parse;
@@ -45,11 +46,12 @@ pub use facts::{CallerFacts, CallerNeeds, Facts, InodeFacts};
 pub use limits::{
     HEAD_LEN, MAX_DOMAIN_LEN, MAX_GLOBS, MAX_NATIVE, MAX_REGEXES, MAX_RULES, MAX_TEXT_LEN,
 };
+pub use made::Made;
 pub use matched::{Decision, Matched};
 pub use names::{Names, NoNames};
 pub use policy::{NativeDirectory, Policy};
 pub use precede::CannotJoin;
-pub use redaction::{Made, Redaction};
+pub use redaction::Redaction;
 pub use rule::{Rule, RuleId};
 pub use words::{Action, Kind, Mode, Operation, OperationSet, UnknownWord, Verdict};
 

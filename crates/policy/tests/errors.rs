@@ -25,7 +25,7 @@ fn an_error_shows_the_place() {
     assert_eq!(
         refused("[[rule]]\npath = \"a\"\naction = \"denied\"\n"),
         "p.toml:3:10: unknown action `denied`; allowed: passthrough, read-only, deny, hide, userspace, \
-         native\n\
+         native, redact, seal\n\
          3 | action = \"denied\"\n  \
          |          ^^^^^^^^"
     );
@@ -111,7 +111,8 @@ fn keys_and_types() {
         ),
         (
             "\n[[rule]]\npath = \"x\"",
-            "p.toml:2:1: rule without `action`; allowed: passthrough, read-only, deny, hide, userspace, native",
+            "p.toml:2:1: rule without `action`; allowed: passthrough, read-only, deny, hide, userspace, native, \
+             redact, seal",
         ),
         (
             "[[rule]]\npath = []\naction = \"deny\"",
@@ -133,7 +134,7 @@ fn conditions() {
         (
             "paht = 1",
             "p.toml:3:1: unknown key `paht` in a rule; allowed: name, path, kind, size, content, \
-             operation, exe, uid, gid, action, mode, create",
+             operation, exe, uid, gid, action, mode, create, detectors, regexes, max_size, domain",
         ),
         ("mode = \"log\"", "p.toml:3:8: mode `log`; allowed: enforce, audit"),
         (

@@ -16,7 +16,7 @@ use crate::audit::Audit;
 use crate::borders;
 use crate::budget::Budget;
 use crate::config::{Config, OpenError, WatchMode};
-use crate::content::Contents;
+use crate::content::open::Contents;
 use crate::creds::Powers;
 use crate::fds::Descriptors;
 use crate::handles::{Handles, OpenDir, PassthroughHandles, UserFile};

@@ -8,9 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 use tollgate_redact::Redactor;
 
-use crate::content::{Content, ToOpen};
+use crate::content::Content;
 use crate::lower::{self, Stat, Version};
-use crate::road::{Lane, Part, Room};
+use crate::road::lane::Lane;
+use crate::road::memory::{Part, Room};
 
 /// An open file.
 struct Redacted {
@@ -20,8 +21,8 @@ struct Redacted {
 
 /// # Errors
 /// `EACCES` if the file is larger than what is masked.
-pub(super) fn open(file: ToOpen<'_>, redactor: Arc<Redactor>) -> Result<Arc<dyn Content>, Errno> {
-    let redacted = Redacted { fd: file.fd, redactor };
+pub(super) fn open(fd: Arc<OwnedFd>, redactor: Arc<Redactor>) -> Result<Arc<dyn Content>, Errno> {
+    let redacted = Redacted { fd, redactor };
     let size = redacted.stat()?.size();
     redacted.redactor.to_read(0..0, size).map_err(|_| Errno::ACCESS)?;
     Ok(Arc::new(redacted))

@@ -13,7 +13,7 @@ use tollgate_fuse::{
 use tollgate_policy::{Mode, Operation};
 
 use crate::admission::Subject;
-use crate::content::{How, ToOpen};
+use crate::content::open::{How, ToOpen};
 use crate::fds::Descriptors;
 use crate::handles::{UserFile, has_descriptor, is_in_place};
 use crate::locks::wants_closes;

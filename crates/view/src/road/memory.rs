@@ -13,10 +13,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 use tollgate_hugepage::state::Taken;
-use tollgate_hugepage::{Buffer, Filling, Pool, Prefault};
-
-use super::stream::Window;
-use super::{errno_of, read_into};
+use tollgate_hugepage::{Buffer, Error, Filling, Pool, Prefault};
 
 /// Buffers of a view.
 pub(crate) const BUFFERS: usize = 28;
@@ -25,6 +22,12 @@ pub(crate) const BUFFERS: usize = 28;
 const BUFFER_BYTES: usize = (1 << 20) + (128 << 10);
 /// Buffers that are left for requests when streams read ahead.
 const FOR_REQUESTS: usize = 8;
+
+/// What was made before anybody asked for it.
+pub(super) trait Ahead: Send + Sync {
+    /// Gives up what is made, if it is. Who replies from it has it still.
+    fn give_up(&self) -> Option<Arc<Part>>;
+}
 
 /// The pool and who waits for it.
 pub(crate) struct Memory {
@@ -39,11 +42,11 @@ struct State {
     /// Counts what those who wait may have missed.
     changes: u64,
     /// What was read ahead, the oldest first. Never more than there are buffers.
-    ahead: VecDeque<Weak<Window>>,
+    ahead: VecDeque<Weak<dyn Ahead>>,
 }
 
 impl Memory {
-    pub(super) fn new() -> Result<Arc<Self>, tollgate_hugepage::Error> {
+    pub(super) fn new() -> Result<Arc<Self>, Error> {
         let pool = Pool::builder()
             .class(BUFFER_BYTES, BUFFERS)
             .prefault(Prefault::Lazy)
@@ -85,7 +88,7 @@ impl Memory {
     }
 
     /// `window` may be given up when somebody needs its room.
-    pub(super) fn may_be_given_up(&self, window: &Arc<Window>) {
+    pub(super) fn may_be_given_up(&self, window: &Arc<dyn Ahead>) {
         let mut state = self.state.lock();
         state.ahead.retain(|one| one.strong_count() > 0);
         state.ahead.push_back(Arc::downgrade(window));
@@ -117,7 +120,7 @@ impl Memory {
 
 impl State {
     /// What is read ahead and still there, the oldest first.
-    fn ahead(&mut self) -> Vec<Arc<Window>> {
+    fn ahead(&mut self) -> Vec<Arc<dyn Ahead>> {
         let all: Vec<_> = self.ahead.iter().filter_map(Weak::upgrade).collect();
         self.ahead.retain(|one| one.strong_count() > 0);
         all
@@ -126,7 +129,7 @@ impl State {
 
 /// Gives up the oldest that is done. Its room comes back when the last who replies from it is
 /// through. To be called, and to drop the windows, without the lock: their rooms take it.
-fn give_up_oldest(ahead: Vec<Arc<Window>>) {
+fn give_up_oldest(ahead: Vec<Arc<dyn Ahead>>) {
     let given = ahead.iter().find_map(|window| window.give_up());
     drop((given, ahead));
 }
@@ -199,5 +202,31 @@ impl Part {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer[self.shown.clone()])
+    }
+}
+
+/// `EIO` for what the pool says.
+fn errno_of(error: &Error) -> Errno {
+    match error {
+        Error::System { errno, .. } => Errno::from_raw_os_error(errno.0),
+        Error::OutOfMemory { .. } => Errno::NOMEM,
+        _ => Errno::IO,
+    }
+}
+
+fn read_into(
+    filling: &mut Filling,
+    fd: impl AsFd,
+    offset: u64,
+    most: usize,
+) -> Result<usize, Errno> {
+    loop {
+        match filling.read_at(fd.as_fd(), offset, most) {
+            Ok(read) => return Ok(read),
+            Err(error) => match errno_of(&error) {
+                Errno::INTR => {}
+                errno => return Err(errno),
+            },
+        }
     }
 }

@@ -12,12 +12,12 @@
 //! about such files; an idle view gives the memory of the buffers back.
 
 mod gather;
-mod memory;
+pub(crate) mod lane;
+pub(crate) mod memory;
 mod running;
 mod stream;
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
@@ -27,22 +27,10 @@ use crate::content::Content;
 use crate::creds::Powers;
 
 use gather::Gather;
+use lane::Lane;
+use memory::Room;
 use running::Running;
-
-pub(crate) use memory::{Part, Room};
-pub(crate) use stream::Stream;
-
-/// A named work queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// Encryption.
-    #[expect(dead_code, reason = "for sealed files")]
-    Seal,
-    /// Masking.
-    Redact,
-    /// What waits for the lower file system.
-    Io,
-}
+use stream::Stream;
 
 /// Most parts that one request is cut into.
 const PARTS_MAX: u64 = 4;
@@ -176,32 +164,6 @@ fn parts_of(range: &Range<u64>, cpus: u64) -> Vec<Range<u64>> {
     let starts = (0..count).map(|part| range.start.saturating_add(part * step));
     let parts = starts.map(|start| start..start.saturating_add(step).min(range.end));
     parts.filter(|part| part.start < part.end || length == 0).collect()
-}
-
-/// `EIO` for what the pool says.
-fn errno_of(error: &tollgate_hugepage::Error) -> Errno {
-    match error {
-        tollgate_hugepage::Error::System { errno, .. } => Errno::from_raw_os_error(errno.0),
-        tollgate_hugepage::Error::OutOfMemory { .. } => Errno::NOMEM,
-        _ => Errno::IO,
-    }
-}
-
-fn read_into(
-    filling: &mut tollgate_hugepage::Filling,
-    fd: impl AsFd,
-    offset: u64,
-    most: usize,
-) -> Result<usize, Errno> {
-    loop {
-        match filling.read_at(fd.as_fd(), offset, most) {
-            Ok(read) => return Ok(read),
-            Err(error) => match errno_of(&error) {
-                Errno::INTR => {}
-                errno => return Err(errno),
-            },
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_workqueue::{BuildError, Queue, Runtime, Scope, Work};
 
-use super::Lane;
+use super::lane::Lane;
 use super::memory::Memory;
 use crate::creds::Powers;
 

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use tollgate_fuse::Reply;
 
 use super::gather::{Gather, Slot};
-use super::memory::{Part, Room};
+use super::memory::{Ahead, Part, Room};
 use super::running::Running;
 use crate::content::Content;
 use crate::lower::Version;
@@ -42,7 +42,7 @@ struct State {
 }
 
 /// Bytes made ahead.
-pub(super) struct Window {
+struct Window {
     range: Range<u64>,
     /// Of the lower file before they were made.
     version: Version,
@@ -129,7 +129,8 @@ impl State {
             let end = at.saturating_add(self.step).min(size);
             self.step = (self.step * 2).min(Room::MOST);
             let window = Window::new(at..end, version);
-            running.memory().may_be_given_up(&window);
+            let given_up: Arc<dyn Ahead> = Arc::clone(&window) as _;
+            running.memory().may_be_given_up(&given_up);
             self.windows.push_back(Arc::clone(&window));
             let (content, memory) = (Arc::clone(content), Arc::clone(running.memory()));
             running.run(content.lane(), move || {
@@ -182,9 +183,10 @@ impl Window {
         drop(made);
         slot.bring(part);
     }
+}
 
-    /// Gives up what is made, if it is. Who replies from it has it still.
-    pub(super) fn give_up(&self) -> Option<Arc<Part>> {
+impl Ahead for Window {
+    fn give_up(&self) -> Option<Arc<Part>> {
         let mut made = self.made.lock();
         match std::mem::replace(&mut *made, MadeAhead::Gone) {
             MadeAhead::Ready(part) => Some(part),

@@ -1,0 +1,13 @@
+//! Names of the queues.
+
+/// A named work queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Encryption.
+    #[expect(dead_code, reason = "for sealed files")]
+    Seal,
+    /// Masking.
+    Redact,
+    /// What waits for the lower file system.
+    Io,
+}
