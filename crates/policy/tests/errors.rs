@@ -213,7 +213,7 @@ fn conditions() {
             "content = { magic = 'a\\n' }",
             "p.toml:3:23: magic: `\\` begins `\\xNN` or `\\\\`; best written in single quotes",
         ),
-        ("content = { magic = '' }", "p.toml:3:21: magic: 0 bytes; allowed: 1 to 16384"),
+        ("content = { magic = '' }", "p.toml:3:21: magic: 0 bytes; allowed: 1 to 65536"),
         (
             "name = \"\"",
             "p.toml:3:8: `name` is empty, so that the rule could never match; leave it out to have the rule numbered",
