@@ -4,8 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tollgate_redact::{Detectors, Redactor};
@@ -236,7 +236,7 @@ fn many_streams_read_the_same_within_the_budget() {
     std::thread::sleep(Duration::from_secs(4));
     let read = |step: usize| {
         let mut file = File::open(view.at("r/f")).unwrap();
-        let mut all = Vec::new();
+        let mut all: Vec<u8> = Vec::new();
         let mut buffer = vec![0; step];
         loop {
             match file.read(&mut buffer).unwrap() {
@@ -294,19 +294,19 @@ fn the_work_queues_are_seen_and_changed_under_load() {
     };
     let dump = wq(&["dump"]);
     assert!(["redact", "seal", "io"].iter().all(|queue| dump.contains(queue)), "{dump}");
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
+    let path = view.at("r/f");
     std::thread::scope(|scope| {
-        let path: &Path = &view.at("r/f");
         let reader = scope.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                assert!(fs::read(path).unwrap() == expected);
+            while !stop.load(Ordering::Relaxed) {
+                assert!(fs::read(&path).unwrap() == expected);
             }
         });
         for setting in ["affinity_scope=system", "max_active=1", "affinity_scope=cpu"] {
             let shown = wq(&["set", "redact", setting]);
             assert!(shown.contains("redact"), "{shown}");
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         reader.join().unwrap();
     });
 }
