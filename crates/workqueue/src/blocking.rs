@@ -8,7 +8,7 @@ use crate::context::{self, WorkerContext};
 
 /// Declares that this thread is about to wait for something other than the CPU. Inside an item, the
 /// pool may wake or start another worker meanwhile, up to its maximum; elsewhere it just runs
-/// `body`.
+/// `body`. Closures that this thread has forked, and that nobody has begun, are offered once more.
 ///
 /// ```
 /// # let path = "Cargo.toml";
@@ -16,6 +16,7 @@ use crate::context::{self, WorkerContext};
 /// # drop(text);
 /// ```
 pub fn blocking<R>(body: impl FnOnce() -> R) -> R {
+    context::before_wait();
     context::with_worker(|worker| {
         // A copy of the process has no other workers, and whoever held their locks is not there.
         let worker = worker.filter(|worker| !worker.is_copy());

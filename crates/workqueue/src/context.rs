@@ -22,6 +22,7 @@ thread_local! {
     static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
     static WORKER: Cell<Option<NonNull<WorkerContext>>> = const { Cell::new(None) };
     static FRAME: Cell<Option<NonNull<Frame>>> = const { Cell::new(None) };
+    static BEFORE_WAITS: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
 /// Where this thread counts in the in-flight counters of a runtime.
@@ -103,6 +104,19 @@ pub(crate) fn home_in(pool: &Pool) -> Option<ShardId> {
     with_worker(|worker| {
         worker.filter(|worker| std::ptr::eq(&*worker.pool, pool)).map(|worker| worker.home)
     })
+}
+
+/// Has `call` called before each declared wait of this thread.
+pub(crate) fn call_before_waits(call: fn()) {
+    BEFORE_WAITS.set(Some(call));
+}
+
+/// This thread is about to wait.
+#[inline]
+pub(crate) fn before_wait() {
+    if let Some(call) = BEFORE_WAITS.get() {
+        call();
+    }
 }
 
 /// The item that this worker runs is not one long computation but many forked ones.

@@ -10,7 +10,7 @@ use tollgate_workqueue::{Queue, Runtime, blocking};
 
 /// Miri is thousands of times slower.
 const fn fewer(count: usize) -> usize {
-    if cfg!(miri) { count.div_ceil(100) } else { count }
+    if cfg!(miri) { count.div_ceil(500) } else { count }
 }
 
 fn runtime() -> Runtime {

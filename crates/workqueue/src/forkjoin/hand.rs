@@ -7,6 +7,10 @@
 //! their queue: within its scope, its limit and its pool, and never ahead of what was queued
 //! before. A fork that nobody comes for costs a push and a pop.
 //!
+//! A job that is pushed just when a hint ends may be left without one. That costs help, not the
+//! job, which its owner runs in the end, unless the owner waits for it; so before it waits, what is
+//! left is offered once more.
+//!
 //! Hands are never freed, so a hint or a sleeper's bell is valid however late somebody looks at it.
 //! They are used again: a thread that ends gives its hands back, and at most [`MAX_HANDS`] are
 //! made.
@@ -17,7 +21,7 @@ use std::sync::{Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use tollgate_wakequeue::Patience;
-use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, Futex, Ordering};
+use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, Futex, Ordering, fence};
 
 use super::deque::{Deque, Epoch, Mark};
 use crate::context;
@@ -101,11 +105,25 @@ fn look_for_hand(queue: &QueueCore) -> Option<&'static Hand> {
         };
         hand.renew();
         hands.push((key, hand));
+        context::call_before_waits(offer_again);
         Some(hand)
     });
     let hand = found.ok().flatten()?;
     LATEST.set((key, Some(hand)));
     Some(hand)
+}
+
+/// This thread is about to wait, perhaps for what it has forked itself: nobody may miss that.
+fn offer_again() {
+    // While a thread ends, its hands have been given back, and their scopes are closed.
+    let _ = HANDS.try_with(|hands| {
+        for &(queue, hand) in hands.0.borrow().iter() {
+            if hand.is_open() && hand.has_no_hint_for_its_jobs() {
+                // SAFETY: a hand is open in a call that borrows its queue.
+                hand.hint(unsafe { &*queue });
+            }
+        }
+    });
 }
 
 fn take_free() -> Option<&'static Hand> {
@@ -171,11 +189,22 @@ impl Hand {
             return false;
         }
         // Not ordered after the push: a hint that just ended may have missed the job. Then it is
-        // offered with the next one, or its owner runs it; ordering would cost every fork a fence.
+        // offered with the next one, or when its owner waits, or its owner runs it; ordering would
+        // cost every fork a fence.
         if self.hinted.load(Ordering::Relaxed) == 0 {
             self.hint(queue);
         }
         true
+    }
+
+    /// Whether jobs are there that nobody is sure to see. Owner only.
+    fn has_no_hint_for_its_jobs(&self) -> bool {
+        if self.deque.is_empty() {
+            return false;
+        }
+        // Whoever is the hint and does not see the jobs has said before that it is not any more.
+        fence(Ordering::SeqCst);
+        self.hinted.load(Ordering::Relaxed) == 0
     }
 
     #[cold]
@@ -311,5 +340,37 @@ impl Drop for Hint {
         let number = self.epoch.number();
         // A hand that serves another queue now has another hint, or none.
         let _ = self.hand.hinted.compare_exchange(number, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::thread;
+    use tollgate_wakequeue::sync::Arc;
+
+    /// A hint ends while its owner pushes a job and then waits: the job is stolen, or the owner
+    /// sees that it must be offered again.
+    #[test]
+    fn a_waiting_owner_leaves_no_job_without_a_hint() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = builder.preemption_bound.or(Some(3));
+        builder.check(|| {
+            let hand = Arc::new(Hand::new());
+            let epoch = hand.deque.epoch();
+            hand.hinted.store(epoch.number(), Ordering::SeqCst);
+            let helper = {
+                let hand = Arc::clone(&hand);
+                // As the end of `Hint::follow`.
+                thread::spawn(move || {
+                    hand.hinted.store(0, Ordering::SeqCst);
+                    hand.deque.steal(epoch).is_some()
+                })
+            };
+            assert!(hand.deque.push(NonNull::dangling()));
+            let offered = hand.has_no_hint_for_its_jobs();
+            let stolen = helper.join().unwrap();
+            assert!(offered || stolen, "nobody comes for the job");
+        });
     }
 }
