@@ -52,6 +52,9 @@ pub enum ReloadError {
          that does not; start it again"
     )]
     Links,
+    /// The new policy redacts or seals files.
+    #[error("no work queues or buffers for redacted and sealed files could be had")]
+    WorkQueues,
     /// What is native is mounted at the start.
     #[error("the directories with the action `native` differ, and are mounted at the start alone")]
     Native,
@@ -76,6 +79,9 @@ impl View {
             .is_some_and(|connection| connection.has(InitFlags::CACHE_SYMLINKS));
         if keeps_links && policy.tells_callers_apart_at_links() {
             return Err(ReloadError::Links);
+        }
+        if policy.makes_bytes() && self.road.start().is_err() {
+            return Err(ReloadError::WorkQueues);
         }
         self.admission.replace(policy).map_err(|_| ReloadError::TooMany)?;
         let concealed = self.admission.concealed.take();
