@@ -10,6 +10,7 @@ mod crash;
 #[path = "../support/device.rs"]
 mod device;
 mod differential;
+mod executing;
 mod fsx;
 mod harness;
 mod identity;

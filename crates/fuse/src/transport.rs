@@ -124,7 +124,7 @@ pub struct Received<'q> {
 /// A part of a queue that adapts to the requests it received.
 pub trait Observer {
     /// The request was decoded and is about to be served. `caller` is the id of the thread that
-    /// waits for it, 0 if none does; `takes_long` is [`crate::Operation::takes_long`].
+    /// waits for it, 0 if none does or if it may not be asked about; `takes_long` is [`crate::Operation::takes_long`].
     fn decoded(&mut self, caller: u32, takes_long: bool);
 }
 

@@ -98,6 +98,14 @@ pub enum Operation<'a> {
 const LARGE_BYTES: u64 = 128 << 10;
 
 impl Operation<'_> {
+    /// Whether the thread that asks waits in a system call of its own, so that /proc may be asked
+    /// about it. A FLUSH may come out of execve(2), which closes files under the kernel's
+    /// `exec_update_lock`: whoever reads `/proc/<tid>/stat` then waits until execve ends, and that
+    /// waits for the reply. For a RELEASE nobody waits, and its thread may be there by now.
+    pub(crate) fn caller_may_be_looked_at(&self) -> bool {
+        !matches!(self, Self::Flush(_) | Self::Release(_) | Self::Releasedir { .. })
+    }
+
     /// Whether other requests should not wait behind this one on the same thread: it may wait for
     /// the disk or for a lock, or moves at least 128 KiB.
     #[must_use]

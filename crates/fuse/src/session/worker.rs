@@ -74,7 +74,9 @@ impl<F: Filesystem> Server<'_, F> {
         match decoded {
             Ok((message, operation)) => {
                 self.hook.touch_for(message.header().pid);
-                observer.decoded(message.header().pid, operation.takes_long());
+                let looks = operation.caller_may_be_looked_at();
+                let caller = if looks { message.header().pid } else { 0 };
+                observer.decoded(caller, operation.takes_long());
                 self.serve_operation(&message, operation, area)
             }
             Err(error) => {
