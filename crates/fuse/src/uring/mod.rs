@@ -1,9 +1,9 @@
 //! FUSE over io_uring (Linux 6.14 and later).
 //!
 //! The kernel has a queue for each possible CPU and puts a request into the queue of the CPU that
-//! its caller runs on. A thread owns a ring with entries for the queues of two neighbouring CPUs, or
-//! more where CPUs are many, and follows its caller between them. A reply and the fetching of the
-//! next request are one system call. Requests whose handlers may wait go to helpers
+//! its caller runs on. A thread on each CPU owns a ring with entries for that CPU's queue; where CPUs
+//! are many, neighbours share one, and its owner follows its caller between them. A reply and the
+//! fetching of the next request are one system call. Requests whose handlers may wait go to helpers
 //! (`handover.rs`). FORGET, INTERRUPT and notifications still use /dev/fuse, so its first queue is
 //! served as well.
 //!
@@ -11,6 +11,7 @@
 //! registration of the entries, which the kernel only accepts afterwards. If that fails, the kernel
 //! sends all requests to /dev/fuse, and so the threads of the rings serve it instead.
 
+mod asking;
 mod commit;
 mod entries;
 mod entry;
@@ -43,12 +44,8 @@ pub(crate) use registration::Registration;
 pub use report::RingReport;
 pub use unavailable::UringUnavailable;
 
-/// Most threads for rings. Beyond it, more than [`CPUS_PER_RING`] CPUs share one.
+/// Most threads for rings. Beyond it, neighbouring CPUs share one.
 const MAX_THREADS: usize = 64;
-
-/// CPUs for each ring. On two CPUs, one ring took 0.6 of the time of two: the caller moves between
-/// the CPUs, and finds the owner of the other ring asleep. Not measured with more CPUs.
-const CPUS_PER_RING: usize = 2;
 
 /// Threads that serve requests whose handlers may wait: as many as the session has threads, within
 /// these bounds.
@@ -141,6 +138,5 @@ fn layout(max_threads: usize) -> Result<Layout, UringUnavailable> {
         .map_err(|errno| UringUnavailable::system("sched_getaffinity", &errno.into()))?;
     let allowed: Vec<usize> =
         (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
-    let rings = allowed.len().div_ceil(CPUS_PER_RING);
-    Ok(Layout::new(possible, &allowed, rings.min(max_threads).min(MAX_THREADS)))
+    Ok(Layout::new(possible, &allowed, max_threads.min(MAX_THREADS)))
 }

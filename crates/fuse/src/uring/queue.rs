@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::buffer::{BufferSize, Buffers, PAGE_BYTES, ReplyArea};
 use crate::device::{CallerAffinity, SharedFd};
 use crate::transport::{Observer, Queue, RawRequest, ReceiveError, Received, ReplySink};
+use crate::uring::asking::Asking;
 use crate::uring::commit::Missing;
 use crate::uring::entries::Entries;
 use crate::uring::entry::{Entry, Kind};
@@ -47,7 +48,8 @@ const MOST_SPARES: usize = 1024;
 /// How long an owner that ends waits for its helpers.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Has a ring's owner follow the caller from CPU to CPU, as a worker of /dev/fuse does.
+/// Has the owner of a ring for several CPUs follow its caller between them, as a worker of /dev/fuse
+/// does.
 #[derive(Debug)]
 struct Follower {
     affinity: CallerAffinity,
@@ -99,6 +101,7 @@ pub(crate) struct RingQueue {
     observer: Follower,
     /// How long to ask for the next request before sleeping, on the CPU of a caller.
     spin: Duration,
+    asking: Asking,
     /// To the helpers, and which entries they have.
     handover: Option<Arc<Handover<Job>>>,
     handed: Vec<bool>,
@@ -159,6 +162,7 @@ impl RingQueue {
             area: ReplyArea::new(0),
             observer: Follower::new(),
             spin: Duration::ZERO,
+            asking: Asking::default(),
             handover: None,
             handed: vec![false; planned],
             slowness: Slowness::default(),
@@ -486,14 +490,23 @@ impl RingQueue {
         Ok(())
     }
 
+    /// Whether the caller that was just answered runs on this CPU, and may come back at once. An
+    /// owner of a single CPU has no other callers.
+    fn is_beside_its_caller(&mut self) -> bool {
+        if self.observer.may_move { self.observer.affinity.is_bound() } else { self.asking.pays() }
+    }
+
     /// Sleeps until something completes.
     fn wait(&mut self) -> io::Result<()> {
         if !self.wake_armed {
             self.ring.push_wake();
             self.wake_armed = true;
         }
-        if self.observer.affinity.is_bound() && !self.spin.is_zero() {
+        if !self.spin.is_zero() && self.is_beside_its_caller() {
             self.poll()?;
+            if self.wake_armed {
+                self.asking.asked(!self.received.is_empty());
+            }
             // A wake-up that came while polling says that a reply was finished elsewhere, which the
             // caller of this function looks for: to sleep now would lose it.
             if !self.received.is_empty() || self.end.is_some() || !self.wake_armed {
