@@ -25,10 +25,12 @@ pub(crate) trait Reporter: Send + Sync + 'static {
     fn metrics(&self) -> String;
     /// Reads the policy again, for `peer`s that may have it so; a JSON object.
     fn reload(&self, peer: &Peer) -> Value;
+    /// Which rule or which option decides over a path; a JSON object.
+    fn why(&self, about: &About) -> Value;
 }
 
 /// What can be asked, as a line of JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
     /// The report.
@@ -39,6 +41,18 @@ pub(crate) enum Request {
     Metrics,
     /// That the policy is read again.
     Reload,
+    /// What holds for a path.
+    Why(About),
+}
+
+/// A path, and what is asked of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct About {
+    /// Absolute, without `.` and `..`.
+    pub(crate) path: std::path::PathBuf,
+    /// To change it; else to read it.
+    pub(crate) write: bool,
+    pub(crate) directory: bool,
 }
 
 /// Where this user's sockets are.
@@ -64,6 +78,7 @@ fn reply(request: &str, peer: &Peer, reporter: &dyn Reporter) -> String {
         Ok(Request::Requests) => reporter.requests(peer).to_string(),
         Ok(Request::Metrics) => reporter.metrics().trim_end().to_owned(),
         Ok(Request::Reload) => reporter.reload(peer).to_string(),
+        Ok(Request::Why(about)) => reporter.why(&about).to_string(),
         Err(error) => error_reply(&format!("not a request: {error}")),
     }
 }
@@ -86,7 +101,7 @@ pub(crate) enum Warnings {
 ///
 /// # Errors
 /// When the directory is there and cannot be read, or is not private to this user.
-pub(crate) fn ask_all(request: Request, warnings: Warnings) -> Result<Vec<Report>, ControlError> {
+pub(crate) fn ask_all(request: &Request, warnings: Warnings) -> Result<Vec<Report>, ControlError> {
     ask_all_in(&directory(), request, warnings)
 }
 
@@ -106,7 +121,7 @@ fn reports_in(directory: &Directory) -> Result<Vec<Value>, ControlError> {
         report.insert("pid_here".to_owned(), found.pid.into());
         Value::Object(report)
     };
-    let replies = ask_all_in(directory, Request::Status, Warnings::Shown)?;
+    let replies = ask_all_in(directory, &Request::Status, Warnings::Shown)?;
     let mut reports: Vec<_> = replies.into_iter().map(with_pid).collect();
     reports.sort_by_cached_key(|report| report["started"].to_string());
     Ok(reports)
@@ -114,7 +129,7 @@ fn reports_in(directory: &Directory) -> Result<Vec<Value>, ControlError> {
 
 fn ask_all_in(
     directory: &Directory,
-    request: Request,
+    request: &Request,
     warnings: Warnings,
 ) -> Result<Vec<Report>, ControlError> {
     let warn = |text: &str| {
@@ -139,7 +154,7 @@ fn ask_all_in(
 }
 
 /// `None` for a server that ends just now.
-fn ask_one(found: &Found, request: Request) -> anyhow::Result<Option<Map<String, Value>>> {
+fn ask_one(found: &Found, request: &Request) -> anyhow::Result<Option<Map<String, Value>>> {
     let text = match tollgate_control::ask(&found.path, &line(request)) {
         Ok(text) => text,
         Err(error) if error.is_gone() => return Ok(None),
@@ -163,7 +178,7 @@ fn ask_one(found: &Found, request: Request) -> anyhow::Result<Option<Map<String,
 /// # Errors
 /// As [`tollgate_control::ask`].
 pub(crate) fn metrics(socket: &Path) -> Result<String, ControlError> {
-    Ok(tollgate_control::ask(socket, &line(Request::Metrics))? + "\n")
+    Ok(tollgate_control::ask(socket, &line(&Request::Metrics))? + "\n")
 }
 
 /// Has one server read its policy again; its reply.
@@ -171,11 +186,11 @@ pub(crate) fn metrics(socket: &Path) -> Result<String, ControlError> {
 /// # Errors
 /// As [`tollgate_control::ask`].
 pub(crate) fn reload(socket: &Path) -> Result<String, ControlError> {
-    tollgate_control::ask(socket, &line(Request::Reload))
+    tollgate_control::ask(socket, &line(&Request::Reload))
 }
 
-fn line(request: Request) -> String {
-    serde_json::to_string(&request).expect("a word is JSON")
+fn line(request: &Request) -> String {
+    serde_json::to_string(request).expect("a word is JSON")
 }
 
 /// That there is no server, at `mnt` if one was asked for.
@@ -209,6 +224,10 @@ mod tests {
         }
 
         fn reload(&self, _: &Peer) -> Value {
+            self.0.clone()
+        }
+
+        fn why(&self, _: &About) -> Value {
             self.0.clone()
         }
     }

@@ -46,6 +46,7 @@ mod tree;
 mod umount;
 mod user_config;
 mod viewer;
+mod why;
 mod wq;
 
 use std::ffi::OsString;
@@ -115,6 +116,7 @@ fn dispatch(command: Command, verbose: bool) -> (&'static str, anyhow::Result<Ex
         Command::Reload(args) => ("reload", done(reload::run(&args))),
         Command::Broker(args) => ("broker", done(broker::run(&args))),
         Command::Check(args) => ("check", done(check::run(&args))),
+        Command::Why(args) => ("why", done(why::run(&args))),
         Command::Explain(args) => ("explain", explain::run(&args, verbose)),
         Command::Init(args) => ("init", done(init::run(&args))),
         Command::Test(args) => ("test", policy_test::run(&args)),
@@ -149,7 +151,7 @@ fn only_prints(command: &Command) -> bool {
         Command::Top(_) => false,
         Command::Init(_) | Command::Test(_) | Command::Brief(_) | Command::Doctor(_) => true,
         Command::Status(_) | Command::Check(_) | Command::Explain(_) | Command::Topology(_) => true,
-        Command::Redact(_) => true,
+        Command::Redact(_) | Command::Why(_) => true,
         Command::Hugepage(_) | Command::Wq(_) | Command::Audit(_) | Command::Learn(_) => true,
         Command::DemoProbe { .. } | Command::Completions { .. } | Command::ManPages(_) => true,
         Command::DoctorProbe { .. } => true,

@@ -52,7 +52,7 @@ impl Reloaded {
 /// # Errors
 /// When no server shows DIR, or one of them keeps its old policy.
 pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
-    let mut servers = control::ask_all(Request::Status, Warnings::Shown)?;
+    let mut servers = control::ask_all(&Request::Status, Warnings::Shown)?;
     if let Some(dir) = &args.dir {
         let path = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
         servers.retain(|server| shows(&server.report, &path));

@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
@@ -71,7 +71,11 @@ pub(crate) struct Spec {
     metrics_port: Option<u16>,
     broker: Option<Arc<Broker>>,
     sandbox: SandboxMode,
+    outside: Option<Outside>,
 }
+
+/// What holds for a path outside of DIR, in words; the second argument: to change it.
+type Outside = Box<dyn Fn(&Path, bool) -> String + Send + Sync>;
 
 impl Spec {
     /// Checks where the audit log goes and prepares native directories.
@@ -111,7 +115,17 @@ impl Spec {
             metrics_port: args.metrics_port,
             broker: broker::find(&args.broker).map(Arc::new),
             sandbox: args.sandbox,
+            outside: None,
         })
+    }
+
+    /// Answers questions about paths outside of DIR.
+    pub(crate) fn with_outside(
+        mut self,
+        why: impl Fn(&Path, bool) -> String + Send + Sync + 'static,
+    ) -> Self {
+        self.outside = Some(Box::new(why));
+        self
     }
 
     /// What this process does besides serving.
@@ -255,6 +269,9 @@ struct State {
     keep_awake: Arc<KeepAwake>,
     broker: Option<Arc<Broker>>,
     sandbox: Sandbox,
+    /// The one in force.
+    policy: Mutex<Arc<Policy>>,
+    outside: Option<Outside>,
 }
 
 impl std::fmt::Debug for State {
@@ -283,7 +300,7 @@ impl Server {
         let log = spec.audit.map(|config| start_audit(config, origin)).transpose()?;
         let recorder = Arc::new(Recorder::new(log));
         let config = Config {
-            policy: spec.policy,
+            policy: Arc::clone(&spec.policy),
             attr_timeout: spec.timeout,
             entry_timeout: spec.timeout,
             watch: spec.watch,
@@ -322,6 +339,8 @@ impl Server {
             keep_awake,
             broker: spec.broker,
             sandbox,
+            policy: Mutex::new(spec.policy),
+            outside: spec.outside,
         });
         let passthrough = probe_passthrough(&state.connection);
         if let Err(reason) = &passthrough {
@@ -438,7 +457,9 @@ impl State {
         let file = file.context("it was started without a policy file")?;
         let policy = self.policy_origin.in_force(&self.dir)?;
         let warnings = policy.warnings().iter().map(ToString::to_string).collect();
-        let changed = self.view.replace_policy(Arc::new(policy))?;
+        let policy = Arc::new(policy);
+        let changed = self.view.replace_policy(Arc::clone(&policy))?;
+        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
         if let Some(log) = self.recorder.log() {
             log.policy_changed(audit::digest_of(file));
         }
@@ -540,6 +561,16 @@ impl control::Reporter for State {
 
     fn metrics(&self) -> String {
         prometheus::text(&self.requests(false))
+    }
+
+    fn why(&self, about: &control::About) -> Value {
+        let policy = Arc::clone(&self.policy.lock().unwrap_or_else(PoisonError::into_inner));
+        let answer = match (about.path.strip_prefix(&self.dir), &self.outside) {
+            (Ok(inside), _) => crate::why::in_dir(&policy, inside, about),
+            (Err(_), Some(outside)) => outside(&about.path, about.write),
+            (Err(_), None) => "there is no fence: as its permissions say".to_owned(),
+        };
+        json!({ "dir": self.dir.to_string_lossy(), "why": answer })
     }
 
     fn reload(&self, peer: &Peer) -> Value {

@@ -44,6 +44,19 @@ pub(crate) fn fork_sibling_in_pid_namespace() -> io::Result<Forked> {
     forked(pid)
 }
 
+/// A child that belongs to *our parent*, in this process's namespaces for children.
+///
+/// # Errors
+/// As [`fork`].
+pub(crate) fn fork_sibling() -> io::Result<Forked> {
+    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
+    // SAFETY: as in `fork_sibling_in_pid_namespace`. The caller has entered other namespaces, where
+    // /proc may not show it, so `only_thread` cannot be asked; it is the child of a `fork` itself,
+    // which has one thread.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, 0, 0, 0) };
+    forked(pid)
+}
+
 fn forked(pid: i64) -> io::Result<Forked> {
     if pid < 0 {
         return Err(io::Error::last_os_error());

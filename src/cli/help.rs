@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Commands by who needs them. One that is in no group stands in the last.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Fence a command", &["run", "init", "doctor", "demo"]),
-    ("Policies", &["check", "explain", "test", "learn", "brief"]),
+    ("Policies", &["check", "explain", "why", "test", "learn", "brief"]),
     ("Views that are served", &["mount", "umount", "status", "top", "audit", "reload"]),
     ("For engineers", &["topology", "hugepage", "wq"]),
     (OTHER, &["completions", "help"]),

@@ -40,7 +40,7 @@ pub(crate) use policy::{
 };
 pub(crate) use redact::{RedactCommand, RedactTestArgs};
 pub(crate) use reload::ReloadArgs;
-pub(crate) use run::RunArgs;
+pub(crate) use run::{RunArgs, WhyArgs};
 pub(crate) use seal::{
     ProgressArg, SealAddArgs, SealCheckArgs, SealCommand, SealConvertArgs, SealExportArgs,
     SealFilesArgs, SealInitArgs, SealKeyArgs, SealNewArgs, SealPasswdArgs, SealRotateArgs,
@@ -117,6 +117,9 @@ pub(crate) enum Command {
     /// Say which rule decides over a path, and why
     #[command(after_long_help = policy::EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
+    /// Inside `run`: say whether CMD may read or change a path, and what would allow it
+    #[command(after_long_help = run::WHY_EXAMPLES)]
+    Why(WhyArgs),
     /// Write a policy fitted to a directory, and say what was found
     #[command(after_long_help = policy::INIT_EXAMPLES)]
     Init(InitArgs),

@@ -19,6 +19,8 @@ Examples:
   tollgate run --policy p.toml --audit /var/log/agent.jsonl ~/project -- make
   tollgate run --allow ~/.cargo:rw . -- cargo build
   tollgate run --allow-host crates.io --allow-host '*.crates.io' . -- cargo fetch
+  tollgate run --session work -- claude        and in a second terminal, in the same fence:
+  tollgate run --session work -- bash
   tollgate run --policy none ~/project -- bash    a view that allows everything";
 
 #[derive(Debug, Args)]
@@ -39,6 +41,10 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 
+    /// Join the fence that another `run` with this name has, or be the one that others join
+    #[arg(long, value_name = "NAME")]
+    pub(crate) session: Option<String>,
+
     /// Where CMD starts; left out, the working directory if it lies in DIR, else DIR
     #[arg(long, value_name = "PATH")]
     pub(crate) chdir: Option<PathBuf>,
@@ -50,4 +56,19 @@ pub(crate) struct RunArgs {
     /// The command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+pub(super) const WHY_EXAMPLES: &str = "\
+Examples:
+  tollgate run -- tollgate why ~/.ssh/config
+  tollgate run -- tollgate why --write docs/guide.md";
+
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// Whether it may be changed, not only read
+    #[arg(long)]
+    pub(crate) write: bool,
+
+    /// The path, in DIR or outside
+    pub(crate) path: PathBuf,
 }

@@ -24,10 +24,11 @@ use rustix::mount::MountPropagationFlags;
 use rustix::process::Pid;
 
 use super::fence::Built;
-use super::plan::{Plan, die_with_parent};
+use super::plan::Plan;
 use super::privilege::Privilege;
+use super::signals::die_with_parent;
 use super::wire::{Channel, Message};
-use super::{aliases, fence, init};
+use super::{aliases, fence, init, session};
 use crate::sys::{self, Forked};
 use crate::{messages, mountinfo, native, serve, tree};
 
@@ -56,18 +57,19 @@ fn build_view(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
     let proc = native::detached_copy(&open_path("/proc")?).context("cannot keep /proc")?;
     let built = build_fence(plan, &views, privilege)?;
     ensure!(
-        !plan.whole_fence || built.warnings.is_empty(),
+        !plan.start.whole_fence || built.warnings.is_empty(),
         "--require fence: {}",
         built.warnings.join("; ")
     );
     for warning in &built.warnings {
         channel.send(&Message::Warning(warning.clone()), None)?;
     }
+    let outer = plan.is_session.then(session::user).transpose()?;
     let (mut own_end, init_end) = UnixStream::pair().context("cannot make a socket pair")?;
     match sys::fork_sibling_in_pid_namespace().context("cannot enter a new pid namespace")? {
         Forked::Child => {
             drop((own_end, proc));
-            init::run(plan, channel, privilege, built, init_end)
+            init::run(plan, channel, privilege, built, (init_end, outer))
         }
         Forked::Parent(init) => {
             drop(init_end);
@@ -108,7 +110,9 @@ fn enter_mount_namespace() -> anyhow::Result<Privilege> {
 
 fn build_fence(plan: &Plan, views: &[PathBuf], privilege: Privilege) -> anyhow::Result<Built> {
     match &plan.fence {
-        Some(fence) => fence::build(fence, views, &plan.cwd, plan.control.as_ref(), privilege),
+        Some(fence) => {
+            fence::build(fence, views, &plan.start.cwd, plan.control.as_ref(), privilege)
+        }
         None => {
             plan.control.as_ref().map_or(Ok(()), fence::protect)?;
             Ok(Built::default())

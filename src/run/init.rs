@@ -2,8 +2,8 @@
 //! the processes that CMD leaves behind.
 
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 
 use anyhow::{Context, bail, ensure};
 use rustix::io::Errno;
@@ -11,16 +11,14 @@ use rustix::mount::MountFlags;
 use rustix::process::{DumpableBehavior, Pid, WaitOptions};
 
 use super::fence::{self, Built};
-use super::plan::{FORWARDED, Plan, die_with_parent};
+use super::guard;
+use super::plan::Plan;
 use super::privilege::Privilege;
-use super::user::User;
+use super::session::Namespaces;
+use super::signals::die_with_parent;
 use super::wire::{Channel, Message};
-use super::{filter, guard, network};
 use crate::sys::{self, Forked};
 use crate::{messages, mountinfo};
-
-/// Tells CMD, and what it starts, that it is in a view, and of which directory.
-const IN_RUN: &str = "TOLLGATE_RUN";
 
 /// Runs in the first process of the new pid namespace, and never returns.
 pub(super) fn run(
@@ -28,9 +26,9 @@ pub(super) fn run(
     channel: &Channel,
     privilege: Privilege,
     built: Built,
-    builder: UnixStream,
+    (builder, outer): (UnixStream, Option<OwnedFd>),
 ) -> ! {
-    let result = prepare(plan, channel, privilege, builder);
+    let result = prepare(plan, channel, privilege, builder, outer);
     if let Err(error) =
         result.and_then(|go| if go { run_command(plan, channel, built) } else { Ok(()) })
     {
@@ -46,6 +44,7 @@ fn prepare(
     channel: &Channel,
     privilege: Privilege,
     mut builder: UnixStream,
+    outer: Option<OwnedFd>,
 ) -> anyhow::Result<bool> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     match rustix::mount::mount("proc", "/proc", "proc", flags, None) {
@@ -53,7 +52,7 @@ fn prepare(
         // again.
         Err(Errno::PERM) => {
             let text = "/proc cannot be mounted here; CMD sees the outer process list";
-            ensure!(!plan.whole_fence, "--require fence: {text}");
+            ensure!(!plan.start.whole_fence, "--require fence: {text}");
             channel.send(&Message::Warning(text.to_owned()), None)?;
         }
         other => other.context("cannot mount /proc")?,
@@ -75,6 +74,10 @@ fn prepare(
     }
     drop(builder);
     die_with_parent()?;
+    if let Some(outer) = outer {
+        let namespaces = Namespaces::of_this_process(outer)?;
+        channel.send_all(&Message::Namespaces, &namespaces.fds())?;
+    }
     channel.send(&Message::Ready, None)?;
     match channel.receive()? {
         Some(received) if received.message == Message::Go => Ok(true),
@@ -84,14 +87,15 @@ fn prepare(
 }
 
 fn run_command(plan: &Plan, channel: &Channel, built: Built) -> anyhow::Result<()> {
-    rustix::process::chdir(&plan.cwd).with_context(|| {
-        format!("the working directory `{}` cannot be entered through the view", plan.cwd.display())
+    let cwd = &plan.start.cwd;
+    rustix::process::chdir(cwd).with_context(|| {
+        format!("the working directory `{}` cannot be entered through the view", cwd.display())
     })?;
     // CMD must not trace init, whose user it is.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("cannot become untraceable")?;
     match sys::fork().context("cannot fork")? {
-        Forked::Child => become_command(plan, channel),
+        Forked::Child => plan.start.become_command(channel),
         Forked::Parent(command) => {
             let status = reap_until(command)?;
             tell_what_is_gone(plan, channel, built)?;
@@ -105,55 +109,6 @@ fn tell_what_is_gone(plan: &Plan, channel: &Channel, built: Built) -> anyhow::Re
     let home = plan.fence.as_ref().and_then(|fence| fence.home.as_deref());
     let told = built.written.zip(home).and_then(|(written, home)| fence::told(&written, home));
     told.map_or(Ok(()), |text| channel.send(&Message::Note(text), None))
-}
-
-fn become_command(plan: &Plan, channel: &Channel) -> ! {
-    let error = match prepare_command(plan, channel) {
-        // Sets the default action for SIGPIPE and looks `PATH` through.
-        Ok(()) => command(plan).exec(),
-        Err(error) => {
-            let _ = channel.send(&Message::Failed(messages::in_words(&error)), None);
-            sys::exit_now(125);
-        }
-    };
-    let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-    let _ = channel.send(&Message::NotExecuted(errno), None);
-    sys::exit_now(if errno == libc::ENOENT { 127 } else { 126 })
-}
-
-fn command(plan: &Plan) -> std::process::Command {
-    let mut command = std::process::Command::new(&plan.command[0]);
-    command.args(&plan.command[1..]).env(IN_RUN, &plan.tree.path);
-    // Another name of the same directory stays as the user had it.
-    let named = std::env::var_os("PWD").and_then(|path| std::fs::canonicalize(path).ok());
-    if named.as_ref() != Some(&plan.cwd) {
-        command.env("PWD", &plan.cwd);
-    }
-    if let Some(user) = &plan.user {
-        command.envs(user.environment());
-    }
-    for name in plan.environment.dropped() {
-        command.env_remove(name);
-    }
-    command.envs(plan.environment.set.iter().map(|(name, value)| (name, value)));
-    command
-}
-
-fn prepare_command(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
-    filter::install().context("cannot install the system call filter")?;
-    if plan.network.is_own() {
-        network::restrict_sockets().context("cannot install the filter of sockets")?;
-    }
-    if plan.fence.is_some() && !fence::confine_signals_and_sockets()? {
-        let text = "this kernel does not confine signals and abstract sockets (Landlock of Linux \
-                    6.12); CMD can send signals to its own process group outside";
-        ensure!(!plan.whole_fence, "--require fence: {text}");
-        channel.send(&Message::Warning(text.to_owned()), None)?;
-    }
-    plan.limits.of_process.apply().context("cannot limit the process")?;
-    sys::unblock_signals(FORWARDED).context("cannot unblock signals")?;
-    channel.send(&Message::Starting, None)?;
-    plan.user.as_ref().map_or(Ok(()), User::become_it)
 }
 
 /// Collects children, our own and orphans, until `command` ended; its raw wait status.

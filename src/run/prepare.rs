@@ -6,16 +6,78 @@ use std::path::{Path, PathBuf};
 use anyhow::ensure;
 
 use super::environment::Environment;
-use super::fence::{self, Fence};
+use super::fence::{self, Control, Fence};
+use super::limits::Limits;
+use super::network::Network;
+use super::plan::Plan;
+use super::require;
+use super::session::Terms;
+use super::start::Start;
 use super::user::User;
-use crate::cli::{FenceWhen, RunArgs};
+use crate::cli::{FenceWhen, Required, RunArgs};
+use crate::control;
 use crate::messages;
+use crate::tree::Tree;
+
+/// What the processes need to know, and the terms on which others join.
+///
+/// # Errors
+/// When options contradict each other, or what they name cannot be had.
+pub(super) fn plan(
+    args: &RunArgs,
+    tree: Tree,
+    cwd: PathBuf,
+    native: Vec<PathBuf>,
+    is_session: bool,
+) -> anyhow::Result<(Plan, Terms)> {
+    let network = Network::of(&args.network)?;
+    let (fence, user, mut environment) = fence_and_user(args, &tree.path)?;
+    environment.told().filter(|_| !args.quiet).iter().for_each(|text| messages::note(text));
+    environment.set.splice(0..0, network.environment());
+    let limits = Limits::of(&args.limits).keep();
+    limits.told().iter().for_each(|text| messages::warn(text));
+    require::before(&args.limits.require, args.fence.fence, &network, &limits)?;
+    let start = Start {
+        command: args.command.clone(),
+        dir: tree.path.clone(),
+        cwd,
+        environment,
+        user,
+        fenced: fence.is_some(),
+        whole_fence: args.limits.require.contains(&Required::Fence),
+        own_network: network.is_own(),
+        limits: limits.of_process,
+        ends_with_parent: false,
+    };
+    let control = Control::new(&control::directory());
+    let plan = Plan { tree, start, native, control, fence, network, limits, is_session };
+    let terms = terms(args, &plan);
+    Ok((plan, terms))
+}
+
+fn terms(args: &RunArgs, plan: &Plan) -> Terms {
+    let text = |text: &OsString| text.to_string_lossy().into_owned();
+    let proxy = plan.network.environment();
+    let (memory_bytes, processes) = plan.limits.of_process.numbers();
+    let allowed = plan.fence.as_ref().map_or(&[][..], |fence| &fence.allowed);
+    Terms {
+        dir: plan.tree.path.clone(),
+        user: args.fence.user.clone(),
+        fenced: plan.start.fenced,
+        own_network: plan.start.own_network,
+        proxy: proxy.iter().map(|(name, value)| (text(name), text(value))).collect(),
+        cgroups: plan.limits.paths(),
+        memory_bytes,
+        processes,
+        writable: allowed.iter().filter(|one| one.writable).map(|one| one.path.clone()).collect(),
+    }
+}
 
 /// The fence of CMD, `None` with `--fence off`, who CMD runs as, and with which environment.
 ///
 /// # Errors
 /// When a path or a user cannot be had, or a fence that is off is to be opened.
-pub(super) fn fence_and_user(
+fn fence_and_user(
     args: &RunArgs,
     dir: &Path,
 ) -> anyhow::Result<(Option<Fence>, Option<User>, Environment)> {

@@ -15,7 +15,9 @@ use rustix::net::{
 use rustix::process::Pid;
 
 /// Longest message in bytes; an error text is cut to fit.
-const MESSAGE_MAX_BYTES: usize = 4096;
+const MESSAGE_MAX_BYTES: usize = 16 << 10;
+/// Most descriptors of a message.
+const DESCRIPTORS_MAX: usize = 8;
 
 /// A message between the server and the processes it started.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,6 +29,10 @@ pub(super) enum Message {
     Listener,
     /// To the server, from the proxy: CMD asked for this host and port, and did not get it.
     Refused(String),
+    /// To the server: the namespaces of CMD come along, for others to join.
+    Namespaces,
+    /// To who joins a session: its terms, as JSON; the namespaces come along.
+    Session(String),
     /// To the server: everything is in place, CMD can start on [`Message::Go`].
     Ready,
     /// From the server: start CMD.
@@ -51,6 +57,8 @@ impl Message {
             Self::Mounted(number) => tagged(b'M', &number.to_ne_bytes()),
             Self::Listener => vec![b'L'],
             Self::Refused(text) => tagged(b'H', text.as_bytes()),
+            Self::Namespaces => vec![b'A'],
+            Self::Session(text) => tagged(b'J', text.as_bytes()),
             Self::Ready => vec![b'R'],
             Self::Go => vec![b'G'],
             Self::Starting => vec![b'S'],
@@ -70,6 +78,8 @@ impl Message {
             b'M' => Self::Mounted(number()?),
             b'L' => Self::Listener,
             b'H' => Self::Refused(text()),
+            b'A' => Self::Namespaces,
+            b'J' => Self::Session(text()),
             b'R' => Self::Ready,
             b'G' => Self::Go,
             b'S' => Self::Starting,
@@ -94,7 +104,17 @@ pub(super) struct Received {
     pub(super) message: Message,
     /// The sender, in the receiver's pid namespace, as the kernel knows it.
     pub(super) sender: Option<Pid>,
+    /// The descriptor that came along, the last one of several.
     pub(super) fd: Option<OwnedFd>,
+    /// Those before it.
+    pub(super) more: Vec<OwnedFd>,
+}
+
+impl Received {
+    /// All descriptors, in their order.
+    pub(super) fn fds(self) -> Vec<OwnedFd> {
+        self.more.into_iter().chain(self.fd).collect()
+    }
 }
 
 /// One end of the pair.
@@ -120,12 +140,16 @@ impl Channel {
 
     /// Sends, with a descriptor or without.
     pub(super) fn send(&self, message: &Message, fd: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
+        self.send_all(message, fd.as_slice())
+    }
+
+    /// Sends, with descriptors.
+    pub(super) fn send_all(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
         let bytes = message.encode();
-        let fds: Vec<_> = fd.into_iter().collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-            bail!("no room for a descriptor in a message");
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            bail!("no room for so many descriptors in a message");
         }
         let parts = [IoSlice::new(&bytes)];
         rustix::net::sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL)
@@ -143,8 +167,8 @@ impl Channel {
     /// Waits for a message; `None` when the other side is gone.
     pub(super) fn receive(&self) -> anyhow::Result<Option<Received>> {
         let mut bytes = [0; MESSAGE_MAX_BYTES];
-        let mut space =
-            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
+        let mut space = [MaybeUninit::uninit();
+            rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX), ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
             let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -158,11 +182,12 @@ impl Channel {
         if received.bytes == 0 {
             return Ok(None);
         }
-        let (sender, fd) = extras(&mut control);
+        let (sender, mut more) = extras(&mut control);
+        let fd = more.pop();
         let message = Message::decode(&bytes[..received.bytes])
             .filter(|_| !received.flags.contains(ReturnFlags::TRUNC))
             .context("the other side of `run` sent what is no message")?;
-        Ok(Some(Received { message, sender, fd }))
+        Ok(Some(Received { message, sender, fd, more }))
     }
 }
 
@@ -172,16 +197,16 @@ impl AsFd for Channel {
     }
 }
 
-fn extras(control: &mut RecvAncillaryBuffer<'_>) -> (Option<Pid>, Option<OwnedFd>) {
-    let (mut sender, mut fd) = (None, None);
+fn extras(control: &mut RecvAncillaryBuffer<'_>) -> (Option<Pid>, Vec<OwnedFd>) {
+    let (mut sender, mut all) = (None, Vec::new());
     for extra in control.drain() {
         match extra {
             RecvAncillaryMessage::ScmCredentials(credentials) => sender = Some(credentials.pid),
-            RecvAncillaryMessage::ScmRights(fds) => fd = fds.last(),
+            RecvAncillaryMessage::ScmRights(fds) => all.extend(fds),
             _ => {}
         }
     }
-    (sender, fd)
+    (sender, all)
 }
 
 #[cfg(test)]
@@ -196,6 +221,8 @@ mod tests {
             Message::Mounted(3),
             Message::Listener,
             Message::Refused(text()),
+            Message::Namespaces,
+            Message::Session(text()),
             Message::Ready,
             Message::Go,
             Message::Starting,
@@ -226,7 +253,7 @@ mod tests {
     #[test]
     fn a_long_text_is_cut_and_an_end_is_seen() {
         let (server, child) = Channel::pair().unwrap();
-        child.send(&Message::Failed("x".repeat(10_000)), None).unwrap();
+        child.send(&Message::Failed("x".repeat(MESSAGE_MAX_BYTES * 2)), None).unwrap();
         let received = server.receive().unwrap().unwrap();
         assert_eq!(received.message, Message::Failed("x".repeat(MESSAGE_MAX_BYTES - 1)));
         drop(child);

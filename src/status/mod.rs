@@ -70,7 +70,7 @@ fn requests(mnt: Option<&Path>, json: bool) -> anyhow::Result<()> {
 }
 
 fn metrics(mnt: Option<&Path>) -> anyhow::Result<()> {
-    let mut servers = control::ask_all(control::Request::Status, control::Warnings::Shown)?;
+    let mut servers = control::ask_all(&control::Request::Status, control::Warnings::Shown)?;
     let point = |server: &control::Report| {
         server.report.get("mount_point").and_then(Value::as_str).map(PathBuf::from)
     };

@@ -60,7 +60,7 @@ pub(crate) fn measure(mnt: Option<&Path>, interval: Duration) -> anyhow::Result<
 }
 
 fn look(mnt: Option<&Path>, warnings: Warnings) -> anyhow::Result<Vec<Look>> {
-    let replies = control::ask_all(control::Request::Requests, warnings)?;
+    let replies = control::ask_all(&control::Request::Requests, warnings)?;
     let looks = replies.into_iter().filter_map(|reply| {
         let requests = match serde_json::from_value::<Requests>(Value::Object(reply.report)) {
             Ok(requests) => requests,

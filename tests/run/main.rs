@@ -1,6 +1,7 @@
 //! `tollgate run` and `tollgate mount` at work. Needs root and /dev/fuse: without, each test says
 //! so and passes, unless `TOLLGATE_REQUIRE_MOUNT=1`.
 
+mod agent;
 mod attempts;
 mod choice;
 mod escapes;
@@ -16,6 +17,7 @@ mod network;
 mod project;
 mod record;
 mod reload;
+mod session;
 mod top;
 
 use std::os::unix::process::ExitStatusExt;

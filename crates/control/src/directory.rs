@@ -136,7 +136,10 @@ impl Directory {
     }
 
     /// Makes the directory, or checks that it is private.
-    fn prepare(&self) -> Result<(), ControlError> {
+    ///
+    /// # Errors
+    /// It cannot be made, or is not private to this user.
+    pub fn prepare(&self) -> Result<(), ControlError> {
         match std::fs::DirBuilder::new().mode(0o700).create(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 Err(ControlError::system(&self.path, error))

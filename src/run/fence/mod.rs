@@ -16,6 +16,7 @@ mod places;
 mod scope;
 mod services;
 mod shape;
+mod why;
 mod written;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ pub(super) use control::{Control, protect};
 pub(super) use home::of as home_of;
 pub(super) use scope::confine_signals_and_sockets;
 pub(super) use shape::Fence;
+pub(super) use why::Outside;
 pub(super) use written::{Written, told};
 
 use super::privilege::Privilege;

@@ -64,6 +64,11 @@ fn all_places() -> impl Iterator<Item = &'static str> {
     TEMPORARY.iter().copied().chain([SHARED_MEMORY, RUN])
 }
 
+/// Whether `path` lies in a private place.
+pub(super) fn is_private(path: &Path) -> bool {
+    all_places().any(|place| path.starts_with(place))
+}
+
 /// Mounts the private places.
 pub(super) fn cover(fence: &Fence, privilege: Privilege) -> anyhow::Result<()> {
     for place in TEMPORARY {

@@ -142,7 +142,6 @@ impl Cgroup {
     }
 
     /// Where it is.
-    #[cfg(test)]
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -31,6 +31,16 @@ impl Limits {
         }
     }
 
+    /// Of a process that joins others.
+    pub(super) fn of_process(memory_bytes: Option<u64>, processes: Option<u64>) -> Self {
+        Self { memory_bytes, processes, cpu_millis: None }
+    }
+
+    /// Memory and processes of each process.
+    pub(super) fn numbers(self) -> (Option<u64>, Option<u64>) {
+        (self.memory_bytes, self.processes)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -82,6 +92,11 @@ impl Kept {
     /// When the kernel does not let it.
     pub(super) fn enter(&self) -> anyhow::Result<()> {
         self.cgroups.iter().try_for_each(Cgroup::enter)
+    }
+
+    /// Where they are.
+    pub(super) fn paths(&self) -> Vec<std::path::PathBuf> {
+        self.cgroups.iter().map(|cgroup| cgroup.path().to_owned()).collect()
     }
 
     /// What could not be had, in words.

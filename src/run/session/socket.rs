@@ -1,0 +1,134 @@
+//! The socket of a session.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tollgate_control::Directory;
+
+use super::namespaces::Namespaces;
+use super::terms::Terms;
+use crate::messages;
+use crate::run::wire::{Channel, Message};
+
+/// The name of this user's directory of sessions. Not the one of control sockets, which CMD sees.
+const DIRECTORY: &str = "tollgate-sessions";
+/// Longest name: paths of sockets have at most 107 bytes.
+const NAME_MAX: usize = 32;
+/// Those who join and wait.
+const BACKLOG: i32 = 16;
+
+/// A session that this process listens for.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) name: String,
+    path: PathBuf,
+    listener: OwnedFd,
+    /// Its text, and what is handed to those who join.
+    terms: Option<(String, Namespaces)>,
+}
+
+/// What there is of a session.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Nothing: this process is the first.
+    First(Session),
+    /// A fence to join.
+    Joined(Box<Terms>, Namespaces),
+}
+
+/// Joins the session `name`, or begins to listen for it.
+///
+/// # Errors
+/// When the name is none, or the directory is not private.
+pub(crate) fn find(name: &str) -> anyhow::Result<Found> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    ensure!(
+        !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(is_plain),
+        "--session `{name}`: expected 1 to {NAME_MAX} letters, digits, `-`, `_` and `.`"
+    );
+    let directory = Directory::of_user(DIRECTORY);
+    directory.prepare()?;
+    let path = directory.path().join(format!("{name}.sock"));
+    // Whoever finds a socket without a listener removes it: one at a time.
+    let lock = File::create(directory.path().join("lock")).context("--session: no lock")?;
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive).context("--session: no lock")?;
+    if let Some(channel) = connect(&path)? {
+        drop(lock);
+        return join(name, &channel);
+    }
+    let address = SocketAddrUnix::new(&path)?;
+    let listener = socket()?;
+    rustix::net::bind(&listener, &address)
+        .and_then(|()| rustix::net::listen(&listener, BACKLOG))
+        .with_context(|| format!("--session: cannot listen at `{}`", path.display()))?;
+    Ok(Found::First(Session { name: name.to_owned(), path, listener, terms: None }))
+}
+
+fn socket() -> anyhow::Result<OwnedFd> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).context("--session: no socket")
+}
+
+/// `None`: nobody listens, and there is no socket any more.
+fn connect(path: &Path) -> anyhow::Result<Option<Channel>> {
+    let socket = socket()?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) => Ok(Some(Channel::of(socket))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(Errno::CONNREFUSED) => {
+            std::fs::remove_file(path).context("--session: cannot remove what is left of it")?;
+            Ok(None)
+        }
+        Err(error) => Err(error).context("--session: cannot connect"),
+    }
+}
+
+/// Waits until the first one has started its CMD.
+fn join(name: &str, channel: &Channel) -> anyhow::Result<Found> {
+    let received = channel.receive()?;
+    let received = received.with_context(|| format!("session `{name}` just ended"))?;
+    let Message::Session(text) = &received.message else {
+        anyhow::bail!("session `{name}` sent what was not expected; is it of another version?");
+    };
+    let terms = serde_json::from_str(text)
+        .with_context(|| format!("session `{name}` is of another version"))?;
+    Ok(Found::Joined(Box::new(terms), Namespaces::received(received.fds())?))
+}
+
+impl Session {
+    /// From now on whoever connects is handed this.
+    pub(crate) fn open(&mut self, terms: &Terms, namespaces: Namespaces) -> anyhow::Result<()> {
+        self.terms = Some((serde_json::to_string(terms)?, namespaces));
+        Ok(())
+    }
+
+    /// The listening socket, once there is something to hand out.
+    pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
+        self.terms.as_ref().map(|_| self.listener.as_fd())
+    }
+
+    /// Answers who connected. Whoever is gone, or does not listen, is not waited for.
+    pub(crate) fn answer(&self) {
+        let Some((text, namespaces)) = &self.terms else { return };
+        let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) else {
+            return;
+        };
+        let message = Message::Session(text.clone());
+        if let Err(error) = Channel::of(socket).send_all(&message, &namespaces.fds()) {
+            let why = messages::in_words(&error);
+            messages::warn(&format!("session `{}`: nobody could join: {why}", self.name));
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // While it listens: nobody else has taken the place.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,265 @@
+//! The server's side while CMD runs: messages, signals, and those who join.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+
+use super::ended::{CommandEnd, end, not_executed};
+use super::network::Proxy;
+use super::plan::Plan;
+use super::refused::Refused;
+use super::require;
+use super::session::{Namespaces, Session, Terms};
+use super::wire::{Channel, Message, Received};
+use crate::cli::RunArgs;
+use crate::serve::{Server, Spec};
+use crate::sys::SignalFd;
+use crate::{audit, messages};
+
+/// A `run`, from its first process on.
+pub(super) struct Running {
+    channel: Channel,
+    signals: SignalFd,
+    /// Until it was waited for.
+    builder: Option<Pid>,
+    /// Known once it is ready.
+    init: Option<Pid>,
+    /// CMD, from the moment it exists.
+    command: Option<OwnedFd>,
+    proxy: Option<Proxy>,
+    refused: Refused,
+    session: Option<(Session, Terms)>,
+}
+
+impl Running {
+    pub(super) fn of(
+        channel: Channel,
+        signals: SignalFd,
+        builder: Pid,
+        proxy: Option<Proxy>,
+        refused: Refused,
+        session: Option<(Session, Terms)>,
+    ) -> Self {
+        let builder = Some(builder);
+        Self { channel, signals, builder, init: None, command: None, proxy, refused, session }
+    }
+
+    /// Serves the view until CMD ends, and says what came of it.
+    pub(super) fn supervise(
+        &mut self,
+        spec: Spec,
+        source: OwnedFd,
+        plan: &Plan,
+        args: &RunArgs,
+    ) -> anyhow::Result<CommandEnd> {
+        let (device, number) = self.until_mounted()?;
+        let server = match Server::start(spec, source, device, &plan.tree.path, number) {
+            // The connection ends when the processes that hold the mount fail: their reason is the
+            // better one.
+            Err(error) => return Err(self.reported_failure().unwrap_or(error)),
+            Ok(server) => server,
+        };
+        require::passthrough(&args.limits.require, &server)?;
+        self.refused.record_with(server.recorder());
+        server.complete_sandbox();
+        let begin = std::time::SystemTime::now();
+        let end = self.until_ended(plan);
+        let recorder = server.recorder();
+        server.finish();
+        crate::git::left_behind(&plan.tree.path, begin)
+            .iter()
+            .for_each(|line| messages::warn(line));
+        if !args.quiet {
+            audit::summary(&recorder.refusals()).iter().for_each(|line| messages::say(line));
+            plan.limits.met().iter().for_each(|line| messages::say(line));
+            let options = self.refused.options();
+            if !options.is_empty() {
+                messages::say(&format!("would have been allowed by: {}", options.join(" ")));
+            }
+        }
+        end
+    }
+
+    /// The failure that the other side reported, if it did.
+    fn reported_failure(&self) -> Option<anyhow::Error> {
+        while self.channel.is_readable() {
+            match self.channel.receive() {
+                Ok(Some(Received { message: Message::Failed(text), .. })) => {
+                    return Some(anyhow::anyhow!("{text}"));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// The view's end, and the number of its connection.
+    fn until_mounted(&mut self) -> anyhow::Result<(OwnedFd, Option<u32>)> {
+        loop {
+            match self.next()? {
+                Received { message: Message::Mounted(number), fd: Some(device), .. } => {
+                    return Ok((device, u32::try_from(number).ok().filter(|number| *number > 0)));
+                }
+                other => self.common(other)?,
+            }
+        }
+    }
+
+    /// Starts CMD and passes signals on until it ends.
+    fn until_ended(&mut self, plan: &Plan) -> anyhow::Result<CommandEnd> {
+        loop {
+            let received = self.next()?;
+            match received.message {
+                Message::Ready => {
+                    self.init = received.sender;
+                    self.reap_builder();
+                    self.tell_of_session();
+                    self.channel.send(&Message::Go, None)?;
+                }
+                Message::Starting => self.command = received.sender.and_then(open_process),
+                Message::NotExecuted(errno) => {
+                    return Err(not_executed(&plan.start.command[0], errno));
+                }
+                Message::Ended(status) => return Ok(end(status)),
+                _ => self.common(received)?,
+            }
+        }
+    }
+
+    fn common(&mut self, received: Received) -> anyhow::Result<()> {
+        match &received.message {
+            Message::Failed(text) => bail!("{text}"),
+            Message::Warning(text) => {
+                messages::warn(text);
+                Ok(())
+            }
+            Message::Note(text) => {
+                messages::note(text);
+                Ok(())
+            }
+            Message::Namespaces => {
+                let (session, terms) = self.session.as_mut().context("nobody is to join")?;
+                session.open(terms, Namespaces::received(received.fds())?)
+            }
+            Message::Listener => {
+                let proxy = self.proxy.as_ref().context("a socket came, and there is no proxy")?;
+                proxy.channel.send(&Message::Listener, received.fd.as_ref().map(AsFd::as_fd))
+            }
+            other => bail!("the other side of `run` sent {other:?} out of turn"),
+        }
+    }
+
+    /// The next message; signals that arrive before it are dealt with.
+    fn next(&mut self) -> anyhow::Result<Received> {
+        loop {
+            let proxy = self.proxy.as_ref().map(|proxy| &proxy.channel);
+            let joins = self.session.as_ref().and_then(|(session, _)| session.listener());
+            let may_join = joins.is_some();
+            let mut ready = [
+                PollFd::new(&self.channel, PollFlags::IN),
+                PollFd::new(&self.signals, PollFlags::IN),
+                // Without a proxy or a session, the same again, which is not looked at.
+                PollFd::new(proxy.unwrap_or(&self.channel), PollFlags::IN),
+                PollFd::from_borrowed_fd(joins.unwrap_or(self.channel.as_fd()), PollFlags::IN),
+            ];
+            match rustix::event::poll(&mut ready, None) {
+                Err(Errno::INTR) => continue,
+                other => other.context("cannot wait for CMD")?,
+            };
+            let [message, signal, proxy, join] = ready.map(|fd| !fd.revents().is_empty());
+            // Messages first: one may announce CMD, which a signal that came with it is for.
+            if message {
+                let lost = "the processes between tollgate and CMD were killed from outside";
+                return self.channel.receive()?.context(lost);
+            }
+            if proxy {
+                self.hear_proxy()?;
+            }
+            if let Some((session, _)) = self.session.as_ref().filter(|_| join && may_join) {
+                session.answer();
+            }
+            if signal {
+                self.pass_on()?;
+            }
+        }
+    }
+
+    /// How to join, and what CMD may change.
+    fn tell_of_session(&self) {
+        let Some((session, terms)) = &self.session else { return };
+        let places: Vec<_> = terms.writable.iter().map(|path| path.display().to_string()).collect();
+        let also =
+            if places.is_empty() { String::new() } else { format!(", {}", places.join(", ")) };
+        let everything = if terms.fenced { "" } else { ", and wherever else its user may" };
+        messages::note(&format!(
+            "session `{name}`: CMD writes to `{}`{also}{everything}; join it with `tollgate run \
+             --session {name} -- CMD`",
+            terms.dir.display(),
+            name = session.name
+        ));
+    }
+
+    /// What CMD asked the proxy for and did not get.
+    fn hear_proxy(&mut self) -> anyhow::Result<()> {
+        let Some(proxy) = &self.proxy else { return Ok(()) };
+        match proxy.channel.receive()? {
+            Some(Received { message: Message::Refused(target), .. }) => {
+                self.refused.record(&target);
+                Ok(())
+            }
+            Some(other) => bail!("the proxy sent {:?} out of turn", other.message),
+            None => bail!("the proxy of --allow-host was killed from outside"),
+        }
+    }
+
+    /// Waits for the builder, whose work is done.
+    fn reap_builder(&mut self) {
+        if let Some(builder) = self.builder.take() {
+            let _ = rustix::process::waitpid(Some(builder), WaitOptions::empty());
+        }
+    }
+
+    fn pass_on(&self) -> anyhow::Result<()> {
+        let arrived = self.signals.read().context("cannot read a signal")?;
+        match &self.command {
+            Some(command) => {
+                if arrived.by_process
+                    && let Some(signal) = Signal::from_named_raw(arrived.signal)
+                {
+                    // It may have ended by now.
+                    let _ = rustix::process::pidfd_send_signal(command, signal);
+                }
+                Ok(())
+            }
+            None if arrived.signal == libc::SIGWINCH => Ok(()),
+            None => bail!("ended by signal {} before CMD was started", arrived.signal),
+        }
+    }
+
+    /// Ends the processes in between, which are still there when we failed, and waits for them.
+    /// With init, everything in its pid namespace ends.
+    pub(super) fn collect(self) {
+        let Self { channel, builder, init, proxy, .. } = self;
+        let proxy = proxy.map(|proxy| proxy.process);
+        // An init that is not ready ends by this.
+        drop(channel);
+        for process in [builder, init, proxy].into_iter().flatten() {
+            // Children that were not waited for: their ids cannot belong to other processes.
+            let _ = rustix::process::kill_process(process, Signal::KILL);
+        }
+        loop {
+            match rustix::process::wait(WaitOptions::empty()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+fn open_process(pid: Pid) -> Option<OwnedFd> {
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}

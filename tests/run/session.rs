@@ -1,0 +1,162 @@
+//! `--session`: a second `run` in the fence of the first; and `tollgate why` inside.
+
+use std::io::Write;
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::project::{Project, SECRET, all, can_mount, first_line, text, tollgate};
+
+/// The first `run` of a session, which stays until it is dropped.
+struct First {
+    child: Child,
+    name: String,
+}
+
+impl First {
+    fn start(project: &Project, name: &str, options: &[&str]) -> Self {
+        let name = format!("{name}-{}", std::process::id());
+        let mut options = options.to_vec();
+        options.extend(["--session", &name]);
+        let mut command = project.run_with(&options);
+        command.args(["sh", "-c", "echo made >/tmp/inside; echo up; read line"]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        assert_eq!(first_line(&mut child), "up");
+        Self { child, name }
+    }
+
+    fn join(&self, project: &Project, options: &[&str], script: &str) -> Output {
+        let mut command = tollgate();
+        command.args(["run", "--session", &self.name]).args(options);
+        command.args(["--", "sh", "-c", script]).current_dir(project.path("dir"));
+        command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    fn end(mut self) {
+        self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_second_run_joins_the_fence() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let first = First::start(&project, "joins", &[]);
+    let script = "cat /tmp/inside a.txt; cat .env keys/id_rsa; pwd; echo x >/etc/x; \
+                  umount -l $TOLLGATE_RUN; cat .env; echo new >new; exit 7";
+    let output = first.join(&project, &[], script);
+    let dir = std::fs::canonicalize(project.path("dir")).unwrap();
+    let expected = format!("made\nplain\n{}\n", dir.display());
+    assert_eq!(text(&output.stdout), expected, "{}", all(&output));
+    assert_eq!(output.status.code(), Some(7), "{}", all(&output));
+    assert!(!all(&output).contains(SECRET));
+    assert_eq!(std::fs::read_to_string(project.path("dir/new")).unwrap(), "new\n");
+    let output = first.join(&project, &[], "kill -TERM $$");
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(output.status.signal(), Some(15), "{}", all(&output));
+    // The same processes are seen, and nothing of the first can be changed by options.
+    let output = first.join(&project, &[], "ls -d /proc/[0-9]* | wc -l; cat /proc/2/comm");
+    assert!(text(&output.stdout).contains("sh"), "{}", all(&output));
+    let output = first.join(&project, &["--allow", "/etc:rw"], "true");
+    assert_eq!(output.status.code(), Some(125));
+    assert!(all(&output).contains("leave out --allow"), "{}", all(&output));
+    let mut missing = tollgate();
+    missing.args(["run", "--session", &first.name, "--", "no-such-program"]);
+    let output = missing.current_dir(project.path("dir")).output().unwrap();
+    assert_eq!(output.status.code(), Some(127), "{}", all(&output));
+    let name = first.name.clone();
+    first.end();
+    // Whoever comes then is the first.
+    let mut command = project.run_with(&["--session", &name]);
+    let output = command.args(["sh", "-c", "cat /tmp/inside"]).output().unwrap();
+    assert!(all(&output).contains("No such file"), "{}", all(&output));
+}
+
+#[test]
+fn what_joined_ends_with_the_session() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let first = First::start(&project, "ends", &["--network", "off"]);
+    let mut command = tollgate();
+    command.args(["run", "--session", &first.name, "--", "sh", "-c"]);
+    command.arg("ls /sys/class/net >/dev/null; cat /proc/net/dev | grep -c :; sleep 100");
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut second = command.current_dir(project.path("dir")).spawn().unwrap();
+    assert_eq!(first_line(&mut second), "1", "it has the network of the session");
+    first.end();
+    assert!(!second.wait().unwrap().success());
+}
+
+#[test]
+fn a_user_joins_too() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let name = format!("user-{}", std::process::id());
+    let script = format!(
+        "cp $T ./tollgate; chmod 755 . ./tollgate; chown -R 4321:4321 dir
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse; export HOME=/
+        unset XDG_RUNTIME_DIR; mkfifo go; chmod 666 go
+        as='setpriv --reuid 4321 --regid 4321 --clear-groups'
+        $as ./tollgate run --session {name} --policy policy.toml dir -- \
+            sh -c 'echo made >/tmp/inside; echo up; cat' <go >up &
+        exec 3>go; until grep -q up up; do sleep 0.1; done
+        $as ./tollgate run --session {name} -- sh -c 'cat /tmp/inside dir/.env dir/a.txt; id -u' \
+            || true
+        $as ./tollgate run --session {name} -- sh -c 'cat .env; cat a.txt'
+        exec 3>&-; wait"
+    );
+    let output = project.in_mount_namespace(&script);
+    let said = all(&output);
+    if said.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert_eq!(text(&output.stdout), "made\n4321\nplain\n", "{said}");
+    assert!(!said.contains(SECRET), "{said}");
+}
+
+#[test]
+fn why_names_the_rule_or_the_option() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "$T why .env; $T why a.txt; $T why --write docs/guide.md; $T why /etc/passwd; \
+                  $T why --write /etc/passwd; $T why /tmp/x; $T why ~/.ssh/id; $T why --write ../x";
+    let mut command = project.run();
+    command.args(["sh", "-c", script]).env("T", env!("CARGO_BIN_EXE_tollgate"));
+    let output = command.env("HOME", "/root").stdin(Stdio::null()).output().unwrap();
+    let said = text(&output.stdout);
+    let lines: Vec<&str> = said.lines().collect();
+    let expected = [
+        "no (ENOENT), by rule `env`",
+        "yes, by the default",
+        "no (EROFS), by rule `docs`",
+        "yes, to read",
+        "`--allow /etc/passwd:rw`",
+        "private place",
+        "`--allow /root/.ssh/id` shows it",
+        "",
+    ];
+    assert_eq!(lines.len(), expected.len(), "{}", all(&output));
+    for (line, part) in lines.iter().zip(expected) {
+        assert!(line.contains(part), "{part} is not in: {said}");
+    }
+    let outside = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["why", "x"])
+        .env_remove("TOLLGATE_RUN")
+        .output()
+        .unwrap();
+    assert_eq!(outside.status.code(), Some(1));
+    assert!(all(&outside).contains("not inside of `tollgate run`"), "{}", all(&outside));
+}
