@@ -58,13 +58,19 @@ fn line(rule: &tollgate_policy::Rule) -> String {
     let globs = rule.glob_texts();
     let shown: Vec<String> = globs.iter().take(MAX_GLOBS).map(|one| format!("`{one}`")).collect();
     let more = if globs.len() > MAX_GLOBS { ", ..." } else { "" };
+    // A condition narrows it down; a name alone says nothing of what the file holds.
+    let which = match (rule.looks_at_content(), rule.has_further_conditions()) {
+        (true, _) => " of a certain content",
+        (false, true) => ", under further conditions",
+        (false, false) => "",
+    };
     let what = match rule.action() {
         Action::Hide => "do not exist for you and cannot be made",
         Action::Deny if !rule.operations().has(Operation::Write) => "cannot be read",
         Action::Deny => "cannot be used",
         _ => "can be read, not changed",
     };
-    format!("{} ({}{more}): {what}", rule.name(), shown.join(", "))
+    format!("{} ({}{more}{which}): {what}", rule.name(), shown.join(", "))
 }
 
 fn text(dir: &Path, policy: &Policy, fenced: &[String]) -> String {

@@ -1,7 +1,7 @@
 //! `tollgate explain`.
 
 use std::ffi::OsStr;
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -10,13 +10,14 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use tollgate_policy::{Explanation, Facts, HEAD_LEN, Kind, Operation, Policy, Verdict};
+use tollgate_policy::{Explanation, Facts, HEAD_LEN, Kind, Operation, Policy, Rule, Verdict};
 
 use crate::cli::{ExplainArgs, OperationArg};
-use crate::escape::without_controls;
+use crate::escape::{escaped, without_controls};
 use crate::git::Repository;
 use crate::messages;
-use crate::{nearest, policy_choice, tree};
+use crate::policy_choice::IN_DIR;
+use crate::{nearest, policy_choice, policy_file, tree};
 
 /// Refused by choice of the policy, with `--exit-code`.
 const REFUSED: u8 = 3;
@@ -33,17 +34,22 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
     };
     let origin = policy_choice::find(args.policy.as_deref(), &top, None)?;
     let policy = origin.in_force(&top)?;
-    // A policy that was named alone says nothing of a directory to look into.
-    let looks = args.dir.is_some() || args.policy.is_none();
-    let place = looks.then(|| Place {
+    let place = Place {
         dir: args.dir.as_deref().unwrap_or(&top),
         // Relative paths are meant from here, if here is inside.
         within: here.strip_prefix(&top).ok(),
         was_named: args.dir.is_some(),
-    });
+    };
     let mut explanations = Vec::new();
+    let mut imagined = Vec::new();
     for path in &args.paths {
-        explanations.push(explain(args, &policy, path, place.as_ref())?);
+        let (explanation, is_there) = explain(args, &policy, path, &place)?;
+        explanations.push(explanation);
+        imagined.extend((!is_there).then(|| format!("`{}`", escaped(&path.to_string_lossy()))));
+    }
+    if let Some(own) = origin.tightened_by() {
+        let own = policy_file::parse(own)?;
+        explanations.iter_mut().for_each(|one| name_file_of_rules(one, &own));
     }
     if args.json {
         print_json(&explanations)?;
@@ -52,8 +58,12 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
             let text = if verbose { format!("{one:#}") } else { one.to_string() };
             println!("{}", without_controls(&text));
         }
-        if !looks && std::io::stderr().is_terminal() {
-            messages::note("taken for empty files; with --dir the real file is looked at");
+        if !imagined.is_empty() && !policy.rules().is_empty() {
+            let shown = place.dir.display();
+            messages::note(&format!(
+                "not in `{shown}`, so taken for an empty file: {}",
+                imagined.join(", ")
+            ));
         }
     }
     let refused = explanations
@@ -61,6 +71,25 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
         .flat_map(|one| &one.operations)
         .any(|answer| answer.verdict != Verdict::Allow);
     Ok(if args.exit_code && refused { ExitCode::from(REFUSED) } else { ExitCode::SUCCESS })
+}
+
+/// Lines of rules are those of a file: with two policies, the rules of DIR's say so.
+fn name_file_of_rules(explanation: &mut Explanation, own: &Policy) {
+    let file = format!(" ({IN_DIR})");
+    let complete = |name: &mut String, line: Option<usize>| {
+        let is_own = |rule: &Rule| rule.name() == name && line.is_none_or(|it| it == rule.line());
+        if own.rules().iter().any(is_own) {
+            name.push_str(&file);
+        }
+    };
+    for rule in &mut explanation.rules {
+        complete(&mut rule.name, Some(rule.line));
+    }
+    for answer in &mut explanation.operations {
+        if let Some(rule) = &mut answer.rule {
+            complete(rule, answer.line);
+        }
+    }
 }
 
 /// One path as an object, several as a list.
@@ -84,10 +113,13 @@ struct Place<'a> {
 
 impl Place<'_> {
     /// The real file at `path`; else one that could be made there, of the kind that `given` says.
-    fn look(&self, path: &OsStr, given: &OsStr) -> anyhow::Result<Found> {
+    /// And whether it is there.
+    fn look(&self, path: &OsStr, given: &OsStr) -> anyhow::Result<(Found, bool)> {
         match look(self.dir, path) {
-            Err(error) if !self.was_named && is_missing(&error) => Ok(Found::imagined(given)),
-            found => found,
+            Err(error) if !self.was_named && is_missing(&error) => {
+                Ok((Found::imagined(given), false))
+            }
+            found => found.map(|found| (found, true)),
         }
     }
 }
@@ -101,20 +133,17 @@ fn explain(
     args: &ExplainArgs,
     policy: &Policy,
     path: &OsStr,
-    place: Option<&Place<'_>>,
-) -> anyhow::Result<Explanation> {
+    place: &Place<'_>,
+) -> anyhow::Result<(Explanation, bool)> {
     let given = relative(path)?;
-    let joined = place.and_then(|place| place.within).map(|within| within.join(given));
+    let joined = place.within.map(|within| within.join(given));
     let path_in_dir = joined.as_deref().map_or(given, Path::as_os_str);
     let path_in_dir = relative(path_in_dir)?;
-    let found = match place {
-        Some(place) => place.look(path_in_dir, path)?,
-        None => Found::imagined(path),
-    };
+    let (found, is_there) = place.look(path_in_dir, path)?;
     let asker = args.caller.clone().unwrap_or_default();
     let head = found.head.as_deref();
     let facts = Facts { path: path_in_dir.as_bytes(), kind: found.kind, size: found.size, head };
-    Ok(policy.explain(&facts, args.operation.map(operation), &asker.facts()))
+    Ok((policy.explain(&facts, args.operation.map(operation), &asker.facts()), is_there))
 }
 
 pub(crate) fn operation(argument: OperationArg) -> Operation {

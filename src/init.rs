@@ -72,10 +72,25 @@ fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             bail!("`{shown}` is there already; replace it with --force, or name another --output")
         }
-        Err(error) => return Err(error).with_context(|| format!("`{shown}` cannot be written")),
+        Err(error) => {
+            let remedy = missing_directory(file, &error);
+            return Err(error).with_context(|| format!("`{shown}` cannot be written{remedy}"));
+        }
     };
     std::io::Write::write_all(&mut opened, text.as_bytes())
         .with_context(|| format!("`{shown}` cannot be written"))
+}
+
+/// What to do where the directory of the output is not there.
+fn missing_directory(file: &Path, error: &std::io::Error) -> String {
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match parent {
+        Some(parent) if error.kind() == std::io::ErrorKind::NotFound && !parent.exists() => {
+            let parent = shown(parent);
+            format!(": directory `{parent}` does not exist; make it: `mkdir -p {parent}`")
+        }
+        _ => String::new(),
+    }
 }
 
 fn shown(path: &Path) -> String {

@@ -66,7 +66,9 @@ const RUN_FAILED: u8 = 125;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let arguments = match mount_helper::command_line(&arguments) {
+    let translated = mount_helper::command_line(&arguments);
+    let is_helper = translated.is_some();
+    let arguments = match translated {
         None => arguments,
         Some(Ok(translated)) => translated,
         Some(Err(error)) => {
@@ -76,6 +78,13 @@ fn main() -> ExitCode {
     };
     let cli = match parse(&arguments) {
         Ok(cli) => cli,
+        Err(error) if is_helper => {
+            messages::say(
+                mount_helper::in_words_of_options(&error.render().to_string())
+                    .trim_start_matches("error: "),
+            );
+            return ExitCode::from(FAILED);
+        }
         Err(error) => return wrong_usage(&arguments, &error),
     };
     let verbose = cli.verbose;
@@ -179,12 +188,28 @@ fn failure_code(name: &str, error: &anyhow::Error) -> u8 {
 }
 
 fn wrong_usage(arguments: &[OsString], error: &clap::Error) -> ExitCode {
-    // A message that cannot be printed has no other place to go.
-    let _ = error.print();
     let help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     if help {
+        // A message that cannot be printed has no other place to go.
+        let _ = error.print();
         ExitCode::SUCCESS
-    } else if arguments.get(1).is_some_and(|command| command == "run") {
+    } else {
+        print_usage_error(error);
+        code_of_wrong_usage(arguments, error)
+    }
+}
+
+/// With the prefix of all messages in the place of clap's `error:`.
+fn print_usage_error(error: &clap::Error) {
+    let rendered = error.render();
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let text = if terminal { rendered.ansi().to_string() } else { rendered.to_string() };
+    let text = text.replacen("error:", "tollgate:", 1);
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+}
+
+fn code_of_wrong_usage(arguments: &[OsString], error: &clap::Error) -> ExitCode {
+    if arguments.get(1).is_some_and(|command| command == "run") {
         if let Some(hint) = cli::hint_of_dashes(arguments, error) {
             messages::say(&format!("run: {hint}"));
         }

@@ -1,5 +1,7 @@
 //! Messages on standard error, and errors as text.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::escape::without_controls;
 
 /// An error with its causes, each once: some errors name their cause in their own text.
@@ -22,6 +24,20 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "tollgate: {}", without_controls(text));
 }
 
+/// What is wrong in a TOML file: file, line and column, what, and the line with a mark.
+pub(crate) fn in_toml(file: &str, text: &str, error: &toml::de::Error) -> String {
+    let what = error.message();
+    let Some(span) = error.span() else { return format!("{file}: {what}") };
+    let before = &text[..text.floor_char_boundary(span.start)];
+    let start = before.rfind('\n').map_or(0, |at| at + 1);
+    let number = 1 + before.matches('\n').count();
+    let column = 1 + before[start..].chars().count();
+    let line = text[start..].lines().next().unwrap_or_default();
+    let (shown, gap) = (number.to_string(), " ".repeat(number.to_string().len()));
+    let mark = " ".repeat(column - 1);
+    format!("{file}:{number}:{column}: {what}\n{gap} |\n{shown} | {line}\n{gap} | {mark}^")
+}
+
 /// `1 rule`, `2 rules`.
 pub(crate) fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
@@ -35,9 +51,12 @@ pub(crate) fn note(text: &str) {
     say(&format!("note: {text}"));
 }
 
-/// The search for hard links at the start takes a while: how far it is, where somebody looks on.
+/// The search for hard links at the start takes a while: how far it is, where somebody looks on;
+/// else one line.
 pub(crate) fn searching(names: u64) {
-    if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    if terminal || !SAID.swap(true, Ordering::Relaxed) {
         note(&format!("looking for names of hard links: {names} names so far"));
     }
 }

@@ -67,6 +67,20 @@ pub(crate) fn command_line(arguments: &[OsString]) -> Option<anyhow::Result<Vec<
     }
 }
 
+/// An error about arguments of `tollgate mount`, in the words of mount options: without usage, and
+/// `--audit-level` as `audit_level`.
+pub(crate) fn in_words_of_options(text: &str) -> String {
+    let about = text.split("\n\nUsage:").next().unwrap_or_default();
+    let mut known = long_arguments();
+    // `audit` begins like `audit_level`.
+    known.sort_by_key(|(long, _)| std::cmp::Reverse(long.len()));
+    known.iter().fold(about.trim_end().to_owned(), |text, (long, _)| {
+        let option = long.replace('-', "_");
+        let text = text.replace(&format!("--{long} <"), &format!("{option}=<"));
+        text.replace(&format!("--{long}"), &option)
+    })
+}
+
 /// `mount.TYPE SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`, see mount(8).
 fn mount(arguments: &[OsString]) -> anyhow::Result<Vec<OsString>> {
     let given = Given::read(arguments)?;
@@ -287,6 +301,12 @@ mod tests {
         }
         assert!(line(&["mount.fuse.tollgate", "/d"]).unwrap_err().contains("DIR and MNT"));
         assert!(line(&["mount.fuse.tollgate", "/d", "/m", "-o"]).unwrap_err().contains("-o"));
+    }
+
+    #[test]
+    fn errors_about_arguments_name_options() {
+        let said = "error: invalid value 'x' for '--audit-level <LEVEL>'\n\nUsage: tollgate";
+        assert_eq!(in_words_of_options(said), "error: invalid value 'x' for 'audit_level=<LEVEL>'");
     }
 
     #[test]

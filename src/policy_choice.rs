@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use tollgate_policy::Policy;
+use tollgate_policy::{Action, Policy};
 
 use crate::presets::{Preset, toml_string};
 use crate::user_config::UserConfig;
@@ -59,6 +59,16 @@ impl Origin {
     /// When a file cannot be read, or is wrong, or two policies cannot hold together.
     pub(crate) fn load(&self, dir: &Path) -> anyhow::Result<Policy> {
         let policy = self.parse(dir)?;
+        if let Self::File(file) = self
+            && policy.rules().is_empty()
+            && policy.default_action() == Action::Passthrough
+        {
+            let shown = file.display();
+            messages::warn(&format!(
+                "policy `{shown}` has no rules and allows everything; `tollgate init` writes one, \
+                 and `--policy none` says that it is meant"
+            ));
+        }
         // Presets have none.
         policy.warnings().iter().for_each(|warning| messages::say(&warning.to_string()));
         Ok(policy)

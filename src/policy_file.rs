@@ -31,10 +31,12 @@ fn remedy(file: &Path, error: &anyhow::Error) -> String {
         return String::new();
     }
     let presets = || Preset::ALL.into_iter().map(Preset::name).chain(["none"]);
-    let word = file.to_str().filter(|name| !name.contains('/')).unwrap_or_default();
+    // A word in the configuration has its directory before it.
+    let word = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let bare = file.to_str().is_some_and(|name| !name.contains('/'));
     let similar = nearest::word(word, presets());
     let similar = if similar.is_empty() { nearest::path(file) } else { similar };
-    if !similar.is_empty() || word.is_empty() || word.contains('.') {
+    if !similar.is_empty() || !bare || word.contains('.') {
         return similar;
     }
     format!("; built-in policies: {}", presets().collect::<Vec<_>>().join(", "))

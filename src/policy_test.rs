@@ -112,8 +112,10 @@ pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
         let similar = nearest::path(&args.file);
         anyhow!("tests `{shown}` cannot be read: {error}{similar}; docs/policy.md has an example")
     })?;
-    let expectations: Expectations = toml::from_str(&text)
-        .map_err(|error| anyhow!("tests `{shown}` are wrong\n{}", error.to_string().trim_end()))?;
+    let expectations: Expectations = toml::from_str(&text).map_err(|error| {
+        let file = shown.to_string();
+        anyhow!("tests `{shown}` are wrong\n{}", messages::in_toml(&file, &text, &error))
+    })?;
     let base = args.file.parent().unwrap_or(Path::new(""));
     let dir = expectations.dir.as_ref().map(|dir| base.join(dir));
     let origin = match Origin::named(&expectations.policy) {

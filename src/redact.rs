@@ -1,15 +1,18 @@
 //! `tollgate redact`: what would be masked.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use tollgate_redact::{Detector, Detectors, Redactor};
+use tollgate_redact::{DEFAULT_FILE_MAX, Detector, Detectors, MASK, Redactor};
 
 use crate::cli::{RedactCommand, RedactTestArgs};
 use crate::{escape, messages};
+
+/// Most bytes that are read of what is no regular file.
+const PIPE_MAX: u64 = 64 << 20;
 
 pub(crate) fn run(command: &RedactCommand) -> Result<()> {
     match command {
@@ -29,9 +32,8 @@ struct Finding {
 fn test(args: &RedactTestArgs) -> Result<()> {
     let redactor = Redactor::new(detectors(args));
     let name = args.file.display();
-    let size = fs::metadata(&args.file).with_context(|| format!("{name}"))?.len();
-    redactor.to_read(0..0, size).with_context(|| format!("{name}"))?;
-    let text = fs::read(&args.file).with_context(|| format!("{name}"))?;
+    let text = read(&args.file).with_context(|| format!("`{name}`"))?;
+    redactor.to_read(0..0, text.len() as u64).with_context(|| format!("`{name}`"))?;
     let mut masked = text.clone();
     let mut findings = Vec::new();
     redactor.mask_all(&mut masked, |found| {
@@ -46,9 +48,32 @@ fn test(args: &RedactTestArgs) -> Result<()> {
     } else if args.json {
         writeln!(out, "{}", as_json(&args.file, &findings))?;
     } else {
-        print(&mut out, &args.file, &masked, &findings)?;
+        print(&mut out, &args.file, &without_others(&text, masked), &findings)?;
     }
     Ok(())
+}
+
+/// At most as much as is masked in a view; a device or a pipe may have no end.
+fn read(file: &Path) -> Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let limit = DEFAULT_FILE_MAX;
+    let opened = fs::File::open(file)?;
+    let meta = opened.metadata()?;
+    ensure!(!meta.is_dir(), "it is a directory; name a file");
+    // As much memory as that is not filled before it is known to be in vain.
+    let limit = if meta.is_file() { limit } else { PIPE_MAX };
+    ensure!(meta.len() <= limit, "it is longer than {limit} bytes, the most that is masked");
+    opened.take(limit + 1).read_to_end(&mut text)?;
+    ensure!(text.len() as u64 <= limit, "it is no file, and gives more than {limit} bytes");
+    Ok(text)
+}
+
+/// The lines to show: what is a secret to a detector that was not asked for is not printed either.
+fn without_others(text: &[u8], masked: Vec<u8>) -> Vec<u8> {
+    let mut others = text.to_vec();
+    Redactor::new(Detectors::default()).mask_all(&mut others, |_| {});
+    let both = masked.into_iter().zip(others);
+    both.map(|(own, other)| if other == MASK { MASK } else { own }).collect()
 }
 
 /// Those asked for; the default ones, and `env` for a file of that name.

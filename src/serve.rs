@@ -71,11 +71,16 @@ pub(crate) struct Spec {
     metrics_port: Option<u16>,
     broker: Option<Arc<Broker>>,
     sandbox: SandboxMode,
+    /// Says nothing of what is not available; `status` does.
+    quiet: bool,
     outside: Option<Outside>,
 }
 
 /// What holds for a path outside of DIR, in words; the second argument: to change it.
 type Outside = Box<dyn Fn(&Path, bool) -> String + Send + Sync>;
+
+/// A command that ends within this time is not held up by the end of a watch.
+const SHORT_COMMAND: Duration = Duration::from_millis(200);
 
 impl Spec {
     /// Checks where the audit log goes and prepares native directories.
@@ -115,6 +120,7 @@ impl Spec {
             metrics_port: args.metrics_port,
             broker: broker::find(&args.broker).map(Arc::new),
             sandbox: args.sandbox,
+            quiet: false,
             outside: None,
         })
     }
@@ -126,6 +132,16 @@ impl Spec {
     ) -> Self {
         self.outside = Some(Box::new(why));
         self
+    }
+
+    /// What it begins with; a `reload` may put another in force.
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy)
+    }
+
+    /// Leaves out notes about what is not available.
+    pub(crate) fn quietly_if(self, quiet: bool) -> Self {
+        Self { quiet, ..self }
     }
 
     /// What this process does besides serving.
@@ -304,6 +320,7 @@ impl Server {
             attr_timeout: spec.timeout,
             entry_timeout: spec.timeout,
             watch: spec.watch,
+            watch_after: if spec.kind == ServerKind::Run { SHORT_COMMAND } else { Duration::ZERO },
             small_files: spec.small_files,
             max_descriptors: spec.max_descriptors,
             mount_points: spec.native.clone(),
@@ -343,8 +360,13 @@ impl Server {
             outside: spec.outside,
         });
         let passthrough = probe_passthrough(&state.connection);
+        let tell = |text: &str| {
+            if !spec.quiet {
+                messages::note(text);
+            }
+        };
         if let Err(reason) = &passthrough {
-            messages::note(&format!(
+            tell(&format!(
                 "not available: passthrough ({reason}); files are served by tollgate{}",
                 state.broker.as_deref().map_or(broker::WOULD_HELP, |_| "")
             ));
@@ -354,7 +376,7 @@ impl Server {
             messages::warn(&format!("io_uring cannot be used, /dev/fuse serves: {reason}"));
         }
         for missing in state.snapshot().unavailable {
-            messages::note(&format!("not available: {} ({})", missing.feature, missing.reason));
+            tell(&format!("not available: {} ({})", missing.feature, missing.reason));
         }
         let control = start_control(&state);
         if let Some(port) = spec.metrics_port {
@@ -461,7 +483,7 @@ impl State {
         let changed = self.view.replace_policy(Arc::clone(&policy))?;
         *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
         if let Some(log) = self.recorder.log() {
-            log.policy_changed(audit::digest_of(file));
+            log.policy_changed(audit::digest_of(file, &self.dir));
         }
         let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
         Ok(Reloaded {

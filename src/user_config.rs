@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 
+use crate::messages;
+
 /// `config.toml` in `$XDG_CONFIG_HOME/tollgate`, or in `~/.config/tollgate`.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,8 +49,10 @@ impl UserConfig {
             }
         };
         let config: Self = toml::from_str(&text).map_err(|error| {
-            let text = error.to_string();
-            anyhow!("configuration `{shown}` is wrong\n{}", text.trim_end())
+            anyhow!(
+                "configuration `{shown}` is wrong\n{}",
+                messages::in_toml(&shown, &text, &error)
+            )
         })?;
         Ok(Self { file, ..config })
     }

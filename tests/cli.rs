@@ -370,6 +370,58 @@ fn explain_looks_at_the_real_file_of_the_working_directory() {
 }
 
 #[test]
+fn explain_looks_at_the_real_file_under_a_policy_that_is_named() {
+    let place = Place::new();
+    place.write("dir/real.pem", "-----BEGIN RSA PRIVATE KEY-----\n");
+    let explain = |path: &str| {
+        let arguments = ["explain", "-p", "agent", "--exit-code", "--operation", "read", path];
+        Answer(command(arguments).current_dir(place.path("dir")).output().unwrap())
+    };
+    assert_eq!(explain("real.pem").code(), 3);
+    assert!(!explain("real.pem").err().contains("empty file"));
+    let missing = explain("not-there.pem");
+    assert_eq!(missing.code(), 0);
+    assert!(missing.err().contains("taken for an empty file: `not-there.pem`"), "{missing:?}");
+}
+
+#[test]
+fn explain_says_which_file_a_rule_is_in_where_two_hold() {
+    let place = Place::new();
+    let rule =
+        |name: &str| format!("[[rule]]\nname = \"{name}\"\npath = \"a\"\naction = \"deny\"\n");
+    let configured = place.write("p.toml", &rule("of the user"));
+    place.write("dir/.tollgate.toml", &rule("of the directory"));
+    let mut command = command(["explain", "a"]);
+    let command = command.current_dir(place.path("dir")).env("TOLLGATE_POLICY", &configured);
+    let answer = Answer(command.output().unwrap());
+    assert!(
+        answer.out().contains("rule `of the directory (.tollgate.toml)` (line 1"),
+        "{answer:?}"
+    );
+    assert!(answer.out().contains("rule `of the user` (line 1"), "{answer:?}");
+}
+
+#[test]
+fn a_brief_says_where_a_rule_goes_by_content() {
+    let answer = tollgate(["brief", "--policy", "agent"]);
+    let line = answer.out().lines().find(|line| line.contains("keys of cloud services"));
+    assert!(line.is_some_and(|line| line.contains("of a certain content")), "{answer:?}");
+    let line = answer.out().lines().find(|line| line.contains("env files are not there"));
+    assert!(line.is_some_and(|line| !line.contains("of a certain")), "{answer:?}");
+}
+
+#[test]
+fn a_policy_that_allows_everything_is_warned_of() {
+    let place = Place::new();
+    let empty = place.write("empty.toml", "");
+    let answer = tollgate(["check", &empty]);
+    assert_eq!(answer.code(), 0, "{answer:?}");
+    assert!(answer.err().contains("has no rules and allows everything"), "{answer:?}");
+    let closed = place.write("closed.toml", "default = \"read-only\"\n");
+    assert_eq!(tollgate(["check", &closed]).err(), "");
+}
+
+#[test]
 fn explain_refuses_paths_outside() {
     let place = Place::new();
     tollgate(["explain", "/etc/passwd"]).fails(1, &["PATH `/etc/passwd` is absolute"]);

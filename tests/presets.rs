@@ -475,6 +475,24 @@ fn git_works_with_submodules_and_working_trees() {
     );
 }
 
+/// A hidden tracked file looks deleted: what records that is said when `run` ends.
+#[test]
+fn a_deletion_of_hidden_files_in_the_index_is_named() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    tree.bare("git init -q -b main; echo A=1 >.env; echo a >a; git add -A; git commit -qm a");
+    let said = all(&tree.fenced("agent", "echo b >>a; git add a; git commit -qm b"));
+    assert!(!said.contains("could not see"), "{said}");
+    let said = all(&tree.fenced("agent", "echo c >>a; git commit -qam c"));
+    assert!(said.contains("could not see: `.env`. A commit of it deletes"), "{said}");
+    tree.bare("git checkout -q HEAD~1 -- .env; test -f .env; git commit -qm back");
+    tree.bare("git update-index --skip-worktree .env");
+    let said = all(&tree.fenced("agent", "echo d >>a; git commit -qam d"));
+    assert!(!said.contains("could not see"), "{said}");
+}
+
 /// Everything by which a command could have git, an editor or a shell run something outside.
 #[test]
 fn what_runs_later_outside_cannot_be_written() {

@@ -32,6 +32,15 @@ fn each_secret_is_named_with_its_place_and_never_printed() {
 }
 
 #[test]
+fn a_line_shows_no_secret_of_another_kind_either() {
+    let text = "k ghp_0123456789abcdefghijABCDEFGHIJ012345 postgres://app:xK9-tr33@db/main\n";
+    let output = redact(&["--detector", "url-password"], "a", text);
+    let shown = out(&output);
+    assert!(shown.contains("1 secret, 8 bytes masked"), "{shown}");
+    assert!(!shown.contains("0123") && !shown.contains("tr33"), "{shown}");
+}
+
+#[test]
 fn detectors_are_chosen_by_option_and_by_name_of_file() {
     assert!(out(&redact(&["--detector", "jwt"], "a", TEXT)).contains("0 secrets"));
     assert_eq!(out(&redact(&["--masked"], ".env.local", "A=b c\n")), "A=***\n");

@@ -112,7 +112,7 @@ const DIRECTORIES: &[Row] = &[
 
 const FLAGS: &[Row] = &[
     ("", 2, &["Usage: tollgate", "run ", "--help"]),
-    ("munt", 2, &["'munt'", "mount"]),
+    ("munt", 2, &["tollgate: ", "'munt'", "mount"]),
     ("mount {D}/dir", 2, &["<MNT>"]),
     ("mount --polcy x a b", 2, &["--polcy", "--policy"]),
     ("mount --threads 0 a b", 2, &["'0'", "--threads", "from 1 to 256"]),
@@ -133,7 +133,11 @@ const FLAGS: &[Row] = &[
     ("run --fence maybe . -- true", 125, &["'maybe'", "--fence", "on, off"]),
     ("run --allow :rw . -- true", 125, &["--allow", "PATH:rw"]),
     ("run --fence off --allow {D} {D}/dir -- true", 125, &["--allow", "--fence off"]),
-    ("run --allow {D}/no {D}/dir -- true", 125, &["--allow", "`{D}/no` does not exist"]),
+    (
+        "run --allow {D}/no {D}/dir -- true",
+        125,
+        &["--allow", "`{D}/no` does not exist", "`mkdir -p {D}/no`"],
+    ),
     ("run --user no-such-user {D}/dir -- true", 125, &["--user `no-such-user`", "no such user"]),
     ("run --user root:x {D}/dir -- true", 125, &["--user `root:x`", "NAME or UID[:GID]"]),
     ("top --once --count 2", 2, &["--once", "--count"]),
@@ -179,7 +183,13 @@ const FILES: &[Row] = &[
     ("learn {D}/file", 1, &["nothing in the logs was granted"]),
     ("init nodejs --dir {D}/dir", 2, &["'nodejs'", "node", "python"]),
     ("init --dir {D}/dir", 1, &["`{D}/dir/.tollgate.toml` is there already", "--force"]),
-    ("init --dir {D}/dir --output {D}/no/p.toml", 1, &["`{D}/no/p.toml` cannot be written"]),
+    (
+        "init --dir {D}/dir --output {D}/no/p.toml",
+        1,
+        &["`{D}/no/p.toml` cannot be written", "`mkdir -p {D}/no`"],
+    ),
+    ("redact test /dev/zero", 1, &["`/dev/zero`", "it is no file", "bytes"]),
+    ("redact test {D}/dir", 1, &["`{D}/dir`", "it is a directory"]),
     ("test {D}/no.toml", 1, &["tests `{D}/no.toml` cannot be read", "docs/policy.md"]),
     ("explain", 2, &["<PATH>"]),
     ("explain /etc/passwd", 1, &["`/etc/passwd` is absolute", "relative to DIR"]),
@@ -273,11 +283,12 @@ fn policies_that_do_not_do() {
 fn configurations_and_tests_that_do_not_do() {
     let place = Place::new();
     std::fs::create_dir_all(place.path("config/tollgate")).unwrap();
-    let configurations: [(&str, &[&str]); 4] = [
-        ("polcy = 'agent'", &["config.toml` is wrong", "line 1", "`polcy`", "`policy`"]),
-        ("policy = 7", &["config.toml` is wrong", "line 1"]),
+    let configurations: [(&str, &[&str]); 5] = [
+        ("polcy = 'agent'", &["config.toml` is wrong", "config.toml:1:1: ", "`polcy`", "`policy`"]),
+        ("policy = 7", &["config.toml` is wrong", "config.toml:1:10: "]),
         ("[commands.npm]\n", &["config.toml` is wrong", "policy"]),
         ("policy = 'no-such'", &["no-such` cannot be read"]),
+        ("policy = 'agnet'", &["agnet` cannot be read", "did you mean `agent`?"]),
     ];
     for (text, parts) in configurations {
         place.write("config/tollgate/config.toml", text);
@@ -288,7 +299,10 @@ fn configurations_and_tests_that_do_not_do() {
     let tests: [(&str, &[&str]); 5] = [
         ("policy = 'agent'", &["expect nothing", "[[test]]"]),
         ("[[test]]\npath = 'a'\nexpect = 'deny'", &["are wrong", "`policy`"]),
-        ("policy = 'agent'\n[[test]]\npath = 'a'\nexpect = 'no'", &["are wrong", "`no`", "`deny`"]),
+        (
+            "policy = 'agent'\n[[test]]\npath = 'a'\nexpect = 'no'",
+            &["are wrong", "t.toml:4:10: ", "`no`", "`deny`"],
+        ),
         ("policy = 'agent'\n[[test]]\npath = '/a'\nexpect = 'deny'", &["t.toml:2", "absolute"]),
         (
             "policy = 'agent'\n[[test]]\npath = 'a'\nas = 'uid=x-y'\nexpect = 'deny'",

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::slot::timestamp;
+use crate::presets::{self, Preset};
 
 /// A server, from its start to its end.
 #[derive(Clone, Debug)]
@@ -37,7 +38,7 @@ impl Origin {
             dir: dir.to_string_lossy().into_owned(),
             mount_point: mount_point.to_string_lossy().into_owned(),
             policy: policy.map(|file| file.to_string_lossy().into_owned()),
-            policy_sha256: policy.and_then(digest_of),
+            policy_sha256: policy.and_then(|file| digest_of(file, dir)),
         }
     }
 
@@ -63,8 +64,13 @@ impl Origin {
 }
 
 /// As `sha256sum` shows it; `None` if the file cannot be read.
-pub(crate) fn digest_of(file: &Path) -> Option<String> {
-    let text = std::fs::read(file).ok()?;
+/// Of a preset, as fitted to `dir`.
+pub(crate) fn digest_of(file: &Path, dir: &Path) -> Option<String> {
+    let preset = file.to_str().and_then(|name| name.strip_prefix("preset:"));
+    let text = match preset.and_then(Preset::named) {
+        Some(preset) => preset.text(&presets::look(dir)).into_bytes(),
+        None => std::fs::read(file).ok()?,
+    };
     Some(Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -41,7 +41,11 @@ pub(crate) fn tracked(file: &Path) -> anyhow::Result<Vec<Tracked>> {
     parse(&bytes).with_context(|| format!("git index `{shown}` cannot be understood"))
 }
 
-fn parse(bytes: &[u8]) -> anyhow::Result<Vec<Tracked>> {
+/// The entries of an index.
+///
+/// # Errors
+/// When the bytes are not an index of a known form.
+pub(super) fn parse(bytes: &[u8]) -> anyhow::Result<Vec<Tracked>> {
     ensure!(bytes.get(..4) == Some(b"DIRC"), "it does not begin with DIRC");
     let version = number(bytes, 4)?;
     ensure!((2..=4).contains(&version), "version {version}; known: 2 to 4");

@@ -2,12 +2,14 @@
 //! trusted can have git start programs.
 
 mod config;
+mod deleted;
 mod index;
 mod programs;
 
 use std::path::{Path, PathBuf};
 
 pub(crate) use config::Config;
+pub(crate) use deleted::IndexBefore;
 pub(crate) use index::{Tracked, tracked};
 pub(crate) use programs::{left_behind, of as programs_of};
 

@@ -72,6 +72,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let command = args.command.first().map(OsString::as_os_str);
     let chosen = policy_choice::choose(args.serve.policy.as_deref(), &tree.path, command)?;
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Run)?;
+    let spec = spec.quietly_if(args.quiet);
     let (plan, terms) = prepare::plan(args, tree, cwd, spec.native().to_vec(), session.is_some())?;
     let spec = match &plan.fence {
         Some(fence) => {
@@ -108,7 +109,9 @@ fn start(
             let end = running.supervise(spec, source, plan, args);
             running.collect();
             if let Ok(end) = &end {
-                prepare::tell_why_it_may_have_failed(args, *end == CommandEnd::Exited(0));
+                // 126 and 127: a shell did not find what it was to start.
+                let failed = matches!(end, CommandEnd::Exited(1..=125));
+                prepare::tell_why_it_may_have_failed(args, failed);
             }
             end
         }

@@ -124,13 +124,14 @@ fn program(command: &OsStr) -> Option<PathBuf> {
 }
 
 /// The kernel's error for a read-only mount has no room for a reason.
-pub(super) fn tell_why_it_may_have_failed(args: &RunArgs, succeeded: bool) {
+pub(super) fn tell_why_it_may_have_failed(args: &RunArgs, failed: bool) {
     // Who asked for the fence knows of it.
-    if succeeded || args.quiet || args.fence.fence.is_some() {
+    if !failed || args.quiet || args.fence.fence.is_some() {
         return;
     }
     messages::note(
-        "outside of DIR, CMD changes nothing (`Read-only file system`), and /tmp, /run and changes \
-         to the home directory are its own; `--allow PATH:rw` opens a path, `--fence off` all",
+        "if CMD met `Read-only file system`: outside of DIR it changes nothing, and /tmp, /run and \
+         changes to the home directory are its own; `--allow PATH:rw` opens a path, `--fence off` \
+         all",
     );
 }

@@ -15,6 +15,7 @@ use super::require;
 use super::session::{Namespaces, Session, Terms};
 use super::wire::{Channel, Message, Received};
 use crate::cli::RunArgs;
+use crate::git::IndexBefore;
 use crate::serve::{Server, Spec};
 use crate::sys::SignalFd;
 use crate::{audit, messages};
@@ -55,6 +56,7 @@ impl Running {
         plan: &Plan,
         args: &RunArgs,
     ) -> anyhow::Result<CommandEnd> {
+        let (index, policy) = (IndexBefore::of(&plan.tree.path), spec.policy());
         let (device, number) = self.until_mounted()?;
         let server = match Server::start(spec, source, device, &plan.tree.path, number) {
             // The connection ends when the processes that hold the mount fail: their reason is the
@@ -72,6 +74,8 @@ impl Running {
         crate::git::left_behind(&plan.tree.path, begin)
             .iter()
             .for_each(|line| messages::warn(line));
+        let lost = index.and_then(|index| index.lost(&policy));
+        lost.iter().for_each(|line| messages::warn(line));
         if !args.quiet {
             audit::summary(&recorder.refusals()).iter().for_each(|line| messages::say(line));
             plan.limits.met().iter().for_each(|line| messages::say(line));

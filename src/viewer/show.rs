@@ -54,6 +54,7 @@ fn about_run(line: &Line) -> String {
     let dir = escaped(line.dir.as_deref().unwrap_or("?"));
     let digest: String = line.policy_sha256.iter().flat_map(|sum| sum.chars().take(12)).collect();
     let policy = match &line.policy {
+        Some(file) if digest.is_empty() => format!("policy {}", escaped(file)),
         Some(file) => format!("policy {} ({})", escaped(file), escaped(&digest)),
         None => "no policy file".to_owned(),
     };
@@ -94,7 +95,10 @@ fn details(line: &Line) -> String {
         words.push(format!("{bytes} bytes at {offset}"));
     }
     if line.event == "repeated" {
-        words.push(format!("{} times more", line.events()));
+        words.push(match line.events() {
+            1 => "once more".to_owned(),
+            times => format!("{times} times more"),
+        });
     }
     words.extend(line.rule.as_ref().map(|rule| format!("rule {rule}")));
     let exe = line.exe.as_deref().map(|exe| exe.rsplit('/').next().unwrap_or(exe));

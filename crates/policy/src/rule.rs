@@ -100,6 +100,16 @@ impl Rule {
         self.operations
     }
 
+    /// Whether it is about files of a certain content only.
+    pub fn looks_at_content(&self) -> bool {
+        self.content.is_some()
+    }
+
+    /// Whether it is about files of a certain size, or about certain callers, only.
+    pub fn has_further_conditions(&self) -> bool {
+        self.size.is_some() || self.caller.is_some()
+    }
+
     /// Whether what it refuses is only recorded (`mode = "audit"`).
     pub fn is_audit_only(&self) -> bool {
         self.audit_only

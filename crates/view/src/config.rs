@@ -22,6 +22,9 @@ pub struct Config {
     /// Whether what changes behind the view is watched, so that the kernel may cache names and
     /// attributes for longer than the timeouts.
     pub watch: WatchMode,
+    /// How long nothing is watched at first. The kernel holds up whoever ends a watch for 10 to 20
+    /// ms, which is much for a server that serves one short command. Zero by default.
+    pub watch_after: Duration,
     /// Whether small files that are only read come from the view's own page cache.
     pub small_files: SmallFiles,
     /// Most descriptors that the view keeps open; `None` for the process's limit less 64.
@@ -44,6 +47,7 @@ impl Default for Config {
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
             watch: WatchMode::Auto,
+            watch_after: Duration::ZERO,
             small_files: SmallFiles::Auto,
             max_descriptors: None,
             mount_points: Vec::new(),

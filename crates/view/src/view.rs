@@ -381,7 +381,7 @@ fn watch(config: &Config) -> Result<(Option<Watch>, Option<String>), OpenError> 
         }
         mode => mode,
     };
-    match Watch::new() {
+    match Watch::new(config.watch_after) {
         Ok(watch) => Ok((Some(watch), None)),
         Err(errno) if wanted == WatchMode::On => Err(OpenError::Watch(errno)),
         Err(errno) => Ok((None, Some(format!("fanotify needs CAP_SYS_ADMIN: {errno}")))),

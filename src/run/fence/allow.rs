@@ -32,6 +32,10 @@ fn check_one(arg: &AllowArg, dir: &Path, mounts: &[MountInfo]) -> anyhow::Result
     let shown = arg.path.display();
     let path = match std::fs::canonicalize(&arg.path) {
         Ok(path) => path,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
+            "--allow: `{shown}` does not exist{}; make it first: `mkdir -p {shown}`",
+            crate::nearest::path(&arg.path)
+        ),
         Err(error) => bail!("--allow: `{shown}` {}", tree::why(&error)),
     };
     ensure!(

@@ -33,13 +33,17 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Begins to have changes reported in the file system of `root`.
-    pub(super) fn start(shared: &Shared, root: BorrowedFd<'_>) -> Self {
+    /// Of changes in the file system of `root`, once they are reported.
+    pub(super) fn new(root: BorrowedFd<'_>) -> Self {
         let root = lower::open_dir(root, c".").ok();
-        if let Some(root) = &root {
+        Self { root, second: Instant::now(), reports: 0, resumes: None }
+    }
+
+    /// Begins to have changes reported.
+    pub(super) fn start(&self, shared: &Shared) {
+        if let Some(root) = &self.root {
             resume(shared, root.as_fd());
         }
-        Self { root, second: Instant::now(), reports: 0, resumes: None }
     }
 
     /// When [`Files::read`] has something to do at the latest.

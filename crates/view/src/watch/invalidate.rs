@@ -57,12 +57,18 @@ impl Invalidator {
         fds: Arc<Descriptors>,
     ) -> Self {
         let own_pid = std::process::id().cast_signed();
-        let files = Files::start(&shared, fds.root().as_fd());
+        let files = Files::new(fds.root().as_fd());
         Self { shared, connection, table, fds, own_pid, recent: VecDeque::new(), files }
     }
 
-    /// Runs until the watch is dropped.
-    pub(super) fn run(mut self) {
+    /// Runs until the watch is dropped; watches nothing for a time of `after`.
+    pub(super) fn run(mut self, after: Duration) {
+        if !after.is_zero() {
+            if self.is_dropped_within(after) {
+                return;
+            }
+            self.begin();
+        }
         let mut buffer = vec![0; BUFFER_LEN];
         loop {
             self.wait();
@@ -83,6 +89,28 @@ impl Invalidator {
             }
             self.send_again();
             std::thread::sleep(BATCH);
+        }
+    }
+
+    /// From now on changes are reported.
+    pub(super) fn begin(&self) {
+        self.files.start(&self.shared);
+        self.shared.begun.store(true, Ordering::Release);
+    }
+
+    fn is_dropped_within(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        loop {
+            if self.shared.todo.lock().stop {
+                return true;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let Some(left) = Timespec::try_from(left).ok().filter(|_| !left.is_zero()) else {
+                return false;
+            };
+            let mut wake = [PollFd::new(&self.shared.wake, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut wake, Some(&left));
+            let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
         }
     }
 

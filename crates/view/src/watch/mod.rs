@@ -77,16 +77,19 @@ pub(crate) struct Watch {
     shared: Arc<Shared>,
     /// Set once the thread runs.
     running: AtomicBool,
+    /// How long nothing is watched after that.
+    after: Duration,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Watch {
     /// # Errors
     /// `EPERM` without privilege, `ENOSYS` without fanotify in the kernel.
-    pub(crate) fn new() -> Result<Self, Errno> {
+    pub(crate) fn new(after: Duration) -> Result<Self, Errno> {
         let shared = Shared {
             group: Group::new()?,
             files: Group::of_inodes().ok(),
+            begun: AtomicBool::new(false),
             files_on: AtomicBool::new(false),
             dirs: Mutex::default(),
             todo: Mutex::default(),
@@ -94,7 +97,7 @@ impl Watch {
             counts: Counts::default(),
         };
         let shared = Arc::new(shared);
-        Ok(Self { shared, running: AtomicBool::new(false), thread: Mutex::new(None) })
+        Ok(Self { shared, running: AtomicBool::new(false), after, thread: Mutex::new(None) })
     }
 
     /// Begins to invalidate over `connection`. Nothing is watched before.
@@ -109,7 +112,11 @@ impl Watch {
     ) -> std::io::Result<()> {
         let invalidator = Invalidator::new(Arc::clone(&self.shared), connection, table, fds);
         let builder = std::thread::Builder::new().name("tollgate-watch".to_owned());
-        *self.thread.lock() = Some(builder.spawn(move || invalidator.run())?);
+        let after = self.after;
+        if after.is_zero() {
+            invalidator.begin();
+        }
+        *self.thread.lock() = Some(builder.spawn(move || invalidator.run(after))?);
         self.running.store(true, Ordering::Release);
         Ok(())
     }
@@ -117,7 +124,7 @@ impl Watch {
     /// Whether [`Watch::raise`] would watch `node` more closely than it is.
     pub(crate) fn would_raise(&self, node: &Node) -> bool {
         let wanted = if node.watched.is_written() { Level::Names } else { Level::Files };
-        node.watched.level() < wanted && self.running.load(Ordering::Acquire)
+        node.watched.level() < wanted && self.shared.begun.load(Ordering::Acquire)
     }
 
     /// Watches `node`, the directory `name` in the directory `dir` (`.` for `dir` itself). What is

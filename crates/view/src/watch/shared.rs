@@ -16,6 +16,8 @@ pub(super) const MAX_DIRECTORIES: usize = 1 << 16;
 
 pub(super) struct Shared {
     pub(super) group: Group,
+    /// From now on directories are watched.
+    pub(super) begun: AtomicBool,
     /// Changes of files by names that are not watched; `None` where the kernel reports none.
     pub(super) files: Option<Group>,
     /// Those are reported at this moment.
