@@ -28,7 +28,7 @@ pub(crate) fn say(text: &str) {
 pub(crate) fn in_toml(file: &str, text: &str, error: &toml::de::Error) -> String {
     let what = error.message();
     let Some(span) = error.span() else { return format!("{file}: {what}") };
-    let before = &text[..text.floor_char_boundary(span.start)];
+    let before = text.get(..span.start).unwrap_or(text);
     let start = before.rfind('\n').map_or(0, |at| at + 1);
     let number = 1 + before.matches('\n').count();
     let column = 1 + before[start..].chars().count();

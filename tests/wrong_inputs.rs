@@ -215,7 +215,7 @@ const POLICIES: &[(&str, &[&str])] = &[
     ("[[rule]]\npath = 7\naction = 'deny'", &[":2:8: `path` is an integer", "list of strings"]),
     ("[[rule]]\npath = []\naction = 'deny'", &[":2:8: `path` is empty"]),
     ("[[rule]]\npath = 'a'\naction = 'block'", &[":3:10: unknown action `block`", "deny, hide"]),
-    ("[[rule]]\npath = 'a'\naction = 'seal'", &[":3:10: ", "`seal`"]),
+    ("[[rule]]\npath = 'a'\naction = 'seal'", &[":1:1: rule without `domain`"]),
     ("[[rule]]\npath = 'a'\nkind = 'dir'\naction = 'deny'", &["unknown kind `dir`", "directory"]),
     ("[[rule]]\npath = 'a'\noperation = 'exec'\naction = 'deny'", &["`exec`", "read, write"]),
     ("[[rule]]\npath = '/a'\naction = 'deny'", &[":2:9: ", "absolute", "write `a`"]),
