@@ -9,6 +9,7 @@ mod mounts;
 pub mod passthrough;
 mod programs;
 mod project;
+mod redacted;
 mod tree;
 mod workqueue;
 
@@ -34,6 +35,7 @@ const BENCHES: &[Bench] = &[
         passthrough::run,
     ),
     ("hugepage", "Clearing, getting, using and copying 2 MiB buffers", hugepage::run),
+    ("redacted", "Reading source text with its secrets masked (as root)", redacted::run),
     ("workqueue", "The workqueue runtime beside rayon, tokio and affinitypool", workqueue::run),
 ];
 

@@ -206,7 +206,13 @@ fn two_ways_to_be_open_do_not_meet() {
     if !can_mount() {
         return;
     }
-    let policy = "[[rule]]\npath = 'r/**'\naction = 'redact'\ncontent = { magic = 'S' }\n";
+    let redact = "[[rule]]\npath = 'r/**'\naction = 'redact'\ncontent = { magic = 'S' }\n";
+    for default in ["passthrough", "userspace"] {
+        do_not_meet(&format!("default = '{default}'\n{redact}"));
+    }
+}
+
+fn do_not_meet(policy: &str) {
     let view = View::with(policy, &[("r/f", "password = \"aB3-xyz-long\"\n")]);
     let plain = File::open(view.at("r/f")).unwrap();
     fs::write(view.below("r/f"), "S password = \"aB3-xyz-long\"\n").unwrap();
@@ -223,6 +229,8 @@ fn two_ways_to_be_open_do_not_meet() {
     let mut shown = String::new();
     redacted.read_to_string(&mut shown).unwrap();
     assert_eq!(shown, "S password = \"************\"\n");
+    fs::write(view.below("r/f"), "password = \"aB3-xyz-long\"\n").unwrap();
+    assert_eq!(errno_of(File::open(view.at("r/f"))), libc::EBUSY);
 }
 
 /// Streams that read ahead, many at once, while the memory for them has a maximum.

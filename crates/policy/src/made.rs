@@ -20,6 +20,19 @@ pub struct Made {
 }
 
 impl Made {
+    /// Whether the same bytes come of both: each masks what the other does, and both are bound to
+    /// the same.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let covered = |one: &Self, by: &Self| {
+            let by_some = |redaction: &Arc<Redaction>| {
+                by.redactions.iter().any(|other| other.covers(redaction))
+            };
+            one.redactions.iter().all(by_some)
+        };
+        self.domains == other.domains && covered(self, other) && covered(other, self)
+    }
+
     fn add(&mut self, rule: &Rule) {
         if let Some(one) = &rule.redaction
             && !self.redactions.iter().any(|known| Arc::ptr_eq(known, one))

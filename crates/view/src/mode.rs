@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use tollgate_fuse::{BackingFile, BackingId, Connection};
+use tollgate_policy::Made;
 
 use crate::budget::Held;
 use crate::creds::Powers;
@@ -55,6 +56,9 @@ pub(crate) struct Io {
     pub(crate) pages: Pages,
     /// Why it is open in [`IoMode::Cached`]: it was small and only read. Holds with the mode.
     small: bool,
+    /// How the view makes its bytes while it is open, if they are not those of the lower file. The
+    /// handles of an inode share the pages of mappings, so they must show the same.
+    made: Option<Made>,
     /// Somebody wrote it while it was open in that way: passthrough would have been better.
     busy: bool,
     /// On a list of [`crate::idle::Idle`].
@@ -94,6 +98,27 @@ impl Io {
         self.opens = self.opens.checked_add(1).expect("fewer handles than memory has bytes");
     }
 
+    /// Whether a handle may be opened whose bytes are made so, or those of the lower file.
+    pub(crate) fn may_be_made(&self, made: Option<&Made>) -> bool {
+        match (&self.made, made) {
+            _ if !self.is_open() => true,
+            (Some(held), Some(made)) => held.is_like(made),
+            (held, made) => held.is_none() && made.is_none(),
+        }
+    }
+
+    /// One handle more, whose bytes the view makes.
+    ///
+    /// # Panics
+    /// If the file is open in another way.
+    pub(crate) fn opened_made(&mut self, made: Made) {
+        assert!(self.may_be_made(Some(&made)), "open in another way: {:?}", self.mode);
+        self.opened(IoMode::Direct);
+        self.made = Some(made);
+        // Of pages that a mapping brings into the cache nobody knows whose bytes they are.
+        self.pages = Pages::Unknown;
+    }
+
     /// One handle more, of a small file that is only read.
     pub(crate) fn opened_small(&mut self) {
         self.opened(IoMode::Cached);
@@ -125,6 +150,7 @@ impl Io {
         }
         self.mode = None;
         self.small = false;
+        self.made = None;
         if let Pages::Dropped(version) = self.pages {
             self.pages = Pages::Of(version);
         }

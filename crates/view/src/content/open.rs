@@ -59,6 +59,13 @@ pub(crate) enum How {
 }
 
 impl How {
+    /// What the rules say.
+    pub(crate) fn made(&self) -> &Made {
+        match self {
+            Self::Redacted(made) | Self::Sealed(made) => made,
+        }
+    }
+
     /// How those of `subject` are; `None` if they are the lower file's own.
     pub(crate) fn of(subject: &Subject<'_>) -> Option<Self> {
         match subject.mode() {

@@ -18,7 +18,7 @@ use crate::fds::Descriptors;
 use crate::handles::{UserFile, has_descriptor, is_in_place};
 use crate::locks::wants_closes;
 use crate::lower::{self, Stat};
-use crate::mode::{Io, IoMode, Pages};
+use crate::mode::{Io, IoMode};
 use crate::ops::record::access_of;
 use crate::passthrough::NotRegistered;
 use crate::road::Made;
@@ -128,6 +128,9 @@ impl View {
         // Held over system calls on purpose: two openers must not register two backing files.
         let mut io = node.io.lock();
         let how = subject.and_then(How::of);
+        if !io.may_be_made(how.as_ref().map(How::made)) {
+            return Err(Errno::BUSY);
+        }
         let mode = self.mode_of(&io, subject);
         if how.is_none()
             && (mode == IoMode::Passthrough || io.is_small())
@@ -292,10 +295,7 @@ impl View {
         if self.others_register() { (flags - OFlags::ACCMODE) | OFlags::RDWR } else { flags }
     }
 
-    /// Opens a file whose bytes the view makes.
-    ///
-    /// # Errors
-    /// `EBUSY` while it is open in a way that shows the lower file's own.
+    /// Opens a file whose bytes the view makes, and which is not open in another way.
     fn open_made(
         &self,
         req: &Request<'_>,
@@ -304,9 +304,6 @@ impl View {
         access: Access,
         lower: &mut LowerFile<'_>,
     ) -> Result<Opened, Errno> {
-        if io.mode().is_some_and(|mode| mode != IoMode::Direct) {
-            return Err(Errno::BUSY);
-        }
         let held = self.fds.hold()?;
         let is_new = lower.fd.is_some();
         let fd = Arc::new(lower.real(access.made())?);
@@ -319,9 +316,7 @@ impl View {
         let made = Some(Arc::new(Made::new(content)));
         let opener = Caller { pid: 0, ..req.caller() };
         let handle = self.files.insert(UserFile { fd, made, opener, _held: held });
-        io.opened(IoMode::Direct);
-        // Of pages that a mapping brings into the cache nobody knows whose bytes they are.
-        io.pages = Pages::Unknown;
+        io.opened_made(how.made().clone());
         self.count(req, Count::open_userspace);
         let flags = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
         Ok(Opened { handle, flags, backing: None })

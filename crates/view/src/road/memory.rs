@@ -230,3 +230,81 @@ fn read_into(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Something read ahead that is done.
+    struct Done(Mutex<Option<Arc<Part>>>);
+
+    impl Ahead for Done {
+        fn give_up(&self) -> Option<Arc<Part>> {
+            self.0.lock().take()
+        }
+    }
+
+    fn ahead(memory: &Arc<Memory>) -> Option<Arc<dyn Ahead>> {
+        let part = Part::end(memory.room_ahead()?);
+        let done: Arc<dyn Ahead> = Arc::new(Done(Mutex::new(Some(Arc::new(part)))));
+        memory.may_be_given_up(&done);
+        Some(done)
+    }
+
+    #[test]
+    fn reading_ahead_leaves_room_for_requests_and_gives_way_to_them() {
+        let memory = Memory::new().unwrap();
+        let made: Vec<_> = std::iter::from_fn(|| ahead(&memory)).collect();
+        assert_eq!(made.len(), BUFFERS - FOR_REQUESTS);
+        let mut rooms = Vec::new();
+        (0..BUFFERS / 4).for_each(|_| rooms.extend(memory.rooms(4)));
+        assert_eq!(rooms.len(), BUFFERS);
+        assert!(made.iter().all(|one| one.give_up().is_none()), "all had to go");
+    }
+
+    /// Each gets several at a time; a deadlock would hang.
+    #[test]
+    fn those_who_wait_get_all_at_once() {
+        let memory = Memory::new().unwrap();
+        let taken = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for count in [1, 2, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4] {
+                let (memory, taken) = (&memory, &taken);
+                scope.spawn(move || {
+                    for _ in 0..300 {
+                        let rooms = memory.rooms(count);
+                        let all = taken.fetch_add(count, std::sync::atomic::Ordering::SeqCst);
+                        assert!(all + count <= BUFFERS, "{all} and {count}");
+                        drop(ahead(memory));
+                        taken.fetch_sub(count, std::sync::atomic::Ordering::SeqCst);
+                        drop(rooms);
+                    }
+                });
+            }
+        });
+        assert_eq!(memory.state.lock().free, BUFFERS);
+    }
+
+    #[test]
+    fn a_buffer_shows_nothing_of_who_had_it_before() {
+        let memory = Memory::new().unwrap();
+        for _ in 0..BUFFERS {
+            let room = memory.room();
+            drop((room.filled(&[7; 100_000]).unwrap(), room));
+        }
+        let rooms: Vec<_> = (0..BUFFERS).map(|_| memory.room()).collect();
+        let buffers = rooms.iter().map(|room| room.zeroed(200_000).unwrap());
+        assert!(buffers.into_iter().all(|buffer| buffer.iter().all(|byte| *byte == 0)));
+    }
+
+    #[test]
+    fn what_is_trimmed_can_be_had_again() {
+        let memory = Memory::new().unwrap();
+        let kept = ahead(&memory).unwrap();
+        let room = memory.room();
+        drop(room.filled(&[7; 100]).unwrap());
+        memory.trim();
+        assert!(kept.give_up().is_none());
+        assert_eq!(&room.filled(b"again").unwrap()[..], b"again");
+    }
+}
