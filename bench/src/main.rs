@@ -10,6 +10,7 @@ pub mod passthrough;
 mod programs;
 mod project;
 mod redacted;
+mod sealed;
 mod tree;
 mod workqueue;
 
@@ -36,6 +37,7 @@ const BENCHES: &[Bench] = &[
     ),
     ("hugepage", "Clearing, getting, using and copying 2 MiB buffers", hugepage::run),
     ("redacted", "Reading source text with its secrets masked (as root)", redacted::run),
+    ("sealed", "Sealed files against user space and gocryptfs (as root)", sealed::run),
     ("workqueue", "The workqueue runtime beside rayon, tokio and affinitypool", workqueue::run),
 ];
 
