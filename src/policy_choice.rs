@@ -257,9 +257,23 @@ fn is_same(one: &Path, other: &Path) -> bool {
     real(one).is_some() && real(one) == real(other)
 }
 
+/// Where files are sealed, nobody in the view sees the keyring.
+fn hide_keyring(policy: Policy) -> anyhow::Result<Policy> {
+    if !policy.seals() {
+        return Ok(policy);
+    }
+    let path = toml_string(crate::seal::IN_DIR);
+    let text = format!("[[rule]]\nname = \"keyring\"\npath = {path}\naction = \"hide\"\n");
+    let rule = Policy::parse(&text, "built-in")?;
+    policy
+        .preceded_by(rule)
+        .context("the keyring lies in a native directory, or there are too many rules")
+}
+
 /// The policy with a rule that keeps the files of policies from being changed or made through the
 /// view: who may do that would decide over the next start, also of one in a subdirectory.
 fn keep(policy: Policy, origin: &Origin, dir: &Path) -> anyhow::Result<Policy> {
+    let policy = hide_keyring(policy)?;
     let mut inside = Vec::new();
     for file in origin.files() {
         inside.extend(policy_places::globs(file, dir)?);

@@ -30,6 +30,7 @@ use crate::prometheus;
 use crate::reload::Reloaded;
 use crate::requests::{self, Operation as RequestsOf, Requests};
 use crate::sandbox::{Duties, Sandbox};
+use crate::seal;
 use crate::status::{self, Report};
 use crate::tree::Tree;
 use tollgate_view::AuditLevel;
@@ -58,6 +59,7 @@ pub(crate) struct Spec {
     dir: PathBuf,
     policy: Arc<Policy>,
     policy_origin: policy_choice::Origin,
+    seal_keys: Option<Arc<tollgate_seal::MasterKeys>>,
     audit: Option<AuditConfig>,
     timeout: Duration,
     watch: WatchMode,
@@ -98,8 +100,12 @@ impl Spec {
         let prepared = native::prepare(&policy, source)?;
         let mut unavailable = prepared.not_native;
         unavailable.extend(other_paths::layers(tree, &policy));
+        let seals = policy.seals();
+        let seal_keys = seals.then(|| seal::keys_of(&tree.path, &args.seal)).transpose();
+        let seal_keys = seal_keys.context("the policy has `seal` rules")?.map(Arc::new);
         Ok(Self {
             kind,
+            seal_keys,
             dir: tree.path.clone(),
             native: prepared.to_mount,
             policy: Arc::new(policy),
@@ -325,6 +331,7 @@ impl Server {
             max_descriptors: spec.max_descriptors,
             mount_points: spec.native.clone(),
             on_search: Some(messages::searching),
+            seal_keys: spec.seal_keys,
             audit: Some(Arc::clone(&recorder) as Arc<dyn tollgate_view::Audit>),
         };
         let view = View::open(source, config)
@@ -462,6 +469,7 @@ impl Server {
 
 impl State {
     fn finish(&self) {
+        self.view.finish();
         let Some(audit) = self.recorder.log() else { return };
         audit.finish();
         let status = audit.status();

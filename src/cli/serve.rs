@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::broker::BrokerChoice;
+use super::seal::SealSecretArgs;
 
 /// What `run` and `mount` have in common.
 #[derive(Debug, Args)]
@@ -16,6 +17,9 @@ pub(crate) struct ServeArgs {
     /// `agent`
     #[arg(long, short, value_name = "POLICY")]
     pub(crate) policy: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) seal: SealSecretArgs,
 
     /// Append an audit log in JSON lines to FILE
     #[arg(long, value_name = "FILE")]

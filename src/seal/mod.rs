@@ -12,6 +12,8 @@ use anyhow::Result;
 
 use crate::cli::SealCommand;
 
+pub(crate) use ring::{IN_DIR, keys_of};
+
 pub(crate) fn run(command: &SealCommand) -> Result<()> {
     match command {
         SealCommand::Init(args) => ring::init(args),

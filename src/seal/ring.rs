@@ -15,7 +15,7 @@ use crate::cli::{
 use crate::seal::secret::{Secret, cost, shown};
 
 /// The keyring's name in the directory whose files it seals.
-pub(super) const IN_DIR: &str = ".tollgate-seal";
+pub(crate) const IN_DIR: &str = ".tollgate-seal";
 
 /// The keyring of a directory, open.
 pub(super) struct Open {
@@ -45,6 +45,16 @@ impl Open {
     pub(super) fn keys(&self) -> Result<MasterKeys> {
         self.ring.master_keys(&self.key).with_context(|| format!("keyring {}", shown(&self.path)))
     }
+}
+
+/// The master keys of a directory, for a server.
+///
+/// # Errors
+/// With what is missing, damaged or wrong.
+pub(crate) fn keys_of(dir: &Path, secret: &SealSecretArgs) -> Result<MasterKeys> {
+    let (path, ring) = read(dir)?;
+    let key = open(&path, &ring, secret)?;
+    ring.master_keys(&key).with_context(|| format!("keyring {}", shown(&path)))
 }
 
 fn open(path: &Path, ring: &Keyring, secret: &SealSecretArgs) -> Result<RingKey> {

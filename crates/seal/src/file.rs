@@ -60,6 +60,8 @@ pub(crate) struct State {
     pub(crate) sharing: Sharing,
     /// Something was changed since the last commit.
     pub(crate) changed: bool,
+    /// Counts changes of what is read.
+    pub(crate) changes: u64,
     pub(crate) failed: bool,
 }
 
@@ -143,6 +145,7 @@ impl<S: Store> SealedFile<S> {
                 slots: None,
                 sharing: Sharing::default(),
                 changed: false,
+                changes: 0,
                 failed: false,
             }),
             written: Condvar::new(),
@@ -166,6 +169,12 @@ impl<S: Store> SealedFile<S> {
     #[must_use]
     pub fn is_changed(&self) -> bool {
         self.state().changed
+    }
+
+    /// Counts changes of what reading gives: as long as it is the same, so are the bytes.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.state().changes
     }
 
     /// Whether a commit failed: what was written since the one before is lost, and the file must be

@@ -75,6 +75,7 @@ impl<S: Store> SealedFile<S> {
         }
         let state = &mut *self.state();
         state.changed |= length != state.header.size;
+        state.changes += 1;
         state.header.size = length;
         Ok(())
     }
@@ -145,6 +146,7 @@ impl<S: Store> SealedFile<S> {
         let state = &mut *self.state();
         let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
         state.changed = true;
+        state.changes += 1;
         state.map.clear(&self.context(), blocks, slots)
     }
 
@@ -159,6 +161,7 @@ impl<S: Store> SealedFile<S> {
             entries.iter().for_each(|entry| slots.give_back(entry.slot));
             return Err(error);
         }
+        state.changes += 1;
         self.name(state, first, &entries)?;
         state.header.size = state.header.size.max(size);
         Ok(())

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use tollgate_policy::Policy;
+use tollgate_seal::MasterKeys;
 
 use crate::audit::Audit;
 
@@ -36,6 +37,8 @@ pub struct Config {
     /// Is told, about twice a second, how many names the search for hard links at the start has
     /// looked at; only of one that takes longer.
     pub on_search: Option<fn(u64)>,
+    /// The keys of files that `seal` rules name; without them, such files cannot be opened.
+    pub seal_keys: Option<Arc<MasterKeys>>,
     /// Who hears what happens.
     pub audit: Option<Arc<dyn Audit>>,
 }
@@ -52,6 +55,7 @@ impl Default for Config {
             max_descriptors: None,
             mount_points: Vec::new(),
             on_search: None,
+            seal_keys: None,
             audit: None,
         }
     }

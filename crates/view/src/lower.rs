@@ -166,6 +166,11 @@ pub(crate) struct Version {
 }
 
 impl Version {
+    /// Of what this process alone changes, and counts.
+    pub(crate) fn counted(changes: u64) -> Self {
+        Self { size: changes, modified_ns: 0, changed_ns: 0 }
+    }
+
     /// Whether the last change was so long before `now` (in seconds) that a further one will have
     /// another time. Not so for times of the future.
     pub(crate) fn is_settled(&self, now: i64) -> bool {

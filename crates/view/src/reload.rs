@@ -84,6 +84,7 @@ impl View {
             return Err(ReloadError::WorkQueues);
         }
         self.admission.replace(policy).map_err(|_| ReloadError::TooMany)?;
+        self.contents.policy_changed();
         let concealed = self.admission.concealed.take();
         let connection = self.connection.get();
         let expire = || connection.into_iter().for_each(|c| self.expire(c, &concealed));

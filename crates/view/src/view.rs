@@ -9,7 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
-use tollgate_fuse::{Attributes, Connection, Entry, InitFlags, NodeId, Request, SessionConfig};
+use tollgate_fuse::{
+    Attr, Attributes, Connection, Entry, InitFlags, NodeId, Request, SessionConfig,
+};
+
+use tollgate_policy::{InodeFacts, Kind, Made, Mode};
 
 use crate::admission::Admission;
 use crate::audit::Audit;
@@ -132,7 +136,8 @@ impl View {
             root_dev: root.dev(),
             reserves_by_user,
             passthrough: Passthrough::default(),
-            contents: Contents::default(),
+            contents: Contents::new(config.seal_keys, config.audit.clone())
+                .map_err(OpenError::Thread)?,
             road,
             small,
             sweeper: Sweeper::start(probe::workers()).map_err(OpenError::Thread)?,
@@ -185,6 +190,11 @@ impl View {
     #[must_use]
     pub fn work_queues(&self) -> Option<&tollgate_workqueue::Runtime> {
         self.road.runtime()
+    }
+
+    /// The session has ended: makes durable what was written to sealed files.
+    pub fn finish(&self) {
+        self.contents.finish();
     }
 
     /// State at this moment.
@@ -261,7 +271,7 @@ impl View {
     }
 
     /// The entry of `node`, found in a directory that was watched so when it was looked at.
-    pub(crate) fn entry(&self, around: Level, node: &Node, stat: &Stat) -> Entry {
+    pub(crate) fn entry(&self, around: Level, node: &Arc<Node>, stat: &Stat) -> Entry {
         let watched = around >= Level::Names;
         if stat.nlink() == 1 {
             node.kept.is_here();
@@ -270,7 +280,7 @@ impl View {
             node: node.id,
             generation: 0,
             entry_valid: if watched { LONG.max(self.entry_timeout) } else { self.entry_timeout },
-            attr: stat.attr(self.root_dev),
+            attr: self.shown(node, stat),
             attr_valid: self.attr_valid(node, stat, around),
         }
     }
@@ -282,9 +292,38 @@ impl View {
     }
 
     /// The attributes `stat` of `node`, whose directory was watched so before they were looked at.
-    pub(crate) fn attributes(&self, node: &Node, stat: &Stat, around: Level) -> Attributes {
+    pub(crate) fn attributes(&self, node: &Arc<Node>, stat: &Stat, around: Level) -> Attributes {
         let valid = self.attr_valid(node, stat, around);
-        Attributes { attr: stat.attr(self.root_dev), valid }
+        Attributes { attr: self.shown(node, stat), valid }
+    }
+
+    /// The attributes of `node` that callers see: of a sealed file the size of the plain one.
+    pub(crate) fn shown(&self, node: &Arc<Node>, stat: &Stat) -> Attr {
+        let mut attr = stat.attr(self.root_dev);
+        if self.contents.has_keys() && node.kind == FileType::RegularFile {
+            let rule = || Some((self.fds.path_once(node).ok()?, self.domain(node, stat)?));
+            if let Some(shown) = self.contents.shown(node.id, stat.version(), rule) {
+                attr.size = shown.size;
+                attr.mtime = shown.modified.unwrap_or(attr.mtime);
+            }
+        }
+        attr
+    }
+
+    /// What the rules bind a sealed file to.
+    fn domain(&self, node: &Arc<Node>, stat: &Stat) -> Option<Arc<str>> {
+        let facts = InodeFacts { kind: Kind::File, size: stat.size(), head: None };
+        let policy = self.admission.policy();
+        let mut made = Made::default();
+        for path in self.paths.of(node).ok()? {
+            let rules = policy.at(&path);
+            if rules.mode(&facts).0 != Mode::Sealed {
+                return None;
+            }
+            rules.made(&facts, &mut made);
+        }
+        let mut domains = made.domains.into_iter();
+        domains.next().filter(|_| domains.next().is_none())
     }
 
     /// How long the kernel may cache the attributes of `node`: of what is watched, until a change is

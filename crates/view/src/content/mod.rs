@@ -4,9 +4,14 @@
 //! keeps no page of it but for mappings, and never sees the lower file. What the bytes are is a
 //! [`Content`]; how its requests run beside each other is [`crate::road`].
 
+mod committer;
+mod lower_store;
 pub(crate) mod open;
 mod redacted;
 mod redactors;
+mod sealed;
+mod sealing;
+pub(crate) mod to_open;
 
 use std::ops::Range;
 
@@ -48,6 +53,14 @@ pub(crate) trait Content: Send + Sync + 'static {
     /// `EROFS` for what is only read.
     fn set_len(&self, _len: u64) -> Result<(), Errno> {
         Err(Errno::ROFS)
+    }
+
+    /// Makes a range zero; the size stays.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for what is only read.
+    fn punch(&self, _range: Range<u64>) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
     }
 
     /// Returns when all that was written is durable.

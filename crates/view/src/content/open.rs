@@ -1,35 +1,80 @@
 //! Opening a file whose bytes the view makes.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use tollgate_fuse::NodeId;
 use tollgate_policy::{Made, Mode};
+use tollgate_seal::MasterKeys;
 
 use crate::admission::Subject;
+use crate::audit::Audit;
 use crate::content::redactors::Redactors;
+use crate::content::sealed::Shown;
+use crate::content::sealing::Sealing;
+use crate::content::to_open::ToOpen;
 use crate::content::{Content, redacted};
-use crate::table::Node;
-
-/// A lower file that is to be opened as [`Content`].
-pub(crate) struct ToOpen<'a> {
-    /// Open for reading; for reading and writing if it is to be written.
-    pub(crate) fd: Arc<OwnedFd>,
-    /// Handles of one inode that need state in common find it by this.
-    #[expect(dead_code, reason = "for sealed files")]
-    pub(crate) node: &'a Arc<Node>,
-    /// It was made by this request: it has no bytes, and needs what a file of its kind has.
-    pub(crate) is_new: bool,
-    pub(crate) writes: bool,
-}
+use crate::lower::Version;
 
 /// What opens such files.
-#[derive(Default)]
 pub(crate) struct Contents {
     redactors: Redactors,
+    /// Only with keys.
+    sealing: Option<Sealing>,
 }
 
 impl Contents {
+    /// # Errors
+    /// If a thread that sealed files need cannot be started.
+    pub(crate) fn new(
+        keys: Option<Arc<MasterKeys>>,
+        audit: Option<Arc<dyn Audit>>,
+    ) -> std::io::Result<Self> {
+        let sealing = keys.map(|keys| Sealing::new(keys, audit)).transpose()?;
+        Ok(Self { redactors: Redactors::default(), sealing })
+    }
+
+    /// Whether the view has keys: then sizes below are not all those to be shown.
+    pub(crate) fn has_keys(&self) -> bool {
+        self.sealing.is_some()
+    }
+
+    /// What is shown of a sealed file with this version below. `rule` finds a descriptor and the
+    /// domain; it is asked only about what is not known. `None`: what the lower file has.
+    pub(crate) fn shown<F: AsFd>(
+        &self,
+        id: NodeId,
+        version: Version,
+        rule: impl FnOnce() -> Option<(F, Arc<str>)>,
+    ) -> Option<Shown> {
+        let sealing = self.sealing.as_ref()?;
+        if let Some(known) = sealing.known(id, version) {
+            return known;
+        }
+        let rule = rule();
+        let rule = rule.as_ref().map(|(path, domain)| (path, &**domain));
+        sealing.find_size(id, version, rule)
+    }
+
+    /// Runs `act`, which sets the times of the lower file.
+    pub(crate) fn with_times<T>(&self, id: NodeId, act: impl FnOnce() -> T) -> T {
+        match &self.sealing {
+            Some(sealing) => sealing.with_times(id, act),
+            None => act(),
+        }
+    }
+
+    /// Nobody writes any more: makes durable what was written.
+    pub(crate) fn finish(&self) {
+        self.sealing.iter().for_each(Sealing::finish);
+    }
+
+    /// Another policy is in force.
+    pub(crate) fn policy_changed(&self) {
+        self.sealing.iter().for_each(Sealing::forget_sizes);
+    }
+
     /// Opens `file` as `how` says.
     ///
     /// # Errors
@@ -44,7 +89,11 @@ impl Contents {
                 redacted::open(file.fd, self.redactors.of(&made.redactions))
             }
             How::Sealed(made) => match &made.domains[..] {
-                [_domain] => Err(Errno::OPNOTSUPP),
+                [domain] => {
+                    // As a file system says it whose key is not there.
+                    let sealing = self.sealing.as_ref().ok_or(Errno::NOKEY)?;
+                    sealing.open(&file, domain)
+                }
                 _ => Err(Errno::ACCESS),
             },
         }

@@ -11,9 +11,12 @@ use tollgate_fuse::{
 use tollgate_policy::Operation;
 
 use super::sight::Sight;
+use crate::content::open::How;
+use crate::content::to_open::ToOpen;
 use crate::creds::without_fsetid;
 use crate::handles::is_passthrough;
 use crate::lower::{self, ProcPath, Stat};
+use crate::mode::IoMode;
 use crate::stats::Count;
 use crate::table::Node;
 
@@ -85,7 +88,8 @@ impl View {
         let node = self.node(node)?;
         let around = node.watched_in();
         let stat = self.stat_handle(&node, handle)?;
-        let reply = stat.statx(self.root_dev, self.attr_valid(&node, &stat, around));
+        let mut reply = stat.statx(self.root_dev, self.attr_valid(&node, &stat, around));
+        reply.attr = self.shown(&node, &stat);
         self.watch_around(&node);
         Ok(reply)
     }
@@ -155,10 +159,11 @@ impl View {
             }
         }
         if let Some(size) = set.size {
-            self.truncate(caller, fd, set, size)?;
+            self.truncate(caller, (node, fd), set, size)?;
         }
         if set.atime.is_some() || set.mtime.is_some() {
-            self.powers.as_caller(caller, || set_times(fd, set))?;
+            let act = || self.powers.as_caller(caller, || set_times(fd, set));
+            self.contents.with_times(node.id, act)?;
         }
         let around = node.watched_in();
         let stat = lower::stat_fd(fd)?;
@@ -168,11 +173,14 @@ impl View {
     fn truncate(
         &self,
         caller: Caller,
-        path: std::os::fd::BorrowedFd<'_>,
+        (node, path): (&Arc<Node>, std::os::fd::BorrowedFd<'_>),
         set: &SetAttr,
         size: u64,
     ) -> Result<(), Errno> {
         let Some(handle) = set.handle else {
+            if let Some(how) = self.how_of(node)? {
+                return self.truncate_made(caller, (node, path), &how, size);
+            }
             return self.truncate_as(caller, path, size, set.kill_suidgid);
         };
         // Whoever has the file open for writing may do it, whatever the file's mode is by now.
@@ -187,6 +195,36 @@ impl View {
         let file = user_file.as_ref().map_or(own.as_ref(), |file| Some(&*file.fd));
         let file = file.ok_or(Errno::BADF)?;
         self.act_on_data(caller, set.kill_suidgid, || rustix::fs::ftruncate(file, size))
+    }
+
+    /// How the bytes of a file are made, if the view makes them.
+    fn how_of(&self, node: &Arc<Node>) -> Result<Option<How>, Errno> {
+        if self.admission.is_trivial() || !self.admission.policy().makes_bytes() {
+            return Ok(None);
+        }
+        Ok(How::of(&self.subject_of(node, &self.stat(node)?)?))
+    }
+
+    /// Truncates a file whose bytes the view makes, by name.
+    fn truncate_made(
+        &self,
+        caller: Caller,
+        (node, path): (&Arc<Node>, std::os::fd::BorrowedFd<'_>),
+        how: &How,
+        size: u64,
+    ) -> Result<(), Errno> {
+        let io = node.io.lock();
+        if io.mode().is_some_and(|mode| mode != IoMode::Direct) {
+            return Err(Errno::BUSY);
+        }
+        let open = || self.fds.retrying(|| lower::reopen(path, rustix::fs::OFlags::RDWR));
+        let fd = Arc::new(self.powers.as_caller(caller, open)?);
+        let path = self.path_for_log(node);
+        let content =
+            self.contents.open(ToOpen { fd, node, is_new: false, writes: true, path }, how)?;
+        drop(io);
+        self.powers.as_caller(caller, || content.set_len(size))?;
+        content.flush()
     }
 
     /// Truncates the file that an `O_PATH` descriptor names, if the caller may write it.

@@ -217,10 +217,10 @@ impl View {
         mode: u32,
     ) -> Result<(), Errno> {
         self.count(req, Count::other);
-        if self.made(handle).is_some() {
-            return Err(Errno::OPNOTSUPP);
-        }
         let mode = FallocateFlags::from_bits_retain(mode);
+        if let Some(made) = self.made(handle) {
+            return punch(&made, offset, length, mode);
+        }
         self.with_file(id, handle, OFlags::RDWR, |fd| {
             let act = || rustix::fs::fallocate(fd, mode, offset, length);
             self.powers.as_caller(req.caller(), act)
@@ -325,6 +325,16 @@ impl View {
             Err(e) => reply.error(e),
         };
     }
+}
+
+/// fallocate(2) where the view makes the bytes: holes are made, space cannot be promised.
+fn punch(made: &Made, offset: u64, length: u64, mode: FallocateFlags) -> Result<(), Errno> {
+    let zeroes = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
+    let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
+    if !keeps_size || !mode.intersects(zeroes) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    made.content.punch(offset..offset.checked_add(length).ok_or(Errno::FBIG)?)
 }
 
 /// lseek(2) for data and holes in a file of data without holes.

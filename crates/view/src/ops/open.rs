@@ -13,7 +13,8 @@ use tollgate_fuse::{
 use tollgate_policy::{Mode, Operation};
 
 use crate::admission::Subject;
-use crate::content::open::{How, ToOpen};
+use crate::content::open::How;
+use crate::content::to_open::ToOpen;
 use crate::fds::Descriptors;
 use crate::handles::{UserFile, has_descriptor, is_in_place};
 use crate::locks::wants_closes;
@@ -307,8 +308,9 @@ impl View {
         let held = self.fds.hold()?;
         let is_new = lower.fd.is_some();
         let fd = Arc::new(lower.real(access.made())?);
-        let file =
-            ToOpen { fd: Arc::clone(&fd), node: lower.node, is_new, writes: access.writes() };
+        let path = self.path_for_log(lower.node);
+        let (node, writes) = (lower.node, access.writes());
+        let file = ToOpen { fd: Arc::clone(&fd), node, is_new, writes, path };
         let content = self.contents.open(file, how)?;
         if access.truncates() {
             content.set_len(0)?;
@@ -320,6 +322,12 @@ impl View {
         self.count(req, Count::open_userspace);
         let flags = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
         Ok(Opened { handle, flags, backing: None })
+    }
+
+    /// One of the paths of a file; nothing if it has none.
+    pub(crate) fn path_for_log(&self, node: &Arc<Node>) -> Vec<u8> {
+        let paths = self.paths.of(node).ok();
+        paths.and_then(|paths| paths.into_iter().next()).unwrap_or_default()
     }
 
     fn open_here(

@@ -4,7 +4,6 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Encryption.
-    #[expect(dead_code, reason = "for sealed files")]
     Seal,
     /// Masking.
     Redact,

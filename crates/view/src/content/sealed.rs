@@ -1,0 +1,330 @@
+//! A file that is encrypted below and plain in the view.
+//!
+//! All handles of an inode share one [`OpenFile`], so that a writer's blocks are seen by every
+//! reader. What is written is made durable by fsync, and by the [`Committer`] soon after a close or
+//! two seconds after the first write.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
+use tollgate_fuse::NodeId;
+use tollgate_seal::{MasterKeys, Options, SealError, SealedFile};
+
+use crate::audit::{Audit, Detail, Event, Outcome};
+use crate::content::Content;
+use crate::content::committer::{Committer, Pending};
+use crate::content::lower_store::LowerStore;
+use crate::content::to_open::ToOpen;
+use crate::lower::{self, Version};
+use crate::road::lane::Lane;
+use crate::road::memory::{Part, Room};
+
+/// Encrypted at a time: what is written is copied into a buffer of this size first.
+const STEP: usize = 256 << 10;
+
+/// An inode that is open under a `seal` rule.
+pub(super) struct OpenFile {
+    id: NodeId,
+    inode: u64,
+    path: Box<[u8]>,
+    domain: Arc<str>,
+    file: RwLock<Arc<SealedFile<LowerStore>>>,
+    /// Held while a commit, or a caller, sets the times of the lower file.
+    setting_times: Mutex<()>,
+    /// During a commit: when the content was changed last, which the lower file does not show.
+    modified: RwLock<Option<(i64, u32)>>,
+    audit: Option<Arc<dyn Audit>>,
+    /// The block of the last damage that was told, and one more.
+    told: AtomicU64,
+}
+
+impl OpenFile {
+    /// # Errors
+    /// `EIO` if it is not sealed, or not with these keys and for this domain.
+    pub(super) fn open(
+        file: &ToOpen<'_>,
+        domain: &Arc<str>,
+        keys: &MasterKeys,
+        audit: Option<Arc<dyn Audit>>,
+    ) -> Result<OpenFile, Errno> {
+        let store = LowerStore::new(Arc::clone(&file.fd), file.writes || file.is_new);
+        let sealed = if file.is_new {
+            SealedFile::create(store, keys, domain.as_bytes(), Options::default())
+        } else {
+            SealedFile::open(store, keys, domain.as_bytes())
+        };
+        let (id, inode) = (file.node.id, file.node.key.ino());
+        let told = AtomicU64::new(0);
+        let path = file.path.clone().into_boxed_slice();
+        match sealed {
+            Ok(sealed) => {
+                let file = RwLock::new(Arc::new(sealed));
+                let (setting_times, modified) = (Mutex::new(()), RwLock::new(None));
+                let domain = Arc::clone(domain);
+                Ok(OpenFile { id, inode, path, domain, file, setting_times, modified, audit, told })
+            }
+            Err(error) => Err(errno_of(&error, |bytes| tell(&audit, &path, inode, bytes))),
+        }
+    }
+
+    /// A further handle.
+    ///
+    /// # Errors
+    /// `EBUSY` if another policy bound it to another domain; `EIO` if it had to be opened again, and
+    /// cannot be.
+    pub(super) fn join(
+        &self,
+        file: &ToOpen<'_>,
+        domain: &Arc<str>,
+        keys: &MasterKeys,
+    ) -> Result<(), Errno> {
+        if self.domain != *domain {
+            return Err(Errno::BUSY);
+        }
+        let current = self.current();
+        if current.has_failed() {
+            let store = LowerStore::new(Arc::clone(&file.fd), file.writes);
+            let again = SealedFile::open(store, keys, domain.as_bytes());
+            *self.file.write() = Arc::new(again.map_err(|error| self.errno(&error))?);
+        } else if file.writes {
+            current.store().widen(&file.fd);
+        }
+        Ok(())
+    }
+
+    /// What callers see of it.
+    pub(super) fn shown(&self) -> Shown {
+        Shown { size: self.current().size(), modified: *self.modified.read() }
+    }
+
+    /// Runs `act`, which sets the times of the lower file, while no commit does.
+    pub(super) fn with_times<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _setting = self.setting_times.lock();
+        act()
+    }
+
+    fn current(&self) -> Arc<SealedFile<LowerStore>> {
+        Arc::clone(&self.file.read())
+    }
+
+    fn errno(&self, error: &SealError) -> Errno {
+        errno_of(error, |bytes| {
+            let mark = bytes.as_ref().map_or(u64::MAX, |bytes| bytes.start + 1);
+            if self.told.swap(mark, Ordering::Relaxed) != mark {
+                tell(&self.audit, &self.path, self.inode, bytes);
+            }
+        })
+    }
+}
+
+impl Pending for OpenFile {
+    fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// The time of the last change is that of the content: writing the map and the header is none.
+    fn commit(&self) -> Result<(), Errno> {
+        let file = self.current();
+        if !file.is_changed() {
+            // Another may be under way, which is waited for.
+            return file.commit().map_err(|error| self.errno(&error));
+        }
+        let _setting = self.setting_times.lock();
+        let fd = file.store().fd();
+        let before = rustix::fs::fstat(&fd)?;
+        let nanoseconds = u32::try_from(before.st_mtime_nsec).unwrap_or(0);
+        *self.modified.write() = Some((before.st_mtime, nanoseconds));
+        let changes = file.changes();
+        let done = file.commit().map_err(|error| self.errno(&error));
+        let done = done.and_then(|()| match file.changes() == changes {
+            true => set_modified(&fd, before.st_mtime, nanoseconds),
+            false => Ok(()),
+        });
+        *self.modified.write() = None;
+        done
+    }
+}
+
+fn set_modified(fd: &OwnedFd, tv_sec: i64, nanoseconds: u32) -> Result<(), Errno> {
+    rustix::fs::futimens(
+        fd,
+        &Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: Timespec { tv_sec, tv_nsec: nanoseconds.into() },
+        },
+    )
+}
+
+/// What callers see otherwise than the lower file shows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    pub(crate) size: u64,
+    /// When the content was changed last, where that is not the lower file's own time.
+    pub(crate) modified: Option<(i64, u32)>,
+}
+
+/// A handle.
+pub(super) struct Sealed {
+    open: Arc<OpenFile>,
+    committer: Arc<Committer>,
+    writes: bool,
+}
+
+impl Sealed {
+    pub(super) fn new(open: Arc<OpenFile>, committer: Arc<Committer>, writes: bool) -> Sealed {
+        Sealed { open, committer, writes }
+    }
+
+    fn changed(&self) {
+        self.committer.changed(&(Arc::clone(&self.open) as Arc<dyn Pending>), false);
+    }
+}
+
+impl Content for Sealed {
+    fn lane(&self) -> Lane {
+        Lane::Seal
+    }
+
+    fn size(&self) -> Result<u64, Errno> {
+        Ok(self.open.current().size())
+    }
+
+    fn version(&self) -> Result<Option<Version>, Errno> {
+        Ok(Some(Version::counted(self.open.current().changes())))
+    }
+
+    fn read(&self, range: Range<u64>, room: Room) -> Result<Part, Errno> {
+        let file = self.open.current();
+        let end = range.end.min(file.size());
+        if range.start >= end {
+            return Ok(Part::end(room));
+        }
+        let length = usize::try_from(end - range.start).map_err(|_| Errno::INVAL)?;
+        let mut buffer = room.zeroed(length)?;
+        let read = file.read_at(&mut buffer[..length], range.start);
+        let read = read.map_err(|error| self.open.errno(&error))?;
+        Ok(Part::new(buffer, 0..read, room))
+    }
+
+    fn write(&self, data: &[u8], offset: u64) -> Result<usize, Errno> {
+        let file = self.open.current();
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            // Steps end where blocks do, so that none is written twice.
+            let within = usize::try_from(at % STEP as u64).map_err(|_| Errno::INVAL)?;
+            let step = (STEP - within).min(data.len() - done);
+            let written =
+                with_scratch(&data[done..done + step], |bytes| file.write_in_place(bytes, at));
+            match written {
+                Ok(()) => done += step,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(self.open.errno(&error)),
+            }
+        }
+        self.changed();
+        Ok(done)
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), Errno> {
+        self.open.current().set_len(len).map_err(|error| self.open.errno(&error))?;
+        self.changed();
+        Ok(())
+    }
+
+    fn punch(&self, range: Range<u64>) -> Result<(), Errno> {
+        self.open.current().punch(range).map_err(|error| self.open.errno(&error))?;
+        self.changed();
+        Ok(())
+    }
+
+    fn commit(&self, data_only: bool) -> Result<(), Errno> {
+        self.open.commit()?;
+        if !data_only {
+            rustix::fs::fsync(self.open.current().store().fd())?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        let file = self.open.current();
+        if self.writes && file.has_failed() {
+            return Err(Errno::IO);
+        }
+        if self.writes && file.is_changed() {
+            self.committer.changed(&(Arc::clone(&self.open) as Arc<dyn Pending>), true);
+        }
+        Ok(())
+    }
+}
+
+/// Runs `act` on a copy of `data`, which it may overwrite: what stays there is encrypted.
+fn with_scratch<T>(data: &[u8], act: impl FnOnce(&mut [u8]) -> T) -> T {
+    thread_local!(static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.clear();
+        scratch.extend_from_slice(data);
+        act(scratch)
+    })
+}
+
+/// The size of the plain file; `None` if the lower one is not sealed so.
+pub(super) fn plain_size(fd: OwnedFd, keys: &MasterKeys, domain: &str) -> Option<u64> {
+    let store = LowerStore::new(Arc::new(fd), false);
+    tollgate_seal::stat(&store, keys, domain.as_bytes()).ok().map(|found| found.size)
+}
+
+/// What the caller gets; `damaged` hears of bytes that are not what was written there.
+fn errno_of(error: &SealError, damaged: impl FnOnce(Option<Range<u64>>)) -> Errno {
+    match error {
+        SealError::Io(error) => error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error),
+        SealError::TooLarge(_) => Errno::FBIG,
+        SealError::Failed | SealError::NoRandom | SealError::KeyUsedUp => {
+            tracing::error!(%error, "a sealed file is not written");
+            Errno::IO
+        }
+        SealError::BlockNotAuthentic(block) => {
+            let start = block.saturating_mul(4096);
+            tracing::error!(%error, "a sealed file is damaged");
+            damaged(Some(start..start.saturating_add(4096)));
+            Errno::IO
+        }
+        _ => {
+            tracing::error!(%error, "a sealed file cannot be read");
+            damaged(None);
+            Errno::IO
+        }
+    }
+}
+
+fn tell(audit: &Option<Arc<dyn Audit>>, path: &[u8], inode: u64, bytes: Option<Range<u64>>) {
+    let Some(audit) = audit else { return };
+    let detail = bytes.map_or(Detail::None, |bytes| Detail::Span {
+        offset: bytes.start,
+        bytes: bytes.end - bytes.start,
+    });
+    let outcome = Outcome::Failed(Errno::IO);
+    audit.record(&Event {
+        operation: "damaged",
+        outcome,
+        uid: 0,
+        gid: 0,
+        pid: 0,
+        exe: None,
+        inode,
+        path,
+        rule: None,
+        detail,
+    });
+}
+
+/// As an `O_PATH` descriptor names it.
+pub(super) fn reopen(path: impl AsFd) -> Result<OwnedFd, Errno> {
+    lower::reopen(path.as_fd(), rustix::fs::OFlags::RDONLY)
+}

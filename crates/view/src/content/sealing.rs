@@ -1,0 +1,117 @@
+//! The sealed files of a view: keys, files that are open, sizes.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use rustix::io::Errno;
+use tollgate_fuse::NodeId;
+use tollgate_seal::MasterKeys;
+
+use crate::audit::Audit;
+use crate::content::Content;
+use crate::content::committer::Committer;
+use crate::content::sealed::{self, OpenFile, Sealed, Shown};
+use crate::content::to_open::ToOpen;
+use crate::lower::Version;
+
+/// Sizes that are kept; beyond, all are found anew.
+const SIZES_MAX: usize = 1 << 16;
+
+/// What sealed files need; made only for a view that has keys.
+pub(super) struct Sealing {
+    keys: Arc<MasterKeys>,
+    audit: Option<Arc<dyn Audit>>,
+    open: Mutex<FxHashMap<NodeId, Weak<OpenFile>>>,
+    /// Of files that are not open: of what version, and the plain size if it is sealed.
+    sizes: Mutex<FxHashMap<NodeId, (Version, Option<u64>)>>,
+    committer: Arc<Committer>,
+}
+
+impl Sealing {
+    /// # Errors
+    /// If the thread that commits cannot be started.
+    pub(super) fn new(keys: Arc<MasterKeys>, audit: Option<Arc<dyn Audit>>) -> io::Result<Sealing> {
+        let committer = Arc::new(Committer::start()?);
+        Ok(Sealing { keys, audit, open: Mutex::default(), sizes: Mutex::default(), committer })
+    }
+
+    /// Opens `file`, together with those who have it open already.
+    pub(super) fn open(
+        &self,
+        file: &ToOpen<'_>,
+        domain: &Arc<str>,
+    ) -> Result<Arc<dyn Content>, Errno> {
+        let mut all = self.open.lock();
+        let id = file.node.id;
+        let open = match all.get(&id).and_then(Weak::upgrade) {
+            Some(open) => {
+                open.join(file, domain, &self.keys)?;
+                open
+            }
+            None => {
+                let open = OpenFile::open(file, domain, &self.keys, self.audit.clone())?;
+                let open = Arc::new(open);
+                if all.len() >= all.capacity() {
+                    all.retain(|_, other| other.strong_count() > 0);
+                }
+                all.insert(id, Arc::downgrade(&open));
+                open
+            }
+        };
+        drop(all);
+        Ok(Arc::new(Sealed::new(open, Arc::clone(&self.committer), file.writes)))
+    }
+
+    fn if_open(&self, id: NodeId) -> Option<Arc<OpenFile>> {
+        self.open.lock().get(&id).and_then(Weak::upgrade)
+    }
+
+    /// What is shown of a file that is open, or that was looked at before.
+    pub(super) fn known(&self, id: NodeId, version: Version) -> Option<Option<Shown>> {
+        if let Some(open) = self.if_open(id) {
+            return Some(Some(open.shown()));
+        }
+        let known = self.sizes.lock().get(&id).copied();
+        let known = known.filter(|(of, _)| *of == version);
+        known.map(|(_, size)| size.map(|size| Shown { size, modified: None }))
+    }
+
+    /// Runs `act`, which sets the times of the lower file, while no commit does.
+    pub(super) fn with_times<T>(&self, id: NodeId, act: impl FnOnce() -> T) -> T {
+        match self.if_open(id) {
+            Some(open) => open.with_times(act),
+            None => act(),
+        }
+    }
+
+    /// Reads the plain size of a file with the rule `domain`; `None` is no rule.
+    pub(super) fn find_size(
+        &self,
+        id: NodeId,
+        version: Version,
+        rule: Option<(impl AsFd, &str)>,
+    ) -> Option<Shown> {
+        let size = rule.and_then(|(path, domain)| {
+            sealed::plain_size(sealed::reopen(path).ok()?, &self.keys, domain)
+        });
+        let mut sizes = self.sizes.lock();
+        if sizes.len() >= SIZES_MAX {
+            sizes.clear();
+        }
+        sizes.insert(id, (version, size));
+        size.map(|size| Shown { size, modified: None })
+    }
+
+    /// Makes durable what was written.
+    pub(super) fn finish(&self) {
+        self.committer.finish();
+    }
+
+    /// Another policy may seal other files.
+    pub(super) fn forget_sizes(&self) {
+        self.sizes.lock().clear();
+    }
+}

@@ -1,0 +1,8 @@
+//! Sealed files in a mounted view: plain to programs, encrypted below, whole after a crash.
+
+mod crash;
+mod faults;
+mod harness;
+#[path = "../support/mounting.rs"]
+mod mounting;
+mod view;
