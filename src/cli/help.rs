@@ -7,10 +7,11 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Commands by who needs them. One that is in no group stands in the last.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Fence a command", &["run", "init", "doctor", "demo"]),
     ("Policies", &["check", "explain", "why", "test", "learn", "brief"]),
-    ("Views that are served", &["mount", "umount", "status", "top", "audit", "reload"]),
+    ("Views that are served", &["mount", "umount", "status", "top", "audit", "reload", "broker"]),
+    ("Secrets in files", &["redact", "seal"]),
     ("For engineers", &["topology", "hugepage", "wq"]),
     (OTHER, &["completions", "help"]),
 ];
