@@ -189,7 +189,28 @@ pub(crate) fn find(
     if let Some(note) = note {
         messages::note(&note);
     }
+    if named.is_none()
+        && let Some(above) = above(dir)
+    {
+        let (file, dir, top) = (above.join(IN_DIR), dir.display(), above.display());
+        messages::warn(&format!(
+            "`{}` is not in force, as DIR is `{dir}`, below it; for that policy name its directory: \
+             `tollgate run {top} -- CMD`",
+            file.display()
+        ));
+    }
     Ok(origin)
+}
+
+/// The nearest directory above DIR that has a policy, where DIR has none. Whoever worked in that
+/// directory could make DIR a repository, so that a later call takes it for the project.
+fn above(dir: &Path) -> Option<PathBuf> {
+    let dir = std::fs::canonicalize(dir).ok()?;
+    let has = |dir: &Path| std::fs::symlink_metadata(dir.join(IN_DIR)).is_ok();
+    if has(&dir) {
+        return None;
+    }
+    dir.ancestors().skip(1).find(|above| has(above)).map(Path::to_owned)
 }
 
 /// The policy that would hold for DIR, in words.

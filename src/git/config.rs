@@ -38,6 +38,11 @@ impl Config {
         Self::parse(&text)
     }
 
+    /// Whether the file is there and too large to be read.
+    pub(super) fn is_too_large(file: &Path) -> bool {
+        std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() >= MAX_LEN)
+    }
+
     /// What the user has set for every repository.
     pub(crate) fn of_user() -> Self {
         let home = std::env::var_os("HOME").map(PathBuf::from);

@@ -17,7 +17,12 @@ const MAX_NAMED: usize = 4;
 pub(crate) fn of(common_dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for file in ["config", "config.worktree"] {
-        let config = Config::read(&common_dir.join(file));
+        let file = common_dir.join(file);
+        if Config::is_too_large(&file) {
+            // git reads it, whatever its size.
+            found.push(format!("settings of more than 1 MiB in {}", file.display()));
+        }
+        let config = Config::read(&file);
         found.extend(config.settings().filter(|one| starts_program(one)).map(Setting::name));
     }
     found.extend(hooks(common_dir).map(|(name, _)| format!("hook {name}")));
@@ -93,7 +98,7 @@ fn line_about(dir: &Path, path: &[u8], since: SystemTime) -> Option<String> {
     let inside = Path::new(std::ffi::OsStr::from_bytes(path));
     let repository = Repository::at(&dir.join(inside))?;
     let programs = of(&repository.common_dir);
-    if programs.is_empty() || !changed_after(&dir.join(inside), &repository.common_dir, since) {
+    if programs.is_empty() || !changed_after(&dir.join(inside), &repository, since) {
         return None;
     }
     let shown = crate::escape::escaped(&inside.to_string_lossy());
@@ -106,14 +111,17 @@ fn line_about(dir: &Path, path: &[u8], since: SystemTime) -> Option<String> {
 }
 
 /// Whether what names programs was written, or put in its place, after `since`.
-fn changed_after(top: &Path, common_dir: &Path, since: SystemTime) -> bool {
+fn changed_after(top: &Path, repository: &Repository, since: SystemTime) -> bool {
+    let common_dir = repository.common_dir.as_path();
     // The kernel's clock for files is a few milliseconds behind.
     let since = since.checked_sub(Duration::from_millis(20)).unwrap_or(since);
     let seconds = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let begin = (seconds.as_secs(), i64::from(seconds.subsec_nanos()));
-    let of_repository = ["config", "config.worktree", "hooks", "commondir", ""]
+    let of_repository = ["config", "config.worktree", "hooks", ""]
         .map(|name| common_dir.join(name))
         .into_iter()
+        // What says which directory that is.
+        .chain(["commondir", ""].map(|name| repository.git_dir().join(name)))
         .chain([top.join(".git")])
         .chain(hooks(common_dir).map(|(_, file)| file));
     of_repository.into_iter().any(|file| {
@@ -147,6 +155,36 @@ mod tests {
         assert_eq!(found("[core]\nfsmonitor = \\\n ./x\n"), ["core.fsmonitor"]);
         assert_eq!(found("[alias]\nst = !sh\n[include]\npath = x\n"), ["alias.st", "include.path"]);
         assert_eq!(found("[filter.lfs]\nsmudge = x\n"), ["filter.lfs.smudge"]);
+    }
+
+    /// git reads a file of any size.
+    #[test]
+    fn settings_that_are_too_long_to_be_read_are_named() {
+        let dir = repository(&format!("[core]\nfsmonitor = x\n{}", "#\n".repeat(1 << 19)));
+        let found = of(dir.path());
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with("settings of more than 1 MiB in "), "{found:?}");
+    }
+
+    /// `commondir` leads to other settings than those that are there.
+    #[test]
+    fn a_common_directory_that_is_named_later_counts() {
+        let other = repository("[core]\nfsmonitor = x\n");
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(".git")).unwrap();
+        std::fs::write(dir.path().join(".git/HEAD"), "").unwrap();
+        let wait = || std::thread::sleep(Duration::from_millis(100));
+        wait();
+        let since = SystemTime::now();
+        wait();
+        let changed = || {
+            let repository = Repository::at(dir.path()).unwrap();
+            changed_after(dir.path(), &repository, since)
+        };
+        assert!(!changed());
+        let text = other.path().to_str().unwrap();
+        std::fs::write(dir.path().join(".git/commondir"), text).unwrap();
+        assert!(changed());
     }
 
     #[test]

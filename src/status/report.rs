@@ -63,6 +63,9 @@ fn names(flags: InitFlags) -> Vec<String> {
     flags.iter_names().map(|(name, _)| name.to_lowercase()).collect()
 }
 
+/// A worker that is in its handler for longer waits for the file system beneath.
+const BLOCKED: Duration = Duration::from_secs(1);
+
 /// How requests come, and what the transport counted.
 pub(crate) fn transport(connection: &Connection) -> Value {
     let counts = connection.counts();
@@ -77,12 +80,16 @@ pub(crate) fn transport(connection: &Connection) -> Value {
         })
     });
     let unavailable = report.and_then(|report| report.uring_unavailable.as_ref());
+    let blocked = connection.blocked(BLOCKED);
     let requests: BTreeMap<_, _> = counts.by_operation().filter(|(_, count)| *count > 0).collect();
     json!({
         "kind": report.map(|report| report.in_use.to_string()),
         "reason": report.and_then(|report| report.reason),
         "rings": rings,
         "uring_unavailable": unavailable.map(ToString::to_string),
+        "reserve": connection.reserve(),
+        "blocked": blocked.len(),
+        "longest_blocked_seconds": blocked.iter().max().map(Duration::as_secs),
         "requests": counts.total(),
         "by_operation": requests,
         "malformed": counts.malformed,

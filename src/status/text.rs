@@ -17,6 +17,8 @@ pub(super) fn text(report: &Value, verbose: bool) -> String {
     audit(&report["audit"], &mut text);
     broker(report, &mut text);
     troubles(&report["transport"], &mut text);
+    blocked(report, &mut text);
+    shares(&report["view"]["shares"], verbose, &mut text);
     without(&report["view"]["unavailable"], &mut text);
     sandbox(&report["sandbox"], verbose, &mut text);
     if verbose {
@@ -136,6 +138,40 @@ fn troubles(transport: &Value, to: &mut String) {
     }
 }
 
+/// Workers that wait for the file system beneath.
+fn blocked(report: &Value, to: &mut String) {
+    let transport = &report["transport"];
+    let number = |of: &Value| of.as_u64().unwrap_or(0);
+    let (count, reserve) = (number(&transport["blocked"]), number(&transport["reserve"]));
+    if count > 0 {
+        let all = number(&report["queues"]) + reserve;
+        let longest = number(&transport["longest_blocked_seconds"]);
+        say!(
+            to,
+            "  blocked    {count} of {all} workers wait for the file system beneath, the longest for \
+             {longest} s"
+        );
+    }
+}
+
+/// What callers share: how much of it is taken, and whether somebody wanted more than a user may
+/// have. A server of an older version has none.
+fn shares(shares: &Value, verbose: bool, to: &mut String) {
+    for share in shares.as_array().into_iter().flatten() {
+        let number = |key: &str| share[key].as_u64().unwrap_or(0);
+        let (of, refused) = (escaped(share["of"].as_str().unwrap_or("?")), number("refused"));
+        if refused == 0 && !verbose {
+            continue;
+        }
+        let last = match share["last_refused_uid"].as_u64() {
+            Some(uid) => format!("; refused {refused} times, user {uid} last"),
+            None => String::new(),
+        };
+        let (taken, max, one_user) = (number("taken"), number("max"), number("one_user"));
+        say!(to, "  shares     {of}: {taken} of {max}, one user at most {one_user} more{last}");
+    }
+}
+
 /// What the server has to do without.
 fn without(unavailable: &Value, to: &mut String) {
     for item in unavailable.as_array().into_iter().flatten() {
@@ -155,7 +191,12 @@ fn resources(report: &Value, to: &mut String) {
     operations.sort_by(|a, b| b.cmp(a));
     let operations: Vec<_> =
         operations.iter().map(|(count, name)| format!("{} {count}", name.to_lowercase())).collect();
-    say!(to, "  requests   {} on {} queues", transport["requests"], report["queues"]);
+    let reserve = match transport["reserve"].as_u64() {
+        Some(reserve @ 1..) => format!(", {reserve} workers in reserve"),
+        _ => String::new(),
+    };
+    let (requests, queues) = (&transport["requests"], &report["queues"]);
+    say!(to, "  requests   {requests} on {queues} queues{reserve}");
     if !operations.is_empty() {
         say!(to, "             {}", operations.join(", "));
     }
@@ -294,8 +335,12 @@ mod tests {
             "negotiated": { "protocol": "7.45", "features": ["parallel_dirops"],
                 "missing": ["passthrough"], "max_write_bytes": 1_048_576 },
             "transport": { "kind": "devfuse", "reason": "fast", "uring_unavailable": "switched off", "requests": 9, "by_operation": { "GETATTR": 1, "LOOKUP": 8 },
-                "malformed": 0, "undelivered": 2 },
-            "view": { "counts": { "open_passthrough": 5, "hidden": 1 }, "nodes": 4,
+                "malformed": 0, "undelivered": 2, "reserve": 30, "blocked": 3,
+                "longest_blocked_seconds": 14 },
+            "view": { "shares": [{ "of": "locks", "max": 80, "taken": 20, "one_user": 30,
+                    "refused": 2, "last_refused_uid": 1000 },
+                    { "of": "descriptors", "max": 160, "taken": 20, "one_user": 70, "refused": 0 }],
+                "counts": { "open_passthrough": 5, "hidden": 1 }, "nodes": 4,
                 "watch": { "on": true, "directories": 3, "changes": 2, "overflows": 1 },
                 "unavailable": [{ "feature": "passthrough", "reason": "no CAP_SYS_ADMIN" }] },
             "refusals": { "by_path": [{ "operation": "open", "path": "a\u{1b}[2J",
@@ -320,7 +365,10 @@ mod tests {
             "refusals   4 times open a\\x1b[2J, by rule `keys`",
             "last       then ?[9]: open b, EACCES",
             "opens      passthrough 5",
-            "requests   9 on 2 queues\n             lookup 8, getattr 1",
+            "requests   9 on 2 queues, 30 workers in reserve\n             lookup 8, getattr 1",
+            "blocked    3 of 32 workers wait for the file system beneath, the longest for 14 s",
+            "shares     locks: 20 of 80, one user at most 30 more; refused 2 times, user 1000 last",
+            "shares     descriptors: 20 of 160, one user at most 70 more\n",
             "troubles   undelivered 2\n",
             "transport  devfuse: fast\n             no io_uring: switched off\n",
             "not agreed passthrough",

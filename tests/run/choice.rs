@@ -60,6 +60,33 @@ fn without_a_directory_the_git_working_tree_is_meant() {
     assert_eq!(text(&output.stdout), format!("{shown}/docs\n{shown}\n"), "{}", all(&output));
 }
 
+/// A command may make a directory of DIR a repository, which a later call in it takes for the
+/// project, without the policy of the directory above.
+#[test]
+fn a_policy_above_that_does_not_hold_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let dir = dir(&project);
+    std::fs::write(dir.join(".tollgate.toml"), "").unwrap();
+    std::fs::create_dir(dir.join("docs/.git")).unwrap();
+    std::fs::write(dir.join("docs/.git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    let shown = dir.display();
+    let warning =
+        format!("warning: `{shown}/.tollgate.toml` is not in force, as DIR is `{shown}/docs`");
+    let output = run(&project, &dir.join("docs"), &["--", "true"]);
+    assert!(all(&output).contains(&warning), "{}", all(&output));
+    for arguments in [&["--policy", "none", "--", "true"][..], &["..", "--", "true"]] {
+        let output = run(&project, &dir.join("docs"), arguments);
+        assert!(
+            output.status.success() && !all(&output).contains("not in force"),
+            "{}",
+            all(&output)
+        );
+    }
+}
+
 #[test]
 fn a_policy_is_found_in_the_order_that_is_documented() {
     if !can_mount() {

@@ -4,6 +4,7 @@
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
@@ -31,6 +32,7 @@ struct Shared {
     registrar: Option<Arc<dyn Registrar>>,
     queues: Vec<Arc<QueueState>>,
     transport: OnceLock<TransportReport>,
+    reserve: usize,
 }
 
 impl std::fmt::Debug for Connection {
@@ -45,9 +47,11 @@ impl Connection {
         control: Arc<dyn Control>,
         registrar: Option<Arc<dyn Registrar>>,
         queues: Vec<Arc<QueueState>>,
+        reserve: usize,
     ) -> Self {
         let transport = OnceLock::new();
-        Self { shared: Arc::new(Shared { negotiated, control, registrar, queues, transport }) }
+        let shared = Shared { negotiated, control, registrar, queues, transport, reserve };
+        Self { shared: Arc::new(shared) }
     }
 
     /// What kernel and server agreed on.
@@ -89,10 +93,24 @@ impl Connection {
         latency::sum(&self.shared.queues.iter().map(|queue| &queue.counters.latencies))
     }
 
-    /// Queues, each with a worker thread.
+    /// Queues, each with a worker thread, without the reserve.
     #[must_use]
     pub fn queues(&self) -> usize {
-        self.shared.queues.len()
+        self.shared.queues.len() - self.reserve()
+    }
+
+    /// Worker threads that serve only while others are blocked
+    /// ([`SessionConfig::reserve`](crate::SessionConfig::reserve)).
+    #[must_use]
+    pub fn reserve(&self) -> usize {
+        self.shared.reserve.min(self.shared.queues.len() - 1)
+    }
+
+    /// For how long each worker has been in its handler that has been there for longer than `time`.
+    #[must_use]
+    pub fn blocked(&self, time: Duration) -> Vec<Duration> {
+        let busy = self.shared.queues.iter().filter_map(|queue| queue.counters.busy());
+        busy.filter(|busy| *busy > time).collect()
     }
 
     /// Registers `fd` with the kernel as the lower file of an inode. Needs `CAP_SYS_ADMIN` in the

@@ -1,6 +1,7 @@
 //! Counters of a connection. Each queue counts on cache lines of its own; a snapshot adds them up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::abi::opcode;
 use crate::latency::WorkerLatencies;
@@ -23,6 +24,10 @@ pub(crate) struct QueueCounters {
     pub(crate) resent: AtomicU64,
     /// Written by the queue's own thread alone.
     pub(crate) latencies: WorkerLatencies,
+    origin: Instant,
+    /// When the present handler began, in nanoseconds since `origin`; 0 without one. Written by the
+    /// queue's own thread alone.
+    began_ns: AtomicU64,
 }
 
 impl Default for QueueCounters {
@@ -38,11 +43,31 @@ impl Default for QueueCounters {
             forgets: AtomicU64::new(0),
             resent: AtomicU64::new(0),
             latencies: WorkerLatencies::default(),
+            origin: Instant::now(),
+            began_ns: AtomicU64::new(0),
         }
     }
 }
 
 impl QueueCounters {
+    /// A handler begins. For the queue's own thread.
+    pub(crate) fn begins(&self, now: Instant) {
+        let since = now.duration_since(self.origin).as_nanos();
+        self.began_ns.store(u64::try_from(since).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+    }
+
+    /// The handler returned.
+    pub(crate) fn ended(&self) {
+        self.began_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// How long the present handler has been running.
+    pub(crate) fn busy(&self) -> Option<Duration> {
+        let began = self.began_ns.load(Ordering::Relaxed);
+        let running = || self.origin.elapsed().saturating_sub(Duration::from_nanos(began));
+        (began != 0).then(running)
+    }
+
     /// RequestCounts a request. For the queue's own thread: no read-modify-write is needed.
     pub(crate) fn count(&self, code: u32) {
         let kind = code.min(opcode::LIMIT) as usize;

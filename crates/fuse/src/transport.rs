@@ -53,6 +53,10 @@ pub trait Transport: Send + 'static {
 pub struct QueueConfig {
     /// Worker threads.
     pub threads: usize,
+    /// Those beside them that serve while others are blocked.
+    pub reserve: usize,
+    /// Handlers may wait for ever.
+    pub may_hang: bool,
     /// Largest payload of a request or reply in bytes.
     pub max_payload_bytes: usize,
     /// Bytes of all buffers together that may stay resident between requests.

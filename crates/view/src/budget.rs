@@ -1,9 +1,10 @@
 //! How many descriptors the view may hold, and who holds them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
+
+use crate::shares::{ShareStatus, Shares, Taken};
 
 /// Fewest descriptors that a view works with: fewer cannot walk a tree.
 const FEWEST: usize = 32;
@@ -13,13 +14,17 @@ const FEWEST: usize = 32;
 pub(crate) struct Budget {
     /// Most descriptors the view takes, over all kinds.
     max: usize,
-    held: AtomicUsize,
+    held: Arc<Shares>,
+    /// Those of locks, which may be half of all: locks last longer than listings.
+    locks: Arc<Shares>,
 }
 
 impl Budget {
     /// `max` is what the view may use of the process's limit; at least 32 are used regardless.
     pub(crate) fn new(max: usize) -> Self {
-        Self { max: max.max(FEWEST), held: AtomicUsize::new(0) }
+        let max = max.max(FEWEST);
+        let (held, locks) = (Shares::new("descriptors", max), Shares::new("locks", max / 2));
+        Self { max, held, locks }
     }
 
     pub(crate) fn max(&self) -> usize {
@@ -27,29 +32,54 @@ impl Budget {
     }
 
     pub(crate) fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
+        self.held.taken()
     }
 
-    /// Counts one descriptor. It counts until the guard is dropped.
+    /// Counts one descriptor of a handle of user `uid`. It counts until the guard is dropped.
     ///
     /// # Errors
-    /// `EMFILE` at the maximum.
-    pub(crate) fn hold(self: &Arc<Self>) -> Result<Held, Errno> {
-        let before = self.held.fetch_add(1, Ordering::Relaxed);
-        // Made first, so that a refusal counts it out again.
-        let guard = Held(Arc::clone(self));
-        if before + 1 >= self.max { Err(Errno::MFILE) } else { Ok(guard) }
+    /// `EMFILE` at the user's share.
+    pub(crate) fn hold(&self, uid: u32) -> Result<Held, Errno> {
+        let descriptor = self.held.take(uid).ok_or(Errno::MFILE)?;
+        Ok(Held { descriptor, lock: None })
+    }
+
+    /// Counts one descriptor of a lock of user `uid`.
+    ///
+    /// # Errors
+    /// `ENOLCK` at the user's share.
+    pub(crate) fn hold_for_lock(&self, uid: u32) -> Result<Held, Errno> {
+        let lock = self.locks.take(uid).ok_or(Errno::NOLCK)?;
+        let descriptor = self.held.take(uid).ok_or(Errno::NOLCK)?;
+        Ok(Held { descriptor, lock: Some(lock) })
+    }
+
+    /// Counts one descriptor that the view keeps for its own convenience; `None` once half of all
+    /// are held.
+    pub(crate) fn hold_if_cheap(&self) -> Option<Held> {
+        Some(Held { descriptor: self.held.take_for_nobody()?, lock: None })
+    }
+
+    pub(crate) fn status(&self) -> [ShareStatus; 2] {
+        [self.held.status(), self.locks.status()]
     }
 }
 
 /// One descriptor, counted.
 #[derive(Debug)]
-pub(crate) struct Held(Arc<Budget>);
+pub(crate) struct Held {
+    descriptor: Taken,
+    lock: Option<Taken>,
+}
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        let before = self.0.held.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "more descriptors given back than were taken");
+impl Held {
+    /// One descriptor more, for the same purpose and user.
+    pub(crate) fn another(&self) -> Option<Self> {
+        let lock = match &self.lock {
+            Some(lock) => Some(lock.another()?),
+            None => None,
+        };
+        Some(Self { descriptor: self.descriptor.another()?, lock })
     }
 }
 
@@ -58,12 +88,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_maximum_is_refused_and_counted_out_again() {
-        let budget = Arc::new(Budget::new(0));
-        let held: Vec<_> = std::iter::from_fn(|| budget.hold().ok()).collect();
-        assert_eq!((held.len(), budget.held()), (FEWEST - 1, FEWEST - 1));
-        assert_eq!(budget.hold().unwrap_err(), Errno::MFILE);
+    fn a_share_is_refused_and_counted_out_again() {
+        let budget = Budget::new(0);
+        let held: Vec<_> = std::iter::from_fn(|| budget.hold(1000).ok()).collect();
+        assert_eq!((held.len(), budget.held()), (FEWEST / 2, FEWEST / 2));
+        assert_eq!(budget.hold(1000).unwrap_err(), Errno::MFILE);
+        assert!(budget.hold(0).is_ok(), "another user");
         drop(held);
         assert_eq!(budget.held(), 0);
+    }
+
+    #[test]
+    fn locks_leavedescriptors_for_listings_of_the_same_user() {
+        let budget = Budget::new(400);
+        let locks: Vec<_> = std::iter::from_fn(|| budget.hold_for_lock(1000).ok()).collect();
+        assert_eq!(locks.len(), 100, "a quarter");
+        assert_eq!(budget.hold_for_lock(1000).unwrap_err(), Errno::NOLCK);
+        assert!(locks[0].another().is_none() && budget.hold(1000).is_ok());
     }
 }

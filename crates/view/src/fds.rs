@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | of directories (`O_PATH`, or what they were listed with) and of files that are open | half of the maximum | the longest unused is closed, and reopened by name when needed |
 //! | `O_PATH` of inodes whose last name is gone | what the kernel still refers to | `EMFILE` for the unlink's later users |
-//! | real descriptors: user-space handles, directory handles | the rest | `EMFILE` |
+//! | real descriptors: user-space handles, directory handles, locks | the rest, in [shares](crate::shares) | `EMFILE`, `ENOLCK` |
 //!
 //! A file served by passthrough costs none: the kernel holds its own reference to the backing file.
 
@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 
 use crate::budget::{Budget, Held};
 use crate::lower::{self, Stat};
+use crate::shares::ShareStatus;
 use crate::table::Node;
 
 /// Deeper paths than this are taken for a loop (trees moved about behind our back). The policy knows
@@ -37,13 +38,13 @@ const ROOT: usize = 1;
 pub(crate) struct Descriptors {
     root: Arc<OwnedFd>,
     /// What handles hold; the cache may have half of the rest.
-    budget: Arc<Budget>,
+    budget: Budget,
     /// Nodes whose descriptor may be closed, oldest first.
     cached: Mutex<VecDeque<Weak<Node>>>,
 }
 
 impl Descriptors {
-    pub(crate) fn new(root: OwnedFd, budget: Arc<Budget>) -> Self {
+    pub(crate) fn new(root: OwnedFd, budget: Budget) -> Self {
         Self { root: Arc::new(root), budget, cached: Mutex::new(VecDeque::new()) }
     }
 
@@ -218,24 +219,40 @@ impl Descriptors {
         }
     }
 
-    /// Counts a real descriptor, until the guard is dropped. Past half the maximum, cached
-    /// descriptors make room for it.
+    /// Counts a real descriptor of user `uid`, until the guard is dropped. Past half the maximum,
+    /// cached descriptors make room for it.
     ///
     /// # Errors
-    /// `EMFILE` at the maximum.
-    pub(crate) fn hold(&self) -> Result<Held, Errno> {
-        let guard = self.budget.hold()?;
+    /// `EMFILE` at the user's share.
+    pub(crate) fn hold(&self, uid: u32) -> Result<Held, Errno> {
+        Ok(self.make_room(self.budget.hold(uid)?))
+    }
+
+    /// The same for a lock.
+    ///
+    /// # Errors
+    /// `ENOLCK` at the user's share.
+    pub(crate) fn hold_for_lock(&self, uid: u32) -> Result<Held, Errno> {
+        Ok(self.make_room(self.budget.hold_for_lock(uid)?))
+    }
+
+    /// How much users hold.
+    pub(crate) fn shares(&self) -> [ShareStatus; 2] {
+        self.budget.status()
+    }
+
+    fn make_room(&self, guard: Held) -> Held {
         let held = self.budget.held();
         if held > self.max() / 2 {
             self.trim(self.max().saturating_sub(held + ROOT));
         }
-        Ok(guard)
+        guard
     }
 
     /// Counts a descriptor that is worth keeping but not needed: `None` once half the maximum is
     /// held.
     pub(crate) fn hold_if_cheap(&self) -> Option<Held> {
-        if self.budget.held() >= self.max() / 2 { None } else { self.hold().ok() }
+        self.budget.hold_if_cheap()
     }
 
     /// Closes cached descriptors, the longest unused first, until at most `keep` are left.

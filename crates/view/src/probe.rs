@@ -34,6 +34,18 @@ const OVERLAYFS: u32 = 0x794c_7630;
 const ECRYPTFS: u32 = 0xf15f;
 const FUSE: u32 = 0x6573_5546;
 
+const NFS: u32 = 0x6969;
+const CIFS: u32 = 0xff53_4d42;
+const SMB2: u32 = 0xfe53_4d42;
+const NINE_P: u32 = 0x0102_1997;
+const CEPH: u32 = 0x00c3_6400;
+const AFS: u32 = 0x5346_414f;
+
+/// Whether the lower file system waits for another machine or another process.
+pub(crate) fn may_hang(source: BorrowedFd<'_>) -> bool {
+    matches!(file_system(source), Some(FUSE | NFS | CIFS | SMB2 | NINE_P | CEPH | AFS))
+}
+
 /// How deep file systems may be stacked: 1 on a plain file system; 2, the kernel's maximum, on one
 /// that is stacked itself. Asking for 2 needlessly would keep others from stacking on the view.
 pub(crate) fn stack_depth(source: BorrowedFd<'_>) -> u32 {

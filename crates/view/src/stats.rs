@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::links::LinksStatus;
 use crate::locks::LockStatus;
+use crate::shares::ShareStatus;
 use crate::watch::WatchStatus;
 
 macro_rules! counters {
@@ -159,6 +160,8 @@ pub struct Snapshot {
     pub descriptors_used: usize,
     /// Most descriptors that may be in use.
     pub descriptors_max: usize,
+    /// What callers share, and how much of it one user may take.
+    pub shares: Vec<ShareStatus>,
     /// Handles whose reads and writes come to this process.
     pub userspace_handles: usize,
     /// Directories being listed.

@@ -80,6 +80,7 @@ pub struct View {
     pub(crate) mount_points: Vec<PathBuf>,
     pub(crate) audit: Option<Arc<dyn Audit>>,
     stack_depth: u32,
+    may_hang: bool,
     /// A copy in the kernel, through the pipe of splice(2), is as good as asking this process.
     pub(crate) kernel_copies: bool,
 }
@@ -101,6 +102,7 @@ impl View {
         lower::stat_at(source.as_fd(), lower::ProcPath::of(source.as_fd()).as_c_str())
             .map_err(OpenError::NoProc)?;
         let stack_depth = probe::stack_depth(source.as_fd());
+        let may_hang = probe::may_hang(source.as_fd());
         let reserves_by_user = probe::reserves_by_user(source.as_fd());
         let kernel_copies = !probe::may_share_blocks(source.as_fd());
         let (watch, watch_reason) = watch(&config)?;
@@ -125,7 +127,7 @@ impl View {
         }
         Ok(Self {
             table: Arc::new(Table::new(&root)),
-            fds: Arc::new(Descriptors::new(source, Arc::new(Budget::new(max)))),
+            fds: Arc::new(Descriptors::new(source, Budget::new(max))),
             watch,
             watch_reason,
             admission: Admission::new(config.policy),
@@ -154,6 +156,7 @@ impl View {
             mount_points: config.mount_points,
             audit: config.audit,
             stack_depth,
+            may_hang,
             kernel_copies,
         })
     }
@@ -170,6 +173,8 @@ impl View {
         }
         SessionConfig {
             threads: threads.unwrap_or_else(probe::workers),
+            reserve: RESERVE,
+            may_hang: self.may_hang,
             want,
             max_stack_depth: self.stack_depth,
             spin: SPIN,
@@ -205,6 +210,7 @@ impl View {
             nodes: self.table.len(),
             descriptors_used: self.fds.used(),
             descriptors_max: self.fds.max(),
+            shares: self.fds.shares().into_iter().chain(self.locks.shares()).collect(),
             userspace_handles: self.files.len(),
             directory_handles: self.dirs.len() + self.listings.len(),
             locks: self.locks.status(),
@@ -455,6 +461,11 @@ fn wanted_features() -> InitFlags {
         | InitFlags::DIRECT_IO_ALLOW_MMAP
         | InitFlags::PASSTHROUGH
 }
+
+/// Workers that take the place of those that a lower file system which does not answer keeps: so
+/// many requests can wait for it, and the rest of the view is still served. They sleep otherwise, and
+/// each has a stack and buffers of which no page was touched.
+const RESERVE: usize = 30;
 
 /// How long the waiting worker asks again before it sleeps: longer than a program takes from one
 /// request to the next, shorter than anything a user would see. See `docs/fuse-transport.md`.

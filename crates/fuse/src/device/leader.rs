@@ -10,7 +10,10 @@
 //! * requests queue up: many in a row were there before a worker asked for them,
 //! * a request is known to take long (fsync, a large copy), so that others would wait behind it,
 //! * no request was received for a tick while every active worker was in a handler: the *watchdog*,
-//!   one of the followers, promotes itself.
+//!   one of the followers, promotes itself. So each worker that a handler blocks (in a lower file
+//!   system that does not answer) is replaced, as long as there are followers:
+//!   [`crate::SessionConfig::reserve`] are there for that alone. They are called when no other
+//!   follower is left, so that the same few threads, with warm caches, do the daily work.
 //!
 //! An active worker that finds no request while another one waits for requests becomes a follower
 //! again.
@@ -28,6 +31,11 @@
 //!    checks the number of requests once more; a worker counts its request, then checks whether the
 //!    watchdog sleeps. A fence stands between the two steps of each, so at least one of them sees
 //!    the other's.
+//! 4. There is a watchdog whenever there are followers: who leaves without one being there wakes a
+//!    follower, which becomes it.
+//!
+//! The watchdog sleeps apart from the other followers, so that it alone is woken when requests come
+//! again, and not all of the reserve.
 
 use std::time::Duration;
 
@@ -35,6 +43,9 @@ use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Observe, Or
 
 /// How often the watchdog checks. A request that blocks delays others by two ticks at most.
 const TICK: Duration = Duration::from_millis(2);
+/// The same for one of the reserve, which watches while the others work: seldom, as it costs CPU
+/// time that they could use.
+const RESERVE_TICK: Duration = Duration::from_millis(10);
 /// Ticks without a request after which the watchdog sleeps until there is one: nothing runs then.
 const QUIET_TICKS: u32 = 5;
 
@@ -58,16 +69,32 @@ pub(crate) struct LeaderFollowers {
     watchdog_sleeps: AtomicBool,
     parked: Mutex<ParkedState>,
     wake: Condvar,
+    wake_reserve: Condvar,
+    /// For the watchdog.
+    wake_watchdog: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct ParkedState {
     /// Promotions that no worker has seen yet.
     promotions: usize,
+    /// Followers that are no reserve.
     waiting: usize,
+    in_reserve: usize,
     /// WorkerCounts kicks, so that each parked worker notices each once.
     kicks: u64,
     has_watchdog: bool,
+}
+
+impl ParkedState {
+    /// Whether so many followers are more than there are outside of the reserve.
+    fn is_for_reserve(&self, wanted: usize) -> bool {
+        wanted > self.waiting
+    }
+
+    fn count(&mut self, reserve: bool) -> &mut usize {
+        if reserve { &mut self.in_reserve } else { &mut self.waiting }
+    }
 }
 
 /// The two counts, apart.
@@ -99,6 +126,8 @@ impl LeaderFollowers {
             watchdog_sleeps: AtomicBool::new(false),
             parked: Mutex::new(ParkedState::default()),
             wake: Condvar::new(),
+            wake_reserve: Condvar::new(),
+            wake_watchdog: Condvar::new(),
         }
     }
 
@@ -123,7 +152,7 @@ impl LeaderFollowers {
             && self.watchdog_sleeps.swap(false, Ordering::SeqCst)
         {
             let _parked = self.lock();
-            self.wake.notify_all();
+            self.wake_watchdog.notify_one();
         }
         before.idle > 1
     }
@@ -137,10 +166,21 @@ impl LeaderFollowers {
     /// Makes a parked worker active, if one is parked.
     pub(crate) fn promote(&self) {
         let mut parked = self.lock();
-        if parked.waiting > parked.promotions {
+        if parked.waiting + parked.in_reserve > parked.promotions {
             self.add_active();
             parked.promotions += 1;
-            self.wake.notify_all();
+            self.call_one(&parked);
+            // The watchdog may be the only one. If both are woken, one finds nothing to do.
+            self.wake_watchdog.notify_one();
+        }
+    }
+
+    /// Wakes a follower, one of the reserve only if there are not enough others.
+    fn call_one(&self, parked: &ParkedState) {
+        if parked.is_for_reserve(parked.promotions) {
+            self.wake_reserve.notify_one();
+        } else {
+            self.wake.notify_one();
         }
     }
 
@@ -167,26 +207,28 @@ impl LeaderFollowers {
     }
 
     /// Waits, not active, until promoted or kicked.
-    pub(crate) fn park(&self) -> Parked {
+    pub(crate) fn park(&self, reserve: bool) -> Parked {
         let mut parked = self.lock();
-        parked.waiting += 1;
+        *parked.count(reserve) += 1;
         let kicks = parked.kicks;
         let mut watch = None;
         let outcome = loop {
             if parked.kicks != kicks {
                 break Parked::Kicked;
             }
-            if parked.promotions > 0 {
+            if parked.promotions > 0 && (!reserve || parked.is_for_reserve(parked.promotions)) {
                 parked.promotions -= 1;
                 break Parked::Promoted;
             }
-            if watch.is_none() && !parked.has_watchdog {
+            let is_called = !reserve || parked.is_for_reserve(1);
+            if watch.is_none() && !parked.has_watchdog && is_called {
                 parked.has_watchdog = true;
                 let received = self.received.load(Ordering::SeqCst);
-                watch = Some(WatchdogState { received, quiet: 0 });
+                watch = Some(WatchdogState { received, quiet: 0, reserve });
             }
             parked = match &mut watch {
-                None => self.sleep(parked),
+                None if reserve => self.wake_reserve.wait(parked),
+                None => self.wake.wait(parked),
                 Some(watch) => {
                     if self.is_stuck(watch) {
                         self.add_active();
@@ -196,11 +238,18 @@ impl LeaderFollowers {
                 }
             };
         };
-        parked.waiting -= 1;
+        *parked.count(reserve) -= 1;
         if watch.is_some() {
-            // Another follower becomes the watchdog.
             parked.has_watchdog = false;
-            self.wake.notify_all();
+        }
+        if !parked.has_watchdog || parked.promotions > 0 {
+            // Another follower becomes the watchdog. Not only after a watchdog: the follower that was
+            // woken to become it, or to be promoted, may have done the other.
+            let wanted = parked.promotions + usize::from(!parked.has_watchdog);
+            match parked.is_for_reserve(wanted) {
+                true => self.wake_reserve.notify_one(),
+                false => self.wake.notify_one(),
+            }
         }
         outcome
     }
@@ -215,17 +264,14 @@ impl LeaderFollowers {
         !moved && watch.quiet > 1 && self.counts().idle == 0
     }
 
-    fn sleep<'p>(&self, parked: MutexGuard<'p, ParkedState>) -> MutexGuard<'p, ParkedState> {
-        self.wake.wait(parked)
-    }
-
     fn sleep_as_watchdog<'p>(
         &self,
         parked: MutexGuard<'p, ParkedState>,
         watch: &mut WatchdogState,
     ) -> MutexGuard<'p, ParkedState> {
         if watch.quiet < QUIET_TICKS {
-            return self.wake.wait_timeout(parked, TICK);
+            let tick = if watch.reserve { RESERVE_TICK } else { TICK };
+            return self.wake_watchdog.wait_timeout(parked, tick);
         }
         self.watchdog_sleeps.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -233,7 +279,7 @@ impl LeaderFollowers {
             self.watchdog_sleeps.store(false, Ordering::SeqCst);
             return parked;
         }
-        let parked = self.sleep(parked);
+        let parked = self.wake_watchdog.wait(parked);
         self.watchdog_sleeps.store(false, Ordering::SeqCst);
         watch.quiet = 0;
         parked
@@ -243,6 +289,8 @@ impl LeaderFollowers {
     pub(crate) fn kick(&self) {
         self.lock().kicks += 1;
         self.wake.notify_all();
+        self.wake_reserve.notify_all();
+        self.wake_watchdog.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, ParkedState> {
@@ -255,6 +303,8 @@ impl LeaderFollowers {
 struct WatchdogState {
     received: u64,
     quiet: u32,
+    /// One of the reserve.
+    reserve: bool,
 }
 
 #[cfg(all(test, not(loom)))]
@@ -266,7 +316,12 @@ mod tests {
 
     fn parked(workers: &Arc<LeaderFollowers>) -> thread::JoinHandle<Parked> {
         let workers = Arc::clone(workers);
-        thread::spawn(move || workers.park())
+        thread::spawn(move || workers.park(false))
+    }
+
+    fn in_reserve(workers: &Arc<LeaderFollowers>) -> thread::JoinHandle<Parked> {
+        let workers = Arc::clone(workers);
+        thread::spawn(move || workers.park(true))
     }
 
     fn until(what: impl Fn() -> bool) {
@@ -321,11 +376,41 @@ mod tests {
         assert_eq!(worker.join().unwrap(), Parked::Promoted);
     }
 
+    /// Each worker that blocks is replaced, until no follower is left.
+    #[test]
+    fn one_blocked_handler_after_the_other_is_replaced() {
+        let workers = Arc::new(LeaderFollowers::new());
+        let followers: Vec<_> = (0..2).map(|_| parked(&workers)).collect();
+        let reserve: Vec<_> = (0..3).map(|_| in_reserve(&workers)).collect();
+        until(|| workers.lock().waiting == 2 && workers.lock().in_reserve == 3);
+        for blocked in 1..=5 {
+            workers.received();
+            until(|| workers.active() == blocked + 1);
+        }
+        for follower in followers.into_iter().chain(reserve) {
+            assert_eq!(follower.join().unwrap(), Parked::Promoted);
+        }
+    }
+
+    #[test]
+    fn the_reserve_is_called_when_no_other_follower_is_left() {
+        let workers = Arc::new(LeaderFollowers::new());
+        let reserve = in_reserve(&workers);
+        until(|| workers.lock().in_reserve == 1);
+        let follower = parked(&workers);
+        until(|| workers.lock().waiting == 1);
+        workers.promote();
+        assert_eq!(follower.join().unwrap(), Parked::Promoted);
+        assert!(!reserve.is_finished());
+        workers.promote();
+        assert_eq!(reserve.join().unwrap(), Parked::Promoted);
+    }
+
     #[test]
     fn a_kick_reaches_everyone_who_is_parked() {
         let workers = Arc::new(LeaderFollowers::new());
-        let threads = [parked(&workers), parked(&workers), parked(&workers)];
-        until(|| workers.lock().waiting == 3);
+        let threads = [parked(&workers), parked(&workers), in_reserve(&workers)];
+        until(|| workers.lock().waiting == 2 && workers.lock().in_reserve == 1);
         workers.kick();
         for thread in threads {
             assert_eq!(thread.join().unwrap(), Parked::Kicked);
@@ -345,7 +430,7 @@ mod loom_tests {
         check(|| {
             let workers = Arc::new(LeaderFollowers::new());
             workers.lock().has_watchdog = true; // no timeouts in the model
-            let second = run(&workers, LeaderFollowers::park);
+            let second = run(&workers, |workers| workers.park(false));
             // The second worker may not be parked yet; once it is, one promotion has to do.
             loop {
                 workers.promote();
@@ -388,6 +473,31 @@ mod loom_tests {
         });
     }
 
+    /// Two followers, of which the watchdog is promoted: the other one takes its place, also when a
+    /// second promotion comes meanwhile. Nobody sleeps for ever, which loom would report.
+    #[test]
+    fn loom_a_follower_takes_the_place_of_the_watchdog() {
+        check(|| {
+            let workers = Arc::new(LeaderFollowers::new());
+            workers.lock().has_watchdog = true;
+            workers.lock().waiting = 1;
+            let follower = run(&workers, |workers| workers.park(true));
+            // The watchdog leaves, promoted; then there is one more promotion.
+            let mut parked = workers.lock();
+            parked.has_watchdog = false;
+            parked.waiting -= 1;
+            workers.wake_reserve.notify_one();
+            drop(parked);
+            workers.promote();
+            // It may have come to park after that: then a further promotion has to do.
+            while workers.active() < 2 {
+                workers.promote();
+                yield_now();
+            }
+            assert_eq!(follower.join().unwrap(), Parked::Promoted);
+        });
+    }
+
     /// The watchdog falls asleep while a request is received: it is woken, or sees the request.
     #[test]
     fn loom_the_watchdog_does_not_sleep_over_a_request() {
@@ -395,7 +505,7 @@ mod loom_tests {
             let workers = Arc::new(LeaderFollowers::new());
             let receiver = run(&workers, LeaderFollowers::received);
             // A lost wake-up would leave this thread asleep for ever, which loom reports.
-            let mut watch = WatchdogState { received: 0, quiet: QUIET_TICKS };
+            let mut watch = WatchdogState { received: 0, quiet: QUIET_TICKS, reserve: false };
             let guard = workers.lock();
             drop(workers.sleep_as_watchdog(guard, &mut watch));
             receiver.join().unwrap();

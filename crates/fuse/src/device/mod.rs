@@ -116,15 +116,16 @@ impl DeviceTransport {
     fn queue(
         &self,
         fd: Arc<SharedFd>,
-        first: bool,
+        index: usize,
         config: &QueueConfig,
     ) -> io::Result<DeviceQueue> {
-        let member = (!self.spin.is_zero()).then(|| Member::new(&self.workers, first));
+        let member =
+            (!self.spin.is_zero()).then(|| Member::new(&self.workers, index, config.threads));
         if member.is_some() {
             let flags = rustix::fs::fcntl_getfl(&fd.0)? | OFlags::NONBLOCK;
             rustix::fs::fcntl_setfl(&fd.0, flags)?;
         }
-        let buffers = 2 * config.threads;
+        let buffers = 2 * (config.threads + config.reserve);
         let size = BufferSize::within(config.max_payload_bytes, config.buffer_bytes, buffers);
         Ok(DeviceQueue::new(fd, self.spin, member, size))
     }
@@ -137,7 +138,8 @@ impl DeviceTransport {
     ) -> io::Result<DeviceQueue> {
         let flags = rustix::fs::fcntl_getfl(&fd.0)? - OFlags::NONBLOCK;
         rustix::fs::fcntl_setfl(&fd.0, flags)?;
-        self.queue(fd, false, config)
+        // No reserve: its thread is one of those that serve.
+        self.queue(fd, 1, &QueueConfig { threads: config.threads.max(2), ..*config })
     }
 }
 
@@ -145,7 +147,7 @@ impl Transport for DeviceTransport {
     type Queue = DeviceQueue;
 
     fn open(&mut self, config: &QueueConfig) -> io::Result<DeviceQueue> {
-        self.queue(Arc::clone(&self.main), true, config)
+        self.queue(Arc::clone(&self.main), 0, config)
     }
 
     fn open_others(
@@ -153,7 +155,9 @@ impl Transport for DeviceTransport {
         _agreed: InitFlags,
         config: &QueueConfig,
     ) -> io::Result<Vec<DeviceQueue>> {
-        (1..config.threads).map(|_| self.queue(self.clone_fd(), false, config)).collect()
+        (1..config.threads + config.reserve)
+            .map(|index| self.queue(self.clone_fd(), index, config))
+            .collect()
     }
 
     fn control(&self) -> Arc<dyn Control> {

@@ -70,6 +70,8 @@ impl Queue for DeviceQueue {
 pub(crate) struct Member {
     workers: Arc<LeaderFollowers>,
     active: bool,
+    /// Serves only while others are blocked.
+    reserve: bool,
     /// In a handler, as far as the other workers know.
     serving: bool,
     /// Another active worker is left to receive the next request.
@@ -90,12 +92,13 @@ pub(crate) struct Member {
 const BACKLOG_LIMIT: u32 = 8;
 
 impl Member {
-    /// The first member is the leader.
-    pub(crate) fn new(workers: &Arc<LeaderFollowers>, first: bool) -> Self {
+    /// The first member (`index` 0) is the leader; those from `threads` on are the reserve.
+    pub(crate) fn new(workers: &Arc<LeaderFollowers>, index: usize, threads: usize) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             workers: Arc::clone(workers),
-            active: first,
+            active: index == 0,
+            reserve: index >= threads,
             serving: false,
             another_left: false,
             was_there: false,
@@ -117,7 +120,7 @@ impl Member {
         }
         loop {
             if !self.active {
-                self.active = self.workers.park() == Parked::Promoted;
+                self.active = self.workers.park(self.reserve) == Parked::Promoted;
                 if !self.active {
                     return Err(ReceiveError::Retry);
                 }

@@ -19,6 +19,13 @@ pub type ThreadHook = Arc<dyn Fn(usize) + Send + Sync>;
 pub struct SessionConfig {
     /// Worker threads, each with a queue; at least 1, at most [`SessionConfig::MAX_THREADS`].
     pub threads: usize,
+    /// Worker threads beside those, which serve only while others are blocked in their handlers.
+    /// At most [`SessionConfig::MAX_THREADS`]; without [`SessionConfig::spin`] none.
+    pub reserve: usize,
+    /// Handlers may wait for ever, as the lower file system is another machine's or another
+    /// process's. With io_uring, all requests go to helpers then, since a ring's owner cannot be
+    /// replaced.
+    pub may_hang: bool,
     /// CPUs that worker `i` may run on; `None`, or no element, leaves it to the scheduler.
     pub cpus: Vec<Option<Vec<usize>>>,
     /// Capabilities to ask for; the transport adds those that it needs.
@@ -67,6 +74,8 @@ impl SessionConfig {
     pub(crate) fn queues(&self) -> QueueConfig {
         QueueConfig {
             threads: self.threads,
+            reserve: if self.spin.is_zero() { 0 } else { self.reserve },
+            may_hang: self.may_hang,
             max_payload_bytes: self.max_write as usize,
             buffer_bytes: self.buffer_bytes,
             ring_depth: self.ring_depth,
@@ -78,6 +87,10 @@ impl SessionConfig {
         if self.threads == 0 || self.threads > max {
             let (field, value) = ("threads", self.threads.to_string());
             return Err(SessionError::Config { field, value, allowed: format!("from 1 to {max}") });
+        }
+        if self.reserve > max {
+            let (field, value) = ("reserve", self.reserve.to_string());
+            return Err(SessionError::Config { field, value, allowed: format!("from 0 to {max}") });
         }
         let max = Self::MAX_RING_DEPTH;
         if self.ring_depth == 0 || self.ring_depth > max {
@@ -109,6 +122,8 @@ impl Default for SessionConfig {
     fn default() -> Self {
         Self {
             threads: 1,
+            reserve: 0,
+            may_hang: false,
             cpus: Vec::new(),
             want: InitFlags::SUGGESTED,
             max_stack_depth: 2,
@@ -132,6 +147,7 @@ impl std::fmt::Debug for SessionConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SessionConfig")
             .field("threads", &self.threads)
+            .field("reserve", &self.reserve)
             .field("cpus", &self.cpus)
             .field("want", &self.want)
             .field("max_write", &self.max_write)

@@ -68,8 +68,13 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
         let queues: Vec<_> = std::iter::once(first).chain(others).collect();
         let states = queue_states(&queues);
         let registrar = self.config.registrar.clone();
-        let connection =
-            Connection::new(negotiated, Arc::clone(&control), registrar, states.clone());
+        let connection = Connection::new(
+            negotiated,
+            Arc::clone(&control),
+            registrar,
+            states.clone(),
+            config.reserve,
+        );
         self.fs.init(&connection).map_err(|errno| {
             connection.close();
             SessionError::Filesystem(errno)

@@ -132,9 +132,11 @@ impl<F: Filesystem> Server<'_, F> {
         let (worker, class) = (state.worker, Cell::new(0));
         let request = Request { header, group, worker, interrupts, class };
         let begin = Instant::now();
+        state.counters.begins(begin);
         self.guard(|| dispatch(self.fs, &request, op, raw));
         let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         state.counters.latencies.record(header.opcode, request.class.get(), ns);
+        state.counters.ended();
         state.interrupts.end(state.worker);
         ns
     }

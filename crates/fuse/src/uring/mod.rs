@@ -48,7 +48,7 @@ pub use unavailable::UringUnavailable;
 const MAX_THREADS: usize = 64;
 
 /// Threads that serve requests whose handlers may wait: as many as the session has threads, within
-/// these bounds.
+/// these bounds, and the session's reserve beside them if handlers may wait for ever.
 const MIN_HELPERS: usize = 2;
 const MAX_HELPERS: usize = 16;
 
@@ -83,10 +83,12 @@ impl Rings {
         let queues = layout.queues.iter().zip(&layout.cpus);
         let queues = queues
             .map(|(queues, cpus)| RingQueue::new(queues, cpus.clone(), depth, size, needed))
+            .map(|queue| queue.map(|queue| queue.handing_all_over(config.may_hang)))
             .collect::<Result<Vec<_>, _>>()?;
         let report = RingReport {
             threads: layout.threads(),
-            helpers: config.threads.clamp(MIN_HELPERS, MAX_HELPERS),
+            helpers: config.threads.clamp(MIN_HELPERS, MAX_HELPERS)
+                + if config.may_hang { config.reserve } else { 0 },
             queues: layout.queues_total(),
             entries_per_queue: depth,
             buffer_bytes: entries * size.keep_bytes,

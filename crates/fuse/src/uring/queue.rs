@@ -106,6 +106,8 @@ pub(crate) struct RingQueue {
     handover: Option<Arc<Handover<Job>>>,
     handed: Vec<bool>,
     slowness: Slowness,
+    /// All requests go to helpers: any handler may wait for ever.
+    hands_all_over: bool,
     /// For requests from /dev/fuse, which is read without waiting.
     device_buffers: Buffers,
     looks_at_device: bool,
@@ -166,11 +168,18 @@ impl RingQueue {
             handover: None,
             handed: vec![false; planned],
             slowness: Slowness::default(),
+            hands_all_over: false,
             device_buffers: Buffers::new(size),
             looks_at_device: false,
             until_device: LOOK_AT_DEVICE_EVERY,
             end: None,
         })
+    }
+
+    /// Whether all requests go to helpers.
+    pub(crate) fn handing_all_over(mut self, hands_all_over: bool) -> Self {
+        self.hands_all_over = hands_all_over;
+        self
     }
 
     /// Connects the ring to a mounted device, which must stay open as long as the queue lives;
@@ -432,13 +441,13 @@ impl RingQueue {
             return true;
         }
         let Some(handover) = &self.handover else { return false };
-        if kind == Kind::Quick && !self.slowness.is_high() {
+        if kind == Kind::Quick && !self.slowness.is_high() && !self.hands_all_over {
             return false;
         }
         self.stale[index] = self.stale[index].max(len);
         let ring = Arc::clone(&self.shared);
         let job = Job { ring, entry: index, stale: self.stale[index] };
-        if kind != Kind::Quick {
+        if kind != Kind::Quick || self.hands_all_over {
             handover.give(job);
         } else if handover.give_to_idle(job).is_err() {
             return false;

@@ -51,14 +51,19 @@ pub(crate) struct Found {
 pub(crate) struct Description {
     fd: OwnedFd,
     writable: bool,
-    _held: Held,
+    held: Held,
 }
 
 impl Description {
     /// `fd` was opened for reading, and if `writable` for writing too: what locks of either kind
     /// need.
     pub(crate) fn new(fd: OwnedFd, writable: bool, held: Held) -> Self {
-        Self { fd, writable, _held: held }
+        Self { fd, writable, held }
+    }
+
+    /// Counts one descriptor more for whoever locks.
+    pub(crate) fn hold_another(&self) -> Option<Held> {
+        self.held.another()
     }
 
     /// Whether locks of this class and kind can be taken on it.

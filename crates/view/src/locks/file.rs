@@ -4,7 +4,6 @@
 //! belongs to, which locks end with a handle, and who waits for whom. What it notes changes
 //! together with the lower file, under one mutex, which is never held while anything waits.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,6 +17,7 @@ use crate::handles::flushes;
 use crate::locks::description::{Class, Description, Wanted};
 use crate::locks::range::{Kind, Piece, Pieces, Range};
 use crate::locks::who::{self, OwnerKind};
+use crate::shares::Taken;
 
 /// Names the owner of a lock. The kernel tells a process from an open file description by the
 /// number alone; `flock` has owners of its own.
@@ -36,12 +36,16 @@ pub(crate) struct Ask {
     /// The process that asks, and its thread.
     pub(crate) pid: u32,
     pub(crate) tid: u32,
+    /// Its user.
+    pub(crate) uid: u32,
 }
 
 /// How one owner's lock on the lower file is reached.
 pub(crate) trait Source {
     /// A new description of the lower file, open for reading, and if `writable` for writing.
     fn open(&self, writable: bool) -> Result<Description, Errno>;
+    /// What counts pieces for the user who asks, in blocks of [`Pieces::BLOCK`].
+    fn room(&self) -> Taken;
     /// Whether the handle can be asked for locks against readers.
     fn is_writable(&self) -> bool;
 }
@@ -51,10 +55,12 @@ pub(crate) trait Source {
 struct Holder {
     description: Arc<Description>,
     pieces: Pieces,
+    /// Room for pieces, counted.
+    room: Taken,
     kind: OwnerKind,
     pid: u32,
     /// Becomes readable when the process ends; for one whose closes the kernel does not report.
-    life: Option<Arc<OwnedFd>>,
+    life: Option<Arc<who::Life>>,
     handles: SmallVec<[u64; 2]>,
     /// Requests of this owner that wait: the description stays while there are any.
     waiting: usize,
@@ -104,7 +110,7 @@ impl FileLocks {
                 holder
             }
             std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(Holder::new(description, kind, ask.pid))
+                place.insert(Holder::new(description, source.room(), kind, ask.pid))
             }
         };
         holder.set_or_wait(ask)
@@ -164,7 +170,7 @@ impl FileLocks {
 
     /// The process behind `life` ended. Its number may belong to another owner by now, which has
     /// another `life` then.
-    pub(crate) fn process_ended(&self, id: OwnerId, life: &Arc<OwnedFd>) {
+    pub(crate) fn process_ended(&self, id: OwnerId, life: &Arc<who::Life>) {
         let mut holders = self.holders.lock();
         let Some(holder) = holders.get_mut(&id) else { return };
         if holder.life.as_ref().is_some_and(|own| Arc::ptr_eq(own, life)) {
@@ -176,7 +182,7 @@ impl FileLocks {
     }
 
     /// The life of a process that holds locks here and whose closes are not reported.
-    pub(crate) fn life(&self, id: OwnerId) -> Option<Arc<OwnedFd>> {
+    pub(crate) fn life(&self, id: OwnerId) -> Option<Arc<who::Life>> {
         self.holders.lock().get(&id)?.life.clone()
     }
 
@@ -225,10 +231,11 @@ impl FileLocks {
 }
 
 impl Holder {
-    fn new(description: Arc<Description>, kind: OwnerKind, pid: u32) -> Self {
+    fn new(description: Arc<Description>, room: Taken, kind: OwnerKind, pid: u32) -> Self {
         Self {
             description,
             pieces: Pieces::default(),
+            room,
             kind,
             pid,
             life: None,
@@ -249,9 +256,10 @@ impl Holder {
         self.belongs_to(ask);
         let Some(kind) = ask.wanted.kind else {
             self.pieces.unlock(ask.wanted.range);
+            self.give_room_back();
             return self.description.set(&ask.wanted);
         };
-        if self.pieces.is_full() {
+        if self.pieces.is_full() || !self.room.set(self.pieces.blocks_with_next()) {
             return Err(Errno::NOLCK);
         }
         let set = self.description.set(&ask.wanted);
@@ -272,13 +280,14 @@ impl Holder {
     /// left, because its close was not reported yet, is not the new one's.
     fn belongs_to(&mut self, ask: &Ask) {
         if self.pid != ask.pid && ask.wanted.kind.is_some() {
-            if self.life.take().is_some_and(|life| who::is_over(&life)) {
+            if self.life.take().is_some_and(|life| life.is_over()) {
                 self.end_all();
             }
             self.pid = ask.pid;
         }
         if self.kind == OwnerKind::Process && self.life.is_none() && !flushes(ask.handle) {
-            self.life = who::life(ask.pid).map(Arc::new);
+            let held = self.description.hold_another();
+            self.life = held.and_then(|held| who::Life::of(ask.pid, held)).map(Arc::new);
         }
     }
 
@@ -298,6 +307,7 @@ impl Holder {
     fn end_all(&mut self) {
         self.pieces.clear();
         self.handles.clear();
+        self.give_room_back();
         self.unlock(Range::ALL);
     }
 
@@ -310,6 +320,11 @@ impl Holder {
             self.pieces.unlock(range);
             self.unlock(range);
         }
+        self.give_room_back();
+    }
+
+    fn give_room_back(&mut self) {
+        self.room.set(self.room.count().min(self.pieces.blocks_with_next()));
     }
 
     fn unlock(&self, range: Range) {

@@ -10,12 +10,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::locks::file::{FileLocks, OwnerId};
+use crate::locks::who;
 
 /// A process whose locks on a file end with it.
 struct Life {
     file: Weak<FileLocks>,
     id: OwnerId,
-    process: Arc<OwnedFd>,
+    process: Arc<who::Life>,
 }
 
 /// What the thread is told, and whether there is one.
@@ -59,7 +60,12 @@ impl Keeper {
 
     /// Watches `process`, whose locks on `file` end when it does. Returns whether that is news for
     /// the thread.
-    pub(crate) fn watch(&self, file: &Arc<FileLocks>, id: OwnerId, process: Arc<OwnedFd>) -> bool {
+    pub(crate) fn watch(
+        &self,
+        file: &Arc<FileLocks>,
+        id: OwnerId,
+        process: Arc<who::Life>,
+    ) -> bool {
         let lives = &mut self.orders.lock().lives;
         let known = lives.iter().any(|life| Arc::ptr_eq(&life.process, &process));
         if known || lives.len() >= Self::MAX_LIVES {
@@ -88,7 +94,7 @@ impl Keeper {
                 let own = file.and_then(|file| file.life(life.id));
                 own.is_some_and(|own| Arc::ptr_eq(&own, &life.process))
             });
-            lives.extract_if(.., |life| crate::locks::who::is_over(&life.process)).collect()
+            lives.extract_if(.., |life| life.process.is_over()).collect()
         };
         for life in over {
             if let Some(file) = life.file.upgrade() {

@@ -32,11 +32,15 @@ pub(crate) use file::{Ask, FileLocks, OwnerId, Source};
 pub(crate) use grant::Grant;
 pub(crate) use range::{Kind, Range};
 
+use crate::shares::{ShareStatus, Shares, Taken};
 use shared::Shared;
 
 /// A close returns before the kernel reports that it was the last one of its handle. A lock that
 /// such a handle holds is tried again for this long before a caller who would not wait hears of it.
 const CLOSING: Duration = Duration::from_millis(5);
+
+/// Most pieces that all owners together may have locked, in blocks: a million, of 32 bytes each.
+const MAX_BLOCKS: usize = (1 << 20) / range::Pieces::BLOCK;
 
 /// Locks that wait, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -50,17 +54,30 @@ pub struct LockStatus {
 /// The locks of a view.
 pub(crate) struct Locks {
     shared: Arc<Shared>,
+    /// Blocks of pieces that owners have locked.
+    pieces: Arc<Shares>,
 }
 
 impl Locks {
     /// # Errors
     /// `EMFILE` without a descriptor for waking a thread.
     pub(crate) fn new() -> Result<Self, Errno> {
-        Ok(Self { shared: Arc::new(Shared::new()?) })
+        let pieces = Shares::new("blocks of 64 locked ranges", MAX_BLOCKS);
+        Ok(Self { shared: Arc::new(Shared::new()?), pieces })
     }
 
     pub(crate) fn status(&self) -> LockStatus {
         LockStatus { waiting: self.shared.waits.len(), threads: self.shared.threads() }
+    }
+
+    /// How much users hold.
+    pub(crate) fn shares(&self) -> [ShareStatus; 2] {
+        [self.pieces.status(), self.shared.waits.shares()]
+    }
+
+    /// Counts the pieces of an owner of user `uid`.
+    pub(crate) fn room(&self, uid: u32) -> Taken {
+        self.pieces.none(uid)
     }
 
     /// Locks or unlocks without waiting.

@@ -55,6 +55,14 @@ impl Pieces {
     /// Pieces of one owner, as many as its memory may cost the server.
     pub(crate) const MAX: usize = 65_536;
 
+    /// Pieces are counted by as many. Fewer cost less than the descriptor that each owner has.
+    pub(crate) const BLOCK: usize = 64;
+
+    /// Blocks that are needed to lock once more.
+    pub(crate) fn blocks_with_next(&self) -> usize {
+        (self.0.len() + 2) / Self::BLOCK
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

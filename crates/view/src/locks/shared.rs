@@ -1,7 +1,7 @@
 //! The threads that wait for locks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -9,9 +9,10 @@ use rustix::io::Errno;
 use crate::locks::grant::{Grant, Granter};
 use crate::locks::keeper::Keeper;
 use crate::locks::waits::{Wait, Waits};
+use crate::shares::Shares;
 
-/// Threads that wait in the kernel for locks at the same time. Further requests are tried.
-const MAX_THREADS: usize = 64;
+/// Threads that wait in the kernel for locks at the same time, half of them for one user. Further requests are tried.
+const MAX_THREADS: usize = 128;
 /// Their stacks, in bytes: little is ever touched.
 const STACK: usize = 256 << 10;
 /// A signal is repeated after this time: the thread was about to begin its system call.
@@ -24,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) waits: Waits,
     pub(crate) granter: Granter,
     pub(crate) keeper: Keeper,
-    threads: AtomicUsize,
+    threads: Arc<Shares>,
 }
 
 impl Shared {
@@ -33,13 +34,13 @@ impl Shared {
             waits: Waits::default(),
             granter: Granter::default(),
             keeper: Keeper::new()?,
-            threads: AtomicUsize::new(0),
+            threads: Shares::new("threads that wait for locks", MAX_THREADS),
         })
     }
 
     /// Threads that wait in the kernel.
     pub(crate) fn threads(&self) -> usize {
-        self.threads.load(Ordering::Relaxed)
+        self.threads.taken()
     }
 
     /// `grant` waits, for at most `patience`.
@@ -110,14 +111,11 @@ impl Shared {
         None
     }
 
-    /// Starts a thread that waits in the kernel; `false` if there are too many.
+    /// Starts a thread that waits in the kernel; `false` if there are too many, of this user or of
+    /// all.
     fn spawn(self: &Arc<Self>, wait: &Arc<Wait>) -> bool {
-        let before = self.threads.fetch_add(1, Ordering::Relaxed);
-        let slot = Slot(Arc::clone(self));
-        if before >= MAX_THREADS {
-            return false;
-        }
-        let wait = Arc::clone(wait);
+        let Some(slot) = self.threads.take(wait.ask.uid) else { return false };
+        let (shared, wait) = (Arc::clone(self), Arc::clone(wait));
         let builder = std::thread::Builder::new().name("tollgate-lock".to_owned());
         let spawned = builder.stack_size(STACK).spawn(move || {
             tollgate_fuse::blocking::prepare_thread();
@@ -125,7 +123,8 @@ impl Shared {
             wait.thread.store(thread, Ordering::SeqCst);
             let result = wait_in_kernel(&wait);
             wait.thread.store(0, Ordering::SeqCst);
-            slot.0.finish(&wait, result);
+            shared.finish(&wait, result);
+            drop(slot);
         });
         spawned.is_ok()
     }
@@ -137,15 +136,6 @@ impl Shared {
             Ok(()) => self.granter.give(grant),
             Err(error) => grant.refuse(error),
         }
-    }
-}
-
-/// Counts a thread until it is dropped.
-struct Slot(Arc<Shared>);
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.0.threads.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

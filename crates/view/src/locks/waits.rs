@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::locks::description::Class;
 use crate::locks::file::{Ask, FileLocks, OwnerId};
 use crate::locks::grant::Grant;
+use crate::shares::{ShareStatus, Shares, Taken};
 
 /// A request that waits.
 pub(crate) struct Wait {
@@ -20,6 +21,8 @@ pub(crate) struct Wait {
     pub(crate) ask: Ask,
     pub(crate) file: Arc<FileLocks>,
     grant: Mutex<Option<Grant>>,
+    /// Counts it while it waits.
+    counted: Mutex<Option<Taken>>,
     cancelled: AtomicBool,
     /// The thread that waits in the kernel for it; 0 for none.
     pub(crate) thread: AtomicI32,
@@ -36,6 +39,7 @@ impl Wait {
             ask: grant.ask,
             file: Arc::clone(&grant.file),
             grant: Mutex::new(Some(grant)),
+            counted: Mutex::new(None),
             cancelled: AtomicBool::new(false),
             thread: AtomicI32::new(0),
             tried: AtomicBool::new(false),
@@ -85,39 +89,53 @@ impl Wait {
 }
 
 /// All requests that wait, by number.
-#[derive(Default)]
-pub(crate) struct Waits(Mutex<FxHashMap<u64, Arc<Wait>>>);
+pub(crate) struct Waits {
+    all: Mutex<FxHashMap<u64, Arc<Wait>>>,
+    shares: Arc<Shares>,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self {
+            all: Mutex::default(),
+            shares: Shares::new("requests that wait for locks", Self::MAX),
+        }
+    }
+}
 
 impl Waits {
-    /// Requests that may wait at the same time; further ones get `ENOLCK`. Below the number of
+    /// Requests that may wait at the same time, shared among users; further ones get `ENOLCK`. Below the number of
     /// replies that the transport can tell of a signal.
     pub(crate) const MAX: usize = 1000;
 
+    pub(crate) fn shares(&self) -> ShareStatus {
+        self.shares.status()
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().len()
+        self.all.lock().len()
     }
 
     pub(crate) fn get(&self, unique: u64) -> Option<Arc<Wait>> {
-        self.0.lock().get(&unique).cloned()
+        self.all.lock().get(&unique).cloned()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Wait>> {
-        self.0.lock().values().cloned().collect()
+        self.all.lock().values().cloned().collect()
     }
 
     /// `wait` begins, after [`FileLocks::set`] said `EAGAIN`.
     ///
     /// # Errors
     /// `EDEADLK` if it waits for a process that waits, directly or through others, for it;
-    /// `ENOLCK` at the maximum.
+    /// `ENOLCK` at the user's share.
     pub(crate) fn begin(&self, wait: &Arc<Wait>) -> Result<(), Errno> {
-        let mut all = self.0.lock();
-        if all.len() >= Self::MAX {
-            return Err(Errno::NOLCK);
-        }
+        let counted = self.shares.take(wait.ask.uid).ok_or(Errno::NOLCK)?;
+        let mut all = self.all.lock();
         if wait.until.is_none() && is_deadlock(&all, wait) {
             return Err(Errno::DEADLK);
         }
+        *wait.counted.lock() = Some(counted);
         let before = all.insert(wait.unique, Arc::clone(wait));
         assert!(before.is_none(), "request {} waits twice", wait.unique);
         Ok(())
@@ -126,7 +144,8 @@ impl Waits {
     /// `wait` is over: who takes the grant answers, and nobody else.
     pub(crate) fn end(&self, wait: &Wait) -> Option<Grant> {
         let grant = wait.take()?;
-        self.0.lock().remove(&wait.unique);
+        *wait.counted.lock() = None;
+        self.all.lock().remove(&wait.unique);
         wait.file.wait_ends(wait.ask.id);
         Some(grant)
     }

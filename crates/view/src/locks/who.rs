@@ -3,11 +3,13 @@
 //! FUSE does not tell `F_SETLK` from `F_OFD_SETLK`. While its request is unanswered, the thread
 //! that asks waits in the kernel, and `/proc/<tid>/syscall` says with which command.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
+
+use crate::budget::Held;
 
 /// What owns locks on ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,16 +55,34 @@ fn kind_of(command: u64) -> OwnerKind {
     }
 }
 
-/// A descriptor that becomes readable when process `pid` ends.
-pub(crate) fn life(pid: u32) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+/// A process, to notice its end.
+#[derive(Debug)]
+pub(crate) struct Life {
+    fd: OwnedFd,
+    _held: Held,
 }
 
-/// Whether the process ended.
-pub(crate) fn is_over(life: &OwnedFd) -> bool {
-    let mut poll = [PollFd::from_borrowed_fd(life.as_fd(), PollFlags::IN)];
-    !matches!(rustix::event::poll(&mut poll, Some(&Timespec::default())), Ok(0) | Err(Errno::INTR))
+impl Life {
+    /// Process `pid`, by a descriptor that `held` counts.
+    pub(crate) fn of(pid: u32, held: Held) -> Option<Self> {
+        let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+        let fd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        Some(Self { fd, _held: held })
+    }
+
+    /// Whether the process ended.
+    pub(crate) fn is_over(&self) -> bool {
+        let mut poll = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN)];
+        let polled = rustix::event::poll(&mut poll, Some(&Timespec::default()));
+        !matches!(polled, Ok(0) | Err(Errno::INTR))
+    }
+}
+
+/// Becomes readable when the process ends.
+impl AsFd for Life {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 #[cfg(test)]
@@ -82,10 +102,11 @@ mod tests {
     #[test]
     fn a_life_ends_with_its_process() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let life = life(child.id()).unwrap();
-        assert!(!is_over(&life));
+        let held = crate::budget::Budget::new(0).hold_for_lock(0).unwrap();
+        let life = Life::of(child.id(), held).unwrap();
+        assert!(!life.is_over());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(is_over(&life));
+        assert!(life.is_over());
     }
 }

@@ -40,7 +40,7 @@ impl View {
             Level::Files => OpenReply::CACHE_DIR | OpenReply::KEEP_CACHE,
             Level::None | Level::Names => OpenReply::empty(),
         };
-        let handle = self.dirs.insert(self.open_dir(&node)?);
+        let handle = self.dirs.insert(self.open_dir(req, &node)?);
         Ok(Opened { handle, flags, backing: None })
     }
 
@@ -68,8 +68,8 @@ impl View {
         self.permit(req, node, Operation::List, "opendir")
     }
 
-    fn open_dir(&self, node: &Arc<Node>) -> Result<OpenDir, Errno> {
-        let held = self.fds.hold()?;
+    fn open_dir(&self, req: &Request<'_>, node: &Arc<Node>) -> Result<OpenDir, Errno> {
+        let held = self.fds.hold(req.caller().uid)?;
         let fd = self.fds.listable(node)?;
         Ok(OpenDir { stream: Mutex::new(DirStream::new(fd)), _held: held })
     }
@@ -114,6 +114,7 @@ impl View {
 
     pub(crate) fn do_fsyncdir(
         &self,
+        req: &Request<'_>,
         id: NodeId,
         handle: FileHandle,
         data_only: bool,
@@ -124,7 +125,7 @@ impl View {
             if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) }
         };
         if handle == NO_HANDLE && self.listings.are_unopened() {
-            return sync(&self.open_dir(&self.node(id)?)?);
+            return sync(&self.open_dir(req, &self.node(id)?)?);
         }
         sync(&*self.dirs.get(handle)?)
     }
@@ -182,7 +183,7 @@ impl Lister<'_> {
         }
         let open = match listings.take(self.node.id, offset) {
             Some(open) if offset != 0 => open,
-            _ => self.view.open_dir(self.node)?,
+            _ => self.view.open_dir(self.req, self.node)?,
         };
         let (position, filled) = {
             let mut stream = open.stream.lock();

@@ -12,12 +12,14 @@ use crate::locks::{
     Ask, Class, Description, FileLocks, Grant, Kind, OwnerId, Range, Source, Wanted,
 };
 use crate::lower;
+use crate::shares::Taken;
 use crate::stats::Count;
 use crate::table::Node;
 use crate::view::View;
 
 /// The lower file of a handle.
 struct LowerFile<'a> {
+    uid: u32,
     view: &'a View,
     node: &'a Arc<Node>,
     handle: FileHandle,
@@ -27,7 +29,7 @@ impl Source for LowerFile<'_> {
     fn open(&self, writable: bool) -> Result<Description, Errno> {
         let fds = &self.view.fds;
         let path = fds.path_once(self.node)?;
-        let held = fds.hold().map_err(|_| Errno::NOLCK)?;
+        let held = fds.hold_for_lock(self.uid)?;
         let open = |access: OFlags| {
             // A lease of somebody outside is broken, but not waited for.
             fds.retrying(|| lower::reopen(path.as_fd(), access | OFlags::NONBLOCK))
@@ -42,6 +44,10 @@ impl Source for LowerFile<'_> {
         };
         let fd = fd.map_err(|errno| if errno == Errno::AGAIN { Errno::NOLCK } else { errno })?;
         Ok(Description::new(fd, writable, held))
+    }
+
+    fn room(&self) -> Taken {
+        self.view.locks.room(self.uid)
     }
 
     fn is_writable(&self) -> bool {
@@ -65,7 +71,8 @@ impl View {
                 return;
             }
         };
-        let source = LowerFile { view: self, node: &node, handle: args.handle };
+        let source =
+            LowerFile { uid: req.caller().uid, view: self, node: &node, handle: args.handle };
         let cached = self.may_be_cached(&node, args.handle, &ask.wanted);
         match self.locks.set(&file, &ask, &source) {
             Ok(()) if cached.is_none() => {
@@ -100,6 +107,7 @@ impl View {
             // The kernel does not say who unlocks.
             pid: if args.lock.pid == 0 { req.caller().pid } else { args.lock.pid },
             tid: req.caller().pid,
+            uid: req.caller().uid,
         };
         let file = locks_of(&node)?;
         Ok((node, file, ask))
@@ -117,7 +125,8 @@ impl View {
         let (range, kind) = wanted(&args.lock)?;
         let kind = kind.ok_or(Errno::INVAL)?;
         let owner = OwnerId { class: Class::Ranges, owner: args.owner };
-        let source = LowerFile { view: self, node: &node, handle: args.handle };
+        let source =
+            LowerFile { uid: req.caller().uid, view: self, node: &node, handle: args.handle };
         // The owner's own locks are not in its way.
         let description = match file.description(owner) {
             Some(own) => own,

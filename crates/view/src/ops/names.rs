@@ -380,6 +380,9 @@ impl View {
             self.written_in(&to.dir);
         }
         self.record_name(req, "rename", from.at(), Some(to.at()), Ok(node.as_ref()));
+        if exchange {
+            self.record_name(req, "rename", to.at(), Some(from.at()), Ok(victim.as_ref()));
+        }
         Ok(())
     }
 

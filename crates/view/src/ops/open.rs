@@ -305,7 +305,7 @@ impl View {
         access: Access,
         lower: &mut LowerFile<'_>,
     ) -> Result<Opened, Errno> {
-        let held = self.fds.hold()?;
+        let held = self.fds.hold(req.caller().uid)?;
         let is_new = lower.fd.is_some();
         let fd = Arc::new(lower.real(access.made())?);
         let path = self.path_for_log(lower.node);
@@ -338,7 +338,7 @@ impl View {
         access: Access,
         lower: &mut LowerFile<'_>,
     ) -> Result<Opened, Errno> {
-        let held = self.fds.hold()?;
+        let held = self.fds.hold(req.caller().uid)?;
         let fd = Arc::new(lower.real(access)?);
         let handle = self.files.insert(UserFile {
             fd,

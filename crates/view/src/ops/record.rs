@@ -213,6 +213,25 @@ impl View {
         self.record(AuditLevel::Opens, req.caller(), what, outcome, about);
     }
 
+    /// Space of a file was allocated, which may have made it longer, or given up; or could not be.
+    pub(crate) fn record_fallocate(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        (offset, bytes): (u64, u64),
+        failed: Option<Errno>,
+    ) {
+        if !self.audits(AuditLevel::Opens) {
+            return;
+        }
+        let Ok(node) = self.node(id) else { return };
+        let (path, inode) = (self.audit_path(&node), self.shown_ino(&node));
+        let about =
+            About { path: &path, inode, rule: None, detail: Detail::Span { offset, bytes } };
+        let outcome = failed.map_or(Outcome::Done, Outcome::Failed);
+        self.record(AuditLevel::Opens, req.caller(), "fallocate", outcome, about);
+    }
+
     /// Bytes travelled through this process.
     pub(crate) fn record_span(
         &self,

@@ -240,7 +240,7 @@ impl Filesystem for View {
 
     fn fsyncdir(&self, req: &Request<'_>, node: NodeId, args: args::Fsync, reply: Reply<'_, ()>) {
         self.count(req, Count::other);
-        reply.send(self.do_fsyncdir(node, args.handle, args.data_only));
+        reply.send(self.do_fsyncdir(req, node, args.handle, args.data_only));
     }
 
     fn statfs(&self, req: &Request<'_>, node: NodeId, reply: Reply<'_, StatFs>) {
@@ -284,7 +284,9 @@ impl Filesystem for View {
         reply: Reply<'_, ()>,
     ) {
         let args::Fallocate { handle, offset, length, mode } = args;
-        reply.send(self.do_fallocate(req, node, handle, offset, length, mode));
+        let done = self.do_fallocate(req, node, handle, offset, length, mode);
+        self.record_fallocate(req, node, (offset, length), done.err());
+        reply.send(done);
     }
 
     fn lseek(&self, req: &Request<'_>, node: NodeId, args: args::Lseek, reply: Reply<'_, u64>) {

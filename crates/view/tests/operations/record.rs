@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use libc::{O_APPEND, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 use rustix::io::Errno;
 use tollgate_fuse::InitFlags;
-use tollgate_fuse::abi::{SetattrIn, SetxattrIn, opcode};
+use tollgate_fuse::abi::{FallocateIn, SetattrIn, SetxattrIn, opcode};
 use tollgate_view::{Audit, AuditLevel, Config, Detail, Event, Outcome};
 use zerocopy::IntoBytes;
 
@@ -185,6 +185,28 @@ fn what_the_file_system_beneath_refuses_is_recorded_as_failed() {
             format!("rmdir dir - failed {}", libc::ENOTEMPTY),
             format!("rename a - failed {} dir", libc::EISDIR),
             format!("mkdir dir - failed {}", libc::EEXIST),
+        ]
+    );
+}
+
+#[test]
+fn both_files_of_an_exchange_and_space_that_is_allocated_are_recorded() {
+    let (view, log) = recorded("", AuditLevel::Opens);
+    let opened = view.open("a", O_RDWR).unwrap();
+    let args = FallocateIn { fh: opened.number, offset: 2, length: 10, ..FallocateIn::default() };
+    view.call(opcode::FALLOCATE, view.node("a"), &[args.as_bytes()]).unwrap();
+    assert_eq!(std::fs::metadata(view.below("a")).unwrap().len(), 12);
+    let nowhere = FallocateIn { mode: 1 << 30, ..args };
+    view.call(opcode::FALLOCATE, view.node("a"), &[nowhere.as_bytes()]).unwrap_err();
+    view.rename("a", "dir/b", libc::RENAME_EXCHANGE).unwrap();
+    assert_eq!(
+        lines(&log),
+        [
+            "open a - done rw".to_owned(),
+            "fallocate a - done 2+10".to_owned(),
+            format!("fallocate a - failed {} 2+10", libc::EOPNOTSUPP),
+            "rename a - done dir/b".to_owned(),
+            "rename dir/b - done a".to_owned(),
         ]
     );
 }

@@ -1,0 +1,100 @@
+//! One caller cannot take what the others need: descriptors and locks.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::harness::{View, as_user, can_mount};
+
+const GREEDY: u32 = 4321;
+const OTHER: u32 = 4322;
+/// More than the view may have open.
+const FILES: usize = 300;
+const DESCRIPTORS: &str = "200";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A view with files that everybody may use.
+fn open_view(policy: &str) -> (tempfile::TempDir, View) {
+    let dir = tempfile::tempdir().unwrap();
+    let all = |mode| fs::Permissions::from_mode(mode);
+    fs::set_permissions(dir.path(), all(0o777)).unwrap();
+    for n in 0..FILES {
+        fs::write(dir.path().join(n.to_string()), "text").unwrap();
+        fs::set_permissions(dir.path().join(n.to_string()), all(0o666)).unwrap();
+    }
+    let view = View::of(dir.path(), policy, &["--max-descriptors", DESCRIPTORS]);
+    fs::set_permissions(view.root().parent().unwrap(), all(0o755)).unwrap();
+    (dir, view)
+}
+
+fn open(view: &View, n: usize) -> Result<File, Errno> {
+    let opened = File::options().read(true).write(true).open(view.at(&n.to_string()));
+    opened.map_err(|error| Errno::from_io_error(&error).unwrap())
+}
+
+fn lock(view: &View, n: usize) -> Result<File, Errno> {
+    let file = open(view, n)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+/// As many as `take` gives, and why there are no more.
+fn all_of(take: impl Fn(usize) -> Result<File, Errno>) -> (Vec<File>, Option<Errno>) {
+    let mut taken = Vec::new();
+    for n in 0..FILES {
+        match take(n) {
+            Ok(file) => taken.push(file),
+            Err(errno) => return (taken, Some(errno)),
+        }
+    }
+    (taken, None)
+}
+
+/// The share called `of`: the user who was refused last.
+fn last_refused(view: &View, of: &str) -> Option<u64> {
+    let report = view.server_report();
+    let shares = report["view"]["shares"].as_array().unwrap();
+    let share = shares.iter().find(|share| share["of"] == of).unwrap();
+    share["last_refused_uid"].as_u64()
+}
+
+#[test]
+fn a_user_who_locks_all_it_can_leaves_locks_and_listings_to_others() {
+    if !can_mount() {
+        return;
+    }
+    let (_dir, view) = open_view("");
+    let (held, refused) = as_user(GREEDY, GREEDY, || all_of(|n| lock(&view, n)));
+    assert_eq!((held.len(), refused), (50, Some(Errno::NOLCK)), "a quarter of the descriptors");
+    for user in [GREEDY, OTHER, 0] {
+        as_user(user, user, || assert_eq!(fs::read_dir(view.root()).unwrap().count(), FILES));
+    }
+    let (others, _) = as_user(OTHER, OTHER, || all_of(|n| lock(&view, FILES - 1 - n)));
+    assert!(others.len() >= 20, "{} locks are left for another user", others.len());
+    assert_eq!(last_refused(&view, "locks"), Some(u64::from(OTHER)));
+    drop(held);
+    // The kernel reports a close after it returned.
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(errno) = as_user(GREEDY, GREEDY, || lock(&view, 0).map(drop)) {
+        assert!(errno == Errno::NOLCK && Instant::now() < deadline, "{errno}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_user_who_opens_all_it_can_leaves_descriptors_to_others() {
+    if !can_mount() {
+        return;
+    }
+    let (_dir, view) = open_view("default = 'userspace'");
+    let (held, refused) = as_user(GREEDY, GREEDY, || all_of(|n| open(&view, n)));
+    assert_eq!(refused, Some(Errno::MFILE));
+    assert!(held.len() <= 100, "{} of 200", held.len());
+    let (others, _) = as_user(OTHER, OTHER, || all_of(|n| open(&view, n)));
+    assert!(others.len() >= 20, "{} are left for another user", others.len());
+    assert_eq!(fs::read_dir(view.root()).unwrap().count(), FILES);
+    assert_eq!(last_refused(&view, "descriptors"), Some(u64::from(OTHER)));
+}
