@@ -84,6 +84,7 @@ fn files_are_sealed_checked_exported_and_keep_what_they_are() {
     let plain = fs::read(&plan).unwrap();
     fs::set_permissions(&plan, fs::Permissions::from_mode(0o640)).unwrap();
     let before = fs::metadata(&plan).unwrap();
+    fails(&place.seal(&["convert", "--domain", "vault"]), &["name the files"]);
     let said = place.vault("convert", &["--dry-run"]);
     assert!(ok(&said).contains("2 files to be sealed"), "{said:?}");
     assert_eq!(fs::read(&plan).unwrap(), plain);

@@ -166,7 +166,8 @@ pub(crate) struct SealFilesArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) domain: String,
 
-    /// Files, and directories with all that is below them; left out, the directory of the keyring
+    /// Files, and directories with all that is below them; left out, the directory of the keyring,
+    /// but for `convert`, which wants them named
     pub(crate) paths: Vec<PathBuf>,
 
     /// Whether to show how far it is

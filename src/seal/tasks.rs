@@ -23,6 +23,9 @@ enum Done {
 }
 
 pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
+    if args.files.paths.is_empty() {
+        bail!("name the files or directories to be sealed, as in `convert --domain vault vault/`");
+    }
     let keys = Open::of(&args.key)?.keys()?;
     let results = over_files(&args.files, &args.key.dir, &keys, |found, job| {
         let file = files::open(&found.path)?;
