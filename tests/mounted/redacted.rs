@@ -239,7 +239,7 @@ fn many_streams_read_the_same_within_the_budget() {
     if !can_mount() {
         return;
     }
-    let (view, expected) = view_of(&text(2 << 20));
+    let (view, expected) = view_of(&text(1 << 20));
     // What changed a moment ago is not read ahead.
     std::thread::sleep(Duration::from_secs(4));
     let read = |step: usize| {
@@ -267,7 +267,7 @@ fn many_streams_read_the_same_within_the_budget() {
     let mut file = File::open(view.at("r/f")).unwrap();
     let mut part = vec![0; 128 << 10];
     (0..4).for_each(|_| file.read_exact(&mut part).unwrap());
-    let other = text(2 << 20).split_off(1000);
+    let other = text(1 << 20).split_off(1000);
     fs::write(view.below("r/f"), &other).unwrap();
     let mut rest = Vec::new();
     file.read_to_end(&mut rest).unwrap();
@@ -287,7 +287,7 @@ fn the_work_queues_are_seen_and_changed_under_load() {
     if !can_mount() {
         return;
     }
-    let (view, expected) = view_of(&text(2 << 20));
+    let (view, expected) = view_of(&text(1 << 20));
     let pid = view.server_report()["pid"].as_u64().unwrap().to_string();
     let wq = |args: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
