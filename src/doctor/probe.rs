@@ -34,7 +34,7 @@ pub(super) fn checks(dir: &Path) -> Vec<Check> {
 /// Runs this program through a view of DIR that allows everything.
 fn try_view(dir: &Path) -> std::io::Result<Output> {
     Command::new(std::env::current_exe()?)
-        .args(["run", "--quiet", "--policy", "none", "--small-files", "passthrough"])
+        .args(["run", "--policy", "none", "--small-files", "passthrough"])
         .arg(dir)
         .arg("--")
         .arg(std::env::current_exe()?)

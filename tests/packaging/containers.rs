@@ -73,9 +73,21 @@ fn root_without_sys_admin_is_served_in_user_space() {
     if !can_mount() {
         return;
     }
-    let output = run("", &root_with(""), LOOK);
+    let output = run("", &root_with(""), &format!("{LOOK}; $T status --json $PWD"));
     is_fenced(&output);
-    assert!(said(&output).contains("not available: passthrough"), "{}", said(&output));
+    assert!(said(&output).contains("\"passthrough\": false"), "{}", said(&output));
+}
+
+#[test]
+fn doctor_says_why_there_is_no_passthrough() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (tollgate, who) = (env!("CARGO_BIN_EXE_tollgate"), root_with(""));
+    let output = place.script(&format!("setpriv {who} {tollgate} doctor dir"));
+    let said = said(&output);
+    assert!(said.contains("not for root: registering a file"), "{said}");
 }
 
 #[test]
