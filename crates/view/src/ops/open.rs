@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
-use rustix::fs::{FileType, Mode as Permissions, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode as Permissions, OFlags};
 use rustix::io::Errno;
 use tollgate_fuse::{
     BackingId, Caller, Connection, Created, FileHandle, Name, NodeId, OpenReply, Opened, Request,
@@ -400,7 +400,12 @@ impl View {
         let around = dir.watched.level();
         let stat = lower::stat_fd(fd.as_fd())?;
         let (node, _) = self.remember(&stat, &dir, name);
-        let opened = self.finish_create(req, &node, access, fd, subject.as_ref())?;
+        let opened = self.finish_create(req, &node, access, fd, subject.as_ref());
+        let opened = opened.inspect_err(|_| {
+            if subject.as_ref().and_then(How::of).is_some() {
+                unmake(&dir_fd, name, &stat);
+            }
+        })?;
         Ok(Created { entry: self.entry(around, &node, &stat), opened })
     }
 
@@ -595,5 +600,14 @@ impl AsFd for Writable<'_> {
             Self::Made(fd) => *fd,
             Self::Opened(fd) => fd.as_fd(),
         }
+    }
+}
+
+/// Removes what was made at `name` and could not be opened: an empty file where one with a header
+/// is expected could be read by nobody, and not be made anew.
+fn unmake(dir: impl AsFd, name: Name<'_>, made: &Stat) {
+    let found = lower::stat_at(dir.as_fd(), name.as_c_str());
+    if found.is_ok_and(|found| found.key() == made.key()) {
+        let _ = rustix::fs::unlinkat(dir.as_fd(), name.as_c_str(), AtFlags::empty());
     }
 }
