@@ -477,6 +477,24 @@ fn git_works_with_submodules_and_working_trees() {
 
 /// A hidden tracked file looks deleted: what records that is said when `run` ends.
 #[test]
+fn a_policy_that_init_wrote_can_be_read_and_committed() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    for preset in PRESETS {
+        let tree = Tree::new();
+        tree.bare("git init -q; echo x > a.py");
+        let mut init = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let output = tree.at_home(init.args(["init", preset]));
+        assert!(output.status.success(), "{preset}: {}", all(&output));
+        // Those two leave the repository as it is.
+        let add = if matches!(preset, "ci" | "read-only") { "" } else { "; git add -A" };
+        let policy = tree.path("p/.tollgate.toml").to_string_lossy().into_owned();
+        tree.works(&policy, &format!("head -1 .tollgate.toml{add}"));
+    }
+}
+
+#[test]
 fn a_deletion_of_hidden_files_in_the_index_is_named() {
     if !can_mount() || !has("git") {
         return;
