@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tollgate_control::Directory;
 
@@ -19,6 +21,8 @@ use crate::run::wire::{Channel, Message};
 const DIRECTORY: &str = "tollgate-sessions";
 /// Longest name: paths of sockets have at most 107 bytes.
 const NAME_MAX: usize = 32;
+/// How long one who joins waits for the first to have started its CMD.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Those who join and wait.
 const BACKLOG: i32 = 16;
 
@@ -77,6 +81,7 @@ fn socket() -> anyhow::Result<OwnedFd> {
 /// `None`: nobody listens, and there is no socket any more.
 fn connect(path: &Path) -> anyhow::Result<Option<Channel>> {
     let socket = socket()?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
         Ok(()) => Ok(Some(Channel::of(socket))),
         Err(Errno::NOENT) => Ok(None),
@@ -90,7 +95,13 @@ fn connect(path: &Path) -> anyhow::Result<Option<Channel>> {
 
 /// Waits until the first one has started its CMD.
 fn join(name: &str, channel: &Channel) -> anyhow::Result<Found> {
-    let received = channel.receive()?;
+    let received = channel.receive().with_context(|| {
+        format!(
+            "session `{name}` did not answer within {} s: is its first `tollgate run` stopped, as \
+             by Ctrl-Z?",
+            PATIENCE.as_secs()
+        )
+    })?;
     let received = received.with_context(|| format!("session `{name}` just ended"))?;
     let Message::Session(text) = &received.message else {
         anyhow::bail!("session `{name}` sent what was not expected; is it of another version?");
