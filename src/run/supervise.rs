@@ -177,7 +177,8 @@ impl Running {
             let [message, signal, proxy, join] = ready.map(|fd| !fd.revents().is_empty());
             // Messages first: one may announce CMD, which a signal that came with it is for.
             if message {
-                let lost = "the processes between tollgate and CMD were killed from outside";
+                let lost = "the processes between tollgate and CMD were killed: from outside, or by \
+                            the kernel for want of memory (--memory)";
                 return self.channel.receive()?.context(lost);
             }
             if proxy {
