@@ -305,3 +305,50 @@ fn files_that_cannot_be_replaced_stay_as_they_are() {
     );
     fails(&place.seal(&["convert", "--domain", "vault", "vault/plam"]), &["vault/plam"]);
 }
+
+#[test]
+fn the_keyring_and_what_opens_it_are_never_sealed() {
+    let place = Place::new();
+    let ring = fs::read(place.path(".tollgate-seal")).unwrap();
+    fs::copy(place.key(), place.path("vault/own.key")).unwrap();
+    let key = fs::read(place.key()).unwrap();
+    let own = |named: &[&str]| {
+        let key = ["--key-file", "vault/own.key"];
+        place.bare(&[&["convert", "--domain", "vault"][..], &key, named].concat())
+    };
+    fails(&own(&["vault", ".tollgate-seal"]), &["`.tollgate-seal` is a keyring"]);
+    fs::hard_link(place.path(".tollgate-seal"), place.path("other-name")).unwrap();
+    fails(&own(&["other-name"]), &["`other-name` is the keyring"]);
+    fs::remove_file(place.path("other-name")).unwrap();
+    fails(&own(&["./vault/own.key"]), &["`./vault/own.key` is what opens the keyring"]);
+    let said = own(&["vault"]);
+    assert!(ok(&said).contains("2 files sealed"), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("`vault/own.key`"), "{said:?}");
+    assert_eq!(fs::read(place.path("vault/own.key")).unwrap(), key);
+    assert_eq!(fs::read(place.path(".tollgate-seal")).unwrap(), ring);
+    // What a variable names is kept, too, where an option names another.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["seal", "convert", "--domain", "vault", "vault", "--key-file", &place.key()]);
+    command.env("TOLLGATE_SEAL_PASSPHRASE_FILE", "vault/own.key").current_dir(place.dir.path());
+    assert!(ok(&command.output().unwrap()).contains("2 files sealed already"));
+    assert_eq!(fs::read(place.path("vault/own.key")).unwrap(), key);
+}
+
+#[test]
+fn what_is_not_in_the_directory_of_the_keyring_is_refused() {
+    let place = Place::new();
+    let away = place.word("away", "not to be sealed");
+    let away_dir = place.keys.path().to_str().unwrap();
+    std::os::unix::fs::symlink(away_dir, place.path("way")).unwrap();
+    for path in [&away, away_dir, "way/away", "..", "way/"] {
+        let dir = fs::canonicalize(place.dir.path()).unwrap();
+        let said = [format!("`{path}` is not in"), dir.to_str().unwrap().to_owned()];
+        for command in ["convert", "rotate"] {
+            let output = place.seal(&[command, "--domain", "vault", "vault", path]);
+            fails(&output, &[&said[0], &said[1]]);
+        }
+    }
+    assert_eq!(fs::read(&away).unwrap(), b"not to be sealed");
+    assert!(fs::read(place.path("vault/plan")).unwrap().starts_with(b"the plan"));
+    ok(&place.seal(&["convert", "--domain", "vault", "--dir", "vault/..", "./vault/plan"]));
+}

@@ -185,7 +185,7 @@ fn replace(path: &Path, file: &File, write: impl FnOnce(&File) -> Result<()>) ->
     Ok(())
 }
 
-fn directory_of(path: &Path) -> PathBuf {
+pub(super) fn directory_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(dir) if dir != Path::new("") => dir.to_owned(),
         _ => PathBuf::from("."),

@@ -32,11 +32,6 @@ impl Secret {
     /// # Errors
     /// With the file that is wrong, or if nothing is given and there is no terminal.
     pub(super) fn of(args: &SealSecretArgs) -> Result<Secret> {
-        let env = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
-        let credential = |name: &str| {
-            let file = PathBuf::from(env("CREDENTIALS_DIRECTORY")?).join(name);
-            file.exists().then_some(file)
-        };
         if args.key_file.is_none() && args.passphrase_file.is_some() {
             return Secret::passphrase_from(args.passphrase_file.as_deref());
         }
@@ -99,6 +94,25 @@ impl Secret {
         }
         Ok(Secret::Passphrase(bytes))
     }
+}
+
+fn env(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn credential(name: &str) -> Option<PathBuf> {
+    let file = PathBuf::from(env("CREDENTIALS_DIRECTORY")?).join(name);
+    file.exists().then_some(file)
+}
+
+/// Every file that the command line, the environment or systemd names, also those that give way to
+/// another.
+pub(super) fn files(args: &SealSecretArgs) -> Vec<PathBuf> {
+    let named = ["TOLLGATE_SEAL_KEY_FILE", "TOLLGATE_SEAL_PASSPHRASE_FILE"];
+    let credentials = ["tollgate-seal-key", "tollgate-seal-passphrase"];
+    let given = [args.key_file.clone(), args.passphrase_file.clone()].into_iter().flatten();
+    let variables = named.into_iter().filter_map(env).map(PathBuf::from);
+    given.chain(variables).chain(credentials.into_iter().filter_map(credential)).collect()
 }
 
 /// What a guess at a new passphrase shall cost.

@@ -1,18 +1,18 @@
 //! The commands about files.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tollgate_seal::{MasterKeys, SealedFile};
 
-use crate::cli::{SealCheckArgs, SealConvertArgs, SealExportArgs, SealFilesArgs, SealRotateArgs};
+use crate::cli::{
+    SealCheckArgs, SealConvertArgs, SealExportArgs, SealFilesArgs, SealKeyArgs, SealRotateArgs,
+};
 use crate::escape::escaped;
 use crate::messages;
 use crate::seal::files::{self, State};
 use crate::seal::job::{Job, Progress};
 use crate::seal::ring::{self, Open};
-use crate::seal::work::{self, Found};
+use crate::seal::work::{self, Found, Where};
 
 /// What came of a file.
 enum Done {
@@ -27,7 +27,7 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
         bail!("name the files or directories to be sealed, as in `convert --domain vault vault/`");
     }
     let keys = Open::of(&args.key)?.keys()?;
-    let results = over_files(&args.files, &args.key.dir, &keys, |found, job| {
+    let results = over_files(&args.files, &args.key, Where::InDir, &keys, |found, job| {
         let file = files::open(&found.path)?;
         if files::state(&file, job)? != State::Plain {
             return Ok(Done::AsItWas);
@@ -43,7 +43,7 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
 
 pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
     let keys = Open::of(&args.key)?.keys()?;
-    let results = over_files(&args.files, &args.key.dir, &keys, |found, job| {
+    let results = over_files(&args.files, &args.key, Where::Anywhere, &keys, |found, job| {
         let file = files::open(&found.path)?;
         if files::state(&file, job)? == State::Plain {
             bail!("is plain, where a sealed file is expected; `tollgate seal convert` seals it");
@@ -69,7 +69,7 @@ pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
 
 pub(super) fn export(args: &SealExportArgs) -> Result<()> {
     let keys = Open::of(&args.key)?.keys()?;
-    let results = over_files(&args.files, &args.key.dir, &keys, |found, job| {
+    let results = over_files(&args.files, &args.key, Where::Anywhere, &keys, |found, job| {
         let file = files::open(&found.path)?;
         if files::state(&file, job)? == State::Plain {
             return Ok(Done::AsItWas);
@@ -85,7 +85,7 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
     let mut open = Open::of(&args.key)?;
     let mut keys = open.keys()?;
     let newest = ring::newest(&keys);
-    let older = over_files(&args.files, &args.key.dir, &keys, |found, job| {
+    let older = over_files(&args.files, &args.key, Where::InDir, &keys, |found, job| {
         Ok(match files::state(&files::open(&found.path)?, job)? {
             State::Sealed(epoch) if epoch < newest => Done::Changed,
             _ => Done::AsItWas,
@@ -100,7 +100,7 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
     }
     drop(open);
     let newest = ring::newest(&keys);
-    let results = over_files(&args.files, &args.key.dir, &keys, |found, job| {
+    let results = over_files(&args.files, &args.key, Where::InDir, &keys, |found, job| {
         let file = files::open(&found.path)?;
         match files::state(&file, job)? {
             State::Sealed(epoch) if epoch < newest => {
@@ -122,11 +122,12 @@ struct Results {
 
 fn over_files(
     args: &SealFilesArgs,
-    dir: &Path,
+    key: &SealKeyArgs,
+    which: Where,
     keys: &MasterKeys,
     each: impl Fn(&Found, &Job<'_>) -> Result<Done> + Sync,
 ) -> Result<Results> {
-    let found = work::find(args, dir)?;
+    let found = work::find(args, key, which)?;
     let progress = Progress::new(work::bytes(&found), args.progress);
     let job = Job { keys, domain: args.domain.as_bytes(), progress: &progress };
     let all = work::for_each(&found, |file| each(file, &job));

@@ -1,15 +1,18 @@
 //! Many files at once: which ones, by how many threads, how far.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
-use crate::cli::SealFilesArgs;
+use crate::cli::{SealFilesArgs, SealKeyArgs};
+use crate::messages;
 use crate::seal::files::{self, UNFINISHED};
 use crate::seal::ring::IN_DIR;
+use crate::seal::secret::{self, shown};
 
 /// Most threads: beyond, a disk is slower rather than faster.
 const THREADS_MAX: usize = 16;
@@ -24,44 +27,112 @@ pub(super) struct Found {
     pub(super) below: PathBuf,
 }
 
-/// The regular files that the command line names, in order, without links to them. What commands
-/// that were killed left behind is removed.
+/// Which files a command may work on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Where {
+    Anywhere,
+    /// In the keyring's directory: what is sealed elsewhere, its owner would not find the key of.
+    InDir,
+}
+
+/// The regular files that the command line names, in order, without links to them; never the keyring,
+/// nor what opens it. What commands that were killed left behind is removed.
 ///
 /// # Errors
-/// With the path that cannot be read.
-pub(super) fn find(args: &SealFilesArgs, dir: &Path) -> Result<Vec<Found>> {
-    let mut found = Vec::new();
-    let all = [dir.to_owned()];
+/// With the path that cannot be read, or may not be named.
+pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Result<Vec<Found>> {
+    let mut search = Search { found: Vec::new(), keys: Keys::of(key) };
+    let all = [key.dir.clone()];
     for path in if args.paths.is_empty() { &all[..] } else { &args.paths } {
         let metadata = fs::symlink_metadata(path)
             .map_err(|error| anyhow::anyhow!("{}{}", error, crate::nearest::path(path)))
             .with_context(|| path.display().to_string())?;
-        if metadata.is_dir() {
-            walk(path, Path::new(""), 0, &mut found)?;
-        } else {
-            let below = path.file_name().map(PathBuf::from).unwrap_or_default();
-            found.push(Found { path: path.clone(), below });
+        let is_dir = metadata.is_dir();
+        if which == Where::InDir {
+            let dir = fs::canonicalize(&key.dir).with_context(|| shown(&key.dir))?;
+            if !real(path, is_dir).with_context(|| shown(path))?.starts_with(&dir) {
+                bail!(
+                    "{} is not in {}, the directory of the keyring; name another with `--dir`",
+                    shown(path),
+                    shown(&dir)
+                );
+            }
         }
+        if is_dir {
+            search.walk(path, Path::new(""), 0)?;
+            continue;
+        }
+        if let Some(what) = search.keys.what_is(path) {
+            bail!("{} is {what}, which is never sealed; name the other files", shown(path));
+        }
+        let below = path.file_name().map(PathBuf::from).unwrap_or_default();
+        search.found.push(Found { path: path.clone(), below });
     }
-    Ok(found)
+    Ok(search.found)
 }
 
-fn walk(dir: &Path, below: &Path, depth: usize, found: &mut Vec<Found>) -> Result<()> {
-    let named = || dir.display().to_string();
-    anyhow::ensure!(depth < DEPTH_MAX, "{} is {DEPTH_MAX} directories deep", named());
-    let mut entries = fs::read_dir(dir).with_context(named)?.collect::<Result<Vec<_>, _>>()?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let (kind, name) = (entry.file_type().with_context(named)?, entry.file_name());
-        if kind.is_dir() {
-            walk(&entry.path(), &below.join(&name), depth + 1, found)?;
-        } else if kind.is_file() && name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
-            files::remove_unfinished(&entry.path())?;
-        } else if kind.is_file() && name != IN_DIR {
-            found.push(Found { path: entry.path(), below: below.join(&name) });
-        }
+/// The path without links on the way.
+fn real(path: &Path, is_dir: bool) -> std::io::Result<PathBuf> {
+    if is_dir {
+        return fs::canonicalize(path);
     }
-    Ok(())
+    let dir = fs::canonicalize(files::directory_of(path))?;
+    Ok(path.file_name().map_or(dir.clone(), |name| dir.join(name)))
+}
+
+/// The files without which nothing that is sealed can be read: sealed themselves, they were lost.
+struct Keys {
+    ring: Option<(u64, u64)>,
+    openers: Vec<(u64, u64)>,
+}
+
+impl Keys {
+    fn of(key: &SealKeyArgs) -> Keys {
+        let inode = |path: PathBuf| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+        let openers = secret::files(&key.secret).into_iter().filter_map(inode).collect();
+        Keys { ring: inode(key.dir.join(IN_DIR)), openers }
+    }
+
+    fn what_is(&self, path: &Path) -> Option<&'static str> {
+        if path.file_name().is_some_and(|name| name == IN_DIR) {
+            return Some("a keyring");
+        }
+        let found = fs::symlink_metadata(path).ok()?;
+        let inode = (found.dev(), found.ino());
+        if self.ring == Some(inode) {
+            return Some("the keyring");
+        }
+        self.openers.contains(&inode).then_some("what opens the keyring")
+    }
+}
+
+struct Search {
+    found: Vec<Found>,
+    keys: Keys,
+}
+
+impl Search {
+    fn walk(&mut self, dir: &Path, below: &Path, depth: usize) -> Result<()> {
+        let named = || dir.display().to_string();
+        anyhow::ensure!(depth < DEPTH_MAX, "{} is {DEPTH_MAX} directories deep", named());
+        let mut entries = fs::read_dir(dir).with_context(named)?.collect::<Result<Vec<_>, _>>()?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let (kind, name) = (entry.file_type().with_context(named)?, entry.file_name());
+            if kind.is_dir() {
+                self.walk(&entry.path(), &below.join(&name), depth + 1)?;
+            } else if kind.is_file() && name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+                files::remove_unfinished(&entry.path())?;
+            } else if kind.is_file() && name != IN_DIR {
+                if let Some(what) = self.keys.what_is(&entry.path()) {
+                    messages::note(&format!("{} is {what}; left out", shown(&entry.path())));
+                    continue;
+                }
+                self.found.push(Found { path: entry.path(), below: below.join(&name) });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Has several threads do `each`; the results in the order of the files.
