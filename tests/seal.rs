@@ -352,3 +352,44 @@ fn what_is_not_in_the_directory_of_the_keyring_is_refused() {
     assert!(fs::read(place.path("vault/plan")).unwrap().starts_with(b"the plan"));
     ok(&place.seal(&["convert", "--domain", "vault", "--dir", "vault/..", "./vault/plan"]));
 }
+
+#[test]
+fn passwd_changes_the_passphrase_given_and_no_key_file() {
+    let place = Place::new();
+    let [anna, ben, new] =
+        ["anna", "ben", "new"].map(|name| place.word(name, &format!("horse of {name}\n")));
+    let to = |word| ["--memory-mib", "1", "--new-passphrase-file", word];
+    let ring = || fs::read_to_string(place.path(".tollgate-seal")).unwrap();
+    let before = ring();
+    let refused = ["recipient `owner` has a key file", "seal add"];
+    fails(&place.seal(&[&["passwd"][..], &to(&new)].concat()), &refused);
+    for name in ["anna", "ben"] {
+        let word = if name == "anna" { &anna } else { &ben };
+        ok(&place.seal(&[&["add", "--name", name][..], &to(word)].concat()));
+    }
+    let (all, by_ben) = (ring(), ["passwd", "--passphrase-file", &ben]);
+    fails(&place.seal(&[&["passwd", "--name", "owner"][..], &to(&new)].concat()), &refused);
+    fails(&place.seal(&[&["passwd"][..], &to(&new)].concat()), &["--name", "owner, anna, ben"]);
+    fails(&place.bare(&[&by_ben[..], &["--new-key-file", "k"]].concat()), &["`add` a key file"]);
+    assert!(!place.path("k").exists());
+    assert_eq!(ring(), all);
+    let said = place.bare(&[&by_ben[..], &to(&new)].concat());
+    assert!(ok(&said).contains("the passphrase of `ben` is changed"), "{said:?}");
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let (all, now) = (lines(&all), lines(&ring()));
+    let kept = |name: &str| {
+        let line = |of: &[String]| of.iter().find(|line| line.contains(name)).cloned().unwrap();
+        line(&all) == line(&now)
+    };
+    assert_eq!(
+        ["owner", "anna", "ben"].map(|name| kept(&format!(" {name} "))),
+        [true, true, false]
+    );
+    assert!(lines(&before).iter().all(|line| now.contains(line)));
+    let check =
+        |more: &[&str]| place.bare(&[&["export", "--domain", "vault", "--to", "o"], more].concat());
+    ok(&check(&["--passphrase-file", &new]));
+    fails(&check(&["--passphrase-file", &ben]), &["rejected"]);
+    ok(&check(&["--passphrase-file", &anna]));
+    ok(&check(&["--key-file", &place.key()]));
+}

@@ -151,9 +151,9 @@ pub(crate) struct SealPasswdArgs {
     #[command(flatten)]
     pub(crate) key: SealKeyArgs,
 
-    /// Whose passphrase
-    #[arg(long, default_value = "owner")]
-    pub(crate) name: String,
+    /// Whose passphrase; left out, the recipient's that the passphrase given opens
+    #[arg(long)]
+    pub(crate) name: Option<String>,
 
     #[command(flatten)]
     pub(crate) new: SealNewArgs,

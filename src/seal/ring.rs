@@ -32,10 +32,15 @@ impl Open {
     /// # Errors
     /// With what is missing, damaged or wrong.
     pub(super) fn of(args: &SealKeyArgs) -> Result<Open> {
+        Ok(Open::with_secret(args)?.0)
+    }
+
+    fn with_secret(args: &SealKeyArgs) -> Result<(Open, Secret)> {
         let lock = lock(&args.dir)?;
         let (path, ring) = read(&args.dir)?;
-        let key = open(&path, &ring, &args.secret)?;
-        Ok(Open { path, ring, key, _lock: lock })
+        let secret = Secret::of(&args.secret)?;
+        let key = open(&path, &ring, &secret)?;
+        Ok((Open { path, ring, key, _lock: lock }, secret))
     }
 
     pub(super) fn save(&self) -> Result<()> {
@@ -53,14 +58,14 @@ impl Open {
 /// With what is missing, damaged or wrong.
 pub(crate) fn keys_of(dir: &Path, secret: &SealSecretArgs) -> Result<MasterKeys> {
     let (path, ring) = read(dir)?;
-    let key = open(&path, &ring, secret)?;
+    let key = open(&path, &ring, &Secret::of(secret)?)?;
     ring.master_keys(&key).with_context(|| format!("keyring {}", shown(&path)))
 }
 
-fn open(path: &Path, ring: &Keyring, secret: &SealSecretArgs) -> Result<RingKey> {
-    let opened = match Secret::of(secret)? {
-        Secret::Passphrase(bytes) => (ring.open_with_passphrase(&bytes), "passphrase"),
-        Secret::KeyFile(bytes) => (ring.open_with_key_file(&bytes), "key file"),
+fn open(path: &Path, ring: &Keyring, secret: &Secret) -> Result<RingKey> {
+    let opened = match secret {
+        Secret::Passphrase(bytes) => (ring.open_with_passphrase(bytes), "passphrase"),
+        Secret::KeyFile(bytes) => (ring.open_with_key_file(bytes), "key file"),
     };
     opened.0.map_err(|error| match error {
         KeyringError::Rejected(tried) => anyhow!(rustix::io::Errno::KEYREJECTED).context(format!(
@@ -151,17 +156,64 @@ pub(super) fn add(args: &SealAddArgs) -> Result<()> {
 }
 
 pub(super) fn passwd(args: &SealPasswdArgs) -> Result<()> {
-    let mut open = Open::of(&args.key)?;
-    match Secret::new(&args.new)? {
-        Secret::Passphrase(bytes) => {
-            open.ring.change_passphrase(&open.key, &args.name, &bytes, cost(&args.new))?;
-        }
-        Secret::KeyFile(_) => bail!("`passwd` changes a passphrase; `add` a key file instead"),
+    if args.new.new_key_file.is_some() {
+        bail!("`passwd` changes a passphrase; `add` a key file instead");
+    }
+    let (mut open, secret) = Open::with_secret(&args.key)?;
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => whose(&open.ring, &secret)?,
+    };
+    if has_key_file(&open.ring, &name) {
+        bail!(
+            "recipient `{name}` has a key file; add a passphrase recipient with `tollgate seal \
+             add`, or name another with `--name`"
+        );
+    }
+    if !open.ring.recipients().any(|known| known == name) {
+        return Err(KeyringError::NoRecipient(name).into());
+    }
+    if let Secret::Passphrase(bytes) = Secret::new(&args.new)? {
+        open.ring.change_passphrase(&open.key, &name, &bytes, cost(&args.new))?;
     }
     open.save()?;
-    let done = format!("the passphrase of `{}` is changed; no file was touched", args.name);
+    let done = format!("the passphrase of `{name}` is changed; no file was touched");
     say(args.key.json, &open.path, &open.ring, &done);
     Ok(())
+}
+
+/// Whose passphrase is to be changed where no name is given: the only recipient's, or that of whom
+/// the secret opens.
+fn whose(ring: &Keyring, secret: &Secret) -> Result<String> {
+    let names: Vec<&str> = ring.recipients().collect();
+    if let [only] = names[..] {
+        return Ok(only.to_owned());
+    }
+    if let Secret::Passphrase(bytes) = secret {
+        for name in &names {
+            if !has_key_file(ring, name) && alone(ring, name)?.open_with_passphrase(bytes).is_ok() {
+                return Ok((*name).to_owned());
+            }
+        }
+    }
+    bail!("whose passphrase? Name one with `--name`: {}", names.join(", "))
+}
+
+fn has_key_file(ring: &Keyring, name: &str) -> bool {
+    let start = format!("key-file {name} ");
+    ring.to_string().lines().any(|line| line.starts_with(&start))
+}
+
+/// The keyring with one of its recipients: what opens it is that one's.
+fn alone(ring: &Keyring, name: &str) -> Result<Keyring> {
+    let text = ring.to_string();
+    let other = |line: &&str| {
+        let mut words = line.split(' ');
+        matches!(words.next(), Some("passphrase" | "key-file")) && words.next() != Some(name)
+    };
+    let text: String =
+        text.lines().filter(|line| !other(line)).map(|line| format!("{line}\n")).collect();
+    Ok(Keyring::parse(&text)?)
 }
 
 fn say(as_json: bool, path: &Path, ring: &Keyring, text: &str) {
