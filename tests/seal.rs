@@ -173,10 +173,10 @@ fn rotation_seals_anew_and_goes_on_where_it_was_ended() {
     assert_eq!(place.exported(), plain);
     // As a kill between two files leaves it: one of the old epoch, and a file not complete.
     fs::write(place.path("vault/plan"), old).unwrap();
-    fs::write(place.path("vault/.tollgate-sealing-x"), b"half").unwrap();
+    fs::write(place.path("vault/.tollgate-sealing-0123456789abcXYZ"), b"half").unwrap();
     let said = place.vault("rotate", &[]);
     assert!(ok(&said).contains("1 file sealed anew, epoch 2"), "{said:?}");
-    assert!(!place.path("vault/.tollgate-sealing-x").exists());
+    assert!(!place.path("vault/.tollgate-sealing-0123456789abcXYZ").exists());
     assert_eq!(place.exported(), plain);
 }
 
@@ -392,4 +392,35 @@ fn passwd_changes_the_passphrase_given_and_no_key_file() {
     fails(&check(&["--passphrase-file", &ben]), &["rejected"]);
     ok(&check(&["--passphrase-file", &anna]));
     ok(&check(&["--key-file", &place.key()]));
+}
+
+#[test]
+fn only_what_the_program_left_behind_is_removed() {
+    let place = Place::new();
+    let [own, long, linked, held] =
+        ["mine", "0123456789abcdef.txt", "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"]
+            .map(|end| place.path(&format!("vault/.tollgate-sealing-{end}")));
+    for file in [&own, &long, &linked, &held] {
+        fs::write(file, b"mine").unwrap();
+    }
+    fs::hard_link(&linked, place.path("second")).unwrap();
+    let holder = File::options().append(true).open(&held).unwrap();
+    fs::write(place.path("vault/.tollgate-sealing-cccccccccccccccc"), b"half").unwrap();
+    let said = place.vault("convert", &[]);
+    assert!(ok(&said).contains("2 files sealed"), "{said:?}");
+    let notes = String::from_utf8_lossy(&said.stderr);
+    for file in [&own, &long, &linked, &held] {
+        assert_eq!(fs::read(file).unwrap(), b"mine");
+        assert!(
+            notes.contains(&format!(
+                "{}` is left as it is",
+                file.file_name().unwrap().to_str().unwrap()
+            )),
+            "{notes}"
+        );
+    }
+    assert!(!place.path("vault/.tollgate-sealing-cccccccccccccccc").exists());
+    drop(holder);
+    ok(&place.vault("rotate", &[]));
+    assert!(!held.exists() && own.exists());
 }

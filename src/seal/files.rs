@@ -1,12 +1,13 @@
 //! One file: sealed, sealed anew, written plain. Each as a whole, or not at all.
 
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{FlockOperation, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
 use tollgate_seal::{Options, SealError, SealedFile};
 use zeroize::Zeroizing;
 
@@ -16,7 +17,9 @@ use crate::sys;
 /// Read and written at a time.
 const STEP: usize = 256 << 10;
 /// Before the random part of the names of files that are not complete yet.
-pub(super) const UNFINISHED: &str = ".tollgate-sealing-";
+const UNFINISHED: &str = ".tollgate-sealing-";
+/// Letters and digits of the random part.
+const UNFINISHED_RANDOM: usize = 16;
 /// Most that is read of the names of extended attributes, and of one of them: the kernel's own
 /// limit.
 const XATTR_MAX: usize = 64 << 10;
@@ -193,20 +196,39 @@ pub(super) fn directory_of(path: &Path) -> PathBuf {
 }
 
 fn temporary(dir: &Path) -> Result<tempfile::NamedTempFile> {
-    let file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(dir)?;
+    let mut builder = tempfile::Builder::new();
+    let file = builder.prefix(UNFINISHED).rand_bytes(UNFINISHED_RANDOM).tempfile_in(dir)?;
     // Whoever finds it without a lock knows that its maker is gone.
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared)?;
+    rustix::fs::flock(&file, FlockOperation::LockShared)?;
     Ok(file)
 }
 
-/// Removes what a command that was killed left behind.
-pub(super) fn remove_unfinished(path: &Path) -> Result<bool> {
-    let file = open(path)?;
-    let free = rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive);
-    if free.is_ok() {
-        std::fs::remove_file(path)?;
+/// Whether a name is one of those that files have that are not complete, or only begins so.
+pub(super) fn looks_unfinished(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
+}
+
+/// Removes what a command that was killed left behind, and nothing else that has such a name.
+///
+/// # Errors
+/// With why it is left as it is.
+pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let random = name.strip_prefix(UNFINISHED.as_bytes()).unwrap_or_default();
+    if random.len() != UNFINISHED_RANDOM || !random.iter().all(u8::is_ascii_alphanumeric) {
+        bail!("it was not made by this command, though its name begins so");
     }
-    Ok(free.is_ok())
+    let file = open(path)?;
+    let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+    let written = sys::lease(&file).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+    if locked.is_err() || written {
+        bail!("somebody has it open");
+    }
+    let (held, named) = (file.metadata()?, std::fs::symlink_metadata(path)?);
+    if held.nlink() != 1 || (held.dev(), held.ino()) != (named.dev(), named.ino()) {
+        bail!("it has another name");
+    }
+    Ok(std::fs::remove_file(path)?)
 }
 
 /// Owner, mode, extended attributes and times of `old`.

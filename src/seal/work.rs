@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cli::{SealFilesArgs, SealKeyArgs};
 use crate::messages;
-use crate::seal::files::{self, UNFINISHED};
+use crate::seal::files;
 use crate::seal::ring::IN_DIR;
 use crate::seal::secret::{self, shown};
 
@@ -121,8 +121,11 @@ impl Search {
             let (kind, name) = (entry.file_type().with_context(named)?, entry.file_name());
             if kind.is_dir() {
                 self.walk(&entry.path(), &below.join(&name), depth + 1)?;
-            } else if kind.is_file() && name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
-                files::remove_unfinished(&entry.path())?;
+            } else if kind.is_file() && files::looks_unfinished(&name) {
+                if let Err(error) = files::remove_unfinished(&entry.path()) {
+                    let why = messages::in_words(&error);
+                    messages::note(&format!("{} is left as it is: {why}", shown(&entry.path())));
+                }
             } else if kind.is_file() && name != IN_DIR {
                 if let Some(what) = self.keys.what_is(&entry.path()) {
                     messages::note(&format!("{} is {what}; left out", shown(&entry.path())));
