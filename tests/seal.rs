@@ -424,3 +424,19 @@ fn only_what_the_program_left_behind_is_removed() {
     ok(&place.vault("rotate", &[]));
     assert!(!held.exists() && own.exists());
 }
+
+#[test]
+fn a_file_that_is_named_twice_is_visited_once() {
+    let place = Place::new();
+    std::os::unix::fs::symlink("vault", place.path("way")).unwrap();
+    let paths = ["vault", "vault/plan", "./vault/../vault", "way/plan", "way/", "."];
+    let run = |command: &[&str]| {
+        let output = place.seal(&[command, &["--domain", "vault"], &paths].concat());
+        ok(&output).to_owned()
+    };
+    assert_eq!(run(&["convert"]), "2 files sealed\n");
+    assert_eq!(run(&["rotate"]), "2 files sealed anew, epoch 2\n");
+    assert_eq!(run(&["check"]), "2 files good\n");
+    let to = tempfile::tempdir().unwrap();
+    assert_eq!(run(&["export", "--to", to.path().to_str().unwrap()]), "2 files written plain\n");
+}

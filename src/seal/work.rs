@@ -1,5 +1,6 @@
 //! Many files at once: which ones, by how many threads, how far.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -41,16 +42,18 @@ pub(super) enum Where {
 /// # Errors
 /// With the path that cannot be read, or may not be named.
 pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Result<Vec<Found>> {
-    let mut search = Search { found: Vec::new(), keys: Keys::of(key) };
+    // One path has each file once.
+    let seen = (args.paths.len() > 1).then(HashSet::new);
+    let mut search = Search { found: Vec::new(), seen, keys: Keys::of(key) };
     let all = [key.dir.clone()];
     for path in if args.paths.is_empty() { &all[..] } else { &args.paths } {
         let metadata = fs::symlink_metadata(path)
             .map_err(|error| anyhow::anyhow!("{}{}", error, crate::nearest::path(path)))
             .with_context(|| path.display().to_string())?;
-        let is_dir = metadata.is_dir();
+        let real = real(path, metadata.is_dir()).with_context(|| shown(path))?;
         if which == Where::InDir {
             let dir = fs::canonicalize(&key.dir).with_context(|| shown(&key.dir))?;
-            if !real(path, is_dir).with_context(|| shown(path))?.starts_with(&dir) {
+            if !real.starts_with(&dir) {
                 bail!(
                     "{} is not in {}, the directory of the keyring; name another with `--dir`",
                     shown(path),
@@ -58,15 +61,15 @@ pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Res
                 );
             }
         }
-        if is_dir {
-            search.walk(path, Path::new(""), 0)?;
+        if metadata.is_dir() {
+            search.walk(path, &real, Path::new(""), 0)?;
             continue;
         }
         if let Some(what) = search.keys.what_is(path) {
             bail!("{} is {what}, which is never sealed; name the other files", shown(path));
         }
         let below = path.file_name().map(PathBuf::from).unwrap_or_default();
-        search.found.push(Found { path: path.clone(), below });
+        search.add(Found { path: path.clone(), below }, &real);
     }
     Ok(search.found)
 }
@@ -108,11 +111,20 @@ impl Keys {
 
 struct Search {
     found: Vec<Found>,
+    /// Where the files lie, without links: of two names for a place the first one counts.
+    seen: Option<HashSet<PathBuf>>,
     keys: Keys,
 }
 
 impl Search {
-    fn walk(&mut self, dir: &Path, below: &Path, depth: usize) -> Result<()> {
+    fn add(&mut self, file: Found, real: &Path) {
+        if self.seen.as_mut().is_none_or(|seen| seen.insert(real.to_owned())) {
+            self.found.push(file);
+        }
+    }
+
+    /// Adds what is in `dir`, whose path without links is `real`.
+    fn walk(&mut self, dir: &Path, real: &Path, below: &Path, depth: usize) -> Result<()> {
         let named = || dir.display().to_string();
         anyhow::ensure!(depth < DEPTH_MAX, "{} is {DEPTH_MAX} directories deep", named());
         let mut entries = fs::read_dir(dir).with_context(named)?.collect::<Result<Vec<_>, _>>()?;
@@ -120,7 +132,7 @@ impl Search {
         for entry in entries {
             let (kind, name) = (entry.file_type().with_context(named)?, entry.file_name());
             if kind.is_dir() {
-                self.walk(&entry.path(), &below.join(&name), depth + 1)?;
+                self.walk(&entry.path(), &real.join(&name), &below.join(&name), depth + 1)?;
             } else if kind.is_file() && files::looks_unfinished(&name) {
                 if let Err(error) = files::remove_unfinished(&entry.path()) {
                     let why = messages::in_words(&error);
@@ -131,7 +143,8 @@ impl Search {
                     messages::note(&format!("{} is {what}; left out", shown(&entry.path())));
                     continue;
                 }
-                self.found.push(Found { path: entry.path(), below: below.join(&name) });
+                let file = Found { path: entry.path(), below: below.join(&name) };
+                self.add(file, &real.join(&name));
             }
         }
         Ok(())
