@@ -440,3 +440,16 @@ fn a_file_that_is_named_twice_is_visited_once() {
     let to = tempfile::tempdir().unwrap();
     assert_eq!(run(&["export", "--to", to.path().to_str().unwrap()]), "2 files written plain\n");
 }
+
+#[test]
+fn costs_out_of_range_are_named_in_words() {
+    let place = Place::new();
+    let word = place.word("one", "horse\n");
+    let new = ["--memory-mib", "1", "--new-passphrase-file", &word];
+    ok(&place.seal(&[&["add", "--name", "anna"][..], &new].concat()));
+    let ring = fs::read_to_string(place.path(".tollgate-seal")).unwrap();
+    let ring = ring.replace("anna 1024 3 4", "anna 4194304 3 4");
+    fs::write(place.path(".tollgate-seal"), ring).unwrap();
+    let output = place.bare(&["check", "--domain", "vault", "--passphrase-file", &word]);
+    fails(&output, &["Argon2id with 4194304 KiB of memory, 3 passes and 4 lanes"]);
+}

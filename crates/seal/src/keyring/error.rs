@@ -28,7 +28,10 @@ pub enum KeyringError {
     #[error("`{0}` is the last recipient")]
     LastRecipient(String),
     /// Costs that are out of range.
-    #[error("Argon2id with {0:?}: {1}")]
+    #[error(
+        "Argon2id with {kib} KiB of memory, {passes} passes and {lanes} lanes: {1}",
+        kib = .0.memory_kib, passes = .0.passes, lanes = .0.lanes
+    )]
     Cost(PassphraseCost, String),
     /// A master key is not what was wrapped.
     #[error("the key of epoch {0} is not authentic")]
