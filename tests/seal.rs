@@ -1,9 +1,13 @@
 //! `tollgate seal` from outside: keyrings, files, and everything that can be wrong with them.
 
+#[path = "support/mounting.rs"]
+mod mounting;
+
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -452,4 +456,40 @@ fn costs_out_of_range_are_named_in_words() {
     fs::write(place.path(".tollgate-seal"), ring).unwrap();
     let output = place.bare(&["check", "--domain", "vault", "--passphrase-file", &word]);
     fails(&output, &["Argon2id with 4194304 KiB of memory, 3 passes and 4 lanes"]);
+}
+
+#[test]
+fn the_log_of_a_view_names_the_file_that_is_damaged() {
+    if !mounting::can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let names = ["vault/pl\u{1b}an", "vault/two"];
+    fs::rename(place.path("vault/plan"), place.path(names[0])).unwrap();
+    ok(&place.vault("convert", &[]));
+    let mut bytes = fs::read(place.path(names[0])).unwrap();
+    bytes[8197] ^= 1;
+    fs::write(place.path(names[0]), bytes).unwrap();
+    fs::write(place.path(names[1]), "plain").unwrap();
+    let (policy, view) = (place.keys.path().join("p.toml"), tempfile::tempdir().unwrap());
+    let rule =
+        "name = 'vault'\npath = 'vault/**'\nkind = 'file'\naction = 'seal'\ndomain = 'vault'";
+    fs::write(&policy, format!("[[rule]]\n{rule}\n")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.arg("mount").arg("--policy").arg(&policy).args(["--seal-key-file", &place.key()]);
+    command.arg(place.dir.path()).arg(view.path()).stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut server = command.spawn().unwrap();
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.by_ref().any(|line| line.contains("ready")));
+    let read = names.map(|name| fs::read(view.path().join(name)).map_err(|it| it.raw_os_error()));
+    let umounted = Command::new("umount").arg(view.path()).status();
+    let said: Vec<String> = lines.collect();
+    server.wait().unwrap();
+    assert!(umounted.unwrap().success());
+    assert_eq!(read, [Err(Some(5)), Err(Some(5))]);
+    for (what, path) in
+        [("is damaged", "path=vault/pl\\x1ban"), ("cannot be read", "path=vault/two")]
+    {
+        assert!(said.iter().any(|line| line.contains(what) && line.contains(path)), "{said:?}");
+    }
 }

@@ -19,6 +19,8 @@ const WAITING_MAX: usize = 1024;
 /// A file that may have something to commit.
 pub(super) trait Pending: Send + Sync {
     fn id(&self) -> NodeId;
+    /// As the log names it.
+    fn path(&self) -> &[u8];
     fn commit(&self) -> Result<(), Errno>;
 }
 
@@ -120,6 +122,7 @@ impl Shared {
 
 fn commit(file: &dyn Pending) {
     if let Err(error) = file.commit() {
-        tracing::error!(%error, "what was written to a sealed file is not durable");
+        let path = file.path().escape_ascii();
+        tracing::error!(%path, %error, "what was written to a sealed file is not durable");
     }
 }

@@ -69,7 +69,7 @@ impl OpenFile {
                 let domain = Arc::clone(domain);
                 Ok(OpenFile { id, inode, path, domain, file, setting_times, modified, audit, told })
             }
-            Err(error) => Err(errno_of(&error, |bytes| tell(&audit, &path, inode, bytes))),
+            Err(error) => Err(errno_of(&error, &path, |bytes| tell(&audit, &path, inode, bytes))),
         }
     }
 
@@ -114,7 +114,7 @@ impl OpenFile {
     }
 
     fn errno(&self, error: &SealError) -> Errno {
-        errno_of(error, |bytes| {
+        errno_of(error, &self.path, |bytes| {
             let mark = bytes.as_ref().map_or(u64::MAX, |bytes| bytes.start + 1);
             if self.told.swap(mark, Ordering::Relaxed) != mark {
                 tell(&self.audit, &self.path, self.inode, bytes);
@@ -126,6 +126,10 @@ impl OpenFile {
 impl Pending for OpenFile {
     fn id(&self) -> NodeId {
         self.id
+    }
+
+    fn path(&self) -> &[u8] {
+        &self.path
     }
 
     /// The time of the last change is that of the content: writing the map and the header is none.
@@ -281,22 +285,23 @@ pub(super) fn plain_size(fd: OwnedFd, keys: &MasterKeys, domain: &str) -> Option
 }
 
 /// What the caller gets; `damaged` hears of bytes that are not what was written there.
-fn errno_of(error: &SealError, damaged: impl FnOnce(Option<Range<u64>>)) -> Errno {
+fn errno_of(error: &SealError, path: &[u8], damaged: impl FnOnce(Option<Range<u64>>)) -> Errno {
+    let path = path.escape_ascii();
     match error {
         SealError::Io(error) => error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error),
         SealError::TooLarge(_) => Errno::FBIG,
         SealError::Failed | SealError::NoRandom | SealError::KeyUsedUp => {
-            tracing::error!(%error, "a sealed file is not written");
+            tracing::error!(%path, %error, "a sealed file is not written");
             Errno::IO
         }
         SealError::BlockNotAuthentic(block) => {
             let start = block.saturating_mul(4096);
-            tracing::error!(%error, "a sealed file is damaged");
+            tracing::error!(%path, %error, "a sealed file is damaged");
             damaged(Some(start..start.saturating_add(4096)));
             Errno::IO
         }
         _ => {
-            tracing::error!(%error, "a sealed file cannot be read");
+            tracing::error!(%path, %error, "a sealed file cannot be read");
             damaged(None);
             Errno::IO
         }
