@@ -60,7 +60,8 @@ impl View {
             // A system call that the sandbox does not expect ends the server, and so the test.
             command.args(["--sandbox", "strict"]);
         }
-        if let Some(transport) = std::env::var_os("TOLLGATE_TEST_TRANSPORT") {
+        let is_named = options.contains(&"--transport");
+        if let Some(transport) = std::env::var_os("TOLLGATE_TEST_TRANSPORT").filter(|_| !is_named) {
             command.arg("--transport").arg(transport);
         }
         command.args(options);
