@@ -9,10 +9,10 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use tollgate_workqueue::{JoinError, Queue, Queued, Runtime, SubmitError};
+use tollgate_workqueue::{JoinError, Queued, Runtime, SubmitError};
 
 use crate::process::kept;
-use crate::{Hold, LONG, hold, until};
+use crate::{Hold, LONG, hold, kinds, until};
 
 /// Counts how often it is dropped.
 struct Dropped(Arc<AtomicU32>);
@@ -21,16 +21,6 @@ impl Drop for Dropped {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
-}
-
-fn kinds(runtime: &Runtime) -> Vec<Queue> {
-    let queue = |name| runtime.queue(name);
-    vec![
-        queue("plain").build().unwrap(),
-        queue("limited").max_active(1).build().unwrap(),
-        queue("ordered").ordered().build().unwrap(),
-        queue("rescued").max_active(2).rescuer().build().unwrap(),
-    ]
 }
 
 #[test]

@@ -22,7 +22,7 @@ mod threes;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use tollgate_workqueue::{Queue, Topology, blocking};
+use tollgate_workqueue::{Queue, Runtime, Topology, blocking};
 
 /// Longer than anything here takes on a loaded machine, and shorter than [`process::LIMIT`].
 const LONG: Duration = Duration::from_secs(20);
@@ -68,4 +68,15 @@ fn two_caches() -> Option<Topology> {
         return None;
     }
     Some(machine.pretend_llcs(2).unwrap())
+}
+
+/// One queue of each kind.
+fn kinds(runtime: &Runtime) -> Vec<Queue> {
+    let queue = |name| runtime.queue(name);
+    vec![
+        queue("plain").build().unwrap(),
+        queue("limited").max_active(1).build().unwrap(),
+        queue("ordered").ordered().build().unwrap(),
+        queue("rescued").max_active(2).rescuer().build().unwrap(),
+    ]
 }

@@ -12,18 +12,7 @@ use tollgate_workqueue::{
 };
 
 use crate::process::kept;
-use crate::{Hold, hold, two_caches, until};
-
-/// One queue of each kind.
-fn kinds(runtime: &Runtime) -> Vec<Queue> {
-    let queue = |name| runtime.queue(name);
-    vec![
-        queue("plain").build().unwrap(),
-        queue("limited").max_active(1).build().unwrap(),
-        queue("ordered").ordered().build().unwrap(),
-        queue("rescued").max_active(2).rescuer().build().unwrap(),
-    ]
-}
+use crate::{Hold, hold, kinds, two_caches, until};
 
 #[test]
 fn strict_limited_items_keep_their_place_while_others_are_aborted() {
