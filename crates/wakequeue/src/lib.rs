@@ -48,7 +48,7 @@ mod worker;
 
 pub use config::{Closed, Config, ConfigError, MAX_CAPACITY, MIN_CAPACITY, PushError};
 pub use item_cell::ItemCell;
-pub use patience::Patience;
+pub use patience::{Patience, Sharing};
 pub use placement::{Layout, Load, PodIndex, ShardId, ShardPlan};
 pub use queue::{Counters, WakeQueue};
 pub use ring::Ring;

@@ -16,9 +16,45 @@ pub struct Patience {
     start: Instant,
     budget: Duration,
     turns: u32,
-    shared: u32,
+    sharing: Sharing,
     /// How long it has lasted, as of the latest look at the clock.
     lasted: Duration,
+}
+
+/// What a thread's waits tell the next one about the CPU that it waits on.
+///
+/// Two threads that wait for each other in turn, and got the same CPU, let each other run by
+/// yielding: none of their waits becomes long, each takes two switches between threads, and the
+/// kernel may leave them together for 100 ms. So yields that let somebody else run are counted
+/// over several waits, until one ends without them. A thread that sleeps then is woken on another
+/// CPU, if one is idle. If none is, sleeping is dearer than yielding, so it is tried ever less
+/// often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// Yields in a row that let somebody else run.
+    yields: u32,
+    /// How many of them end a wait.
+    longest: u32,
+}
+
+impl Sharing {
+    /// Before the first wait of a thread.
+    pub const NONE: Self = Self { yields: 0, longest: 2 };
+    /// So that sleeps without use cost a hundredth of what the yields do.
+    const LONGEST: u32 = 256;
+
+    fn note(&mut self, shared: bool) {
+        *self = if shared { Self { yields: self.yields + 1, ..*self } } else { Self::NONE };
+    }
+
+    fn is_enough(self) -> bool {
+        self.yields >= self.longest
+    }
+
+    fn after_sleep(self) -> Self {
+        let longest = if self.is_enough() { self.longest * 2 } else { self.longest };
+        Self { yields: 0, longest: longest.min(Self::LONGEST) }
+    }
 }
 
 impl Patience {
@@ -27,13 +63,31 @@ impl Patience {
     const TURNS_PER_LOOK: u32 = 16;
     /// A yield without takers returns within about 0.4 us.
     const SHARED_YIELD: Duration = Duration::from_nanos(1200);
-    /// Yields in a row that let somebody else run before waiting ends.
-    const SHARED_MAX: u32 = 2;
 
     /// Starts the clock.
     #[must_use]
     pub fn new(budget: Duration) -> Self {
-        Self { start: Instant::now(), budget, turns: 0, shared: 0, lasted: Duration::ZERO }
+        Self::after(Sharing::NONE, budget)
+    }
+
+    /// Starts the clock for a thread whose waits before ended with this: see
+    /// [`sharing`](Self::sharing).
+    #[must_use]
+    pub fn after(sharing: Sharing, budget: Duration) -> Self {
+        Self { start: Instant::now(), budget, turns: 0, sharing, lasted: Duration::ZERO }
+    }
+
+    /// For the next wait of this thread, which now goes on with what it waited for, or sleeps.
+    #[must_use]
+    pub fn sharing(&self, sleeps: bool) -> Sharing {
+        if sleeps {
+            self.sharing.after_sleep()
+        } else if self.turns < Self::TURNS_PER_LOOK {
+            // It came from another CPU.
+            Sharing::NONE
+        } else {
+            self.sharing
+        }
     }
 
     /// Waits a moment. False when the time is up; with no time, at once.
@@ -56,11 +110,57 @@ impl Patience {
     }
 
     fn look_up(&mut self) -> bool {
+        if self.sharing.is_enough() {
+            return false;
+        }
         let before = Instant::now();
         yield_now();
-        let shared = before.elapsed() > Self::SHARED_YIELD;
-        self.shared = if shared { self.shared + 1 } else { 0 };
+        self.sharing.note(before.elapsed() > Self::SHARED_YIELD);
         self.lasted = self.start.elapsed();
-        self.shared < Self::SHARED_MAX && self.lasted < self.budget
+        !self.sharing.is_enough() && self.lasted < self.budget
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// How many waits of one shared yield each there are before each of some sleeps.
+    fn waits_before_sleeps(sleeps: usize) -> Vec<u32> {
+        let mut sharing = Sharing::NONE;
+        let count = |_| {
+            let mut waits = 0;
+            while !sharing.is_enough() {
+                sharing.note(true);
+                waits += 1;
+            }
+            sharing = sharing.after_sleep();
+            waits
+        };
+        (0..sleeps).map(count).collect()
+    }
+
+    #[test]
+    fn threads_that_share_a_cpu_sleep_soon_and_then_ever_less_often() {
+        let waits = waits_before_sleeps(10);
+        assert_eq!(waits, [2, 4, 8, 16, 32, 64, 128, 256, 256, 256]);
+    }
+
+    #[test]
+    fn what_waits_on_its_own_cpu_forgets_that_it_shared_one() {
+        let mut sharing = Sharing { yields: 1, longest: 64 };
+        sharing.note(false);
+        assert_eq!(sharing, Sharing::NONE);
+        let busy = Sharing { yields: 1, longest: 64 };
+        let answered_at_once = Patience::after(busy, Duration::from_secs(1));
+        assert_eq!(answered_at_once.sharing(false), Sharing::NONE);
+    }
+
+    #[test]
+    fn a_wait_after_enough_shared_ones_ends_without_another_yield() {
+        let enough = Sharing { yields: 2, longest: 2 };
+        let mut patience = Patience::after(enough, Duration::from_secs(3600));
+        while patience.wait_a_little() {}
+        assert_eq!(patience.sharing(true), Sharing { yields: 0, longest: 4 });
     }
 }

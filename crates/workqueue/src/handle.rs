@@ -1,12 +1,13 @@
 //! The result of an item, to be waited for or awaited.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tollgate_wakequeue::Patience;
+use tollgate_wakequeue::{Patience, Sharing};
 
 use crate::task::Spawned;
 use crate::{JoinError, blocking};
@@ -14,6 +15,19 @@ use crate::{JoinError, blocking};
 /// How long a waiting thread looks before it sleeps: as long as a sleeping worker takes to wake up
 /// and answer, so that only one of the two has to be woken.
 const SPIN: Duration = Duration::from_micros(50);
+
+thread_local! {
+    static SHARING: Cell<Sharing> = const { Cell::new(Sharing::NONE) };
+}
+
+/// Looks whether `done` for so long at most.
+fn spin(longest: Duration, done: impl Fn() -> bool) -> bool {
+    let mut patience = Patience::after(SHARING.get(), longest);
+    while !done() && patience.wait_a_little() {}
+    let done = done();
+    SHARING.set(patience.sharing(!done));
+    done
+}
 
 /// The result of an item that was spawned. Dropping it does not stop the item, unless
 /// [`abort_on_drop`](Self::abort_on_drop) was called.
@@ -52,9 +66,7 @@ impl<T: Send> Handle<T> {
             self.task.check_process();
             self.task.run_here();
         }
-        let mut patience = Patience::new(SPIN);
-        while !packet.is_done() && patience.wait_a_little() {}
-        if !packet.is_done() {
+        if !spin(SPIN, || packet.is_done()) {
             blocking(|| packet.sleep(None));
         }
         packet.result()
@@ -82,9 +94,7 @@ impl<T: Send> Handle<T> {
         if !packet.is_done() {
             self.task.check_process();
         }
-        let mut patience = Patience::new(SPIN.min(timeout));
-        while !packet.is_done() && patience.wait_a_little() {}
-        if packet.is_done() || blocking(|| packet.sleep(deadline)) {
+        if spin(SPIN.min(timeout), || packet.is_done()) || blocking(|| packet.sleep(deadline)) {
             return Ok(packet.result());
         }
         Err(self)
