@@ -16,6 +16,9 @@ use crate::store::Store;
 
 /// Blocks that are read or written with one call to the store.
 pub(crate) const RUN_MAX: usize = 64;
+/// Blocks and nodes written since the last durable commit, at most: what a crash can make the count
+/// of writes forget.
+pub(crate) const WRITES_PER_COMMIT: u64 = 1 << 18;
 
 /// How a new file is sealed.
 #[derive(Clone, Copy, Debug)]
@@ -60,9 +63,29 @@ pub(crate) struct State {
     pub(crate) sharing: Sharing,
     /// Something was changed since the last commit.
     pub(crate) changed: bool,
+    /// The count of writes that the last durable commit holds.
+    pub(crate) durable_writes: u64,
     /// Counts changes of what is read.
     pub(crate) changes: u64,
     pub(crate) failed: bool,
+}
+
+impl State {
+    /// Whether enough has changed that it should be committed.
+    pub(crate) fn commit_is_due(&self) -> bool {
+        self.has_changed(1)
+    }
+
+    /// Whether so much has changed that nothing more may be written before a commit.
+    pub(crate) fn commit_must_come(&self) -> bool {
+        self.has_changed(2)
+    }
+
+    fn has_changed(&self, times: usize) -> bool {
+        let written = self.header.writes.saturating_sub(self.durable_writes);
+        let counted = written > WRITES_PER_COMMIT / 4 * times as u64;
+        self.slots.as_ref().is_some_and(|slots| counted || self.map.has_changed(slots, times))
+    }
 }
 
 impl<S: Store> fmt::Debug for SealedFile<S> {
@@ -145,6 +168,7 @@ impl<S: Store> SealedFile<S> {
                 slots: None,
                 sharing: Sharing::default(),
                 changed: false,
+                durable_writes: 0,
                 changes: 0,
                 failed: false,
             }),

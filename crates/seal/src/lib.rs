@@ -29,6 +29,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod at_once;
 mod cipher;
 mod error;
 mod file;

@@ -2,6 +2,7 @@
 //! named with nonce and tag by the node above it.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 
 use crate::error::SealError;
 use crate::header::{Entry, Header, LEVELS_MAX};
@@ -10,10 +11,11 @@ use crate::slots::Slots;
 use crate::store::Store;
 
 /// Nodes that are kept; beyond it, those that were not changed are dropped.
-const NODES_MAX: usize = 1024;
-/// Changed nodes, and released slots, that make a commit due.
-const DIRTY_MAX: usize = 512;
-const PENDING_MAX: usize = 1 << 14;
+const NODES_MAX: usize = 2048;
+/// Changed nodes, and released slots, that make a commit due: somebody should make one beside what
+/// goes on. At twice as many, who writes makes it.
+const DIRTY_DUE: usize = 1024;
+const PENDING_DUE: usize = 1 << 14;
 
 /// What is the same for every block and node of a file.
 pub(crate) struct Context<'a, S> {
@@ -85,9 +87,25 @@ impl Map {
             .find(|levels| *levels > 0 && self.capacity(*levels) >= blocks || blocks == 0)
     }
 
-    /// Whether enough has changed that it should be committed.
-    pub(crate) fn commit_due(&self, slots: &Slots) -> bool {
-        self.dirty > DIRTY_MAX || slots.pending() > PENDING_MAX
+    /// Whether `times` as much has changed as makes a commit due.
+    pub(crate) fn has_changed(&self, slots: &Slots, times: usize) -> bool {
+        self.dirty > times * DIRTY_DUE || slots.pending() > times * PENDING_DUE
+    }
+
+    /// How many blocks the map can name as it is.
+    pub(crate) fn room(&self) -> u64 {
+        if self.levels == 0 { 0 } else { self.capacity(self.levels) }
+    }
+
+    /// The entry of a block that the map has room for; `None` if a device must be waited for.
+    pub(crate) fn get_at_once<S: Store>(
+        &mut self,
+        on: &Context<'_, S>,
+        block: u64,
+    ) -> Result<Option<Entry>, SealError> {
+        let (number, index) = self.split(block);
+        let node = self.node_by(on, 0, number, S::read_at_once)?;
+        Ok(node.map(|node| node.entries[index]))
     }
 
     /// The entry of a block.
@@ -177,39 +195,64 @@ impl Map {
         level: u8,
         number: u64,
     ) -> Result<&mut Node, SealError> {
+        let wait = |store: &S, bytes: &mut [u8], at| store.read_at(bytes, at).map(|()| true);
+        let node = self.node_by(on, level, number, wait)?;
+        Ok(node.expect("it was waited for"))
+    }
+
+    /// As [`Map::node`], with `read` to read the store by; `None` if that says `false`.
+    fn node_by<S: Store>(
+        &mut self,
+        on: &Context<'_, S>,
+        level: u8,
+        number: u64,
+        read: impl Fn(&S, &mut [u8], u64) -> std::io::Result<bool> + Copy,
+    ) -> Result<Option<&mut Node>, SealError> {
         if !self.nodes.contains_key(&(level, number)) {
             let entry = if level + 1 == self.levels {
                 self.root
             } else {
                 let (above, index) = self.split(number);
-                self.node(on, level + 1, above)?.entries[index]
+                let Some(above) = self.node_by(on, level + 1, above, read)? else {
+                    return Ok(None);
+                };
+                above.entries[index]
             };
             if self.nodes.len() >= NODES_MAX {
                 self.nodes.retain(|_, node| node.dirty);
             }
-            let entries = self.read(on, level, number, &entry)?;
+            let Some(entries) = self.read(on, (level, number), &entry, read)? else {
+                return Ok(None);
+            };
             self.nodes.insert((level, number), Node { entries, dirty: false });
         }
-        Ok(self.nodes.get_mut(&(level, number)).expect("it was put there"))
+        Ok(self.nodes.get_mut(&(level, number)))
     }
 
     fn read<S: Store>(
         &self,
         on: &Context<'_, S>,
-        level: u8,
-        number: u64,
+        (level, number): (u8, u64),
         entry: &Entry,
-    ) -> Result<Vec<Entry>, SealError> {
+        read: impl Fn(&S, &mut [u8], u64) -> std::io::Result<bool>,
+    ) -> Result<Option<Vec<Entry>>, SealError> {
         if entry.slot == 0 {
-            return Ok(vec![Entry::default(); self.fanout]);
+            return Ok(Some(vec![Entry::default(); self.fanout]));
         }
         let mut bytes = vec![0; on.block_size];
+        let not_authentic = || SealError::MapNotAuthentic { level, number };
+        let at = offset_of(entry.slot, on.block_size).ok_or_else(not_authentic)?;
+        match read(on.store, &mut bytes, at) {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(not_authentic()),
+            Err(error) => return Err(error.into()),
+        }
         let aad = on.aad.node(level, number);
-        read_slots(on.store, &mut bytes, entry.slot, on.block_size).and_then(|whole| {
-            let ok = whole && on.keys.aead.open(&entry.nonce, &aad, &mut bytes, entry.tag);
-            ok.then_some(()).ok_or(SealError::MapNotAuthentic { level, number })
-        })?;
-        Ok(bytes.chunks_exact(Entry::LEN).map(Entry::read).collect())
+        if !on.keys.aead.open(&entry.nonce, &aad, &mut bytes, entry.tag) {
+            return Err(not_authentic());
+        }
+        Ok(Some(bytes.chunks_exact(Entry::LEN).map(Entry::read).collect()))
     }
 
     /// Writes what was changed to free slots, from the leaves up; the new root, and how many nodes
@@ -258,6 +301,12 @@ impl Map {
     }
 }
 
+/// Where a slot begins; `None` for what no file has.
+pub(crate) fn offset_of(slot: u64, block_size: usize) -> Option<u64> {
+    let offset = slot.checked_mul(block_size as u64);
+    offset.filter(|offset| i64::try_from(*offset).is_ok())
+}
+
 /// Fills `bytes` from `slot` on; `false` if the store ends before.
 pub(crate) fn read_slots<S: Store>(
     store: &S,
@@ -265,13 +314,10 @@ pub(crate) fn read_slots<S: Store>(
     slot: u64,
     block_size: usize,
 ) -> Result<bool, SealError> {
-    let offset = slot.checked_mul(block_size as u64);
-    let Some(offset) = offset.filter(|offset| i64::try_from(*offset).is_ok()) else {
-        return Ok(false);
-    };
+    let Some(offset) = offset_of(slot, block_size) else { return Ok(false) };
     match store.read_at(bytes, offset) {
         Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

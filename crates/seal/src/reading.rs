@@ -82,7 +82,12 @@ impl<S: Store> SealedFile<S> {
         Ok(())
     }
 
-    fn open_blocks(&self, first: u64, entries: &[Entry], run: &mut [u8]) -> Result<(), SealError> {
+    pub(crate) fn open_blocks(
+        &self,
+        first: u64,
+        entries: &[Entry],
+        run: &mut [u8],
+    ) -> Result<(), SealError> {
         let size = self.block_size;
         for (index, entry) in entries.iter().enumerate() {
             let number = first + index as u64;
@@ -97,9 +102,9 @@ impl<S: Store> SealedFile<S> {
 }
 
 /// While it lives, no slot that the map named when it began is written.
-struct Reader<'a, S: Store> {
-    file: &'a SealedFile<S>,
-    epoch: u64,
+pub(crate) struct Reader<'a, S: Store> {
+    pub(crate) file: &'a SealedFile<S>,
+    pub(crate) epoch: u64,
 }
 
 impl<S: Store> Drop for Reader<'_, S> {

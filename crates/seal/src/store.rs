@@ -26,6 +26,15 @@ pub trait Store {
     /// `UnexpectedEof` if the file ends before, or what the file system says.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 
+    /// As [`Store::read_at`], unless that would wait for a device: then `false`, and the caller has
+    /// another way. A store that cannot tell says `false`.
+    ///
+    /// # Errors
+    /// As [`Store::read_at`].
+    fn read_at_once(&self, _buffer: &mut [u8], _offset: u64) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Writes all of `bytes` at `offset`; the file grows as needed.
     ///
     /// # Errors
@@ -64,6 +73,10 @@ impl<S: Store + ?Sized> Store for &S {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         (**self).read_at(buffer, offset)
+    }
+
+    fn read_at_once(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
+        (**self).read_at_once(buffer, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {

@@ -5,13 +5,11 @@ use std::sync::PoisonError;
 
 use crate::cipher::{Cipher, NONCE_LEN};
 use crate::error::SealError;
-use crate::file::{RUN_MAX, SealedFile, State};
+use crate::file::{RUN_MAX, SealedFile, State, WRITES_PER_COMMIT};
 use crate::header::{Entry, HEADER_LEN, HEADER_SPACE, LEVELS_MAX};
 use crate::slots::Slots;
 use crate::store::Store;
 
-/// Written between two commits, at most: what a crash can make the count of writes forget.
-const WRITES_PER_COMMIT: u64 = 1 << 17;
 /// AES-GCM with random nonces of 96 bits: after so many, two are the same with a chance of 2^-33.
 const WRITES_MAX: u64 = 1 << 32;
 
@@ -127,6 +125,7 @@ impl<S: Store> SealedFile<S> {
             state.slots = Some(slots);
             // What was written before a crash is not in the header.
             state.header.writes = state.header.writes.saturating_add(WRITES_PER_COMMIT);
+            state.durable_writes = state.header.writes;
         }
         state.map.grow(&on, blocks)
     }
@@ -152,7 +151,12 @@ impl<S: Store> SealedFile<S> {
 
     /// Seals whole blocks into free slots. The map names them, and the file has `size` at least,
     /// only when all of them are written.
-    fn write_blocks(&self, first: u64, bytes: &mut [u8], size: u64) -> Result<(), SealError> {
+    pub(crate) fn write_blocks(
+        &self,
+        first: u64,
+        bytes: &mut [u8],
+        size: u64,
+    ) -> Result<(), SealError> {
         let mut entries = self.take_slots(bytes.len() / self.block_size)?;
         let written = self.seal_blocks(first, bytes, &mut entries);
         let state = &mut *self.state();
@@ -168,7 +172,7 @@ impl<S: Store> SealedFile<S> {
     }
 
     fn take_slots(&self, count: usize) -> Result<Vec<Entry>, SealError> {
-        if self.commit_is_due() {
+        if self.state().commit_must_come() {
             self.commit()?;
         }
         let state = &mut *self.state();
@@ -181,9 +185,11 @@ impl<S: Store> SealedFile<S> {
         Ok((0..count).map(|_| Entry { slot: slots.take(), ..Entry::default() }).collect())
     }
 
-    fn commit_is_due(&self) -> bool {
-        let state = self.state();
-        state.slots.as_ref().is_some_and(|slots| state.map.commit_due(slots))
+    /// Whether so much was changed since the last commit that another should follow. Who writes on
+    /// and on without one makes it at twice as much.
+    #[must_use]
+    pub fn is_commit_due(&self) -> bool {
+        self.state().commit_is_due()
     }
 
     /// Encrypts blocks where they are and writes them to their slots.
@@ -233,11 +239,12 @@ impl<S: Store> SealedFile<S> {
     /// to be written, and is as its last commit left it.
     pub fn commit(&self) -> Result<(), SealError> {
         let mut durable_copy = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Prepared { header, released }) = self.write_map()? else { return Ok(()) };
+        let Some(Prepared { header, writes, released }) = self.write_map()? else { return Ok(()) };
         let first = 1 - *durable_copy;
         let written = self.write_header(&header, first);
         let state = &mut *self.state();
         state.failed |= written.is_err();
+        state.durable_writes = if written.is_ok() { writes } else { state.durable_writes };
         let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
         written?;
         *durable_copy = first;
@@ -263,8 +270,8 @@ impl<S: Store> SealedFile<S> {
         header.writes += nodes;
         header.generation += 1;
         state.changed = false;
-        let header = header.encode(&self.keys, &self.domain);
-        Ok(Some(Prepared { header, released: slots.take_pending() }))
+        let (writes, header) = (header.writes, header.encode(&self.keys, &self.domain));
+        Ok(Some(Prepared { header, writes, released: slots.take_pending() }))
     }
 
     fn write_header(&self, header: &[u8; HEADER_LEN], first: u64) -> Result<(), SealError> {
@@ -282,14 +289,16 @@ impl<S: Store> SealedFile<S> {
 /// A commit of which only the header is missing.
 struct Prepared {
     header: [u8; HEADER_LEN],
+    /// The count that it holds.
+    writes: u64,
     /// Slots that it sets free once it is durable.
     released: Vec<u64>,
 }
 
 /// Blocks that nobody else writes while it lives.
-struct Turn<'a, S: Store> {
-    file: &'a SealedFile<S>,
-    blocks: Range<u64>,
+pub(crate) struct Turn<'a, S: Store> {
+    pub(crate) file: &'a SealedFile<S>,
+    pub(crate) blocks: Range<u64>,
 }
 
 impl<S: Store> Drop for Turn<'_, S> {

@@ -1,5 +1,6 @@
 //! Sealed files from outside: against a plain file, an attacker, and crashes.
 
+mod at_once;
 mod crash;
 mod holes;
 mod memory;

@@ -39,6 +39,17 @@ pub(crate) trait Content: Send + Sync + 'static {
     /// Fewer are the end of the file.
     fn read(&self, range: Range<u64>, room: Room) -> Result<Part, Errno>;
 
+    /// As [`Content::read`], into `buffer`, on the transport's thread: `None` if that would wait for
+    /// anything, if it is much work, or if it fails.
+    fn read_at_once(&self, _buffer: &mut [u8], _offset: u64) -> Option<usize> {
+        None
+    }
+
+    /// As [`Content::write`], as [`Content::read_at_once`] is. All of `data` or nothing is written.
+    fn write_at_once(&self, _data: &[u8], _offset: u64) -> Option<usize> {
+        None
+    }
+
     /// Writes, and returns how many bytes were written.
     ///
     /// # Errors

@@ -185,8 +185,10 @@ impl Sealed {
         Sealed { open, committer, writes }
     }
 
+    /// Something is to be committed: at once if it is much, so that nobody who writes has to.
     fn changed(&self) {
-        self.committer.changed(&(Arc::clone(&self.open) as Arc<dyn Pending>), false);
+        let much = self.open.current().is_commit_due();
+        self.committer.changed(&(Arc::clone(&self.open) as Arc<dyn Pending>), much);
     }
 }
 
@@ -214,6 +216,19 @@ impl Content for Sealed {
         let read = file.read_at(&mut buffer[..length], range.start);
         let read = read.map_err(|error| self.open.errno(&error))?;
         Ok(Part::new(buffer, 0..read, room))
+    }
+
+    fn read_at_once(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        self.open.current().read_at_once(buffer, offset).ok()?
+    }
+
+    fn write_at_once(&self, data: &[u8], offset: u64) -> Option<usize> {
+        let file = self.open.current();
+        let written = with_scratch(data, |bytes| file.write_at_once(bytes, offset)).ok()?;
+        written.then(|| {
+            self.changed();
+            data.len()
+        })
     }
 
     fn write(&self, data: &[u8], offset: u64) -> Result<usize, Errno> {

@@ -17,11 +17,13 @@ pub(crate) mod memory;
 mod running;
 mod stream;
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use tollgate_fuse::{Caller, Reply};
+use tollgate_hugepage::wipe;
 
 use crate::content::Content;
 use crate::creds::Powers;
@@ -36,6 +38,9 @@ use stream::Stream;
 const PARTS_MAX: u64 = 4;
 /// A part is not smaller than this: masking looks at 83 KiB around each.
 const PART_MIN: u64 = 256 << 10;
+
+/// Most bytes of a request that is answered on the transport's thread if that needs no wait.
+const AT_ONCE_MAX: usize = 16 << 10;
 
 /// An open file, as requests see it.
 pub(crate) struct Made {
@@ -95,11 +100,12 @@ impl Road {
                 return;
             }
         };
-        running.keep_trimmed();
-        let reply = reply.detach();
         let Err(reply) = file.stream.read(running, &file.content, range.clone(), reply) else {
             return;
         };
+        let Some(reply) = read_at_once(file, &range, reply) else { return };
+        running.keep_trimmed();
+        let reply = reply.detach();
         let parts = parts_of(&range, running.cpus());
         let rooms = running.memory().rooms(parts.len());
         let gather = Gather::new(reply, parts.len());
@@ -120,6 +126,13 @@ impl Road {
         caller: Caller,
         reply: Reply<'_, u32>,
     ) {
+        if data.len() <= AT_ONCE_MAX {
+            let write = || file.content.write_at_once(data, offset).ok_or(Errno::AGAIN);
+            if let Ok(written) = self.powers.as_caller(caller, write) {
+                reply.send(u32::try_from(written).map_err(|_| Errno::IO));
+                return;
+            }
+        }
         let copied = self.start().and_then(|running| {
             running.keep_trimmed();
             let room = running.memory().room();
@@ -154,6 +167,30 @@ impl Road {
             reply.send(tollgate_workqueue::blocking(|| content.commit(data_only)));
         });
     }
+}
+
+/// Answers a small read that needs no wait; else gives the reply back. A hand-over to a worker and
+/// a buffer of the pool cost several times what decrypting a block does.
+fn read_at_once<'q>(
+    file: &Made,
+    range: &Range<u64>,
+    reply: Reply<'q, [u8]>,
+) -> Option<Reply<'q, [u8]>> {
+    thread_local!(static PLAIN: RefCell<Box<[u8; AT_ONCE_MAX]>> = RefCell::new(Box::new([0; _])));
+    let length = usize::try_from(range.end - range.start).ok();
+    let Some(length) = length.filter(|length| *length <= AT_ONCE_MAX) else { return Some(reply) };
+    PLAIN.with_borrow_mut(|buffer| {
+        let buffer = &mut buffer[..length];
+        let reply = match file.content.read_at_once(buffer, range.start) {
+            Some(read) => {
+                reply.data(&buffer[..read]);
+                None
+            }
+            None => Some(reply),
+        };
+        wipe(buffer);
+        reply
+    })
 }
 
 /// `range` in as many parts as `cpus` can work on, if each is worth it.

@@ -61,13 +61,13 @@ enum MadeAhead {
 impl Stream {
     /// Answers a request from what is read ahead, if it belongs to a stream and there is room; else
     /// gives the reply back.
-    pub(super) fn read(
+    pub(super) fn read<'q>(
         &self,
         running: &Running,
         content: &Arc<dyn Content>,
         range: Range<u64>,
-        reply: Reply<'static, [u8]>,
-    ) -> Result<(), Reply<'static, [u8]>> {
+        reply: Reply<'q, [u8]>,
+    ) -> Result<(), Reply<'q, [u8]>> {
         let mut state = self.0.lock();
         if !state.goes_on(&range) {
             return Err(reply);
@@ -81,7 +81,7 @@ impl Stream {
         let Some(pieces) = state.covering(range.start..range.end.min(size)) else {
             return Err(reply);
         };
-        let gather = Gather::new(reply, pieces.len());
+        let gather = Gather::new(reply.detach(), pieces.len());
         for (index, (window, wanted)) in pieces.into_iter().enumerate() {
             window.wait(gather.slot(index), wanted);
         }
