@@ -194,21 +194,45 @@ fn moves_of_directories_above() {
     let view = View::with(policy, &[("a/b/key", SECRET), ("c/d/key", "public")]);
     for (from, to) in [("a", "x"), ("a/b", "x"), ("a/b", "a/c")] {
         let moved = rustix::fs::rename(view.at(from), view.at(to));
-        assert_eq!(moved, Err(Errno::XDEV), "{from} to {to}");
+        assert_eq!(moved, Err(Errno::ACCESS), "{from} to {to}");
     }
     let exchange =
         rustix::fs::renameat_with(CWD, view.at("a"), CWD, view.at("c"), RenameFlags::EXCHANGE);
     assert!(exchange.is_err());
-    // `mv` copies then, and cannot read what it would copy.
+    // `mv` does not begin to copy what it could not remove.
     let moved =
         std::process::Command::new("mv").arg(view.at("a/b")).arg(view.at("x")).output().unwrap();
     assert!(!moved.status.success());
     assert_eq!(fs::read_to_string(view.below("a/b/key")).unwrap(), SECRET);
     assert!(fs::read(view.at("a/b/key")).is_err());
     assert!(fs::read(view.at("x/key")).is_err());
+    assert!(!view.below("x").exists());
     // What no rule names moves freely.
     fs::rename(view.at("c/d"), view.at("c/e")).unwrap();
     assert_eq!(fs::read_to_string(view.at("c/e/key")).unwrap(), "public");
+}
+
+/// `mv` copies what it is refused as between file systems, and would remove half of the original.
+#[test]
+fn what_holds_something_read_only_is_moved_whole_or_not_at_all() {
+    if !can_mount() {
+        return;
+    }
+    let policy = "[[rule]]\npath = 'repo/config'\noperation = ['write', 'create']\n\
+                  action = 'read-only'\n";
+    let files = [("repo/config", "kept"), ("repo/objects/a", "a"), ("repo/z", "z")];
+    let view = View::with(policy, &files);
+    assert_eq!(rustix::fs::rename(view.at("repo"), view.at("moved")), Err(Errno::ROFS));
+    let mv = std::process::Command::new("mv").arg(view.at("repo")).arg(view.at("moved")).output();
+    let said = String::from_utf8(mv.unwrap().stderr).unwrap();
+    assert!(said.contains("Read-only file system"), "{said}");
+    assert!(!view.below("moved").exists());
+    for (name, text) in files {
+        assert_eq!(fs::read_to_string(view.below(name)).unwrap(), text);
+    }
+    // Nothing in it is kept: copied, as what is copied is judged anew.
+    fs::create_dir(view.below("repo/sub")).unwrap();
+    fs::rename(view.at("repo/sub"), view.at("sub")).unwrap();
 }
 
 /// 7: a secret with another name since before, once the server knows both.

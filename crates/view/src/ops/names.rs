@@ -498,7 +498,8 @@ impl View {
     }
 
     /// May the inode at `from` take the name `to`? A weaker decision is `EXDEV`, so that `mv`
-    /// copies through the view, where each byte is judged again.
+    /// copies through the view, where each byte is judged again; unless it could not remove all that
+    /// it copied, and would leave two halves.
     fn admit_rename(
         &self,
         req: &Request<'_>,
@@ -518,7 +519,8 @@ impl View {
             || is_dir && self.subtree_is_open_more_freely(old, target.path());
         let refusal = Refusal { errno: Errno::XDEV, rule: None };
         if weaker {
-            return Err(self.refused(req, refusal, "rename", old, moved));
+            let kept = if is_dir { self.kept_below(req, from, old)? } else { None };
+            return Err(self.refused(req, kept.unwrap_or(refusal), "rename", old, moved));
         }
         if subject.any_name_would_weaken_to(&target) {
             self.would_refuse(req, refusal, "rename", old, moved);
@@ -533,29 +535,76 @@ impl View {
         if policy.subtree_move_is_neutral(old, new) {
             return Ok(false);
         }
-        let top = lower::open_path(spot.fd.as_fd(), spot.name.as_c_str())?;
-        let mut pending = vec![(top, Vec::new())];
-        let mut seen = 0;
-        while let Some((dir, below)) = pending.pop() {
-            let mut stream = DirStream::new(lower::open_dir(dir.as_fd(), c".")?);
-            while let Some(entry) = stream.peek()? {
-                if entry.child_name().is_some() {
-                    seen += 1;
-                    let stat = lower::stat_at(dir.as_fd(), entry.name)?;
-                    let rest = [&below[..], b"/", entry.name.to_bytes()].concat();
-                    let (from, to) = ([old, &rest].concat(), [new, &rest].concat());
-                    if seen > MAX_SUBTREE || may_weaken(policy, &from, &to, &stat) {
-                        return Ok(true);
-                    }
-                    if stat.file_type() == FileType::Directory {
-                        pending.push((lower::open_path(dir.as_fd(), entry.name)?, rest));
-                    }
-                }
-                stream.advance();
-            }
-        }
-        Ok(false)
+        let weakens = |rest: &[u8], stat: &Stat| {
+            let (from, to) = ([old, rest].concat(), [new, rest].concat());
+            may_weaken(policy, &from, &to, stat).then_some(())
+        };
+        Ok(!matches!(first_below(spot, weakens)?, Below::Nothing))
     }
+
+    /// What keeps the caller from removing something below the directory at `spot`. Where it takes a
+    /// look into the file to tell, that is left to the removal.
+    fn kept_below(
+        &self,
+        req: &Request<'_>,
+        spot: &Spot<'_>,
+        old: &[u8],
+    ) -> Result<Option<Refusal<'_>>, Errno> {
+        let policy = self.admission.policy();
+        let kept = |rest: &[u8], stat: &Stat| {
+            let path = [old, rest].concat();
+            if policy.needs_head(&path, Kind::from_mode(stat.mode()), stat.size()) {
+                return None;
+            }
+            let subject = self.admission.new_name(path, stat.mode());
+            let refusal = self.admission.check(&subject, [Operation::Write], req.caller()).err()?;
+            (refusal.errno != Errno::NOENT).then_some(refusal)
+        };
+        Ok(match first_below(spot, kept)? {
+            Below::Found(refusal) => Some(refusal),
+            Below::Nothing | Below::TooMany => None,
+        })
+    }
+}
+
+/// What is found below a directory.
+enum Below<T> {
+    Found(T),
+    Nothing,
+    /// Not within [`MAX_SUBTREE`] entries.
+    TooMany,
+}
+
+/// Looks at everything below the directory at `spot`, by its path from there, until something is
+/// found.
+fn first_below<T>(
+    spot: &Spot<'_>,
+    find: impl Fn(&[u8], &Stat) -> Option<T>,
+) -> Result<Below<T>, Errno> {
+    let top = lower::open_path(spot.fd.as_fd(), spot.name.as_c_str())?;
+    let mut pending = vec![(top, Vec::new())];
+    let mut seen = 0;
+    while let Some((dir, below)) = pending.pop() {
+        let mut stream = DirStream::new(lower::open_dir(dir.as_fd(), c".")?);
+        while let Some(entry) = stream.peek()? {
+            if entry.child_name().is_some() {
+                seen += 1;
+                if seen > MAX_SUBTREE {
+                    return Ok(Below::TooMany);
+                }
+                let stat = lower::stat_at(dir.as_fd(), entry.name)?;
+                let rest = [&below[..], b"/", entry.name.to_bytes()].concat();
+                if let Some(found) = find(&rest, &stat) {
+                    return Ok(Below::Found(found));
+                }
+                if stat.file_type() == FileType::Directory {
+                    pending.push((lower::open_path(dir.as_fd(), entry.name)?, rest));
+                }
+            }
+            stream.advance();
+        }
+    }
+    Ok(Below::Nothing)
 }
 
 /// Would an inode get weaker by moving from path `from` to `to`? Also true where it takes a look
