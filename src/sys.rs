@@ -256,6 +256,14 @@ pub(crate) fn make_read_only(path: &std::ffi::CStr) -> io::Result<()> {
     change_mount(libc::AT_FDCWD, path, 0, libc::MOUNT_ATTR_RDONLY, 0)
 }
 
+/// Makes the mount at `path`, and none in it, writable again.
+///
+/// # Errors
+/// The error of mount_setattr(2).
+pub(crate) fn make_writable(path: &std::ffi::CStr) -> io::Result<()> {
+    change_attributes(libc::AT_FDCWD, path, 0, (0, libc::MOUNT_ATTR_RDONLY), 0)
+}
+
 /// Makes every mount of this mount namespace read-only; with `without_devices`, device nodes on
 /// them have no effect, too.
 ///
@@ -327,6 +335,16 @@ fn change_mount(
     // The ways to treat access times are one number: whoever sets one must clear the others.
     let times = attr_set & libc::MOUNT_ATTR__ATIME != 0;
     let attr_clr = if times { libc::MOUNT_ATTR__ATIME } else { 0 };
+    change_attributes(directory, path, flags, (attr_set, attr_clr), propagation)
+}
+
+fn change_attributes(
+    directory: libc::c_int,
+    path: &std::ffi::CStr,
+    flags: libc::c_int,
+    (attr_set, attr_clr): (u64, u64),
+    propagation: libc::c_ulong,
+) -> io::Result<()> {
     let attributes = libc::mount_attr { attr_set, attr_clr, propagation, userns_fd: 0 };
     // SAFETY: `path` ends with a NUL, and the structure is given with its size.
     let result = unsafe {

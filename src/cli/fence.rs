@@ -75,6 +75,10 @@ pub(crate) enum Required {
     Limits,
 }
 
+/// Least and most of `--memory`: what x86-64 can address with four levels of page tables is the most.
+const SIZE_MIN: u64 = 1 << 20;
+const SIZE_MAX: u64 = 1 << 46;
+
 /// A number of bytes, as `512M` or `2G`: powers of 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SizeArg(pub(crate) u64);
@@ -93,9 +97,15 @@ impl FromStr for SizeArg {
             "t" | "tib" => 40,
             _ => return Err(expected()),
         };
-        let number: u64 = digits.parse().map_err(|_| expected())?;
-        let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes >= 1 << 20);
-        bytes.map(Self).ok_or_else(expected)
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(expected());
+        }
+        let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+        match bytes {
+            Some(bytes) if bytes < SIZE_MIN => Err(expected()),
+            Some(bytes) if bytes <= SIZE_MAX => Ok(Self(bytes)),
+            _ => Err(format!("more than {} TiB, which no machine has", SIZE_MAX >> 40)),
+        }
     }
 }
 
@@ -244,8 +254,11 @@ mod tests {
         assert_eq!(size("2G"), Ok(2 << 30));
         assert_eq!(size("512MiB"), Ok(512 << 20));
         assert_eq!(size("1048576"), Ok(1 << 20));
-        for wrong in ["", "G", "1.5G", "10", "-1G", "2X", "99999999999T"] {
-            assert!(size(wrong).is_err(), "{wrong}");
+        for wrong in ["", "G", "1.5G", "10", "-1G", "2X", "+1G"] {
+            assert!(size(wrong).unwrap_err().contains("as 512M or 2G"), "{wrong}");
+        }
+        for huge in ["65T", "99999999999T", "99999999999999999999G", "18446744073709551615"] {
+            assert!(size(huge).unwrap_err().contains("no machine has"), "{huge}");
         }
         let cpu = |text: &str| text.parse::<CpuArg>().map(|cpu| cpu.0);
         assert_eq!((cpu("2"), cpu("0.5")), (Ok(2000), Ok(500)));

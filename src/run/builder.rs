@@ -73,9 +73,11 @@ fn build_view(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
         }
         Forked::Parent(init) => {
             drop(init_end);
-            // An end without the byte: init failed, and has reported why itself.
-            if own_end.read_exact(&mut [0]).is_ok() {
-                map_identity(&proc, init)?;
+            // An end without the number: init failed, and has reported why itself.
+            let mut shown_as = [0; 4];
+            if own_end.read_exact(&mut shown_as).is_ok() {
+                let shown_as = Pid::from_raw(i32::from_ne_bytes(shown_as)).unwrap_or(init);
+                map_identity(&proc, shown_as)?;
                 own_end.write_all(b"m").context("init is gone")?;
             }
             Ok(())
@@ -167,8 +169,7 @@ fn open_path(path: impl rustix::path::Arg + Copy + std::fmt::Debug) -> anyhow::R
 /// Gives the user namespace of `init` the ids of our own, each as itself.
 fn map_identity(proc: &OwnedFd, init: Pid) -> anyhow::Result<()> {
     for file in ["uid_map", "gid_map"] {
-        let own = std::fs::read_to_string(format!("/proc/thread-self/{file}"))
-            .or_else(|_| read_at(proc, &format!("{}/{file}", std::process::id())))
+        let own = read_at(proc, &format!("self/{file}"))
             .with_context(|| format!("cannot read our own {file}"))?;
         let name = format!("{}/{file}", init.as_raw_nonzero());
         let map = rustix::fs::openat(proc, &name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())

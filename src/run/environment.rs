@@ -4,79 +4,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use super::secrets::is_secret;
 use crate::cli::EnvArg;
-
-/// Words of a name, between underscores, that say it holds a secret.
-const SECRET_WORDS: &[&str] = &[
-    "APIKEY",
-    "AUTH",
-    "BEARER",
-    "COOKIE",
-    "CREDENTIAL",
-    "CREDENTIALS",
-    "CREDS",
-    "JWT",
-    "PASS",
-    "PASSPHRASE",
-    "PASSWD",
-    "PASSWORD",
-    "PAT",
-    "PRIVATEKEY",
-    "PSK",
-    "PWD",
-    "SECRET",
-    "SECRETKEY",
-    "SECRETS",
-    "TOKEN",
-    "TOKENS",
-];
-/// Two words that say it together.
-const SECRET_PAIRS: &[(&str, &str)] = &[
-    ("ACCESS", "KEY"),
-    ("ACCOUNT", "KEY"),
-    ("API", "KEY"),
-    ("DEPLOY", "KEY"),
-    ("ENCRYPTION", "KEY"),
-    ("MASTER", "KEY"),
-    ("PRIVATE", "KEY"),
-    ("SESSION", "KEY"),
-    ("SIGNING", "KEY"),
-    ("SSH", "KEY"),
-    ("STORAGE", "KEY"),
-    ("CONNECTION", "STRING"),
-];
-/// Names that hold no secret although a word says so.
-const PLAIN: &[&str] = &["PWD", "OLDPWD", "SSH_AUTH_SOCK", "GPG_TTY", "XAUTHORITY"];
-/// How values begin that are secrets, whatever their name.
-const SECRET_VALUES: &[&str] = &[
-    "-----BEGIN ",
-    "AKIA",
-    "ASIA",
-    "AIza",
-    "Bearer ",
-    "SG.",
-    "dckr_pat_",
-    "dop_v1_",
-    "eyJhbGciOi",
-    "ghp_",
-    "gho_",
-    "ghs_",
-    "ghu_",
-    "github_pat_",
-    "glpat-",
-    "hf_",
-    "hvs.",
-    "npm_",
-    "pypi-",
-    "sk-",
-    "sk_live_",
-    "rk_live_",
-    "xoxb-",
-    "xoxp-",
-    "ya29.",
-];
-/// Shortest value that is judged by how it begins.
-const SECRET_VALUE_MIN: usize = 16;
 
 /// Where a service listens that acts for the user: hidden, so the names lead nowhere.
 const SERVICES: &[&str] = &[
@@ -134,6 +63,8 @@ pub(super) struct Environment {
     services: Vec<OsString>,
     /// Set in their place, or besides.
     pub(super) set: Vec<(OsString, OsString)>,
+    /// Were to be passed on, and are not set.
+    unset: Vec<OsString>,
 }
 
 impl Environment {
@@ -144,7 +75,8 @@ impl Environment {
 
     /// Of a CMD without a fence.
     pub(super) fn open(args: &[EnvArg]) -> Self {
-        Self { set: named(args), ..Self::default() }
+        let all = std::env::vars_os().collect::<Vec<_>>();
+        Self { set: named(args), unset: unset(args, &all), ..Self::default() }
     }
 
     fn of(
@@ -157,7 +89,8 @@ impl Environment {
         let kept = |name: &OsStr| {
             args.iter().any(|arg| arg.name == *name) || own.iter().any(|own| *name == **own)
         };
-        let mut environment = Self { set: named(args), ..Self::default() };
+        let unset = unset(args, &all);
+        let mut environment = Self { set: named(args), unset, ..Self::default() };
         for (name, value) in all.into_iter().filter(|(name, _)| !kept(name)) {
             let (text, lossy) = (name.to_string_lossy().into_owned(), value.to_string_lossy());
             if SERVICES.contains(&text.as_str()) {
@@ -179,17 +112,31 @@ impl Environment {
     }
 
     /// What is said of it before CMD starts; never a value.
-    pub(super) fn told(&self) -> Option<String> {
-        if self.secrets.is_empty() {
-            return None;
-        }
-        let names: Vec<_> = self.secrets.iter().map(|name| name.to_string_lossy()).collect();
-        Some(format!(
-            "CMD does not get these variables, which look like secrets: {}; `--env NAME` passes \
-             one on",
-            names.join(", ")
-        ))
+    pub(super) fn told(&self) -> Vec<String> {
+        let list = |names: &[OsString]| {
+            let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+            (!names.is_empty()).then(|| names.join(", "))
+        };
+        let secrets = list(&self.secrets).map(|names| {
+            format!(
+                "CMD does not get these variables, which look like secrets: {names}; `--env NAME` \
+                 passes one on"
+            )
+        });
+        let unset = list(&self.unset).map(|names| {
+            format!(
+                "--env: not set here, so CMD does not get it: {names}; `--env NAME=VALUE` sets it"
+            )
+        });
+        secrets.into_iter().chain(unset).collect()
     }
+}
+
+/// What was to be passed on from `all`, and is not there.
+fn unset(args: &[EnvArg], all: &[(OsString, OsString)]) -> Vec<OsString> {
+    let is_set = |name: &OsString| all.iter().any(|(other, _)| other == name);
+    let without = args.iter().filter(|arg| arg.value.is_none() && !is_set(&arg.name));
+    without.map(|arg| arg.name.clone()).collect()
 }
 
 fn named(args: &[EnvArg]) -> Vec<(OsString, OsString)> {
@@ -199,41 +146,6 @@ fn named(args: &[EnvArg]) -> Vec<(OsString, OsString)> {
 fn of_agent(command: Option<&OsStr>) -> &'static [&'static str] {
     let name = command.and_then(|command| Path::new(command).file_name()?.to_str());
     OF_AGENTS.iter().find(|(agent, _)| Some(*agent) == name).map_or(&[], |(_, names)| names)
-}
-
-/// Whether a variable, or a setting of a file, looks like a secret.
-pub(super) fn is_secret(name: &str, value: &str) -> bool {
-    // What is empty, or a switch, is none.
-    if value.is_empty() || PLAIN.contains(&name) {
-        return false;
-    }
-    is_secret_name(name) || is_secret_value(value)
-}
-
-fn is_secret_name(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
-    let ends_so = |word: &&str| {
-        ["TOKEN", "PASSWORD", "SECRET", "APIKEY"].iter().any(|end| word.ends_with(end))
-    };
-    words.iter().any(|word| SECRET_WORDS.contains(word))
-        || words.iter().any(ends_so)
-        || words.windows(2).any(|pair| SECRET_PAIRS.contains(&(pair[0], pair[1])))
-}
-
-fn is_secret_value(value: &str) -> bool {
-    let long = value.len() >= SECRET_VALUE_MIN;
-    (long && SECRET_VALUES.iter().any(|start| value.starts_with(start))) || has_password(value)
-}
-
-/// An address with a user and a password: `scheme://user:password@host`.
-fn has_password(value: &str) -> bool {
-    value.match_indices("://").any(|(at, found)| {
-        let rest = &value[at + found.len()..];
-        let authority = rest.split(['/', '?', '#', ' ', '"', '\'']).next().unwrap_or_default();
-        let user = authority.rsplit_once('@').map(|(user, _)| user);
-        user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
-    })
 }
 
 #[cfg(test)]
@@ -248,47 +160,17 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_secret_is_known() {
-        for (name, value) in [
-            ("GITHUB_TOKEN", "x"),
-            ("AWS_SECRET_ACCESS_KEY", "x"),
-            ("AWS_ACCESS_KEY_ID", "x"),
-            ("MY_API_KEY", "x"),
-            ("npm_config__authToken", "x"),
-            ("PGPASSWORD", "x"),
-            ("MYSQL_PWD", "x"),
-            ("DATABASE_URL", "postgres://me:pw@db/x"),
-            ("HARMLESS", "ghp_0123456789abcdef"),
-            ("KEYS", "-----BEGIN PRIVATE KEY-----"),
-        ] {
-            assert!(is_secret(name, value), "{name}={value}");
-        }
-        for (name, value) in [
-            ("PATH", "/usr/bin:/bin"),
-            ("PWD", "/tmp"),
-            ("OLDPWD", "/tmp"),
-            ("KEYBOARD", "us"),
-            ("TOKEN", ""),
-            ("AUTHOR", "me"),
-            ("GIT_AUTHOR_NAME", "me"),
-            ("COMPASS", "north"),
-            ("HTTP_PROXY", "http://proxy:3128"),
-            ("URL", "https://me@host/a:b@c"),
-            ("SECRETARIAT", "x"),
-        ] {
-            assert!(!is_secret(name, value), "{name}={value}");
-        }
-    }
-
-    #[test]
     fn what_is_named_is_kept_or_set_and_the_rest_dropped() {
         let all = [("A_TOKEN", "1"), ("B_TOKEN", "2"), ("C_TOKEN", "3"), ("LANG", "C")];
         let environment = of(&all, &["B_TOKEN", "C_TOKEN=new", "D=x=y"], "sh", &[]);
         assert_eq!(environment.secrets, ["A_TOKEN"]);
         let set = [("C_TOKEN".into(), "new".into()), ("D".into(), "x=y".into())];
         assert_eq!(environment.set, set);
-        let told = environment.told().unwrap();
-        assert!(told.contains("A_TOKEN") && !told.contains("B_TOKEN"), "{told}");
+        let told = environment.told();
+        assert!(told.len() == 1 && told[0].contains("A_TOKEN"), "{told:?}");
+        assert!(!told[0].contains("B_TOKEN"), "{told:?}");
+        let told = of(&all, &["NOT_SET"], "sh", &[]).told();
+        assert!(told[1].contains("NOT_SET"), "{told:?}");
     }
 
     #[test]

@@ -34,6 +34,18 @@ pub(super) const KERNEL_FILE_SYSTEMS: &[&str] = &[
     "tracefs",
 ];
 
+/// What of /proc steers the kernel or devices.
+const FROZEN: &[&str] = &[
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+    "/proc/acpi",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/mtrr",
+    "/proc/scsi",
+];
+
 /// Makes kernel settings read-only: every kernel file system, and /proc/sys and the like. A root
 /// CMD could otherwise name a program (`core_pattern`, `modprobe`, a cgroup's `release_agent`) that
 /// the kernel starts outside of the view.
@@ -43,7 +55,7 @@ pub(super) fn freeze_kernel_settings(mounts: &[MountInfo]) -> anyhow::Result<()>
             cannot_be_named(&error, &mount.point)?;
         }
     }
-    for path in ["/proc/sys", "/proc/sysrq-trigger", "/proc/bus", "/proc/fs", "/proc/irq"] {
+    for path in FROZEN.iter().copied() {
         if Path::new(path).exists() {
             rustix::mount::mount_bind(path, path)
                 .with_context(|| format!("cannot bind `{path}` to itself"))?;

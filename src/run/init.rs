@@ -46,6 +46,7 @@ fn prepare(
     mut builder: UnixStream,
     outer: Option<OwnedFd>,
 ) -> anyhow::Result<bool> {
+    let number = number_in_outer_proc();
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     match rustix::mount::mount("proc", "/proc", "proc", flags, None) {
         // A container that hides parts of /proc (as `run` itself does) does not let it be mounted
@@ -68,7 +69,7 @@ fn prepare(
     sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS | memory).context(
         "cannot lock the view: no second user namespace (sysctl user.max_user_namespaces)",
     )?;
-    builder.write_all(b"u").context("the builder is gone")?;
+    builder.write_all(&number.to_ne_bytes()).context("the builder is gone")?;
     if builder.read_exact(&mut [0]).is_err() {
         sys::exit_now(1);
     }
@@ -84,6 +85,13 @@ fn prepare(
         Some(received) => bail!("unexpected {:?}", received.message),
         None => Ok(false),
     }
+}
+
+/// This process's number in the /proc that the builder has, which may be that of a process namespace
+/// further outside; 0 where it is not shown.
+fn number_in_outer_proc() -> i32 {
+    let link = std::fs::read_link("/proc/self").ok();
+    link.and_then(|link| link.to_str()?.parse().ok()).unwrap_or(0)
 }
 
 fn run_command(plan: &Plan, channel: &Channel, built: Built) -> anyhow::Result<()> {

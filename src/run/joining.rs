@@ -32,7 +32,9 @@ pub(super) fn run(
         true => Environment::fenced(options, command, &writable),
         false => Environment::open(options),
     };
-    environment.told().filter(|_| !args.quiet).iter().for_each(|text| messages::note(text));
+    if !args.quiet {
+        environment.told().iter().for_each(|text| messages::note(text));
+    }
     let proxy = terms.proxy.iter().map(|(name, value)| (name.into(), value.into()));
     environment.set.splice(0..0, proxy);
     let start = Start {

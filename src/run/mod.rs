@@ -18,6 +18,7 @@ mod prepare;
 mod privilege;
 mod refused;
 mod require;
+mod secrets;
 mod session;
 mod signals;
 mod start;

@@ -32,7 +32,9 @@ pub(super) fn plan(
 ) -> anyhow::Result<(Plan, Terms)> {
     let network = Network::of(&args.network)?;
     let (fence, user, mut environment) = fence_and_user(args, &tree.path)?;
-    environment.told().filter(|_| !args.quiet).iter().for_each(|text| messages::note(text));
+    if !args.quiet {
+        environment.told().iter().for_each(|text| messages::note(text));
+    }
     environment.set.splice(0..0, network.environment());
     let limits = Limits::of(&args.limits).keep();
     limits.told().iter().for_each(|text| messages::warn(text));

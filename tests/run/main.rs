@@ -2,6 +2,7 @@
 //! so and passes, unless `TOLLGATE_REQUIRE_MOUNT=1`.
 
 mod agent;
+mod allowed;
 mod attempts;
 mod choice;
 mod escapes;

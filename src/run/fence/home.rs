@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags};
 use super::kept::{Kept, open_path};
 use super::layers::{Layers, memory, take_after};
 use crate::mountinfo::{self, MountInfo};
-use crate::run::environment;
+use crate::run::secrets;
 
 /// Longest file that is copied; a longer one is read-only.
 const COPIED_MAX_BYTES: u64 = 16 << 20;
@@ -203,8 +203,8 @@ fn is_secret(line: &[u8]) -> bool {
     let (name, value) = parts.unwrap_or(("", &line));
     let name = name.trim().trim_start_matches("export ").trim().trim_matches('"');
     let value = value.trim().trim_matches(['"', '\'']);
-    environment::is_secret(name, value)
-        || line.split_whitespace().any(|word| environment::is_secret("", word))
+    secrets::is_secret(name, value)
+        || line.split_whitespace().any(|word| secrets::is_secret("", word))
 }
 
 /// The home directory of CMD, without symbolic links.

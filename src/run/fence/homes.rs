@@ -110,6 +110,8 @@ fn kept(fence: &Fence, dir: &Path, cwd: &Path, covered: &[&Path], named: &[PathB
         .chain([cwd])
         .filter_map(|path| std::fs::canonicalize(path).ok())
         .filter(|path| covered.iter().any(|place| path.starts_with(place) && path != place))
+        // What is allowed shows with its own rights.
+        .filter(|path| !fence.allowed.iter().any(|one| path.starts_with(&one.path)))
         // What holds a home directory would show all of it; in DIR the view shows.
         .filter(|path| !own.is_some_and(|own| own.starts_with(path)) && !path.starts_with(dir))
         .collect();

@@ -39,10 +39,14 @@ impl Kept {
 
     /// The same, read-only.
     pub(super) fn read_only_copy(path: &Path) -> anyhow::Result<Self> {
-        let kept = Self::copy(path)?;
-        sys::make_tree_read_only(kept.tree.as_fd())
+        Self::read_only(path, Self::copy(path)?.tree)
+    }
+
+    /// A mount made by somebody else, from now on read-only.
+    pub(super) fn read_only(path: &Path, tree: OwnedFd) -> anyhow::Result<Self> {
+        sys::make_tree_read_only(tree.as_fd())
             .with_context(|| format!("cannot make `{}` read-only", path.display()))?;
-        Ok(kept)
+        Ok(Self::of(path, tree))
     }
 
     /// What `place` names, read-only, to be shown at `path`.
@@ -53,9 +57,7 @@ impl Kept {
             | OpenTreeFlags::AT_EMPTY_PATH;
         let tree = rustix::mount::open_tree(place, "", flags)
             .with_context(|| format!("cannot copy the mount of `{}`", path.display()))?;
-        sys::make_tree_read_only(tree.as_fd())
-            .with_context(|| format!("cannot make `{}` read-only", path.display()))?;
-        Ok(Self::of(path, tree))
+        Self::read_only(path, tree)
     }
 
     /// The device node at `path`, whose owner and permissions cannot be changed.

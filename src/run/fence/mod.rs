@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 pub(super) use allow::check;
-pub(super) use control::{Control, protect};
+pub(super) use control::{Control, protect, session_directory};
 pub(super) use home::of as home_of;
 pub(super) use scope::confine_signals_and_sockets;
 pub(super) use shape::Fence;
@@ -60,6 +60,7 @@ pub(super) fn build(
     let shown = views.iter().map(|view| Kept::taken_away(view)).collect::<anyhow::Result<Vec<_>>>();
     let mut kept = places::kept(fence, dir, cwd)?;
     kept.extend(allow::kept(&fence.allowed)?);
+    kept.extend(control::sessions(&fence.allowed)?);
     kept.extend(control.map(Control::kept).transpose()?.into_iter().flatten());
     if privilege == Privilege::Mounter {
         kept.extend(devices::kept()?);
@@ -69,6 +70,9 @@ pub(super) fn build(
     kept.extend(services::kept(&fence.allowed)?);
     sys::restrict_all_mounts(privilege == Privilege::Mounter)
         .context("cannot make the mounts outside of DIR read-only")?;
+    // Where CMD gets no /proc of its own, a `run` in it maps its users by this one. What in it
+    // steers the kernel stays read-only by mounts of its own.
+    sys::make_writable(c"/proc").context("cannot keep /proc")?;
     let mut built = Built::default();
     let copy =
         homes.own.take().map(|home| copy(home, &mut kept, &mut built.warnings)).transpose()?;

@@ -10,15 +10,13 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tollgate_control::Directory;
 
 use super::namespaces::Namespaces;
 use super::terms::Terms;
 use crate::messages;
+use crate::run::fence::session_directory;
 use crate::run::wire::{Channel, Message};
 
-/// The name of this user's directory of sessions. Not the one of control sockets, which CMD sees.
-const DIRECTORY: &str = "tollgate-sessions";
 /// Longest name: paths of sockets have at most 107 bytes.
 const NAME_MAX: usize = 32;
 /// How long one who joins waits for the first to have started its CMD.
@@ -55,7 +53,7 @@ pub(crate) fn find(name: &str) -> anyhow::Result<Found> {
         !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(is_plain),
         "--session `{name}`: expected 1 to {NAME_MAX} letters, digits, `-`, `_` and `.`"
     );
-    let directory = Directory::of_user(DIRECTORY);
+    let directory = session_directory();
     directory.prepare()?;
     let path = directory.path().join(format!("{name}.sock"));
     // Whoever finds a socket without a listener removes it: one at a time.

@@ -1,0 +1,279 @@
+//! What looks like a secret: by the name of a variable or a setting, by how a value begins, and by
+//! what stands in it.
+
+/// Words of a name, between underscores, that say it holds a secret.
+const SECRET_WORDS: &[&str] = &[
+    "APIKEY",
+    "AUTH",
+    "BEARER",
+    "COOKIE",
+    "CREDENTIAL",
+    "CREDENTIALS",
+    "CREDS",
+    "JWT",
+    "PASS",
+    "PASSPHRASE",
+    "PASSWD",
+    "PASSWORD",
+    "PAT",
+    "PRIVATEKEY",
+    "PSK",
+    "PWD",
+    "SECRET",
+    "SECRETKEY",
+    "SECRETS",
+    "TOKEN",
+    "TOKENS",
+];
+/// Two words that say it together.
+const SECRET_PAIRS: &[(&str, &str)] = &[
+    ("ACCESS", "KEY"),
+    ("ACCOUNT", "KEY"),
+    ("API", "KEY"),
+    ("DEPLOY", "KEY"),
+    ("ENCRYPTION", "KEY"),
+    ("MASTER", "KEY"),
+    ("PRIVATE", "KEY"),
+    ("SESSION", "KEY"),
+    ("SIGNING", "KEY"),
+    ("SSH", "KEY"),
+    ("STORAGE", "KEY"),
+    ("CONNECTION", "STRING"),
+];
+/// Names that hold no secret although a word says so.
+const PLAIN: &[&str] = &["PWD", "OLDPWD", "SSH_AUTH_SOCK", "GPG_TTY", "XAUTHORITY"];
+/// How values begin that are secrets, whatever their name.
+const SECRET_VALUES: &[&str] = &[
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "Bearer ",
+    "SG.",
+    "dckr_pat_",
+    "dop_v1_",
+    "eyJhbGciOi",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "ghu_",
+    "github_pat_",
+    "glpat-",
+    "hf_",
+    "hvs.",
+    "npm_",
+    "pypi-",
+    "sk-",
+    "sk_live_",
+    "rk_live_",
+    "xoxb-",
+    "xoxp-",
+    "ya29.",
+];
+/// Shortest value that is judged by how it begins.
+const SECRET_VALUE_MIN: usize = 16;
+/// Settings within a value, such as a connection string or options of a program, that hold a
+/// password or a key.
+const SECRET_SETTINGS: &[&str] = &[
+    "accesstoken",
+    "access_token",
+    "accountkey",
+    "apikey",
+    "api_key",
+    "authtoken",
+    "auth_token",
+    "clientsecret",
+    "client_secret",
+    "keystorepassword",
+    "passwd",
+    "password",
+    "pwd",
+    "secret",
+    "sharedaccesskey",
+    "token",
+];
+/// What is in PEM and no secret.
+const PUBLIC_PEM: &[&str] = &["CERTIFICATE", "PUBLIC KEY", "X509 CRL"];
+
+/// Whether a variable, or a setting of a file, looks like a secret.
+pub(super) fn is_secret(name: &str, value: &str) -> bool {
+    let value = value.trim();
+    // What is empty, or a switch, is none.
+    if value.is_empty() || PLAIN.contains(&name) {
+        return false;
+    }
+    is_secret_name(name) || is_secret_value(value)
+}
+
+fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    let ends_so = |word: &&str| {
+        ["TOKEN", "PASSWORD", "SECRET", "APIKEY"].iter().any(|end| word.ends_with(end))
+    };
+    words.iter().any(|word| SECRET_WORDS.contains(word))
+        || words.iter().any(ends_so)
+        || words.windows(2).any(|pair| SECRET_PAIRS.contains(&(pair[0], pair[1])))
+}
+
+fn is_secret_value(value: &str) -> bool {
+    begins_like_one(value)
+        || value.split(is_between_words).any(is_token)
+        || has_private_key(value)
+        || has_password(value)
+        || has_setting(value)
+        || in_json(value)
+}
+
+fn begins_like_one(value: &str) -> bool {
+    value.len() >= SECRET_VALUE_MIN && SECRET_VALUES.iter().any(|start| value.starts_with(start))
+}
+
+/// Part of a value: a digit tells a token from words that begin like one.
+fn is_token(word: &str) -> bool {
+    begins_like_one(word) && word.bytes().any(|byte| byte.is_ascii_digit())
+}
+
+/// A slash is none of these: parts of paths are no tokens.
+fn is_between_words(c: char) -> bool {
+    c.is_whitespace() || "\"'`,;:=&?|<>()[]{}".contains(c)
+}
+
+fn has_private_key(value: &str) -> bool {
+    value.match_indices("-----BEGIN ").any(|(at, found)| {
+        let kind = value[at + found.len()..].split("-----").next().unwrap_or_default();
+        !PUBLIC_PEM.iter().any(|public| kind.contains(public))
+    })
+}
+
+/// An address with a user and a password, `scheme://user:password@host`, or with a token for a
+/// user; `user:password@tcp(host)` as the clients of a database write it.
+fn has_password(value: &str) -> bool {
+    let in_address = value.match_indices("://").any(|(at, found)| {
+        let rest = &value[at + found.len()..];
+        let address = rest.split([' ', '"', '\'', ',']).next().unwrap_or_default();
+        let authority = address.split(['/', '?', '#']).next().unwrap_or_default();
+        match (authority.rsplit_once('@'), authority.rsplit_once(':')) {
+            (Some((user, _)), _) => is_user_with_password(user),
+            // A password with a slash in it; a port is made of digits.
+            (None, Some((_, after))) => {
+                !after.bytes().all(|byte| byte.is_ascii_digit())
+                    && !authority.ends_with(']')
+                    && address.contains('@')
+            }
+            (None, None) => false,
+        }
+    });
+    in_address
+        || ["@tcp(", "@tcp6(", "@unix("].iter().any(|place| {
+            let before = value.split_once(place).map(|(before, _)| before);
+            before.is_some_and(is_user_with_password)
+        })
+}
+
+fn is_user_with_password(user: &str) -> bool {
+    user.split_once(':').is_some_and(|(_, password)| !password.is_empty()) || is_token(user)
+}
+
+/// `Password=x;`, `--token=x`, `?api_key=x`.
+fn has_setting(value: &str) -> bool {
+    value.split([';', '&', '?', ' ', '\t', '\n']).any(|part| {
+        let Some((name, value)) = part.split_once('=') else { return false };
+        let is_of_name = |c: char| c.is_ascii_alphabetic() || c == '_';
+        let start = name.trim_end_matches(is_of_name).len();
+        let name = name[start..].to_ascii_lowercase();
+        !value.trim().is_empty() && SECRET_SETTINGS.contains(&name.as_str())
+    })
+}
+
+/// A JSON document with a secret in it.
+fn in_json(value: &str) -> bool {
+    value.starts_with(['{', '[']) && serde_json::from_str(value).is_ok_and(|json| holds_one(&json))
+}
+
+fn holds_one(json: &serde_json::Value) -> bool {
+    match json {
+        serde_json::Value::String(text) => is_secret("", text),
+        serde_json::Value::Array(items) => items.iter().any(holds_one),
+        serde_json::Value::Object(members) => members.iter().any(|(name, value)| {
+            let is_set = !matches!(value, serde_json::Value::Null | serde_json::Value::Bool(_));
+            let named = is_secret_name(&with_underscores(name)) && value.as_str() != Some("");
+            (is_set && named) || holds_one(value)
+        }),
+        _ => false,
+    }
+}
+
+/// `privateKey` as `private_Key`.
+fn with_underscores(name: &str) -> String {
+    let mut text = String::new();
+    let mut was_small = false;
+    for c in name.chars() {
+        if was_small && c.is_ascii_uppercase() {
+            text.push('_');
+        }
+        was_small = c.is_ascii_lowercase();
+        text.push(c);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_like_a_secret_is_known() {
+        for (name, value) in [
+            ("GITHUB_TOKEN", "x"),
+            ("AWS_SECRET_ACCESS_KEY", "x"),
+            ("AWS_ACCESS_KEY_ID", "x"),
+            ("MY_API_KEY", "x"),
+            ("npm_config__authToken", "x"),
+            ("PGPASSWORD", "x"),
+            ("MYSQL_PWD", "x"),
+            ("DATABASE_URL", "postgres://me:pw@db/x"),
+            ("DATABASE_URL", " postgres://me:p/w#1@db/x"),
+            ("REMOTE", "https://ghp_0123456789abcdef@github.com/a/b"),
+            ("DSN", "me:pw@tcp(db:3306)/x"),
+            ("DSN", "host=db user=me password=pw"),
+            ("AZURE", "Server=db;User Id=me;Password=pw;"),
+            ("OPTIONS", "-Dstore.password=pw -Xmx1g"),
+            ("HARMLESS", "ghp_0123456789abcdef"),
+            ("HARMLESS", "\t ghp_0123456789abcdef\n"),
+            ("HEADERS", "Accept: x, Authorization: Bearer sk-0123456789abcdef"),
+            ("KEYS", "-----BEGIN PRIVATE KEY-----"),
+            ("KEYS", "a certificate: -----BEGIN CERTIFICATE-----, -----BEGIN RSA PRIVATE KEY-----"),
+            ("ACCOUNT", r#"{"type": "service", "private_key": "x"}"#),
+            ("ACCOUNT", r#" [{"a": [{"clientSecret": "x"}]}]"#),
+            ("ACCOUNT", r#"{"a": "{\"privateKey\": \"x\"}"}"#),
+            ("ACCOUNT", r#"{"a": "postgres://me:pw@db/x"}"#),
+            ("ACCOUNT", r#"{"auths": {"registry": {"auth": "eDp5"}}}"#),
+        ] {
+            assert!(is_secret(name, value), "{name}={value}");
+        }
+        for (name, value) in [
+            ("PATH", "/usr/bin:/bin"),
+            ("PWD", "/tmp"),
+            ("OLDPWD", "/tmp"),
+            ("KEYBOARD", "us"),
+            ("TOKEN", ""),
+            ("TOKEN", " "),
+            ("AUTHOR", "me"),
+            ("GIT_AUTHOR_NAME", "me"),
+            ("COMPASS", "north"),
+            ("HTTP_PROXY", "http://proxy:3128"),
+            ("URL", "https://me@host/a:b@c"),
+            ("URL", "http://[::1]/a@b"),
+            ("URL", "http://host:80/a@b https://host/x:y"),
+            ("SECRETARIAT", "x"),
+            ("CERT", "-----BEGIN CERTIFICATE-----\nMII"),
+            ("FLAGS", "-DAUTH=1 -fdebug-prefix-map=/a=/b"),
+            ("PYTHONPATH", "/x/sk-learn-1.2.3-extension/lib:/npm_1_modules_of_all"),
+            ("LS_COLORS", "rs=0:di=01;34:*.pem=00;33"),
+            ("JSON", r#"{"author": "me", "secure": true, "token": "", "tokens": false}"#),
+            ("JSON", "{not json, password}"),
+        ] {
+            assert!(!is_secret(name, value), "{name}={value}");
+        }
+    }
+}
