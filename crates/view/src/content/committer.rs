@@ -1,5 +1,6 @@
 //! Makes durable what was written and not synced: soon after a close, or a moment after the first
-//! write. A thread of its own, as each commit waits for the disk; it sleeps while nothing changed.
+//! write. By threads of its own, as each commit waits for the disk; several, as a disk makes many
+//! files durable in the time of one. They sleep while nothing changed.
 
 use std::io;
 use std::sync::Arc;
@@ -15,6 +16,9 @@ use tollgate_fuse::NodeId;
 const DELAY: Duration = Duration::from_secs(2);
 /// Files that wait; whoever closes a further one commits it.
 const WAITING_MAX: usize = 1024;
+/// Files that are committed at once. There is one thread at the start, and then one more than had to
+/// do at any time.
+const THREADS_MAX: usize = 8;
 
 /// A file that may have something to commit.
 pub(super) trait Pending: Send + Sync {
@@ -24,10 +28,9 @@ pub(super) trait Pending: Send + Sync {
     fn commit(&self) -> Result<(), Errno>;
 }
 
-/// The thread and what it has to do. Dropping it commits everything.
+/// The threads and what they have to do. Dropping it commits everything.
 pub(super) struct Committer {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -40,6 +43,9 @@ struct Shared {
 #[derive(Default)]
 struct State {
     waiting: FxHashMap<NodeId, (Arc<dyn Pending>, Instant)>,
+    threads: Vec<JoinHandle<()>>,
+    /// Threads that commit a file now.
+    busy: usize,
     stopping: bool,
 }
 
@@ -48,10 +54,8 @@ impl Committer {
     /// If no thread can be started.
     pub(super) fn start() -> io::Result<Committer> {
         let shared = Arc::<Shared>::default();
-        let own = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("tollgate-commit".into());
-        let thread = Mutex::new(Some(thread.spawn(move || own.work())?));
-        Ok(Committer { shared, thread })
+        shared.add_thread(&mut shared.state.lock())?;
+        Ok(Committer { shared })
     }
 
     /// Something of `file` is to be committed, at once if it was closed.
@@ -74,14 +78,16 @@ impl Committer {
         drop(state);
         self.shared.sooner.notify_one();
     }
-}
 
-impl Committer {
     /// Commits everything; what is changed later is committed by who changes it.
     pub(super) fn finish(&self) {
-        self.shared.state.lock().stopping = true;
-        self.shared.sooner.notify_one();
-        if let Some(thread) = self.thread.lock().take() {
+        let threads = {
+            let mut state = self.shared.state.lock();
+            state.stopping = true;
+            std::mem::take(&mut state.threads)
+        };
+        self.shared.sooner.notify_all();
+        for thread in threads {
             // A panic in it was printed; there is nothing more to do.
             let _ = thread.join();
         }
@@ -95,7 +101,14 @@ impl Drop for Committer {
 }
 
 impl Shared {
-    fn work(&self) {
+    fn add_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
+        let own = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("tollgate-commit".into());
+        state.threads.push(thread.spawn(move || own.work())?);
+        Ok(())
+    }
+
+    fn work(self: &Arc<Self>) {
         let mut state = self.state.lock();
         loop {
             let earliest = state.waiting.iter().min_by_key(|(_, (_, due))| *due);
@@ -110,12 +123,29 @@ impl Shared {
                 self.sooner.wait_until(&mut state, due);
                 continue;
             }
-            let file = state.waiting.remove(&id);
+            let Some((file, _)) = state.waiting.remove(&id) else { continue };
+            state.busy += 1;
+            self.have_a_spare(&mut state);
             drop(state);
-            if let Some((file, _)) = file {
-                commit(&*file);
-            }
+            commit(&*file);
+            // Dropped without the lock: it may be the last who has the file open.
+            drop(file);
             state = self.state.lock();
+            state.busy -= 1;
+        }
+    }
+
+    /// Sees to it that a thread waits for what becomes due while this one commits. Started here, not
+    /// by who closes a file: a thread has the identity of the one that starts it.
+    fn have_a_spare(self: &Arc<Self>, state: &mut State) {
+        let count = state.threads.len();
+        if state.busy == count && count < THREADS_MAX && !state.stopping {
+            if let Err(error) = self.add_thread(state) {
+                tracing::debug!(%error, "commits take longer");
+            }
+        } else if !state.waiting.is_empty() {
+            // It looks when the next is due.
+            self.sooner.notify_one();
         }
     }
 }
@@ -124,5 +154,63 @@ fn commit(file: &dyn Pending) {
     if let Err(error) = file.commit() {
         let path = file.path().escape_ascii();
         tracing::error!(%path, %error, "what was written to a sealed file is not durable");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file whose commit ends when as many as there can be have begun, or after a minute.
+    struct Together {
+        id: u64,
+        begun: Arc<(Mutex<usize>, Condvar)>,
+    }
+
+    impl Pending for Together {
+        fn id(&self) -> NodeId {
+            NodeId(self.id)
+        }
+
+        fn path(&self) -> &[u8] {
+            b"file"
+        }
+
+        fn commit(&self) -> Result<(), Errno> {
+            let (begun, changed) = &*self.begun;
+            let mut begun = begun.lock();
+            *begun += 1;
+            changed.notify_all();
+            let until = Instant::now() + Duration::from_secs(60);
+            while *begun < THREADS_MAX && !changed.wait_until(&mut begun, until).timed_out() {}
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn files_do_not_wait_for_each_other() {
+        let committer = Committer::start().unwrap();
+        let begun = Arc::new((Mutex::new(0), Condvar::new()));
+        for id in 2..2 + THREADS_MAX as u64 {
+            let file: Arc<dyn Pending> = Arc::new(Together { id, begun: Arc::clone(&begun) });
+            committer.changed(&file, true);
+        }
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut count = begun.0.lock();
+        while *count < THREADS_MAX {
+            assert!(!begun.1.wait_until(&mut count, until).timed_out(), "{count} at once");
+        }
+    }
+
+    #[test]
+    fn at_the_end_all_is_committed_once() {
+        let committer = Committer::start().unwrap();
+        let begun = Arc::new((Mutex::new(THREADS_MAX), Condvar::new()));
+        for id in 2..502 {
+            let file: Arc<dyn Pending> = Arc::new(Together { id, begun: Arc::clone(&begun) });
+            committer.changed(&file, id % 2 == 0);
+        }
+        committer.finish();
+        assert_eq!(*begun.0.lock(), THREADS_MAX + 500);
     }
 }
