@@ -59,7 +59,7 @@ pub(crate) struct Spec {
     dir: PathBuf,
     policy: Arc<Policy>,
     policy_origin: policy_choice::Origin,
-    seal_keys: Option<Arc<tollgate_seal::MasterKeys>>,
+    seal_keys: Option<Arc<tollgate_view::SealKeys>>,
     audit: Option<AuditConfig>,
     timeout: Duration,
     watch: WatchMode,
@@ -101,7 +101,7 @@ impl Spec {
         let mut unavailable = prepared.not_native;
         unavailable.extend(other_paths::layers(tree, &policy));
         let seals = policy.seals();
-        let seal_keys = seals.then(|| seal::keys_of(&tree.path, &args.seal)).transpose();
+        let seal_keys = seals.then(|| seal::keys_of(&tree.path, source, &args.seal)).transpose();
         let seal_keys = seal_keys.context("the policy has `seal` rules")?.map(Arc::new);
         Ok(Self {
             kind,

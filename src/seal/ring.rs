@@ -1,21 +1,27 @@
 //! The keyring of a directory.
 
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, Once, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde_json::json;
 use tollgate_seal::{Keyring, KeyringError, Keys, MasterKeys, RingKey};
+use tollgate_view::SealKeys;
 
 use crate::cli::{
     SealAddArgs, SealInitArgs, SealKeyArgs, SealNewArgs, SealPasswdArgs, SealSecretArgs,
 };
+use crate::messages;
 use crate::seal::secret::{Secret, cost, shown};
 
 /// The keyring's name in the directory whose files it seals.
 pub(crate) const IN_DIR: &str = ".tollgate-seal";
+/// Bytes of a keyring that a server reads again.
+const LONGEST: u64 = 1 << 20;
 
 /// The keyring of a directory, open.
 pub(super) struct Open {
@@ -52,14 +58,42 @@ impl Open {
     }
 }
 
-/// The master keys of a directory, for a server.
+/// The master keys of the directory `source` at `dir`, for a server, which reads the keyring again
+/// when it meets a file of an epoch that it does not know.
 ///
 /// # Errors
 /// With what is missing, damaged or wrong.
-pub(crate) fn keys_of(dir: &Path, secret: &SealSecretArgs) -> Result<MasterKeys> {
+pub(crate) fn keys_of(dir: &Path, source: &OwnedFd, secret: &SealSecretArgs) -> Result<SealKeys> {
     let (path, ring) = read(dir)?;
     let key = open(&path, &ring, &Secret::of(secret)?)?;
-    ring.master_keys(&key).with_context(|| format!("keyring {}", shown(&path)))
+    let keys = ring.master_keys(&key).with_context(|| format!("keyring {}", shown(&path)))?;
+    let source = source.try_clone().with_context(|| format!("directory {}", shown(dir)))?;
+    let (epoch, said) = (Mutex::new(ring.epoch()), Once::new());
+    Ok(SealKeys::new(keys, move || {
+        newer(&source, &key, &epoch).unwrap_or_else(|error| {
+            let reason = messages::in_words(&error);
+            let warning = || format!("keyring {} cannot be read again: {reason}", shown(&path));
+            said.call_once(|| messages::warn(&warning()));
+            None
+        })
+    }))
+}
+
+/// The keys of the keyring in `dir` as it is now, if it has a later epoch. The ring's own key stays
+/// the same when recipients and epochs change.
+fn newer(dir: &OwnedFd, key: &RingKey, epoch: &Mutex<u32>) -> Result<Option<MasterKeys>> {
+    let mut known = epoch.lock().unwrap_or_else(PoisonError::into_inner);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::openat(dir, IN_DIR, flags, Mode::empty())?);
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    let ring = Keyring::parse(&text)?;
+    if ring.epoch() <= *known {
+        return Ok(None);
+    }
+    let keys = ring.master_keys(key)?;
+    *known = ring.epoch();
+    Ok(Some(keys))
 }
 
 fn open(path: &Path, ring: &Keyring, secret: &Secret) -> Result<RingKey> {

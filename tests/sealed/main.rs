@@ -3,6 +3,7 @@
 mod crash;
 mod faults;
 mod harness;
+mod keys;
 #[path = "../support/mounting.rs"]
 mod mounting;
 mod view;

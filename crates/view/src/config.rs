@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use tollgate_policy::Policy;
-use tollgate_seal::MasterKeys;
 
 use crate::audit::Audit;
+use crate::seal_keys::SealKeys;
 
 /// Settings of a view.
 #[derive(Clone)]
@@ -38,7 +38,7 @@ pub struct Config {
     /// looked at; only of one that takes longer.
     pub on_search: Option<fn(u64)>,
     /// The keys of files that `seal` rules name; without them, such files cannot be opened.
-    pub seal_keys: Option<Arc<MasterKeys>>,
+    pub seal_keys: Option<Arc<SealKeys>>,
     /// Who hears what happens.
     pub audit: Option<Arc<dyn Audit>>,
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use tollgate_fuse::NodeId;
 use tollgate_policy::{Made, Mode};
-use tollgate_seal::MasterKeys;
 
 use crate::admission::Subject;
 use crate::audit::Audit;
@@ -16,6 +15,7 @@ use crate::content::sealing::Sealing;
 use crate::content::to_open::ToOpen;
 use crate::content::{Content, redacted};
 use crate::lower::Version;
+use crate::seal_keys::SealKeys;
 
 /// What opens such files.
 pub(crate) struct Contents {
@@ -28,7 +28,7 @@ impl Contents {
     /// # Errors
     /// If a thread that sealed files need cannot be started.
     pub(crate) fn new(
-        keys: Option<Arc<MasterKeys>>,
+        keys: Option<Arc<SealKeys>>,
         audit: Option<Arc<dyn Audit>>,
     ) -> std::io::Result<Self> {
         let sealing = keys.map(|keys| Sealing::new(keys, audit)).transpose()?;
@@ -72,7 +72,7 @@ impl Contents {
 
     /// Another policy is in force.
     pub(crate) fn policy_changed(&self) {
-        self.sealing.iter().for_each(Sealing::forget_sizes);
+        self.sealing.iter().for_each(Sealing::policy_changed);
     }
 
     /// Opens `file` as `how` says.

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use tollgate_fuse::NodeId;
-use tollgate_seal::{MasterKeys, Options, SealError, SealedFile};
+use tollgate_seal::{Options, SealError, SealedFile};
 
 use crate::audit::{Audit, Detail, Event, Outcome};
 use crate::content::Content;
@@ -24,6 +24,7 @@ use crate::content::to_open::ToOpen;
 use crate::lower::{self, Version};
 use crate::road::lane::Lane;
 use crate::road::memory::{Part, Room};
+use crate::seal_keys::SealKeys;
 
 /// Encrypted at a time: what is written is copied into a buffer of this size first.
 const STEP: usize = 256 << 10;
@@ -50,14 +51,15 @@ impl OpenFile {
     pub(super) fn open(
         file: &ToOpen<'_>,
         domain: &Arc<str>,
-        keys: &MasterKeys,
+        keys: &SealKeys,
         audit: Option<Arc<dyn Audit>>,
     ) -> Result<OpenFile, Errno> {
-        let store = LowerStore::new(Arc::clone(&file.fd), file.writes || file.is_new);
+        let store = || LowerStore::new(Arc::clone(&file.fd), file.writes || file.is_new);
+        let domain_name = domain.as_bytes();
         let sealed = if file.is_new {
-            SealedFile::create(store, keys, domain.as_bytes(), Options::default())
+            SealedFile::create(store(), &*keys.known(), domain_name, Options::default())
         } else {
-            SealedFile::open(store, keys, domain.as_bytes())
+            keys.with(|keys| SealedFile::open(store(), keys, domain_name))
         };
         let (id, inode) = (file.node.id, file.node.key.ino());
         let told = AtomicU64::new(0);
@@ -82,15 +84,15 @@ impl OpenFile {
         &self,
         file: &ToOpen<'_>,
         domain: &Arc<str>,
-        keys: &MasterKeys,
+        keys: &SealKeys,
     ) -> Result<(), Errno> {
         if self.domain != *domain {
             return Err(Errno::BUSY);
         }
         let current = self.current();
         if current.has_failed() {
-            let store = LowerStore::new(Arc::clone(&file.fd), file.writes);
-            let again = SealedFile::open(store, keys, domain.as_bytes());
+            let store = || LowerStore::new(Arc::clone(&file.fd), file.writes);
+            let again = keys.with(|keys| SealedFile::open(store(), keys, domain.as_bytes()));
             *self.file.write() = Arc::new(again.map_err(|error| self.errno(&error))?);
         } else if file.writes {
             current.store().widen(&file.fd);
@@ -294,9 +296,10 @@ fn with_scratch<T>(data: &[u8], act: impl FnOnce(&mut [u8]) -> T) -> T {
 }
 
 /// The size of the plain file; `None` if the lower one is not sealed so.
-pub(super) fn plain_size(fd: OwnedFd, keys: &MasterKeys, domain: &str) -> Option<u64> {
+pub(super) fn plain_size(fd: OwnedFd, keys: &SealKeys, domain: &str) -> Option<u64> {
     let store = LowerStore::new(Arc::new(fd), false);
-    tollgate_seal::stat(&store, keys, domain.as_bytes()).ok().map(|found| found.size)
+    let found = keys.with(|keys| tollgate_seal::stat(&store, keys, domain.as_bytes()));
+    found.ok().map(|found| found.size)
 }
 
 /// What the caller gets; `damaged` hears of bytes that are not what was written there.

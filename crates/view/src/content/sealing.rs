@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 use tollgate_fuse::NodeId;
-use tollgate_seal::MasterKeys;
 
 use crate::audit::Audit;
 use crate::content::Content;
@@ -16,13 +15,14 @@ use crate::content::committer::Committer;
 use crate::content::sealed::{self, OpenFile, Sealed, Shown};
 use crate::content::to_open::ToOpen;
 use crate::lower::Version;
+use crate::seal_keys::SealKeys;
 
 /// Sizes that are kept; beyond, all are found anew.
 const SIZES_MAX: usize = 1 << 16;
 
 /// What sealed files need; made only for a view that has keys.
 pub(super) struct Sealing {
-    keys: Arc<MasterKeys>,
+    keys: Arc<SealKeys>,
     audit: Option<Arc<dyn Audit>>,
     open: Mutex<FxHashMap<NodeId, Weak<OpenFile>>>,
     /// Of files that are not open: of what version, and the plain size if it is sealed.
@@ -33,7 +33,7 @@ pub(super) struct Sealing {
 impl Sealing {
     /// # Errors
     /// If the thread that commits cannot be started.
-    pub(super) fn new(keys: Arc<MasterKeys>, audit: Option<Arc<dyn Audit>>) -> io::Result<Sealing> {
+    pub(super) fn new(keys: Arc<SealKeys>, audit: Option<Arc<dyn Audit>>) -> io::Result<Sealing> {
         let committer = Arc::new(Committer::start()?);
         Ok(Sealing { keys, audit, open: Mutex::default(), sizes: Mutex::default(), committer })
     }
@@ -110,8 +110,9 @@ impl Sealing {
         self.committer.finish();
     }
 
-    /// Another policy may seal other files.
-    pub(super) fn forget_sizes(&self) {
+    /// Another policy may seal other files. New files are sealed with the newest key from now on.
+    pub(super) fn policy_changed(&self) {
+        self.keys.renew();
         self.sizes.lock().clear();
     }
 }

@@ -1,0 +1,64 @@
+//! The keys of sealed files. They become more while the view is served: a rotation makes a new epoch,
+//! and seals one file after the other with it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use tollgate_seal::{MasterKeys, SealError};
+
+/// What reads the keyring again: keys if it has newer ones.
+type Newer = Box<dyn Fn() -> Option<MasterKeys> + Send + Sync>;
+
+/// The keys of a view's sealed files.
+pub struct SealKeys {
+    known: RwLock<Arc<MasterKeys>>,
+    newer: Newer,
+}
+
+impl SealKeys {
+    /// `newer` is asked when a file is met whose epoch is not known, and at each change of the
+    /// policy. It reads the keyring again; `None` if there is nothing newer in it.
+    pub fn new(
+        keys: MasterKeys,
+        newer: impl Fn() -> Option<MasterKeys> + Send + Sync + 'static,
+    ) -> SealKeys {
+        SealKeys { known: RwLock::new(Arc::new(keys)), newer: Box::new(newer) }
+    }
+
+    /// Those that are known now.
+    pub(crate) fn known(&self) -> Arc<MasterKeys> {
+        Arc::clone(&self.known.read())
+    }
+
+    /// Looks for newer ones; whether there are.
+    pub(crate) fn renew(&self) -> bool {
+        let newer = (self.newer)();
+        let found = newer.is_some();
+        if let Some(keys) = newer {
+            *self.known.write() = Arc::new(keys);
+        }
+        found
+    }
+
+    /// What `act` does with the keys; once more if it met a newer epoch.
+    pub(crate) fn with<T>(
+        &self,
+        act: impl Fn(&MasterKeys) -> Result<T, SealError>,
+    ) -> Result<T, SealError> {
+        let tried = self.known();
+        match act(&tried) {
+            Err(error @ SealError::WrongEpoch { .. }) => {
+                let others_renewed = !Arc::ptr_eq(&tried, &self.known());
+                if self.renew() || others_renewed { act(&self.known()) } else { Err(error) }
+            }
+            done => done,
+        }
+    }
+}
+
+impl fmt::Debug for SealKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SealKeys(..)")
+    }
+}

@@ -1,0 +1,58 @@
+//! Keys that change beside a live view.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use crate::harness::{Place, can_mount, eventually};
+
+impl Place {
+    /// `tollgate seal COMMAND` for the domain `vault`.
+    fn seal_vault(&self, command: &str) -> std::process::Output {
+        let (dir, below) = (self.below(""), self.below("vault"));
+        let (dir, below) = (dir.to_str().unwrap(), below.to_str().unwrap());
+        let key = self.key();
+        self.seal(&[command, "--dir", dir, "--key-file", &key, "--domain", "vault", below])
+    }
+
+    /// The epoch in the header of a lower file.
+    fn epoch(&self, path: &str) -> u32 {
+        let mut bytes = [0; 4];
+        let file = fs::File::open(self.below(path)).unwrap();
+        file.read_exact_at(&mut bytes, 12).unwrap();
+        u32::from_le_bytes(bytes)
+    }
+}
+
+#[test]
+fn files_that_are_sealed_anew_beside_a_live_view_go_on() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    {
+        let view = place.mount(&[]);
+        for name in ["a", "b", "in/c"] {
+            fs::create_dir_all(view.at("vault/in")).unwrap();
+            fs::write(view.at(&format!("vault/{name}")), name.repeat(5000)).unwrap();
+        }
+        // What was closed a moment ago is being committed, and left alone as long.
+        eventually("all files have the new key", || {
+            let done = place.seal_vault("rotate");
+            done.status.success()
+                && ["a", "b", "in/c"].iter().all(|name| place.epoch(&format!("vault/{name}")) > 1)
+        });
+        for name in ["a", "b", "in/c"] {
+            let path = format!("vault/{name}");
+            let inode = || fs::metadata(view.at(&path)).map(|metadata| metadata.ino()).ok();
+            let below = fs::metadata(place.below(&path)).unwrap().ino();
+            eventually("the view shows the new file", || inode() == Some(below));
+            assert_eq!(fs::metadata(view.at(&path)).unwrap().len(), 5000 * name.len() as u64);
+            assert_eq!(fs::read_to_string(view.at(&path)).unwrap(), name.repeat(5000));
+        }
+        fs::write(view.at("vault/a"), "changed").unwrap();
+        fs::write(view.at("vault/new"), "made with the new key").unwrap();
+        assert_eq!(fs::read_to_string(view.at("vault/a")).unwrap(), "changed");
+    }
+    assert!(place.epoch("vault/new") > 1);
+    assert!(place.is_good("vault"));
+}
