@@ -224,6 +224,8 @@ const PROCESS_CONTROLS: &[u64] = &[
     libc::PR_CAPBSET_READ as u64,
     libc::PR_SET_TIMERSLACK as u64,
     libc::PR_GET_TIMERSLACK as u64,
+    // Whether huge pages are switched off: asked by the first buffers, also after a reload.
+    libc::PR_GET_THP_DISABLE as u64,
     // Names of memory, given by the C library.
     libc::PR_SET_VMA as u64,
     // `PR_GET_AUXV`: rustix looks for the clock of the vDSO when it is first asked for the time.

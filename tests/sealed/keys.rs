@@ -56,3 +56,25 @@ fn files_that_are_sealed_anew_beside_a_live_view_go_on() {
     assert!(place.epoch("vault/new") > 1);
     assert!(place.is_good("vault"));
 }
+
+/// The buffers and threads of such files are made after the sandbox is complete then: in the mode
+/// `strict`, a call that it does not expect would end the server.
+#[test]
+fn a_reload_may_bring_the_first_rule_that_makes_bytes() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let policy = place.base.path().join("policy.toml");
+    fs::write(&policy, "default = 'passthrough'\n").unwrap();
+    fs::write(place.below("open/url"), "https://app:s3cret-word@host/").unwrap();
+    let view = place.mount(&[]);
+    assert_eq!(fs::read(view.at("open/url")).unwrap(), b"https://app:s3cret-word@host/");
+    fs::write(&policy, "[[rule]]\npath = 'open/**'\nkind = 'file'\naction = 'redact'\n").unwrap();
+    let mut reload = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let reloaded = reload.arg("reload").arg(view.at("")).output().unwrap();
+    assert!(reloaded.status.success(), "{reloaded:?}");
+    eventually("the rule holds", || {
+        fs::read(view.at("open/url")).is_ok_and(|text| text == b"https://app:***********@host/")
+    });
+}

@@ -13,6 +13,10 @@ use crate::creds::Powers;
 /// How long nobody reads before the memory of the buffers goes back.
 const IDLE: Duration = Duration::from_secs(3);
 
+/// A part takes a millisecond or two. On a slow or busy machine it may be some ten, which is nothing to
+/// warn of.
+const LONG_WORK: Duration = Duration::from_millis(100);
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
     #[error(transparent)]
@@ -49,8 +53,11 @@ impl Running {
                 tracing::error!(%error, "a worker shares umask and groups");
             }
         };
-        let runtime =
-            Runtime::builder().thread_name("tollgate-wq").on_thread_start(prepare).build()?;
+        let runtime = Runtime::builder()
+            .thread_name("tollgate-wq")
+            .on_thread_start(prepare)
+            .cpu_intensive_after(LONG_WORK)
+            .build()?;
         let queue = |name| runtime.queue(name).scope(Scope::Cache).build();
         let (seal, redact, io) = (queue("seal")?, queue("redact")?, queue("io")?);
         let (memory, trimming) = (Memory::new()?, Arc::<Trimming>::default());
