@@ -399,6 +399,37 @@ fn passwd_changes_the_passphrase_given_and_no_key_file() {
 }
 
 #[test]
+fn what_only_looks_removes_nothing() {
+    let place = Place::new();
+    let left = place.path("vault/.tollgate-sealing-cccccccccccccccc");
+    fs::write(&left, b"half").unwrap();
+    assert!(ok(&place.vault("convert", &["--dry-run"])).contains("2 files to be sealed"));
+    assert!(left.exists());
+    assert!(ok(&place.vault("convert", &[])).contains("2 files sealed"));
+    assert!(!left.exists());
+    fs::write(&left, b"half").unwrap();
+    assert!(ok(&place.vault("check", &[])).contains("2 files good"));
+    place.exported();
+    assert!(left.exists());
+}
+
+#[test]
+fn a_key_file_that_nobody_named_is_not_sealed() {
+    let place = Place::new();
+    let other = place.path("vault/other.key");
+    let name = other.to_str().unwrap();
+    ok(&place.seal(&["add", "--name", "other", "--new-key-file", name]));
+    let bytes = fs::read(&other).unwrap();
+    let said = place.vault("convert", &[]);
+    assert!(ok(&said).contains("2 files sealed"), "{said:?}");
+    let notes = String::from_utf8_lossy(&said.stderr);
+    assert!(notes.contains("other.key` is a key file of the keyring"), "{notes}");
+    assert_eq!(fs::read(&other).unwrap(), bytes);
+    // It is the only thing that opens the keyring in the end.
+    ok(&place.bare(&["check", "--domain", "vault", "--key-file", name, "vault/plan"]));
+}
+
+#[test]
 fn only_what_the_program_left_behind_is_removed() {
     let place = Place::new();
     let [own, long, linked, held] =

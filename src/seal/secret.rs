@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::OFlags;
-use tollgate_seal::PassphraseCost;
+use tollgate_seal::{Keyring, PassphraseCost};
 use zeroize::Zeroizing;
 
 use crate::cli::{SealNewArgs, SealSecretArgs};
@@ -113,6 +113,21 @@ pub(super) fn files(args: &SealSecretArgs) -> Vec<PathBuf> {
     let given = [args.key_file.clone(), args.passphrase_file.clone()].into_iter().flatten();
     let variables = named.into_iter().filter_map(env).map(PathBuf::from);
     given.chain(variables).chain(credentials.into_iter().filter_map(credential)).collect()
+}
+
+/// Whether a file opens `ring`, also one that nobody named: sealed, it would open nothing any more.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn is_key_of(file: &File, ring: &Keyring) -> Result<bool> {
+    let length = file.metadata()?.len();
+    if length < KEY_LEN_MIN as u64 || length > KEY_LEN_MAX {
+        return Ok(false);
+    }
+    let mut bytes = Zeroizing::new(vec![0; usize::try_from(length)?]);
+    // What is shorter by now is no key, and left alone as changed.
+    let read = file.read_exact_at(&mut bytes, 0);
+    Ok(read.is_ok() && ring.open_with_key_file(&bytes).is_ok())
 }
 
 /// What a guess at a new passphrase shall cost.

@@ -12,6 +12,7 @@ use crate::messages;
 use crate::seal::files::{self, State};
 use crate::seal::job::{Job, Progress};
 use crate::seal::ring::{self, Open};
+use crate::seal::secret;
 use crate::seal::work::{self, Found, Where};
 
 /// What came of a file.
@@ -26,10 +27,18 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
     if args.files.paths.is_empty() {
         bail!("name the files or directories to be sealed, as in `convert --domain vault vault/`");
     }
-    let keys = Open::of(&args.key)?.keys()?;
-    let results = over_files(&args.files, &args.key, Where::InDir, &keys, |found, job| {
+    let open = Open::of(&args.key)?;
+    let (keys, ring) = (open.keys()?, open.ring.clone());
+    drop(open);
+    let which = Where::InDir { to_change: !args.dry_run };
+    let results = over_files(&args.files, &args.key, which, &keys, |found, job| {
         let file = files::open(&found.path)?;
         if files::state(&file, job)? != State::Plain {
+            return Ok(Done::AsItWas);
+        }
+        if secret::is_key_of(&file, &ring)? {
+            let name = secret::shown(&found.path);
+            messages::note(&format!("{name} is a key file of the keyring; left out"));
             return Ok(Done::AsItWas);
         }
         if !args.dry_run {
@@ -85,12 +94,18 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
     let mut open = Open::of(&args.key)?;
     let mut keys = open.keys()?;
     let newest = ring::newest(&keys);
-    let older = over_files(&args.files, &args.key, Where::InDir, &keys, |found, job| {
-        Ok(match files::state(&files::open(&found.path)?, job)? {
-            State::Sealed(epoch) if epoch < newest => Done::Changed,
-            _ => Done::AsItWas,
-        })
-    })?;
+    let older = over_files(
+        &args.files,
+        &args.key,
+        Where::InDir { to_change: true },
+        &keys,
+        |found, job| {
+            Ok(match files::state(&files::open(&found.path)?, job)? {
+                State::Sealed(epoch) if epoch < newest => Done::Changed,
+                _ => Done::AsItWas,
+            })
+        },
+    )?;
     if older.changed == 0 {
         open.ring.rotate(&open.key)?;
         open.save()?;
@@ -100,16 +115,22 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
     }
     drop(open);
     let newest = ring::newest(&keys);
-    let results = over_files(&args.files, &args.key, Where::InDir, &keys, |found, job| {
-        let file = files::open(&found.path)?;
-        match files::state(&file, job)? {
-            State::Sealed(epoch) if epoch < newest => {
-                files::seal_anew(&found.path, &file, job)?;
-                Ok(Done::Changed)
+    let results = over_files(
+        &args.files,
+        &args.key,
+        Where::InDir { to_change: true },
+        &keys,
+        |found, job| {
+            let file = files::open(&found.path)?;
+            match files::state(&file, job)? {
+                State::Sealed(epoch) if epoch < newest => {
+                    files::seal_anew(&found.path, &file, job)?;
+                    Ok(Done::Changed)
+                }
+                _ => Ok(Done::AsItWas),
             }
-            _ => Ok(Done::AsItWas),
-        }
-    })?;
+        },
+    )?;
     results.report(args.key.json, &format!("sealed anew, epoch {newest}"), "left as they are")
 }
 

@@ -28,30 +28,40 @@ pub(super) struct Found {
     pub(super) below: PathBuf,
 }
 
-/// Which files a command may work on.
+/// Which files a command may work on, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Where {
+    /// Anywhere, to be looked at: nothing is changed.
     Anywhere,
     /// In the keyring's directory: what is sealed elsewhere, its owner would not find the key of.
-    InDir,
+    InDir { to_change: bool },
+}
+
+impl Where {
+    /// Whether what commands that were killed left behind is removed.
+    fn tidies(self) -> bool {
+        self == Where::InDir { to_change: true }
+    }
 }
 
 /// The regular files that the command line names, in order, without links to them; never the keyring,
-/// nor what opens it. What commands that were killed left behind is removed.
+/// nor what opens it, nor what commands that were killed left behind: that is removed by a command that
+/// changes files.
 ///
 /// # Errors
 /// With the path that cannot be read, or may not be named.
 pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Result<Vec<Found>> {
     // One path has each file once.
     let seen = (args.paths.len() > 1).then(HashSet::new);
-    let mut search = Search { found: Vec::new(), seen, keys: Keys::of(key) };
+    let mut search =
+        Search { found: Vec::new(), seen, keys: Keys::of(key), tidies: which.tidies() };
     let all = [key.dir.clone()];
     for path in if args.paths.is_empty() { &all[..] } else { &args.paths } {
         let metadata = fs::symlink_metadata(path)
             .map_err(|error| anyhow::anyhow!("{}{}", error, crate::nearest::path(path)))
             .with_context(|| path.display().to_string())?;
         let real = real(path, metadata.is_dir()).with_context(|| shown(path))?;
-        if which == Where::InDir {
+        if which != Where::Anywhere {
             let dir = fs::canonicalize(&key.dir).with_context(|| shown(&key.dir))?;
             if !real.starts_with(&dir) {
                 bail!(
@@ -114,6 +124,7 @@ struct Search {
     /// Where the files lie, without links: of two names for a place the first one counts.
     seen: Option<HashSet<PathBuf>>,
     keys: Keys,
+    tidies: bool,
 }
 
 impl Search {
@@ -134,9 +145,8 @@ impl Search {
             if kind.is_dir() {
                 self.walk(&entry.path(), &real.join(&name), &below.join(&name), depth + 1)?;
             } else if kind.is_file() && files::looks_unfinished(&name) {
-                if let Err(error) = files::remove_unfinished(&entry.path()) {
-                    let why = messages::in_words(&error);
-                    messages::note(&format!("{} is left as it is: {why}", shown(&entry.path())));
+                if self.tidies {
+                    tidy(&entry.path());
                 }
             } else if kind.is_file() && name != IN_DIR {
                 if let Some(what) = self.keys.what_is(&entry.path()) {
@@ -148,6 +158,14 @@ impl Search {
             }
         }
         Ok(())
+    }
+}
+
+/// Removes what a command that was killed left behind.
+fn tidy(path: &Path) {
+    if let Err(error) = files::remove_unfinished(path) {
+        let why = messages::in_words(&error);
+        messages::note(&format!("{} is left as it is: {why}", shown(path)));
     }
 }
 
