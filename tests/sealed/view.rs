@@ -1,6 +1,6 @@
 //! What programs do with sealed files, and what lies below.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, SystemTime};
@@ -212,4 +212,27 @@ fn many_streams_at_once_read_and_write_what_is_theirs() {
         }
     });
     assert_eq!(fs::metadata(view.at("vault/3")).unwrap().size(), 600_000);
+}
+
+/// A lock is the lower file's: it excludes who has the file open in the view, and who has it below.
+#[test]
+fn a_lock_on_a_sealed_file_excludes_everybody_else() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    fs::write(view.at("vault/a"), b"locked").unwrap();
+    let [mine, other] = [0, 1].map(|_| File::open(view.at("vault/a")).unwrap());
+    let below = File::open(place.below("vault/a")).unwrap();
+    mine.lock().unwrap();
+    let is_held = |file: &File| matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+    assert!(is_held(&other) && is_held(&below));
+    mine.unlock().unwrap();
+    below.lock().unwrap();
+    assert!(is_held(&other));
+    below.unlock().unwrap();
+    other.lock().unwrap();
+    drop(other);
+    eventually("the lock of a closed file is gone", || mine.try_lock().is_ok());
 }
