@@ -14,7 +14,7 @@ use tollgate_policy::{
     CallerFacts, InodeFacts, Kind, Made, Matched, Mode, Operation, Policy, RuleId, Verdict,
 };
 
-use crate::caller::CallerLookup;
+use crate::caller::Callers;
 use crate::concealed::Concealed;
 use crate::lower::Stat;
 use crate::paths::Names;
@@ -23,7 +23,7 @@ use crate::policies::{Full, InForce, Policies};
 /// The policy, and what it needs to know about callers.
 pub(crate) struct Admission {
     policies: Policies,
-    callers: CallerLookup,
+    callers: Arc<dyn Callers>,
     /// Hidden names that were asked for.
     pub(crate) concealed: Concealed,
 }
@@ -37,9 +37,9 @@ pub(crate) struct Refusal<'p> {
 }
 
 impl Admission {
-    pub(crate) fn new(policy: Arc<Policy>) -> Self {
+    pub(crate) fn new(policy: Arc<Policy>, callers: Arc<dyn Callers>) -> Self {
         let policies = Policies::new(policy);
-        Self { policies, callers: CallerLookup::new(), concealed: Concealed::default() }
+        Self { policies, callers, concealed: Concealed::default() }
     }
 
     /// What is refused at this moment; another policy may follow at any time.

@@ -36,6 +36,7 @@
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -47,29 +48,65 @@ use rustix::process::{Pid, PidfdFlags};
 const PIDFD_THREAD: u32 = OFlags::EXCL.bits();
 /// `PROC_SUPER_MAGIC`
 const PROC_MAGIC: u32 = 0x9fa0;
+/// Looks at a system call that often: its thread may still be on its way to sleep.
+const LOOKS: usize = 5;
 /// Longest path in bytes that the kernel gives for an executable.
 const MAX_PATH_LEN: usize = 4096;
 
-/// Looks up callers.
-pub(crate) struct CallerLookup {
+/// Looks at callers: what the kernel tells only those who might trace them. A server that may not
+/// has another process look.
+pub trait Callers: Send + Sync {
+    /// The executable of thread `tid`, or `None` when it cannot be told: a kernel thread, one of
+    /// another pid namespace (id 0), one that is gone, or that may have been another in the
+    /// meantime.
+    fn executable(&self, tid: u32) -> Option<Arc<[u8]>>;
+
+    /// The system call that thread `tid` waits in, as `/proc/<tid>/syscall` has it.
+    fn system_call(&self, tid: u32) -> Option<Vec<u8>>;
+
+    /// Whether thread `tid` is in the user namespace of this process.
+    fn is_of_this_user_namespace(&self, tid: u32) -> bool;
+}
+
+/// Looks at callers in `/proc`.
+#[derive(Debug)]
+pub struct ProcCallers {
     /// `/proc` as it was at the start; `None` if there is none, so that no caller is known.
     proc: Option<OwnedFd>,
 }
 
-impl CallerLookup {
-    pub(crate) fn new() -> Self {
+impl Callers for ProcCallers {
+    fn executable(&self, tid: u32) -> Option<Arc<[u8]>> {
+        self.executable_and(tid, || {})
+    }
+
+    fn system_call(&self, tid: u32) -> Option<Vec<u8>> {
+        for _ in 0..LOOKS {
+            let line = std::fs::read(format!("/proc/{tid}/syscall")).ok()?;
+            if !line.starts_with(b"running") {
+                return Some(line);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    fn is_of_this_user_namespace(&self, tid: u32) -> bool {
+        let number = |path: &str| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+        let own = number("/proc/self/ns/user");
+        own.is_some() && number(&format!("/proc/{tid}/ns/user")) == own
+    }
+}
+
+impl Default for ProcCallers {
+    fn default() -> Self {
         let proc = open_proc()
             .inspect_err(|error| tracing::warn!(%error, "no /proc: executables are not known"));
         Self { proc: proc.ok() }
     }
+}
 
-    /// The executable of thread `tid`, or `None` when it cannot be told: a kernel thread, one of
-    /// another pid namespace (id 0), one that is gone, or that may have been another in the
-    /// meantime.
-    pub(crate) fn executable(&self, tid: u32) -> Option<Arc<[u8]>> {
-        self.executable_and(tid, || {})
-    }
-
+impl ProcCallers {
     /// `meanwhile` runs between taking hold of the thread and reading what it runs.
     fn executable_and(&self, tid: u32, meanwhile: impl FnOnce()) -> Option<Arc<[u8]>> {
         let proc = self.proc.as_ref()?.as_fd();
@@ -138,7 +175,7 @@ mod tests {
 
     /// A child runs this program until it has called `execve`.
     #[track_caller]
-    fn wait_for(lookup: &CallerLookup, tid: u32, wanted: &[u8]) {
+    fn wait_for(lookup: &ProcCallers, tid: u32, wanted: &[u8]) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while lookup.executable(tid).as_deref() != Some(wanted) {
             assert!(Instant::now() < deadline, "{:?}", lookup.executable(tid));
@@ -152,7 +189,7 @@ mod tests {
 
     #[test]
     fn every_thread_has_the_executable_of_its_process() {
-        let lookup = CallerLookup::new();
+        let lookup = ProcCallers::default();
         let own = std::env::current_exe().unwrap();
         let tid = || u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
         assert_eq!(lookup.executable(tid()).as_deref(), Some(own.as_os_str().as_bytes()));
@@ -164,7 +201,7 @@ mod tests {
 
     #[test]
     fn another_process_is_known_while_it_lives() {
-        let lookup = CallerLookup::new();
+        let lookup = ProcCallers::default();
         let mut child = sleeper("/bin/sleep");
         wait_for(&lookup, child.id(), &real("/bin/sleep"));
         child.kill().unwrap();
@@ -180,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_ends_in_between_is_not_believed() {
-        let lookup = CallerLookup::new();
+        let lookup = ProcCallers::default();
         let mut child = sleeper("/bin/sleep");
         wait_for(&lookup, child.id(), &real("/bin/sleep"));
         let id = child.id();
@@ -190,7 +227,7 @@ mod tests {
     /// The id goes to another process, which runs something, between the two looks.
     #[test]
     fn a_reused_id_is_not_believed() {
-        let lookup = CallerLookup::new();
+        let lookup = ProcCallers::default();
         let last_pid = "/proc/sys/kernel/ns_last_pid";
         let mut first = sleeper("/bin/sleep");
         wait_for(&lookup, first.id(), &real("/bin/sleep"));
@@ -223,7 +260,7 @@ mod tests {
 
     #[test]
     fn another_program_is_noticed() {
-        let lookup = CallerLookup::new();
+        let lookup = ProcCallers::default();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "read x; exec sleep 60"]).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -235,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_removed_program_is_not_the_one_that_a_rule_names() {
-        let lookup = CallerLookup::new();
+        let lookup = ProcCallers::default();
         let dir = tempfile::tempdir().unwrap();
         let copy = dir.path().join("tool");
         std::fs::copy("/bin/sleep", &copy).unwrap();
@@ -249,7 +286,7 @@ mod tests {
 
     #[test]
     fn nobody_has_no_executable() {
-        let lookup = CallerLookup::new();
+        let lookup = ProcCallers::default();
         for tid in [0, u32::MAX, i32::MAX.cast_unsigned()] {
             assert_eq!(lookup.executable(tid), None);
         }

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use tollgate_policy::Policy;
 
 use crate::audit::Audit;
+use crate::caller::Callers;
 use crate::seal_keys::SealKeys;
 
 /// Settings of a view.
@@ -39,6 +40,8 @@ pub struct Config {
     pub on_search: Option<fn(u64)>,
     /// The keys of files that `seal` rules name; without them, such files cannot be opened.
     pub seal_keys: Option<Arc<SealKeys>>,
+    /// Who looks at callers; `None`: this process, in /proc.
+    pub callers: Option<Arc<dyn Callers>>,
     /// Who hears what happens.
     pub audit: Option<Arc<dyn Audit>>,
 }
@@ -56,6 +59,7 @@ impl Default for Config {
             mount_points: Vec::new(),
             on_search: None,
             seal_keys: None,
+            callers: None,
             audit: None,
         }
     }

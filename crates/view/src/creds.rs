@@ -6,13 +6,15 @@
 //! system calls, only around the call that needs it, and always switched back, also when the call
 //! panics.
 
-use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{Gid, Pid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tollgate_fuse::Caller;
+
+use crate::caller::Callers;
 
 /// Capabilities that a file system looks at.
 const OF_FILES: CapabilitySet = CapabilitySet::CHOWN
@@ -30,7 +32,7 @@ const OF_FILES: CapabilitySet = CapabilitySet::CHOWN
 const NOBODY: u32 = u32::MAX - 1;
 
 /// What this process may do with identities, found out once at the start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub(crate) struct Powers {
     own_uid: u32,
     own_gid: u32,
@@ -38,14 +40,17 @@ pub(crate) struct Powers {
     may_switch: bool,
     /// What every thread has while it acts for the server itself.
     own: CapabilitySet,
+    /// Who looks at callers.
+    callers: Arc<dyn Callers>,
 }
 
 impl Powers {
-    pub(crate) fn of_this_process() -> Self {
+    pub(crate) fn of_this_process(callers: Arc<dyn Callers>) -> Self {
         let own = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
         let has = |set: CapabilitySet| own.contains(set);
         Self {
             own,
+            callers,
             own_uid: rustix::process::geteuid().as_raw(),
             own_gid: rustix::process::getegid().as_raw(),
             may_switch: has(CapabilitySet::SETUID | CapabilitySet::SETGID)
@@ -53,8 +58,13 @@ impl Powers {
         }
     }
 
+    /// Who looks at callers.
+    pub(crate) fn callers(&self) -> &dyn Callers {
+        &*self.callers
+    }
+
     /// Whether new files can belong to whoever makes them.
-    pub(crate) fn may_switch(self) -> bool {
+    pub(crate) fn may_switch(&self) -> bool {
         self.may_switch
     }
 
@@ -64,7 +74,7 @@ impl Powers {
     /// The umask is the thread's own (see [`private_umask`]): the lower file system applies it, or
     /// the directory's default ACL instead of it, as it would for the caller.
     pub(crate) fn create_as<T>(
-        self,
+        &self,
         caller: Caller,
         group: Option<u32>,
         umask: u32,
@@ -84,7 +94,7 @@ impl Powers {
     /// The kernel does not tell the caller's supplementary groups. They are looked up when `act` is
     /// refused without them, so it must do nothing that it does not undo before it fails.
     pub(crate) fn as_caller<T>(
-        self,
+        &self,
         caller: Caller,
         mut act: impl FnMut() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
@@ -104,7 +114,7 @@ impl Powers {
     /// The same with the caller's supplementary groups from the start: where they decide what is
     /// done and not only whether.
     pub(crate) fn as_caller_in_groups<T>(
-        self,
+        &self,
         caller: Caller,
         act: impl FnMut() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
@@ -115,13 +125,13 @@ impl Powers {
     }
 
     fn switched<T>(
-        self,
+        &self,
         caller: Caller,
         groups: &[u32],
         act: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let _switched = Switched::to(self, caller, groups)?;
-        let more = extra_capabilities(caller.pid) & self.own;
+        let more = self.extra_capabilities(caller.pid) & self.own;
         if !more.is_empty() {
             // They go again with the identity.
             let mut sets = capabilities(None)?;
@@ -131,22 +141,33 @@ impl Powers {
         act()
     }
 
+    /// Capabilities over files of a thread that is not root's. Those of another user namespace do
+    /// not hold for all files, and do not count.
+    fn extra_capabilities(&self, tid: u32) -> CapabilitySet {
+        let some = capabilities_of(tid).unwrap_or(CapabilitySet::empty()) & OF_FILES;
+        if some.is_empty() || self.callers.is_of_this_user_namespace(tid) {
+            some
+        } else {
+            CapabilitySet::empty()
+        }
+    }
+
     /// What the caller, of the server's own user, lacks of what the server has. A caller that cannot
     /// be looked at, because it is outside of the server's pid namespace, lacks nothing.
-    fn lacking(self, caller: Caller) -> CapabilitySet {
+    fn lacking(&self, caller: Caller) -> CapabilitySet {
         let caller = capabilities_of(caller.pid).unwrap_or(CapabilitySet::all());
         (self.own & OF_FILES) - caller
     }
 
     /// Runs `act` without the capabilities in `less`.
-    fn with_less<T>(self, less: CapabilitySet, act: impl FnOnce() -> T) -> T {
+    fn with_less<T>(&self, less: CapabilitySet, act: impl FnOnce() -> T) -> T {
         if less.is_empty() { act() } else { without(less, act) }
     }
 
     /// Runs `register`, whose credentials the kernel keeps for all reads and writes of a file in
     /// passthrough, whoever does them: those of nobody, so that set-id bits go, and so that reserved
     /// blocks and hard limits are not root's. `by_user` is whether reserved blocks go by the user.
-    pub(crate) fn as_nobody<T>(self, by_user: bool, register: impl FnOnce() -> T) -> T {
+    pub(crate) fn as_nobody<T>(&self, by_user: bool, register: impl FnOnce() -> T) -> T {
         if !self.may_switch {
             return without_fsetid(register);
         }
@@ -162,19 +183,6 @@ impl Powers {
 fn capabilities_of(tid: u32) -> Option<CapabilitySet> {
     let tid = Pid::from_raw(i32::try_from(tid).ok()?)?;
     Some(capabilities(Some(tid)).ok()?.effective)
-}
-
-/// Capabilities over files of a thread that is not root's. Those of another user namespace do not
-/// hold for all files, and do not count.
-fn extra_capabilities(tid: u32) -> CapabilitySet {
-    let some = capabilities_of(tid).unwrap_or(CapabilitySet::empty()) & OF_FILES;
-    if some.is_empty() || is_of_this_user_namespace(tid) { some } else { CapabilitySet::empty() }
-}
-
-fn is_of_this_user_namespace(tid: u32) -> bool {
-    let number = |path: &str| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
-    let own = number("/proc/self/ns/user");
-    own.is_some() && number(&format!("/proc/{tid}/ns/user")) == own
 }
 
 /// The supplementary groups of thread `tid`; none if it cannot be looked at.
@@ -211,7 +219,7 @@ impl Powers {
     ///
     /// # Errors
     /// The error of unshare(2) or setgroups(2).
-    pub(crate) fn prepare_thread(self) -> Result<(), Errno> {
+    pub(crate) fn prepare_thread(&self) -> Result<(), Errno> {
         if self.may_switch {
             rustix::thread::set_thread_groups(&[])?;
         }
@@ -259,13 +267,13 @@ fn without<T>(less: CapabilitySet, act: impl FnOnce() -> T) -> T {
 
 /// A thread whose file system ids are nobody's until this is dropped. Its other ids, and what it may
 /// do besides files, stay.
-struct FileIds {
-    own: Powers,
+struct FileIds<'p> {
+    own: &'p Powers,
     by_user: bool,
 }
 
-impl FileIds {
-    fn nobody(own: Powers, by_user: bool) -> Self {
+impl<'p> FileIds<'p> {
+    fn nobody(own: &'p Powers, by_user: bool) -> Self {
         set_file_ids(libc::SYS_setfsgid, NOBODY);
         if by_user {
             set_file_ids(libc::SYS_setfsuid, NOBODY);
@@ -274,7 +282,7 @@ impl FileIds {
     }
 }
 
-impl Drop for FileIds {
+impl Drop for FileIds<'_> {
     fn drop(&mut self) {
         if self.by_user {
             set_file_ids(libc::SYS_setfsuid, self.own.own_uid);
@@ -302,12 +310,12 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 /// A thread that acts as someone else until this is dropped.
-struct Switched {
-    own: Powers,
+struct Switched<'p> {
+    own: &'p Powers,
 }
 
-impl Switched {
-    fn to(own: Powers, caller: Caller, groups: &[u32]) -> Result<Self, Errno> {
+impl<'p> Switched<'p> {
+    fn to(own: &'p Powers, caller: Caller, groups: &[u32]) -> Result<Self, Errno> {
         // The real and saved ids stay, so that the way back is open. Groups first: they need
         // the privilege that the user id gives up.
         let guard = Self { own };
@@ -326,7 +334,7 @@ impl Switched {
     }
 }
 
-impl Drop for Switched {
+impl Drop for Switched<'_> {
     fn drop(&mut self) {
         let uid = Uid::from_raw(self.own.own_uid);
         let gid = Gid::from_raw(self.own.own_gid);
@@ -352,7 +360,7 @@ mod tests {
 
     #[test]
     fn new_files_belong_to_the_caller_with_the_callers_umask() {
-        let powers = Powers::of_this_process();
+        let powers = Powers::of_this_process(Arc::new(crate::caller::ProcCallers::default()));
         if !powers.may_switch() {
             eprintln!("skipped: not root, so no identity can be switched");
             return;

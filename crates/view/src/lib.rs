@@ -43,6 +43,7 @@ mod watched;
 
 pub use audit::{Access, Audit, AuditLevel, Detail, Event, Outcome};
 pub use borders::is_kernel_file_system;
+pub use caller::{Callers, ProcCallers};
 pub use config::{Config, OpenError, SmallFiles, WatchMode};
 pub use links::LinksStatus;
 pub use locks::LockStatus;

@@ -181,7 +181,7 @@ impl Io {
         &mut self,
         connection: &Connection,
         fd: BorrowedFd<'_>,
-        powers: Powers,
+        powers: &Powers,
         by_user: bool,
     ) -> std::io::Result<BackingId> {
         if let Some(id) = self.backing_id() {

@@ -19,6 +19,7 @@ use crate::admission::Admission;
 use crate::audit::Audit;
 use crate::borders;
 use crate::budget::Budget;
+use crate::caller::ProcCallers;
 use crate::config::{Config, OpenError, WatchMode};
 use crate::content::open::Contents;
 use crate::creds::Powers;
@@ -120,8 +121,9 @@ impl View {
                 return Err(OpenError::Caseless(format!("`{place}` is case-insensitive")));
             }
         }
-        let powers = Powers::of_this_process();
-        let road = Road::new(powers);
+        let callers = config.callers.unwrap_or_else(|| Arc::new(ProcCallers::default()));
+        let powers = Powers::of_this_process(Arc::clone(&callers));
+        let road = Road::new(powers.clone());
         if config.policy.makes_bytes() {
             road.start().map_err(OpenError::WorkQueues)?;
         }
@@ -130,7 +132,7 @@ impl View {
             fds: Arc::new(Descriptors::new(source, Budget::new(max))),
             watch,
             watch_reason,
-            admission: Admission::new(config.policy),
+            admission: Admission::new(config.policy, callers),
             paths: Paths::default(),
             powers,
             attr_timeout: config.attr_timeout,
@@ -165,7 +167,7 @@ impl View {
     /// CPU that this process may run on, at least 2, at most 16).
     #[must_use]
     pub fn session_config(&self, threads: Option<usize>) -> SessionConfig {
-        let powers = self.powers;
+        let powers = self.powers.clone();
         let mut want = wanted_features();
         if self.admission.policy().tells_callers_apart_at_links() {
             // The kernel would show everybody what one was allowed to read.

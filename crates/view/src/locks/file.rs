@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::FileHandle;
 
+use crate::caller::Callers;
 use crate::handles::flushes;
 use crate::locks::description::{Class, Description, Wanted};
 use crate::locks::range::{Kind, Piece, Pieces, Range};
@@ -46,6 +47,8 @@ pub(crate) trait Source {
     fn open(&self, writable: bool) -> Result<Description, Errno>;
     /// What counts pieces for the user who asks, in blocks of [`Pieces::BLOCK`].
     fn room(&self) -> Taken;
+    /// Who looks at the thread that asks.
+    fn callers(&self) -> &dyn Callers;
     /// Whether the handle can be asked for locks against readers.
     fn is_writable(&self) -> bool;
 }
@@ -98,7 +101,8 @@ impl FileLocks {
         let writable = source.is_writable() || ask.wanted.kind == Some(Kind::Write);
         let whole = ask.id.class == Class::Whole;
         let description = Arc::new(source.open(writable && !whole)?);
-        let kind = if whole { OwnerKind::Description } else { who::asks(ask.tid) };
+        let kind =
+            if whole { OwnerKind::Description } else { who::asks(source.callers(), ask.tid) };
         if !whole {
             self.ranges_used.store(true, Ordering::Relaxed);
         }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::budget::Held;
+use crate::caller::Callers;
 
 /// What owns locks on ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,19 +23,10 @@ pub(crate) enum OwnerKind {
     Unknown,
 }
 
-/// Looks at the caller that often: it may still be on its way to sleep.
-const LOOKS: usize = 5;
-
 /// What thread `tid` asks a lock for.
-pub(crate) fn asks(tid: u32) -> OwnerKind {
-    for _ in 0..LOOKS {
-        match std::fs::read(format!("/proc/{tid}/syscall")) {
-            Ok(line) if line.starts_with(b"running") => std::thread::yield_now(),
-            Ok(line) => return command(&line).map_or(OwnerKind::Unknown, kind_of),
-            Err(_) => return OwnerKind::Unknown,
-        }
-    }
-    OwnerKind::Unknown
+pub(crate) fn asks(callers: &dyn Callers, tid: u32) -> OwnerKind {
+    let line = callers.system_call(tid);
+    line.and_then(|line| command(&line)).map_or(OwnerKind::Unknown, kind_of)
 }
 
 /// The second argument of the system call: its number, then six arguments in hexadecimal.
@@ -96,7 +88,7 @@ mod tests {
         assert_eq!(command(b"72 0x3 0x7 0x7ffc0\n").map(kind_of), Some(OwnerKind::Process));
         assert_eq!(command(b"running\n"), None);
         assert_eq!(command(b"-1 0x7ffc 0x7f\n"), None);
-        assert_eq!(asks(0), OwnerKind::Unknown);
+        assert_eq!(asks(&crate::caller::ProcCallers::default(), 0), OwnerKind::Unknown);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use tollgate_fuse::{FileHandle, FileLock, NodeId, Reply, Request, args};
 
+use crate::caller::Callers;
 use crate::handles::{is_in_place, is_passthrough};
 use crate::locks::{
     Ask, Class, Description, FileLocks, Grant, Kind, OwnerId, Range, Source, Wanted,
@@ -48,6 +49,10 @@ impl Source for LowerFile<'_> {
 
     fn room(&self) -> Taken {
         self.view.locks.room(self.uid)
+    }
+
+    fn callers(&self) -> &dyn Callers {
+        self.view.powers.callers()
     }
 
     fn is_writable(&self) -> bool {

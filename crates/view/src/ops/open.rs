@@ -268,11 +268,11 @@ impl View {
                 return Ok(Err(NotRegistered::Refused(error)));
             }
             match lower.writable(&fd) {
-                Some(writable) => io.register(connection, writable.as_fd(), self.powers, by_user),
+                Some(writable) => io.register(connection, writable.as_fd(), &self.powers, by_user),
                 None => return Ok(Err(NotRegistered::OnlyRead)),
             }
         } else {
-            io.register(connection, fd.as_fd(), self.powers, by_user)
+            io.register(connection, fd.as_fd(), &self.powers, by_user)
         };
         // Found again without a name while it is open, as long as descriptors are plenty.
         if registered.is_ok()

@@ -76,7 +76,7 @@ impl Road {
     /// # Errors
     /// `ENOMEM` if they could not be started.
     pub(crate) fn start(&self) -> Result<&Running, Errno> {
-        let start = || match Running::start(self.powers) {
+        let start = || match Running::start(self.powers.clone()) {
             Ok(running) => Some(running),
             Err(error) => {
                 tracing::error!(%error, "no work queues: redacted and sealed files are refused");
@@ -145,7 +145,8 @@ impl Road {
                 return;
             }
         };
-        let (reply, content, powers) = (reply.detach(), Arc::clone(&file.content), self.powers);
+        let (reply, content, powers) =
+            (reply.detach(), Arc::clone(&file.content), self.powers.clone());
         running.run(content.lane(), move || {
             let written = powers.as_caller(caller, || content.write(&buffer, offset));
             drop((buffer, room));
