@@ -1,17 +1,29 @@
 //! Users and groups by name, as the machine knows them.
 
+use crate::files;
+
 /// Looks names up where the C library does: /etc/passwd, /etc/group, and what nsswitch.conf says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accounts;
 
 impl tollgate_policy::Names for Accounts {
     fn user(&self, name: &str) -> Option<u32> {
-        uzers::get_user_by_name(name).map(|user| user.uid())
+        files::elsewhere().map_or_else(|| user(name), |elsewhere| elsewhere.user(name))
     }
 
     fn group(&self, name: &str) -> Option<u32> {
-        uzers::get_group_by_name(name).map(|group| group.gid())
+        files::elsewhere().map_or_else(|| group(name), |elsewhere| elsewhere.group(name))
     }
+}
+
+/// The id of the user of this name, looked up by this process.
+pub(crate) fn user(name: &str) -> Option<u32> {
+    uzers::get_user_by_name(name).map(|user| user.uid())
+}
+
+/// The id of the group of this name, looked up by this process.
+pub(crate) fn group(name: &str) -> Option<u32> {
+    uzers::get_group_by_name(name).map(|group| group.gid())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod escape;
 mod explain;
+mod files;
 mod git;
 mod init;
 mod learn;

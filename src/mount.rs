@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use rustix::fs::{Mode, OFlags};
-use tollgate_fuse::{Ended, MountError, MountOptions, Stopper};
+use tollgate_fuse::{Ended, MountOptions, Stopper};
 
 use crate::cli::MountArgs;
 use crate::daemon::{self, ReadyPipe, Side};
 use crate::messages;
+use crate::sandbox::{Mounter, NotUnmounted};
 use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
-use crate::{control, mount_flags, mountinfo, native, policy_choice, tree, umount};
+use crate::{control, mount_flags, mountinfo, policy_choice, tree, umount};
 
 /// Signals that end the server; SIGHUP from a process has it read its policy again.
 const HANDLED: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -122,20 +122,21 @@ impl View {
         // Before the first thread, so that no thread is ended by them.
         sys::block_signals(HANDLED).context("cannot block signals")?;
         let signals = SignalFd::new(HANDLED).context("cannot read signals")?;
-        // Dropped on the way out of an error, the guard unmounts.
+        // Dropped on the way out of an error, the guard unmounts, and so does the mounter.
         let (device, guard) = tollgate_fuse::mount::mount(&self.mnt, &self.options)?;
         let lower = self.source.try_clone().context("cannot copy a descriptor")?;
-        let native = self.spec.native().to_vec();
+        // In the sandbox, this process can neither mount nor unmount.
+        let mounter = Mounter::start(lower, &self.mnt, self.spec.native())?;
+        let mnt = guard.keep();
         let number = connection_number(&self.mnt);
         let server = Server::start(self.spec, self.source, device, &self.mnt, number)?;
-        mount_native(&lower, &self.mnt, &native)?;
+        mounter.mount_native()?;
         server.native_is_mounted();
-        drop(lower);
-        let mnt = guard.keep();
+        let mounter = mounter.keep();
         let (stopper, reload) = (server.stopper(), server.reloader());
         std::thread::Builder::new()
             .name("tollgate-signal".to_owned())
-            .spawn(move || end_on_signal(&signals, &mnt, &native, &stopper, &reload))
+            .spawn(move || end_on_signal(&signals, &mnt, &mounter, &stopper, &reload))
             .context("cannot start the signal thread")?;
         Ok(server)
     }
@@ -147,28 +148,19 @@ fn connection_number(mnt: &Path) -> Option<u32> {
     mountinfo::at(&mounts, mnt)?.minor_number()
 }
 
-fn mount_native(lower: &OwnedFd, mnt: &Path, native: &[PathBuf]) -> anyhow::Result<()> {
-    if native.is_empty() {
-        return Ok(());
-    }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let view = rustix::fs::open(mnt, flags, Mode::empty()).context("cannot open the view")?;
-    native::mount(lower, &view, native)
-}
-
 /// The first signal unmounts; while the view is in use, or shown in another mount namespace, the
 /// second one ends the server all the same.
 fn end_on_signal(
     signals: &SignalFd,
     mnt: &Path,
-    native: &[PathBuf],
+    mounter: &Mounter,
     stopper: &Stopper,
     reload: &impl Fn(),
 ) {
     if !wait_for_end(signals, reload) {
         return;
     }
-    match native::unmount_view(mnt, native, false) {
+    match mounter.unmount(false) {
         // The process ends within this time, unless a copy of the mount keeps the view alive.
         Ok(()) if sys::readable_within(signals, AFTER_UNMOUNT).unwrap_or(true) => {}
         Ok(()) => messages::note(&format!(
@@ -179,15 +171,15 @@ fn end_on_signal(
         )),
         Err(error) => {
             match error {
-                MountError::Busy { .. } => messages::note(&format!(
+                NotUnmounted::Busy => messages::note(&format!(
                     "`{}` is in use; it is detached and served until it is closed; a second \
                      signal ends it now",
                     mnt.display()
                 )),
-                error => messages::warn(&messages::in_words(&error.into())),
+                NotUnmounted::Failed(reason) => messages::warn(&reason),
             }
-            if let Err(error) = native::unmount_view(mnt, native, true) {
-                messages::warn(&messages::in_words(&error.into()));
+            if let Err(NotUnmounted::Failed(reason)) = mounter.unmount(true) {
+                messages::warn(&reason);
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Policy files.
 
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::accounts::Accounts;
+use crate::files;
 use crate::nearest;
 use crate::presets::Preset;
 use anyhow::{anyhow, bail};
@@ -43,8 +43,7 @@ fn remedy(file: &Path, error: &anyhow::Error) -> String {
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {
-    // Opening a FIFO would wait for a writer.
-    let opened = std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
+    let opened = files::open(file)?;
     if !opened.metadata()?.is_file() {
         bail!("it is not a regular file");
     }

@@ -22,6 +22,7 @@ use crate::audit::{self, AuditConfig, AuditLog, Origin, Recorder};
 use crate::broker::{self, Broker};
 use crate::cli::{AuditDetail, SandboxMode, ServeArgs, WatchArg};
 use crate::control;
+use crate::files;
 use crate::messages;
 use crate::native;
 use crate::other_paths;
@@ -29,7 +30,7 @@ use crate::policy_choice::{self, Chosen};
 use crate::prometheus;
 use crate::reload::Reloaded;
 use crate::requests::{self, Operation as RequestsOf, Requests};
-use crate::sandbox::{Duties, Sandbox};
+use crate::sandbox::{self, Duties, Places, Sandbox};
 use crate::seal;
 use crate::status::{self, Report};
 use crate::tree::Tree;
@@ -76,6 +77,8 @@ pub(crate) struct Spec {
     /// Says nothing of what is not available; `status` does.
     quiet: bool,
     outside: Option<Outside>,
+    /// Directories of things that this process removes at its end.
+    removes_in: Vec<PathBuf>,
 }
 
 /// What holds for a path outside of DIR, in words; the second argument: to change it.
@@ -128,6 +131,7 @@ impl Spec {
             sandbox: args.sandbox,
             quiet: false,
             outside: None,
+            removes_in: Vec::new(),
         })
     }
 
@@ -152,15 +156,29 @@ impl Spec {
 
     /// What this process does besides serving.
     fn duties(&self) -> Duties {
-        let unmounts = self.kind == ServerKind::Mount;
         Duties {
-            unmounts,
-            executes_helper: unmounts && !rustix::process::geteuid().is_root(),
             kills: self.kind == ServerKind::Run,
+            // Until the sandbox has another process do that.
+            looks: true,
             connects: self.broker.is_some(),
             listens: self.metrics_port.is_some(),
             rings: self.transport == TransportChoice::Uring,
         }
+    }
+
+    /// The places outside of DIR that this process uses.
+    fn places(&self) -> Places {
+        let log = self.audit.as_ref().and_then(|audit| audit.path.parent());
+        // It says why, if there is none, when it opens its socket.
+        let sockets = control::directory();
+        let sockets = sockets.prepare().is_ok().then(|| sockets.path().to_owned());
+        Places { log: log.map(Path::to_owned), sockets, removes_in: self.removes_in.clone() }
+    }
+
+    /// Names directories of things that this process removes at its end.
+    pub(crate) fn removing_in(mut self, directories: Vec<PathBuf>) -> Self {
+        self.removes_in = directories;
+        self
     }
 
     /// Paths, relative to DIR, of the directories to mount natively.
@@ -316,7 +334,7 @@ impl Server {
         connection_number: Option<u32>,
     ) -> anyhow::Result<Self> {
         raise_descriptor_limit(spec.max_descriptors)?;
-        let sandbox = Sandbox::begin(spec.sandbox, spec.duties())?;
+        let sandbox = Sandbox::begin(spec.sandbox, spec.duties(), source.as_fd(), &spec.places())?;
         let policy_file = spec.policy_origin.file();
         let origin = Origin::new(spec.kind.word(), &spec.dir, mount_point, policy_file.as_deref());
         let log = spec.audit.map(|config| start_audit(config, origin)).transpose()?;
@@ -332,6 +350,7 @@ impl Server {
             mount_points: spec.native.clone(),
             on_search: Some(messages::searching),
             seal_keys: spec.seal_keys,
+            callers: sandbox.callers(),
             audit: Some(Arc::clone(&recorder) as Arc<dyn tollgate_view::Audit>),
         };
         let view = View::open(source, config)
@@ -485,7 +504,15 @@ impl State {
     fn reload(&self) -> anyhow::Result<Reloaded> {
         let file = self.policy_file.as_deref();
         let file = file.context("it was started without a policy file")?;
+        // What a confined server could not read would be taken for empty.
+        files::take_out_of_reach();
         let policy = self.policy_origin.in_force(&self.dir)?;
+        if let Some(file) = files::take_out_of_reach() {
+            bail!(
+                "`{}` cannot be read, as it was not read at the start; end the view and start it again",
+                file.display()
+            );
+        }
         let warnings = policy.warnings().iter().map(ToString::to_string).collect();
         let policy = Arc::new(policy);
         let changed = self.view.replace_policy(Arc::clone(&policy))?;
@@ -623,6 +650,9 @@ fn in_json(report: &impl serde::Serialize) -> Value {
 
 /// Paths that others use through the view are not for CMD of a `run`, nor for a container.
 fn is_in_own_pid_namespace(peer: &Peer) -> bool {
+    if let Some(looker) = sandbox::looker() {
+        return peer.pid.is_some_and(|pid| looker.is_in_own_pid_namespace(pid));
+    }
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
     let theirs = peer.pid.and_then(|pid| namespace(&pid.to_string()));
     theirs.is_some() && theirs == namespace("self")

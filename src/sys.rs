@@ -4,7 +4,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::Pid;
 
@@ -118,6 +118,23 @@ pub(crate) fn close_all_but(keep: &impl AsFd) -> io::Result<()> {
         close_range(3, keep - 1)?;
     }
     close_range(keep.max(2) + 1, u32::MAX)
+}
+
+/// The same with several to keep.
+///
+/// # Errors
+/// The error of close_range(2).
+pub(crate) fn close_all_but_these(keep: &[RawFd]) -> io::Result<()> {
+    let mut keep: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for fd in keep.into_iter().filter(|fd| *fd >= 3) {
+        if fd > first {
+            close_range(first, fd - 1)?;
+        }
+        first = fd + 1;
+    }
+    close_range(first, u32::MAX)
 }
 
 fn close_range(first: u32, last: u32) -> io::Result<()> {

@@ -81,8 +81,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = descriptors)]
     pub(crate) max_descriptors: Option<usize>,
 
-    /// Whether the server gives up what it does not need once it serves: capabilities, tracing,
-    /// system calls
+    /// Whether the server gives up what it does not need once it serves: files outside of DIR,
+    /// capabilities, tracing, system calls
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = SandboxMode::On)]
     pub(crate) sandbox: SandboxMode,
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::files;
+
 /// Largest file that is read, in bytes.
 const MAX_LEN: u64 = 1 << 20;
 
@@ -34,7 +36,7 @@ impl Config {
     /// Reads a file; one that is missing, too large or not text has no settings.
     pub(crate) fn read(file: &Path) -> Self {
         let fits = std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() < MAX_LEN);
-        let text = if fits { std::fs::read_to_string(file).unwrap_or_default() } else { "".into() };
+        let text = if fits { files::read_to_string(file).unwrap_or_default() } else { "".into() };
         Self::parse(&text)
     }
 

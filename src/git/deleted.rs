@@ -11,6 +11,7 @@ use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
 
 use super::{Repository, index};
 use crate::escape::escaped;
+use crate::files;
 
 /// Largest index that is kept to be compared, in bytes: some 100,000 files.
 const MAX_LEN: u64 = 16 << 20;
@@ -34,7 +35,7 @@ impl IndexBefore {
     pub(crate) fn of(dir: &Path) -> Option<Self> {
         let file = Repository::at(dir)?.git_dir().join("index");
         let identity = identity(&file)?;
-        let bytes = std::fs::read(&file).ok()?;
+        let bytes = files::read(&file).ok()?;
         Some(Self { dir: dir.to_owned(), file, bytes, identity })
     }
 

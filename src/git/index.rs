@@ -4,6 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 
+use crate::files;
+
 /// Bytes of an entry before its flags, with object names of SHA-1.
 const BEFORE_FLAGS: usize = 60;
 /// Where the mode of an entry is, and what of it says that it is a repository.
@@ -36,7 +38,7 @@ pub(crate) fn tracked(file: &Path) -> anyhow::Result<Vec<Tracked>> {
     let bytes = match std::fs::metadata(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Ok(meta) if meta.len() > MAX_LEN => bail!("git index `{shown}` is larger than 1 GiB"),
-        _ => std::fs::read(file).with_context(|| format!("git index `{shown}`"))?,
+        _ => files::read(file).with_context(|| format!("git index `{shown}`"))?,
     };
     parse(&bytes).with_context(|| format!("git index `{shown}` cannot be understood"))
 }

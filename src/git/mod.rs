@@ -8,6 +8,8 @@ mod programs;
 
 use std::path::{Path, PathBuf};
 
+use crate::files;
+
 pub(crate) use config::Config;
 pub(crate) use deleted::IndexBefore;
 pub(crate) use index::{Tracked, tracked};
@@ -30,7 +32,7 @@ impl Repository {
         let dot_git = dir.join(".git");
         let linked = dot_git.is_file();
         let git_dir = if linked {
-            let text = std::fs::read_to_string(&dot_git).ok()?;
+            let text = files::read_to_string(&dot_git).ok()?;
             dir.join(text.strip_prefix("gitdir:")?.trim())
         } else {
             dot_git
@@ -39,7 +41,7 @@ impl Repository {
         if !git_dir.join("HEAD").exists() && !git_dir.join("config").exists() {
             return None;
         }
-        let common_dir = match std::fs::read_to_string(git_dir.join("commondir")) {
+        let common_dir = match files::read_to_string(&git_dir.join("commondir")) {
             Ok(text) => git_dir.join(text.trim()),
             Err(_) => git_dir.clone(),
         };

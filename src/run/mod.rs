@@ -82,7 +82,16 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
         }
         None => spec,
     };
-    start(args, &plan, spec, source, session.map(|session| (session, terms)))
+    let session = session.map(|session| (session, terms));
+    let spec = spec.removing_in(leaves_in(&plan, session.as_ref().map(|(session, _)| session)));
+    start(args, &plan, spec, source, session)
+}
+
+/// Where there is something to be removed when CMD has ended.
+fn leaves_in(plan: &Plan, session: Option<&Session>) -> Vec<PathBuf> {
+    let cgroups = plan.limits.paths();
+    let paths = cgroups.iter().map(PathBuf::as_path).chain(session.map(Session::path));
+    paths.filter_map(Path::parent).map(Path::to_owned).collect()
 }
 
 fn start(

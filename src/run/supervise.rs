@@ -18,7 +18,7 @@ use crate::cli::RunArgs;
 use crate::git::IndexBefore;
 use crate::serve::{Server, Spec};
 use crate::sys::SignalFd;
-use crate::{audit, messages};
+use crate::{audit, messages, sandbox};
 
 /// A `run`, from its first process on.
 pub(super) struct Running {
@@ -252,6 +252,9 @@ impl Running {
         let proxy = proxy.map(|proxy| proxy.process);
         // An init that is not ready ends by this.
         drop(channel);
+        if let Some(looker) = sandbox::looker() {
+            looker.end();
+        }
         for process in [builder, init, proxy].into_iter().flatten() {
             // Children that were not waited for: their ids cannot belong to other processes.
             let _ = rustix::process::kill_process(process, Signal::KILL);

@@ -197,12 +197,6 @@ pub(super) fn allowed(duties: Duties) -> anyhow::Result<BTreeMap<i64, Vec<Seccom
     allowed.insert(libc::SYS_unshare, vec![equal(0, u64::from(libc::CLONE_FS.cast_unsigned()))?]);
     allowed.insert(libc::SYS_prctl, one_of(0, PROCESS_CONTROLS)?);
     allowed.insert(libc::SYS_ioctl, one_of(1, DEVICE_CONTROLS)?);
-    if duties.unmounts {
-        // A native directory that is in use is put back.
-        for call in [libc::SYS_umount2, libc::SYS_open_tree, libc::SYS_move_mount] {
-            allowed.insert(call, Vec::new());
-        }
-    }
     if duties.connects {
         let unix = u64::from(libc::AF_UNIX.cast_unsigned());
         allowed.insert(libc::SYS_socket, vec![equal(0, unix)?]);
@@ -268,7 +262,7 @@ mod tests {
 
     #[test]
     fn what_leads_out_is_not_on_the_list() {
-        let all = allowed(Duties { unmounts: true, rings: true, ..Duties::default() }).unwrap();
+        let all = allowed(Duties { rings: true, ..Duties::default() }).unwrap();
         for call in [
             libc::SYS_execve,
             libc::SYS_execveat,
@@ -277,6 +271,9 @@ mod tests {
             libc::SYS_process_vm_writev,
             libc::SYS_setns,
             libc::SYS_mount,
+            libc::SYS_umount2,
+            libc::SYS_open_tree,
+            libc::SYS_move_mount,
             libc::SYS_fsmount,
             libc::SYS_pivot_root,
             libc::SYS_chroot,
@@ -296,8 +293,6 @@ mod tests {
             assert!(!all.contains_key(&call), "{call}");
         }
         let run = allowed(Duties::default()).unwrap();
-        for call in [libc::SYS_umount2, libc::SYS_move_mount, libc::SYS_io_uring_setup] {
-            assert!(!run.contains_key(&call), "{call}");
-        }
+        assert!(!run.contains_key(&libc::SYS_io_uring_setup));
     }
 }

@@ -5,10 +5,8 @@
 pub(crate) struct Duties {
     /// It ends processes of another user.
     pub(crate) kills: bool,
-    /// It unmounts the view when it is told to end.
-    pub(crate) unmounts: bool,
-    /// It cannot unmount by itself, and starts a helper for it.
-    pub(crate) executes_helper: bool,
+    /// It looks at callers by itself.
+    pub(crate) looks: bool,
     /// It connects to a broker, again when that was started again.
     pub(crate) connects: bool,
     /// It serves its counters at a port.

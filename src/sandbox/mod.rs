@@ -2,8 +2,9 @@
 //!
 //! A server reads requests of programs that nobody trusts, and as root it holds every capability. So
 //! it keeps the capabilities that serving needs, gains none by executing a program (it executes none),
-//! cannot be traced by its user's other processes, and makes the system calls of a list. Why it is so:
-//! `docs/adr/0024-sandbox-of-the-server.md`.
+//! cannot be traced by its user's other processes, reaches no files but those of DIR and a few of its
+//! own, and makes the system calls of a list. Why it is so: `docs/adr/0024-sandbox-of-the-server.md`
+//! and `docs/adr/0035-files-that-a-server-reaches.md`.
 //!
 //! # What happens to a call that is not listed
 //!
@@ -11,23 +12,30 @@
 //! newer than the list fails with ENOSYS, as on an older kernel, so that the C library falls back.
 
 mod calls;
+mod domain;
 mod duties;
+mod helper;
 mod names;
 mod privileges;
 mod refused;
 
-use std::sync::OnceLock;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter_all_threads, sock_filter,
 };
 use serde_json::{Value, json};
+use tollgate_view::Callers;
 
+pub(crate) use domain::Places;
 pub(crate) use duties::Duties;
+pub(crate) use helper::{Looker, Mounter, NotUnmounted, of_this_process as looker};
 
 use crate::cli::SandboxMode;
-use crate::messages;
+use crate::{files, messages};
+use domain::Domain;
 
 /// What a server has given up so far.
 #[derive(Debug)]
@@ -36,29 +44,64 @@ pub(crate) struct Sandbox {
     duties: Duties,
     /// Why it is off.
     reason: Option<&'static str>,
+    /// Looks at callers for a server that is confined to its files.
+    looker: Option<Arc<Looker>>,
+    /// Why it is not confined to its files although it is on.
+    not_confined: Option<String>,
     /// Why system calls are not restricted although it is on.
     not_filtered: OnceLock<String>,
 }
 
 impl Sandbox {
-    /// Gives privileges up. Before the first thread, as they belong to each thread.
+    /// Gives privileges up, and all files but those in `dir` and `places`. Before the first thread,
+    /// as they belong to each thread.
     ///
     /// # Errors
     /// When the kernel does not take them.
-    pub(crate) fn begin(mode: SandboxMode, duties: Duties) -> anyhow::Result<Self> {
-        let of = |mode, reason| Self { mode, duties, reason, not_filtered: OnceLock::new() };
+    pub(crate) fn begin(
+        mode: SandboxMode,
+        duties: Duties,
+        dir: BorrowedFd<'_>,
+        places: &Places,
+    ) -> anyhow::Result<Self> {
+        let of = |mode, reason| Self {
+            mode,
+            duties,
+            reason,
+            looker: None,
+            not_confined: None,
+            not_filtered: OnceLock::new(),
+        };
         let without = |reason| of(SandboxMode::Off, Some(reason));
         if mode == SandboxMode::Off {
             return Ok(without("asked for"));
         }
-        if duties.executes_helper {
-            return Ok(without("unmounting needs fusermount3, which runs as root"));
-        }
         if architecture().is_none() {
             return Ok(without("the list of system calls is for x86-64 and AArch64"));
         }
+        let mut sandbox = of(mode, None);
+        // The looker looks at what the domain keeps from this process, and so is not in it.
+        let confined = Domain::new(dir, places)
+            .and_then(|domain| Ok((domain, Looker::start(files::asked_for())?)));
+        let duties = Duties { looks: confined.is_err(), ..duties };
         privileges::give_up(duties).context("--sandbox: privileges cannot be given up")?;
-        Ok(of(mode, None))
+        match confined {
+            Ok((domain, looker)) => {
+                domain.enter().context("--sandbox: files cannot be given up")?;
+                sandbox.looker = Some(looker.for_this_process());
+            }
+            Err(error) => {
+                let reason = messages::in_words(&error);
+                messages::warn(&format!("the server reaches all files of its user: {reason}"));
+                sandbox.not_confined = Some(reason);
+            }
+        }
+        Ok(sandbox)
+    }
+
+    /// Who looks at callers, if this process may not.
+    pub(crate) fn callers(&self) -> Option<Arc<dyn Callers>> {
+        self.looker.clone().map(|looker| looker as Arc<dyn Callers>)
     }
 
     /// From now on, every thread makes the calls of the list only. When all that is done once is
@@ -93,6 +136,7 @@ impl Sandbox {
         json!({
             "mode": mode,
             "reason": self.reason,
+            "files_not_restricted": self.not_confined,
             "system_calls_not_restricted": self.not_filtered.get(),
             "refused_calls": count,
             "last_refused_call": last.map(|number| {
@@ -151,6 +195,8 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Output};
 
+    use std::os::fd::AsFd;
+
     use super::*;
 
     /// Runs [`in_a_sandbox`] in a process of its own: there is no way back.
@@ -169,7 +215,10 @@ mod tests {
             Ok("strict") => SandboxMode::Strict,
             _ => return,
         };
-        let sandbox = Sandbox::begin(mode, Duties::default()).unwrap();
+        let sandbox = {
+            let root = std::fs::File::open("/").unwrap();
+            Sandbox::begin(mode, Duties::default(), root.as_fd(), &Places::default()).unwrap()
+        };
         sandbox.complete();
         // A thread, and its end, are on the list; a connection is not.
         assert_eq!(std::thread::spawn(|| 5).join().unwrap(), 5);

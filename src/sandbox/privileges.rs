@@ -8,8 +8,7 @@ use super::duties::Duties;
 
 /// What every server needs: to act as any caller, to reach files whatever their modes (`DAC_*`,
 /// `FOWNER`, `SYS_RESOURCE`; a caller's are dropped for each call), to register backing files and
-/// watch DIR (`SYS_ADMIN`), to read which program a caller runs (`SYS_PTRACE`), to wake threads from
-/// SCHED_IDLE (`SYS_NICE`).
+/// watch DIR (`SYS_ADMIN`), to wake threads from SCHED_IDLE (`SYS_NICE`).
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -18,7 +17,6 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::LINUX_IMMUTABLE)
-    .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::SYS_NICE)
     .union(CapabilitySet::SYS_RESOURCE)
@@ -32,6 +30,8 @@ fn needed(duties: Duties) -> CapabilitySet {
     // CMD may run as another user.
     needed.set(CapabilitySet::KILL, duties.kills);
     needed.set(CapabilitySet::NET_BIND_SERVICE, duties.listens);
+    // To read which program a caller runs, unless another process does that.
+    needed.set(CapabilitySet::SYS_PTRACE, duties.looks);
     // Buffers of rings are locked memory.
     needed.set(CapabilitySet::IPC_LOCK, duties.rings);
     needed

@@ -302,6 +302,9 @@ fn sandbox(sandbox: &Value, verbose: bool, to: &mut String) {
         let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
         say!(to, "  sandbox    {mode}{reason}");
     }
+    if let Some(reason) = sandbox["files_not_restricted"].as_str() {
+        say!(to, "  sandbox    the server reaches all files of its user: {reason}");
+    }
     if let Some(reason) = sandbox["system_calls_not_restricted"].as_str() {
         say!(to, "  sandbox    system calls are not restricted: {reason}");
     }

@@ -33,6 +33,7 @@ mod small;
 mod snapshot;
 mod soak;
 mod storm;
+mod taken_over;
 mod unprivileged;
 mod uring;
 mod watch;

@@ -8,9 +8,10 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use crate::harness::{View, as_user, can_mount};
 
 /// Numbers of capabilities that serving does not need, by `<linux/capability.h>`: SETPCAP, NET_ADMIN,
-/// NET_RAW, IPC_OWNER, SYS_MODULE, SYS_RAWIO, SYS_CHROOT, SYS_BOOT, SYS_TIME, AUDIT_CONTROL,
-/// MAC_OVERRIDE, MAC_ADMIN, SYSLOG, AUDIT_READ, PERFMON, BPF, CHECKPOINT_RESTORE.
-const NOT_NEEDED: [u32; 17] = [8, 12, 13, 15, 16, 17, 18, 22, 25, 30, 32, 33, 34, 37, 38, 39, 40];
+/// NET_RAW, IPC_OWNER, SYS_MODULE, SYS_RAWIO, SYS_CHROOT, SYS_PTRACE, SYS_BOOT, SYS_TIME,
+/// AUDIT_CONTROL, MAC_OVERRIDE, MAC_ADMIN, SYSLOG, AUDIT_READ, PERFMON, BPF, CHECKPOINT_RESTORE.
+const NOT_NEEDED: [u32; 18] =
+    [8, 12, 13, 15, 16, 17, 18, 19, 22, 25, 30, 32, 33, 34, 37, 38, 39, 40];
 
 fn use_it(view: &View) {
     fs::write(view.at("a"), "text").unwrap();
@@ -42,7 +43,9 @@ fn a_server_gives_up_what_it_does_not_need() {
     }
     let report = view.server_report()["sandbox"].clone();
     assert_eq!((&report["mode"], &report["refused_calls"]), (&"on".into(), &0.into()), "{report}");
-    assert!(report["system_calls_not_restricted"].is_null(), "{report}");
+    for key in ["system_calls_not_restricted", "files_not_restricted"] {
+        assert!(report[key].is_null(), "{report}");
+    }
 }
 
 #[test]

@@ -116,6 +116,11 @@ impl Session {
         Ok(())
     }
 
+    /// Where it listens.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The listening socket, once there is something to hand out.
     pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
         self.terms.as_ref().map(|_| self.listener.as_fd())

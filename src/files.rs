@@ -1,0 +1,106 @@
+//! Files that a policy is read from: also by a server that was confined to DIR since, and is to read
+//! its policy again.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Most files that are remembered; a policy and what a preset looks at are a few dozen.
+const MAX: usize = 256;
+
+/// Files that were asked for so far, there or not.
+static ASKED_FOR: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// One that a confined server could not open.
+static OUT_OF_REACH: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Another process, which reaches what this one does not any more.
+pub(crate) trait Elsewhere: Send + Sync {
+    /// Opens a file to read it.
+    ///
+    /// # Errors
+    /// The error of open(2).
+    fn open(&self, path: &Path) -> io::Result<File>;
+    /// The id of the user of this name.
+    fn user(&self, name: &str) -> Option<u32>;
+    /// The id of the group of this name.
+    fn group(&self, name: &str) -> Option<u32>;
+}
+
+static ELSEWHERE: OnceLock<Arc<dyn Elsewhere>> = OnceLock::new();
+
+/// From now on, what this process does not reach is asked for there.
+pub(crate) fn ask(elsewhere: Arc<dyn Elsewhere>) {
+    // A process is confined once.
+    let _ = ELSEWHERE.set(elsewhere);
+}
+
+/// Where to ask for what this process may not reach any more, if that is so.
+pub(crate) fn elsewhere() -> Option<&'static dyn Elsewhere> {
+    ELSEWHERE.get().map(|elsewhere| &**elsewhere)
+}
+
+/// Opens a file to read it, without waiting for the writer of a FIFO.
+///
+/// # Errors
+/// The error of open(2).
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let opened =
+        File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    let Some(elsewhere) = elsewhere() else {
+        remember(path);
+        return opened;
+    };
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            elsewhere.open(path).inspect_err(|error| {
+                if error.kind() == io::ErrorKind::PermissionDenied {
+                    *out_of_reach() = Some(path.to_owned());
+                }
+            })
+        }
+        opened => opened,
+    }
+}
+
+/// All of a file.
+///
+/// # Errors
+/// The error of open(2) or read(2).
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// All of a text.
+///
+/// # Errors
+/// As [`read`], and `InvalidData` for what is not UTF-8.
+pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
+    io::read_to_string(open(path)?)
+}
+
+/// The files that were asked for so far.
+pub(crate) fn asked_for() -> Vec<PathBuf> {
+    ASKED_FOR.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// A file that could not be opened since this was asked last, because this server is confined.
+pub(crate) fn take_out_of_reach() -> Option<PathBuf> {
+    out_of_reach().take()
+}
+
+fn out_of_reach() -> std::sync::MutexGuard<'static, Option<PathBuf>> {
+    OUT_OF_REACH.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From any working directory: a daemon leaves its own.
+fn remember(path: &Path) {
+    let Ok(path) = std::path::absolute(path) else { return };
+    let mut files = ASKED_FOR.lock().unwrap_or_else(PoisonError::into_inner);
+    if files.len() < MAX && !files.contains(&path) {
+        files.push(path);
+    }
+}
