@@ -1,6 +1,6 @@
 //! What a thread knows of itself: whose worker it is and what it is running.
 
-#![expect(unsafe_code, reason = "frames are borrowed from the stack of the same thread")]
+#![expect(unsafe_code, reason = "frames are borrowed from stacks of threads that wait")]
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use tollgate_wakequeue::sync::Ordering;
 use tollgate_wakequeue::{ShardId, WorkerId};
 
-use crate::core::QueueCore;
+use crate::core::{NOBODY, QueueCore};
 use crate::cpu_accounts::CpuAccounts;
 use crate::in_flight::CounterSlot;
 use crate::item::ItemState;
@@ -19,9 +19,9 @@ use crate::queue_ref::QueueRef;
 use crate::runtime_id::RuntimeId;
 
 thread_local! {
-    static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
+    static SLOT: Cell<usize> = const { Cell::new(NOBODY) };
     static WORKER: Cell<Option<NonNull<WorkerContext>>> = const { Cell::new(None) };
-    static FRAME: Cell<Option<NonNull<Frame>>> = const { Cell::new(None) };
+    static HERE: Cell<Here> = const { Cell::new(Here { frame: None, lender: None }) };
     static BEFORE_WAITS: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
@@ -36,11 +36,11 @@ pub(crate) fn counter_slot(runtime: RuntimeId) -> CounterSlot {
     })
 }
 
-/// A small number of this thread, to spread counters with.
+/// A small number of this thread, to spread counters with and to tell it from others.
 #[inline]
-fn thread_slot() -> usize {
+pub(crate) fn thread_slot() -> usize {
     let slot = SLOT.get();
-    if slot == usize::MAX { assign_slot() } else { slot }
+    if slot == NOBODY { assign_slot() } else { slot }
 }
 
 #[cold]
@@ -130,31 +130,69 @@ pub(crate) fn progress() {
     });
 }
 
+/// What a thread is inside of. Valid while it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Here {
+    /// The innermost job.
+    frame: Option<NonNull<Frame>>,
+    /// The innermost forked closure of another thread.
+    lender: Option<NonNull<Lender>>,
+}
+
 /// A job that this thread is running. Frames nest when a job runs inside another.
 pub(crate) struct Frame {
     queue: QueueRef,
     tag: Tag,
+    /// Not changed while closures are out that were forked inside the job: others read it then.
     item: Cell<Option<NonNull<ItemState>>>,
     /// The job's count was passed on to a later run; see [`keep_count`].
     kept: Cell<bool>,
     outer: Option<NonNull<Frame>>,
 }
 
+/// A forked closure of another thread that this one is running: it belongs to whatever that is
+/// inside of, and that waits for it.
+struct Lender {
+    forker: Here,
+    outer: Option<NonNull<Lender>>,
+}
+
+/// What this thread is inside of. Stays valid for as long as the caller's frame.
+#[inline]
+pub(crate) fn here() -> Here {
+    HERE.get()
+}
+
+/// Runs a closure that was forked there. `body` must not unwind.
+#[inline]
+pub(crate) fn on_behalf_of<R>(forker: Here, body: impl FnOnce() -> R) -> R {
+    let before = HERE.get();
+    if before == forker {
+        return body();
+    }
+    let lender = Lender { forker, outer: before.lender };
+    HERE.set(Here { lender: Some(NonNull::from(&lender)), ..before });
+    let result = body();
+    HERE.set(before);
+    result
+}
+
 /// Marks this thread as running a job of `queue` while `body` runs. `body` must not unwind. Returns
 /// whether the job's count was kept.
 #[inline]
 pub(crate) fn in_frame<R>(queue: QueueRef, tag: Tag, body: impl FnOnce() -> R) -> (R, bool) {
-    let outer = FRAME.get();
-    let frame = Frame { queue, tag, item: Cell::new(None), kept: Cell::new(false), outer };
-    FRAME.set(Some(NonNull::from(&frame)));
+    let before = HERE.get();
+    let (item, kept) = (Cell::new(None), Cell::new(false));
+    let frame = Frame { queue, tag, item, kept, outer: before.frame };
+    HERE.set(Here { frame: Some(NonNull::from(&frame)), ..before });
     let result = body();
-    FRAME.set(outer);
+    HERE.set(before);
     (result, frame.kept.get())
 }
 
 /// Notes which item the innermost job is.
 pub(crate) fn set_item(item: Option<&ItemState>) {
-    if let Some(frame) = FRAME.get() {
+    if let Some(frame) = HERE.get().frame {
         // SAFETY: the frame is on this thread's stack below us: `in_frame` is still running.
         unsafe { frame.as_ref() }.item.set(item.map(NonNull::from));
     }
@@ -163,13 +201,13 @@ pub(crate) fn set_item(item: Option<&ItemState>) {
 /// The tag of the innermost job.
 pub(crate) fn current_tag() -> Option<Tag> {
     // SAFETY: the frame is on this thread's stack below us.
-    FRAME.get().map(|frame| unsafe { frame.as_ref() }.tag)
+    HERE.get().frame.map(|frame| unsafe { frame.as_ref() }.tag)
 }
 
 /// The innermost job does not count as finished when it returns: it will be run later, under the
 /// same count, by whoever took it over.
 pub(crate) fn keep_count() {
-    if let Some(frame) = FRAME.get() {
+    if let Some(frame) = HERE.get().frame {
         // SAFETY: the frame is on this thread's stack below us.
         unsafe { frame.as_ref() }.kept.set(true);
     }
@@ -179,51 +217,73 @@ pub(crate) fn keep_count() {
 #[inline]
 pub(crate) fn is_running_for(queue: &QueueCore) -> bool {
     // SAFETY: the frame is on this thread's stack below us.
-    FRAME.get().is_some_and(|frame| unsafe { frame.as_ref() }.queue == QueueRef::of(queue))
+    HERE.get().frame.is_some_and(|frame| unsafe { frame.as_ref() }.queue == QueueRef::of(queue))
 }
 
-/// Whether this thread is inside a job of `queue`.
+/// Whether this thread is inside a job of `queue`, or runs what that has forked.
 pub(crate) fn is_inside_queue(queue: &QueueCore) -> bool {
-    any_frame(|frame| frame.queue == QueueRef::of(queue))
+    is_inside(|frame| frame.queue == QueueRef::of(queue))
 }
 
 /// Whether this thread is one of this runtime, or inside a job of any of its queues: on a rescuer,
 /// or on a thread that runs an item for want of room.
 pub(crate) fn is_inside_runtime(runtime: RuntimeId) -> bool {
-    own_thread::is_of(runtime) || any_frame(|frame| frame.queue.core().runtime == runtime)
+    own_thread::is_of(runtime) || is_inside(|frame| frame.queue.core().runtime == runtime)
 }
 
-/// Whether this thread is inside this item.
+/// Whether this thread is inside this item, or runs what that has forked.
 pub(crate) fn is_inside_item(item: &ItemState) -> bool {
-    any_frame(|frame| frame.item.get().is_some_and(|inner| std::ptr::eq(inner.as_ptr(), item)))
+    is_inside(|frame| frame.item.get().is_some_and(|inner| std::ptr::eq(inner.as_ptr(), item)))
 }
 
 /// Whether this thread is inside a job.
 #[inline]
 pub(crate) fn is_inside_any() -> bool {
-    FRAME.get().is_some()
+    HERE.get().frame.is_some()
 }
 
 /// The queue of the innermost job.
 pub(crate) fn current_queue<R>(body: impl FnOnce(&QueueCore) -> R) -> Option<R> {
     // SAFETY: the frame is on this thread's stack below us.
-    FRAME.get().map(|frame| body(unsafe { frame.as_ref() }.queue.core()))
+    HERE.get().frame.map(|frame| body(unsafe { frame.as_ref() }.queue.core()))
 }
 
 /// How many jobs this thread is inside of.
 pub(crate) fn depth() -> usize {
     let mut depth = 0;
-    any_frame(|_| {
+    any_frame(HERE.get().frame, |_| {
         depth += 1;
         false
     });
     depth
 }
 
-fn any_frame(mut matches: impl FnMut(&Frame) -> bool) -> bool {
-    let mut next = FRAME.get();
+/// Whether any job matches that this thread is inside of, or whose forked closures it runs, or that
+/// waits for such a job in turn.
+fn is_inside(matches: impl Fn(&Frame) -> bool) -> bool {
+    let (mut places, mut seen) = (vec![HERE.get()], Vec::new());
+    while let Some(Here { frame, lender }) = places.pop() {
+        if any_frame(frame, &matches) {
+            return true;
+        }
+        // Threads that help each other lend each other what they have lent.
+        let mut next = lender.filter(|lender| !seen.contains(lender));
+        while let Some(lender) = next {
+            seen.push(lender);
+            // SAFETY: on this thread's stack below us, or on that of a thread which waits for what
+            // this one is running.
+            let Lender { forker, outer } = unsafe { lender.as_ref() };
+            places.push(*forker);
+            next = outer.filter(|outer| !seen.contains(outer));
+        }
+    }
+    false
+}
+
+fn any_frame(first: Option<NonNull<Frame>>, mut matches: impl FnMut(&Frame) -> bool) -> bool {
+    let mut next = first;
     while let Some(frame) = next {
-        // SAFETY: frames are on this thread's stack below us, innermost first.
+        // SAFETY: as in `is_inside`.
         let frame = unsafe { frame.as_ref() };
         if matches(frame) {
             return true;

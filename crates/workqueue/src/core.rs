@@ -78,6 +78,9 @@ pub(crate) struct QueueCore {
     pub(crate) attributes: Mutex<Attributes>,
     /// One change of attributes at a time. (i)
     pub(crate) changing: Mutex<()>,
+    /// The number of the thread that holds `changing`, for that thread. Outside the shim, as it is
+    /// no part of any protocol. (m)
+    pub(crate) changer: std::sync::atomic::AtomicUsize,
     /// (x)
     pub(crate) identity: Mutex<Identity>,
     /// (i)
@@ -152,6 +155,9 @@ impl Stats {
     }
 }
 
+/// No thread's number.
+pub(crate) const NOBODY: usize = usize::MAX;
+
 /// What `close` leaves possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Close {
@@ -195,6 +201,7 @@ impl QueueCore {
             uncounted: Mutex::new(Vec::new()),
             attributes: Mutex::new(Attributes::default()),
             changing: Mutex::new(()),
+            changer: std::sync::atomic::AtomicUsize::new(NOBODY),
             identity: Mutex::new(identity),
             stats: Stats::default(),
             rescuer: Mutex::new(None),

@@ -64,6 +64,9 @@ pub enum AttributeError {
     /// No queue has this name.
     #[error("no queue is named {0:?}")]
     NoSuchQueue(String),
+    /// The closure of a change changes the same queue, and would wait for itself.
+    #[error("queue {0:?}: its attributes cannot be changed inside a change of them")]
+    InsideChange(String),
 }
 
 /// A runtime or queue that cannot be built.

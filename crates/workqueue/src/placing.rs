@@ -1,16 +1,35 @@
 //! Which pool serves a queue, when that changes: by its attributes, the default scope, or the CPUs.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use tollgate_topology::{CpuSet, Scope};
 
 use crate::attributes::Attributes;
-use crate::core::QueueCore;
+use crate::context;
+use crate::core::{NOBODY, QueueCore};
 use crate::error::AttributeError;
 use crate::forked;
 use crate::runtime::Runtime;
 use crate::shared::Shared;
+
+/// Says who changes a queue, until it is dropped: the change may be made by code of the program's
+/// own.
+struct Changer<'q>(&'q QueueCore);
+
+impl<'q> Changer<'q> {
+    fn new(core: &'q QueueCore) -> Self {
+        core.changer.store(context::thread_slot(), Ordering::Relaxed);
+        Self(core)
+    }
+}
+
+impl Drop for Changer<'_> {
+    fn drop(&mut self) {
+        self.0.changer.store(NOBODY, Ordering::Relaxed);
+    }
+}
 
 impl Shared {
     /// Gives every queue a new pool when the process has other CPUs than before.
@@ -44,8 +63,12 @@ impl Shared {
         change: impl FnOnce(&mut Attributes) -> Result<(), AttributeError>,
     ) -> Result<(), AttributeError> {
         forked::check(self.id.generation());
+        if core.changer.load(Ordering::Relaxed) == context::thread_slot() {
+            return Err(AttributeError::InsideChange(core.name()));
+        }
         // Held over the whole change, so that two changes do not mix.
         let _changing = core.changing.lock();
+        let _changer = Changer::new(core);
         let mut attributes = core.attributes.lock().clone();
         change(&mut attributes)?;
         self.place(core, &attributes)?;

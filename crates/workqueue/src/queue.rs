@@ -173,7 +173,8 @@ impl Queue {
     /// queue, reordered. Items that are in the old pool are run there.
     ///
     /// # Errors
-    /// The attributes make no sense or cannot be had here. Nothing has changed then.
+    /// The attributes make no sense or cannot be had here; or this is called inside `change` of the
+    /// same queue. Nothing has changed then.
     pub fn change(&self, change: impl FnOnce(&mut Attributes)) -> Result<(), AttributeError> {
         self.inner.shared.apply(&self.inner.core, |attributes| {
             change(attributes);

@@ -106,12 +106,10 @@ impl Runtime {
         &self.shared.topology
     }
 
-    /// Sets how long workers search for work before they sleep. Zero on battery, or where CPUs are
-    /// shared with others.
+    /// Sets how long workers search for work before they sleep, those of pools to come too. Zero on
+    /// battery, or where CPUs are shared with others.
     pub fn set_spin(&self, spin: Duration) {
-        for pool in self.shared.pools() {
-            pool.queue.set_spin(spin);
-        }
+        self.shared.set_spin(spin);
     }
 
     /// Refuses new items, forgets delayed ones, runs what is queued and ends the workers. Items

@@ -93,6 +93,8 @@ struct Registry {
     retired: Vec<Arc<QueueCore>>,
     /// Every queue that was ever made; never one less. See `QueueRef`.
     all: Vec<Arc<QueueCore>>,
+    /// How long workers search, if that was changed.
+    spin: Option<Duration>,
 }
 
 impl Registry {
@@ -161,6 +163,13 @@ impl Shared {
         let mut queues: Vec<_> = self.registry().live.values().cloned().collect();
         queues.sort_by_key(|queue| queue.name());
         queues
+    }
+
+    /// Sets how long workers search, those of later pools too.
+    pub(crate) fn set_spin(&self, spin: Duration) {
+        let mut registry = self.registry();
+        registry.spin = Some(spin);
+        registry.pool_list.iter().for_each(|pool| pool.queue.set_spin(spin));
     }
 
     /// Every queue, those included that nobody holds any more.
@@ -352,6 +361,9 @@ impl Shared {
         }
         let number = registry.pool_list.len();
         let pool = self.new_pool(key.clone(), number)?;
+        if let Some(spin) = registry.spin {
+            pool.queue.set_spin(spin);
+        }
         registry.pools.insert(key, Arc::clone(&pool));
         registry.pool_list.push(Arc::clone(&pool));
         Ok(pool)

@@ -343,10 +343,11 @@ impl WorkCore {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             (self.body.lock().unwrap_or_else(PoisonError::into_inner))();
         }));
-        context::set_item(None);
         if let Err(panic) = outcome {
+            // Inside the item still, so that a hook cannot wait for it.
             self.note_panic(panic);
         }
+        context::set_item(None);
     }
 
     /// Leaves the ticket to whoever runs the item, with the count of this job.
@@ -411,8 +412,8 @@ impl WorkCore {
         self.queue.core().count_panic();
         let panic = Panic::new(panic);
         let message = panic.message().map(str::to_owned);
-        self.queue.core().report_panic(panic);
         *self.last_panic.lock().unwrap_or_else(PoisonError::into_inner) = message;
+        self.queue.core().report_panic(panic);
     }
 }
 

@@ -24,7 +24,7 @@ use tollgate_wakequeue::Patience;
 use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, Futex, Ordering, fence};
 
 use super::deque::{Deque, Epoch, Mark};
-use crate::context;
+use crate::context::{self, Here};
 use crate::core::QueueCore;
 
 /// The most hands of a process. A thread that gets none does its forked work by itself.
@@ -40,9 +40,19 @@ const LINGER: Duration = Duration::from_micros(10);
 #[repr(C)]
 pub(crate) struct Forked {
     /// Runs the job. Called once; the job may be gone when it returns.
-    pub(crate) run: unsafe fn(NonNull<Forked>),
+    run: unsafe fn(NonNull<Forked>),
     /// The hand of whoever runs it, if that is not its owner.
     pub(crate) thief: AtomicPtr<Hand>,
+    /// What it belongs to, and what waits for it.
+    forker: Here,
+}
+
+impl Forked {
+    /// A job forked there, run by `run`, which does not unwind.
+    #[inline]
+    pub(crate) fn new(run: unsafe fn(NonNull<Self>), forker: Here) -> Self {
+        Self { run, thief: AtomicPtr::new(std::ptr::null_mut()), forker }
+    }
 }
 
 /// See the module. The jobs are `Send` where they are made (`join`, `Scope::spawn`).
@@ -288,8 +298,10 @@ const SPIN: Duration = if cfg!(loom) { Duration::ZERO } else { Duration::from_mi
 /// # Safety
 /// The job came out of a deque, and is run by nobody else.
 pub(crate) unsafe fn run(job: NonNull<Forked>) {
-    // SAFETY: by contract the job is alive; its `run` belongs to it.
-    unsafe { (job.as_ref().run)(job) }
+    // SAFETY: by contract the job is alive.
+    let (run, forker) = unsafe { (job.as_ref().run, job.as_ref().forker) };
+    // SAFETY: by contract; its `run` belongs to it.
+    context::on_behalf_of(forker, || unsafe { run(job) });
 }
 
 /// What tells a worker to come and steal. Clears its hand's word when it is dropped, run or not.

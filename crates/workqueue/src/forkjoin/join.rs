@@ -5,9 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::thread::Result as Caught;
 
-use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
+use tollgate_wakequeue::sync::{AtomicU32, Ordering, UnsafeCell};
 
 use super::hand::{self, Forked, Hand, Open, hand_for};
+use crate::context;
 use crate::core::QueueCore;
 
 const DONE: u32 = 1;
@@ -145,7 +146,7 @@ where
         // SAFETY: hands are never freed.
         let owner: &'static Hand = unsafe { &*std::ptr::from_ref(owner) };
         Self {
-            forked: Forked { run: Self::run, thief: AtomicPtr::new(std::ptr::null_mut()) },
+            forked: Forked::new(Self::run, context::here()),
             state: AtomicU32::new(0),
             owner,
             closure: UnsafeCell::new(ManuallyDrop::new(closure)),

@@ -4,15 +4,21 @@ use std::any::Any;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
+use std::thread;
+use std::time::Duration;
 
-use tollgate_wakequeue::sync::{AtomicPtr, AtomicUsize, Mutex, Ordering};
+use tollgate_wakequeue::sync::{AtomicUsize, Mutex, Ordering};
 
 use super::hand::{self, Forked, Hand, hand_for};
+use crate::context::{self, Here};
 use crate::core::QueueCore;
 
 /// The owner sleeps on its bell.
 const SLEEPER: usize = 1;
 const ONE: usize = 2;
+
+/// How often a thread looks whether its scope is over that has no bell to sleep on.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// Where closures that borrow are spawned. See [`Queue::scope`](crate::Queue::scope).
 ///
@@ -20,6 +26,8 @@ const ONE: usize = 2;
 pub struct Scope<'scope, 'env: 'scope> {
     queue: NonNull<QueueCore>,
     owner: Option<&'static Hand>,
+    /// What the thread that waits at the end is inside of.
+    forker: Here,
     /// Twice the closures that are not done, and whether the owner sleeps.
     open: AtomicUsize,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -28,8 +36,8 @@ pub struct Scope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-// SAFETY: the queue is a `Sync` value that outlives the scope (`scope_on` borrows it); all else is
-// `Sync` by itself.
+// SAFETY: the queue is a `Sync` value that outlives the scope (`scope_on` borrows it), and so do
+// the frames behind `forker`, which nobody changes meanwhile; all else is `Sync` by itself.
 unsafe impl Sync for Scope<'_, '_> {}
 
 /// Calls `body` with a scope, and waits for what was spawned there.
@@ -41,6 +49,7 @@ pub(crate) fn scope_on<'env, R>(
     let scope = Scope {
         queue: NonNull::from(queue),
         owner,
+        forker: context::here(),
         open: AtomicUsize::new(0),
         panic: Mutex::new(None),
         scope: PhantomData,
@@ -95,7 +104,7 @@ impl<'scope> Scope<'scope, '_> {
         };
         self.open.fetch_add(ONE, Ordering::Relaxed);
         let job = Box::new(HeapJob {
-            forked: Forked { run: HeapJob::<F>::run, thief: AtomicPtr::new(std::ptr::null_mut()) },
+            forked: Forked::new(HeapJob::<F>::run, self.forker),
             scope: NonNull::from(self).cast(),
             closure,
         });
@@ -124,8 +133,15 @@ impl<'scope> Scope<'scope, '_> {
     fn wait(&self) {
         let done = || self.open.load(Ordering::Acquire) < ONE;
         let watch = || self.open.fetch_or(SLEEPER, Ordering::AcqRel) >= ONE;
-        if let (false, Some(owner)) = (done(), self.owner) {
-            owner.wait_for(|| None, done, watch);
+        match self.owner {
+            Some(owner) if !done() => owner.wait_for(|| None, done, watch),
+            Some(_) => {}
+            // Without a bell. What others spawned here is as rare as a thread without a hand.
+            None => {
+                while !done() {
+                    crate::blocking(|| thread::sleep(LOOK_EVERY));
+                }
+            }
         }
         debug_assert!(done());
     }

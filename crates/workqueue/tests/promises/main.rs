@@ -8,12 +8,14 @@
 
 mod drops;
 mod ends;
+mod forks;
 mod limits;
 mod nesting;
 mod pairs;
 mod places;
 mod process;
 mod progress;
+mod repeats;
 mod scopes;
 mod settings;
 mod shutdown;

@@ -1,0 +1,256 @@
+//! Settings, limits and delays, once more and inside themselves.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tollgate_workqueue::{
+    AttributeError, JoinError, Queued, Runtime, Scope, SubmitError, WhenFull, blocking,
+};
+
+use crate::process::kept;
+use crate::{Hold, LONG, hold, kinds, until};
+
+#[test]
+fn a_change_inside_a_change_is_refused() {
+    kept("repeats::a_change_inside_a_change_is_refused", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let other = runtime.queue("other").build().unwrap();
+        let inside =
+            |result| matches!(result, Err(AttributeError::InsideChange(name)) if name == "q");
+        queue
+            .change(|attributes| {
+                assert!(inside(queue.set("nice=3")));
+                assert!(inside(queue.change(|_| ())));
+                assert!(inside(runtime.set("q", "nice=4")));
+                assert!(inside(runtime.set_default_scope(Scope::Numa)));
+                assert!(inside(runtime.set_cpumask(None)));
+                // All else may be done there.
+                assert_eq!(queue.attributes().nice, 0);
+                other.change(|attributes| attributes.nice = 1).unwrap();
+                assert_eq!(queue.spawn(|| 7).unwrap().wait().unwrap(), 7);
+                assert_eq!((runtime.dump().queues.len(), runtime.monitor().queues.len()), (2, 2));
+                attributes.nice = 2;
+            })
+            .unwrap();
+        assert_eq!((queue.attributes().nice, other.attributes().nice), (2, 1));
+        let panic = std::panic::AssertUnwindSafe(|| queue.change(|_| panic!("on purpose")));
+        assert!(std::panic::catch_unwind(panic).is_err());
+        queue.set("nice=5").unwrap();
+    });
+}
+
+#[test]
+fn a_time_for_searching_is_kept_by_pools_to_come() {
+    kept("repeats::a_time_for_searching_is_kept_by_pools_to_come", || {
+        let runtime = Runtime::builder().spin(Duration::from_millis(1)).build().unwrap();
+        runtime.set_spin(Duration::ZERO);
+        let before = runtime.queue("before").build().unwrap();
+        let after = runtime.queue("after").scope(Scope::System).build().unwrap();
+        for queue in [&before, &after] {
+            for _ in 0..500 {
+                queue.spawn(|| ()).unwrap().wait().unwrap();
+            }
+        }
+        before.set("affinity_scope=cpu").unwrap();
+        for _ in 0..500 {
+            before.spawn(|| ()).unwrap().wait().unwrap();
+        }
+        let pools = runtime.dump().pools;
+        assert_eq!(pools.len(), 3);
+        assert!(pools.iter().all(|pool| pool.found_searching == 0), "{pools:?}");
+    });
+}
+
+#[test]
+fn a_limit_of_none_is_refused_and_changes_nothing() {
+    kept("repeats::a_limit_of_none_is_refused_and_changes_nothing", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").max_active(3).build().unwrap();
+        for wrong in ["max_active=0", "max_active=65537", "max_active=-1", "max_active="] {
+            let error = queue.set(wrong).unwrap_err().to_string();
+            assert!(error.contains("max_active"), "{wrong}: {error}");
+        }
+        let zero = queue.change(|attributes| attributes.max_active = Some(0));
+        assert!(matches!(zero, Err(AttributeError::MaxActive(0))));
+        assert!(runtime.queue("none").max_active(0).build().is_err());
+        assert_eq!(queue.attributes().max_active, Some(3));
+        let ordered = runtime.queue("ordered").ordered().build().unwrap();
+        assert!(ordered.set("max_active=2").is_err());
+        for queue in [queue, ordered] {
+            assert_eq!(queue.spawn(|| 1).unwrap().wait().unwrap(), 1);
+        }
+    });
+}
+
+#[test]
+fn items_that_panic_give_their_place_under_a_limit_back() {
+    kept("repeats::items_that_panic_give_their_place_under_a_limit_back", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").max_active(2).build().unwrap();
+        let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        for number in 0..600 {
+            let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+            let body = move || {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                if number % 5 == 0 {
+                    blocking(thread::yield_now);
+                }
+                now.fetch_sub(1, Ordering::SeqCst);
+                std::panic::resume_unwind(Box::new(number));
+            };
+            if number % 2 == 0 {
+                queue.post(body).unwrap();
+            } else {
+                drop(queue.spawn(body).unwrap());
+            }
+        }
+        queue.flush().unwrap();
+        assert!(most.load(Ordering::SeqCst) <= 2);
+        let both = Arc::new(std::sync::Barrier::new(2));
+        let meet = || {
+            let both = Arc::clone(&both);
+            queue.spawn_blocking(move || both.wait()).unwrap()
+        };
+        let (one, other) = (meet(), meet());
+        assert_ne!(one.wait().unwrap().is_leader(), other.wait().unwrap().is_leader());
+        assert_eq!(runtime.monitor().queues[0].panics, 600);
+        assert_eq!(runtime.dump().queues[0].nodes[0].active, 0);
+    });
+}
+
+#[test]
+fn what_is_aborted_under_a_limit_makes_room_for_producers_in_time() {
+    kept("repeats::what_is_aborted_under_a_limit_makes_room_for_producers_in_time", || {
+        let runtime = Runtime::builder().shard_capacity(4).build().unwrap();
+        for kind in 0..2 {
+            let queue = runtime.queue("q").backlog(8);
+            let queue = if kind == 0 { queue.max_active(1) } else { queue.ordered() };
+            let queue = queue.build().unwrap();
+            let ran = Arc::new(AtomicU32::new(0));
+            let open = hold(&queue, Hold::Declared);
+            let aborted = Arc::new(AtomicU32::new(0));
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        for number in 0..50 {
+                            let ran = Arc::clone(&ran);
+                            let body = move || ran.fetch_add(1, Ordering::SeqCst);
+                            let handle = queue.spawn(body).unwrap();
+                            if number % 2 == 0 && handle.abort() {
+                                aborted.fetch_add(1, Ordering::SeqCst);
+                                assert!(matches!(handle.wait(), Err(JoinError::Cancelled)));
+                            }
+                        }
+                    });
+                }
+                until("a full queue", || queue.in_flight() >= 9);
+                drop(open);
+            });
+            queue.drain().unwrap();
+            assert_eq!(ran.load(Ordering::SeqCst) + aborted.load(Ordering::SeqCst), 200);
+        }
+    });
+}
+
+#[test]
+fn a_shorter_delay_is_not_kept_waiting_by_a_longer_one() {
+    kept("repeats::a_shorter_delay_is_not_kept_waiting_by_a_longer_one", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let hour = Duration::from_secs(3600);
+        for queue in kinds(&runtime) {
+            let (tell, told) = mpsc::channel();
+            let item = |name: &'static str| {
+                let tell = tell.clone();
+                queue.item(move || tell.send((name, Instant::now())).unwrap())
+            };
+            let (late, soon, moved) = (item("late"), item("soon"), item("moved"));
+            assert_eq!(late.queue_delayed(hour), Ok(Queued::Now));
+            assert_eq!(moved.queue_delayed(hour), Ok(Queued::Now));
+            // The clock's keeper sleeps for an hour by now, or is about to.
+            let start = Instant::now();
+            assert_eq!(soon.queue_delayed(Duration::from_millis(20)), Ok(Queued::Now));
+            assert_eq!(soon.queue_delayed(hour), Ok(Queued::AlreadyPending));
+            let (name, when) = told.recv_timeout(LONG).unwrap();
+            assert_eq!(name, "soon");
+            assert!(when >= start + Duration::from_millis(20), "not before its time");
+            assert_eq!(moved.modify_delay(Duration::ZERO), Ok(true));
+            assert_eq!(told.recv_timeout(LONG).unwrap().0, "moved");
+            assert_eq!(late.flush(), Ok(true));
+            assert_eq!(told.recv_timeout(LONG).unwrap().0, "late");
+            assert_eq!((late.cancel(), late.is_pending()), (false, false));
+        }
+        assert_eq!(runtime.monitor().delayed, 0);
+    });
+}
+
+#[test]
+fn a_disabled_item_lets_no_delay_through() {
+    kept("repeats::a_disabled_item_lets_no_delay_through", || {
+        let runtime = Runtime::builder().build().unwrap();
+        for queue in kinds(&runtime) {
+            let runs = Arc::new(AtomicU32::new(0));
+            let count = Arc::clone(&runs);
+            let item = queue.item(move || drop(count.fetch_add(1, Ordering::SeqCst).to_string()));
+            for _ in 0..255 {
+                item.disable().unwrap();
+            }
+            assert!(item.disable().is_err());
+            assert_eq!(item.queue_delayed(Duration::ZERO), Err(SubmitError::Disabled));
+            assert_eq!(item.modify_delay(Duration::ZERO), Err(SubmitError::Disabled));
+            for _ in 0..255 {
+                item.enable().unwrap();
+            }
+            assert!(item.enable().is_err());
+            for _ in 0..50 {
+                item.queue_delayed(Duration::from_micros(50)).unwrap();
+                assert!(item.disable_sync().is_ok());
+                let before = runs.load(Ordering::SeqCst);
+                // A run that was on its way would come before the flush ends.
+                queue.flush().unwrap();
+                assert_eq!(runs.load(Ordering::SeqCst), before, "it is disabled");
+                item.enable().unwrap();
+            }
+            item.queue().unwrap();
+            assert_eq!(item.flush(), Ok(true));
+        }
+    });
+}
+
+#[test]
+fn inline_items_end_at_their_depth_and_in_order_of_call() {
+    kept("repeats::inline_items_end_at_their_depth_and_in_order_of_call", || {
+        fn down(queue: &tollgate_workqueue::Queue, depth: u32, deepest: &Arc<AtomicU32>) {
+            deepest.fetch_max(depth, Ordering::SeqCst);
+            let (below, next) = (queue.clone(), Arc::clone(deepest));
+            let more = move || down(&below, depth + 1, &next);
+            match queue.post(more) {
+                Ok(()) => {}
+                Err(error) => assert!(matches!(error, SubmitError::Full { .. })),
+            }
+        }
+        let runtime = Runtime::builder().shard_capacity(2).max_workers(1).build().unwrap();
+        let queue = runtime.queue("q").when_full(WhenFull::RunInline).build().unwrap();
+        let open = hold(&queue, Hold::Undeclared);
+        let stop = AtomicBool::new(false);
+        // Fills the shard; what finds no room runs here.
+        let here = thread::current().id();
+        let inline = Arc::new(AtomicU32::new(0));
+        while !stop.load(Ordering::SeqCst) {
+            let count = Arc::clone(&inline);
+            let body = move || {
+                count.fetch_add(u32::from(thread::current().id() == here), Ordering::SeqCst);
+            };
+            queue.post(body).unwrap();
+            stop.store(inline.load(Ordering::SeqCst) > 0, Ordering::SeqCst);
+        }
+        let deepest = Arc::new(AtomicU32::new(0));
+        down(&queue, 0, &deepest);
+        assert!((16..=64).contains(&deepest.load(Ordering::SeqCst)), "{deepest:?}");
+        drop(open);
+        queue.flush().unwrap();
+        assert!(runtime.monitor().queues[0].inlined > 0);
+    });
+}
