@@ -54,7 +54,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 use cli::{Cli, Command, HugepageCommand};
 use run::{CommandEnd, NotExecuted};
@@ -105,12 +105,14 @@ fn main() -> ExitCode {
 }
 
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-    if !cli::wants_overview(arguments) {
-        return Cli::try_parse_from(arguments);
-    }
-    let mut command = cli::grouped(Cli::command());
+    let command = Cli::command();
+    let mut command = if cli::wants_overview(arguments) { cli::grouped(command) } else { command };
     let matches = command.try_get_matches_from_mut(arguments)?;
-    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    if let (Command::Run(args), Some((_, of_run))) = (&mut cli.command, matches.subcommand()) {
+        args.remember_given(of_run);
+    }
+    Ok(cli)
 }
 
 fn dispatch(command: Command, verbose: bool) -> (&'static str, anyhow::Result<ExitCode>) {

@@ -81,8 +81,8 @@ pub(crate) struct Spec {
     removes_in: Vec<PathBuf>,
 }
 
-/// What holds for a path outside of DIR, in words; the second argument: to change it.
-type Outside = Box<dyn Fn(&Path, bool) -> String + Send + Sync>;
+/// What holds for a path outside of DIR, as JSON.
+type Outside = Box<dyn Fn(&Path) -> Value + Send + Sync>;
 
 /// A command that ends within this time is not held up by the end of a watch.
 const SHORT_COMMAND: Duration = Duration::from_millis(200);
@@ -138,9 +138,9 @@ impl Spec {
     /// Answers questions about paths outside of DIR.
     pub(crate) fn with_outside(
         mut self,
-        why: impl Fn(&Path, bool) -> String + Send + Sync + 'static,
+        place: impl Fn(&Path) -> Value + Send + Sync + 'static,
     ) -> Self {
-        self.outside = Some(Box::new(why));
+        self.outside = Some(Box::new(place));
         self
     }
 
@@ -622,12 +622,15 @@ impl control::Reporter for State {
 
     fn why(&self, about: &control::About) -> Value {
         let policy = Arc::clone(&self.policy.lock().unwrap_or_else(PoisonError::into_inner));
-        let answer = match (about.path.strip_prefix(&self.dir), &self.outside) {
-            (Ok(inside), _) => crate::why::in_dir(&policy, inside, about),
-            (Err(_), Some(outside)) => outside(&about.path, about.write),
-            (Err(_), None) => "there is no fence: as its permissions say".to_owned(),
-        };
-        json!({ "dir": self.dir.to_string_lossy(), "why": answer })
+        let inside = about.path.strip_prefix(&self.dir).ok();
+        let inside = inside.map(|inside| crate::why::in_dir(&policy, inside, about));
+        let outside = self.outside.as_ref().map(|place| place(&about.path));
+        json!({
+            "dir": self.dir.to_string_lossy(),
+            "connection": self.connection_number,
+            "why": inside,
+            "outside": outside,
+        })
     }
 
     fn reload(&self, peer: &Peer) -> Value {

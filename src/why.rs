@@ -1,19 +1,41 @@
 //! `tollgate why`: in a `run`, what holds for a path, and which rule or option would change it.
 
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail};
+use rustix::fs::{Access, AtFlags, CWD};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use tollgate_policy::{Facts, Kind, Operation, Policy, Verdict};
 
 use crate::cli::{CallerArg, WhyArgs};
-use crate::control::{self, About, Request, Warnings};
+use crate::control::{self, About, Report, Request, Warnings};
 use crate::escape::without_controls;
 
 /// Set by `run`: the directory of the view.
 const IN_RUN: &str = "TOLLGATE_RUN";
 
-/// Asks the server of the view that this process is in.
+/// What holds for a path.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    allowed: bool,
+    errno: Option<String>,
+    reason: String,
+    /// What would allow it.
+    remedy: Option<String>,
+}
+
+/// What the server of the fence says of a path outside of DIR.
+#[derive(Debug, Deserialize)]
+struct Place {
+    what: String,
+    to_read: Option<String>,
+    to_write: Option<String>,
+}
+
+/// Asks the server of the view that this process is in, and the kernel.
 ///
 /// # Errors
 /// Outside of every `run`, and when its server does not answer.
@@ -26,12 +48,115 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
     let directory = path.is_dir() || args.path.as_os_str().as_bytes().ends_with(b"/");
     let about = About { path: path.clone(), write: args.write, directory };
     let replies = control::ask_all(&Request::Why(about), Warnings::Left)?;
-    let of_dir = replies.iter().rev().find(|reply| reply.report["dir"].as_str() == dir.to_str());
-    let Some(answer) = of_dir.and_then(|reply| reply.report["why"].as_str()) else {
+    let named =
+        |reply: &Report| reply.report.get("dir").and_then(|dir| dir.as_str().map(PathBuf::from));
+    let of_dir = |reply: &&Report| named(reply).as_ref() == Some(&dir);
+    // Another `run` may be over the same directory.
+    let shown = connection_at(&dir);
+    let own = replies.iter().filter(of_dir).find(|reply| connection(reply) == shown);
+    let Some(own) = own.or_else(|| replies.iter().rev().find(of_dir)) else {
         bail!("the server of `{}` does not answer", dir.display());
     };
-    println!("{}", without_controls(&format!("{}: {answer}", path.display())));
+    let answer = match in_view(own) {
+        Some(answer) => as_it_is(answer, &path, args.write),
+        None => outside(own, &replies, &path, args.write)?,
+    };
+    if args.json {
+        let mut json = serde_json::to_value(&answer)?;
+        json["path"] = path.to_string_lossy().into();
+        json["write"] = args.write.into();
+        println!("{json:#}");
+        return Ok(());
+    }
+    let verdict = match &answer.errno {
+        _ if answer.allowed => "yes".to_owned(),
+        Some(errno) => format!("no ({errno})"),
+        None => "no".to_owned(),
+    };
+    let remedy = answer.remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));
+    let text = format!("{}: {verdict}, {}{remedy}", path.display(), answer.reason);
+    println!("{}", without_controls(&text));
     Ok(())
+}
+
+/// Of a path in DIR of the server that replied.
+fn in_view(reply: &Report) -> Option<Answer> {
+    serde_json::from_value(reply.report.get("why")?.clone()).ok()
+}
+
+/// The number of the connection that a server has, where it is known.
+fn connection(reply: &Report) -> Option<u64> {
+    reply.report.get("connection")?.as_u64()
+}
+
+/// The number of the connection that serves what is at `path`, or above it if that does not exist.
+fn connection_at(path: &Path) -> Option<u64> {
+    let found = path.ancestors().find_map(|path| std::fs::symlink_metadata(path).ok())?;
+    Some(rustix::fs::minor(found.dev()).into())
+}
+
+/// What the policy allows may not exist.
+fn as_it_is(answer: Answer, path: &Path, write: bool) -> Answer {
+    let is_there = std::fs::symlink_metadata(path).is_ok();
+    if !answer.allowed || write || is_there {
+        return answer;
+    }
+    let reason = format!("{}; there is nothing at this path now", answer.reason);
+    Answer { reason, ..answer }
+}
+
+/// Of a path outside of DIR: what the kernel says, and why.
+fn outside(own: &Report, all: &[Report], path: &Path, write: bool) -> anyhow::Result<Answer> {
+    let errno = tried(path, write).err();
+    // In another view, as where one `run` is inside another.
+    let around = all.iter().filter(|reply| connection(reply) == connection_at(path));
+    let refused = around.filter_map(in_view).find(|answer| !answer.allowed);
+    if let (Some(answer), Some(_)) = (refused, errno) {
+        let reason = format!("{}, in the policy of the `run` around this one", answer.reason);
+        return Ok(Answer { reason, ..answer });
+    }
+    let place = own.report.get("outside").cloned().map(serde_json::from_value::<Place>);
+    let Some(Ok(place)) = place else {
+        let reason = "there is no fence: as its permissions say".to_owned();
+        return Ok(Answer {
+            allowed: errno.is_none(),
+            errno: name_of(errno),
+            reason,
+            remedy: None,
+        });
+    };
+    let remedy = if write { place.to_write } else { place.to_read };
+    let remedy = remedy.filter(|_| errno.is_some() || place.what.contains("gone when"));
+    let reason = match errno {
+        Some(Errno::ACCESS | Errno::PERM) => format!("by its permissions ({})", place.what),
+        Some(Errno::NOENT) => format!("there is nothing at this path ({})", place.what),
+        _ => place.what,
+    };
+    Ok(Answer { allowed: errno.is_none(), errno: name_of(errno), reason, remedy })
+}
+
+/// What the kernel answers to this process.
+fn tried(path: &Path, write: bool) -> rustix::io::Result<()> {
+    let asked = |path: &Path, access| rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS);
+    if !write {
+        return asked(path, Access::READ_OK);
+    }
+    match (asked(path, Access::WRITE_OK), path.parent()) {
+        (Err(Errno::NOENT), Some(parent)) => asked(parent, Access::WRITE_OK | Access::EXEC_OK),
+        (result, _) => result,
+    }
+}
+
+fn name_of(errno: Option<Errno>) -> Option<String> {
+    let name = match errno? {
+        Errno::ACCESS => "EACCES",
+        Errno::NOENT => "ENOENT",
+        Errno::NOTDIR => "ENOTDIR",
+        Errno::PERM => "EPERM",
+        Errno::ROFS => "EROFS",
+        other => return Some(format!("error {}", other.raw_os_error())),
+    };
+    Some(name.to_owned())
 }
 
 /// Without `.` and `..`, as they are written.
@@ -48,7 +173,7 @@ fn plain(path: &Path) -> PathBuf {
 }
 
 /// What the policy says of `path` in DIR, by its name.
-pub(crate) fn in_dir(policy: &Policy, path: &Path, about: &About) -> String {
+pub(crate) fn in_dir(policy: &Policy, path: &Path, about: &About) -> Answer {
     let kind = if about.directory { Kind::Directory } else { Kind::File };
     let facts = Facts { path: path.as_os_str().as_bytes(), kind, size: 0, head: Some(&[]) };
     let operation = match (about.write, about.directory) {
@@ -58,20 +183,22 @@ pub(crate) fn in_dir(policy: &Policy, path: &Path, about: &About) -> String {
         (false, false) => Operation::Read,
     };
     let explanation = policy.explain(&facts, Some(operation), &CallerArg::default().facts());
-    let Some(answer) = explanation.operations.first() else { return "no answer".to_owned() };
-    let by = match &answer.rule {
+    let answer = explanation.operations.first();
+    let by = match answer.and_then(|answer| answer.rule.as_ref()) {
         Some(rule) => format!("rule `{rule}`"),
         None => "the default".to_owned(),
     };
-    let caller = "conditions on contents and callers aside";
-    match answer.verdict {
-        Verdict::Allow => format!("yes, by {by} ({caller})"),
-        _ => {
-            let errno = answer.errno.unwrap_or("refused");
-            format!(
-                "no ({errno}), by {by} ({caller}); a rule before it in the policy would allow it, \
-                 which is changed outside"
-            )
-        }
+    let reason = format!("by {by} (conditions on contents and callers aside)");
+    match answer {
+        Some(answer) if answer.verdict != Verdict::Allow => Answer {
+            allowed: false,
+            errno: Some(answer.errno.unwrap_or("refused").to_owned()),
+            reason,
+            remedy: Some(
+                "a rule before it in the policy would allow it, which is changed outside"
+                    .to_owned(),
+            ),
+        },
+        _ => Answer { allowed: true, errno: None, reason, remedy: None },
     }
 }

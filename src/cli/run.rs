@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
 
 use super::fence::{FenceArgs, LimitArgs, NetworkArgs};
 use super::serve::ServeArgs;
@@ -56,6 +57,21 @@ pub(crate) struct RunArgs {
     /// The command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+
+    /// The options that stand on the command line, as `--name`.
+    #[arg(skip)]
+    pub(crate) given: Vec<String>,
+}
+
+impl RunArgs {
+    /// Remembers which options stand on the command line: a default does not tell.
+    pub(crate) fn remember_given(&mut self, matches: &ArgMatches) {
+        let by_user = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let positional = ["dir", "command"];
+        let all = matches.ids().map(clap::Id::as_str);
+        let given = all.filter(|id| by_user(id) && !positional.contains(id));
+        self.given = given.map(|id| format!("--{}", id.replace('_', "-"))).collect();
+    }
 }
 
 pub(super) const WHY_EXAMPLES: &str = "\
@@ -68,6 +84,10 @@ pub(crate) struct WhyArgs {
     /// Whether it may be changed, not only read
     #[arg(long)]
     pub(crate) write: bool,
+
+    /// Print the answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 
     /// The path, in DIR or outside
     pub(crate) path: PathBuf,

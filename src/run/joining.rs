@@ -58,28 +58,34 @@ pub(super) fn run(
     session::join(&start, namespaces, &terms.cgroups)
 }
 
+/// What a second `run` of a session decides for itself.
+const OF_EACH: &[&str] = &["--session", "--quiet", "--verbose", "--env", "--chdir"];
+/// What would change the fence, the policy or the limits of all.
+const OF_THE_FIRST: &[&str] = &[
+    "--policy",
+    "--audit",
+    "--fence",
+    "--allow",
+    "--user",
+    "--network",
+    "--allow-host",
+    "--memory",
+    "--processes",
+    "--cpu",
+    "--require",
+];
+
 fn refuse_options_of_the_first(args: &RunArgs, name: &str) -> anyhow::Result<()> {
-    let (fence, network, limits) = (&args.fence, &args.network, &args.limits);
-    let given = [
-        ("--policy", args.serve.policy.is_some()),
-        ("--audit", args.serve.audit.is_some()),
-        ("--fence", fence.fence.is_some()),
-        ("--allow", !fence.allow.is_empty()),
-        ("--user", fence.user.is_some()),
-        ("--network", network.network.is_some()),
-        ("--allow-host", !network.allow_host.is_empty()),
-        ("--memory", limits.memory.is_some()),
-        ("--processes", limits.processes.is_some()),
-        ("--cpu", limits.cpu.is_some()),
-        ("--require", !limits.require.is_empty()),
-    ];
-    match given.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => bail!(
-            "session `{name}` runs already, and what it was started with holds: leave out \
-             {option}, or choose another name"
-        ),
-        None => Ok(()),
+    let holds = format!("session `{name}` runs already, and what it was started with holds");
+    if let Some(option) = args.given.iter().find(|one| OF_THE_FIRST.contains(&one.as_str())) {
+        bail!("{holds}: leave out {option}, or choose another name");
     }
+    let others = args.given.iter().filter(|one| !OF_EACH.contains(&one.as_str()));
+    let others: Vec<&str> = others.map(String::as_str).collect();
+    if !others.is_empty() {
+        messages::warn(&format!("{holds}: without effect here: {}", others.join(", ")));
+    }
+    Ok(())
 }
 
 fn working_directory(args: &RunArgs, terms: &Terms) -> anyhow::Result<PathBuf> {

@@ -8,6 +8,7 @@ mod ended;
 mod environment;
 mod fence;
 mod filter;
+mod front;
 mod guard;
 mod init;
 mod joining;
@@ -31,6 +32,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use serde_json::json;
 
 use crate::cli::RunArgs;
 use crate::git::Repository;
@@ -57,7 +59,13 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let session = match args.session.as_deref() {
         None => None,
         Some(name) => match session::find(name)? {
-            Found::First(session) => Some(session),
+            Found::First(session) => match front::server()? {
+                None => Some(session),
+                Some(end) => {
+                    session.leave_to_child();
+                    return Ok(end);
+                }
+            },
             Found::Joined(terms, namespaces) => {
                 return joining::run(args, name, &terms, &namespaces);
             }
@@ -78,7 +86,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let spec = match &plan.fence {
         Some(fence) => {
             let outside = Outside::of(fence);
-            spec.with_outside(move |path, write| outside.why(path, write))
+            spec.with_outside(move |path| json!(outside.place(path)))
         }
         None => spec,
     };
@@ -114,6 +122,10 @@ fn start(
         Forked::Child => builder::run(plan, &child_channel),
         Forked::Parent(builder) => {
             drop(child_channel);
+            if session.is_some() {
+                // Only now: the processes of CMD stay in the terminal's group.
+                front::leave_terminal(proxy.as_ref().map(|proxy| proxy.process))?;
+            }
             let refused = Refused::of(uid);
             let mut running = Running::of(channel, signals, builder, proxy, refused, session);
             let end = running.supervise(spec, source, plan, args);

@@ -1,9 +1,12 @@
 //! `--session`: a second `run` in the fence of the first; and `tollgate why` inside.
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::project::{Project, SECRET, all, can_mount, first_line, text, tollgate};
+use rustix::process::Signal;
+
+use crate::project::{Project, SECRET, all, can_mount, first_line, text, tollgate, until};
 
 /// The first `run` of a session, which stays until it is dropped.
 struct First {
@@ -63,6 +66,9 @@ fn a_second_run_joins_the_fence() {
     // The same processes are seen, and nothing of the first can be changed by options.
     let output = first.join(&project, &[], "ls -d /proc/[0-9]* | wc -l; cat /proc/2/comm");
     assert!(text(&output.stdout).contains("sh"), "{}", all(&output));
+    let output = first.join(&project, &["--threads", "3", "--watch=off"], "cat a.txt");
+    assert!(all(&output).contains("without effect here: --threads, --watch"), "{}", all(&output));
+    assert_eq!(text(&output.stdout), "plain\n", "{}", all(&output));
     let output = first.join(&project, &["--allow", "/etc:rw"], "true");
     assert_eq!(output.status.code(), Some(125));
     assert!(all(&output).contains("leave out --allow"), "{}", all(&output));
@@ -93,6 +99,54 @@ fn what_joined_ends_with_the_session() {
     assert_eq!(first_line(&mut second), "1", "it has the network of the session");
     first.end();
     assert!(!second.wait().unwrap().success());
+}
+
+/// As by Ctrl-Z: the terminal stops its process group, and the shell sees the job stopped.
+#[test]
+fn others_go_on_while_the_first_is_stopped() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let name = format!("stops-{}", std::process::id());
+    let mut command = project.run_with(&["--session", &name]);
+    command.args(["sh", "-c", "echo up; read line"]).process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    let group = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process_group(group, Signal::TSTP).unwrap();
+    let state = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        stat.rsplit_once(") ").unwrap().1.chars().next()
+    };
+    until("that the job is stopped", || state() == Some('T'));
+    let first = First { child, name };
+    let output = first.join(&project, &[], "cat a.txt");
+    assert_eq!(text(&output.stdout), "plain\n", "{}", all(&output));
+    rustix::process::kill_process_group(group, Signal::CONT).unwrap();
+    first.end();
+}
+
+#[test]
+fn killing_the_first_ends_the_session() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let mut first = First::start(&project, "killed", &[]);
+    let mut command = tollgate();
+    command.args(["run", "--session", &first.name, "--", "sh", "-c", "echo in; sleep 1000"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut second = command.current_dir(project.path("dir")).spawn().unwrap();
+    assert_eq!(first_line(&mut second), "in");
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    assert!(!second.wait().unwrap().success());
+    // Whoever comes then is the first, as soon as the server's last thread is gone.
+    until("that the session is free", || {
+        all(&first.join(&project, &[], "cat /tmp/inside")).contains("No such file")
+    });
 }
 
 #[test]
@@ -132,7 +186,9 @@ fn why_names_the_rule_or_the_option() {
     }
     let project = Project::new();
     let script = "$T why .env; $T why a.txt; $T why --write docs/guide.md; $T why /etc/passwd; \
-                  $T why --write /etc/passwd; $T why /tmp/x; $T why ~/.ssh/id; $T why --write ../x";
+                  $T why --write /etc/passwd; $T why /tmp/x; $T why ~/.ssh/id; $T why --write ../x; \
+                  $T why --write /dev/null; $T why /; $T why --write /; \
+                  $T why --write /proc/sys/kernel/core_pattern; $T why --write /var/tmp/x";
     let mut command = project.run();
     command.args(["sh", "-c", script]).env("T", env!("CARGO_BIN_EXE_tollgate"));
     let output = command.env("HOME", "/root").stdin(Stdio::null()).output().unwrap();
@@ -142,16 +198,26 @@ fn why_names_the_rule_or_the_option() {
         "no (ENOENT), by rule `env`",
         "yes, by the default",
         "no (EROFS), by rule `docs`",
-        "yes, to read",
-        "`--allow /etc/passwd:rw`",
-        "private place",
-        "`--allow /root/.ssh/id` shows it",
-        "",
+        "yes, outside of DIR",
+        "no (EROFS), outside of DIR all is read-only; `--allow /etc/passwd:rw`",
+        "no (ENOENT), there is nothing at this path (a private place",
+        "`--allow /root/.ssh/id` shows the one outside",
+        "no (EROFS)",
+        "yes, CMD uses devices",
+        "yes, outside of DIR",
+        "no (EROFS), outside of DIR all is read-only; `--fence off`",
+        "no (EROFS), what steers the kernel",
+        "yes, a private place",
     ];
     assert_eq!(lines.len(), expected.len(), "{}", all(&output));
     for (line, part) in lines.iter().zip(expected) {
         assert!(line.contains(part), "{part} is not in: {said}");
     }
+    let mut command = project.run();
+    let json = command.arg(env!("CARGO_BIN_EXE_tollgate")).args(["why", "--json", ".env"]);
+    let json: serde_json::Value =
+        serde_json::from_slice(&json.stdin(Stdio::null()).output().unwrap().stdout).unwrap();
+    assert_eq!((json["allowed"].as_bool(), json["errno"].as_str()), (Some(false), Some("ENOENT")));
     let outside = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["why", "x"])
         .env_remove("TOLLGATE_RUN")

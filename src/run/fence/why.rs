@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use super::allow::Allowed;
 use super::listed;
 use super::places;
@@ -25,55 +27,73 @@ impl Outside {
         Self { allowed: fence.allowed.clone(), home: fence.home.clone(), shown }
     }
 
-    /// In a sentence or two. `path` is absolute, without `.` and `..`.
-    pub(crate) fn why(&self, path: &Path, write: bool) -> String {
+    /// What the fence makes of `path`, absolute and without `.` and `..`. What the kernel says inside
+    /// is not known here.
+    pub(crate) fn place(&self, path: &Path) -> Place {
         let shown = path.display();
-        let to_read = format!("`--allow {shown}` shows it");
-        let to_write = format!("`--allow {shown}:rw` lets CMD change it");
-        if let Some(allowed) = self.allowed.iter().find(|one| path.starts_with(&one.path)) {
+        let to_read = Some(format!("`--allow {shown}` shows the one outside"));
+        let to_write = Some(format!("`--allow {shown}:rw` lets CMD change the one outside"));
+        if let Some(allowed) = self.allowed.iter().rev().find(|one| path.starts_with(&one.path)) {
             let named = allowed.path.display();
-            return match (allowed.writable, write) {
-                (true, _) => format!("yes: `--allow {named}:rw` was given"),
-                (false, false) => format!("yes, to read: `--allow {named}` was given"),
-                (false, true) => {
-                    format!("no: `--allow {named}` was given, which is read-only; {to_write}")
+            let rights = if allowed.writable { ":rw" } else { "" };
+            let what = format!("`--allow {named}{rights}` was given");
+            let to_write = to_write.filter(|_| !allowed.writable);
+            return Place { what, to_read: None, to_write };
+        }
+        let (what, to_read, to_write) = if path.parent().is_none() {
+            let all = Some("`--fence off` opens all but DIR".to_owned());
+            ("outside of DIR all is read-only", None, all)
+        } else if path.starts_with("/dev/shm") || places::is_private(path) {
+            ("a private place, empty at the start and gone when CMD ends", to_read, to_write)
+        } else if path.starts_with("/dev") {
+            (
+                "CMD uses devices, as far as they are shown, and does not change their nodes",
+                to_read,
+                None,
+            )
+        } else if ["/proc", "/sys"].iter().any(|place| path.starts_with(place)) {
+            ("what steers the kernel is read-only, and no option opens it", None, None)
+        } else if self.is_in_a_home(path) {
+            let what = match (self.is_shown(path), self.is_in_own_home(path)) {
+                (true, true) => {
+                    "tool chains, caches and settings are shown, as a private copy that \
+                                 is gone when CMD ends"
                 }
+                (true, false) => "tool chains, caches and settings are shown",
+                (false, true) => {
+                    "home directories are hidden; what CMD makes in its own is gone \
+                                  when it ends"
+                }
+                (false, false) => "home directories are hidden",
             };
-        }
-        if places::is_private(path) {
-            return format!(
-                "a private place, empty at the start and gone when CMD ends; {to_read}, {to_write}"
-            );
-        }
-        let in_own = self.home.as_deref().is_some_and(|home| path.starts_with(home));
-        if in_own || path.starts_with("/home") || path.starts_with("/root") {
-            return self.why_in_home(path, write, in_own, &to_read, &to_write);
-        }
-        if write {
-            format!("no: outside of DIR all is read-only (EROFS); {to_write}")
+            (what, to_read, to_write)
         } else {
-            "yes, to read, as far as its permissions go".to_owned()
-        }
+            ("outside of DIR all is read-only", None, to_write)
+        };
+        Place { what: what.to_owned(), to_read, to_write }
     }
 
-    fn why_in_home(
-        &self,
-        path: &Path,
-        write: bool,
-        in_own: bool,
-        to_read: &str,
-        to_write: &str,
-    ) -> String {
-        let is_shown = self.shown.iter().any(|shown| path.starts_with(shown));
-        match (is_shown, in_own, write) {
-            (true, true, true) | (false, true, true) => {
-                format!("yes, in a private copy that is gone when CMD ends; {to_write}")
-            }
-            (true, _, false) => "yes, to read: tool chains, caches and settings are shown".into(),
-            (true, false, true) => format!("no: it is read-only (EROFS); {to_write}"),
-            (false, ..) => format!("no: home directories are hidden (ENOENT); {to_read}"),
-        }
+    fn is_shown(&self, path: &Path) -> bool {
+        self.shown.iter().any(|shown| path.starts_with(shown))
     }
+
+    fn is_in_own_home(&self, path: &Path) -> bool {
+        self.home.as_deref().is_some_and(|home| path.starts_with(home))
+    }
+
+    fn is_in_a_home(&self, path: &Path) -> bool {
+        self.is_in_own_home(path) || path.starts_with("/home") || path.starts_with("/root")
+    }
+}
+
+/// A path outside of DIR.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Place {
+    /// What holds there.
+    what: String,
+    /// The option that would show it, and the one that would let CMD change it, if there are any.
+    to_read: Option<String>,
+    to_write: Option<String>,
 }
 
 #[cfg(test)]
@@ -87,23 +107,34 @@ mod tests {
             home: Some("/home/me".into()),
             shown: vec!["/home/me/.cargo/bin".into()],
         };
-        for (path, write, expected) in [
-            ("/srv/data/x", false, "yes, to read: `--allow /srv/data`"),
-            ("/srv/data/x", true, "`--allow /srv/data/x:rw`"),
-            ("/tmp/x", false, "private place"),
+        for (path, what, to_read, to_write) in [
+            (
+                "/srv/data/x",
+                "`--allow /srv/data` was given",
+                None,
+                Some("`--allow /srv/data/x:rw`"),
+            ),
+            ("/tmp/x", "a private place", Some("`--allow /tmp/x`"), Some("`--allow /tmp/x:rw`")),
             (
                 "/home/me/.ssh/key",
-                false,
-                "no: home directories are hidden (ENOENT); `--allow /home/me/.ssh/key`",
+                "are hidden",
+                Some("`--allow /home/me/.ssh/key`"),
+                Some("key:rw`"),
             ),
-            ("/home/me/new", true, "private copy"),
-            ("/home/me/.cargo/bin/x", false, "yes, to read"),
-            ("/home/other/x", true, "no: home directories are hidden"),
-            ("/etc/passwd", false, "yes, to read"),
-            ("/etc/passwd", true, "EROFS); `--allow /etc/passwd:rw`"),
+            ("/home/me/.cargo/bin/x", "private copy", Some("bin/x`"), Some("bin/x:rw`")),
+            ("/home/other/x", "home directories are hidden", Some("x`"), Some("x:rw`")),
+            ("/etc/passwd", "all is read-only", None, Some("`--allow /etc/passwd:rw`")),
+            ("/dev/sda", "devices", Some("`--allow /dev/sda`"), None),
+            ("/dev/shm/x", "a private place", Some("x`"), Some("x:rw`")),
+            ("/proc/sys/kernel/x", "steers the kernel", None, None),
+            ("/", "all is read-only", None, Some("`--fence off`")),
         ] {
-            let answer = outside.why(Path::new(path), write);
-            assert!(answer.contains(expected), "{path}: {answer}");
+            let place = outside.place(Path::new(path));
+            assert!(place.what.contains(what), "{path}: {place:?}");
+            for (option, expected) in [(place.to_read, to_read), (place.to_write, to_write)] {
+                let names = |part: &str| option.as_ref().is_some_and(|text| text.contains(part));
+                assert!(expected.map_or(option.is_none(), names), "{path}: {option:?}");
+            }
         }
     }
 }

@@ -29,6 +29,8 @@ const BACKLOG: i32 = 16;
 pub(crate) struct Session {
     pub(crate) name: String,
     path: PathBuf,
+    /// This process removes it.
+    is_own: bool,
     listener: OwnedFd,
     /// Its text, and what is handed to those who join.
     terms: Option<(String, Namespaces)>,
@@ -68,7 +70,7 @@ pub(crate) fn find(name: &str) -> anyhow::Result<Found> {
     rustix::net::bind(&listener, &address)
         .and_then(|()| rustix::net::listen(&listener, BACKLOG))
         .with_context(|| format!("--session: cannot listen at `{}`", path.display()))?;
-    Ok(Found::First(Session { name: name.to_owned(), path, listener, terms: None }))
+    Ok(Found::First(Session { name: name.to_owned(), path, is_own: true, listener, terms: None }))
 }
 
 fn socket() -> anyhow::Result<OwnedFd> {
@@ -121,6 +123,11 @@ impl Session {
         &self.path
     }
 
+    /// A child of this process removes it.
+    pub(crate) fn leave_to_child(mut self) {
+        self.is_own = false;
+    }
+
     /// The listening socket, once there is something to hand out.
     pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
         self.terms.as_ref().map(|_| self.listener.as_fd())
@@ -143,6 +150,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // While it listens: nobody else has taken the place.
-        let _ = std::fs::remove_file(&self.path);
+        if self.is_own {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }

@@ -1,0 +1,77 @@
+//! The process that the terminal sees of the first `run` of a session.
+//!
+//! The server of a session serves others, too. If it were in the terminal's process group, Ctrl-Z
+//! would stop it along with CMD, and all that joined would hang. So a process stays in front, stops
+//! and goes on with CMD, passes signals on and ends as the server does:
+//!
+//! ```text
+//! tollgate (front)     in the terminal's process group
+//! └─ tollgate (server) in a group of its own, once CMD's first process exists
+//!    └─ builder, init, CMD, as always, in the terminal's group
+//! ```
+
+use std::os::fd::AsFd;
+
+use anyhow::{Context, ensure};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+
+use super::ended::{CommandEnd, end};
+use super::signals::{FORWARDED, die_with_parent};
+use crate::sys::{self, Forked, SignalFd};
+
+/// Goes on in a child, which is answered `None`; the process itself waits and is answered how that
+/// ended.
+pub(super) fn server() -> anyhow::Result<Option<CommandEnd>> {
+    // Before the fork, so that none is lost between it and the signal descriptor.
+    sys::block_signals(FORWARDED).context("cannot block signals")?;
+    let own = rustix::process::getpid();
+    match sys::fork().context("cannot fork")? {
+        Forked::Child => {
+            die_with_parent()?;
+            let parent = rustix::process::getppid();
+            ensure!(parent == Some(own), "the process in front of the server is gone");
+            Ok(None)
+        }
+        Forked::Parent(server) => wait_for(server).map(Some),
+    }
+}
+
+fn wait_for(server: Pid) -> anyhow::Result<CommandEnd> {
+    let signals = SignalFd::new(FORWARDED).context("cannot read signals")?;
+    let open = rustix::process::pidfd_open(server, PidfdFlags::empty())
+        .context("the server cannot be waited for")?;
+    loop {
+        let mut ready = [PollFd::new(&open, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
+        match rustix::event::poll(&mut ready, None) {
+            Err(Errno::INTR) => continue,
+            other => other.context("cannot wait for the server")?,
+        };
+        let [ended, signal] = ready.map(|fd| !fd.revents().is_empty());
+        if ended {
+            let waited = rustix::process::waitpid(Some(server), WaitOptions::empty())
+                .context("cannot wait for the server")?;
+            let (_, status) = waited.context("the server is somebody else's")?;
+            return Ok(end(status.as_raw()));
+        }
+        if signal {
+            let arrived = signals.read().context("cannot read a signal")?;
+            // The terminal sends its own to CMD.
+            if arrived.by_process
+                && let Some(signal) = Signal::from_named_raw(arrived.signal)
+            {
+                // It may have ended by now.
+                let _ = rustix::process::pidfd_send_signal(open.as_fd(), signal);
+            }
+        }
+    }
+}
+
+/// Takes the server, and the proxy, out of the terminal's group. What they print does not stop them.
+pub(super) fn leave_terminal(proxy: Option<Pid>) -> anyhow::Result<()> {
+    sys::block_signals(&[libc::SIGTTOU]).context("cannot block signals")?;
+    rustix::process::setpgid(None, None).context("cannot leave the process group")?;
+    let Some(proxy) = proxy else { return Ok(()) };
+    rustix::process::setpgid(Some(proxy), None).context("the proxy cannot leave the process group")
+}
