@@ -18,8 +18,7 @@ const NEEDED_NUMBER: u32 = 3;
 /// Where a server has to read: its own and others' processes, CPUs, its connection.
 const READ: &[&str] = &["/proc", "/sys"];
 /// Files that it opens: the device for each further queue, the one that keeps CPUs awake.
-const OPENED: &[&str] = &["/dev/fuse", "/dev/null"];
-const OPENED_TO_READ: &[&str] = &["/dev/cpu_dma_latency"];
+const OPENED: &[&str] = &["/dev/fuse", "/dev/null", "/dev/cpu_dma_latency"];
 
 /// The places outside of DIR that a server uses.
 #[derive(Debug, Default)]
@@ -60,7 +59,6 @@ impl Domain {
         let mut places: Vec<_> = of(READ, read)
             .into_iter()
             .chain(of(OPENED, write))
-            .chain(of(OPENED_TO_READ, AccessFs::ReadFile.into()))
             .chain(places.log.iter().map(|path| (path.clone(), log)))
             .chain(places.sockets.iter().map(|path| (path.clone(), sockets)))
             .chain(places.removes_in.iter().map(|path| (path.clone(), removal)))
