@@ -182,6 +182,8 @@ const OLDER: &[libc::c_long] = &[
     libc::SYS_epoll_wait,
     libc::SYS_getdents,
     libc::SYS_arch_prctl,
+    // How a request is made in a queue of io_uring.
+    libc::SYS_ustat,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];

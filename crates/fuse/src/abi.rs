@@ -133,6 +133,9 @@ pub mod opcode {
     pub const MAY_TAKE_LONG: [u32; 7] =
         [FSYNC, FSYNCDIR, SETLKW, READ, WRITE, COPY_FILE_RANGE, COPY_FILE_RANGE_64];
 
+    /// Operations that the kernel asks for regular files only.
+    pub(crate) const OF_REGULAR_FILES: [u32; 7] = [OPEN, READ, WRITE, FSYNC, FLUSH, SETLK, SETLKW];
+
     /// The operation's name in the kernel, without `FUSE_`; "OTHER" for codes unknown here.
     #[must_use]
     pub fn name(opcode: u32) -> &'static str {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::clients::{client, ends_soon, more_requests, run_client, until};
+use common::clients::{SOON, client, ends_soon, more_requests, run_client, until};
 use common::{Lower, Served, can_mount};
 use tollgate_fuse::*;
 
@@ -59,7 +59,7 @@ fn a_client_killed_within_a_request_is_gone_at_once() {
             child.kill().unwrap();
             ends_soon(&mut child);
             let took = start.elapsed();
-            assert!(took < Duration::from_secs(5), "{transport}: {name}: INTERRUPT did not arrive");
+            assert!(took < SOON, "{transport}: {name}: INTERRUPT did not arrive");
         }
         assert!(served.fs.interrupted.load(Ordering::SeqCst), "{transport}");
     }
@@ -135,7 +135,7 @@ fn handlers_that_wait_hold_up_nobody_else() {
         for number in 0..50 {
             assert!(fs::metadata(served.path(&format!("missing-{number}"))).is_err());
         }
-        assert!(before.elapsed() < Duration::from_secs(5), "{transport}: others had to wait");
+        assert!(before.elapsed() < SOON, "{transport}: others had to wait");
         served.fs.synced.store(true, Ordering::SeqCst);
         waiting.iter_mut().for_each(ends_soon);
         for client in &mut waiting {
@@ -165,7 +165,7 @@ fn any_number_of_waiting_requests_holds_up_nobody_else() {
                 let start = Instant::now();
                 assert!(fs::metadata(served.path(&format!("missing-{number}"))).is_err());
                 let took = start.elapsed();
-                assert!(took < Duration::from_secs(5), "{transport}, {ring_depth}: had to wait");
+                assert!(took < SOON, "{transport}, {ring_depth}: had to wait");
             }
             rustix::thread::sched_setaffinity(None, &before).unwrap();
             kill(clients);
@@ -189,7 +189,7 @@ fn after_slow_handlers_another_one_holds_up_nobody_else() {
         std::thread::sleep(Duration::from_millis(50));
         let start = Instant::now();
         assert!(fs::metadata(served.path("missing")).is_err());
-        assert!(start.elapsed() < Duration::from_secs(5), "{transport}: others had to wait");
+        assert!(start.elapsed() < SOON, "{transport}: others had to wait");
         kill(vec![waits]);
     }
 }

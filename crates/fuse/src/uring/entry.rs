@@ -72,8 +72,12 @@ pub(crate) enum Kind {
     Waits,
     /// It moves a lot of data: others should not wait behind it.
     Moves,
-    /// The ring's owner made the kernel send it, see `occupancy.rs`.
+    /// The ring's owner made the kernel send it, see `nudge.rs`.
     Nudge,
+    /// At once; or it is a nudge, if this is the thread that made it.
+    Statfs(u32),
+    /// At once; the kernel knows this regular file.
+    Open(u64),
 }
 
 /// One entry of a ring.
@@ -172,10 +176,13 @@ impl Entry {
         // SAFETY: as above; the results do not outlive this function.
         let request = unsafe { self.request(self.received_len()) };
         let RawRequest::Split { header, .. } = request else { return Kind::Quick };
-        let code = InHeader::read_from_bytes(header).map_or(0, |header| header.opcode);
+        let header = InHeader::read_from_bytes(header);
+        let code = header.as_ref().map_or(0, |header| header.opcode);
         // Most requests are decided by their operation code.
         match code {
             opcode::NOTIFY_REPLY => return Kind::Nudge,
+            opcode::OPEN => return Kind::Open(header.map_or(0, |header| header.nodeid)),
+            opcode::STATFS => return Kind::Statfs(header.map_or(0, |header| header.pid)),
             code if !opcode::MAY_TAKE_LONG.contains(&code) => return Kind::Quick,
             _ => {}
         }
@@ -189,6 +196,18 @@ impl Entry {
             opcode::READ | opcode::WRITE => Kind::Moves,
             _ => Kind::Waits,
         }
+    }
+
+    /// The regular file that the request is about. The kernel knows it as long as the request lasts.
+    ///
+    /// # Safety
+    /// The caller owns the ring, and the entry was received and is not submitted yet.
+    pub(crate) unsafe fn regular_file(&self) -> Option<u64> {
+        // SAFETY: as above. Helpers read the header as well, and write behind it.
+        let request = unsafe { self.request(0) };
+        let RawRequest::Split { header, .. } = request else { return None };
+        let header = InHeader::read_from_bytes(header).ok()?;
+        opcode::OF_REGULAR_FILES.contains(&header.opcode).then_some(header.nodeid)
     }
 
     /// The request whose reply is still to come; 0 if there is none.

@@ -18,6 +18,7 @@ mod entry;
 mod handover;
 mod helper;
 mod layout;
+mod nudge;
 mod occupancy;
 mod queue;
 mod registration;
@@ -28,6 +29,7 @@ mod standing;
 mod unavailable;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +37,7 @@ use crate::buffer::BufferSize;
 use crate::device::SharedFd;
 use crate::transport::QueueConfig;
 use layout::{Layout, parse_possible};
+use nudge::Askers;
 use ring::Ring;
 
 pub(crate) use handover::Handover;
@@ -107,13 +110,15 @@ impl Rings {
         handover: &Arc<Handover<Job>>,
         spin: Duration,
     ) -> io::Result<Connected> {
+        let askers = Arc::new(Askers::new(device.0.as_fd()));
         for queue in &mut self.queues {
             let arrival = self.registration.arrival();
             queue.connect(device, clone_fd(), arrival, (Arc::clone(handover), spin))?;
         }
-        let Self { queues, registration, report } = self;
+        let Self { mut queues, registration, report } = self;
         handover.reserve(report.queues * report.entries_per_queue);
         let rings: Arc<[_]> = queues.iter().map(|queue| Arc::clone(queue.shared())).collect();
+        queues.iter_mut().for_each(|queue| queue.nudging(Arc::clone(&rings), &askers));
         let helper = || HelperQueue::new(Arc::clone(handover), Arc::clone(&rings));
         let helpers = (0..report.helpers).map(|_| helper()).collect();
         Ok(Connected { queues, helpers, registration, report })

@@ -23,6 +23,7 @@ use crate::uring::entries::Entries;
 use crate::uring::entry::{Entry, Kind};
 use crate::uring::handover::{Handover, Slowness};
 use crate::uring::helper::Job;
+use crate::uring::nudge::Askers;
 use crate::uring::occupancy::Occupancy;
 use crate::uring::registration::Arrival;
 use crate::uring::ring::{Completion, Ring};
@@ -106,6 +107,11 @@ pub(crate) struct RingQueue {
     handover: Option<Arc<Handover<Job>>>,
     handed: Vec<bool>,
     slowness: Slowness,
+    /// Nudges so far, which gives each request that they make an id of its own.
+    nudges: u32,
+    /// Where nudges find a file, and who makes them otherwise.
+    rings: Arc<[Arc<RingShared>]>,
+    askers: Option<Arc<Askers>>,
     /// All requests go to helpers: any handler may wait for ever.
     hands_all_over: bool,
     /// For requests from /dev/fuse, which is read without waiting.
@@ -168,6 +174,9 @@ impl RingQueue {
             handover: None,
             handed: vec![false; planned],
             slowness: Slowness::default(),
+            nudges: 0,
+            rings: Arc::new([]),
+            askers: None,
             hands_all_over: false,
             device_buffers: Buffers::new(size),
             looks_at_device: false,
@@ -216,6 +225,12 @@ impl RingQueue {
     pub(crate) fn device_fd(&self) -> Arc<SharedFd> {
         let Some(device) = self.shared.device.get() else { panic!("the ring was not connected") };
         Arc::clone(device)
+    }
+
+    /// Which `rings` there are, and who asks when none of them knows a file.
+    pub(crate) fn nudging(&mut self, rings: Arc<[Arc<RingShared>]>, askers: &Arc<Askers>) {
+        self.rings = rings;
+        self.askers = Some(Arc::clone(askers));
     }
 
     pub(crate) fn shared(&self) -> &Arc<RingShared> {
@@ -267,7 +282,10 @@ impl RingQueue {
                     self.standing.refused_at_first(index);
                     self.occupancy.lost(index);
                 }
-                Completion::Entry(index, Ok(())) => self.received.push_back(index),
+                Completion::Entry(index, Ok(())) => {
+                    self.occupancy.received(index);
+                    self.received.push_back(index);
+                }
                 Completion::Wake => {}
             }
         }
@@ -345,6 +363,7 @@ impl RingQueue {
                 }
                 Completion::Entry(index, Ok(())) => {
                     self.standing.received(index);
+                    self.occupancy.received(index);
                     self.received.push_back(index);
                 }
                 Completion::Entry(index, Err(errno)) => self.failed(index, errno),
@@ -436,10 +455,22 @@ impl RingQueue {
         let entry = self.shared.entry(index);
         // SAFETY: this is the owner, and the entry has just been received.
         let (kind, len) = unsafe { (entry.kind(), entry.received_len()) };
-        if kind == Kind::Nudge {
-            self.answer_nudge(index);
-            return true;
-        }
+        let kind = match kind {
+            Kind::Nudge => {
+                self.answer_nudge(index, 0);
+                return true;
+            }
+            Kind::Statfs(thread) if self.askers.as_ref().is_some_and(|by| by.asks(thread)) => {
+                self.answer_nudge(index, -libc::EAGAIN);
+                return true;
+            }
+            Kind::Statfs(_) => Kind::Quick,
+            Kind::Open(file) => {
+                self.shared.opened.store(file, Ordering::Relaxed);
+                Kind::Quick
+            }
+            kind => kind,
+        };
         let Some(handover) = &self.handover else { return false };
         if kind == Kind::Quick && !self.slowness.is_high() && !self.hands_all_over {
             return false;

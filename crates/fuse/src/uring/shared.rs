@@ -27,6 +27,8 @@ pub(crate) struct RingShared {
     pub(super) owner: AtomicUsize,
     /// The entry received last: most replies are for it.
     pub(super) current: AtomicUsize,
+    /// The regular file opened last; 0 if there was none.
+    pub(super) opened: AtomicU64,
     /// Replies that the kernel refused after `commit` had returned.
     pub(super) undelivered: AtomicU64,
     closed: AtomicBool,
@@ -45,6 +47,7 @@ impl RingShared {
             eventfd,
             owner: AtomicUsize::new(0),
             current: AtomicUsize::new(0),
+            opened: AtomicU64::new(0),
             undelivered: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             device: OnceLock::new(),

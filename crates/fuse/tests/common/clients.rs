@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use tollgate_fuse::Connection;
 
-const SOON: Duration = Duration::from_secs(10);
+/// Much longer than anything takes, and shorter than handlers wait in vain.
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// Runs this test binary again, in its test `client_process`, as a client that does `what` with
 /// `path`.

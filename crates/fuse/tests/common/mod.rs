@@ -21,6 +21,10 @@ use tollgate_fuse::*;
 
 pub const VALID: Duration = Duration::from_secs(1);
 
+/// When a handler that waits gives up, so that a mount can be taken down after a failure. Longer than
+/// any test waits: a request that is served only because others gave up was not served.
+const LETS_GO: Duration = Duration::from_secs(120);
+
 /// Whether mounting works here. Where it does not, says so, unless `TOLLGATE_REQUIRE_MOUNT=1`.
 pub fn can_mount() -> bool {
     let dir = tempfile::tempdir().unwrap();
@@ -212,7 +216,7 @@ impl Filesystem for Lower {
             }
             b"slow" => {
                 let start = Instant::now();
-                while !req.interrupted() && start.elapsed() < Duration::from_secs(10) {
+                while !req.interrupted() && start.elapsed() < LETS_GO {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 self.interrupted.store(req.interrupted(), Ordering::SeqCst);
@@ -224,7 +228,7 @@ impl Filesystem for Lower {
                 let reply = reply.detach();
                 std::thread::spawn(move || {
                     let start = Instant::now();
-                    while !reply.interrupted() && start.elapsed() < Duration::from_secs(10) {
+                    while !reply.interrupted() && start.elapsed() < LETS_GO {
                         std::thread::sleep(Duration::from_millis(1));
                     }
                     let errno = if reply.interrupted() { Errno::INTR } else { Errno::TIMEDOUT };
@@ -309,7 +313,7 @@ impl Filesystem for Lower {
     fn fsync(&self, _req: &Request<'_>, _node: NodeId, _args: args::Fsync, reply: Reply<'_, ()>) {
         self.syncing.fetch_add(1, Ordering::SeqCst);
         let start = Instant::now();
-        while !self.synced.load(Ordering::SeqCst) && start.elapsed() < Duration::from_secs(10) {
+        while !self.synced.load(Ordering::SeqCst) && start.elapsed() < LETS_GO {
             std::thread::sleep(Duration::from_millis(1));
         }
         reply.ok(&());
