@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use common::clients::{client, ends_soon, more_requests, run_client};
+use common::clients::{client, ends_soon, more_requests, run_client, until};
 use common::{Lower, Served, can_mount};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tollgate_fuse::*;
@@ -85,6 +85,28 @@ fn many_detached_replies_from_other_threads_reach_their_callers() {
     children.iter_mut().for_each(ends_soon);
     assert_eq!(fs::read(served.path("direct")).unwrap(), b"served");
     assert_eq!(served.connection().counts().undelivered, 0);
+}
+
+/// Helpers take over while handlers wait unexpectedly, and the owner of a ring serves again once they do
+/// not: each request costs a wake-up more meanwhile.
+#[test]
+fn requests_return_to_the_owner_of_their_ring_when_handlers_are_quick_again() {
+    let _alone = alone();
+    let Some(served) = served(config()) else { return };
+    for number in 0..4 {
+        assert!(fs::metadata(served.path(&format!("nap-{number}"))).is_err());
+    }
+    // Worker 0 serves /dev/fuse, those of rings come next.
+    let rings = served.connection().transport().unwrap().rings.unwrap().threads;
+    let owners = (1..=rings).fold(0, |mask, worker| mask | 1 << worker);
+    let mut in_a_row = 0;
+    until("owners of rings serve 20 requests in a row", || {
+        served.fs.workers_seen.store(0, Ordering::SeqCst);
+        assert!(fs::metadata(served.path("missing")).is_err());
+        let seen = served.fs.workers_seen.load(Ordering::SeqCst);
+        in_a_row = if seen & owners == seen { in_a_row + 1 } else { 0 };
+        in_a_row == 20
+    });
 }
 
 /// Kills one worker in its start hook.

@@ -10,6 +10,7 @@
 //! No request is lost: it is put in under the lock under which a helper looks before it sleeps.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sync::{Condvar, Mutex};
 
@@ -18,6 +19,7 @@ use crate::sync::{Condvar, Mutex};
 pub(crate) struct Handover<J> {
     waiting: Mutex<Waiting<J>>,
     changed: Condvar,
+    slowness: Slowness,
 }
 
 #[derive(Debug)]
@@ -40,7 +42,15 @@ pub(crate) enum Taken<J> {
 impl<J> Handover<J> {
     pub(crate) fn new() -> Self {
         let waiting = Waiting { jobs: VecDeque::new(), idle: 0, kicks: 0 };
-        Self { waiting: Mutex::new(waiting), changed: Condvar::new() }
+        Self {
+            waiting: Mutex::new(waiting),
+            changed: Condvar::new(),
+            slowness: Slowness::default(),
+        }
+    }
+
+    pub(crate) fn slowness(&self) -> &Slowness {
+        &self.slowness
     }
 
     /// Makes room for `jobs`, so that no later call allocates.
@@ -100,12 +110,13 @@ impl<J> Handover<J> {
     }
 }
 
-/// How often handlers waited of late: of a ring's owner.
+/// How often handlers waited of late, of all rings: the disk that one of them waits for is most often
+/// the next one's too.
 ///
 /// One slow handler says little, because a thread that others keep from running is slow too. Two
-/// within a few requests mean that handlers wait for something, a disk most often.
+/// within a few requests mean that handlers wait for something.
 #[derive(Debug, Default)]
-pub(crate) struct Slowness(u32);
+pub(crate) struct Slowness(AtomicU32);
 
 impl Slowness {
     /// A handler that takes longer than this waited. Most take 5 to 50 us.
@@ -115,18 +126,22 @@ impl Slowness {
     /// Quick requests in a row that end it.
     const MOST: u32 = 64;
 
-    /// A handler took `ns`.
-    pub(crate) fn note(&mut self, ns: u64) {
-        self.0 = if ns > Self::SLOW_NS {
-            (self.0 + Self::SLOW_ADDS).min(Self::MOST)
-        } else {
-            self.0.saturating_sub(1)
+    /// A handler took `ns`. One that was known to wait does not count.
+    pub(crate) fn note(&self, ns: u64) {
+        let now = self.0.load(Ordering::Relaxed);
+        let next = match ns {
+            _ if ns > Self::SLOW_NS => (now + Self::SLOW_ADDS).min(Self::MOST),
+            // Most often: nothing is written that other CPUs read.
+            _ if now == 0 => return,
+            _ => now - 1,
         };
+        // Another thread's note may be lost: this is a measure, not a count.
+        self.0.store(next, Ordering::Relaxed);
     }
 
     /// Whether to give requests to helpers.
     pub(crate) fn is_high(&self) -> bool {
-        self.0 >= Self::LIMIT
+        self.0.load(Ordering::Relaxed) >= Self::LIMIT
     }
 }
 
@@ -146,7 +161,7 @@ mod tests {
 
     #[test]
     fn two_slow_handlers_close_together_count_and_one_does_not() {
-        let mut slowness = Slowness::default();
+        let slowness = Slowness::default();
         slowness.note(1_000_000);
         assert!(!slowness.is_high());
         (0..20).for_each(|_| slowness.note(5_000));

@@ -21,6 +21,8 @@ pub(crate) struct Job {
     pub(crate) entry: usize,
     /// Bytes of the entry's payload that may hold something of earlier requests.
     pub(crate) stale: usize,
+    /// It was not known to wait.
+    pub(crate) quick: bool,
 }
 
 /// One helper's end.
@@ -58,8 +60,11 @@ impl Queue for HelperQueue {
         Ok(Received { raw, area: &mut self.area, observer: &mut self.observer })
     }
 
-    fn finish(&mut self, _handler_ns: u64) {
+    fn finish(&mut self, handler_ns: u64) {
         let Some((job, reply_at)) = self.current.take() else { return };
+        if job.quick {
+            self.handover.slowness().note(handler_ns);
+        }
         // SAFETY: this helper began the request, and takes it out of `current` here.
         if unsafe { job.ring.entry(job.entry).handler_returned(reply_at + self.area.used()) } {
             job.ring.pass_on(job.entry);

@@ -21,7 +21,7 @@ use crate::uring::asking::Asking;
 use crate::uring::commit::Missing;
 use crate::uring::entries::Entries;
 use crate::uring::entry::{Entry, Kind};
-use crate::uring::handover::{Handover, Slowness};
+use crate::uring::handover::Handover;
 use crate::uring::helper::Job;
 use crate::uring::nudge::Askers;
 use crate::uring::occupancy::Occupancy;
@@ -106,7 +106,6 @@ pub(crate) struct RingQueue {
     /// To the helpers, and which entries they have.
     handover: Option<Arc<Handover<Job>>>,
     handed: Vec<bool>,
-    slowness: Slowness,
     /// Nudges so far, which gives each request that they make an id of its own.
     nudges: u32,
     /// Where nudges find a file, and who makes them otherwise.
@@ -173,7 +172,6 @@ impl RingQueue {
             asking: Asking::default(),
             handover: None,
             handed: vec![false; planned],
-            slowness: Slowness::default(),
             nudges: 0,
             rings: Arc::new([]),
             askers: None,
@@ -472,13 +470,14 @@ impl RingQueue {
             kind => kind,
         };
         let Some(handover) = &self.handover else { return false };
-        if kind == Kind::Quick && !self.slowness.is_high() && !self.hands_all_over {
+        let quick = kind == Kind::Quick;
+        if quick && !handover.slowness().is_high() && !self.hands_all_over {
             return false;
         }
         self.stale[index] = self.stale[index].max(len);
         let ring = Arc::clone(&self.shared);
-        let job = Job { ring, entry: index, stale: self.stale[index] };
-        if kind != Kind::Quick || self.hands_all_over {
+        let job = Job { ring, entry: index, stale: self.stale[index], quick };
+        if !quick || self.hands_all_over {
             handover.give(job);
         } else if handover.give_to_idle(job).is_err() {
             return false;
@@ -610,7 +609,9 @@ impl Queue for RingQueue {
     }
 
     fn finish(&mut self, handler_ns: u64) {
-        self.slowness.note(handler_ns);
+        if let Some(handover) = &self.handover {
+            handover.slowness().note(handler_ns);
+        }
         let Some((index, reply_at)) = self.current.take() else {
             self.device_buffers.clear();
             return;
