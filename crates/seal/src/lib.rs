@@ -40,6 +40,8 @@ mod header;
 mod keyring;
 mod keys;
 mod map;
+#[cfg(all(loom, test))]
+mod models;
 mod reading;
 mod sharing;
 mod slots;
