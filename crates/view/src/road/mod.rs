@@ -106,7 +106,7 @@ impl Road {
         let Some(reply) = read_at_once(file, &range, reply) else { return };
         running.keep_trimmed();
         let reply = reply.detach();
-        let parts = parts_of(&range, running.cpus());
+        let parts = parts_of(&range, running.idle_cpus());
         let rooms = running.memory().rooms(parts.len());
         let gather = Gather::new(reply, parts.len());
         for (index, (part, room)) in parts.into_iter().zip(rooms).enumerate() {
@@ -194,7 +194,8 @@ fn read_at_once<'q>(
     })
 }
 
-/// `range` in as many parts as `cpus` can work on, if each is worth it.
+/// `range` in as many parts as `cpus` can work on, if each is worth it. Where many streams keep all
+/// CPUs busy, parts cost more than they bring.
 fn parts_of(range: &Range<u64>, cpus: u64) -> Vec<Range<u64>> {
     let length = range.end.saturating_sub(range.start);
     let count = (length / PART_MIN).clamp(1, PARTS_MAX.min(cpus)).max(length.div_ceil(Room::MOST));

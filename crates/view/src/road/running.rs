@@ -1,6 +1,6 @@
 //! The threads and buffers of a road.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ pub(crate) struct Running {
     seal: Queue,
     redact: Queue,
     io: Queue,
+    /// Items that compute, or wait to.
+    computing: Arc<AtomicU64>,
     trimming: Arc<Trimming>,
     trim: Arc<Work>,
     /// After the queues: dropping it ends the threads.
@@ -74,7 +76,8 @@ impl Running {
             }
         }));
         let _ = again.set(Arc::downgrade(&trim));
-        Ok(Self { seal, redact, io, trimming, trim, runtime, memory })
+        let computing = Arc::default();
+        Ok(Self { seal, redact, io, computing, trimming, trim, runtime, memory })
     }
 
     pub(super) fn runtime(&self) -> &Runtime {
@@ -85,17 +88,24 @@ impl Running {
         &self.memory
     }
 
-    pub(super) fn cpus(&self) -> u64 {
-        self.runtime.topology().allowed().len() as u64
+    /// CPUs that have nothing to compute for requests. One at least.
+    pub(super) fn idle_cpus(&self) -> u64 {
+        let all = self.runtime.topology().allowed().len() as u64;
+        all.saturating_sub(self.computing.load(Ordering::Relaxed)).max(1)
     }
 
     /// Runs `item` near the CPU of the caller's request. If it cannot be queued it is dropped: who
     /// waits for it learns of that.
     pub(super) fn run(&self, lane: Lane, item: impl FnOnce() + Send + 'static) {
-        let queue = match lane {
-            Lane::Seal => &self.seal,
-            Lane::Redact => &self.redact,
-            Lane::Io => &self.io,
+        let (queue, computes) = match lane {
+            Lane::Seal => (&self.seal, true),
+            Lane::Redact => (&self.redact, true),
+            Lane::Io => (&self.io, false),
+        };
+        let counted = computes.then(|| Counted::new(&self.computing));
+        let item = move || {
+            item();
+            drop(counted);
         };
         // Issued here: the transport's thread runs where the caller does.
         if let Err(error) = queue.post(item) {
@@ -110,6 +120,22 @@ impl Running {
             // A runtime that is shut down has no memory to give back.
             let _ = self.trim.queue_delayed(IDLE);
         }
+    }
+}
+
+/// An item that is counted while it lives, whether it runs or is dropped.
+struct Counted(Arc<AtomicU64>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicU64>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
