@@ -170,6 +170,15 @@ fn planted() -> Vec<(&'static str, String)> {
         ".gem/credentials",
         ".vault_pass",
         ".databrickscfg",
+        "env.production",
+        "deploy/env.local",
+        "vault_pass.txt",
+        "ansible/vault-password",
+        "rclone.conf",
+        "backup/secring.gpg",
+        "wallet.dat",
+        ".bash_history",
+        "sub/.psql_history",
     ];
     let mut planted: Vec<_> = by_name.into_iter().map(|name| (name, text())).collect();
     planted.extend([
@@ -247,6 +256,10 @@ fn harmless() -> Vec<(&'static str, String)> {
         "id_list.txt",
         "src/environment.ts",
         "env.js",
+        "env.production.js",
+        "env.py",
+        "vault_pass.py",
+        "history.txt",
         ".environment",
         "id_rsa.pub",
         "id_ed25519.pub",
