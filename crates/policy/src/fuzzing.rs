@@ -2,8 +2,12 @@
 
 use crate::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
 
+/// Between two policies that are to hold together.
+const AND: char = '\u{1}';
+
 /// Reads `data` as a policy, a NUL, and paths one per line; asks every question and checks that the
-/// answers agree.
+/// answers agree. Of two policies with [`AND`] between them, none may allow what the other refuses,
+/// neither at first nor when they are read again.
 ///
 /// # Panics
 /// If two answers contradict each other.
@@ -13,19 +17,41 @@ pub fn fuzz_one(data: &[u8]) {
         None => (data, &b"a\nsrc/main.rs\n.env\nx/id_rsa"[..]),
     };
     let Ok(text) = std::str::from_utf8(text) else { return };
-    let policy = match Policy::parse(text, "fuzz.toml") {
-        Ok(policy) => policy,
-        Err(error) => {
-            assert!(error.line() >= 1 && error.column() >= 1);
-            assert!(error.to_string().starts_with("fuzz.toml:"));
-            return;
-        }
-    };
+    if let Some((one, other)) = text.split_once(AND) {
+        hold_together(one, other, paths);
+        return;
+    }
+    let Some(policy) = read(text) else { return };
     policy.warnings().iter().for_each(|warning| assert!(!warning.to_string().is_empty()));
     for path in paths.split(|byte| *byte == b'\n').take(8) {
         for kind in [Kind::File, Kind::Directory] {
             ask(&policy, &Facts { path, kind, size: 7, head: Some(b"\x7fELF a=") });
             ask(&policy, &Facts { path, kind, size: 7, head: None });
+        }
+    }
+}
+
+fn read(text: &str) -> Option<Policy> {
+    Policy::parse(text, "fuzz.toml")
+        .inspect_err(|error| {
+            assert!(error.line() >= 1 && error.column() >= 1);
+            assert!(error.to_string().starts_with("fuzz.toml:"));
+        })
+        .ok()
+}
+
+fn hold_together(one: &str, other: &str, paths: &[u8]) {
+    let joined = || read(one)?.joined(read(other)?, " (other)").ok();
+    let (Some(one), Some(other), Some(both)) = (read(one), read(other), joined()) else { return };
+    let caller = CallerFacts { uid: 1000, gid: 100, exe: Some(b"/usr/bin/node") };
+    for path in paths.split(|byte| *byte == b'\n').take(8) {
+        for kind in [Kind::File, Kind::Directory] {
+            let facts = Facts { path, kind, size: 7, head: Some(b"\x7fELF a=") };
+            ask(&both, &facts);
+            for operation in Operation::ALL {
+                let verdict = |policy: &Policy| policy.decide(&facts, operation, &caller).verdict;
+                assert_eq!(verdict(&both), verdict(&one).max(verdict(&other)));
+            }
         }
     }
 }
@@ -60,6 +86,18 @@ fn lies_in(path: &[u8], directory: &str) -> bool {
 mod tests {
     use proptest::prelude::*;
 
+    /// Rules that are whole, so that policies made of them are read.
+    const RULES: [&str; 8] = [
+        "[[rule]]\npath='**/.env'\naction='hide'\n",
+        "[[rule]]\npath='**/.env'\naction='passthrough'\n",
+        "[[rule]]\npath='x/**'\naction='deny'\n",
+        "[[rule]]\npath='x/**'\nexe='/usr/bin/*'\naction='passthrough'\n",
+        "[[rule]]\npath='a'\naction='userspace'\n",
+        "[[rule]]\npath='**'\noperation='write'\naction='read-only'\n",
+        "[[rule]]\npath='x'\naction='native'\n",
+        "[[rule]]\npath='x/a'\nuid=1000\naction='deny'\n",
+    ];
+
     proptest! {
         #[test]
         fn no_input_contradicts_itself(
@@ -74,6 +112,15 @@ mod tests {
             let mut data = lines.concat().into_bytes();
             data.extend(noise);
             super::fuzz_one(&data);
+        }
+
+        #[test]
+        fn two_policies_are_as_strict_as_the_stricter(
+            one in prop::collection::vec(prop::sample::select(RULES.to_vec()), 0..4),
+            other in prop::collection::vec(prop::sample::select(RULES.to_vec()), 0..4),
+        ) {
+            let text = format!("{}{}{}\0a\nx/a\n.env\nx/y/.env", one.concat(), super::AND, other.concat());
+            super::fuzz_one(text.as_bytes());
         }
 
         #[test]
