@@ -313,6 +313,45 @@ fn now() -> rustix::fs::Timestamps {
     rustix::fs::Timestamps { last_access: now, last_modification: now }
 }
 
+/// Calls that take a name, or a place in a directory, for something else than to open it.
+#[test]
+fn hidden_names_are_not_found_by_other_calls() {
+    use rustix::fs::{ResolveFlags, SeekFrom, inotify};
+    let Some(view) = guarded() else { return };
+    let gone = |result: Result<(), Errno>| assert_eq!(refusal(result), Some(Errno::NOENT));
+    let hidden = view.at("hidden");
+    let watch = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+    let all = inotify::WatchFlags::ALL_EVENTS;
+    gone(inotify::add_watch(&watch, &hidden, all).map(|_| ()));
+    gone(rustix::fs::getxattr(&hidden, "user.x", &mut [0; 8][..]).map(|_| ()));
+    gone(rustix::fs::statfs(&hidden).map(|_| ()));
+    gone(rustix::fs::chmod(&hidden, Mode::from_raw_mode(0o777)));
+    gone(rustix::fs::utimensat(CWD, &hidden, &now(), AtFlags::empty()));
+    let top = opens(view.root(), OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
+    let exchange =
+        |name| rustix::fs::renameat_with(&top, name, &top, "open", RenameFlags::EXCHANGE);
+    gone(exchange("hidden"));
+    let deep = format!("{}hidden/x", "open/../".repeat(400));
+    for path in ["hidden/x", "./open/../hidden/x", "docs/.././/hidden/x", &deep] {
+        let (flags, mode) = (OFlags::RDONLY, Mode::empty());
+        for resolve in [ResolveFlags::BENEATH, ResolveFlags::IN_ROOT, ResolveFlags::NO_SYMLINKS] {
+            gone(rustix::fs::openat2(&top, path, flags, mode, resolve).map(|_| ()));
+        }
+    }
+    for cookie in [0, 1, 2, 3, 1 << 31, u64::MAX >> 1] {
+        // Not every number is a place.
+        if rustix::fs::seek(&top, SeekFrom::Start(cookie)).is_err() {
+            continue;
+        }
+        let mut buffer = Vec::with_capacity(8192);
+        let mut entries = rustix::fs::RawDir::new(&top, buffer.spare_capacity_mut());
+        while let Some(Ok(entry)) = entries.next() {
+            assert_ne!(entry.file_name().to_bytes(), b"hidden", "from {cookie}");
+        }
+    }
+    assert_still_secret(&view);
+}
+
 /// 14, 15: special files and devices.
 #[test]
 fn devices_do_not_open() {
