@@ -213,8 +213,10 @@ fn a_disabled_item_lets_no_delay_through() {
                 assert_eq!(runs.load(Ordering::SeqCst), before, "it is disabled");
                 item.enable().unwrap();
             }
+            let before = runs.load(Ordering::SeqCst);
             item.queue().unwrap();
-            assert_eq!(item.flush(), Ok(true));
+            item.flush().unwrap();
+            assert_eq!(runs.load(Ordering::SeqCst), before + 1, "enabled again");
         }
     });
 }
