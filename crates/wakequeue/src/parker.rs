@@ -27,7 +27,8 @@ impl Parker {
             word.store(EMPTY, Ordering::SeqCst);
             return true;
         }
-        let end = timeout.map(|timeout| Instant::now() + timeout);
+        // Too far away to be a time is for ever.
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {

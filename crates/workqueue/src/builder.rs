@@ -17,8 +17,8 @@ impl Builder {
         self
     }
 
-    /// Bytes of stack of each worker, [`MIN_STACK_LEN`](crate::MIN_STACK_LEN) or more: by default 2
-    /// MiB, or what the variable `RUST_MIN_STACK` says.
+    /// Bytes of stack of each worker, from [`MIN_STACK_LEN`](crate::MIN_STACK_LEN) to 2^40: by default
+    /// 2 MiB, or what the variable `RUST_MIN_STACK` says.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.settings.hooks.stack_len = Some(bytes);
         self

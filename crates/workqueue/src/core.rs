@@ -135,6 +135,10 @@ pub(crate) struct Stats {
     pub(crate) rescued: AtomicU64,
     pub(crate) inlined: AtomicU64,
     pub(crate) refused: AtomicU64,
+    /// Counted in and out without having been queued: no room, or closed.
+    pub(crate) turned_away: AtomicU64,
+    /// The most items that anybody was told had started.
+    pub(crate) started_seen: AtomicU64,
 }
 
 impl Stats {
@@ -149,6 +153,8 @@ impl Stats {
             &self.rescued,
             &self.inlined,
             &self.refused,
+            &self.turned_away,
+            &self.started_seen,
         ] {
             counter.store(0, Ordering::Relaxed);
         }
@@ -397,6 +403,21 @@ impl QueueCore {
     #[cold]
     pub(crate) fn count_panic(&self) {
         self.stats.panics.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts out an item that was not queued.
+    #[cold]
+    pub(crate) fn turn_away(&self, counter_slot: CounterSlot, phase: u8) {
+        self.stats.turned_away.fetch_add(1, Ordering::SeqCst);
+        self.count_out(counter_slot, phase);
+    }
+
+    /// How many of `finished` items had begun, with `running` ones. Read before, `finished` misses
+    /// some that were turned away since; the number told never falls for that.
+    pub(crate) fn started(&self, finished: u64, running: u64) -> u64 {
+        let away = self.stats.turned_away.load(Ordering::SeqCst);
+        let started = finished.saturating_sub(away) + running;
+        self.stats.started_seen.fetch_max(started, Ordering::Relaxed).max(started)
     }
 
     /// Counts out an item that does not run.

@@ -110,6 +110,9 @@ pub enum BuildError {
         /// What is wrong with it, and what would be right.
         reason: String,
     },
+    /// The system cannot have a thread of this name.
+    #[error("thread name {0:?}: must have no NUL byte")]
+    ThreadName(String),
     /// The runtime is going away.
     #[error("the runtime is shut down")]
     ShutDown,

@@ -11,6 +11,9 @@ use crate::runtime_id::RuntimeId;
 /// The smallest stack of a worker, in bytes.
 pub const MIN_STACK_LEN: usize = 64 << 10;
 
+/// The largest, far below where the standard library's sums overflow.
+const MAX_STACK_LEN: usize = 1 << 40;
+
 pub(crate) type ThreadHook = Arc<dyn Fn() + Send + Sync>;
 pub(crate) type PanicHook = Arc<dyn Fn(&str, &Panic) + Send + Sync>;
 
@@ -26,12 +29,17 @@ pub(crate) struct Hooks {
 
 impl Hooks {
     pub(crate) fn check(&self) -> Result<(), BuildError> {
+        if let Some(name) = self.thread_name.as_ref().filter(|name| name.contains('\0')) {
+            return Err(BuildError::ThreadName(name.to_string()));
+        }
         match self.stack_len {
-            Some(bytes) if bytes < MIN_STACK_LEN => Err(BuildError::Setting {
-                setting: "stack_size",
-                value: bytes as u64,
-                expected: "must be 65536 bytes or more",
-            }),
+            Some(bytes) if !(MIN_STACK_LEN..=MAX_STACK_LEN).contains(&bytes) => {
+                Err(BuildError::Setting {
+                    setting: "stack_size",
+                    value: bytes as u64,
+                    expected: "must be from 65536 bytes to 2^40",
+                })
+            }
             _ => Ok(()),
         }
     }

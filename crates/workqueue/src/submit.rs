@@ -53,7 +53,7 @@ impl QueueCore {
         } else {
             self.submit_in_mode(mode, pool, Job::new(QueueRef::of(self), tag, closure))
         };
-        queued.inspect_err(|_| self.count_out(counter_slot, phase))
+        queued.inspect_err(|_| self.turn_away(counter_slot, phase))
     }
 
     /// Decides where a job goes.
@@ -93,7 +93,7 @@ impl QueueCore {
         if open && pool.push(tag.shard(), job).is_ok() {
             return Ok(());
         }
-        self.count_out(counter_slot, phase);
+        self.turn_away(counter_slot, phase);
         Err(SubmitError::Full { queue: self.name(), capacity: pool.queue.capacity() })
     }
 
@@ -107,7 +107,7 @@ impl QueueCore {
         let phase = self.in_flight.enter(counter_slot);
         seq_cst_gap();
         if self.is_shut() {
-            self.count_out(counter_slot, phase);
+            self.turn_away(counter_slot, phase);
             return Err(closure);
         }
         let tag = self.place(self.pool(), phase, Some(near), false);

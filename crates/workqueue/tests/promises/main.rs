@@ -10,6 +10,7 @@ mod drops;
 mod ends;
 mod forks;
 mod limits;
+mod lives;
 mod nesting;
 mod pairs;
 mod places;
@@ -20,6 +21,7 @@ mod scopes;
 mod settings;
 mod shutdown;
 mod threes;
+mod waits;
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
