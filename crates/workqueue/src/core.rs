@@ -137,8 +137,8 @@ pub(crate) struct Stats {
     pub(crate) refused: AtomicU64,
     /// Counted in and out without having been queued: no room, or closed.
     pub(crate) turned_away: AtomicU64,
-    /// The most items that anybody was told had started.
-    pub(crate) started_seen: AtomicU64,
+    /// The most items that anybody was told had ended.
+    pub(crate) finished_seen: AtomicU64,
 }
 
 impl Stats {
@@ -154,7 +154,7 @@ impl Stats {
             &self.inlined,
             &self.refused,
             &self.turned_away,
-            &self.started_seen,
+            &self.finished_seen,
         ] {
             counter.store(0, Ordering::Relaxed);
         }
@@ -412,12 +412,11 @@ impl QueueCore {
         self.count_out(counter_slot, phase);
     }
 
-    /// How many of `finished` items had begun, with `running` ones. Read before, `finished` misses
-    /// some that were turned away since; the number told never falls for that.
-    pub(crate) fn started(&self, finished: u64, running: u64) -> u64 {
-        let away = self.stats.turned_away.load(Ordering::SeqCst);
-        let started = finished.saturating_sub(away) + running;
-        self.stats.started_seen.fetch_max(started, Ordering::Relaxed).max(started)
+    /// How many of `finished` items had been queued. What was turned away since these were counted
+    /// is missing; the number told never falls for that.
+    pub(crate) fn were_queued(&self, finished: u64) -> u64 {
+        let queued = finished.saturating_sub(self.stats.turned_away.load(Ordering::SeqCst));
+        self.stats.finished_seen.fetch_max(queued, Ordering::Relaxed).max(queued)
     }
 
     /// Counts out an item that does not run.

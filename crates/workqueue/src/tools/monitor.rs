@@ -122,7 +122,7 @@ fn monitor_queue(queue: &QueueCore, shared: &Shared) -> QueueMonitor {
     let cpu_time_ms = read(&stats.cpu_ns) as f64 / 1e6;
     QueueMonitor {
         name: queue.name(),
-        started: queue.started(finished, running(queue, shared).min(in_flight)),
+        started: queue.were_queued(finished) + running(queue, shared).min(in_flight),
         in_flight,
         cpu_time_ms,
         cpu_intensive: read(&stats.cpu_intensive),

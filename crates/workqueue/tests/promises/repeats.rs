@@ -117,7 +117,8 @@ fn items_that_panic_give_their_place_under_a_limit_back() {
         let (one, other) = (meet(), meet());
         assert_ne!(one.wait().unwrap().is_leader(), other.wait().unwrap().is_leader());
         assert_eq!(runtime.monitor().queues[0].panics, 600);
-        assert_eq!(runtime.dump().queues[0].nodes[0].active, 0);
+        // A worker keeps its place for a moment, in case another item comes.
+        until("places to be free", || runtime.dump().queues[0].nodes[0].active == 0);
     });
 }
 
