@@ -27,11 +27,14 @@ fn bursts_are_counted_and_an_idle_mount_costs_nothing() {
         return;
     }
     let (_lower, view) = view(&["--keep-awake", "on"]);
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let report = loop {
         burst(&view, Duration::from_millis(50));
         let report = view.server_report()["keep_awake"].clone();
-        if report["bursts"].as_u64().unwrap() > 0 || report["by"] == "nothing" {
+        let is_awake = report["bursts"].as_u64() > Some(0)
+            && report["awake_seconds"].as_f64() > Some(0.0)
+            && report["by"] != "measuring";
+        if is_awake || report["by"] == "nothing" {
             break report;
         }
         assert!(Instant::now() < deadline, "{report}");
@@ -41,14 +44,18 @@ fn bursts_are_counted_and_an_idle_mount_costs_nothing() {
         assert!(std::thread::available_parallelism().unwrap().get() == 1, "{report}");
         return;
     }
-    assert!(report["awake_seconds"].as_f64().unwrap() > 0.0, "{report}");
     assert!(report["text"].as_str().unwrap().starts_with("on by "), "{report}");
-    // A thread that went on spinning would use all of this.
-    std::thread::sleep(Duration::from_millis(50));
-    let (before, idle) = (view.cpu_ticks(), Duration::from_secs(2));
-    std::thread::sleep(idle);
-    let used = view.cpu_ticks() - before;
-    assert!(used <= 10, "{used}0 ms of CPU time in {idle:?} of an idle mount");
+    // A thread that went on spinning would use all of each of these times.
+    let idle = Duration::from_secs(2);
+    let used = || {
+        let before = view.cpu_ticks();
+        std::thread::sleep(idle);
+        view.cpu_ticks() - before
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while used() > 10 {
+        assert!(Instant::now() < deadline, "more than 100 ms of CPU time in {idle:?}, each time");
+    }
 }
 
 #[test]
