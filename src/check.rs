@@ -19,7 +19,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let here = std::env::current_dir()?;
     let dir = args.dir.as_ref().map(|dir| tree::open(dir)).transpose()?.map(|(tree, _)| tree.path);
     let top = dir.as_deref().unwrap_or(&here);
-    let origin = match &args.policy {
+    let origin = match args.policy.as_ref().or(args.named.as_ref()) {
         Some(name) => policy_choice::Origin::named(name),
         None => policy_choice::find(None, top, None)?,
     };

@@ -7,6 +7,7 @@ mod broker;
 mod check;
 mod cli;
 mod control;
+mod counting;
 mod daemon;
 mod demo;
 mod doctor;

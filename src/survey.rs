@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::bail;
 use tollgate_policy::{CallerFacts, Facts, HEAD_LEN, Kind, Operation, Policy, RuleId, Verdict};
 
+use crate::counting::Counting;
 use crate::escape::escaped;
 use crate::git::{self, Repository};
 use crate::presets::{Findings, Preset};
@@ -71,7 +72,7 @@ struct Walk<'p> {
     found: Survey,
 }
 
-/// Walks over `dir`, not following links, and looks at git's index.
+/// Walks over `dir`, not following links, and looks at git's index. Says how far it is on a terminal.
 ///
 /// # Errors
 /// When there are more than 2,000,000 entries.
@@ -87,6 +88,7 @@ pub(crate) fn survey(policy: &Policy, dir: &Path) -> anyhow::Result<Survey> {
 
 impl Walk<'_> {
     fn directory(&mut self, top: &Path) -> anyhow::Result<()> {
+        let counting = Counting::new();
         let mut waiting = vec![top.to_owned()];
         while let Some(directory) = waiting.pop() {
             let entries = match std::fs::read_dir(&directory) {
@@ -109,6 +111,7 @@ impl Walk<'_> {
                     waiting.push(path);
                 }
                 self.found.entries += 1;
+                counting.so_far(self.found.entries);
                 if self.found.entries > MAX_ENTRIES {
                     bail!("DIR has more than {MAX_ENTRIES} entries");
                 }

@@ -326,6 +326,14 @@ fn a_good_policy_is_summed_up_and_its_warnings_are_printed() {
 }
 
 #[test]
+fn check_takes_its_policy_as_other_commands_do_too() {
+    let named = tollgate(["check", "--policy", "agent"]);
+    assert_eq!(named.code(), 0, "{named:?}");
+    assert_eq!(named.out(), tollgate(["check", "agent"]).out());
+    tollgate(["check", "--policy", "agent", "node"]).fails(2, &["--policy"]);
+}
+
+#[test]
 fn explain_says_which_rule_and_why() {
     let place = Place::new();
     let policy = place.write(

@@ -57,9 +57,13 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
+    /// The policy, named as for other commands
+    #[arg(long = "policy", value_name = "POLICY", conflicts_with = "policy")]
+    pub(crate) named: Option<PathBuf>,
+
     /// The policy: a file or a built-in preset; with --dir it may be left out for the one that
     /// would hold there
-    #[arg(required_unless_present = "dir")]
+    #[arg(required_unless_present_any = ["dir", "named"])]
     pub(crate) policy: Option<PathBuf>,
 }
 
