@@ -233,6 +233,57 @@ fn do_not_meet(policy: &str) {
     assert_eq!(errno_of(File::open(view.at("r/f"))), libc::EBUSY);
 }
 
+/// An open file that shows its own bytes gets no name under which it is masked.
+#[test]
+fn an_open_plain_file_does_not_become_a_redacted_one() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with(POLICY, &[("r/f", ""), ("plain", "password = \"aB3-xyz-long\"\n")]);
+    let mut open = OpenOptions::new().read(true).write(true).open(view.at("plain")).unwrap();
+    assert_eq!(errno_of(fs::rename(view.at("plain"), view.at("r/g"))), libc::EROFS);
+    let mut shown = String::new();
+    open.read_to_string(&mut shown).unwrap();
+    assert_eq!(shown, "password = \"aB3-xyz-long\"\n");
+    // As `mv` does then: by a copy, which nobody may make there.
+    assert_eq!(errno_of(fs::copy(view.at("plain"), view.at("r/g"))), libc::EROFS);
+    assert!(view.at("plain").exists());
+}
+
+/// git compares times and sizes, which are those below; what it reads of a file is masked.
+#[test]
+fn git_finds_a_redacted_tree_unchanged() {
+    if !can_mount() {
+        return;
+    }
+    let secret = "password = \"aB3-xyz-long\"\n";
+    let view = View::with(POLICY, &[("r/f", secret), ("plain", "text\n")]);
+    let git = |place: &std::path::Path, arguments: &[&str]| {
+        let mut command = Command::new("git");
+        let identity = ["-c", "user.name=test", "-c", "user.email=test@test", "-C"];
+        command.args(identity).arg(place).args(arguments);
+        command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let below = view.below("");
+    // Older than the index: else git reads what it would have found unchanged by its times.
+    for name in ["r/f", "plain"] {
+        let old = std::time::SystemTime::now() - Duration::from_secs(100);
+        File::options().write(true).open(below.join(name)).unwrap().set_modified(old).unwrap();
+    }
+    git(&below, &["init", "-q"]);
+    git(&below, &["add", "r/f", "plain"]);
+    git(&below, &["commit", "-qm", "first"]);
+    let top = view.at("");
+    git(&top, &["config", "safe.directory", "*"]);
+    assert_eq!(git(&top, &["status", "--porcelain", "r", "plain"]), "");
+    assert_eq!(git(&top, &["hash-object", "plain"]), git(&below, &["hash-object", "plain"]));
+    assert_ne!(git(&top, &["hash-object", "r/f"]), git(&below, &["hash-object", "r/f"]));
+    assert_eq!(fs::read_to_string(view.below("r/f")).unwrap(), secret);
+}
+
 /// Streams that read ahead, many at once, while the memory for them has a maximum.
 #[test]
 fn many_streams_read_the_same_within_the_budget() {
