@@ -16,7 +16,9 @@ use crate::mapping::Map;
 const SETTLED: Duration = Duration::from_millis(4_200);
 /// A handle that is held sees a change outside within this time. It takes a second; a busy machine
 /// takes longer.
-const SEEN_WITHIN: Duration = Duration::from_secs(6);
+const SEEN_WITHIN: Duration = Duration::from_secs(30);
+/// More rounds than a busy machine disturbs.
+const ROUNDS: u64 = 200;
 /// The largest file that is served so.
 const LARGEST: usize = 64 << 10;
 
@@ -78,7 +80,11 @@ fn neither_reads_nor_attributes_are_asked_for() {
     let texts: Vec<_> = sizes.iter().map(|size| text(*size)).collect();
     let files: Vec<_> = names.iter().map(String::as_str).zip(texts.iter().map(|t| &**t)).collect();
     let Some(view) = view("", &files) else { return };
-    for round in 1..=3 {
+    // Attributes expire within a second where there are no reports, for a while also where much else
+    // changes on the file system: on a busy machine that may be in the middle of a round.
+    let mut undisturbed = 0;
+    for round in 1.. {
+        assert!(round < ROUNDS, "attributes are asked for again in each of {round} rounds");
         // Attributes that are known and valid.
         for name in &names {
             fs::metadata(view.at(name)).unwrap();
@@ -93,9 +99,12 @@ fn neither_reads_nor_attributes_are_asked_for() {
             assert_eq!((&*found, file.metadata().unwrap().len()), (*text, text.len() as u64));
         }
         assert_eq!(view.count("open_cached"), 6 * round);
-        assert!(view.count("getattr") <= asked + 1, "a second may have passed");
+        undisturbed += u64::from(view.count("getattr") <= asked + 1);
         assert_eq!(read(&view, &names[6]), texts[6]);
         assert_eq!(view.count("open_passthrough"), round, "too large");
+        if undisturbed == 3 {
+            break;
+        }
     }
     assert_eq!(view.count("read"), 0);
 }

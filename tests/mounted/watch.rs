@@ -11,10 +11,13 @@ use crate::harness::{View, as_user, can_mount};
 
 /// A change outside is to be seen within this time. It takes some milliseconds; a busy machine,
 /// more.
-const SEEN_WITHIN: Duration = Duration::from_secs(2);
+const SEEN_WITHIN: Duration = Duration::from_secs(20);
 /// Longer than the attribute timeout: what is not asked about again after it is cached by the
 /// watch.
 const PAST_TIMEOUT: Duration = Duration::from_millis(1300);
+
+/// Longer than other tests change so much at a time that reports are lost.
+const KEPT_WITHIN: Duration = Duration::from_secs(240);
 
 /// Waits until `holds`, at most [`SEEN_WITHIN`].
 #[track_caller]
@@ -257,8 +260,11 @@ fn attributes_of_files_are_kept() {
         look();
         view.count("getattr") == before
     };
-    // Other tests may change very much at the same moment: attributes expire then for a while.
-    assert!((0..8).any(|_| is_kept()), "attributes are asked for again in each of 8 rounds");
+    // Other tests may change very much meanwhile: attributes expire then for as long.
+    let start = Instant::now();
+    while !is_kept() {
+        assert!(start.elapsed() < KEPT_WITHIN, "attributes are asked for again in each round");
+    }
 }
 
 /// It is open in the view, and others move it to where nobody watches, or write it by a further
