@@ -124,7 +124,7 @@ fn a_policy_is_learned_that_check_accepts() {
     assert!(out.status.success(), "{}", text(&out.stderr));
     let learned = text(&out.stdout);
     assert!(learned.contains("#   open keys/id_rsa: 42 times, by keys"), "{learned}");
-    assert!(!learned.contains("\"keys/id_rsa\""), "{learned}");
+    assert!(!learned.contains("\"keys/id_rsa\",\n]\noperation"), "{learned}");
     assert!(learned.contains("\"src/a.rs\",\n]\noperation = [\"read\"]"), "{learned}");
     assert!(learned.contains("\"src/c.rs\",\n]\noperation = [\"write\", \"create\"]"), "{learned}");
     let file = dir.path().join("learned.toml");
@@ -133,4 +133,49 @@ fn a_policy_is_learned_that_check_accepts() {
     assert!(out.status.success(), "{}", text(&out.stderr));
     let out = tollgate(&["learn", log.to_str().unwrap(), "0000000000000000"]);
     assert!(text(&out.stderr).contains("is in none of the logs"));
+}
+
+/// In `mode = "audit"` a request has a record of what would have been, and one of what was done.
+#[test]
+fn what_would_have_been_refused_is_not_learned() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let open = |outcome: &str, path: &str| {
+        let more = format!(
+            r#""event":"request","operation":"open","outcome":"{outcome}","access":"read","uid":1,"pid":7,"path":"{path}""#
+        );
+        record(1, &more)
+    };
+    let lookup = |path: &str| open("would-refuse", path).replace("open", "lookup");
+    let mut text = [
+        open("would-refuse", "src/.env"),
+        open("passthrough", "src/.env"),
+        lookup("keys"),
+        open("passthrough", "keys/id_rsa"),
+    ]
+    .concat();
+    (0..30).for_each(|n| text += &open("passthrough", &format!("src/{n}")));
+    (0..30).for_each(|n| text += &open("passthrough", &format!("doc/{n}")));
+    std::fs::write(&log, &text).unwrap();
+    let learned = || tollgate(&["learn", log.to_str().unwrap()]);
+    let out = learned();
+    assert!(out.status.success(), "{}", self::text(&out.stderr));
+    let file = dir.path().join("learned.toml");
+    std::fs::write(&file, &out.stdout).unwrap();
+    std::fs::create_dir_all(dir.path().join("d")).unwrap();
+    let file = file.to_str().unwrap();
+    let asked = dir.path().join("d");
+    let reads = |path: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["explain", "--operation", "read", "--exit-code", "--policy", file, path]);
+        command.current_dir(&asked).output().unwrap().status.code() == Some(0)
+    };
+    assert!(reads("src/1") && reads("doc/1"), "{}", self::text(&out.stdout));
+    assert!(!reads("src/.env") && !reads("keys/id_rsa"), "{}", self::text(&out.stdout));
+    // Records without paths do not say what else is to be left out.
+    let counted = r#""event":"repeated","count":9,"operation":"open","outcome":"would-refuse","access":"read","uid":1,"pid":7"#;
+    std::fs::write(&log, text + &record(2, counted)).unwrap();
+    let out = learned();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(self::text(&out.stderr).contains("9 records of what would have been refused"));
 }

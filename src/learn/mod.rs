@@ -3,6 +3,7 @@
 mod narrow;
 mod seen;
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -38,6 +39,13 @@ pub(crate) fn run(args: &LearnArgs) -> anyhow::Result<()> {
     if let Some(missing) = runs.iter().find(|run| !seen.runs.contains(*run)) {
         bail!("run {missing} is in none of the logs");
     }
+    ensure!(
+        seen.withheld_unnamed == 0,
+        "{} records of what would have been refused were counted without their paths, so what else \
+         was allowed cannot be told from them: record less at a time",
+        seen.withheld_unnamed
+    );
+    seen.leave_out_withheld();
     ensure!(!seen.granted.is_empty(), "nothing in the logs was granted: there is nothing to allow");
     let text = policy(&seen, args.exact);
     // What is printed can be used.
@@ -100,10 +108,38 @@ fn policy(seen: &Seen, exact: bool) -> String {
         text,
         "[[rule]]\nname = \"list\"\npath = \"**\"\noperation = \"list\"\naction = \"passthrough\""
     );
-    for (operations, globs) in narrow::globs(&seen.granted, exact) {
+    let refused: BTreeSet<_> = seen.refused_paths().filter(|path| *path != seen::VARIOUS).collect();
+    links(&refused, seen.refused_unnamed > 0, &mut text);
+    for (operations, globs) in
+        narrow::globs(&seen.granted, &refused, exact || seen.refused_unnamed > 0)
+    {
         rule(operations, &globs, &mut text);
     }
     text
+}
+
+/// What the text of a link says is looked up by its own name, under the same policy.
+fn links(refused: &BTreeSet<&str>, some_unnamed: bool, text: &mut String) {
+    if some_unnamed {
+        say!(text, "\n# Some refusals have no path, so symbolic links cannot be followed.");
+        return;
+    }
+    say!(text, "\n# Following symbolic links is not recorded, so all others can be followed.");
+    let globs: Vec<_> = refused.iter().filter(|path| !path.is_empty()).collect();
+    if !globs.is_empty() {
+        say!(text, "[[rule]]\nname = \"refused links\"\npath = [");
+        for path in globs {
+            // A name of DIR itself is meant at any depth, which is safe, and is not warned of.
+            let deep = if path.contains('/') { "" } else { "**/" };
+            say!(text, "    {},", quoted(&(deep.to_owned() + &narrow::literal(path))));
+        }
+        say!(text, "]\nkind = \"symlink\"\naction = \"deny\"\n");
+    }
+    say!(
+        text,
+        "[[rule]]\nname = \"links\"\npath = \"**\"\nkind = \"symlink\"\noperation = \"read\""
+    );
+    say!(text, "action = \"passthrough\"");
 }
 
 fn refusals(seen: &Seen, text: &mut String) {
@@ -163,6 +199,6 @@ mod tests {
         }
         let text = policy(&seen, true);
         let policy = Policy::parse(&text, "learned").unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(policy.rules().len(), 2);
+        assert_eq!(policy.rules().len(), 3);
     }
 }

@@ -1,6 +1,6 @@
 //! From paths to globs: single paths, and whole directories where many files were used alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Paths in a directory, at any depth, that were used alike, from which on the directory stands for
 /// them.
@@ -9,8 +9,13 @@ const MANY: usize = 12;
 /// Globs, with the operations that each allows.
 pub(super) type Allowed = BTreeMap<u8, Vec<String>>;
 
-/// The narrowest globs; with `exact` none stands for more than one path.
-pub(super) fn globs(granted: &BTreeMap<String, u8>, exact: bool) -> Allowed {
+/// The narrowest globs; with `exact` none stands for more than one path. None stands for a path that
+/// was `refused`.
+pub(super) fn globs(
+    granted: &BTreeMap<String, u8>,
+    refused: &BTreeSet<&str>,
+    exact: bool,
+) -> Allowed {
     let mut allowed = Allowed::new();
     let mut add = |operations: u8, glob: String| {
         if operations != 0 {
@@ -19,7 +24,7 @@ pub(super) fn globs(granted: &BTreeMap<String, u8>, exact: bool) -> Allowed {
     };
     let mut left = granted.clone();
     if !exact {
-        for (dir, operations) in crowded(granted) {
+        for (dir, operations) in crowded(granted, refused) {
             let inside = format!("{dir}/");
             left.retain(|path, had| *had != operations || !path.starts_with(&inside));
             add(operations, format!("{}/**", literal(&dir)));
@@ -33,7 +38,7 @@ pub(super) fn globs(granted: &BTreeMap<String, u8>, exact: bool) -> Allowed {
 
 /// Directories with many paths used alike, outermost first, none inside another of the same
 /// operations. Never the root: that would be everything.
-fn crowded(granted: &BTreeMap<String, u8>) -> Vec<(String, u8)> {
+fn crowded(granted: &BTreeMap<String, u8>, refused: &BTreeSet<&str>) -> Vec<(String, u8)> {
     let mut counts = BTreeMap::<(String, u8), usize>::new();
     for (path, operations) in granted {
         for (at, _) in path.match_indices('/') {
@@ -46,7 +51,13 @@ fn crowded(granted: &BTreeMap<String, u8>) -> Vec<(String, u8)> {
             *had == operations
                 && dir.strip_prefix(outer.as_str()).is_some_and(|r| r.starts_with('/'))
         });
-        if count >= MANY && !covered {
+        let all_allowed = || {
+            let within = |path: &&str| {
+                path.strip_prefix(dir.as_str()).is_some_and(|r| r.is_empty() || r.starts_with('/'))
+            };
+            !refused.iter().any(within)
+        };
+        if count >= MANY && !covered && all_allowed() {
             chosen.push((dir, operations));
         }
     }
@@ -54,7 +65,7 @@ fn crowded(granted: &BTreeMap<String, u8>) -> Vec<(String, u8)> {
 }
 
 /// A glob that matches the path alone.
-fn literal(path: &str) -> String {
+pub(super) fn literal(path: &str) -> String {
     let mut glob = String::with_capacity(path.len());
     for char in path.chars() {
         if matches!(char, '*' | '?' | '[' | ']' | '{' | '}' | '\\') {
@@ -76,9 +87,12 @@ mod tests {
             (0..20).map(|n| (format!("src/{}/{n}.rs", n % 3), READ)).collect();
         granted.insert("src/0/made".to_owned(), WRITE);
         granted.insert("a*b".to_owned(), READ);
-        let allowed = globs(&granted, false);
+        let none = BTreeSet::new();
+        let allowed = globs(&granted, &none, false);
         assert_eq!(allowed[&READ], ["src/**", "a\\*b"]);
         assert_eq!(allowed[&WRITE], ["src/0/made"]);
-        assert_eq!(globs(&granted, true)[&READ].len(), 21);
+        assert_eq!(globs(&granted, &none, true)[&READ].len(), 21);
+        let refused = BTreeSet::from(["src/1/key"]);
+        assert_eq!(globs(&granted, &refused, false)[&READ].len(), 21);
     }
 }

@@ -181,6 +181,27 @@ fn a_learned_policy_allows_what_was_seen() {
     assert!(!project.path("dir/other").exists());
 }
 
+/// Also where the policy was tried out, and nothing was refused yet; links can be followed.
+#[test]
+fn a_policy_learned_in_audit_mode_leaves_out_secrets() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let policy = project.path("policy.toml");
+    let text_before = std::fs::read_to_string(&policy).unwrap();
+    std::fs::write(&policy, format!("mode = \"audit\"\n{text_before}")).unwrap();
+    std::os::unix::fs::symlink("a.txt", project.path("dir/link")).unwrap();
+    let work = "cat link keys/id_rsa .env";
+    let out = audited(&project, &[]).args(["sh", "-c", work]).output().unwrap();
+    assert_eq!(text(&out.stdout).matches(crate::project::SECRET).count(), 2, "{}", all(&out));
+    let learned = tollgate().arg("learn").arg(project.path("audit.jsonl")).output().unwrap();
+    assert!(learned.status.success(), "{}", all(&learned));
+    std::fs::write(&policy, &learned.stdout).unwrap();
+    let again = project.sh(work);
+    assert_eq!(text(&again.stdout), "plain\n", "{}\n{}", all(&again), text(&learned.stdout));
+}
+
 /// The log, the policy and the sockets lie outside of DIR, where CMD changes nothing.
 #[test]
 fn the_command_cannot_touch_the_record() {
