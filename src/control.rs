@@ -49,10 +49,41 @@ pub(crate) enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct About {
     /// Absolute, without `.` and `..`.
+    #[serde(with = "any_path")]
     pub(crate) path: std::path::PathBuf,
     /// To change it; else to read it.
     pub(crate) write: bool,
     pub(crate) directory: bool,
+}
+
+/// A path in JSON: a string, or the list of its bytes where they are not UTF-8.
+mod any_path {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Text(String),
+        Bytes(Vec<u8>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        match path.to_str() {
+            Some(text) => text.serialize(to),
+            None => path.as_os_str().as_bytes().serialize(to),
+        }
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<PathBuf, D::Error> {
+        Ok(match Written::deserialize(from)? {
+            Written::Text(text) => text.into(),
+            Written::Bytes(bytes) => OsString::from_vec(bytes).into(),
+        })
+    }
 }
 
 /// Where this user's sockets are.
@@ -141,20 +172,50 @@ fn ask_all_in(
     for trouble in discovery.troubles {
         warn(&messages::in_words(&trouble.into()));
     }
-    let ask = |found: Found| match ask_one(&found, request) {
-        Ok(report) => report.map(|report| Report { found, report }),
-        Err(error) => {
-            warn(&messages::in_words(&error));
-            None
+    let mut replies = Vec::new();
+    for (found, answer) in ask_at_once(&discovery.found, request) {
+        match answer {
+            Ok(report) => replies.extend(report.map(|report| Report { found, report })),
+            Err(error) => warn(&messages::in_words(&error)),
         }
-    };
-    let mut replies: Vec<_> = discovery.found.into_iter().filter_map(ask).collect();
+    }
     replies.sort_by_cached_key(|reply| reply.report.get("mount_point").map(ToString::to_string));
     Ok(replies)
 }
 
-/// `None` for a server that ends just now.
-fn ask_one(found: &Found, request: &Request) -> anyhow::Result<Option<Map<String, Value>>> {
+/// Servers that are asked at the same time: those that do not answer hold up the others once.
+const AT_ONCE: usize = 64;
+
+/// Asks all servers, at the same time; the answers, in the order of the servers.
+fn ask_at_once(servers: &[Found], request: &Request) -> Vec<(Found, anyhow::Result<Answer>)> {
+    let mut answers = Vec::new();
+    for some in servers.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            let asking: Vec<_> = some
+                .iter()
+                .map(|found| {
+                    std::thread::Builder::new().spawn_scoped(scope, move || ask_one(found, request))
+                })
+                .collect();
+            for (found, asked) in some.iter().zip(asking) {
+                let answer = match asked {
+                    Ok(thread) => {
+                        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                    }
+                    // Without another thread it is asked here.
+                    Err(_) => ask_one(found, request),
+                };
+                answers.push((found.clone(), answer));
+            }
+        });
+    }
+    answers
+}
+
+/// What a server said; `None` for one that ends just now.
+type Answer = Option<Map<String, Value>>;
+
+fn ask_one(found: &Found, request: &Request) -> anyhow::Result<Answer> {
     let text = match tollgate_control::ask(&found.path, &line(request)) {
         Ok(text) => text,
         Err(error) if error.is_gone() => return Ok(None),
@@ -254,6 +315,31 @@ mod tests {
         assert_eq!(reports_in(&directory).unwrap(), expected);
         drop(second);
         assert_eq!(reports_in(&directory).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn no_server_waits_for_the_answer_of_another() {
+        let (_home, directory) = fixture();
+        let both = Arc::new(std::sync::Barrier::new(2));
+        let _servers = [1, 2].map(|_| {
+            let both = Arc::clone(&both);
+            let reply = move |_: &Peer, _: &str| {
+                both.wait();
+                "{}".to_owned()
+            };
+            directory.serve(KIND, reply).unwrap()
+        });
+        assert_eq!(reports_in(&directory).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_path_of_any_bytes_is_asked_for() {
+        use std::os::unix::ffi::OsStrExt;
+        for name in [&b"/a/b"[..], b"/a\xff/b"] {
+            let path = std::ffi::OsStr::from_bytes(name).into();
+            let request = Request::Why(About { path, write: false, directory: false });
+            assert_eq!(serde_json::from_str::<Request>(&line(&request)).unwrap(), request);
+        }
     }
 
     #[test]

@@ -48,9 +48,9 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
     let directory = path.is_dir() || args.path.as_os_str().as_bytes().ends_with(b"/");
     let about = About { path: path.clone(), write: args.write, directory };
     let replies = control::ask_all(&Request::Why(about), Warnings::Left)?;
-    let named =
-        |reply: &Report| reply.report.get("dir").and_then(|dir| dir.as_str().map(PathBuf::from));
-    let of_dir = |reply: &&Report| named(reply).as_ref() == Some(&dir);
+    // As JSON has it, whose text is UTF-8.
+    let named = dir.to_string_lossy();
+    let of_dir = |reply: &&Report| reply.report.get("dir").is_some_and(|dir| *dir == *named);
     // Another `run` may be over the same directory.
     let shown = connection_at(&dir);
     let own = replies.iter().filter(of_dir).find(|reply| connection(reply) == shown);
@@ -160,7 +160,7 @@ fn name_of(errno: Option<Errno>) -> Option<String> {
 }
 
 /// Without `.` and `..`, as they are written.
-fn plain(path: &Path) -> PathBuf {
+pub(crate) fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
         match part {

@@ -68,7 +68,10 @@ impl RunArgs {
     pub(crate) fn remember_given(&mut self, matches: &ArgMatches) {
         let by_user = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
         let positional = ["dir", "command"];
-        let all = matches.ids().map(clap::Id::as_str);
+        // The groups that structs of options make are no options.
+        let command = Self::augment_args(clap::Command::new("run"));
+        let is_option = |id: &&clap::Id| command.get_groups().all(|group| group.get_id() != *id);
+        let all = matches.ids().filter(is_option).map(clap::Id::as_str);
         let given = all.filter(|id| by_user(id) && !positional.contains(id));
         self.given = given.map(|id| format!("--{}", id.replace('_', "-"))).collect();
     }

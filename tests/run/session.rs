@@ -69,6 +69,9 @@ fn a_second_run_joins_the_fence() {
     let output = first.join(&project, &["--threads", "3", "--watch=off"], "cat a.txt");
     assert!(all(&output).contains("without effect here: --threads, --watch"), "{}", all(&output));
     assert_eq!(text(&output.stdout), "plain\n", "{}", all(&output));
+    let output = first.join(&project, &["--env", "HELLO=there"], "echo $HELLO");
+    assert_eq!(text(&output.stdout), "there\n", "{}", all(&output));
+    assert!(!all(&output).contains("without effect"), "{}", all(&output));
     let output = first.join(&project, &["--allow", "/etc:rw"], "true");
     assert_eq!(output.status.code(), Some(125));
     assert!(all(&output).contains("leave out --allow"), "{}", all(&output));
@@ -225,4 +228,25 @@ fn why_names_the_rule_or_the_option() {
         .unwrap();
     assert_eq!(outside.status.code(), Some(1));
     assert!(all(&outside).contains("not inside of `tollgate run`"), "{}", all(&outside));
+}
+
+/// Names of any bytes, of files and of DIR itself.
+#[test]
+fn why_answers_for_names_that_are_not_utf_8() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    if !can_mount() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let odd = OsStr::from_bytes(b"a\xffb");
+    let dir = home.path().join(odd);
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join(odd), "").unwrap();
+    let mut command = tollgate();
+    command.args(["run", "--policy", "none"]).arg(&dir).arg("--").current_dir(&dir);
+    command.arg(env!("CARGO_BIN_EXE_tollgate")).arg("why").arg(odd);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", all(&output));
+    assert!(text(&output.stdout).contains(": yes, by the default"), "{}", all(&output));
 }
