@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use tollgate_policy::{Explanation, Facts, HEAD_LEN, Kind, Operation, Policy, Rule, Verdict};
@@ -17,6 +17,7 @@ use crate::escape::{escaped, without_controls};
 use crate::git::Repository;
 use crate::messages;
 use crate::policy_choice::IN_DIR;
+use crate::why::plain;
 use crate::{nearest, policy_choice, policy_file, tree};
 
 /// Refused by choice of the policy, with `--exit-code`.
@@ -25,7 +26,8 @@ const REFUSED: u8 = 3;
 /// Prints which rule decides over each path, and why.
 ///
 /// # Errors
-/// When the policy is wrong, a PATH is not relative, or a file cannot be opened.
+/// When the policy is wrong, a PATH is not in DIR, or a file cannot be opened; the other paths are
+/// explained all the same.
 pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode> {
     let here = std::env::current_dir().context("the working directory cannot be named")?;
     let top = match &args.dir {
@@ -36,14 +38,23 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
     let policy = origin.in_force(&top)?;
     let place = Place {
         dir: args.dir.as_deref().unwrap_or(&top),
+        top: &top,
         // Relative paths are meant from here, if here is inside.
         within: here.strip_prefix(&top).ok(),
         was_named: args.dir.is_some(),
     };
     let mut explanations = Vec::new();
     let mut imagined = Vec::new();
+    let mut failed = 0;
     for path in &args.paths {
-        let (explanation, is_there) = explain(args, &policy, path, &place)?;
+        let (explanation, is_there) = match explain(args, &policy, path, &place) {
+            Err(error) if args.paths.len() > 1 => {
+                messages::say(&format!("explain: {}", messages::in_words(&error)));
+                failed += 1;
+                continue;
+            }
+            answer => answer?,
+        };
         explanations.push(explanation);
         imagined.extend((!is_there).then(|| format!("`{}`", escaped(&path.to_string_lossy()))));
     }
@@ -52,7 +63,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
         explanations.iter_mut().for_each(|one| name_file_of_rules(one, &own));
     }
     if args.json {
-        print_json(&explanations)?;
+        print_json(&explanations, args.paths.len() > 1)?;
     } else {
         for one in &explanations {
             let text = if verbose { format!("{one:#}") } else { one.to_string() };
@@ -66,6 +77,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
             ));
         }
     }
+    ensure!(failed == 0, "{failed} of {} paths have no answer", args.paths.len());
     let refused = explanations
         .iter()
         .flat_map(|one| &one.operations)
@@ -93,10 +105,10 @@ fn name_file_of_rules(explanation: &mut Explanation, own: &Policy) {
 }
 
 /// One path as an object, several as a list.
-fn print_json(explanations: &[Explanation]) -> anyhow::Result<()> {
+fn print_json(explanations: &[Explanation], several: bool) -> anyhow::Result<()> {
     let text = match explanations {
-        [one] => serde_json::to_string_pretty(one)?,
-        several => serde_json::to_string_pretty(several)?,
+        [one] if !several => serde_json::to_string_pretty(one)?,
+        list => serde_json::to_string_pretty(list)?,
     };
     println!("{text}");
     Ok(())
@@ -105,6 +117,8 @@ fn print_json(explanations: &[Explanation]) -> anyhow::Result<()> {
 /// The directory whose files are looked at.
 struct Place<'a> {
     dir: &'a Path,
+    /// The same, absolute and without links.
+    top: &'a Path,
     /// The working directory in it.
     within: Option<&'a Path>,
     /// By the user: then a path that is not there is a mistake.
@@ -112,6 +126,21 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// `path` as it is named in DIR; it may be absolute, or lead up from the working directory.
+    fn path_in_dir(&self, path: &OsStr) -> anyhow::Result<PathBuf> {
+        let whole = plain(&self.top.join(self.within.unwrap_or(Path::new(""))).join(path));
+        if let Ok(inside) = whole.strip_prefix(self.top) {
+            return Ok(inside.to_owned());
+        }
+        // By another name of a directory above it.
+        let real = whole.parent().and_then(|parent| parent.canonicalize().ok());
+        let real = real.zip(whole.file_name()).map(|(parent, name)| parent.join(name));
+        let inside = real.as_ref().and_then(|real| real.strip_prefix(self.top).ok());
+        inside.map(Path::to_owned).with_context(|| {
+            format!("PATH `{}` is not in DIR `{}`", path.display(), self.top.display())
+        })
+    }
+
     /// The real file at `path`; else one that could be made there, of the kind that `given` says.
     /// And whether it is there.
     fn look(&self, path: &OsStr, given: &OsStr) -> anyhow::Result<(Found, bool)> {
@@ -135,10 +164,8 @@ fn explain(
     path: &OsStr,
     place: &Place<'_>,
 ) -> anyhow::Result<(Explanation, bool)> {
-    let given = relative(path)?;
-    let joined = place.within.map(|within| within.join(given));
-    let path_in_dir = joined.as_deref().map_or(given, Path::as_os_str);
-    let path_in_dir = relative(path_in_dir)?;
+    let path_in_dir = place.path_in_dir(path)?;
+    let path_in_dir = path_in_dir.as_os_str();
     let (found, is_there) = place.look(path_in_dir, path)?;
     let asker = args.caller.clone().unwrap_or_default();
     let head = found.head.as_deref();

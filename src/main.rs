@@ -1,5 +1,9 @@
 //! The `tollgate` binary: command line, servers, demo.
 
+// First: its macros are for all that follow.
+#[macro_use]
+mod output;
+
 mod accounts;
 mod audit;
 mod brief;
@@ -96,6 +100,8 @@ fn main() -> ExitCode {
         sys::end_on_closed_pipe();
     }
     let (name, result) = dispatch(cli.command, verbose);
+    // An error of the command comes first.
+    let result = result.and_then(|code| output::finish().map(|()| code));
     match result {
         Ok(code) => code,
         Err(error) => {
@@ -194,9 +200,13 @@ fn failure_code(name: &str, error: &anyhow::Error) -> u8 {
 fn wrong_usage(arguments: &[OsString], error: &clap::Error) -> ExitCode {
     let help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     if help {
-        // A message that cannot be printed has no other place to go.
-        let _ = error.print();
-        ExitCode::SUCCESS
+        match error.print().map_err(anyhow::Error::from).and_then(|()| output::finish()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                messages::say(&format!("the output cannot be written: {error}"));
+                ExitCode::from(FAILED)
+            }
+        }
     } else {
         print_usage_error(error);
         code_of_wrong_usage(arguments, error)

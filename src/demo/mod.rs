@@ -5,17 +5,22 @@ mod project;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use probe::Sample;
+use rustix::process::Signal;
 use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy};
 
 use crate::cli::DemoArgs;
+use crate::sys::{self, SignalFd};
 
 /// Longest time that one program of the demo may take.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Time that a program gets to end by itself.
+const GRACE: Duration = Duration::from_secs(5);
+const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Rounds of the speed table.
 const ROUNDS: usize = 3;
 /// Widest cell of the table of what happened.
@@ -32,13 +37,32 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         .tempdir()
         .context("cannot make a temporary directory")?;
     home.disable_cleanup(args.keep);
-    let demo = Demo::build(home.path())?;
+    // The directory is removed before a signal ends this process.
+    sys::block_signals(ENDING).context("cannot block signals")?;
+    let signals = SignalFd::new(ENDING).context("cannot read signals")?;
+    let demo = Demo::build(home.path(), signals)?;
     let shown = demo.show(args);
     if args.keep {
         println!("\nThe project is in {}, the policy beside it.", home.path().display());
         return shown;
     }
-    home.close().context("the project could not be removed").and(shown)
+    let removed = home.close().context("the project could not be removed");
+    if let Some(Ended(signal)) = shown.as_ref().err().and_then(|error| error.downcast_ref()) {
+        sys::die_by_signal(*signal);
+    }
+    removed.and(shown)
+}
+
+/// A signal came that ends the demo.
+#[derive(Debug)]
+struct Ended(i32);
+
+impl std::error::Error for Ended {}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ended by signal {}", self.0)
+    }
 }
 
 /// Measures for [`run`], inside a view or outside; prints JSON.
@@ -51,6 +75,7 @@ pub(crate) fn probe(dir: &Path) -> anyhow::Result<()> {
 }
 
 struct Demo {
+    signals: SignalFd,
     exe: PathBuf,
     /// The tree without Tollgate.
     bare: PathBuf,
@@ -62,10 +87,26 @@ struct Demo {
     errors: PathBuf,
 }
 
+/// Has a program end, so that what it did is done when its files are removed.
+fn end(child: &mut Child) -> anyhow::Result<()> {
+    let _ = rustix::process::kill_process(rustix::process::Pid::from_child(child), Signal::TERM);
+    let start = Instant::now();
+    while start.elapsed() < GRACE {
+        if child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let _ = child.kill();
+    child.wait()?;
+    Ok(())
+}
+
 impl Demo {
-    fn build(home: &Path) -> anyhow::Result<Self> {
+    fn build(home: &Path, signals: SignalFd) -> anyhow::Result<Self> {
         let home = fs::canonicalize(home).context("temporary directory")?;
         let demo = Self {
+            signals,
             exe: std::env::current_exe().context("cannot find our own program")?,
             bare: home.join("bare"),
             viewed: home.join("project"),
@@ -150,11 +191,14 @@ impl Demo {
                 return Ok(status);
             }
             if start.elapsed() > PATIENCE {
-                let _ = child.kill();
-                let _ = child.wait();
+                end(&mut child)?;
                 bail!("a program took longer than {} s: {command:?}", PATIENCE.as_secs());
             }
-            std::thread::sleep(Duration::from_millis(2));
+            if sys::readable_within(&self.signals, Duration::from_millis(2))? {
+                let arrived = self.signals.read()?;
+                end(&mut child)?;
+                bail!(Ended(arrived.signal));
+            }
         }
     }
 

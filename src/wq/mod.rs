@@ -11,6 +11,7 @@ use tollgate_workqueue::control::{ControlError, Reply, Request, ask};
 use tollgate_workqueue::{Dump, Monitor, Rates};
 
 use crate::cli::{WqCommand, WqDumpArgs, WqMonitorArgs, WqSetArgs};
+use crate::output;
 use crate::sys::{self, SignalFd};
 
 const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM];
@@ -86,14 +87,14 @@ fn show(mut rates: Rates, args: &WqMonitorArgs) -> anyhow::Result<()> {
     }
     if args.json {
         println!("{}", serde_json::to_string(&rates)?);
-        return Ok(());
+        return output::finish();
     }
     print!("{}", plain(&rates.to_string()));
     if rates.stalls > 0 || rates.delayed > 0 {
         println!("delayed items {}, stalls reported {}", rates.delayed, rates.stalls);
     }
     println!();
-    Ok(())
+    output::finish()
 }
 
 /// Text of another process without control characters, which could steer the terminal: root may
