@@ -192,6 +192,8 @@ pub(crate) struct Arrived {
     pub(crate) signal: i32,
     /// Sent by a process; not by the kernel, as a terminal's signals are.
     pub(crate) by_process: bool,
+    /// The process that sent it, or 0.
+    pub(crate) sender: i32,
 }
 
 impl SignalFd {
@@ -224,7 +226,8 @@ impl SignalFd {
         // filled by the kernel now) is a value.
         let info = unsafe { info.assume_init() };
         let signal = i32::try_from(info.ssi_signo).unwrap_or_default();
-        Ok(Arrived { signal, by_process: info.ssi_code <= 0 })
+        let sender = i32::try_from(info.ssi_pid).unwrap_or_default();
+        Ok(Arrived { signal, by_process: info.ssi_code <= 0, sender })
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::harness::{View, can_mount};
 
@@ -126,5 +127,88 @@ fn killed_under_load_with_passthrough() {
 fn killed_under_load_through_user_space() {
     if can_mount() {
         kill_under_load("default = 'userspace'", Duration::from_millis(700));
+    }
+}
+
+/// Longest time for a killed server to be gone.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Ends the connection of a view from outside. Opened beforehand, it has no effect on a later
+/// connection of the same number.
+fn connection_to_abort(view: &View) -> Option<fs::File> {
+    let number = rustix::fs::minor(fs::metadata(view.root()).unwrap().dev());
+    let path = format!("/sys/fs/fuse/connections/{number}/abort");
+    fs::File::options().write(true).open(path).ok()
+}
+
+/// Whether no thread of process `pid` but the first, of which the exit status is left, is there.
+fn is_gone_within(pid: &str, patience: Duration) -> bool {
+    let start = Instant::now();
+    while fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|threads| threads.count() > 1) {
+        if start.elapsed() > patience {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// A server tells the kernel of a change beneath, which waits for a client that works in the same
+/// directory, which waits for the server.
+fn kill_while_it_changes_beneath(after: Duration) {
+    let lower = tempfile::tempdir().unwrap();
+    fs::create_dir(lower.path().join("sub")).unwrap();
+    let view = View::of(lower.path(), "", &["--transport", "devfuse", "--watch", "on"]);
+    let Some(mut abort) = connection_to_abort(&view) else {
+        return eprintln!("SKIPPED: a view that hangs could not be ended without fusectl");
+    };
+    let pid = view.server_report()["pid"].to_string();
+    let over = AtomicBool::new(false);
+    let is_gone = std::thread::scope(|scope| {
+        for client in 0..3 {
+            let (view, over) = (&view, &over);
+            scope.spawn(move || {
+                for number in (0..50).cycle() {
+                    let path = view.at(&format!("sub/client {client} {number}"));
+                    let is_served = fs::write(&path, "").and_then(|()| fs::remove_file(&path));
+                    if over.load(Ordering::SeqCst) || is_served.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for number in (0..50).cycle().take_while(|_| !over.load(Ordering::SeqCst)) {
+                let path = lower.path().join(format!("sub/beneath {number}"));
+                let _ = fs::write(&path, "").and_then(|()| fs::remove_file(&path));
+            }
+        });
+        // The load, not a synchronisation: the moment of the kill is part of the test.
+        std::thread::sleep(after);
+        view.kill_server();
+        let is_gone = is_gone_within(&pid, PATIENCE);
+        // Whatever came of it, nothing hangs from here on.
+        let _ = abort.write_all(b"1");
+        over.store(true, Ordering::SeqCst);
+        is_gone
+    });
+    assert!(is_gone, "the server is killed, and its view hangs");
+    let error = fs::File::create(view.at("new")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "it stays, and is dead");
+    let umount = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .arg("umount")
+        .arg(view.root())
+        .output()
+        .unwrap();
+    assert!(umount.status.success(), "{}", String::from_utf8_lossy(&umount.stderr));
+}
+
+#[test]
+fn killed_while_the_directory_changes_beneath() {
+    if !can_mount() {
+        return;
+    }
+    for round in 0..6 {
+        kill_while_it_changes_beneath(Duration::from_millis(200 + 60 * round));
     }
 }

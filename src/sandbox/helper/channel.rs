@@ -16,7 +16,7 @@ use rustix::net::{
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use crate::sys::{self, Forked};
+use crate::sys::{self, Forked, SignalFd};
 
 /// Longest request or reply in bytes: a path, and what stands before it.
 const MAX_LEN: usize = 4096 + 64;
@@ -24,6 +24,9 @@ const MAX_LEN: usize = 4096 + 64;
 const NUMBER_LEN: usize = 4;
 /// Signals that the kernel has.
 const SIGNALS: std::ops::RangeInclusive<libc::c_int> = 1..=31;
+/// Tells a process that has something to do then that the server has ended. Nobody sends it to all
+/// processes of a service or a terminal.
+const SERVER_ENDED: Signal = Signal::USR1;
 
 /// What a helper answers: bytes, and a descriptor or none.
 pub(super) type Answer = (Vec<u8>, Option<OwnedFd>);
@@ -48,6 +51,36 @@ impl Helper {
         keep: &[RawFd],
         prepare: impl FnOnce() -> F,
     ) -> anyhow::Result<Self> {
+        Self::run(keeps, keep, Signal::KILL, |socket| serve(socket, prepare()))
+    }
+
+    /// The same for a process that calls the second function that `prepare` makes when the server
+    /// has ended, however that was.
+    ///
+    /// # Errors
+    /// As [`Helper::start`].
+    pub(super) fn start_with_end<F: FnMut(&[u8]) -> Answer, E: FnOnce()>(
+        keeps: CapabilitySet,
+        keep: &[RawFd],
+        prepare: impl FnOnce() -> (F, E),
+    ) -> anyhow::Result<Self> {
+        let server = rustix::process::getpid();
+        Self::run(keeps, keep, SERVER_ENDED, move |socket| {
+            let (mut answer, at_end) = prepare();
+            if let Ok(signals) = SignalFd::new(&[SERVER_ENDED.as_raw()]) {
+                while !has_ended(server, socket, &signals) && serve_one(socket, &mut answer) {}
+            }
+            at_end();
+        })
+    }
+
+    /// `when_ended` is sent to the process when the thread that calls this ends.
+    fn run(
+        keeps: CapabilitySet,
+        keep: &[RawFd],
+        when_ended: Signal,
+        work: impl FnOnce(&OwnedFd),
+    ) -> anyhow::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (own, other) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -59,8 +92,8 @@ impl Helper {
             }
             Forked::Child => {
                 let ready = sys::close_all_but_these(&[keep, &[other.as_raw_fd()]].concat());
-                if ready.is_ok() && become_helper(keeps).is_ok() {
-                    serve(&other, prepare());
+                if ready.is_ok() && become_helper(keeps, when_ended).is_ok() {
+                    work(&other);
                 }
                 sys::exit_now(0)
             }
@@ -109,10 +142,10 @@ impl Drop for Helper {
 }
 
 /// It ends with the server, is not ended by a terminal, and cannot be traced.
-fn become_helper(keeps: CapabilitySet) -> anyhow::Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+fn become_helper(keeps: CapabilitySet, when_ended: Signal) -> anyhow::Result<()> {
     let signals: Vec<_> = SIGNALS.collect();
     sys::block_signals(&signals)?;
+    rustix::process::set_parent_process_death_signal(Some(when_ended))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::chdir("/")?;
     let mut own = capabilities(None)?;
@@ -125,12 +158,34 @@ fn become_helper(keeps: CapabilitySet) -> anyhow::Result<()> {
 
 /// Answers until the server is gone.
 fn serve(socket: &OwnedFd, mut answer: impl FnMut(&[u8]) -> Answer) {
-    while let Ok(Some((bytes, _))) = receive(socket) {
-        let Some((number, request)) = bytes.split_at_checked(NUMBER_LEN) else { return };
-        let (reply, fd) = answer(request);
-        let reply = &reply[..reply.len().min(MAX_LEN - NUMBER_LEN)];
-        if send(socket, &[number, reply], fd.as_ref().map(AsFd::as_fd)).is_err() {
-            return;
+    while serve_one(socket, &mut answer) {}
+}
+
+/// Answers one request; false when the server is gone.
+fn serve_one(socket: &OwnedFd, answer: &mut impl FnMut(&[u8]) -> Answer) -> bool {
+    let Ok(Some((bytes, _))) = receive(socket) else { return false };
+    let Some((number, request)) = bytes.split_at_checked(NUMBER_LEN) else { return false };
+    let (reply, fd) = answer(request);
+    let reply = &reply[..reply.len().min(MAX_LEN - NUMBER_LEN)];
+    send(socket, &[number, reply], fd.as_ref().map(AsFd::as_fd)).is_ok()
+}
+
+/// Waits for a request, or for the end of the server. The end of the socket does not tell it if a
+/// thread of the server is stuck in the kernel, as that keeps all that the process had open.
+fn has_ended(server: Pid, socket: &OwnedFd, signals: &SignalFd) -> bool {
+    loop {
+        let mut ready = [PollFd::new(signals, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
+        match rustix::event::poll(&mut ready, None) {
+            Err(Errno::INTR) => continue,
+            Err(_) => return true,
+            Ok(_) => {}
+        }
+        if ready[0].revents().is_empty() {
+            return false;
+        }
+        // Anybody may send it; the kernel sends it in the name of whoever has ended.
+        if signals.read().is_ok_and(|arrived| arrived.sender == server.as_raw_pid()) {
+            return true;
         }
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! * the [`Looker`] tells which program a thread runs, in which system call it waits and in which
 //!   namespaces it is, and opens, to be read, the files that the policy was read from at the start;
-//! * the [`Mounter`] mounts the native directories of this view, and unmounts this view.
+//! * the [`Mounter`] mounts the native directories of this view, unmounts this view, and ends
+//!   its connection when the server is gone.
 
 mod channel;
 mod looker;

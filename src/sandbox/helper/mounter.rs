@@ -1,15 +1,20 @@
-//! The process that mounts native directories into a view, and unmounts the view.
+//! The process that mounts native directories into a view, unmounts the view, and ends its connection
+//! when the server was killed.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use rustix::fs::{Mode, OFlags};
+use rustix::mount::UnmountFlags;
 use rustix::thread::CapabilitySet;
 use tollgate_fuse::MountError;
 
 use super::channel::Helper;
+use crate::mountinfo::{self, MountInfo};
 use crate::{messages, native};
 
 /// How long the file systems that are mounted may take to answer.
@@ -49,10 +54,12 @@ impl Mounter {
             CapabilitySet::SYS_ADMIN | CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
         let (mnt, native) = (mnt.to_owned(), native.to_vec());
         let fd = lower.as_raw_fd();
-        let helper = Helper::start(keeps, &[fd], || {
+        let helper = Helper::start_with_end(keeps, &[fd], || {
             // Native directories are mounted once.
             let mut lower = Some(lower);
-            move |request: &[u8]| (answer(&mut lower, &mnt, &native, request), None)
+            let abort = Abort::prepare(&mnt);
+            let answers = move |request: &[u8]| (answer(&mut lower, &mnt, &native, request), None);
+            (answers, || abort.end())
         })?;
         Ok(Self { helper, kept: false })
     }
@@ -102,6 +109,47 @@ impl Drop for Mounter {
             && let Err(NotUnmounted::Failed(reason)) = self.unmount(true)
         {
             tracing::debug!(reason, "not unmounted");
+        }
+    }
+}
+
+/// Ends the connection of a view whose server was killed. The kernel does that when the last thread of
+/// the server is gone, and one may be stuck in the kernel: it tells of a change in a directory, and
+/// waits for a caller that works there and waits for an answer.
+struct Abort {
+    /// In fusectl, opened while the number is known to be that of the view: it has no effect on a
+    /// later connection of the same number.
+    file: Option<File>,
+    mnt: PathBuf,
+    mounted: Option<MountInfo>,
+}
+
+impl Abort {
+    fn prepare(mnt: &Path) -> Self {
+        let mounts = mountinfo::read().unwrap_or_default();
+        let mounted = mountinfo::at(&mounts, mnt).cloned();
+        let number = mounted.as_ref().and_then(MountInfo::minor_number);
+        let file = number.and_then(|number| {
+            let path = format!("/sys/fs/fuse/connections/{number}/abort");
+            File::options().write(true).open(path).ok()
+        });
+        Self { file, mnt: mnt.to_owned(), mounted }
+    }
+
+    /// A connection that is at its end already stays as it is.
+    fn end(self) {
+        if self.file.is_some_and(|mut file| file.write_all(b"1").is_ok()) {
+            return;
+        }
+        let mounts = mountinfo::read().unwrap_or_default();
+        if self.mounted.is_none() || mountinfo::at(&mounts, &self.mnt) != self.mounted.as_ref() {
+            return;
+        }
+        // In use by this, the mount stays: what is beneath does not show.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if let Ok(_in_use) = rustix::fs::open(&self.mnt, flags, Mode::empty()) {
+            let flags = UnmountFlags::FORCE | UnmountFlags::NOFOLLOW;
+            let _ = rustix::mount::unmount(&self.mnt, flags);
         }
     }
 }
