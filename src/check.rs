@@ -5,6 +5,7 @@ use tollgate_policy::Policy;
 
 use crate::cli::CheckArgs;
 use crate::escape::escaped;
+use crate::policy_choice::Origin;
 use crate::survey::{self, Survey};
 use crate::{messages, policy_choice, tree};
 
@@ -20,14 +21,14 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let dir = args.dir.as_ref().map(|dir| tree::open(dir)).transpose()?.map(|(tree, _)| tree.path);
     let top = dir.as_deref().unwrap_or(&here);
     let origin = match args.policy.as_ref().or(args.named.as_ref()) {
-        Some(name) => policy_choice::Origin::named(name),
+        Some(name) => Origin::named(name),
         None => policy_choice::find(None, top, None)?,
     };
     let policy = if args.json { origin.parse(top)? } else { origin.load(top)? };
     let name = origin.to_string();
     let survey = dir.as_deref().map(|dir| survey::survey(&policy, dir)).transpose()?;
     if args.json {
-        println!("{:#}", report(&name, &policy, survey.as_ref()));
+        println!("{:#}", report(&origin, &policy, survey.as_ref()));
         return Ok(());
     }
     println!(
@@ -35,7 +36,10 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         escaped(&name),
         messages::count(policy.rules().len(), "rule"),
         policy.default_action(),
-        messages::count(policy.warnings().len(), "warning")
+        messages::count(
+            policy.warnings().len() + usize::from(origin.warning_of_empty(&policy).is_some()),
+            "warning"
+        )
     );
     if let Some(survey) = survey {
         print_survey(&policy, &survey);
@@ -82,12 +86,14 @@ fn print_list(list: &[(String, String)]) {
     }
 }
 
-fn report(name: &str, policy: &Policy, survey: Option<&Survey>) -> Value {
-    let warnings: Vec<Value> = policy
+fn report(origin: &Origin, policy: &Policy, survey: Option<&Survey>) -> Value {
+    let of_empty = origin.warning_of_empty(policy);
+    let of_empty = of_empty.map(|text| json!({"line": null, "column": null, "message": text}));
+    let of_rules = policy
         .warnings()
         .iter()
-        .map(|one| json!({"line": one.line(), "column": one.column(), "message": one.message()}))
-        .collect();
+        .map(|one| json!({"line": one.line(), "column": one.column(), "message": one.message()}));
+    let warnings: Vec<Value> = of_empty.into_iter().chain(of_rules).collect();
     let rules: Vec<Value> = policy
         .rules()
         .iter()
@@ -102,7 +108,7 @@ fn report(name: &str, policy: &Policy, survey: Option<&Survey>) -> Value {
         })
         .collect();
     let mut report = json!({
-        "policy": name,
+        "policy": origin.to_string(),
         "default": policy.default_action(),
         "rules": rules,
         "warnings": warnings,

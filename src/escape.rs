@@ -1,6 +1,7 @@
 //! Text from file names, made safe for a terminal.
 
 use std::fmt::Write;
+use std::path::Path;
 
 /// What could move the cursor, change colours, begin a line or turn the direction of writing stands
 /// as an escape: `\n`, `\x1b`, `\u{202e}`. A backslash is doubled, so that nothing else looks so.
@@ -25,7 +26,12 @@ pub(crate) fn escaped(text: &str) -> String {
     shown
 }
 
-/// The same for a message that may have several lines and paths that are shown already: line ends,
+/// A path in the same way.
+pub(crate) fn shown(path: &Path) -> String {
+    escaped(&path.to_string_lossy())
+}
+
+/// The same as [`escaped`] for a message that may have several lines and paths that are shown already: line ends,
 /// tabs and backslashes stay.
 pub(crate) fn without_controls(text: &str) -> String {
     let is_kept = |char: &char| matches!(char, '\n' | '\t' | '\\');

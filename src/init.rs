@@ -1,5 +1,8 @@
 //! `tollgate init`.
 
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -7,7 +10,7 @@ use serde_json::json;
 use tollgate_policy::Policy;
 
 use crate::cli::InitArgs;
-use crate::escape::escaped;
+use crate::escape::{escaped, shown};
 use crate::git::Repository;
 use crate::policy_choice::IN_DIR;
 use crate::presets::{self, Findings, Preset, Suits};
@@ -59,15 +62,20 @@ fn suited(suits: Suits) -> Preset {
 }
 
 fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
-    let shown = file.display();
-    let mut options = std::fs::File::options();
-    options.write(true);
-    if force {
-        options.create(true).truncate(true)
-    } else {
-        options.create_new(true)
-    };
-    let mut opened = match options.open(file) {
+    let shown = shown(file);
+    let there = std::fs::symlink_metadata(file).ok();
+    match there {
+        // What a link leads to was not named, and a FIFO waits for a reader.
+        Some(there) if force && !there.is_file() => {
+            bail!("`{shown}` is there already and not a regular file; remove it first")
+        }
+        Some(there) if force => {
+            return replace(file, text, &there)
+                .with_context(|| format!("`{shown}` cannot be replaced"));
+        }
+        _ => {}
+    }
+    let mut opened = match std::fs::File::create_new(file) {
         Ok(opened) => opened,
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             bail!("`{shown}` is there already; replace it with --force, or name another --output")
@@ -81,6 +89,27 @@ fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
         .with_context(|| format!("`{shown}` cannot be written"))
 }
 
+/// Puts a new file in the place of `file`, whole at each moment, with its owner and permissions.
+fn replace(file: &Path, text: &str, there: &Metadata) -> std::io::Result<()> {
+    let mut name = OsString::from(".");
+    name.push(file.file_name().unwrap_or_default());
+    name.push(format!(".{}.new", std::process::id()));
+    let new = file.with_file_name(name);
+    let mut opened = std::fs::File::create_new(&new)?;
+    let written = std::io::Write::write_all(&mut opened, text.as_bytes()).and_then(|()| {
+        let own = opened.metadata()?;
+        if (own.uid(), own.gid()) != (there.uid(), there.gid()) {
+            std::os::unix::fs::fchown(&opened, Some(there.uid()), Some(there.gid()))?;
+        }
+        opened.set_permissions(there.permissions())?;
+        std::fs::rename(&new, file)
+    });
+    if written.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    written
+}
+
 /// What to do where the directory of the output is not there.
 fn missing_directory(file: &Path, error: &std::io::Error) -> String {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -91,10 +120,6 @@ fn missing_directory(file: &Path, error: &std::io::Error) -> String {
         }
         _ => String::new(),
     }
-}
-
-fn shown(path: &Path) -> String {
-    escaped(&path.to_string_lossy())
 }
 
 /// On standard error, as standard output may carry the policy.

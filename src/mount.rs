@@ -13,7 +13,7 @@ use crate::messages;
 use crate::sandbox::{Mounter, NotUnmounted};
 use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
-use crate::{control, mount_flags, mountinfo, policy_choice, tree, umount};
+use crate::{control, escape, mount_flags, mountinfo, policy_choice, tree, umount};
 
 /// Signals that end the server; SIGHUP from a process has it read its policy again.
 const HANDLED: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -71,9 +71,9 @@ fn refuse_circle(mnt: &Path, dir: &Path) -> anyhow::Result<()> {
             bail!(
                 "MNT `{}` lies in `{}`, which DIR `{}` shows through another view, so the view would \
                  contain itself; name a directory elsewhere",
-                mnt.display(),
-                beneath.display(),
-                dir.display()
+                escape::shown(mnt),
+                escape::shown(&beneath),
+                escape::shown(dir)
             );
         }
         shown = beneath;
@@ -83,7 +83,10 @@ fn refuse_circle(mnt: &Path, dir: &Path) -> anyhow::Result<()> {
 
 fn clean_leftover(mnt: &Path) -> anyhow::Result<()> {
     if umount::clean_dead(mnt)? {
-        messages::note(&format!("MNT `{}` was left by a dead server; cleaned up", mnt.display()));
+        messages::note(&format!(
+            "MNT `{}` was left by a dead server; cleaned up",
+            escape::shown(mnt)
+        ));
     }
     Ok(())
 }
@@ -167,14 +170,14 @@ fn end_on_signal(
             "`{}` is unmounted here; another mount namespace (of a container, or of a `tollgate \
              run` that started meanwhile) still shows it, so it is served until that ends; a \
              second signal ends it now",
-            mnt.display()
+            escape::shown(mnt)
         )),
         Err(error) => {
             match error {
                 NotUnmounted::Busy => messages::note(&format!(
                     "`{}` is in use; it is detached and served until it is closed; a second \
                      signal ends it now",
-                    mnt.display()
+                    escape::shown(mnt)
                 )),
                 NotUnmounted::Failed(reason) => messages::warn(&reason),
             }
@@ -201,7 +204,7 @@ fn wait_for_end(signals: &SignalFd, reload: &impl Fn()) -> bool {
 }
 
 fn say_how_it_ended(ended: Ended, mnt: &Path) {
-    let mnt = mnt.display();
+    let mnt = escape::shown(mnt);
     match ended {
         Ended::Unmounted => messages::say(&format!("`{mnt}` is unmounted")),
         Ended::Aborted => messages::warn(&format!(

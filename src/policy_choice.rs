@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use tollgate_policy::{Action, Policy};
 
+use crate::escape::{escaped, shown};
 use crate::presets::{Preset, toml_string};
 use crate::user_config::UserConfig;
 use crate::{messages, policy_file, policy_places};
@@ -59,19 +60,26 @@ impl Origin {
     /// When a file cannot be read, or is wrong, or two policies cannot hold together.
     pub(crate) fn load(&self, dir: &Path) -> anyhow::Result<Policy> {
         let policy = self.parse(dir)?;
-        if let Self::File(file) = self
-            && policy.rules().is_empty()
-            && policy.default_action() == Action::Passthrough
-        {
-            let shown = file.display();
-            messages::warn(&format!(
-                "policy `{shown}` has no rules and allows everything; `tollgate init` writes one, \
-                 and `--policy none` says that it is meant"
-            ));
-        }
-        // Presets have none.
-        policy.warnings().iter().for_each(|warning| messages::say(&warning.to_string()));
+        self.warnings(&policy).iter().for_each(|warning| messages::say(warning));
         Ok(policy)
+    }
+
+    /// What is to be said of the policy that was read from here; presets have nothing.
+    fn warnings(&self, policy: &Policy) -> Vec<String> {
+        let empty = self.warning_of_empty(policy).map(|text| format!("warning: {text}"));
+        empty.into_iter().chain(policy.warnings().iter().map(ToString::to_string)).collect()
+    }
+
+    /// A file without rules may be one that was saved in part.
+    pub(crate) fn warning_of_empty(&self, policy: &Policy) -> Option<String> {
+        let is_open = policy.rules().is_empty() && policy.default_action() == Action::Passthrough;
+        (is_open && *self != Self::None).then(|| {
+            format!(
+                "policy `{}` has no rules and allows everything; `tollgate init` writes one, and \
+                 `--policy none` says that it is meant",
+                escaped(&self.to_string())
+            )
+        })
     }
 
     /// As [`Origin::load`], without warnings.
@@ -89,7 +97,7 @@ impl Origin {
                     format!(
                         "`{}` cannot hold together with the policy that you configured \
                          ({configured}); change one of them, or name one with `--policy`",
-                        own.display()
+                        shown(own)
                     )
                 })
             }
@@ -101,7 +109,18 @@ impl Origin {
     /// # Errors
     /// As [`Origin::load`], and when a policy file lies where nothing can keep it.
     pub(crate) fn in_force(&self, dir: &Path) -> anyhow::Result<Policy> {
-        keep(self.parse(dir)?, self, dir)
+        Ok(self.read_again(dir)?.0)
+    }
+
+    /// The same with its warnings.
+    ///
+    /// # Errors
+    /// As [`Origin::in_force`].
+    pub(crate) fn read_again(&self, dir: &Path) -> anyhow::Result<(Policy, Vec<String>)> {
+        let policy = self.parse(dir)?;
+        // Before the rules that are built in come to it.
+        let warnings = self.warnings(&policy);
+        Ok((keep(policy, self, dir)?, warnings))
     }
 
     /// What `status` calls it: a file, or `preset:NAME`; `None` without a policy.
@@ -192,11 +211,11 @@ pub(crate) fn find(
     if named.is_none()
         && let Some(above) = above(dir)
     {
-        let (file, dir, top) = (above.join(IN_DIR), dir.display(), above.display());
+        let (file, dir, top) = (above.join(IN_DIR), shown(dir), shown(&above));
         messages::warn(&format!(
             "`{}` is not in force, as DIR is `{dir}`, below it; for that policy name its directory: \
              `tollgate run {top} -- CMD`",
-            file.display()
+            shown(&file)
         ));
     }
     Ok(origin)
@@ -244,7 +263,7 @@ fn search(
         (Some((name, why)), own) => {
             let first = Origin::named(&name);
             let own = own.filter(|own| !first.files().iter().any(|file| is_same(file, own)));
-            let said = |why: String| format!("policy `{}` ({why})", name.display());
+            let said = |why: String| format!("policy `{}` ({why})", shown(&name));
             match own {
                 None => (first, why.map(said)),
                 Some(own) => {
@@ -252,14 +271,14 @@ fn search(
                     let note = format!(
                         "{}, and `{}`, which can only make it stricter",
                         said(why),
-                        own.display()
+                        shown(&own)
                     );
                     (Origin::Tightened(Box::new(first), own), Some(note))
                 }
             }
         }
         (None, Some(own)) => {
-            let note = format!("policy `{}`", own.display());
+            let note = format!("policy `{}`", shown(&own));
             (Origin::File(own), Some(note))
         }
         (None, None) => (

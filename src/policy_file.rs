@@ -15,7 +15,7 @@ use tollgate_policy::{MAX_TEXT_LEN, Policy};
 /// # Errors
 /// When the file cannot be read, or with file, line and column of what is wrong in it.
 pub(crate) fn parse(file: &Path) -> anyhow::Result<Policy> {
-    let shown = file.display().to_string();
+    let shown = crate::escape::shown(file);
     let text = read(file).map_err(|error| {
         let reason = crate::messages::in_words(&error);
         anyhow!("policy `{shown}` cannot be read: {reason}{}", remedy(file, &error))

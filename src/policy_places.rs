@@ -22,7 +22,7 @@ pub(crate) fn globs(file: &Path, dir: &Path) -> anyhow::Result<Vec<String>> {
     let inside = inside.filter(|path| !path.as_os_str().is_empty());
     let glob = |path: &Path| {
         let text = path.to_str().with_context(|| {
-            let shown = file.display();
+            let shown = crate::escape::shown(file);
             format!("policy `{shown}` lies inside DIR and its name is not UTF-8; move it")
         })?;
         Ok(toml_string(&escape_glob(text)))

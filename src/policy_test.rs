@@ -107,14 +107,13 @@ struct Failure {
 /// # Errors
 /// When a file cannot be read, or is wrong.
 pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
-    let shown = args.file.display().to_string();
+    let shown = crate::escape::shown(&args.file);
     let text = std::fs::read_to_string(&args.file).map_err(|error| {
         let similar = nearest::path(&args.file);
         anyhow!("tests `{shown}` cannot be read: {error}{similar}; docs/policy.md has an example")
     })?;
     let expectations: Expectations = toml::from_str(&text).map_err(|error| {
-        let file = shown.to_string();
-        anyhow!("tests `{shown}` are wrong\n{}", messages::in_toml(&file, &text, &error))
+        anyhow!("tests `{shown}` are wrong\n{}", messages::in_toml(&shown, &text, &error))
     })?;
     let base = args.file.parent().unwrap_or(Path::new(""));
     let dir = expectations.dir.as_ref().map(|dir| base.join(dir));

@@ -506,14 +506,13 @@ impl State {
         let file = file.context("it was started without a policy file")?;
         // What a confined server could not read would be taken for empty.
         files::take_out_of_reach();
-        let policy = self.policy_origin.in_force(&self.dir)?;
+        let (policy, warnings) = self.policy_origin.read_again(&self.dir)?;
         if let Some(file) = files::take_out_of_reach() {
             bail!(
                 "`{}` cannot be read, as it was not read at the start; end the view and start it again",
                 file.display()
             );
         }
-        let warnings = policy.warnings().iter().map(ToString::to_string).collect();
         let policy = Arc::new(policy);
         let changed = self.view.replace_policy(Arc::clone(&policy))?;
         *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
@@ -640,7 +639,10 @@ impl control::Reporter for State {
             Err(anyhow::anyhow!("a process of another pid namespace cannot have it reloaded"))
         };
         match result {
-            Ok(reloaded) => in_json(&reloaded),
+            Ok(reloaded) => {
+                reloaded.warnings.iter().for_each(|warning| messages::say(warning));
+                in_json(&reloaded)
+            }
             Err(error) => json!({ "error": messages::in_words(&error) }),
         }
     }

@@ -22,7 +22,7 @@ pub(crate) struct Tree {
 /// # Errors
 /// When DIR does not exist, is no directory, or cannot be read.
 pub(crate) fn open(dir: &Path) -> anyhow::Result<(Tree, OwnedFd)> {
-    let shown = dir.display();
+    let shown = crate::escape::shown(dir);
     let path = match std::fs::canonicalize(dir) {
         Ok(path) => path,
         Err(error) => {
@@ -76,13 +76,13 @@ pub(crate) fn is_directory(fd: impl AsFd) -> bool {
 /// # Errors
 /// With the reason why nothing can be mounted there.
 pub(crate) fn check_mount_point(mnt: &Path, tree: &Tree) -> anyhow::Result<PathBuf> {
-    let shown = mnt.display();
+    let shown = crate::escape::shown(mnt);
     let path = std::fs::canonicalize(mnt).map_err(|error| {
         let missing = error.kind() == io::ErrorKind::NotFound;
         let remedy = if missing { format!("; make it: `mkdir {shown}`") } else { String::new() };
         anyhow!("MNT `{shown}` {}{remedy}", why(&error))
     })?;
-    let dir = tree.path.display();
+    let dir = crate::escape::shown(&tree.path);
     if path == tree.path {
         bail!("MNT `{shown}` is DIR itself; to cover DIR for one command use `tollgate run`");
     }

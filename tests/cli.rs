@@ -425,6 +425,11 @@ fn a_policy_that_allows_everything_is_warned_of() {
     let answer = tollgate(["check", &empty]);
     assert_eq!(answer.code(), 0, "{answer:?}");
     assert!(answer.err().contains("has no rules and allows everything"), "{answer:?}");
+    assert!(answer.out().contains("0 rules, default passthrough, 1 warning\n"), "{answer:?}");
+    let answer = tollgate(["check", "--json", &empty]);
+    let report: serde_json::Value = serde_json::from_str(answer.out()).unwrap();
+    let message = report["warnings"][0]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("has no rules and allows everything"), "{report}");
     let closed = place.write("closed.toml", "default = \"read-only\"\n");
     assert_eq!(tollgate(["check", &closed]).err(), "");
 }

@@ -507,6 +507,32 @@ fn a_policy_that_init_wrote_can_be_read_and_committed() {
     }
 }
 
+/// What is in the place of the file may have been put there by somebody else.
+#[test]
+fn init_replaces_regular_files_alone() {
+    let tree = Tree::new();
+    let init = || {
+        let mut init = Command::new("timeout");
+        init.args(["60", env!("CARGO_BIN_EXE_tollgate"), "init", "--force"]);
+        tree.at_home(&mut init)
+    };
+    tree.bare("echo mine >../victim; ln -s ../victim .tollgate.toml");
+    let output = init();
+    assert_eq!(output.status.code(), Some(1), "{}", all(&output));
+    assert!(all(&output).contains("not a regular file"), "{}", all(&output));
+    tree.bare("test \"$(cat ../victim)\" = mine; rm .tollgate.toml; mkfifo .tollgate.toml");
+    let output = init();
+    assert_eq!(output.status.code(), Some(1), "{}", all(&output));
+    tree.bare("rm .tollgate.toml; echo old >.tollgate.toml; ln .tollgate.toml ../victim -f");
+    tree.bare("chmod 640 .tollgate.toml");
+    let output = init();
+    assert!(output.status.success(), "{}", all(&output));
+    tree.bare(
+        "grep -q rule .tollgate.toml; test \"$(cat ../victim)\" = old
+         test \"$(stat -c %a .tollgate.toml)\" = 640; test \"$(ls -A)\" = .tollgate.toml",
+    );
+}
+
 #[test]
 fn a_deletion_of_hidden_files_in_the_index_is_named() {
     if !can_mount() || !has("git") {
@@ -648,6 +674,28 @@ fn a_repository_that_starts_programs_is_named() {
         mark.exists(),
         "git does not enter such a repository any more: the page is out of date"
     );
+}
+
+/// The settings of a repository in a subdirectory can be written; `run` says that this was done.
+#[test]
+fn a_hook_in_a_repository_below_the_top_is_named() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    // Not a repository itself.
+    tree.bare("mkdir -p a/lib; git -C a/lib init -q; git -C a/lib config alias.old '!true'");
+    // What was written just before the start would count.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let output = tree.fenced("agent", "echo x >a/lib/file; git -C a/lib add file");
+    assert!(output.status.success() && !all(&output).contains("a/lib"), "{}", all(&output));
+    let hook = "a/lib/.git/hooks/post-commit";
+    let output = tree.fenced("agent", &format!("echo '#!/bin/sh' >{hook}; chmod +x {hook}"));
+    let said = all(&output);
+    for part in ["`a/lib` is a git repository whose hooks or settings changed", "hook post-commit"]
+    {
+        assert!(said.contains(part), "{part} is not in: {said}");
+    }
 }
 
 /// The rule that docs/run.md offers to whoever wants no such repositories.

@@ -1,6 +1,7 @@
 //! What the files of a git repository say, read without running git: a repository that is not
 //! trusted can have git start programs.
 
+mod below;
 mod config;
 mod deleted;
 mod index;

@@ -1,16 +1,21 @@
 //! What a repository has git start: by its settings, and by its hooks.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::config::{Config, Setting};
-use super::{Repository, index};
+use super::{Repository, below, index};
+use crate::escape::{escaped, shown};
 
 /// Largest index that is read when CMD has ended, in bytes.
 const MAX_INDEX_LEN: u64 = 64 << 20;
 /// Programs that are named of one repository.
 const MAX_NAMED: usize = 4;
+/// Repositories outside of the index that are told of.
+const MAX_TOLD: usize = 8;
 
 /// The settings that name a program, and the hooks, of the repository with this directory of
 /// settings. Empty for a repository as git makes it.
@@ -80,9 +85,37 @@ fn starts_program(setting: &Setting) -> bool {
     }
 }
 
-/// Repositories below `dir` that `git status` outside would enter, and that start programs by what
-/// was written after `since`: a line for each.
+/// Repositories below `dir` that start programs by what was written after `since`: a line for each.
+/// `git status` outside would enter those in the index; into others somebody changes.
 pub(crate) fn left_behind(dir: &Path, since: SystemTime) -> Vec<String> {
+    let tracked = tracked_repositories(dir);
+    let others = below::repositories(dir).into_iter().filter(|one| !tracked.contains(one));
+    let others: Vec<_> = others.collect();
+    let tracked = tracked.iter().filter_map(|one| {
+        let (shown, programs) = changed(dir, one, since, true)?;
+        Some(format!(
+            "`{shown}` is a git repository in the index, and starts programs: {programs}. \
+             `git status` outside enters it: look at its settings first, or use \
+             `git status --ignore-submodules=all` and `git rm --cached {shown}`"
+        ))
+    });
+    let mut lines: Vec<_> = tracked.collect();
+    let others: Vec<_> = others.iter().filter_map(|one| changed(dir, one, since, false)).collect();
+    lines.extend(others.iter().take(MAX_TOLD).map(|(shown, programs)| {
+        format!(
+            "`{shown}` is a git repository whose hooks or settings changed, and starts programs: \
+             {programs}. Look at them before you use git there"
+        )
+    }));
+    if others.len() > MAX_TOLD {
+        let more = others.len() - MAX_TOLD;
+        lines.push(format!("{more} more such repositories are listed by `tollgate check --dir`"));
+    }
+    lines
+}
+
+/// The repositories in the index of the one at `dir`.
+fn tracked_repositories(dir: &Path) -> Vec<PathBuf> {
     let Some(top) = Repository::at(dir) else { return Vec::new() };
     let index = top.git_dir().join("index");
     if std::fs::metadata(&index).map_or(true, |meta| meta.len() > MAX_INDEX_LEN) {
@@ -90,39 +123,36 @@ pub(crate) fn left_behind(dir: &Path, since: SystemTime) -> Vec<String> {
     }
     let tracked = index::tracked(&index).unwrap_or_default();
     let linked = tracked.into_iter().filter(|one| one.is_repository);
-    linked.filter_map(|one| line_about(dir, &one.path, since)).collect()
+    linked.map(|one| PathBuf::from(OsString::from_vec(one.path))).collect()
 }
 
-fn line_about(dir: &Path, path: &[u8], since: SystemTime) -> Option<String> {
-    use std::os::unix::ffi::OsStrExt;
-    let inside = Path::new(std::ffi::OsStr::from_bytes(path));
+/// The name of a repository that starts programs by what was written after `since`, and those.
+/// Its directories count where `moved`: one that was there before may have taken another's place.
+/// Every command of git changes them.
+fn changed(dir: &Path, inside: &Path, since: SystemTime, moved: bool) -> Option<(String, String)> {
     let repository = Repository::at(&dir.join(inside))?;
     let programs = of(&repository.common_dir);
-    if programs.is_empty() || !changed_after(&dir.join(inside), &repository, since) {
+    if programs.is_empty() || !changed_after(&dir.join(inside), &repository, since, moved) {
         return None;
     }
-    let shown = crate::escape::escaped(&inside.to_string_lossy());
-    Some(format!(
-        "`{shown}` is a git repository in the index, and starts programs: {}. `git status` outside \
-         enters it: look at its settings first, or use `git status --ignore-submodules=all` and \
-         `git rm --cached {shown}`",
-        crate::escape::escaped(&programs.join(", "))
-    ))
+    Some((shown(inside), escaped(&programs.join(", "))))
 }
 
 /// Whether what names programs was written, or put in its place, after `since`.
-fn changed_after(top: &Path, repository: &Repository, since: SystemTime) -> bool {
+fn changed_after(top: &Path, repository: &Repository, since: SystemTime, moved: bool) -> bool {
     let common_dir = repository.common_dir.as_path();
     // The kernel's clock for files is a few milliseconds behind.
     let since = since.checked_sub(Duration::from_millis(20)).unwrap_or(since);
     let seconds = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let begin = (seconds.as_secs(), i64::from(seconds.subsec_nanos()));
-    let of_repository = ["config", "config.worktree", "hooks", ""]
+    let git_dir = repository.git_dir();
+    let directories = [common_dir.to_owned(), git_dir.to_owned(), top.join(".git")];
+    let of_repository = ["config", "config.worktree", "hooks"]
         .map(|name| common_dir.join(name))
         .into_iter()
         // What says which directory that is.
-        .chain(["commondir", ""].map(|name| repository.git_dir().join(name)))
-        .chain([top.join(".git")])
+        .chain([git_dir.join("commondir")])
+        .chain(directories.into_iter().filter(|path| moved || path.is_file()))
         .chain(hooks(common_dir).map(|(_, file)| file));
     of_repository.into_iter().any(|file| {
         std::fs::symlink_metadata(file).is_ok_and(|meta| {
@@ -179,7 +209,7 @@ mod tests {
         wait();
         let changed = || {
             let repository = Repository::at(dir.path()).unwrap();
-            changed_after(dir.path(), &repository, since)
+            changed_after(dir.path(), &repository, since, false)
         };
         assert!(!changed());
         let text = other.path().to_str().unwrap();

@@ -35,6 +35,7 @@ use anyhow::{Context, bail};
 use serde_json::json;
 
 use crate::cli::RunArgs;
+use crate::escape::shown;
 use crate::git::Repository;
 use crate::policy_choice;
 use crate::serve::{ServerKind, Spec};
@@ -73,6 +74,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     };
     let here = working_directory()?;
     let (tree, source) = tree::open(args.dir.as_deref().unwrap_or(&around(&here)))?;
+    if args.dir.is_none() {
+        refuse_home(&tree.path)?;
+    }
     if tree.path.parent().is_none() {
         bail!("DIR is `/`: the view cannot cover the root of all paths; name a directory below it");
     }
@@ -140,13 +144,28 @@ fn start(
     }
 }
 
+/// In DIR, changes are real. Whoever calls `run` in the home directory, or in one of it without a
+/// repository of its own, may not mean all of it.
+fn refuse_home(dir: &Path) -> anyhow::Result<()> {
+    let home = std::env::home_dir().and_then(|home| std::fs::canonicalize(home).ok());
+    if home.is_some_and(|home| home.starts_with(dir)) {
+        let dir = shown(dir);
+        bail!(
+            "DIR would be `{dir}`, with your home directory: CMD could change what your shell and \
+             your session start later. Call it in a project, or name DIR if you mean that: \
+             `tollgate run {dir} -- CMD`"
+        );
+    }
+    Ok(())
+}
+
 /// The view refuses these, but only once it is mounted: over /proc, nothing goes on from there.
 fn refuse_kernel_file_system(tree: &Tree, source: &OwnedFd) -> anyhow::Result<()> {
     if tollgate_view::is_kernel_file_system(source.as_fd()) {
         bail!(
             "DIR `{}` cannot be viewed: it is of a file system whose files steer the kernel (proc, \
              sysfs and the like)",
-            tree.path.display()
+            shown(&tree.path)
         );
     }
     Ok(())
@@ -183,7 +202,7 @@ fn start_directory(chdir: Option<&Path>, here: PathBuf, tree: &Tree) -> anyhow::
     let Some(path) = chdir else {
         return Ok(if here.starts_with(&tree.path) { here } else { tree.path.clone() });
     };
-    let shown = path.display();
+    let shown = shown(path);
     match std::fs::canonicalize(path) {
         Ok(directory) if directory.is_dir() => Ok(directory),
         Ok(_) => bail!("--chdir `{shown}` is not a directory"),

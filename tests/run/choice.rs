@@ -60,6 +60,34 @@ fn without_a_directory_the_git_working_tree_is_meant() {
     assert_eq!(text(&output.stdout), format!("{shown}/docs\n{shown}\n"), "{}", all(&output));
 }
 
+/// What is in DIR is changed for real: also what a shell starts, if that is the home directory.
+#[test]
+fn a_home_directory_is_not_taken_unless_it_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let (dir, home) = (dir(&project), dir(&project));
+    let start = |arguments: &[&str]| {
+        let mut command = plain(&project, &dir.join("docs"));
+        command.env("HOME", &home).args(["run", "--policy", "none"]).args(arguments);
+        command.output().unwrap()
+    };
+    let write = ["--", "sh", "-c", "echo x >>../.bashrc"];
+    let output = start(&["--", "true"]);
+    assert_eq!(output.status.code(), Some(0), "{}", all(&output));
+    // A repository of settings makes the home the top of every directory without one.
+    std::fs::create_dir(dir.join(".git")).unwrap();
+    std::fs::write(dir.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    let output = start(&write);
+    assert_eq!(output.status.code(), Some(125), "{}", all(&output));
+    assert!(text(&output.stderr).contains("your home directory"), "{}", all(&output));
+    assert!(!dir.join(".bashrc").exists());
+    let output = start(&[&[home.to_str().unwrap()], &write[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", all(&output));
+    assert!(dir.join(".bashrc").exists());
+}
+
 /// A command may make a directory of DIR a repository, which a later call in it takes for the
 /// project, without the policy of the directory above.
 #[test]

@@ -78,6 +78,26 @@ fn a_wrong_policy_leaves_the_old_one_in_force() {
     assert!(fs::read(project.path("mnt/keys/id_rsa")).is_err());
 }
 
+/// A file that was saved in part opens the view; that is said wherever somebody looks.
+#[test]
+fn a_policy_that_allows_everything_is_warned_of_at_a_reload() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let _daemon = Daemon::start(&project);
+    fs::write(project.path("policy.toml"), "").unwrap();
+    let warning = "has no rules and allows everything";
+    let out = reload(&project);
+    assert!(text(&out.stdout).contains(warning), "{}", all(&out));
+    let out = tollgate().args(["reload", "--json"]).arg(project.path("dir")).output().unwrap();
+    let replies: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let said = replies[0]["reloaded"]["warnings"][0].as_str();
+    assert!(said.is_some_and(|said| said.contains(warning)), "{replies}");
+    let log = || fs::read_to_string(project.path("log")).unwrap();
+    until("the warning in the log", || log().contains(warning));
+}
+
 #[test]
 fn a_native_directory_cannot_come_later() {
     if !can_mount() {

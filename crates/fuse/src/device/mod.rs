@@ -107,7 +107,7 @@ impl DeviceTransport {
         match cloned {
             Ok(fd) => Arc::new(SharedFd(fd)),
             Err(error) => {
-                tracing::warn!(%error, "a queue shares the first /dev/fuse descriptor");
+                tracing::debug!(%error, "a queue shares the first /dev/fuse descriptor");
                 Arc::clone(&self.main)
             }
         }

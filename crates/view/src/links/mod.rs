@@ -159,7 +159,7 @@ impl Links {
         let outcome = walk.run();
         let complete = outcome.is_complete();
         if !complete {
-            tracing::warn!(?outcome, "not every name of files with several names could be found");
+            tracing::debug!(?outcome, "not every name of files with several names could be found");
         }
         self.searches.fetch_add(1, Ordering::Relaxed);
         *self.last.lock() = Last { outcome, took: begun.elapsed() };
