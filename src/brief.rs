@@ -73,6 +73,15 @@ fn line(rule: &tollgate_policy::Rule) -> String {
     format!("{} ({}{more}{which}): {what}", rule.name(), shown.join(", "))
 }
 
+fn of_git(dir: &Path) -> &'static str {
+    if Repository::at(dir).is_some_and(|repository| repository.outside_of(dir).is_some()) {
+        return "The repository lies outside of this directory: `git status`, `log` and `diff` work; \
+                `git add`, `commit` and `fetch` work only if `tollgate run` was told to allow it.";
+    }
+    "`git` works: commit, fetch, branch, worktree. Its hooks and settings cannot be changed; use \
+     `git checkout --no-track`, `git -c NAME=VALUE`."
+}
+
 fn text(dir: &Path, policy: &Policy, fenced: &[String]) -> String {
     let mut text = format!(
         "## This directory is fenced by Tollgate\n\n\
@@ -81,11 +90,11 @@ fn text(dir: &Path, policy: &Policy, fenced: &[String]) -> String {
          * `Permission denied` (EACCES), `Read-only file system` (EROFS) or a missing file that you \
          expected is the policy's decision. It is not a defect: do not retry, do not change \
          permissions, do not look for another way to the file. Say what you needed and go on without.\n\
-         * `git` works: commit, fetch, branch, worktree. Its hooks and settings cannot be changed; \
-         use `git checkout --no-track`, `git -c NAME=VALUE`.\n\
+         * {}\n\
          * What is not listed here can be read and changed{}.\n\n\
          Fenced:\n\n",
         escaped(&dir.to_string_lossy()),
+        of_git(dir),
         if policy.default_action() == Action::ReadOnly {
             " only where the policy allows it"
         } else {

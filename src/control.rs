@@ -153,6 +153,8 @@ fn reports_in(directory: &Directory) -> Result<Vec<Value>, ControlError> {
         Value::Object(report)
     };
     let replies = ask_all_in(directory, &Request::Status, Warnings::Shown)?;
+    // Finding them removes the sockets that killed servers left, here those of work queues.
+    let _ = directory.servers(tollgate_workqueue::control::KIND);
     let mut reports: Vec<_> = replies.into_iter().map(with_pid).collect();
     reports.sort_by_cached_key(|report| report["started"].to_string());
     Ok(reports)

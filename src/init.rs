@@ -150,6 +150,12 @@ fn say(dir: &Path, preset: Preset, file: Option<&Path>, findings: &Findings, sur
     survey.advice_on_tracked().iter().for_each(|line| messages::warn(line));
     if let Some(file) = file {
         messages::say(&format!("wrote `{}` (preset `{}`)", shown(file), preset.name()));
+        let repository = Repository::at(dir);
+        if repository.is_some_and(|repository| repository.outside_of(dir).is_some()) {
+            messages::note(
+                "the repository lies outside of this directory: CMD cannot commit there",
+            );
+        }
         if file == dir.join(IN_DIR) {
             messages::say("`tollgate run -- CMD` uses it from now on");
         }

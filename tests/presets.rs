@@ -698,6 +698,38 @@ fn a_hook_in_a_repository_below_the_top_is_named() {
     }
 }
 
+/// The repository of a linked working tree lies elsewhere; git's message has no reason.
+#[test]
+fn a_repository_outside_of_the_directory_is_named() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    tree.bare(
+        "git init -q -b main ../main; echo a >../main/a; git -C ../main add a
+         git -C ../main commit -qm a; git -C ../main worktree add -q ../p/linked",
+    );
+    let run = |options: &[&str], dir: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.arg("run").args(options).arg(tree.path(dir));
+        let script = "cd \"$TOLLGATE_RUN\"; echo b >b; git add b && git commit -qm b";
+        tree.at_home(command.args(["--", "sh", "-c", script]))
+    };
+    let output = run(&[], "p/linked");
+    let said = all(&output);
+    assert!(!output.status.success(), "{said}");
+    let git_dir = tree.path("main/.git");
+    let note = format!("the repository of DIR is `{}`, outside of DIR", git_dir.display());
+    assert!(said.contains(&note), "{said}");
+    let mut brief = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let brief = all(&tree.at_home(brief.arg("brief").arg(tree.path("p/linked"))));
+    assert!(brief.contains("lies outside of this directory"), "{brief}");
+    let output = run(&["--allow", &format!("{}:rw", git_dir.display())], "p/linked");
+    assert!(output.status.success() && !all(&output).contains("outside"), "{}", all(&output));
+    let output = run(&[], "main");
+    assert!(!all(&output).contains("of DIR is"), "{}", all(&output));
+}
+
 /// The rule that docs/run.md offers to whoever wants no such repositories.
 #[test]
 fn repositories_below_the_top_can_be_refused() {

@@ -66,6 +66,16 @@ impl Repository {
         &self.git_dir
     }
 
+    /// The directories of the repository, without symbolic links, where some of it lies outside of
+    /// the working tree `dir`.
+    pub(crate) fn outside_of(&self, dir: &Path) -> Option<[PathBuf; 2]> {
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        let [git_dir, common_dir] = [real(&self.git_dir)?, real(&self.common_dir)?];
+        let dir = real(dir)?;
+        let inside = git_dir.starts_with(&dir) && common_dir.starts_with(&dir);
+        (!inside).then_some([git_dir, common_dir])
+    }
+
     pub(crate) fn config(&self) -> Config {
         Config::read(&self.common_dir.join("config"))
     }

@@ -16,6 +16,8 @@ use super::start::Start;
 use super::user::User;
 use crate::cli::{FenceWhen, Required, RunArgs};
 use crate::control;
+use crate::escape::shown;
+use crate::git::Repository;
 use crate::messages;
 use crate::tree::Tree;
 
@@ -34,6 +36,11 @@ pub(super) fn plan(
     let (fence, user, mut environment) = fence_and_user(args, &tree.path)?;
     if !args.quiet {
         environment.told().iter().for_each(|text| messages::note(text));
+    }
+    if let Some(fence) = &fence
+        && !args.quiet
+    {
+        tell_of_repository_outside(&tree.path, fence);
     }
     environment.set.splice(0..0, network.environment());
     let limits = Limits::of(&args.limits).keep();
@@ -104,6 +111,24 @@ fn fence_and_user(
     let command = args.command.first().map(OsString::as_os_str);
     let environment = Environment::fenced(&options.env, command, &shown);
     Ok((Some(fence), user, environment))
+}
+
+/// In a linked working tree, git reports a lock that it cannot take, and no reason.
+fn tell_of_repository_outside(dir: &Path, fence: &Fence) {
+    let outside = Repository::at(dir).and_then(|repository| repository.outside_of(dir));
+    let Some([git_dir, common_dir]) = outside else { return };
+    let is_open = |path: &PathBuf| {
+        let mut writable = fence.allowed.iter().filter(|allowed| allowed.writable);
+        path.starts_with(dir) || writable.any(|allowed| path.starts_with(&allowed.path))
+    };
+    if is_open(&git_dir) && is_open(&common_dir) {
+        return;
+    }
+    let shown = shown(&common_dir);
+    messages::note(&format!(
+        "the repository of DIR is `{shown}`, outside of DIR: git reads it and cannot commit; \
+         `--allow {shown}:rw` opens it, with its hooks and settings"
+    ));
 }
 
 /// The files of CMD and of this program.

@@ -24,6 +24,22 @@ fn find<'v>(
     all.iter().find(is).unwrap_or_else(|| panic!("no {operation} {decision} in {rates:#}"))
 }
 
+/// A server that was killed cannot remove its own.
+#[test]
+fn status_removes_sockets_that_killed_servers_left() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
+        return;
+    }
+    let project = Project::new();
+    // Makes the directory of the sockets, if it is not there.
+    let _daemon = Daemon::start(&project);
+    let left = format!("/run/tollgate/wq-{:016x}.sock", std::process::id());
+    drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
+    let output = tollgate().arg("status").output().unwrap();
+    assert!(output.status.success(), "{}", all(&output));
+    assert!(!std::path::Path::new(&left).exists());
+}
+
 #[test]
 fn requests_are_shown_by_operation_and_decision() {
     if !can_mount() {
