@@ -297,13 +297,14 @@ fn is_same(one: &Path, other: &Path) -> bool {
     real(one).is_some() && real(one) == real(other)
 }
 
-/// Where files are sealed, nobody in the view sees the keyring.
+/// Where files are sealed, nobody in the view sees the keyring, nor the lock of who writes.
 fn hide_keyring(policy: Policy) -> anyhow::Result<Policy> {
     if !policy.seals() {
         return Ok(policy);
     }
-    let path = toml_string(crate::seal::IN_DIR);
-    let text = format!("[[rule]]\nname = \"keyring\"\npath = {path}\naction = \"hide\"\n");
+    let [ring, lock] = [crate::seal::IN_DIR, crate::seal::LOCK_IN_DIR].map(toml_string);
+    let text =
+        format!("[[rule]]\nname = \"keyring\"\npath = [{ring}, {lock}]\naction = \"hide\"\n");
     let rule = Policy::parse(&text, "built-in")?;
     policy
         .preceded_by(rule)

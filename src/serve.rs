@@ -16,7 +16,7 @@ use tollgate_fuse::{
 };
 use tollgate_haltpoll::KeepAwake;
 use tollgate_policy::Policy;
-use tollgate_view::{Config, SmallFiles, Snapshot, Unavailable, View, WatchMode};
+use tollgate_view::{Config, SmallFiles, Snapshot, Unavailable, View, WRITING_SEALED, WatchMode};
 
 use crate::audit::{self, AuditConfig, AuditLog, Origin, Recorder};
 use crate::broker::{self, Broker};
@@ -83,6 +83,15 @@ pub(crate) struct Spec {
 
 /// What holds for a path outside of DIR, as JSON.
 type Outside = Box<dyn Fn(&Path) -> Value + Send + Sync>;
+
+/// What to do where another server writes the sealed files of DIR.
+fn only_reads_sealed(dir: &Path, reason: &str) -> String {
+    format!(
+        "sealed files of `{}` can only be read here ({reason}): whoever writes gets `Read-only file \
+         system` until the other server has ended; `tollgate status` shows what is served",
+        dir.display()
+    )
+}
 
 /// A command that ends within this time is not held up by the end of a watch.
 const SHORT_COMMAND: Duration = Duration::from_millis(200);
@@ -402,6 +411,10 @@ impl Server {
             messages::warn(&format!("io_uring cannot be used, /dev/fuse serves: {reason}"));
         }
         for missing in state.snapshot().unavailable {
+            if missing.feature == WRITING_SEALED {
+                messages::warn(&only_reads_sealed(&state.dir, &missing.reason));
+                continue;
+            }
             tell(&format!("not available: {} ({})", missing.feature, missing.reason));
         }
         let control = start_control(&state);

@@ -524,3 +524,48 @@ fn the_log_of_a_view_names_the_file_that_is_damaged() {
         assert!(said.iter().any(|line| line.contains(what) && line.contains(path)), "{said:?}");
     }
 }
+
+/// A FIFO would be waited for without end, a link lead elsewhere.
+#[test]
+fn a_keyring_that_is_no_regular_file_is_refused_at_once() {
+    let place = Place::new();
+    let ring = place.path(".tollgate-seal");
+    fs::rename(&ring, place.path("ring")).unwrap();
+    let refuses = |what: &str| {
+        for command in ["check", "rotate", "add"] {
+            let program = env!("CARGO_BIN_EXE_tollgate");
+            let mut limited = Command::new("timeout");
+            limited.args(["-s", "KILL", "60", program, "seal", command, "--key-file"]);
+            limited.arg(place.key()).current_dir(place.dir.path());
+            match command {
+                "add" => limited.args(["--name", "b", "--new-key-file", &place.key()]),
+                _ => limited.args(["--domain", "vault"]),
+            };
+            fails(&limited.output().unwrap(), &[".tollgate-seal", what]);
+        }
+    };
+    assert!(Command::new("mkfifo").arg(&ring).status().unwrap().success());
+    refuses("not a regular file");
+    fs::remove_file(&ring).unwrap();
+    fs::create_dir(&ring).unwrap();
+    refuses("not a regular file");
+    fs::remove_dir(&ring).unwrap();
+    std::os::unix::fs::symlink("ring", &ring).unwrap();
+    refuses("symbolic link");
+}
+
+#[test]
+fn a_name_that_cannot_be_had_makes_no_key_file_and_a_domain_has_a_name() {
+    let place = Place::new();
+    let new = place.keys.path().join("new");
+    let add =
+        |name: &str| place.seal(&["add", "--name", name, "--new-key-file", new.to_str().unwrap()]);
+    let ring = fs::read_to_string(place.path(".tollgate-seal")).unwrap();
+    let taken = ring.lines().find_map(|line| line.strip_prefix("key-file ")).unwrap();
+    fails(&add(taken.split(' ').next().unwrap()), &["is taken", "already"]);
+    fails(&add("a b"), &["`a b`", "blanks"]);
+    assert!(!new.exists());
+    let unnamed = place.seal(&["convert", "--domain", "", "vault"]);
+    assert_eq!(unnamed.status.code(), Some(2), "{unnamed:?}");
+    assert!(fs::read(place.path("vault/plan")).unwrap().starts_with(b"the plan"));
+}

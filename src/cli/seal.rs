@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 
 pub(super) const SEAL_EXAMPLES: &str = "\
@@ -163,7 +164,7 @@ pub(crate) struct SealPasswdArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SealFilesArgs {
     /// The domain that the files are bound to, as in the `seal` rule of the policy
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) domain: String,
 
     /// Files, and directories with all that is below them; left out, the directory of the keyring,

@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use crate::cli::SealCommand;
 
-pub(crate) use ring::{IN_DIR, keys_of};
+pub(crate) use ring::{IN_DIR, LOCK_IN_DIR, keys_of};
 
 pub(crate) fn run(command: &SealCommand) -> Result<()> {
     match command {

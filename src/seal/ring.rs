@@ -1,13 +1,14 @@
 //! The keyring of a directory.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
 use serde_json::json;
 use tollgate_seal::{Keyring, KeyringError, Keys, MasterKeys, RingKey};
 use tollgate_view::SealKeys;
@@ -20,8 +21,14 @@ use crate::seal::secret::{Secret, cost, shown};
 
 /// The keyring's name in the directory whose files it seals.
 pub(crate) const IN_DIR: &str = ".tollgate-seal";
-/// Bytes of a keyring that a server reads again.
+/// Beside it: the server that writes sealed files has a lock on it. Not the keyring itself, which is
+/// replaced by each change.
+pub(crate) const LOCK_IN_DIR: &str = ".tollgate-seal.lock";
+/// Bytes of a keyring, at most.
 const LONGEST: u64 = 1 << 20;
+/// How it is opened: nothing is waited for, and no link is followed.
+const OPENING: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// The keyring of a directory, open.
 pub(super) struct Open {
@@ -69,25 +76,43 @@ pub(crate) fn keys_of(dir: &Path, source: &OwnedFd, secret: &SealSecretArgs) -> 
     let keys = ring.master_keys(&key).with_context(|| format!("keyring {}", shown(&path)))?;
     let source = source.try_clone().with_context(|| format!("directory {}", shown(dir)))?;
     let (epoch, said) = (Mutex::new(ring.epoch()), Once::new());
-    Ok(SealKeys::new(keys, move || {
+    let beside = source.try_clone().with_context(|| format!("directory {}", shown(dir)))?;
+    let newer = move || {
         newer(&source, &key, &epoch).unwrap_or_else(|error| {
             let reason = messages::in_words(&error);
             let warning = || format!("keyring {} cannot be read again: {reason}", shown(&path));
             said.call_once(|| messages::warn(&warning()));
             None
         })
-    }))
+    };
+    Ok(SealKeys::new(keys, newer, move || writers_lock(&beside)))
+}
+
+/// Opens the file that the server which writes has a lock on. Made by root, it is whose the keyring
+/// is, who may start the next server.
+fn writers_lock(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let make = OPENING | OFlags::CREATE | OFlags::EXCL;
+    let lock = match rustix::fs::openat(dir, LOCK_IN_DIR, make, Mode::RUSR | Mode::WUSR) {
+        Err(Errno::EXIST) => rustix::fs::openat(dir, LOCK_IN_DIR, OPENING, Mode::empty())?,
+        made => {
+            let made = made?;
+            if let Ok(ring) = rustix::fs::statat(dir, IN_DIR, AtFlags::SYMLINK_NOFOLLOW) {
+                let (uid, gid) = (Uid::from_raw(ring.st_uid), Gid::from_raw(ring.st_gid));
+                let _ = rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
+            }
+            made
+        }
+    };
+    let found = rustix::fs::fstat(&lock)?;
+    let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+    if is_file { Ok(lock) } else { Err(Errno::INVAL) }
 }
 
 /// The keys of the keyring in `dir` as it is now, if it has a later epoch. The ring's own key stays
 /// the same when recipients and epochs change.
 fn newer(dir: &OwnedFd, key: &RingKey, epoch: &Mutex<u32>) -> Result<Option<MasterKeys>> {
     let mut known = epoch.lock().unwrap_or_else(PoisonError::into_inner);
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::openat(dir, IN_DIR, flags, Mode::empty())?);
-    let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
-    let ring = Keyring::parse(&text)?;
+    let ring = Keyring::parse(&text_of(rustix::fs::openat(dir, IN_DIR, OPENING, Mode::empty())?)?)?;
     if ring.epoch() <= *known {
         return Ok(None);
     }
@@ -120,9 +145,10 @@ fn lock(dir: &Path) -> Result<File> {
 
 fn read(dir: &Path) -> Result<(PathBuf, Keyring)> {
     let path = dir.join(IN_DIR);
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
+    let text = match rustix::fs::open(&path, OPENING, Mode::empty()) {
+        Ok(file) => text_of(file).with_context(|| format!("keyring {}", shown(&path)))?,
+        Err(Errno::LOOP) => bail!("keyring {} is a symbolic link, not a file", shown(&path)),
+        Err(Errno::NOENT) => bail!(
             "there is no keyring {}; make one with `tollgate seal init {}`, or name its directory \
              with `--dir`",
             shown(&path),
@@ -132,6 +158,17 @@ fn read(dir: &Path) -> Result<(PathBuf, Keyring)> {
     };
     let ring = Keyring::parse(&text).with_context(|| format!("keyring {}", shown(&path)))?;
     Ok((path, ring))
+}
+
+/// The text of a keyring, which must be a regular file: a FIFO would be waited for.
+fn text_of(file: OwnedFd) -> Result<String> {
+    let file = File::from(file);
+    if !file.metadata()?.is_file() {
+        bail!("is not a regular file");
+    }
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The new ring is there as a whole, or the old one still is.
@@ -181,6 +218,8 @@ pub(super) fn add(args: &SealAddArgs) -> Result<()> {
         )
     } else {
         let name = args.name.as_deref().unwrap_or_default();
+        // Before a key file is made.
+        open.ring.may_have(name)?;
         enter(&mut open.ring, &open.key, name, &args.new)?;
         format!("`{name}` can open keyring {}", shown(&open.path))
     };

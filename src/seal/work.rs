@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::cli::{SealFilesArgs, SealKeyArgs};
 use crate::messages;
 use crate::seal::files;
-use crate::seal::ring::IN_DIR;
+use crate::seal::ring::{IN_DIR, LOCK_IN_DIR};
 use crate::seal::secret::{self, shown};
 
 /// Most threads: beyond, a disk is slower rather than faster.
@@ -110,6 +110,9 @@ impl Keys {
         if path.file_name().is_some_and(|name| name == IN_DIR) {
             return Some("a keyring");
         }
+        if path.file_name().is_some_and(|name| name == LOCK_IN_DIR) {
+            return Some("the lock of the server that writes");
+        }
         let found = fs::symlink_metadata(path).ok()?;
         let inode = (found.dev(), found.ino());
         if self.ring == Some(inode) {
@@ -148,7 +151,7 @@ impl Search {
                 if self.tidies {
                     tidy(&entry.path());
                 }
-            } else if kind.is_file() && name != IN_DIR {
+            } else if kind.is_file() && name != IN_DIR && name != LOCK_IN_DIR {
                 if let Some(what) = self.keys.what_is(&entry.path()) {
                     messages::note(&format!("{} is {what}; left out", shown(&entry.path())));
                     continue;

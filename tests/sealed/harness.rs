@@ -45,7 +45,7 @@ impl Place {
 
     /// With `lower` as the directory below.
     pub(crate) fn of(base: TempDir, lower: PathBuf) -> Place {
-        for dir in ["mnt", "lower/vault", "lower/other", "lower/open"] {
+        for dir in ["mnt", "beside", "lower/vault", "lower/other", "lower/open"] {
             fs::create_dir_all(base.path().join(dir)).unwrap();
         }
         fs::write(base.path().join("policy.toml"), POLICY).unwrap();
@@ -86,27 +86,36 @@ impl Place {
         checked.status.success()
     }
 
-    fn command(&self, more: &[&str]) -> Command {
+    fn command(&self, at: &str, more: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.arg("mount").arg("--policy").arg(self.base.path().join("policy.toml"));
         // A system call that the sandbox does not expect ends the server, and so the test.
         command.args(["--sandbox", "strict"]).args(more);
-        command.arg(&self.lower).arg(self.base.path().join("mnt"));
+        command.arg(&self.lower).arg(self.base.path().join(at));
         command.env_remove("TOLLGATE_SEAL_KEY_FILE").stdin(Stdio::null()).stderr(Stdio::piped());
         command
     }
 
     /// Tries to mount, which is to fail.
     pub(crate) fn refused(&self, more: &[&str]) -> String {
-        let output = self.command(more).output().unwrap();
+        let output = self.command("mnt", more).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     }
 
     pub(crate) fn mount(&self, more: &[&str]) -> View<'_> {
+        self.mount_at("mnt", more)
+    }
+
+    /// A further server of the same directory.
+    pub(crate) fn mount_beside(&self) -> View<'_> {
+        self.mount_at("beside", &[])
+    }
+
+    fn mount_at(&self, at: &str, more: &[&str]) -> View<'_> {
         let key = self.key();
         let mut server =
-            self.command(&[&["--seal-key-file", &key], more].concat()).spawn().unwrap();
+            self.command(at, &[&["--seal-key-file", &key], more].concat()).spawn().unwrap();
         let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
         let mut said = String::new();
         loop {
@@ -116,25 +125,25 @@ impl Place {
                 break;
             }
             said += &line;
+            said.push('\n');
         }
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| println!("{line}")));
-        View { place: self, server }
+        View { _place: self, root: self.base.path().join(at), said, server }
     }
 }
 
 /// A served view.
 pub(crate) struct View<'a> {
-    place: &'a Place,
+    _place: &'a Place,
+    root: PathBuf,
+    /// Before it was ready.
+    pub(crate) said: String,
     server: Child,
 }
 
 impl View<'_> {
     pub(crate) fn at(&self, path: &str) -> PathBuf {
-        self.root().join(path)
-    }
-
-    fn root(&self) -> PathBuf {
-        self.place.base.path().join("mnt")
+        self.root.join(path)
     }
 
     /// Ends the server without a word, as `kill -9` does.
@@ -147,7 +156,7 @@ impl View<'_> {
 impl Drop for View<'_> {
     fn drop(&mut self) {
         let ended = self.end();
-        let _ = rustix::mount::unmount(self.root(), rustix::mount::UnmountFlags::DETACH);
+        let _ = rustix::mount::unmount(&self.root, rustix::mount::UnmountFlags::DETACH);
         assert!(ended || std::thread::panicking(), "the server did not end within {PATIENCE:?}");
     }
 }

@@ -7,3 +7,4 @@ mod keys;
 #[path = "../support/mounting.rs"]
 mod mounting;
 mod view;
+mod writers;

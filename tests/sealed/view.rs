@@ -5,6 +5,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{Mode, OFlags};
+
 use crate::harness::{Place, can_mount, eventually};
 
 fn text(length: usize) -> Vec<u8> {
@@ -235,4 +237,52 @@ fn a_lock_on_a_sealed_file_excludes_everybody_else() {
     other.lock().unwrap();
     drop(other);
     eventually("the lock of a closed file is gone", || mine.try_lock().is_ok());
+}
+
+/// `flock FILE CMD` makes its file so: open for reading alone.
+#[test]
+fn a_file_is_made_by_who_only_reads_it() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    let flags = OFlags::CREATE | OFlags::RDONLY | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let lock = rustix::fs::open(view.at("vault/lock"), flags, mode).map(File::from).unwrap();
+    lock.lock().unwrap();
+    assert_eq!(rustix::io::write(&lock, b"x").unwrap_err(), rustix::io::Errno::BADF);
+    assert_eq!(fs::read(view.at("vault/lock")).unwrap(), b"");
+    fs::write(view.at("vault/lock"), b"written").unwrap();
+    assert_eq!(fs::read(view.at("vault/lock")).unwrap(), b"written");
+    // Without a name, by who only writes.
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let unnamed = rustix::fs::open(view.at("vault"), flags, mode).map(File::from).unwrap();
+    unnamed.write_all_at(&text(9000), 0).unwrap();
+    drop((lock, unnamed, view));
+    assert!(place.is_good("vault"));
+}
+
+/// A server that is killed while it makes a file leaves such a one.
+#[test]
+fn a_file_without_a_good_header_is_begun_anew_by_who_cuts_it() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    for (name, bytes) in [("empty", &b""[..]), ("plain", b"not sealed"), ("cut", b"TGSEALED")] {
+        let path = format!("vault/{name}");
+        fs::write(place.below(&path), bytes).unwrap();
+        let unreadable = |result: std::io::Result<()>| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EIO), "{name}");
+        };
+        unreadable(fs::read(view.at(&path)).map(drop));
+        unreadable(File::options().append(true).open(view.at(&path)).map(drop));
+        assert_eq!(fs::read(place.below(&path)).unwrap(), bytes);
+        fs::write(view.at(&path), b"anew").unwrap();
+        assert_eq!(fs::read(view.at(&path)).unwrap(), b"anew");
+    }
+    drop(view);
+    assert!(place.is_good("vault"));
 }

@@ -23,6 +23,7 @@ mod memory;
 mod mode;
 mod mounts;
 mod moving;
+mod one_writer;
 mod ops;
 mod passthrough;
 mod paths;
@@ -50,7 +51,7 @@ pub use locks::LockStatus;
 pub use reload::{ReloadError, Reloaded};
 pub use seal_keys::SealKeys;
 pub use shares::ShareStatus;
-pub use stats::{Counts, DECISIONS, Snapshot, Unavailable};
+pub use stats::{Counts, DECISIONS, Snapshot, Unavailable, WRITING_SEALED};
 pub use view::View;
 pub use watch::WatchStatus;
 

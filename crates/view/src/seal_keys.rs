@@ -2,28 +2,41 @@
 //! and seals one file after the other with it.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use rustix::io::Errno;
 use tollgate_seal::{MasterKeys, SealError};
 
 /// What reads the keyring again: keys if it has newer ones.
 type Newer = Box<dyn Fn() -> Option<MasterKeys> + Send + Sync>;
+/// What opens the file that whoever writes sealed files has a lock on.
+type Lock = Box<dyn Fn() -> Result<OwnedFd, Errno> + Send + Sync>;
 
 /// The keys of a view's sealed files.
 pub struct SealKeys {
     known: RwLock<Arc<MasterKeys>>,
     newer: Newer,
+    lock: Lock,
 }
 
 impl SealKeys {
     /// `newer` is asked when a file is met whose epoch is not known, and at each change of the
-    /// policy. It reads the keyring again; `None` if there is nothing newer in it.
+    /// policy. It reads the keyring again; `None` if there is nothing newer in it. `lock` opens the
+    /// file that the one view that writes has a lock on (flock); the others of the directory only
+    /// read.
     pub fn new(
         keys: MasterKeys,
         newer: impl Fn() -> Option<MasterKeys> + Send + Sync + 'static,
+        lock: impl Fn() -> Result<OwnedFd, Errno> + Send + Sync + 'static,
     ) -> SealKeys {
-        SealKeys { known: RwLock::new(Arc::new(keys)), newer: Box::new(newer) }
+        let known = RwLock::new(Arc::new(keys));
+        SealKeys { known, newer: Box::new(newer), lock: Box::new(lock) }
+    }
+
+    pub(crate) fn open_lock(&self) -> Result<OwnedFd, Errno> {
+        (self.lock)()
     }
 
     /// Those that are known now.

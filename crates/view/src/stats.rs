@@ -140,6 +140,9 @@ impl Counters {
     }
 }
 
+/// The feature that a view lacks whose sealed files another server writes.
+pub const WRITING_SEALED: &str = "writing sealed files";
+
 /// Something that could not be had, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unavailable {

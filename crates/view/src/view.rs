@@ -36,7 +36,7 @@ use crate::paths::Paths;
 use crate::probe;
 use crate::road::Road;
 use crate::small::Small;
-use crate::stats::{Count, Counters, Snapshot, Unavailable};
+use crate::stats::{Count, Counters, Snapshot, Unavailable, WRITING_SEALED};
 use crate::sweeper::Sweeper;
 use crate::table::{Node, Table};
 use crate::watch::{FILES, LONG, NEGATIVE, Watch};
@@ -232,6 +232,13 @@ impl View {
         if let Some(reason) = &self.watch_reason {
             let feature = "watching for changes behind the view".into();
             missing.push(Unavailable { feature, reason: reason.clone() });
+        }
+        if let Some(errno) = self.contents.refuses_writers() {
+            let reason = match errno {
+                Errno::WOULDBLOCK => "another server writes them".into(),
+                errno => format!("the lock of who writes them cannot be had: {errno}"),
+            };
+            missing.push(Unavailable { feature: WRITING_SEALED.into(), reason });
         }
         missing.extend(self.mounts_not_shown());
         if let Some(reason) = self.links.incomplete() {

@@ -21,8 +21,11 @@ pub enum KeyringError {
     /// There is no such recipient.
     #[error("there is no recipient `{0}`")]
     NoRecipient(String),
-    /// A name that is taken, or that no recipient can have.
-    #[error("`{0}` is taken, empty or has blanks")]
+    /// There is a recipient of that name.
+    #[error("`{0}` is taken: there is such a recipient already")]
+    NameTaken(String),
+    /// A name that no recipient can have.
+    #[error("`{0}` cannot be a recipient's name: it is empty, or has blanks or control characters")]
     BadName(String),
     /// Without a recipient nobody could open it.
     #[error("`{0}` is the last recipient")]

@@ -77,6 +77,20 @@ impl Keyring {
         self.add(key, name, Kind::KeyFile, bytes)
     }
 
+    /// Whether a further recipient can have this name.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn may_have(&self, name: &str) -> Result<(), KeyringError> {
+        if self.recipients().any(|other| other == name) {
+            return Err(KeyringError::NameTaken(name.to_owned()));
+        }
+        if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(KeyringError::BadName(name.to_owned()));
+        }
+        Ok(())
+    }
+
     fn add(
         &mut self,
         key: &RingKey,
@@ -84,11 +98,7 @@ impl Keyring {
         kind: Kind,
         secret: &[u8],
     ) -> Result<(), KeyringError> {
-        let taken = self.recipients().any(|other| other == name);
-        if taken || name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control())
-        {
-            return Err(KeyringError::BadName(name.to_owned()));
-        }
+        self.may_have(name)?;
         let mut salt = [0; SALT_LEN];
         random(&mut salt)?;
         let empty = Wrapped { nonce: [0; NONCE_LEN], key: [0; KEY_LEN], tag: [0; TAG_LEN] };

@@ -57,6 +57,11 @@ impl Contents {
         sealing.find_size(id, version, rule)
     }
 
+    /// Why sealed files are only read here: `EWOULDBLOCK` if another server writes them.
+    pub(crate) fn refuses_writers(&self) -> Option<Errno> {
+        self.sealing.as_ref().and_then(Sealing::refuses_writers)
+    }
+
     /// Runs `act`, which sets the times of the lower file.
     pub(crate) fn with_times<T>(&self, id: NodeId, act: impl FnOnce() -> T) -> T {
         match &self.sealing {

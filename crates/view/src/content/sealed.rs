@@ -22,12 +22,16 @@ use crate::content::committer::{Committer, Pending};
 use crate::content::lower_store::LowerStore;
 use crate::content::to_open::ToOpen;
 use crate::lower::{self, Version};
+use crate::one_writer::OneWriter;
 use crate::road::lane::Lane;
 use crate::road::memory::{Part, Room};
 use crate::seal_keys::SealKeys;
 
 /// Encrypted at a time: what is written is copied into a buffer of this size first.
 const STEP: usize = 256 << 10;
+
+/// How often a file that another server writes is opened again for one read.
+const TRIES: usize = 5;
 
 /// An inode that is open under a `seal` rule.
 pub(super) struct OpenFile {
@@ -43,6 +47,11 @@ pub(super) struct OpenFile {
     audit: Option<Arc<dyn Audit>>,
     /// The block of the last damage that was told, and one more.
     told: AtomicU64,
+    keys: Arc<SealKeys>,
+    /// Kept until the last commit is done.
+    _writer: Arc<OneWriter>,
+    /// This server was the one that writes when it opened the file.
+    is_writers: bool,
 }
 
 impl OpenFile {
@@ -51,15 +60,27 @@ impl OpenFile {
     pub(super) fn open(
         file: &ToOpen<'_>,
         domain: &Arc<str>,
-        keys: &SealKeys,
+        keys: &Arc<SealKeys>,
+        writer: &Arc<OneWriter>,
         audit: Option<Arc<dyn Audit>>,
     ) -> Result<OpenFile, Errno> {
+        // Before the file is looked at: what another server writes after that is not seen.
+        let is_writers = writer.is_held();
         let store = || LowerStore::new(Arc::clone(&file.fd), file.writes || file.is_new);
         let domain_name = domain.as_bytes();
+        let create =
+            || SealedFile::create(store(), &*keys.known(), domain_name, Options::default());
         let sealed = if file.is_new {
-            SealedFile::create(store(), &*keys.known(), domain_name, Options::default())
+            create()
         } else {
-            keys.with(|keys| SealedFile::open(store(), keys, domain_name))
+            match keys.with(|keys| SealedFile::open(store(), keys, domain_name)) {
+                // A server that was killed may have left it so; what it has is discarded anyway.
+                Err(SealError::NotSealed | SealError::HeaderNotAuthentic) if file.begins_anew => {
+                    rustix::fs::ftruncate(&*file.fd, 0)?;
+                    create()
+                }
+                opened => opened,
+            }
         };
         let (id, inode) = (file.node.id, file.node.key.ino());
         let told = AtomicU64::new(0);
@@ -69,7 +90,21 @@ impl OpenFile {
                 let file = RwLock::new(Arc::new(sealed));
                 let (setting_times, modified) = (Mutex::new(()), RwLock::new(None));
                 let domain = Arc::clone(domain);
-                Ok(OpenFile { id, inode, path, domain, file, setting_times, modified, audit, told })
+                let (keys, _writer) = (Arc::clone(keys), Arc::clone(writer));
+                Ok(OpenFile {
+                    id,
+                    inode,
+                    path,
+                    domain,
+                    file,
+                    setting_times,
+                    modified,
+                    audit,
+                    told,
+                    keys,
+                    _writer,
+                    is_writers,
+                })
             }
             Err(error) => Err(errno_of(&error, &path, |bytes| tell(&audit, &path, inode, bytes))),
         }
@@ -98,6 +133,36 @@ impl OpenFile {
             current.store().widen(&file.fd);
         }
         Ok(())
+    }
+
+    /// Whether nobody but this server writes the file.
+    pub(super) fn is_writers(&self) -> bool {
+        self.is_writers
+    }
+
+    /// Opens a file again that another server writes: its blocks may be elsewhere by now.
+    fn renew(&self) -> Result<(), SealError> {
+        let fd = self.current().store().fd();
+        let store = || LowerStore::new(Arc::clone(&fd), false);
+        let again =
+            self.keys.with(|keys| SealedFile::open(store(), keys, self.domain.as_bytes()))?;
+        *self.file.write() = Arc::new(again);
+        Ok(())
+    }
+
+    /// Reads what is there; of a file that another server writes, what is there now.
+    fn read(&self, range: &Range<u64>, buffer: &mut [u8]) -> Result<usize, SealError> {
+        for _ in 0..TRIES {
+            match self.current().read_at(buffer, range.start) {
+                Err(SealError::BlockNotAuthentic(_) | SealError::MapNotAuthentic { .. })
+                    if !self.is_writers =>
+                {
+                    self.renew()?;
+                }
+                done => return done,
+            }
+        }
+        self.current().read_at(buffer, range.start)
     }
 
     /// What callers see of it.
@@ -204,7 +269,8 @@ impl Content for Sealed {
     }
 
     fn version(&self) -> Result<Option<Version>, Errno> {
-        Ok(Some(Version::counted(self.open.current().changes())))
+        let counted = || Version::counted(self.open.current().changes());
+        Ok(self.open.is_writers.then(counted))
     }
 
     fn read(&self, range: Range<u64>, room: Room) -> Result<Part, Errno> {
@@ -215,7 +281,7 @@ impl Content for Sealed {
         }
         let length = usize::try_from(end - range.start).map_err(|_| Errno::INVAL)?;
         let mut buffer = room.zeroed(length)?;
-        let read = file.read_at(&mut buffer[..length], range.start);
+        let read = self.open.read(&range, &mut buffer[..length]);
         let read = read.map_err(|error| self.open.errno(&error))?;
         Ok(Part::new(buffer, 0..read, room))
     }

@@ -15,6 +15,7 @@ use crate::content::committer::Committer;
 use crate::content::sealed::{self, OpenFile, Sealed, Shown};
 use crate::content::to_open::ToOpen;
 use crate::lower::Version;
+use crate::one_writer::OneWriter;
 use crate::seal_keys::SealKeys;
 
 /// Sizes that are kept; beyond, all are found anew.
@@ -28,6 +29,7 @@ pub(super) struct Sealing {
     /// Of files that are not open: of what version, and the plain size if it is sealed.
     sizes: Mutex<FxHashMap<NodeId, (Version, Option<u64>)>>,
     committer: Arc<Committer>,
+    writer: Arc<OneWriter>,
 }
 
 impl Sealing {
@@ -35,7 +37,14 @@ impl Sealing {
     /// If the thread that commits cannot be started.
     pub(super) fn new(keys: Arc<SealKeys>, audit: Option<Arc<dyn Audit>>) -> io::Result<Sealing> {
         let committer = Arc::new(Committer::start()?);
-        Ok(Sealing { keys, audit, open: Mutex::default(), sizes: Mutex::default(), committer })
+        let writer = Arc::new(OneWriter::new(keys.open_lock()));
+        let (open, sizes) = (Mutex::default(), Mutex::default());
+        Ok(Sealing { keys, audit, open, sizes, committer, writer })
+    }
+
+    /// Why this view does not write such files: `EWOULDBLOCK` if another one of the directory does.
+    pub(super) fn refuses_writers(&self) -> Option<Errno> {
+        self.writer.take().err()
     }
 
     /// Opens `file`, together with those who have it open already.
@@ -44,15 +53,21 @@ impl Sealing {
         file: &ToOpen<'_>,
         domain: &Arc<str>,
     ) -> Result<Arc<dyn Content>, Errno> {
+        if file.writes || file.is_new {
+            self.writer.take().map_err(|_| Errno::ROFS)?;
+        }
         let mut all = self.open.lock();
         let id = file.node.id;
-        let open = match all.get(&id).and_then(Weak::upgrade) {
+        let known = all.get(&id).and_then(Weak::upgrade);
+        // What was opened while another server wrote may be out of date, for whoever has it open.
+        let open = match known.filter(|open| open.is_writers()) {
             Some(open) => {
                 open.join(file, domain, &self.keys)?;
                 open
             }
             None => {
-                let open = OpenFile::open(file, domain, &self.keys, self.audit.clone())?;
+                let audit = self.audit.clone();
+                let open = OpenFile::open(file, domain, &self.keys, &self.writer, audit)?;
                 let open = Arc::new(open);
                 if all.len() >= all.capacity() {
                     all.retain(|_, other| other.strong_count() > 0);
@@ -71,7 +86,7 @@ impl Sealing {
 
     /// What is shown of a file that is open, or that was looked at before.
     pub(super) fn known(&self, id: NodeId, version: Version) -> Option<Option<Shown>> {
-        if let Some(open) = self.if_open(id) {
+        if let Some(open) = self.if_open(id).filter(|open| open.is_writers()) {
             return Some(Some(open.shown()));
         }
         let known = self.sizes.lock().get(&id).copied();

@@ -14,6 +14,8 @@ pub(crate) struct ToOpen<'a> {
     /// It was made by this request: it has no bytes, and needs what a file of its kind has.
     pub(crate) is_new: bool,
     pub(crate) writes: bool,
+    /// It is cut to nothing right after: what it has need not be readable.
+    pub(crate) begins_anew: bool,
     /// Where it is in the view, for the audit log.
     pub(crate) path: Vec<u8>,
 }

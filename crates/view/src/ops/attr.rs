@@ -220,8 +220,9 @@ impl View {
         let open = || self.fds.retrying(|| lower::reopen(path, rustix::fs::OFlags::RDWR));
         let fd = Arc::new(self.powers.as_caller(caller, open)?);
         let path = self.path_for_log(node);
-        let content =
-            self.contents.open(ToOpen { fd, node, is_new: false, writes: true, path }, how)?;
+        let begins_anew = size == 0;
+        let file = ToOpen { fd, node, is_new: false, writes: true, begins_anew, path };
+        let content = self.contents.open(file, how)?;
         drop(io);
         self.powers.as_caller(caller, || content.set_len(size))?;
         content.flush()

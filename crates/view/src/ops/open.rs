@@ -80,6 +80,12 @@ impl Access {
         Self { flags: (self.flags - OFlags::ACCMODE) | access }
     }
 
+    /// The same for one that is to be made: its first bytes are written here, whatever the caller
+    /// may do.
+    fn made_new(self) -> Self {
+        Self { flags: (self.flags - OFlags::ACCMODE) | OFlags::RDWR }
+    }
+
     /// The flags for a lower descriptor that this process reads and writes itself. The kernel sends
     /// offsets, so `O_APPEND` must not move them (ten appends of 3,000 bytes once left 50,312
     /// bytes); `O_DIRECT` would demand aligned buffers of requests that need none; `O_TRUNC` was
@@ -310,7 +316,8 @@ impl View {
         let fd = Arc::new(lower.real(access.made())?);
         let path = self.path_for_log(lower.node);
         let (node, writes) = (lower.node, access.writes());
-        let file = ToOpen { fd: Arc::clone(&fd), node, is_new, writes, path };
+        let begins_anew = access.truncates();
+        let file = ToOpen { fd: Arc::clone(&fd), node, is_new, writes, begins_anew, path };
         let content = self.contents.open(file, how)?;
         if access.truncates() {
             content.set_len(0)?;
@@ -378,7 +385,7 @@ impl View {
         // Always exclusively: a file that exists was not checked for this caller. ESTALE makes the
         // kernel look the name up again and take the way of an open.
         let access_below = match subject.as_ref().and_then(How::of) {
-            Some(_) => access.made(),
+            Some(_) => access.made_new(),
             None => access,
         };
         let wanted =
@@ -423,7 +430,12 @@ impl View {
         let subject = self.admit_new(req, &dir, None)?;
         let dir_fd = self.fds.path(&dir)?;
         // O_EXCL here means "may never get a name"; it is passed on.
-        let wanted = self.flags_to_make(access) | OFlags::TMPFILE | (access.flags & OFlags::EXCL);
+        let access_below = match subject.as_ref().and_then(How::of) {
+            Some(_) => access.made_new(),
+            None => access,
+        };
+        let wanted =
+            self.flags_to_make(access_below) | OFlags::TMPFILE | (access.flags & OFlags::EXCL);
         let fd = self.make(req, umask, || {
             rustix::fs::openat(
                 dir_fd.as_fd(),
