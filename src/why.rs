@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail};
-use rustix::fs::{Access, AtFlags, CWD};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tollgate_policy::{Facts, Kind, Operation, Policy, Verdict};
@@ -55,7 +55,10 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
     let shown = connection_at(&dir);
     let own = replies.iter().filter(of_dir).find(|reply| connection(reply) == shown);
     let Some(own) = own.or_else(|| replies.iter().rev().find(of_dir)) else {
-        bail!("the server of `{}` does not answer", dir.display());
+        bail!(
+            "the server of `{}` does not answer; it answers only the user who started it, and root",
+            dir.display()
+        );
     };
     let answer = match in_view(own) {
         Some(answer) => as_it_is(answer, &path, args.write),
@@ -95,11 +98,20 @@ fn connection_at(path: &Path) -> Option<u64> {
     Some(rustix::fs::minor(found.dev()).into())
 }
 
-/// What the policy allows may not exist.
+/// What the policy allows by its name may not exist, or be refused for what it holds or leads to.
 fn as_it_is(answer: Answer, path: &Path, write: bool) -> Answer {
     let is_there = std::fs::symlink_metadata(path).is_ok();
-    if !answer.allowed || write || is_there {
+    if !answer.allowed || write {
         return answer;
+    }
+    if is_there {
+        let Err(errno) = opened(path) else { return answer };
+        let what = match path.is_symlink() {
+            true => "what the link leads to is hidden, refused or not there",
+            false => "refused for its contents, its permissions or who asks",
+        };
+        let reason = format!("allowed by its name, but {what}");
+        return Answer { allowed: false, errno: name_of(Some(errno)), reason, remedy: None };
     }
     let reason = format!("{}; there is nothing at this path now", answer.reason);
     Answer { reason, ..answer }
@@ -133,6 +145,20 @@ fn outside(own: &Report, all: &[Report], path: &Path, write: bool) -> anyhow::Re
         _ => place.what,
     };
     Ok(Answer { allowed: errno.is_none(), errno: name_of(errno), reason, remedy })
+}
+
+/// Whether the policy lets it be opened. Only a file or a directory is: others may do something then.
+fn opened(path: &Path) -> rustix::io::Result<()> {
+    let found = rustix::fs::stat(path)?;
+    let kind = rustix::fs::FileType::from_raw_mode(found.st_mode);
+    if kind != rustix::fs::FileType::RegularFile && kind != rustix::fs::FileType::Directory {
+        return Ok(());
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::NOENT)) => Err(errno),
+        _ => Ok(()),
+    }
 }
 
 /// What the kernel answers to this process.

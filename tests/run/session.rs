@@ -250,3 +250,32 @@ fn why_answers_for_names_that_are_not_utf_8() {
     assert!(output.status.success(), "{}", all(&output));
     assert!(text(&output.stdout).contains(": yes, by the default"), "{}", all(&output));
 }
+
+/// A name alone does not say what is refused for what it holds or leads to.
+#[test]
+fn why_says_no_where_contents_or_targets_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let rule = "[[rule]]\nname = 'held'\npath = '**'\nkind = 'file'\naction = 'deny'\n\
+                content = { regex = 'held back' }\n";
+    let policy = std::fs::read_to_string(project.path("policy.toml")).unwrap();
+    std::fs::write(project.path("policy.toml"), rule.to_owned() + &policy).unwrap();
+    std::fs::write(project.path("dir/held"), "held back\n").unwrap();
+    std::os::unix::fs::symlink("keys/id_rsa", project.path("dir/to-key")).unwrap();
+    std::os::unix::fs::symlink("a.txt", project.path("dir/to-text")).unwrap();
+    let answers = |name: &str| {
+        let mut command = project.run();
+        command.arg(env!("CARGO_BIN_EXE_tollgate")).args(["why", name]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", all(&output));
+        text(&output.stdout)
+    };
+    for name in ["held", "to-key"] {
+        let answer = answers(name);
+        assert!(answer.contains(": no (EACCES), allowed by its name, but"), "{name}: {answer}");
+    }
+    assert!(answers("to-text").contains(": yes"), "{}", answers("to-text"));
+    assert!(answers("docs").contains(": yes"), "{}", answers("docs"));
+}
