@@ -4,7 +4,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tollgate_fuse::NodeId;
 use tollgate_policy::{Made, Mode};
 
 use crate::admission::Subject;
@@ -14,7 +13,7 @@ use crate::content::sealed::Shown;
 use crate::content::sealing::Sealing;
 use crate::content::to_open::ToOpen;
 use crate::content::{Content, redacted};
-use crate::lower::Version;
+use crate::lower::{Key, Version};
 use crate::seal_keys::SealKeys;
 
 /// What opens such files.
@@ -44,17 +43,17 @@ impl Contents {
     /// domain; it is asked only about what is not known. `None`: what the lower file has.
     pub(crate) fn shown<F: AsFd>(
         &self,
-        id: NodeId,
+        key: Key,
         version: Version,
         rule: impl FnOnce() -> Option<(F, Arc<str>)>,
     ) -> Option<Shown> {
         let sealing = self.sealing.as_ref()?;
-        if let Some(known) = sealing.known(id, version) {
+        if let Some(known) = sealing.known(key, version) {
             return known;
         }
         let rule = rule();
         let rule = rule.as_ref().map(|(path, domain)| (path, &**domain));
-        sealing.find_size(id, version, rule)
+        sealing.find_size(key, version, rule)
     }
 
     /// Why sealed files are only read here: `EWOULDBLOCK` if another server writes them.
@@ -63,9 +62,9 @@ impl Contents {
     }
 
     /// Runs `act`, which sets the times of the lower file.
-    pub(crate) fn with_times<T>(&self, id: NodeId, act: impl FnOnce() -> T) -> T {
+    pub(crate) fn with_times<T>(&self, key: Key, act: impl FnOnce() -> T) -> T {
         match &self.sealing {
-            Some(sealing) => sealing.with_times(id, act),
+            Some(sealing) => sealing.with_times(key, act),
             None => act(),
         }
     }

@@ -7,14 +7,13 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
-use tollgate_fuse::NodeId;
 
 use crate::audit::Audit;
 use crate::content::Content;
 use crate::content::committer::Committer;
 use crate::content::sealed::{self, OpenFile, Sealed, Shown};
 use crate::content::to_open::ToOpen;
-use crate::lower::Version;
+use crate::lower::{Key, Version};
 use crate::one_writer::OneWriter;
 use crate::seal_keys::SealKeys;
 
@@ -25,9 +24,11 @@ const SIZES_MAX: usize = 1 << 16;
 pub(super) struct Sealing {
     keys: Arc<SealKeys>,
     audit: Option<Arc<dyn Audit>>,
-    open: Mutex<FxHashMap<NodeId, Weak<OpenFile>>>,
+    /// By the lower file: the kernel may forget the inode, and ask for it as another one, while what
+    /// was written to it waits to be committed.
+    open: Mutex<FxHashMap<Key, Weak<OpenFile>>>,
     /// Of files that are not open: of what version, and the plain size if it is sealed.
-    sizes: Mutex<FxHashMap<NodeId, (Version, Option<u64>)>>,
+    sizes: Mutex<FxHashMap<Key, (Version, Option<u64>)>>,
     committer: Arc<Committer>,
     writer: Arc<OneWriter>,
 }
@@ -57,8 +58,8 @@ impl Sealing {
             self.writer.take().map_err(|_| Errno::ROFS)?;
         }
         let mut all = self.open.lock();
-        let id = file.node.id;
-        let known = all.get(&id).and_then(Weak::upgrade);
+        let key = file.node.key;
+        let known = all.get(&key).and_then(Weak::upgrade);
         // What was opened while another server wrote may be out of date, for whoever has it open.
         let open = match known.filter(|open| open.is_writers()) {
             Some(open) => {
@@ -72,7 +73,7 @@ impl Sealing {
                 if all.len() >= all.capacity() {
                     all.retain(|_, other| other.strong_count() > 0);
                 }
-                all.insert(id, Arc::downgrade(&open));
+                all.insert(key, Arc::downgrade(&open));
                 open
             }
         };
@@ -80,23 +81,23 @@ impl Sealing {
         Ok(Arc::new(Sealed::new(open, Arc::clone(&self.committer), file.writes)))
     }
 
-    fn if_open(&self, id: NodeId) -> Option<Arc<OpenFile>> {
-        self.open.lock().get(&id).and_then(Weak::upgrade)
+    fn if_open(&self, key: Key) -> Option<Arc<OpenFile>> {
+        self.open.lock().get(&key).and_then(Weak::upgrade)
     }
 
     /// What is shown of a file that is open, or that was looked at before.
-    pub(super) fn known(&self, id: NodeId, version: Version) -> Option<Option<Shown>> {
-        if let Some(open) = self.if_open(id).filter(|open| open.is_writers()) {
+    pub(super) fn known(&self, key: Key, version: Version) -> Option<Option<Shown>> {
+        if let Some(open) = self.if_open(key).filter(|open| open.is_writers()) {
             return Some(Some(open.shown()));
         }
-        let known = self.sizes.lock().get(&id).copied();
+        let known = self.sizes.lock().get(&key).copied();
         let known = known.filter(|(of, _)| *of == version);
         known.map(|(_, size)| size.map(|size| Shown { size, modified: None }))
     }
 
     /// Runs `act`, which sets the times of the lower file, while no commit does.
-    pub(super) fn with_times<T>(&self, id: NodeId, act: impl FnOnce() -> T) -> T {
-        match self.if_open(id) {
+    pub(super) fn with_times<T>(&self, key: Key, act: impl FnOnce() -> T) -> T {
+        match self.if_open(key) {
             Some(open) => open.with_times(act),
             None => act(),
         }
@@ -105,7 +106,7 @@ impl Sealing {
     /// Reads the plain size of a file with the rule `domain`; `None` is no rule.
     pub(super) fn find_size(
         &self,
-        id: NodeId,
+        key: Key,
         version: Version,
         rule: Option<(impl AsFd, &str)>,
     ) -> Option<Shown> {
@@ -116,7 +117,7 @@ impl Sealing {
         if sizes.len() >= SIZES_MAX {
             sizes.clear();
         }
-        sizes.insert(id, (version, size));
+        sizes.insert(key, (version, size));
         size.map(|size| Shown { size, modified: None })
     }
 
