@@ -20,6 +20,7 @@ mod explain;
 mod files;
 mod git;
 mod init;
+mod killed;
 mod learn;
 mod machine;
 mod man_pages;

@@ -13,7 +13,7 @@ use crate::messages;
 use crate::sandbox::{Mounter, NotUnmounted};
 use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
-use crate::{control, escape, mount_flags, mountinfo, policy_choice, tree, umount};
+use crate::{control, escape, killed, mount_flags, mountinfo, policy_choice, tree, umount};
 
 /// Signals that end the server; SIGHUP from a process has it read its policy again.
 const HANDLED: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -28,6 +28,7 @@ const AFTER_UNMOUNT: Duration = Duration::from_secs(1);
 /// background.
 pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     mount_flags::check(&args.flags)?;
+    killed::end_connections();
     let (tree, source) = tree::open(&args.dir)?;
     let source = mount_flags::restricted(&args.flags, source)?;
     clean_leftover(&args.mnt)?;

@@ -7,13 +7,14 @@ use serde_json::Value;
 use tollgate_fuse::MountError;
 
 use crate::cli::UmountArgs;
-use crate::{control, mountinfo, native, tree};
+use crate::{control, killed, mountinfo, native, tree};
 
 /// Unmounts a view; of one whose server is dead, cleans up.
 ///
 /// # Errors
 /// When no view is mounted there, or when it is in use.
 pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
+    killed::end_connections();
     let shown = args.mnt.display();
     let path = absolute(&args.mnt)?;
     let mounts = mountinfo::read()?;

@@ -12,13 +12,14 @@ use serde_json::Value;
 pub(crate) use report::{Report, VERSION, keep_awake, negotiated, transport};
 
 use crate::cli::StatusArgs;
-use crate::{control, other_paths, top, umount};
+use crate::{control, killed, other_paths, top, umount};
 
 /// Runs `tollgate status`.
 ///
 /// # Errors
 /// When MNT is given and no server of this user shows there.
 pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
+    killed::end_connections();
     let mnt = args.mnt.as_deref();
     let mnt = mnt.map(|mnt| std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.to_owned()));
     if args.metrics {

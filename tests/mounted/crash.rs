@@ -154,19 +154,20 @@ fn is_gone_within(pid: &str, patience: Duration) -> bool {
 }
 
 /// A server tells the kernel of a change beneath, which waits for a client that works in the same
-/// directory, which waits for the server.
-fn kill_while_it_changes_beneath(after: Duration) {
-    let lower = tempfile::tempdir().unwrap();
-    fs::create_dir(lower.path().join("sub")).unwrap();
-    let view = View::of(lower.path(), "", &["--transport", "devfuse", "--watch", "on"]);
-    let Some(mut abort) = connection_to_abort(&view) else {
-        return eprintln!("SKIPPED: a view that hangs could not be ended without fusectl");
+/// directory, which waits for the server. `then` is called after all that has run for a while.
+fn while_it_changes_beneath<T>(
+    view: &View,
+    after: Duration,
+    then: impl FnOnce() -> T,
+) -> Option<T> {
+    let Some(mut abort) = connection_to_abort(view) else {
+        eprintln!("SKIPPED: a view that hangs could not be ended without fusectl");
+        return None;
     };
-    let pid = view.server_report()["pid"].to_string();
     let over = AtomicBool::new(false);
-    let is_gone = std::thread::scope(|scope| {
+    Some(std::thread::scope(|scope| {
         for client in 0..3 {
-            let (view, over) = (&view, &over);
+            let over = &over;
             scope.spawn(move || {
                 for number in (0..50).cycle() {
                     let path = view.at(&format!("sub/client {client} {number}"));
@@ -179,28 +180,26 @@ fn kill_while_it_changes_beneath(after: Duration) {
         }
         scope.spawn(|| {
             for number in (0..50).cycle().take_while(|_| !over.load(Ordering::SeqCst)) {
-                let path = lower.path().join(format!("sub/beneath {number}"));
+                let path = view.below(&format!("sub/beneath {number}"));
                 let _ = fs::write(&path, "").and_then(|()| fs::remove_file(&path));
             }
         });
-        // The load, not a synchronisation: the moment of the kill is part of the test.
+        // The load, not a synchronisation: the moment of what follows is part of the test.
         std::thread::sleep(after);
-        view.kill_server();
-        let is_gone = is_gone_within(&pid, PATIENCE);
-        // Whatever came of it, nothing hangs from here on.
+        let came_of_it = then();
+        // Whatever that was, nothing hangs from here on.
         let _ = abort.write_all(b"1");
         over.store(true, Ordering::SeqCst);
-        is_gone
-    });
-    assert!(is_gone, "the server is killed, and its view hangs");
-    let error = fs::File::create(view.at("new")).unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "it stays, and is dead");
-    let umount = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .arg("umount")
-        .arg(view.root())
-        .output()
-        .unwrap();
-    assert!(umount.status.success(), "{}", String::from_utf8_lossy(&umount.stderr));
+        came_of_it
+    }))
+}
+
+/// A view with a directory `sub`, and the id of its server.
+fn watching(lower: &Path) -> (View, String) {
+    fs::create_dir(lower.join("sub")).unwrap();
+    let view = View::of(lower, "", &["--transport", "devfuse", "--watch", "on"]);
+    let pid = view.server_report()["pid"].to_string();
+    (view, pid)
 }
 
 #[test]
@@ -209,6 +208,63 @@ fn killed_while_the_directory_changes_beneath() {
         return;
     }
     for round in 0..6 {
-        kill_while_it_changes_beneath(Duration::from_millis(200 + 60 * round));
+        let lower = tempfile::tempdir().unwrap();
+        let (view, pid) = watching(lower.path());
+        let Some(is_gone) =
+            while_it_changes_beneath(&view, Duration::from_millis(200 + 60 * round), || {
+                view.kill_server();
+                is_gone_within(&pid, PATIENCE)
+            })
+        else {
+            return;
+        };
+        assert!(is_gone, "the server is killed, and its view hangs");
+        let error = fs::File::create(view.at("new")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "it stays, and is dead");
+    }
+}
+
+/// Waits until the first thread of process `pid` has ended. Its exit status is left.
+fn wait_for_the_first_thread(pid: &str) {
+    let start = Instant::now();
+    while fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+        && start.elapsed() < PATIENCE
+    {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The processes that process `pid` has started.
+fn children(pid: &str) -> Vec<rustix::process::Pid> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let ids = text.split_whitespace().filter_map(|id| id.parse().ok());
+    ids.filter_map(rustix::process::Pid::from_raw).collect()
+}
+
+/// As a service manager ends a service: nothing is left that could end the connection.
+#[test]
+fn killed_with_its_helpers_it_is_cleaned_up() {
+    if !can_mount() {
+        return;
+    }
+    for round in 0..6 {
+        let lower = tempfile::tempdir().unwrap();
+        let (view, pid) = watching(lower.path());
+        let Some(code) =
+            while_it_changes_beneath(&view, Duration::from_millis(200 + 60 * round), || {
+                for helper in children(&pid) {
+                    let _ = rustix::process::kill_process(helper, rustix::process::Signal::KILL);
+                }
+                view.kill_server();
+                wait_for_the_first_thread(&pid);
+                let mut umount = Command::new("timeout");
+                umount.args(["-s", "KILL", "60", env!("CARGO_BIN_EXE_tollgate"), "umount"]);
+                umount.arg(view.root()).status().ok().and_then(|status| status.code())
+            })
+        else {
+            return;
+        };
+        assert_eq!(code, Some(0), "`tollgate umount` hangs, or fails");
+        assert_eq!(fs::read_dir(view.root()).unwrap().count(), 0);
     }
 }
