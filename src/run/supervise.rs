@@ -59,6 +59,8 @@ impl Running {
         let (index, policy) = (IndexBefore::of(&plan.tree.path), spec.policy());
         let (device, number) = self.until_mounted()?;
         let server = match Server::start(spec, source, device, &plan.tree.path, number) {
+            // Without a view the connection ends, and the other side's failure only follows from it.
+            Err(error) if error.is::<tollgate_view::OpenError>() => return Err(error),
             // The connection ends when the processes that hold the mount fail: their reason is the
             // better one.
             Err(error) => return Err(self.reported_failure().unwrap_or(error)),

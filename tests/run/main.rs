@@ -242,6 +242,28 @@ fn an_unprivileged_user_gets_the_same_view_in_a_user_namespace() {
     assert!(all.contains("id_rsa: Permission denied"), "{all}");
 }
 
+/// The processes that hold the mount fail, too, when there is no view: that is not the reason.
+#[test]
+fn a_view_that_an_unprivileged_user_cannot_have_is_the_reason_inside_a_fence_too() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        cp $T dir/t; chmod 755 . dir/t; chown -R 4321:4321 dir; cd dir
+        mknod -m 666 ../fuse c 10 229; mount --bind ../fuse /dev/fuse
+        exec setpriv --reuid 4321 --regid 4321 --clear-groups \
+            ./t run --quiet --policy none . -- ./t run --watch on --policy none . -- true";
+    let output = project.in_mount_namespace(script);
+    let all = all(&output);
+    if all.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {all}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(125), "{all}");
+    assert!(all.contains("cannot be watched, which needs CAP_SYS_ADMIN"), "{all}");
+}
+
 #[test]
 fn run_works_inside_run() {
     if !can_mount() {
