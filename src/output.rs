@@ -4,7 +4,7 @@ use std::fmt::Arguments;
 use std::io::{self, Write};
 use std::sync::Mutex;
 
-/// The first error of [`print`], until [`finish`] tells of it.
+/// The first error of [`print()`], until [`finish`] tells of it.
 static FAILED: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// In the place of that of the standard library, which panics.
