@@ -46,7 +46,8 @@ pub(super) fn ways_to_clear() -> Vec<(String, ClearSpec)> {
 }
 
 pub(super) fn ways_to_copy() -> Vec<(String, CopySpec)> {
-    let kinds = Store::ALL.into_iter().filter(|s| !matches!(s, Store::Hybrid | Store::Clzero));
+    let kinds =
+        Store::ALL.into_iter().filter(|s| !matches!(s, Store::Hybrid | Store::Clzero | Store::Zva));
     let mut ways: Vec<_> =
         kinds.map(|store| (store_name(store), CopySpec::forward(store))).collect();
     let reverse = ClearSpec::forward(Store::Plain).chunk(Chunk::kib::<4>()).order(Order::Reverse);

@@ -112,14 +112,14 @@ impl ClearPlan {
     }
 
     pub(crate) fn detected_on(machine: &Machine) -> Self {
-        use Store::{Avx2, Avx512, Clzero, Hybrid, NtAvx2, NtAvx512};
-        let past_caches = first_clearer(&[NtAvx512, Clzero, NtAvx2, Avx512]);
+        use Store::{Avx2, Avx512, Clzero, Hybrid, NtAvx2, NtAvx512, Stnp, Zva};
+        let past_caches = first_clearer(&[NtAvx512, Clzero, NtAvx2, Avx512, Zva]);
         let target = first_clearer(&[Hybrid]);
         let cached = first_clearer(&[Avx512, Avx2]);
         Self {
             clearers: [past_caches, past_caches, target, target, cached],
-            copy_cold: first_copier(&[NtAvx512, NtAvx2], 512),
-            copy_hot: first_copier(&[NtAvx512, NtAvx2], 0),
+            copy_cold: first_copier(&[NtAvx512, NtAvx2, Stnp], 512),
+            copy_hot: first_copier(&[NtAvx512, NtAvx2, Stnp], 0),
             touch: TouchAt::Last,
             llc_bytes: machine.llc_bytes().unwrap_or(ASSUMED_LLC_BYTES),
         }

@@ -47,9 +47,29 @@ pub(super) fn kernels(store: Store) -> Result<Kernels, Error> {
     })
 }
 
-#[cfg(any(miri, not(target_arch = "x86_64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn of_processor(_store: Store) -> Option<Kernels> {
     None
+}
+
+#[cfg(all(not(miri), target_arch = "aarch64"))]
+fn of_processor(store: Store) -> Option<Kernels> {
+    use super::aarch64;
+    Some(match store {
+        Store::Zva if aarch64::zva_block().is_some() => Kernels {
+            clear_up: aarch64::clear_zva_up,
+            clear_down: aarch64::clear_zva_down,
+            copy: None,
+            weak: true,
+        },
+        Store::Stnp => Kernels {
+            clear_up: aarch64::clear_stnp_up,
+            clear_down: aarch64::clear_stnp_down,
+            copy: Some((aarch64::copy_stnp_up, aarch64::copy_stnp_down)),
+            weak: true,
+        },
+        _ => return None,
+    })
 }
 
 #[cfg(all(not(miri), target_arch = "x86_64"))]
@@ -119,7 +139,7 @@ impl Store {
     }
 
     pub(super) fn best_non_temporal() -> Result<Self, Error> {
-        let kinds = [Self::NtAvx512, Self::NtAvx2];
+        let kinds = [Self::NtAvx512, Self::NtAvx2, Self::Stnp];
         kinds.into_iter().find(|store| kernels(*store).is_ok()).ok_or_else(|| Error::Unsupported {
             what: "a non-temporal store".into(),
             on: "this processor".into(),
@@ -133,7 +153,7 @@ impl Store {
     }
 }
 
-/// Makes weak stores visible before any later store, and makes the compiler believe that all memory
+/// Makes the stores before visible before any later store, and makes the compiler believe that all memory
 /// reachable from `start` is read, so that it keeps the stores before though the buffer be dead.
 #[cfg(not(miri))]
 pub(super) fn publish(start: *mut u8, weak: bool) {
@@ -141,6 +161,9 @@ pub(super) fn publish(start: *mut u8, weak: bool) {
     if weak {
         super::x86::store_fence();
     }
+    // Here even the stores of memset come in no order.
+    #[cfg(target_arch = "aarch64")]
+    super::aarch64::store_fence();
     let _ = weak;
     // SAFETY: no instruction at all. Without the options `nomem` and `readonly` the compiler must
     // assume that the assembly reads and writes what `start` points to.

@@ -7,6 +7,8 @@
 //! the stores are visible to another thread before anything that this thread stores later; and the
 //! compiler cannot drop them, though the buffer be dead afterwards.
 
+#[cfg(all(not(miri), target_arch = "aarch64"))]
+mod aarch64;
 mod clearer;
 mod copier;
 mod kernel;

@@ -23,13 +23,17 @@ pub enum Store {
     NtAvx512,
     /// AMD's instruction that clears a cache line in memory. Clears only.
     Clzero,
+    /// AArch64's instruction that clears a block of memory. Clears only.
+    Zva,
+    /// AArch64's pairs of 16-byte stores that need not stay in the caches.
+    Stnp,
     /// The best non-temporal stores, then cached stores on a window round the target.
     Hybrid,
 }
 
 impl Store {
     /// Every kind.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Plain,
         Self::Rep,
         Self::Avx2,
@@ -37,17 +41,19 @@ impl Store {
         Self::NtAvx2,
         Self::NtAvx512,
         Self::Clzero,
+        Self::Zva,
+        Self::Stnp,
         Self::Hybrid,
     ];
 
     /// Whether its stores pass the caches.
     #[must_use]
     pub fn is_non_temporal(self) -> bool {
-        matches!(self, Self::NtAvx2 | Self::NtAvx512 | Self::Clzero)
+        matches!(self, Self::NtAvx2 | Self::NtAvx512 | Self::Clzero | Self::Stnp)
     }
 }
 
-const STORE_WORDS: [(&str, Store); 8] = [
+const STORE_WORDS: [(&str, Store); 10] = [
     ("plain", Store::Plain),
     ("rep", Store::Rep),
     ("avx2", Store::Avx2),
@@ -55,6 +61,8 @@ const STORE_WORDS: [(&str, Store); 8] = [
     ("nt-avx2", Store::NtAvx2),
     ("nt-avx512", Store::NtAvx512),
     ("clzero", Store::Clzero),
+    ("zva", Store::Zva),
+    ("stnp", Store::Stnp),
     ("hybrid", Store::Hybrid),
 ];
 

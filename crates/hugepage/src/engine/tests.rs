@@ -72,7 +72,7 @@ proptest! {
         at in 0usize..LONGEST, prefetch_bytes in prop_oneof![Just(0usize), Just(512), 0usize..9000],
     ) {
         let spec = CopySpec { clear: spec, prefetch_bytes };
-        if spec.clear.store == Store::Clzero {
+        if matches!(spec.clear.store, Store::Clzero | Store::Zva) {
             prop_assert!(spec.check().is_err());
             return Ok(());
         }
@@ -155,9 +155,17 @@ fn uninitialised_memory_becomes_bytes() {
 #[test]
 fn the_portable_kind_is_always_there() {
     assert!(Store::Plain.is_supported());
-    if cfg!(any(miri, not(target_arch = "x86_64"))) {
+    if cfg!(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64")))) {
         assert_eq!(Store::supported().collect::<Vec<_>>(), [Store::Plain]);
         let error = ClearSpec::forward(Store::NtAvx2).check().unwrap_err().to_string();
         assert!(error.contains("nt-avx2") && error.contains("plain"), "{error}");
     }
+}
+
+/// Every processor of this architecture has them, emulated ones too.
+#[cfg(all(not(miri), target_arch = "aarch64"))]
+#[test]
+fn an_aarch64_processor_has_its_kinds() {
+    let supported: Vec<Store> = Store::supported().collect();
+    assert_eq!(supported, [Store::Plain, Store::Zva, Store::Stnp, Store::Hybrid]);
 }

@@ -33,10 +33,10 @@ fn checked(specs: Vec<ClearSpec>) -> Vec<Clearer> {
 }
 
 pub(super) fn copiers() -> Vec<Copier> {
-    use Store::{Avx2, Avx512, NtAvx2, NtAvx512, Plain};
+    use Store::{Avx2, Avx512, NtAvx2, NtAvx512, Plain, Stnp};
     let mut specs: Vec<CopySpec> =
-        [Plain, Avx2, Avx512, NtAvx2, NtAvx512].map(CopySpec::forward).to_vec();
-    for store in [NtAvx2, NtAvx512] {
+        [Plain, Avx2, Avx512, NtAvx2, NtAvx512, Stnp].map(CopySpec::forward).to_vec();
+    for store in [NtAvx2, NtAvx512, Stnp] {
         specs.extend([512, 2048].map(|bytes| CopySpec::forward(store).prefetch(bytes)));
     }
     specs.into_iter().filter_map(|spec| spec.check().ok()).collect()
