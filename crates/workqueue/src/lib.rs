@@ -111,3 +111,12 @@ pub use tools::{
     ShardDump,
 };
 pub use work::{Queued, Work};
+
+/// The examples in the README and on the page of the repository run.
+#[cfg(doctest)]
+mod examples {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/workqueue.md")]
+    struct Page;
+}

@@ -340,6 +340,49 @@ mod tests {
         }
     }
 
+    /// One place, one producer: the others sleep on. A producer may come back early for reasons of
+    /// its own (it had not gone to sleep yet), so one round of several in which just one came back
+    /// is enough; if all were woken, all would come back each time.
+    #[test]
+    #[cfg_attr(miri, ignore = "looks at a clock")]
+    fn a_free_place_wakes_one_producer() {
+        use std::sync::atomic::AtomicU32;
+        use std::time::{Duration, Instant};
+        const PRODUCERS: u32 = 4;
+        let one_came_back = || {
+            let limit = ConcurrencyLimit::new(1);
+            assert!(limit.set_limit(1).is_empty());
+            assert!(limit.try_start());
+            assert_eq!(limit.start_or_wait(1), None);
+            let back = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                for _ in 0..PRODUCERS {
+                    scope.spawn(|| {
+                        limit.wait_for_room();
+                        back.fetch_add(1, Ordering::SeqCst);
+                    });
+                }
+                let until = |done: &dyn Fn() -> bool| {
+                    let start = Instant::now();
+                    while !done() {
+                        assert!(start.elapsed() < Duration::from_secs(30), "nobody comes back");
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                };
+                until(&|| limit.waiting.lock().producers == PRODUCERS);
+                // They sleep as soon as they have let go of the lock.
+                std::thread::sleep(Duration::from_millis(20));
+                assert_eq!(limit.end(), Some(1));
+                until(&|| back.load(Ordering::SeqCst) > 0);
+                std::thread::sleep(Duration::from_millis(50));
+                let came = back.load(Ordering::SeqCst);
+                limit.set_capacity(2);
+                came == 1
+            })
+        };
+        assert!((0..10).any(|_| one_came_back()), "a free place wakes more than one producer");
+    }
+
     #[test]
     fn a_full_list_says_so() {
         let limit = ConcurrencyLimit::new(1);

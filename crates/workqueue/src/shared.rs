@@ -47,26 +47,40 @@ pub(crate) struct NewQueue {
 }
 
 /// What the runtime, its queues and its workers share.
+///
+/// Lock legend: (c) constant while the runtime exists; (a) changed by atomic operations alone; (i)
+/// has a lock of its own inside.
 pub(crate) struct Shared {
-    /// As it was when the runtime was built.
+    /// As it was when the runtime was built. (c)
     pub(crate) topology: Topology,
-    /// As it is now.
+    /// As it is now. (i)
     pub(crate) cpus: Cpus,
+    /// (c)
     pub(crate) settings: Settings,
+    /// (a)
     pub(crate) alarm: Alarm,
+    /// (i)
     pub(crate) timer: Timer,
+    /// (i)
     pub(crate) watchdog: Watchdog,
+    /// (c)
     start_worker: StartWorker,
+    /// Queues, pools, and the time that workers search. (i)
     registry: StdMutex<Registry>,
+    /// (c)
     node_of: Arc<[u16]>,
+    /// (c)
     nodes: usize,
+    /// (a)
     shut_down: AtomicBool,
+    /// (c)
     pub(crate) id: RuntimeId,
+    /// (c)
     pub(crate) started: Instant,
     /// Numbers of counter slots that no worker has. More workers than counter slots is no error:
-    /// the others count in shared cells.
+    /// the others count in shared cells. (i)
     counter_slots: StdMutex<Vec<usize>>,
-    /// The nice level of the thread that built the runtime: that of workers that did not choose.
+    /// The nice level of the thread that built the runtime: that of workers that did not choose. (c)
     pub(crate) base_nice: i32,
 }
 
