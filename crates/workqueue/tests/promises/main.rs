@@ -21,6 +21,7 @@ mod scopes;
 mod settings;
 mod shutdown;
 mod threes;
+mod views;
 mod waits;
 
 use std::sync::mpsc;
