@@ -210,6 +210,8 @@ fn set_umask(umask: u32) {
 thread_local! {
     /// The umask of a thread that has one of its own.
     static OWN_UMASK: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
+    /// The thread has no supplementary groups while it acts for itself.
+    static HAS_NO_GROUPS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 impl Powers {
@@ -222,6 +224,7 @@ impl Powers {
     pub(crate) fn prepare_thread(&self) -> Result<(), Errno> {
         if self.may_switch {
             rustix::thread::set_thread_groups(&[])?;
+            HAS_NO_GROUPS.set(true);
         }
         private_umask()
     }
@@ -312,17 +315,23 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 /// A thread that acts as someone else until this is dropped.
 struct Switched<'p> {
     own: &'p Powers,
+    /// It has other supplementary groups, too.
+    in_groups: bool,
 }
 
 impl<'p> Switched<'p> {
     fn to(own: &'p Powers, caller: Caller, groups: &[u32]) -> Result<Self, Errno> {
         // The real and saved ids stay, so that the way back is open. Groups first: they need
         // the privilege that the user id gives up.
-        let guard = Self { own };
+        // Each call makes the kernel copy the thread's credentials and costs a microsecond.
+        let in_groups = !(groups.is_empty() && HAS_NO_GROUPS.get());
+        let guard = Self { own, in_groups };
         let gid = Gid::from_raw(caller.gid);
-        let groups: smallvec::SmallVec<[Gid; 32]> =
-            groups.iter().map(|group| Gid::from_raw(*group)).collect();
-        rustix::thread::set_thread_groups(&groups)?;
+        if in_groups {
+            let groups: smallvec::SmallVec<[Gid; 32]> =
+                groups.iter().map(|group| Gid::from_raw(*group)).collect();
+            rustix::thread::set_thread_groups(&groups)?;
+        }
         rustix::thread::set_thread_res_gid(
             Gid::from_raw(own.own_gid),
             gid,
@@ -340,7 +349,10 @@ impl Drop for Switched<'_> {
         let gid = Gid::from_raw(self.own.own_gid);
         let back = rustix::thread::set_thread_res_uid(uid, uid, uid)
             .and_then(|()| rustix::thread::set_thread_res_gid(gid, gid, gid))
-            .and_then(|()| rustix::thread::set_thread_groups(&[]));
+            .and_then(|()| match self.in_groups {
+                true => rustix::thread::set_thread_groups(&[]),
+                false => Ok(()),
+            });
         if let Err(error) = back {
             // A thread stuck in a foreign identity must not serve anyone else.
             tracing::error!(%error, "a thread could not take its own identity back; stopping");
@@ -383,6 +395,31 @@ mod tests {
             let meta = std::fs::metadata(&path).unwrap();
             assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (1234, 2345, 0o640));
             assert!(rustix::process::geteuid().is_root(), "identity came back");
+        });
+    }
+
+    /// Also on a thread that had groups of its own, and was never prepared.
+    #[test]
+    fn a_thread_has_the_groups_that_are_asked_for_and_no_others() {
+        let powers = Powers::of_this_process(Arc::new(crate::caller::ProcCallers::default()));
+        if !powers.may_switch() {
+            eprintln!("skipped: not root, so no identity can be switched");
+            return;
+        }
+        on_own_thread(move || {
+            let caller = Caller { uid: 1234, gid: 2345, pid: 0 };
+            let own = || rustix::process::getgroups().unwrap();
+            let inside = |groups: &[u32]| powers.switched(caller, groups, || Ok(own())).unwrap();
+            rustix::thread::set_thread_groups(&[Gid::from_raw(5)]).unwrap();
+            for is_prepared in [false, true] {
+                if is_prepared {
+                    rustix::thread::set_thread_groups(&[Gid::from_raw(6)]).unwrap();
+                    powers.prepare_thread().unwrap();
+                }
+                assert_eq!((inside(&[]), own()), (vec![], vec![]));
+                assert_eq!((inside(&[7, 8]), own()), ([7, 8].map(Gid::from_raw).into(), vec![]));
+                assert_eq!((inside(&[]), own()), (vec![], vec![]));
+            }
         });
     }
 
