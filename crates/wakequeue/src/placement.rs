@@ -85,8 +85,9 @@ impl Layout {
             return Err(ConfigError::Shards { count: shards.len(), max: MAX_SHARDS });
         }
         let sizes = pod_sizes(&shards)?;
+        let visible = Visibility::of(&shards);
         for (index, shard) in shards.iter().enumerate() {
-            check_shard(&shards, index, shard, sizes[shard.pod.index()])?;
+            check_shard(&shards, &visible, index, sizes[shard.pod.index()])?;
         }
         let (pods, groups) = plan_pods(&shards, sizes.len());
         let in_pod = shards.iter().map(|shard| sizes[shard.pod.index()]).collect();
@@ -118,6 +119,11 @@ impl Layout {
         shards_per_pod: u16,
         workers_per_shard: u16,
     ) -> Result<Self, ConfigError> {
+        // Before any of them is numbered.
+        let count = usize::from(pods) * usize::from(shards_per_pod);
+        if count > MAX_SHARDS {
+            return Err(ConfigError::Shards { count, max: MAX_SHARDS });
+        }
         let shard = |pod, number: u16| ShardId(pod * shards_per_pod + number);
         let plan = |pod, number| {
             let turn = move |step| (number + step) % shards_per_pod;
@@ -228,12 +234,38 @@ fn pod_sizes(shards: &[ShardPlan]) -> Result<Vec<u16>, ConfigError> {
     }
 }
 
+/// Which shard lists which, so that checking each pair takes no search: with the most shards there
+/// are 16 million pairs.
+struct Visibility {
+    lists: Vec<bool>,
+    shards: usize,
+}
+
+impl Visibility {
+    fn of(shards: &[ShardPlan]) -> Self {
+        let mut lists = vec![false; shards.len() * shards.len()];
+        for (row, shard) in lists.chunks_mut(shards.len()).zip(shards) {
+            for other in &shard.near {
+                if let Some(listed) = row.get_mut(other.index()) {
+                    *listed = true;
+                }
+            }
+        }
+        Self { lists, shards: shards.len() }
+    }
+
+    fn lists(&self, shard: ShardId, other: usize) -> bool {
+        self.lists[shard.index() * self.shards + other]
+    }
+}
+
 fn check_shard(
     shards: &[ShardPlan],
+    visible: &Visibility,
     index: usize,
-    shard: &ShardPlan,
     pod_size: u16,
 ) -> Result<(), ConfigError> {
+    let shard = &shards[index];
     let bad = |why| Err(ConfigError::Near { shard: index, why });
     if shard.workers == 0 {
         return Err(ConfigError::NoWorkers { shard: index });
@@ -249,7 +281,7 @@ fn check_shard(
         if (place < usize::from(pod_size)) != (plan.pod == shard.pod) {
             return bad("it must list all shards of its own pod before any other");
         }
-        if !plan.near.iter().any(|back| back.index() == index) {
+        if !visible.lists(*other, index) {
             return bad("visibility must be mutual");
         }
         if plan.near.len() != shard.near.len() {

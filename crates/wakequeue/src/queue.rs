@@ -118,6 +118,9 @@ impl<T: Send> WakeQueue<T> {
     ///
     /// # Errors
     /// The shard is full or the queue is closed: the item comes back.
+    ///
+    /// # Panics
+    /// If the layout has no such shard, as every function that takes a shard or a pod.
     #[inline]
     pub fn push(&self, shard: ShardId, item: T, host: impl Host) -> Result<(), PushError<T>> {
         self.push_item(shard, item, &host)
@@ -190,6 +193,9 @@ impl<T: Send> WakeQueue<T> {
     /// Takes the first item that `wanted` accepts out of the order of its shard; the others keep
     /// theirs. For a thread that is no worker and works for some of the items only. Costs as much
     /// as there are items.
+    ///
+    /// `wanted` is called under the lock of a shard: it must not use this queue. If it panics, every
+    /// item is still there, and the next push to that shard gets somebody going for them.
     pub fn take_if(&self, mut wanted: impl FnMut(&T) -> bool, host: impl Host) -> Option<T> {
         for (number, shard) in (0_u16..).map(ShardId).zip(&self.shards) {
             let found = shard.take_if(&mut wanted);
@@ -204,7 +210,10 @@ impl<T: Send> WakeQueue<T> {
         None
     }
 
-    /// The worker that a claim stands for. Call it on the worker's own thread.
+    /// The worker that a claim stands for, of this queue. Call it on the worker's own thread, and
+    /// keep the worker until [`next`](Self::next) says that it retired or that the queue is closed:
+    /// until then pushes count on it. A thread whose items may panic must catch that, or the queue
+    /// has a worker less for good.
     #[must_use]
     pub fn worker(&self, claim: Claim) -> Worker {
         let Claim { worker: id, home } = claim;

@@ -103,12 +103,14 @@ impl<T> Shard<T> {
         }
         let mut cell = ItemCell::empty();
         while items.len() < self.ring.capacity() && self.ring.pop_into(&mut cell) {
-            let item = cell.take()?;
-            if wanted(&item) {
-                return Some(item);
-            }
-            items.push_back(item);
+            // Safe in the list before it is looked at, which is code of the caller's.
+            items.push_back(cell.take()?);
             self.overflow.note(&items);
+            if items.back().is_some_and(&mut *wanted) {
+                let found = items.pop_back();
+                self.overflow.note(&items);
+                return found;
+            }
         }
         None
     }

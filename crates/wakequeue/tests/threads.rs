@@ -1,5 +1,6 @@
 //! The queue with real threads.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -200,6 +201,43 @@ fn full_shards_and_bad_settings_are_refused() {
     assert_eq!(bad(capacity(1)), Some(ConfigError::Capacity { capacity: 1 }));
     let nobody = Config { max_workers: 0, ..Config::default() };
     assert_eq!(bad(nobody), Some(ConfigError::MaxWorkers));
+}
+
+#[test]
+fn a_layout_of_more_shards_than_have_numbers_is_refused() {
+    let layout = Layout::pods_of(300, 300, 1);
+    assert_eq!(layout, Err(ConfigError::Shards { count: 90_000, max: 4096 }));
+    assert_eq!(Layout::uniform(0, 1), Err(ConfigError::Shards { count: 0, max: 4096 }));
+    assert_eq!(Layout::pods_of(16, 16, 1).unwrap().pods(), 16);
+}
+
+/// `take_if` moves what it looks at out of the ring: not even a look that panics may lose it.
+#[test]
+fn a_look_that_panics_loses_no_item_and_leaves_the_order() {
+    let config = Config { shard_capacity: 8, ..Config::default() };
+    let queue = WakeQueue::new(Layout::unsharded(1).unwrap(), config).unwrap();
+    let claim = Mutex::new(None);
+    for item in 0..6 {
+        let grow = |new| assert!(claim.lock().unwrap().replace(new).is_none());
+        queue.push(ShardId(0), item, grow).unwrap();
+    }
+    for wrong in [0, 3, 5] {
+        let look = |item: &i32| {
+            assert!(*item != wrong, "on purpose");
+            false
+        };
+        let looked = catch_unwind(AssertUnwindSafe(|| queue.take_if(look, |_| ())));
+        assert!(looked.is_err());
+        assert_eq!(queue.len(ShardId(0)), 6);
+    }
+    assert_eq!(queue.take_if(|item| *item == 4, |_| ()), Some(4));
+    queue.close();
+    let mut worker = queue.worker(claim.into_inner().unwrap().unwrap());
+    let mut items = Vec::new();
+    while let Next::Item(item) = queue.next(&mut worker, |_| unreachable!("there is a worker")) {
+        items.push(item);
+    }
+    assert_eq!(items, [0, 1, 2, 3, 5]);
 }
 
 /// A pod whose worker is held, and another one with nothing to do.
