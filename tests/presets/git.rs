@@ -1,0 +1,274 @@
+//! git in the view works, and what it runs later outside stays as it is.
+
+use std::process::Command;
+
+use crate::harness::{PRESETS, Tree, all, has};
+use crate::mounting::can_mount;
+
+#[test]
+fn git_works_with_submodules_and_working_trees() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    tree.bare(
+        "git init -q -b main ../lib; cd ../lib; echo l >l; git add l; git commit -qm l
+         git init -q -b main ../p; cd ../p; echo a >a; git add a; git commit -qm a
+         git -c protocol.file.allow=always submodule --quiet add ../lib sub; git commit -qm sub
+         git clone -q --bare . ../origin.git; git remote add origin ../origin.git; git fetch -q",
+    );
+    for preset in ["agent", "node", "python", "rust"] {
+        tree.works(
+            preset,
+            "git status --short; git fetch -q origin; git log --oneline >/dev/null
+             echo b >>a; git add -A; git commit -qm b; git stash list
+             git checkout -q --no-track -b topic; echo c >>a; git commit -qam c
+             git checkout -q main; git merge -q --no-edit topic
+             git update-ref -d refs/heads/topic
+             git tag t; git tag -d t >/dev/null; git gc -q
+             git worktree add -q --detach .trees/w; echo w >>.trees/w/a
+             git -C .trees/w commit -qam w; git worktree list >/dev/null
+             git worktree remove .trees/w; git worktree prune
+             git worktree add -q --detach ../w-$$ && git worktree remove ../w-$$
+             echo s >>sub/l; git -C sub commit -qam s; git add sub; git commit -qm subs
+             git submodule status >/dev/null; git reset -q --hard HEAD~1
+             git -C sub checkout -q HEAD~1; git diff --quiet; git push -q origin main --force
+             mkdir -p new && cd new && git init -q && echo n >n && git add n && git commit -qm n
+             cd .. && rm -rf new",
+        );
+    }
+    tree.works(
+        "ci",
+        "git --no-optional-locks status --short; git log >/dev/null; git show HEAD >/dev/null",
+    );
+    tree.works(
+        "read-only",
+        "git --no-optional-locks status --short; git diff HEAD; git log >/dev/null",
+    );
+}
+
+/// A hidden tracked file looks deleted: what records that is said when `run` ends.
+#[test]
+fn a_deletion_of_hidden_files_in_the_index_is_named() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    tree.bare("git init -q -b main; echo A=1 >.env; echo a >a; git add -A; git commit -qm a");
+    let said = all(&tree.fenced("agent", "echo b >>a; git add a; git commit -qm b"));
+    assert!(!said.contains("could not see"), "{said}");
+    let said = all(&tree.fenced("agent", "echo c >>a; git commit -qam c"));
+    assert!(said.contains("could not see: `.env`. A commit of it deletes"), "{said}");
+    tree.bare("git checkout -q HEAD~1 -- .env; test -f .env; git commit -qm back");
+    tree.bare("git update-index --skip-worktree .env");
+    let said = all(&tree.fenced("agent", "echo d >>a; git commit -qam d"));
+    assert!(!said.contains("could not see"), "{said}");
+}
+
+/// Everything by which a command could have git, an editor or a shell run something outside.
+#[test]
+fn what_runs_later_outside_cannot_be_written() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    for preset in PRESETS {
+        try_to_write_what_runs_later(preset);
+    }
+}
+
+fn try_to_write_what_runs_later(preset: &str) {
+    let tree = Tree::new();
+    tree.bare(
+        "git init -q -b main ../lib; cd ../lib; echo l >l; git add l; git commit -qm l
+         cd ../p; git init -q -b main; echo a >a; git add a; git commit -qm a
+         git -c protocol.file.allow=always submodule --quiet add ../lib sub; git commit -qm sub
+         git config core.hooksPath tools/hooks; git config include.path ../tools/git.inc
+         mkdir -p tools/hooks .vscode; echo '#!/bin/sh' >tools/hooks/pre-commit; echo >tools/git.inc
+         echo {} >.vscode/tasks.json; echo >.envrc; git add -A; git commit -qm more --no-verify",
+    );
+    let attempts = [
+        "echo x >.git/hooks/post-commit",
+        "echo x >>.git/config",
+        "git config alias.st '!sh'",
+        "git config core.fsmonitor ./x",
+        "mv .git/hooks .git/h",
+        "rm -rf .git/hooks",
+        "echo x >.git/commondir",
+        "ln -s /tmp .git/hooks/x",
+        "cp a .git/hooks/pre-push",
+        "chmod 777 .git/config",
+        "echo x >tools/hooks/pre-commit",
+        "echo x >tools/hooks/post-commit",
+        "rm tools/hooks/pre-commit",
+        "mv tools t; mkdir -p tools/hooks; echo x >tools/hooks/pre-commit",
+        "echo x >tools/git.inc",
+        "echo x >.git/modules/sub/hooks/post-checkout",
+        "echo x >>.git/modules/sub/config",
+        "echo 'gitdir: /tmp' >sub/.git",
+        "rm -f sub/.git",
+        "echo x >.vscode/tasks.json",
+        "rm .vscode/tasks.json",
+        "mv .vscode v",
+        "echo x >.envrc",
+        "rm .envrc",
+        "mkdir -p d; echo x >d/.envrc",
+        "mkdir -p d/.vscode; echo x >d/.vscode/tasks.json",
+        "echo x >.mcp.json",
+        "mkdir -p .claude; echo x >.claude/settings.json",
+        "mkdir -p .husky; echo x >.husky/pre-commit",
+        "echo x >x.code-workspace",
+        "mkdir .devcontainer; echo x >.devcontainer/devcontainer.json",
+        "mkdir .zed; echo x >.zed/tasks.json",
+        "echo x >opencode.json",
+        "echo x >y; ln y .git/hooks/z",
+        "echo x >y; mv y .git/config",
+        "git submodule add ./lib evil",
+        // `mv` copies what it may read and removes what it may remove.
+        "mv .git .g; cp -r .g .git; echo x >.git/hooks/post-commit",
+        "rm -f .git/HEAD; echo x >tools/hooks/pre-commit",
+        "echo x >tools/hooks/pre-commit",
+    ];
+    let state = "find .git/hooks .git/config .git/modules/sub/hooks .git/modules/sub/config tools \
+                 sub/.git .vscode .envrc -printf '%p %m %s %l\\n' | sort; cat .git/config .envrc \
+                 .vscode/tasks.json tools/hooks/* tools/git.inc sub/.git; \
+                 ls d/.envrc d/.vscode/tasks.json .mcp.json .claude/settings.json .husky/pre-commit \
+                 x.code-workspace .devcontainer/devcontainer.json .zed/tasks.json opencode.json \
+                 .git/commondir 2>/dev/null; true";
+    let outside = |script: &str| all(&tree.at_home(Command::new("sh").args(["-c", script])));
+    let before = outside(state);
+    for attempt in attempts {
+        tree.fenced(preset, &format!("({attempt}) 2>/dev/null; true"));
+        assert_eq!(outside(state), before, "{preset}: {attempt}");
+        outside("rm -rf d y h v t .claude .husky");
+    }
+}
+
+/// Settings of a repository that the command made would start programs when `git status` outside
+/// enters it: `run` says so by name, `check` finds it, and the remedy that is documented holds.
+#[test]
+fn a_repository_that_starts_programs_is_named() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    tree.bare("git init -q -b main; echo a >a; git add a; git commit -qm a");
+    let harmless =
+        "mkdir fine && cd fine && git init -q && echo x >x && git add x && git commit -qm x";
+    let output = tree.fenced("agent", &format!("{harmless}; cd ..; git add fine 2>/dev/null"));
+    assert!(output.status.success() && !all(&output).contains("warning"), "{}", all(&output));
+    let mark = tree.path("ran");
+    let evil = format!(
+        "mkdir new && cd new && git init -q && echo x >x && git add x && git commit -qm x
+         git config core.fsmonitor 'touch {}; true'; cd ..; git add new 2>/dev/null
+         printf '[submodule \"new\"]\\n path = new\\n url = x\\n ignore = none\\n' >.gitmodules
+         mkdir -p b/any && cp -r new/.git/* b/any/",
+        mark.display()
+    );
+    let output = tree.fenced("agent", &evil);
+    let said = all(&output);
+    for part in ["warning: `new` is a git repository", "core.fsmonitor", "--ignore-submodules=all"]
+    {
+        assert!(said.contains(part), "{part} is not in: {said}");
+    }
+    assert!(!said.contains("`fine`"), "{said}");
+    let mut check = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let output = tree.at_home(check.args(["check", "--json", "--dir", ".", "agent"]));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found: Vec<_> =
+        report["repositories"].as_array().unwrap().iter().map(|one| &one["path"]).collect();
+    assert_eq!(found.len(), 2, "{report:#}");
+    assert!(
+        found.iter().any(|path| *path == "b/any") && found.iter().any(|path| *path == "new/.git")
+    );
+    assert!(!mark.exists(), "nothing of this runs git");
+    tree.bare("git status --ignore-submodules=all >/dev/null");
+    assert!(!mark.exists(), "the remedy does not hold");
+    // What is warned of is real.
+    tree.bare("git status >/dev/null");
+    assert!(
+        mark.exists(),
+        "git does not enter such a repository any more: the page is out of date"
+    );
+}
+
+/// The settings of a repository in a subdirectory can be written; `run` says that this was done.
+#[test]
+fn a_hook_in_a_repository_below_the_top_is_named() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    // Not a repository itself.
+    tree.bare("mkdir -p a/lib; git -C a/lib init -q; git -C a/lib config alias.old '!true'");
+    // What was written just before the start would count.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let output = tree.fenced("agent", "echo x >a/lib/file; git -C a/lib add file");
+    assert!(output.status.success() && !all(&output).contains("a/lib"), "{}", all(&output));
+    let hook = "a/lib/.git/hooks/post-commit";
+    let output = tree.fenced("agent", &format!("echo '#!/bin/sh' >{hook}; chmod +x {hook}"));
+    let said = all(&output);
+    for part in ["`a/lib` is a git repository whose hooks or settings changed", "hook post-commit"]
+    {
+        assert!(said.contains(part), "{part} is not in: {said}");
+    }
+}
+
+/// The repository of a linked working tree lies elsewhere; git's message has no reason.
+#[test]
+fn a_repository_outside_of_the_directory_is_named() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    tree.bare(
+        "git init -q -b main ../main; echo a >../main/a; git -C ../main add a
+         git -C ../main commit -qm a; git -C ../main worktree add -q ../p/linked",
+    );
+    let run = |options: &[&str], dir: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.arg("run").args(options).arg(tree.path(dir));
+        let script = "cd \"$TOLLGATE_RUN\"; echo b >b; git add b && git commit -qm b";
+        tree.at_home(command.args(["--", "sh", "-c", script]))
+    };
+    let output = run(&[], "p/linked");
+    let said = all(&output);
+    assert!(!output.status.success(), "{said}");
+    let git_dir = tree.path("main/.git");
+    let note = format!("the repository of DIR is `{}`, outside of DIR", git_dir.display());
+    assert!(said.contains(&note), "{said}");
+    let mut brief = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let brief = all(&tree.at_home(brief.arg("brief").arg(tree.path("p/linked"))));
+    assert!(brief.contains("lies outside of this directory"), "{brief}");
+    let output = run(&["--allow", &format!("{}:rw", git_dir.display())], "p/linked");
+    assert!(output.status.success() && !all(&output).contains("outside"), "{}", all(&output));
+    let output = run(&[], "main");
+    assert!(!all(&output).contains("of DIR is"), "{}", all(&output));
+}
+
+/// The rule that docs/run.md offers to whoever wants no such repositories.
+#[test]
+fn repositories_below_the_top_can_be_refused() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    tree.bare("git init -q -b main; echo a >a; git add a; git commit -qm a");
+    let page = include_str!("../../docs/run.md");
+    let rule = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    std::fs::write(tree.path("rule.toml"), rule).unwrap();
+    let policy = tree.path("rule.toml");
+    let attempts = [
+        "git init -q new",
+        "mkdir x; echo gitdir: ../y >x/.git",
+        "mkdir z z/.git",
+        "git worktree add -q --detach w",
+        "cp -r .git a.git; mkdir v; mv a.git v/.git",
+    ];
+    for attempt in attempts {
+        let output = tree.fenced(policy.to_str().unwrap(), &format!("({attempt}) 2>&1 || true"));
+        assert!(output.status.success(), "{}", all(&output));
+        let found = tree.at_home(Command::new("sh").args(["-c", "find . -mindepth 2 -name .git"]));
+        assert_eq!(all(&found), "", "{attempt}");
+    }
+    tree.works(policy.to_str().unwrap(), "echo b >>a; git commit -qam b; git gc -q");
+}

@@ -1,0 +1,85 @@
+//! What `init` writes, and names as it and others print them.
+
+use std::process::Command;
+
+use crate::harness::{PRESETS, Tree, all, has};
+use crate::mounting::can_mount;
+
+/// A name with an escape sequence and a line of its own steers no terminal and forges no line.
+#[test]
+fn names_that_steer_a_terminal_are_printed_as_text() {
+    const EVIL: &str = "evil\x1b[2J\ntollgate: all is well";
+    const SHOWN: &str = "evil\\x1b[2J\\ntollgate: all is well";
+    let tree = Tree::new();
+    tree.write(&format!("{EVIL}/token.rs"), "t = \"ghp_0123456789abcdefghijABCDEFGHIJ012345\"\n");
+    tree.write(&format!("{EVIL}/.env"), "SECRET=1\n");
+    tree.bare(
+        "d=$(printf 'evil\\033[2J\\ntollgate: all is well'); git init -q --bare \"$d.git\"
+        git -C \"$d.git\" config core.fsmonitor x; git init -q .; git add -A",
+    );
+    let explained = format!("{EVIL}/.env");
+    let asked: [&[&str]; 4] = [
+        &["check", "--dir", ".", "none"],
+        &["check", "--dir", ".", "agent"],
+        &["init", "--output", "../home/made.toml"],
+        &["explain", "--policy", "agent", &explained],
+    ];
+    for arguments in asked {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let said = all(&tree.at_home(command.args(arguments)));
+        assert!(!said.contains('\x1b'), "{arguments:?}: {said:?}");
+        assert!(!said.contains("\ntollgate: all is well"), "{arguments:?}: {said}");
+        // `explain` has its own spelling of the escape, the same as in its JSON.
+        let shown =
+            if arguments[0] == "explain" { SHOWN.replace("x1b", "u{1b}") } else { SHOWN.into() };
+        assert!(said.contains(&shown), "{arguments:?}: {said}");
+    }
+    let repository = format!("{SHOWN}.git: ");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let said = all(&tree.at_home(command.args(["check", "--dir", ".", "none"])));
+    assert!(said.contains(&repository), "{said}");
+}
+
+#[test]
+fn a_policy_that_init_wrote_can_be_read_and_committed() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    for preset in PRESETS {
+        let tree = Tree::new();
+        tree.bare("git init -q; echo x > a.py");
+        let mut init = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let output = tree.at_home(init.args(["init", preset]));
+        assert!(output.status.success(), "{preset}: {}", all(&output));
+        // Those two leave the repository as it is.
+        let add = if matches!(preset, "ci" | "read-only") { "" } else { "; git add -A" };
+        let policy = tree.path("p/.tollgate.toml").to_string_lossy().into_owned();
+        tree.works(&policy, &format!("head -1 .tollgate.toml{add}"));
+    }
+}
+
+/// What is in the place of the file may have been put there by somebody else.
+#[test]
+fn init_replaces_regular_files_alone() {
+    let tree = Tree::new();
+    let init = || {
+        let mut init = Command::new("timeout");
+        init.args(["60", env!("CARGO_BIN_EXE_tollgate"), "init", "--force"]);
+        tree.at_home(&mut init)
+    };
+    tree.bare("echo mine >../victim; ln -s ../victim .tollgate.toml");
+    let output = init();
+    assert_eq!(output.status.code(), Some(1), "{}", all(&output));
+    assert!(all(&output).contains("not a regular file"), "{}", all(&output));
+    tree.bare("test \"$(cat ../victim)\" = mine; rm .tollgate.toml; mkfifo .tollgate.toml");
+    let output = init();
+    assert_eq!(output.status.code(), Some(1), "{}", all(&output));
+    tree.bare("rm .tollgate.toml; echo old >.tollgate.toml; ln .tollgate.toml ../victim -f");
+    tree.bare("chmod 640 .tollgate.toml");
+    let output = init();
+    assert!(output.status.success(), "{}", all(&output));
+    tree.bare(
+        "grep -q rule .tollgate.toml; test \"$(cat ../victim)\" = old
+         test \"$(stat -c %a .tollgate.toml)\" = 640; test \"$(ls -A)\" = .tollgate.toml",
+    );
+}

@@ -1,0 +1,13 @@
+//! The built-in policies over real trees: what tools do there works, and secrets are kept.
+//!
+//! A tool that the machine lacks is skipped with a message. `tests/presets-all` runs everything
+//! and fails where something is missing.
+
+#[path = "../support/mounting.rs"]
+mod mounting;
+
+mod git;
+mod harness;
+mod init;
+mod secrets;
+mod tools;
