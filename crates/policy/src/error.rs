@@ -14,6 +14,8 @@ pub(crate) struct Source<'t> {
     pub(crate) text: &'t str,
     pub(crate) origin: &'t str,
     pub(crate) names: &'t dyn Names,
+    /// It was read as a policy before, and its regular expressions are known to be right.
+    pub(crate) tried: bool,
 }
 
 impl Source<'_> {

@@ -1,13 +1,18 @@
 //! A rule: its conditions, and what is known about whether they hold.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use regex::bytes::{Regex, RegexBuilder};
 
 use crate::facts::{CallerFacts, InodeFacts};
 use crate::glob::Glob;
 use crate::limits::{HEAD_LEN, MAX_RULES};
 use crate::redaction::Redaction;
 use crate::words::{Action, Kind, KindSet, Mode, OperationSet};
+
+/// Most memory in bytes for one compiled regular expression, and for its cache.
+const MAX_REGEX_LEN: usize = 1 << 20;
 
 /// Names a rule of one policy: its place in the file, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -177,7 +182,7 @@ impl Rule {
 pub(crate) struct Content {
     /// The file begins with one of these; none given means any.
     pub(crate) magic: Vec<Box<[u8]>>,
-    pub(crate) regex: Option<regex::bytes::Regex>,
+    pub(crate) regex: Option<Pattern>,
 }
 
 impl Content {
@@ -197,6 +202,41 @@ impl Content {
         (self.magic.is_empty() || self.magic.iter().any(|magic| head.starts_with(magic)))
             && self.regex.as_ref().is_none_or(|regex| regex.is_match(head))
     }
+}
+
+/// A regular expression.
+#[derive(Clone, Debug)]
+pub(crate) struct Pattern {
+    text: Arc<str>,
+    /// Once it was needed: that takes up to a few milliseconds.
+    compiled: Arc<OnceLock<Regex>>,
+}
+
+impl Pattern {
+    /// An expression that is tried now.
+    ///
+    /// # Errors
+    /// When it is wrong, or too large.
+    pub(crate) fn new(text: &str) -> Result<Self, regex::Error> {
+        let compiled = compile(text)?;
+        Ok(Self { text: text.into(), compiled: Arc::new(compiled.into()) })
+    }
+
+    /// One that was tried before, with [`Pattern::new`].
+    pub(crate) fn tried(text: &str) -> Self {
+        Self { text: text.into(), compiled: Arc::default() }
+    }
+
+    /// # Panics
+    /// If it was never tried, and is wrong.
+    fn is_match(&self, head: &[u8]) -> bool {
+        let compiled = || compile(&self.text).expect("an expression that was tried before");
+        self.compiled.get_or_init(compiled).is_match(head)
+    }
+}
+
+fn compile(text: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(text).size_limit(MAX_REGEX_LEN).dfa_size_limit(MAX_REGEX_LEN).build()
 }
 
 /// A condition on who asks. What is given must all hold.

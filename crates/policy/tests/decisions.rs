@@ -171,6 +171,17 @@ fn a_restriction_leaves_the_mode_to_later_rules() {
 }
 
 #[test]
+fn expressions_that_are_compiled_when_they_are_needed_decide_the_same() {
+    let text = "[[rule]]\npath = '**'\ncontent = { regex = '^KEY-[0-9]+' }\naction = 'deny'\n";
+    for policy in [policy(text), Policy::parse_tried(text, "p.toml").unwrap()] {
+        let with = |head: &'static [u8]| Facts { head: Some(head), ..file("x") };
+        assert_eq!(verdict(&policy, &with(b"KEY-1"), Read), Verdict::Deny);
+        assert_eq!(verdict(&policy, &with(b"KEY-x"), Read), Verdict::Allow);
+    }
+    assert!(Policy::parse_tried("[[rule]]\npath = 7\naction = 'deny'\n", "p.toml").is_err());
+}
+
+#[test]
 fn content_and_size() {
     let policy = policy(
         r"

@@ -22,7 +22,18 @@ impl Policy {
     /// # Errors
     /// The first mistake in the text: where it is, what was found, what is allowed.
     pub fn parse(text: &str, origin: &str) -> Result<Self, PolicyError> {
-        parse(&Source { text, origin, names: &NoNames })
+        parse(&Source { text, origin, names: &NoNames, tried: false })
+    }
+
+    /// As [`Policy::parse`], for a text that it answered with a policy before, as tests do with texts
+    /// that are built in: regular expressions are compiled, for up to a few milliseconds each, when
+    /// the first file is judged by them.
+    ///
+    /// # Errors
+    /// As [`Policy::parse`], but for what is wrong in regular expressions, which is a panic when a
+    /// file is judged by them.
+    pub fn parse_tried(text: &str, origin: &str) -> Result<Self, PolicyError> {
+        parse(&Source { text, origin, names: &NoNames, tried: true })
     }
 
     /// As [`Policy::parse`], where rules may name users and groups that `names` finds.
@@ -30,7 +41,7 @@ impl Policy {
     /// # Errors
     /// As [`Policy::parse`].
     pub fn parse_with(text: &str, origin: &str, names: &dyn Names) -> Result<Self, PolicyError> {
-        parse(&Source { text, origin, names })
+        parse(&Source { text, origin, names, tried: false })
     }
 }
 

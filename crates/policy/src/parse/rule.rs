@@ -10,7 +10,7 @@ use super::values::{self, Text, Value, check_keys};
 use crate::error::{PolicyError, Problem, Source};
 use crate::glob::{Glob, GlobError, compile_exe, compile_path};
 use crate::limits::HEAD_LEN;
-use crate::rule::{CallerCondition, Content, Rule};
+use crate::rule::{CallerCondition, Content, Pattern, Rule};
 use crate::words::{Action, Kind, KindSet, Operation, OperationSet, UnknownWord};
 
 const KEYS: [&str; 16] = [
@@ -32,8 +32,6 @@ const KEYS: [&str; 16] = [
     "domain",
 ];
 const EVERYTHING: &str = "write `path = \"**\"` for everything";
-/// Most memory in bytes for one compiled regular expression, and for its cache.
-const MAX_REGEX_LEN: usize = 1 << 20;
 
 /// Reads one rule; `earlier` are the rules before it.
 pub(super) fn rule(
@@ -228,27 +226,26 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
 }
 
-fn regex(source: &Source<'_>, value: &Value<'_>) -> Result<regex::bytes::Regex, PolicyError> {
+fn regex(source: &Source<'_>, value: &Value<'_>) -> Result<Pattern, PolicyError> {
     let text = values::string(source, "regex", value)?;
+    if source.tried {
+        return Ok(Pattern::tried(text.text));
+    }
     // Parsed beforehand, as the error of `regex` itself does not say where.
     let parsed = regex_syntax::ParserBuilder::new().utf8(false).build().parse(text.text);
     if let Err(error) = parsed {
         let (span, reason) = regex_mistake(&error);
         return Err(source.error(text.span_of(source, span), Problem::Regex(reason)));
     }
-    regex::bytes::RegexBuilder::new(text.text)
-        .size_limit(MAX_REGEX_LEN)
-        .dfa_size_limit(MAX_REGEX_LEN)
-        .build()
-        .map_err(|error| {
-            let reason = match error {
-                regex::Error::CompiledTooBig(limit) => {
-                    format!("needs more than {limit} bytes compiled; write smaller repetitions")
-                }
-                other => other.to_string(),
-            };
-            source.error(text.span.clone(), Problem::Regex(reason))
-        })
+    Pattern::new(text.text).map_err(|error| {
+        let reason = match error {
+            regex::Error::CompiledTooBig(limit) => {
+                format!("needs more than {limit} bytes compiled; write smaller repetitions")
+            }
+            other => other.to_string(),
+        };
+        source.error(text.span.clone(), Problem::Regex(reason))
+    })
 }
 
 fn regex_mistake(error: &regex_syntax::Error) -> (Range<usize>, String) {
