@@ -17,6 +17,9 @@ use crate::presets::{self, Findings, Preset, Suits};
 use crate::survey::{self, Survey};
 use crate::{messages, tree};
 
+/// Names of each kind that are said.
+const MAX_SAID: usize = 8;
+
 /// Writes a policy fitted to a directory, and says what was found there.
 ///
 /// # Errors
@@ -129,22 +132,22 @@ fn say(dir: &Path, preset: Preset, file: Option<&Path>, findings: &Findings, sur
         names => names.join(", "),
     };
     messages::say(&format!("found in `{}`: {seen}", shown(dir)));
-    if !findings.protected.is_empty() {
-        messages::say(&format!(
-            "run later outside, kept as they are: {}",
-            escaped(&findings.protected.join(", "))
-        ));
+    let kept = kept(findings);
+    if !kept.is_empty() {
+        let list: Vec<_> = kept.iter().take(MAX_SAID).map(|path| escaped(path)).collect();
+        let list = list.join(", ");
+        let more = and_more(kept.len() - kept.len().min(MAX_SAID));
+        messages::say(&format!("run later outside, kept as they are: {list}{more}"));
     }
     let covered = &survey.covered;
     if covered.is_empty() {
         messages::say("no file in it is a secret by this policy");
     } else {
-        let list: Vec<_> = covered.iter().take(8).map(|(path, _)| escaped(path)).collect();
-        let more = covered.len() - list.len();
-        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-        messages::say(&format!("hidden or not to be read: {}{rest}", list.join(", ")));
+        let list: Vec<_> = covered.iter().take(MAX_SAID).map(|(path, _)| escaped(path)).collect();
+        let more = and_more(covered.len() - list.len());
+        messages::say(&format!("hidden or not to be read: {}{more}", list.join(", ")));
     }
-    for (path, why) in survey.uncovered.iter().take(8) {
+    for (path, why) in survey.uncovered.iter().take(MAX_SAID) {
         messages::warn(&format!("`{}` can be read: {}", escaped(path), escaped(why)));
     }
     survey.advice_on_tracked().iter().for_each(|line| messages::warn(line));
@@ -162,6 +165,17 @@ fn say(dir: &Path, preset: Preset, file: Option<&Path>, findings: &Findings, sur
     }
 }
 
+fn and_more(number: usize) -> String {
+    if number > 0 { format!(" and {number} more") } else { String::new() }
+}
+
+/// What was found that runs later outside.
+fn kept(findings: &Findings) -> Vec<String> {
+    let later = &findings.later;
+    let paths = later.paths.iter().chain(&later.repositories);
+    paths.map(|path| path.to_string_lossy().into_owned()).collect()
+}
+
 fn report(
     dir: &Path,
     preset: Preset,
@@ -176,7 +190,7 @@ fn report(
         "preset": preset.name(),
         "file": file.map(Path::to_string_lossy),
         "found": findings.seen,
-        "kept": findings.protected,
+        "kept": kept(findings),
         "covered": paths(&survey.covered),
         "uncovered": paths(&survey.uncovered),
         "tracked": survey.tracked.iter().map(|one| one.path.clone()).collect::<Vec<_>>(),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::slot::timestamp;
-use crate::presets::{self, Preset};
+use crate::presets::Preset;
 
 /// A server, from its start to its end.
 #[derive(Clone, Debug)]
@@ -63,12 +63,11 @@ impl Origin {
     }
 }
 
-/// As `sha256sum` shows it; `None` if the file cannot be read.
-/// Of a preset, as fitted to `dir`.
+/// As `sha256sum` shows it; `None` if the file cannot be read. Of a preset, as fitted to `dir`.
 pub(crate) fn digest_of(file: &Path, dir: &Path) -> Option<String> {
     let preset = file.to_str().and_then(|name| name.strip_prefix("preset:"));
     let text = match preset.and_then(Preset::named) {
-        Some(preset) => preset.text(&presets::look(dir)).into_bytes(),
+        Some(preset) => preset.fitted_text(dir).into_bytes(),
         None => std::fs::read(file).ok()?,
     };
     Some(Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect())

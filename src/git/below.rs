@@ -1,43 +1,86 @@
-//! Repositories below a directory, as far as a short look finds them.
+//! Repositories below a directory.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 
-/// Most directories that are read.
-const MAX_DIRECTORIES: usize = 2048;
+/// Most directories that are read: 0.1 to 0.2 s where the kernel has them in memory.
+const MAX_DIRECTORIES: usize = 1 << 15;
 /// Most names that are looked at.
-const MAX_NAMES: usize = 1 << 16;
-/// Directories with what tools fetched and built, many of which have repositories.
-const PASSED: [&[u8]; 2] = [b"node_modules", b"target"];
+const MAX_NAMES: usize = 1 << 20;
+/// Most repositories that are looked for.
+const MAX_FOUND: usize = 1024;
+/// Directories with what tools fetched and built, which have repositories that the tools change.
+const PASSED: [&str; 12] = [
+    "node_modules",
+    "target",
+    "site-packages",
+    "_deps",
+    ".build",
+    ".cache",
+    ".cargo",
+    ".pnpm-store",
+    ".terraform",
+    ".tox",
+    ".nox",
+    ".yarn",
+];
 
-/// Paths relative to `dir` of directories in it, not of itself, that have a `.git`; the nearest to
-/// it first. Follows no symbolic link and enters no mount.
-pub(super) fn repositories(dir: &Path) -> Vec<PathBuf> {
+/// What was found, as paths relative to the directory; the nearest to it first.
+#[derive(Debug, Default)]
+pub(crate) struct Below {
+    /// Directories with a `.git`, not the top itself.
+    pub(crate) work_trees: Vec<PathBuf>,
+    /// Bare repositories.
+    pub(crate) bare: Vec<PathBuf>,
+    /// Whether every directory was looked at.
+    pub(crate) whole: bool,
+}
+
+/// Looks for the repositories in `dir`. Follows no symbolic link and enters no mount.
+pub(crate) fn below(dir: &Path) -> Below {
+    let mut found = Below::default();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(top) = rustix::fs::openat(CWD, dir, flags, Mode::empty()) else { return Vec::new() };
-    let (mut pending, mut found) = (VecDeque::from([PathBuf::new()]), Vec::new());
+    let Ok(top) = rustix::fs::openat(CWD, dir, flags, Mode::empty()) else { return found };
+    let mut pending = VecDeque::from([PathBuf::new()]);
     let (mut directories, mut names) = (0, 0);
     while let Some(path) = pending.pop_front() {
         directories += 1;
-        if directories > MAX_DIRECTORIES || names > MAX_NAMES {
-            break;
+        let full = found.work_trees.len() + found.bare.len() >= MAX_FOUND;
+        if directories > MAX_DIRECTORIES || names > MAX_NAMES || full {
+            return found;
         }
-        for (name, kind) in entries(&top, &path) {
-            names += 1;
+        let entries = entries(&top, &path);
+        names += entries.len();
+        let is_top = path == Path::new("");
+        if !is_top && is_repository(&entries) {
+            found.bare.push(path);
+            continue;
+        }
+        for (name, kind) in entries {
+            // Some file systems do not say what a name is.
+            let may_be_directory = matches!(kind, FileType::Directory | FileType::Unknown);
             if name == b".git" {
-                if path != Path::new("") {
-                    found.push(path.clone());
+                if !is_top {
+                    found.work_trees.push(path.clone());
                 }
-            } else if kind == FileType::Directory && !PASSED.contains(&name.as_slice()) {
-                pending.push_back(path.join(std::ffi::OsStr::from_bytes(&name)));
+            } else if may_be_directory && !PASSED.iter().any(|one| one.as_bytes() == name) {
+                pending.push_back(path.join(OsStr::from_bytes(&name)));
             }
         }
     }
+    found.whole = true;
     found
+}
+
+/// As git tells: these three have to be there.
+fn is_repository(entries: &[(Vec<u8>, FileType)]) -> bool {
+    let has = |wanted: &str| entries.iter().any(|(name, _)| name == wanted.as_bytes());
+    ["HEAD", "objects", "refs"].into_iter().all(has)
 }
 
 /// The names in a directory beneath `top`; none of one that cannot be read.
@@ -53,4 +96,48 @@ fn entries(top: &OwnedFd, path: &Path) -> Vec<(Vec<u8>, FileType)> {
         .filter(|(name, _)| !matches!(name.as_slice(), b"." | b".."))
         .take(MAX_NAMES)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn working_trees_and_bare_repositories_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str| std::fs::create_dir_all(dir.path().join(name)).unwrap();
+        let repository = |name: &str| {
+            make(&format!("{name}/objects"));
+            make(&format!("{name}/refs"));
+            std::fs::write(dir.path().join(name).join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        };
+        let found = below(dir.path());
+        assert!(found.work_trees.is_empty() && found.bare.is_empty() && found.whole);
+        repository(".git");
+        repository("a/lib/.git");
+        repository("a/lib/inner/.git");
+        repository("store.git");
+        repository("node_modules/pkg/.git");
+        make("linked");
+        std::fs::write(dir.path().join("linked/.git"), "gitdir: ../store.git\n").unwrap();
+        std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
+        // What lacks one of the three is none.
+        make("none/objects");
+        let mut found = below(dir.path());
+        found.work_trees.sort();
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(found.work_trees, paths(&["a/lib", "a/lib/inner", "linked"]));
+        assert_eq!(found.bare, paths(&["store.git"]));
+        assert!(found.whole);
+    }
+
+    #[test]
+    fn a_search_that_is_given_up_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..=MAX_FOUND {
+            std::fs::create_dir_all(dir.path().join(format!("{number}/.git"))).unwrap();
+        }
+        let found = below(dir.path());
+        assert_eq!((found.work_trees.len(), found.whole), (MAX_FOUND, false));
+    }
 }

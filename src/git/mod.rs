@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::files;
 
+pub(crate) use below::below;
 pub(crate) use config::Config;
 pub(crate) use deleted::IndexBefore;
 pub(crate) use index::{Tracked, tracked};
@@ -49,6 +50,11 @@ impl Repository {
         Some(Self { git_dir, common_dir, linked })
     }
 
+    /// The repository that has no working tree and is this directory.
+    pub(crate) fn bare(git_dir: &Path) -> Self {
+        Self { git_dir: git_dir.to_owned(), common_dir: git_dir.to_owned(), linked: false }
+    }
+
     /// The top of the working tree that `directory` lies in.
     pub(crate) fn top_of(directory: &Path) -> Option<PathBuf> {
         directory.ancestors().find(|above| Self::at(above).is_some()).map(Path::to_owned)
@@ -58,12 +64,12 @@ impl Repository {
         if self.linked { "git working tree (linked)" } else { "git repository" }
     }
 
-    pub(crate) fn is_linked(&self) -> bool {
-        self.linked
-    }
-
     pub(crate) fn git_dir(&self) -> &Path {
         &self.git_dir
+    }
+
+    pub(crate) fn common_dir(&self) -> &Path {
+        &self.common_dir
     }
 
     /// The directories of the repository, without symbolic links, where some of it lies outside of
@@ -74,10 +80,6 @@ impl Repository {
         let dir = real(dir)?;
         let inside = git_dir.starts_with(&dir) && common_dir.starts_with(&dir);
         (!inside).then_some([git_dir, common_dir])
-    }
-
-    pub(crate) fn config(&self) -> Config {
-        Config::read(&self.common_dir.join("config"))
     }
 
     /// The files in the index.

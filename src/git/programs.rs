@@ -89,10 +89,16 @@ fn starts_program(setting: &Setting) -> bool {
 /// `git status` outside would enter those in the index; into others somebody changes.
 pub(crate) fn left_behind(dir: &Path, since: SystemTime) -> Vec<String> {
     let tracked = tracked_repositories(dir);
-    let others = below::repositories(dir).into_iter().filter(|one| !tracked.contains(one));
-    let others: Vec<_> = others.collect();
+    let below = below(dir);
+    let others = below.work_trees.iter().filter(|one| !tracked.contains(one));
+    let others = others.filter_map(|one| Some((one, Repository::at(&dir.join(one))?)));
+    let bare = below.bare.iter().map(|one| (one, Repository::bare(&dir.join(one))));
+    let others = others.chain(bare);
+    let others: Vec<_> =
+        others.filter_map(|(one, found)| changed(dir, one, &found, since, false)).collect();
     let tracked = tracked.iter().filter_map(|one| {
-        let (shown, programs) = changed(dir, one, since, true)?;
+        let repository = Repository::at(&dir.join(one))?;
+        let (shown, programs) = changed(dir, one, &repository, since, true)?;
         Some(format!(
             "`{shown}` is a git repository in the index, and starts programs: {programs}. \
              `git status` outside enters it: look at its settings first, or use \
@@ -100,7 +106,6 @@ pub(crate) fn left_behind(dir: &Path, since: SystemTime) -> Vec<String> {
         ))
     });
     let mut lines: Vec<_> = tracked.collect();
-    let others: Vec<_> = others.iter().filter_map(|one| changed(dir, one, since, false)).collect();
     lines.extend(others.iter().take(MAX_TOLD).map(|(shown, programs)| {
         format!(
             "`{shown}` is a git repository whose hooks or settings changed, and starts programs: \
@@ -129,10 +134,15 @@ fn tracked_repositories(dir: &Path) -> Vec<PathBuf> {
 /// The name of a repository that starts programs by what was written after `since`, and those.
 /// Its directories count where `moved`: one that was there before may have taken another's place.
 /// Every command of git changes them.
-fn changed(dir: &Path, inside: &Path, since: SystemTime, moved: bool) -> Option<(String, String)> {
-    let repository = Repository::at(&dir.join(inside))?;
+fn changed(
+    dir: &Path,
+    inside: &Path,
+    repository: &Repository,
+    since: SystemTime,
+    moved: bool,
+) -> Option<(String, String)> {
     let programs = of(&repository.common_dir);
-    if programs.is_empty() || !changed_after(&dir.join(inside), &repository, since, moved) {
+    if programs.is_empty() || !changed_after(&dir.join(inside), repository, since, moved) {
         return None;
     }
     Some((shown(inside), escaped(&programs.join(", "))))

@@ -2,12 +2,19 @@
 //! the parts that several of them share.
 
 mod fit;
+mod quote;
+mod run_later;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate_policy::Policy;
 
-pub(crate) use fit::{Findings, Suits, escape_glob, look, toml_string};
+use crate::escape::shown;
+use crate::messages;
+
+pub(crate) use fit::{Findings, Suits, look};
+pub(crate) use quote::{escape_glob, toml_string};
 
 /// A built-in policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -36,6 +43,14 @@ const PARTS: [(&str, &str); 5] = [
 ];
 /// Where the rules for what was found in DIR stand.
 const FITTED: &str = "# %FITTED%\n";
+
+/// The directory that a preset was fitted to last, and what was found there: looking takes a while
+/// where it is large.
+static FITTED_TO: Mutex<Option<(PathBuf, Findings)>> = Mutex::new(None);
+
+fn fitted() -> MutexGuard<'static, Option<(PathBuf, Findings)>> {
+    FITTED_TO.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Preset {
     pub(crate) const ALL: [Self; 6] =
@@ -70,7 +85,7 @@ impl Preset {
 
     /// The policy as text, with the rules that `findings` ask for.
     pub(crate) fn text(self, findings: &Findings) -> String {
-        let mut text = self.file().replace(FITTED, &findings.rules());
+        let mut text = self.file().replace(FITTED, &findings.later.rules());
         for (mark, part) in PARTS {
             text = match self {
                 // What is an exception elsewhere must not become one to `default`.
@@ -86,10 +101,26 @@ impl Preset {
     /// The policy, fitted to the directory `dir`.
     ///
     /// # Errors
-    /// Never with the presets as they are; their text is tested.
+    /// Never with the presets as they are; their text, and its regular expressions, are tested.
     pub(crate) fn policy(self, dir: &Path) -> anyhow::Result<Policy> {
         let origin = format!("preset {}", self.name());
-        Policy::parse(&self.text(&look(dir)), &origin).map_err(Into::into)
+        let findings = look(dir);
+        *fitted() = Some((dir.to_owned(), findings.clone()));
+        if !findings.later.whole {
+            messages::warn(&format!(
+                "`{}` has too many directories or repositories to look for all repositories below \
+                 it: hooks of those that were not found can be written; name a directory further \
+                 below",
+                shown(dir)
+            ));
+        }
+        Policy::parse_tried(&self.text(&findings), &origin).map_err(Into::into)
+    }
+
+    /// The text of the policy that [`Preset::policy`] made last, if that was for `dir`.
+    pub(crate) fn fitted_text(self, dir: &Path) -> String {
+        let last = fitted().clone().filter(|(of, _)| of == dir);
+        self.text(&last.map_or_else(|| look(dir), |(_, findings)| findings))
     }
 }
 
@@ -99,10 +130,9 @@ mod tests {
 
     #[test]
     fn every_preset_is_a_policy_without_warnings() {
-        let findings = Findings {
-            protected: vec!["hooks here/[x]".into(), "sub/.git".into()],
-            ..Findings::default()
-        };
+        let mut findings = Findings::default();
+        findings.later.paths = vec!["hooks here/[x]".into(), "sub/.git".into()];
+        findings.later.repositories = vec!["lib {a,b}/.git".into(), "x.git".into()];
         for preset in Preset::ALL {
             for findings in [&Findings::default(), &findings] {
                 let text = preset.text(findings);

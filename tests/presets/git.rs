@@ -191,9 +191,90 @@ fn a_repository_that_starts_programs_is_named() {
     );
 }
 
-/// The settings of a repository in a subdirectory can be written; `run` says that this was done.
+/// Repositories that the command did not make: their hooks and settings, and what leads to them.
 #[test]
-fn a_hook_in_a_repository_below_the_top_is_named() {
+fn repositories_below_the_top_keep_their_hooks_and_settings() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    for preset in PRESETS {
+        try_to_write_what_runs_later_below(preset);
+    }
+}
+
+fn try_to_write_what_runs_later_below(preset: &str) {
+    let tree = Tree::new();
+    tree.bare(
+        "git init -q -b main ../lib; cd ../lib; echo l >l; git add l; git commit -qm l
+         cd ../p; git init -q -b main; echo a >a; git add a; git commit -qm a
+         git clone -q ../lib 'deep/in it/clone'; cd 'deep/in it/clone'
+         git config core.hooksPath own; mkdir own; git config include.path ../more.inc
+         git -c protocol.file.allow=always submodule --quiet add ../lib sub
+         git worktree add -q --detach ../../w; cd ../../..
+         git clone -q --bare ../lib store.git; mkdir tools store.git/hooks -p; echo >tools/hook
+         ln -s ../../tools/hook store.git/hooks/update
+         git clone -q --separate-git-dir elsewhere ../lib linked",
+    );
+    let clone = "cd 'deep/in it/clone'";
+    let attempts = [
+        format!("{clone}; mkdir -p .git/hooks; echo x >.git/hooks/post-commit"),
+        format!("{clone}; git config alias.st '!sh'"),
+        format!("{clone}; git config --worktree core.fsmonitor x"),
+        format!("{clone}; mv .git .g; cp -r .g .git; echo x >>.git/config"),
+        format!("{clone}; rm -rf .git/hooks .git/config; git init -q; echo x >.git/hooks/update"),
+        format!("{clone}; echo /tmp >.git/commondir"),
+        format!("{clone}; echo '* filter=x' >.git/info/attributes"),
+        format!("{clone}; mkdir -p own; echo x >own/post-commit"),
+        format!("{clone}; echo x >.git/more.inc; echo x >more.inc"),
+        format!("{clone}; echo x >>.git/modules/sub/config"),
+        format!("{clone}; echo x >.git/modules/sub/hooks/update"),
+        format!("{clone}; echo /tmp >.git/worktrees/w/commondir"),
+        format!("{clone}; echo 'gitdir: /tmp' >sub/.git"),
+        "echo 'gitdir: /tmp' >deep/w/.git".to_owned(),
+        "rm -f deep/w/.git; mkdir -p deep/w/.git".to_owned(),
+        "echo x >store.git/hooks/post-receive".to_owned(),
+        "echo x >>store.git/config".to_owned(),
+        "echo x >tools/hook".to_owned(),
+        "rm tools/hook; echo x >tools/hook".to_owned(),
+        "echo x >elsewhere/hooks/update".to_owned(),
+        "echo x >>elsewhere/config".to_owned(),
+        "echo 'gitdir: /tmp' >linked/.git".to_owned(),
+        "mv linked l; cp -r l linked; echo x >linked/.git".to_owned(),
+        "mv deep d; cp -r d deep".to_owned(),
+    ];
+    let state = "for f in deep/*/clone/.git deep/*/clone/.git/modules/sub store.git elsewhere; do
+                   find \"$f/hooks\" \"$f/config\" -printf '%p %m %s %l\\n'; cat \"$f/config\"; done
+                 find deep/*/clone/own tools -printf '%p %s\\n'
+                 ls deep/*/clone/.git/commondir deep/*/clone/.git/info/attributes more.inc
+                 cat deep/w/.git linked/.git deep/*/clone/sub/.git tools/hook
+                 cat deep/*/clone/.git/worktrees/w/commondir";
+    let outside = |script: &str| all(&tree.at_home(Command::new("sh").args(["-c", script])));
+    let before = outside(state);
+    for attempt in attempts {
+        tree.fenced(preset, &format!("({attempt}) 2>/dev/null; true"));
+        assert_eq!(outside(state), before, "{preset}: {attempt}");
+        outside("rm -rf l d; rm -f deep/*/clone/more.inc");
+    }
+    if !matches!(preset, "ci" | "read-only") {
+        tree.works(
+            preset,
+            "cd 'deep/in it/clone'; echo b >>l; git -c core.hooksPath=/ commit -qam b
+             git status >/dev/null; git gc -q; git fetch -q; cd sub; echo b >>l; git commit -qam b
+             cd ../../../..; git -C deep/w commit -q --allow-empty -m w
+             git -C linked commit -q --allow-empty -m l; git -C linked push -q ../store.git HEAD:new
+             git init -q made; echo n >made/n; git -C made add n; git -C made commit -qm n
+             echo x >made/.git/hooks/post-commit
+             git clone -q ../lib made/clone; git clone -q --bare ../lib made/bare.git
+             git -C made -c protocol.file.allow=always submodule --quiet add ../../lib sub
+             git -C deep/w worktree add -q --detach ../v; git -C deep/w worktree remove ../v
+             rm -rf made",
+        );
+    }
+}
+
+/// What the command makes is its own; `run` says so where it starts programs.
+#[test]
+fn a_hook_in_a_repository_that_the_command_made_is_named() {
     if !can_mount() || !has("git") {
         return;
     }
@@ -204,12 +285,22 @@ fn a_hook_in_a_repository_below_the_top_is_named() {
     std::thread::sleep(std::time::Duration::from_secs(1));
     let output = tree.fenced("agent", "echo x >a/lib/file; git -C a/lib add file");
     assert!(output.status.success() && !all(&output).contains("a/lib"), "{}", all(&output));
-    let hook = "a/lib/.git/hooks/post-commit";
-    let output = tree.fenced("agent", &format!("echo '#!/bin/sh' >{hook}; chmod +x {hook}"));
-    let said = all(&output);
-    for part in ["`a/lib` is a git repository whose hooks or settings changed", "hook post-commit"]
-    {
-        assert!(said.contains(part), "{part} is not in: {said}");
+    let hook = |made: &str| {
+        format!("mkdir -p {made}/hooks; cd {made}/hooks; echo '#!/bin/sh' >post-commit; chmod +x *")
+    };
+    // Under `none`, nothing keeps those that were there.
+    let made = "git init -q b; git init -q --bare c.git";
+    for (policy, before, git_dir, name) in [
+        ("none", "true", "a/lib/.git", "a/lib"),
+        ("agent", made, "b/.git", "b"),
+        ("agent", made, "c.git", "c.git"),
+    ] {
+        let said = all(&tree.fenced(policy, &format!("{before}; {}", hook(git_dir))));
+        let named = format!("`{name}` is a git repository whose hooks or settings changed");
+        for part in [named.as_str(), "hook post-commit"] {
+            assert!(said.contains(part), "{part} is not in: {said}");
+        }
+        tree.bare("rm -rf b c.git");
     }
 }
 

@@ -1,0 +1,278 @@
+//! What runs later outside, by the repositories in a directory: their hooks and settings, and the
+//! links that say where those are.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use super::quote::{escape_glob, toml_string};
+use crate::git::{self, Config, Repository};
+
+/// Names in the directory of a repository by which git starts programs.
+const OF_REPOSITORY: &str = "{hooks,config,config.worktree,commondir,info/attributes}";
+/// The same of its submodules, and of its working trees.
+const OF_SUBMODULES: &str = "modules/**/{hooks,config,config.worktree,commondir}";
+const OF_WORK_TREES: &str = "worktrees/*/config.worktree";
+
+/// What a command must not change, as paths relative to the directory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunLater {
+    /// Hooks outside of repositories, settings that others include, links to repositories.
+    pub(crate) paths: Vec<PathBuf>,
+    /// Directories of repositories, but for that of the top.
+    pub(crate) repositories: Vec<PathBuf>,
+    /// Whether every directory was looked at.
+    pub(crate) whole: bool,
+}
+
+/// Looks at the repository of `dir`, and at those below it.
+pub(super) fn look(dir: &Path) -> RunLater {
+    let Ok(dir) = std::fs::canonicalize(dir) else { return RunLater::default() };
+    let mut found = Search { dir: &dir, user: Config::of_user(), found: RunLater::default() };
+    let below = git::below(&dir);
+    found.work_tree(Path::new(""));
+    below.work_trees.iter().for_each(|inside| found.work_tree(inside));
+    for inside in &below.bare {
+        found.repository(&dir.join(inside), &Repository::bare(&dir.join(inside)));
+    }
+    let mut found = found.found;
+    found.whole = below.whole;
+    // The rules of every preset name these.
+    let is_known = |path: &PathBuf| path.starts_with(".git/hooks") || path.ends_with(".git/config");
+    found.paths.retain(|path| !is_known(path));
+    found
+        .repositories
+        .retain(|path| path != Path::new(".git") && !path.starts_with(".git/modules"));
+    for list in [&mut found.paths, &mut found.repositories] {
+        list.sort();
+        list.dedup();
+    }
+    found
+}
+
+struct Search<'d> {
+    dir: &'d Path,
+    user: Config,
+    found: RunLater,
+}
+
+impl Search<'_> {
+    /// A directory with a `.git`, which is a repository or leads to one.
+    fn work_tree(&mut self, inside: &Path) {
+        let top = self.dir.join(inside);
+        for module in Config::read(&top.join(".gitmodules")).values_of_any("submodule", "path") {
+            self.keep(&top.join(module).join(".git"));
+        }
+        let Some(repository) = Repository::at(&top) else { return };
+        if !top.join(".git").symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+            self.keep(&top.join(".git"));
+        }
+        self.repository(&top, &repository);
+    }
+
+    /// A repository whose hooks run in `top`.
+    fn repository(&mut self, top: &Path, repository: &Repository) {
+        for place in [repository.git_dir(), repository.common_dir()] {
+            let real = std::fs::canonicalize(place).ok();
+            self.found.repositories.extend(real.and_then(|real| beneath(self.dir, &real)));
+        }
+        let common = repository.common_dir();
+        let settings = [common.join("config"), repository.git_dir().join("config.worktree")];
+        let mut hooks = vec![common.join("hooks")];
+        for file in &settings {
+            self.keep_target(file);
+            let own = Config::read(file);
+            let included = own.values("include.path").chain(own.values_of_any("includeif", "path"));
+            included.for_each(|path| self.keep(&file.with_file_name("").join(path)));
+            hooks.extend(own.values("core.hookspath").map(|path| top.join(path)));
+        }
+        hooks.extend(self.user.values("core.hookspath").map(|path| top.join(path)));
+        hooks.iter().for_each(|directory| self.hooks(directory, common));
+        for name in names_in(&common.join("worktrees")) {
+            self.keep(&name.join("commondir"));
+        }
+    }
+
+    /// A directory of hooks, which may be links.
+    fn hooks(&mut self, directory: &Path, common: &Path) {
+        if directory.starts_with(common) {
+            self.keep_target(directory);
+        } else {
+            self.keep(directory);
+        }
+        names_in(directory).iter().for_each(|hook| self.keep_target(hook));
+    }
+
+    /// Keeps a path, and what it leads to.
+    fn keep(&mut self, path: &Path) {
+        self.found.paths.extend(beneath(self.dir, path));
+        self.keep_target(path);
+    }
+
+    /// Keeps what a symbolic link leads to.
+    fn keep_target(&mut self, path: &Path) {
+        let is_link = path.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
+        let target = is_link.then(|| std::fs::canonicalize(path).ok()).flatten();
+        self.found.paths.extend(target.and_then(|target| beneath(self.dir, &target)));
+    }
+}
+
+/// The paths of what is in a directory.
+fn names_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).ok().into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// The path relative to `dir`, if it lies in it; without `.` and `..`.
+fn beneath(dir: &Path, path: &Path) -> Option<PathBuf> {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            other => plain.push(other),
+        }
+    }
+    let inside = plain.strip_prefix(dir).ok()?;
+    (inside != Path::new("")).then(|| inside.to_owned())
+}
+
+impl RunLater {
+    /// The rules for what was found, as text; empty when there is nothing to add.
+    pub(super) fn rules(&self) -> String {
+        let paths = self.paths.iter().map(|path| glob(path));
+        let repositories = self.repositories.iter().flat_map(|path| {
+            [OF_REPOSITORY, OF_SUBMODULES, OF_WORK_TREES].map(|names| glob(path) + "/" + names)
+        });
+        rule(
+            "Found in this directory: hooks, settings that git includes, links to repositories.",
+            "hooks and links found here",
+            &paths.collect::<Vec<_>>(),
+        ) + &rule(
+            "Found in this directory: repositories below its top. git runs what they say as soon as\n\
+             # it is used in them.",
+            "repositories found here",
+            &repositories.collect::<Vec<_>>(),
+        )
+    }
+}
+
+/// A rule that keeps what `globs` cover.
+fn rule(comment: &str, name: &str, globs: &[String]) -> String {
+    if globs.is_empty() {
+        return String::new();
+    }
+    let lines: String = globs.iter().map(|glob| format!("  {},\n", toml_string(glob))).collect();
+    format!(
+        "# {comment}\n\n[[rule]]\nname = \"{name}\"\npath = [\n{lines}]\n\
+         operation = [\"write\", \"create\"]\naction = \"read-only\"\n\n"
+    )
+}
+
+/// A glob for this path alone; `?` stands for a byte that is not UTF-8.
+fn glob(path: &Path) -> String {
+    let mut glob = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        glob += &escape_glob(chunk.valid());
+        glob.extend(chunk.invalid().iter().map(|_| '?'));
+    }
+    glob
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let path = self.0.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+
+        fn repository(&self, name: &str) {
+            self.write(&format!("{name}/HEAD"), "ref: refs/heads/main\n");
+            self.write(&format!("{name}/config"), "[core]\n\tbare = false\n");
+            self.write(&format!("{name}/objects/x"), "");
+            self.write(&format!("{name}/refs/x"), "");
+        }
+
+        fn link(&self, target: &str, name: &str) {
+            let path = self.0.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(target, path).unwrap();
+        }
+
+        /// Paths, and repositories.
+        fn found(&self) -> (Vec<String>, Vec<String>) {
+            let found = look(self.0.path());
+            assert!(found.whole);
+            let texts = |paths: Vec<PathBuf>| {
+                paths.into_iter().map(|path| path.to_str().unwrap().to_owned()).collect()
+            };
+            (texts(found.paths), texts(found.repositories))
+        }
+    }
+
+    #[test]
+    fn what_runs_later_is_found_where_the_repository_says() {
+        let tree = Tree::new();
+        tree.write(".git/HEAD", "ref: refs/heads/main\n");
+        tree.write(
+            ".git/config",
+            "[core]\n\thooksPath = \"tools/my hooks\" ; here\n[include]\npath = ../shared.conf\n\
+             [includeIf \"gitdir:x\"]\npath = ../other.conf\n",
+        );
+        tree.write(".gitmodules", "[submodule \"a b\"]\n\tpath = libs/a\n\turl = ../a\n");
+        let (paths, repositories) = tree.found();
+        assert_eq!(paths, ["libs/a/.git", "other.conf", "shared.conf", "tools/my hooks"]);
+        assert!(repositories.is_empty(), "{repositories:?}");
+    }
+
+    #[test]
+    fn what_hooks_and_settings_link_to_is_found() {
+        let tree = Tree::new();
+        tree.repository(".git");
+        tree.write("tools/pre-commit", "");
+        tree.write("tools/more/x", "");
+        tree.link("../../tools/pre-commit", ".git/hooks/pre-commit");
+        tree.link("/etc/hostname", ".git/hooks/post-commit");
+        tree.repository("sub/.git");
+        tree.link("../../tools/more", "sub/.git/hooks");
+        assert_eq!(tree.found().0, ["tools/more", "tools/pre-commit"]);
+    }
+
+    #[test]
+    fn repositories_below_are_found_with_what_leads_to_them() {
+        let tree = Tree::new();
+        tree.repository("a/.git");
+        tree.write("a/.git/config", "[core]\n\thooksPath = .hooks\n");
+        tree.repository("store.git");
+        tree.repository("elsewhere/git-dir");
+        tree.write("linked/.git", "gitdir: ../elsewhere/git-dir\n");
+        tree.write("a/.git/worktrees/w/commondir", "../..\n");
+        tree.write("a/.git/worktrees/w/HEAD", "x\n");
+        tree.write("w/.git", "gitdir: ../a/.git/worktrees/w\n");
+        tree.repository("node_modules/x/.git");
+        let (paths, repositories) = tree.found();
+        let commondir = "a/.git/worktrees/w/commondir";
+        assert_eq!(paths, [commondir, "a/.hooks", "linked/.git", "w/.git", "w/.hooks"]);
+        let expected = ["a/.git", "a/.git/worktrees/w", "elsewhere/git-dir", "store.git"];
+        assert_eq!(repositories, expected);
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf8_has_a_glob() {
+        let path = Path::new(OsStr::from_bytes(b"a\xff[b]/.git"));
+        assert_eq!(glob(path), r"a?\[b\]/.git");
+    }
+}
