@@ -110,6 +110,7 @@ fn planted() -> Vec<(&'static str, String)> {
         (".yarnrc.yml", format!("npmAuthToken: {SECRET}\n")),
     ]);
     planted.extend(planted_tokens());
+    planted.extend(planted_passwords());
     planted.push(("tls/long-chain.pem", certificate(40) + &private_key("")));
     planted
 }
@@ -144,6 +145,112 @@ fn planted_tokens() -> Vec<(&'static str, String)> {
         ("sub/.envrc", format!("export A=${{B:-}} DB_PASSWORD_PROD={SECRET}\n")),
         ("sub/.cargo/config", format!("[registries.x]\ntoken = \"{SECRET}\"\n")),
     ]
+}
+
+/// Settings of applications with a password in them.
+fn planted_passwords() -> Vec<(&'static str, String)> {
+    let password = format!("xK9v-{SECRET}");
+    vec![
+        (
+            "src/main/resources/application.properties",
+            format!("spring.datasource.password={password}\n"),
+        ),
+        ("application-prod.yml", format!("spring:\n  datasource:\n    password: \"{password}\"\n")),
+        (
+            "config/database.yml",
+            format!("production:\n  adapter: postgresql\n  password: {password}\n"),
+        ),
+        (
+            "docker-compose.yml",
+            format!("services:\n  db:\n    environment:\n      POSTGRES_PASSWORD: {password}\n"),
+        ),
+        ("deploy/compose.prod.yaml", format!("environment:\n  - MYSQL_ROOT_PASSWORD={password}\n")),
+        (
+            "web/docker-compose.yml",
+            format!("environment:\n  DATABASE_URL: postgres://app:{password}@db/app\n"),
+        ),
+        (
+            "api/appsettings.Production.json",
+            format!("{{\"Db\": \"Server=db;User Id=sa;Password={password};\"}}"),
+        ),
+        ("appsettings.json", format!("{{\"Jwt\": {{\"Secret\": \"{password}\"}}}}")),
+        ("config/secrets.yaml", format!("production:\n  secret_key_base: {password}\n")),
+        ("config/initializers/secret_token.rb", format!("config.secret_key_base = '{password}'\n")),
+        (".secrets", format!("API_TOKEN={password}\n")),
+        ("secrets.json", format!("{{\"password\": \"{password}\"}}")),
+        ("conf/secrets.toml", format!("db_password = \"{password}\"\n")),
+        ("wp-config.php", format!("<?php\ndefine( 'DB_PASSWORD', '{password}' );\n")),
+        ("settings/production.py", format!("SECRET_KEY = 'django-insecure-1{SECRET}'\n")),
+        ("local_settings.py", format!("DATABASES = {{'default': {{'PASSWORD': '{password}'}}}}\n")),
+        ("prod.auto.tfvars", format!("db_password = \"{password}\"\n")),
+        ("mise.toml", format!("[env]\nGITHUB_TOKEN = \"{password}\"\n")),
+        ("app/.mise.local.toml", format!("[env]\nAPI_KEY = \"{password}\"\n")),
+        ("ansible/group_vars/all.yml", format!("ansible_become_password: {password}\n")),
+        ("hosts.ini", format!("db ansible_ssh_pass={password}\n")),
+        (".condarc", format!("channels:\n  - https://me:{password}@conda.example/x\n")),
+        ("config/production.json", format!("{{\"db\": {{\"password\": \"4x{password}\"}}}}")),
+        (
+            "k8s/secret.yaml",
+            format!("apiVersion: v1\nkind: Secret\nstringData:\n  user: app\n  pass: {password}\n"),
+        ),
+        (
+            "k8s/sorted.yaml",
+            format!("apiVersion: v1\ndata:\n  pass: eEs5di0= # {SECRET}\nkind: Secret\n"),
+        ),
+        (".config/hub", format!("github.com:\n- oauth_token: {password}\n")),
+        (".pulumi/credentials.json", format!("{{\"accessTokens\": {{\"x\": \"{password}\"}}}}")),
+        (".fly/config.yml", format!("access_token: {password}\n")),
+    ]
+}
+
+/// The same settings as a project has them: words, variables and references.
+fn harmless_settings() -> Vec<(&'static str, String)> {
+    let files = [
+        (
+            "application.properties",
+            "spring.datasource.password=${DB_PASSWORD}\nspring.datasource.username=app\n\
+             jwt.token-validity-in-seconds=86400000\nsecurity.password.encoder=bcrypt10\n\
+             spring.datasource.password=postgres\napp.secret=ENC(G6N718UuyPE5bHyWKyuLQSm02auQPUtm)\n",
+        ),
+        (
+            "config/database.yml",
+            "test:\n  password: <%= ENV['DB_PASSWORD1'] %>\n  password: postgres\n",
+        ),
+        (
+            "docker-compose.yml",
+            "services:\n  db:\n    image: postgres:16\n    environment:\n      POSTGRES_PASSWORD: example\n      \
+             MYSQL_PASSWORD: ${MYSQL_PASSWORD:?set1it2please}\n      PASSWORD_FILE: /run/secrets/db1password\n      \
+             URL: postgres://postgres:postgres@db:5432/app\n    secrets:\n      - db_password_2\n",
+        ),
+        (
+            "appsettings.json",
+            "{\"ConnectionStrings\": {\"Db\": \"Server=.;Trusted_Connection=True\"}, \"PasswordLength\": 12345678}\n",
+        ),
+        (
+            "wp-config-sample.php",
+            "define( 'DB_PASSWORD', 'password_here' );\ndefine( 'AUTH_KEY', 'put your unique phrase here' );\n",
+        ),
+        (
+            "settings/production.py",
+            "SECRET_KEY = os.environ['SECRET_KEY_2']\nPASSWORD_HASHERS = ['x']\n",
+        ),
+        ("mise.toml", "[tools]\nnode = \"22\"\n[env]\nAPI_TOKEN = \"{{ env.API_TOKEN2 }}\"\n"),
+        ("group_vars/all.yml", "db_password: \"{{ vault_db_password1 }}\"\n"),
+        (
+            "config/default.json",
+            "{\"token\": {\"ttl\": 3600}, \"password\": \"\", \"secret\": null}\n",
+        ),
+        (
+            "k8s/template.yaml",
+            "kind: Secret\nstringData:\n  pass: {{ .Values.password1 }}\n---\nkind: ConfigMap\ndata:\n  a: abc12345\n",
+        ),
+        (
+            "k8s/sealed.yaml",
+            "kind: SealedSecret\nspec:\n  encryptedData:\n    a: AgBy3i4OJSWK+PiTySYZZA9rO43cGDEq\n",
+        ),
+        ("values.yaml", "existingSecret: my-secret-2024\nimage:\n  tag: v1.2.3\n"),
+    ];
+    files.into_iter().map(|(name, text)| (name, text.to_owned())).collect()
 }
 
 /// Files that every preset lets be read, although they look a little like secrets.
@@ -243,6 +350,7 @@ fn harmless() -> Vec<(&'static str, String)> {
         ("secrets.yml", "a: <%= ENV[\"A\"] %>\npassword: ENC[AES256_GCM,data:xyz]\n".to_owned()),
         ("settings.xml", "<server><password>${env.PASSWORD}</password></server>".to_owned()),
     ]);
+    files.extend(harmless_settings());
     files.extend(
         [
             ".env.ts",
