@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tollgate_control::{ControlError, Directory, Found, Peer, Server, error_reply};
 
+use crate::escape::shown;
 use crate::messages;
 
 /// The name of this user's directory of sockets. Programs with work queues put theirs there, too.
@@ -223,7 +224,7 @@ fn ask_one(found: &Found, request: &Request) -> anyhow::Result<Answer> {
         Err(error) if error.is_gone() => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let shown = found.path.display();
+    let shown = shown(&found.path);
     match serde_json::from_str::<Value>(&text) {
         Ok(report) if report["error"].is_string() => {
             bail!("the server at `{shown}`: {}", report["error"])
@@ -260,7 +261,7 @@ fn line(request: &Request) -> String {
 pub(crate) fn nobody(mnt: Option<&Path>) -> String {
     match mnt {
         None => "no server of this user runs".to_owned(),
-        Some(mnt) => format!("no server of this user shows at `{}`", mnt.display()),
+        Some(mnt) => format!("no server of this user shows at `{}`", shown(mnt)),
     }
 }
 

@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use rustix::pipe::PipeFlags;
 use rustix::process::WaitOptions;
 
+use crate::escape::shown;
 use crate::messages;
 use crate::sys::{self, Forked};
 
@@ -78,7 +79,7 @@ fn open_output(log: Option<&Path>) -> anyhow::Result<OwnedFd> {
         .create(log.is_some())
         .mode(0o600)
         .open(path)
-        .with_context(|| format!("log file `{}` cannot be opened", path.display()))?;
+        .with_context(|| format!("log file `{}` cannot be opened", shown(path)))?;
     Ok(file.into())
 }
 

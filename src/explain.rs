@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use tollgate_policy::{Explanation, Facts, HEAD_LEN, Kind, Operation, Policy, Rule, Verdict};
 
 use crate::cli::{ExplainArgs, OperationArg};
-use crate::escape::{escaped, without_controls};
+use crate::escape::{escaped, shown, without_controls};
 use crate::git::Repository;
 use crate::messages;
 use crate::policy_choice::IN_DIR;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
             println!("{}", without_controls(&text));
         }
         if !imagined.is_empty() && !policy.rules().is_empty() {
-            let shown = place.dir.display();
+            let shown = shown(place.dir);
             messages::note(&format!(
                 "not in `{shown}`, so taken for an empty file: {}",
                 imagined.join(", ")
@@ -137,7 +137,11 @@ impl Place<'_> {
         let real = real.zip(whole.file_name()).map(|(parent, name)| parent.join(name));
         let inside = real.as_ref().and_then(|real| real.strip_prefix(self.top).ok());
         inside.map(Path::to_owned).with_context(|| {
-            format!("PATH `{}` is not in DIR `{}`", path.display(), self.top.display())
+            format!(
+                "PATH `{}` is not in DIR `{}`",
+                escaped(&path.to_string_lossy()),
+                shown(self.top)
+            )
         })
     }
 
@@ -164,6 +168,7 @@ fn explain(
     path: &OsStr,
     place: &Place<'_>,
 ) -> anyhow::Result<(Explanation, bool)> {
+    ensure!(!path.is_empty(), "PATH is empty; `.` is the working directory");
     let path_in_dir = place.path_in_dir(path)?;
     let path_in_dir = path_in_dir.as_os_str();
     let (found, is_there) = place.look(path_in_dir, path)?;
@@ -184,7 +189,7 @@ pub(crate) fn operation(argument: OperationArg) -> Operation {
 
 /// Checks that PATH is relative and stays inside; takes slashes at its end off.
 pub(crate) fn relative(path: &OsStr) -> anyhow::Result<&OsStr> {
-    let shown = path.display();
+    let shown = escaped(&path.to_string_lossy());
     let bytes = path.as_bytes();
     if bytes.starts_with(b"/") {
         bail!("PATH `{shown}` is absolute; name it relative to DIR, as in `src/main.rs`");
@@ -228,7 +233,8 @@ pub(crate) fn look(dir: &Path, path: &OsStr) -> anyhow::Result<Found> {
     let fd =
         rustix::fs::openat2(&source, path, flags, Mode::empty(), beneath).map_err(|error| {
             let similar = nearest::path(&dir.join(path));
-            let place = format!("PATH `{}` in DIR `{}`", path.display(), dir.display());
+            let place =
+                format!("PATH `{}` in DIR `{}`", escaped(&path.to_string_lossy()), shown(dir));
             anyhow::Error::from(error).context(format!("{place}: {error}{similar}"))
         })?;
     let stat = rustix::fs::fstat(&fd).context("fstat")?;

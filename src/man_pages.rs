@@ -9,6 +9,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 use crate::cli::{Cli, ManPagesArgs};
+use crate::escape::shown;
 
 /// Begins the part of a help text about exit codes.
 const EXIT_STATUS: &str = "Exit status:";
@@ -20,7 +21,7 @@ const EXIT_STATUS: &str = "Exit status:";
 pub(crate) fn run(args: &ManPagesArgs) -> anyhow::Result<()> {
     let dir = &args.dir;
     std::fs::create_dir_all(dir)
-        .with_context(|| format!("directory `{}` cannot be made", dir.display()))?;
+        .with_context(|| format!("directory `{}` cannot be made", shown(dir)))?;
     let mut top = Cli::command().disable_help_subcommand(true);
     top.build();
     write(dir, &mut top, None)
@@ -32,7 +33,7 @@ fn write(dir: &Path, command: &mut Command, parent: Option<&str>) -> anyhow::Res
     let file = dir.join(format!("{name}.1"));
     let page = page(command, parent).with_context(|| format!("page of `{name}`"))?;
     std::fs::write(&file, page)
-        .with_context(|| format!("page `{}` cannot be written", file.display()))?;
+        .with_context(|| format!("page `{}` cannot be written", shown(&file)))?;
     let below = command.get_subcommands_mut().filter(|command| !command.is_hide_set());
     below.into_iter().try_for_each(|command| write(dir, command, Some(&name)))
 }

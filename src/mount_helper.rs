@@ -51,6 +51,8 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("dirsync", "writes are as synchronous as on the file system of DIR"),
     ("strictatime", "access times go by the file system of DIR"),
 ];
+/// Arguments that are named as fstab(5) names them.
+const IN_WORDS_OF_FSTAB: &[&str] = &["read-only", "noexec", "noatime"];
 /// Arguments of `tollgate mount` that are no options of a mount.
 const NOT_OPTIONS: &[&str] = &["daemon", "help", "verbose", "allow-other"];
 
@@ -201,7 +203,8 @@ fn argument(name: &str, value: Option<&[u8]>, shown: &str) -> anyhow::Result<OsS
     let known = long_arguments();
     let long = name.replace('_', "-");
     let Some((_, takes_value)) = known.iter().find(|(known, _)| *known == long) else {
-        let names: Vec<_> = known.iter().map(|(name, _)| name.replace('-', "_")).collect();
+        let others = known.iter().filter(|(name, _)| !IN_WORDS_OF_FSTAB.contains(&name.as_str()));
+        let names: Vec<_> = others.map(|(name, _)| name.replace('-', "_")).collect();
         bail!(
             "mount option `{shown}` is not known; there are ro, noexec, noatime, allow_other, {}, \
              and those of mount(8) and systemd.mount(5)",

@@ -3,12 +3,14 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use crate::escape::shown;
+
 /// Names of a directory that are compared.
 const MAX_NAMES: usize = 10_000;
 
 /// `; did you mean PATH?` for a path that does not exist, if a similar one does; else nothing.
 pub(crate) fn path(missing: &Path) -> String {
-    similar_path(missing).map(|path| said(&path.display().to_string())).unwrap_or_default()
+    similar_path(missing).map(|path| said(&shown(&path))).unwrap_or_default()
 }
 
 /// `; did you mean WORD?` for a word that is not among those that are allowed.

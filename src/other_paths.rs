@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use tollgate_policy::Policy;
 use tollgate_view::Unavailable;
 
+use crate::escape::shown;
 use crate::mountinfo::{self, MountInfo};
 use crate::tree::Tree;
 
@@ -17,7 +18,7 @@ pub(crate) fn layers(tree: &Tree, policy: &Policy) -> Option<Unavailable> {
     let mounts = mountinfo::read().ok()?;
     let layers = layers_of(&mounts, &tree.path);
     let reachable: Vec<_> = layers.iter().filter(|layer| layer.is_dir()).collect();
-    let list: Vec<_> = reachable.iter().map(|layer| format!("`{}`", layer.display())).collect();
+    let list: Vec<_> = reachable.iter().map(|layer| format!("`{}`", shown(layer))).collect();
     (!list.is_empty()).then(|| Unavailable {
         feature: "the policy for the layers of the overlay that DIR lies on".to_owned(),
         reason: format!("the same files can be reached in {}", list.join(", ")),

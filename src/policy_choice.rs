@@ -13,6 +13,8 @@ use crate::{messages, policy_file, policy_places};
 
 /// The policy of a directory, in it.
 pub(crate) const IN_DIR: &str = ".tollgate.toml";
+/// The rules that every policy gets before its own: about the files of policies, and the keyring.
+pub(crate) const BUILT_IN: [&str; 2] = ["policy files", "keyring"];
 /// The word for a view without a policy.
 const NONE: &str = "none";
 
@@ -303,8 +305,8 @@ fn hide_keyring(policy: Policy) -> anyhow::Result<Policy> {
         return Ok(policy);
     }
     let [ring, lock] = [crate::seal::IN_DIR, crate::seal::LOCK_IN_DIR].map(toml_string);
-    let text =
-        format!("[[rule]]\nname = \"keyring\"\npath = [{ring}, {lock}]\naction = \"hide\"\n");
+    let name = BUILT_IN[1];
+    let text = format!("[[rule]]\nname = \"{name}\"\npath = [{ring}, {lock}]\naction = \"hide\"\n");
     let rule = Policy::parse(&text, "built-in")?;
     policy
         .preceded_by(rule)
@@ -339,8 +341,9 @@ fn keep(policy: Policy, origin: &Origin, dir: &Path) -> anyhow::Result<Policy> {
     let others = reaches.iter().map(|before| toml_string(&format!("{before}{IN_DIR}")));
     let globs: Vec<_> = inside.into_iter().chain(others).collect();
     let text = format!(
-        "[[rule]]\nname = \"policy files\"\npath = [{}]\noperation = [\"write\", \"create\"]\n\
+        "[[rule]]\nname = \"{}\"\npath = [{}]\noperation = [\"write\", \"create\"]\n\
          action = \"read-only\"\n",
+        BUILT_IN[0],
         globs.join(", ")
     );
     let rule = Policy::parse(&text, "built-in")?;

@@ -42,7 +42,11 @@ fn remedy(file: &Path, error: &anyhow::Error) -> String {
     format!("; built-in policies: {}", presets().collect::<Vec<_>>().join(", "))
 }
 
-fn read(file: &Path) -> anyhow::Result<String> {
+/// The text of a regular file of at most 4 MiB and a byte, without waiting for the writer of a FIFO.
+///
+/// # Errors
+/// When it cannot be read, or is none.
+pub(crate) fn read(file: &Path) -> anyhow::Result<String> {
     let opened = files::open(file)?;
     if !opened.metadata()?.is_file() {
         bail!("it is not a regular file");

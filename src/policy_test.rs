@@ -14,7 +14,7 @@ use crate::cli::{self, TestArgs};
 use crate::escape::escaped;
 use crate::explain::{self, Found};
 use crate::policy_choice::Origin;
-use crate::{messages, nearest, tree};
+use crate::{messages, nearest, policy_file, tree};
 
 /// A file of expectations.
 #[derive(Debug, Deserialize)]
@@ -108,9 +108,9 @@ struct Failure {
 /// When a file cannot be read, or is wrong.
 pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     let shown = crate::escape::shown(&args.file);
-    let text = std::fs::read_to_string(&args.file).map_err(|error| {
-        let similar = nearest::path(&args.file);
-        anyhow!("tests `{shown}` cannot be read: {error}{similar}; docs/policy.md has an example")
+    let text = policy_file::read(&args.file).map_err(|error| {
+        let (reason, similar) = (messages::in_words(&error), nearest::path(&args.file));
+        anyhow!("tests `{shown}` cannot be read: {reason}{similar}; docs/policy.md has an example")
     })?;
     let expectations: Expectations = toml::from_str(&text).map_err(|error| {
         anyhow!("tests `{shown}` are wrong\n{}", messages::in_toml(&shown, &text, &error))

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -31,7 +32,7 @@ struct Finding {
 
 fn test(args: &RedactTestArgs) -> Result<()> {
     let redactor = Redactor::new(detectors(args));
-    let name = args.file.display();
+    let name = escape::shown(&args.file);
     let text = read(&args.file).with_context(|| format!("`{name}`"))?;
     redactor.to_read(0..0, text.len() as u64).with_context(|| format!("`{name}`"))?;
     let mut masked = text.clone();
@@ -57,13 +58,21 @@ fn test(args: &RedactTestArgs) -> Result<()> {
 fn read(file: &Path) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     let limit = DEFAULT_FILE_MAX;
-    let opened = fs::File::open(file)?;
+    let opened = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
     let meta = opened.metadata()?;
     ensure!(!meta.is_dir(), "it is a directory; name a file");
     // As much memory as that is not filled before it is known to be in vain.
     let limit = if meta.is_file() { limit } else { PIPE_MAX };
     ensure!(meta.len() <= limit, "it is longer than {limit} bytes, the most that is masked");
-    opened.take(limit + 1).read_to_end(&mut text)?;
+    // A FIFO that nobody has open for writing is at its end at once; whoever has may take his time.
+    let first = (&opened).take(limit + 1).read_to_end(&mut text);
+    if first.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        rustix::io::ioctl_fionbio(&opened, false)?;
+        (&opened).take(limit + 1 - text.len() as u64).read_to_end(&mut text)?;
+    }
+    // A pipe by its name in /proc is a link.
+    let is_fifo = file.symlink_metadata().is_ok_and(|meta| meta.file_type().is_fifo());
+    ensure!(!(is_fifo && text.is_empty()), "it is a FIFO, and nobody writes to it");
     ensure!(text.len() as u64 <= limit, "it is no file, and gives more than {limit} bytes");
     Ok(text)
 }

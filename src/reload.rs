@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cli::ReloadArgs;
 use crate::control::{self, Request, Warnings};
-use crate::escape::escaped;
+use crate::escape::{escaped, shown};
 use crate::messages;
 
 /// What a server says of a reload.
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
         if servers.is_empty() {
             bail!(
                 "no server of this user shows `{}`; `tollgate status` lists those that run",
-                dir.display()
+                shown(dir)
             );
         }
     }
@@ -86,7 +86,10 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     }
     match failed {
         0 => Ok(()),
-        _ => bail!("{failed} of {} servers kept the policy they had", servers.len()),
+        _ => bail!(
+            "{failed} of {} kept the policy that held",
+            messages::count(servers.len(), "server")
+        ),
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 use tollgate_fuse::MountError;
 
 use crate::cli::UmountArgs;
+use crate::escape::shown;
 use crate::{control, killed, mountinfo, native, tree};
 
 /// Unmounts a view; of one whose server is dead, cleans up.
@@ -15,7 +16,7 @@ use crate::{control, killed, mountinfo, native, tree};
 /// When no view is mounted there, or when it is in use.
 pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
     killed::end_connections();
-    let shown = args.mnt.display();
+    let shown = shown(&args.mnt);
     let path = absolute(&args.mnt)?;
     let mounts = mountinfo::read()?;
     match mountinfo::at(&mounts, &path) {
@@ -66,7 +67,7 @@ pub(crate) fn clean_dead(mnt: &Path) -> anyhow::Result<bool> {
         return Ok(false);
     }
     tollgate_fuse::unmount(&path, true).with_context(|| {
-        format!("MNT `{}` was left by a dead server and cannot be cleaned up", mnt.display())
+        format!("MNT `{}` was left by a dead server and cannot be cleaned up", shown(mnt))
     })?;
     Ok(true)
 }
@@ -77,12 +78,12 @@ fn absolute(mnt: &Path) -> anyhow::Result<PathBuf> {
     if let Ok(path) = std::fs::canonicalize(mnt) {
         return Ok(path);
     }
-    let absolute = std::path::absolute(mnt).with_context(|| format!("MNT `{}`", mnt.display()))?;
+    let absolute = std::path::absolute(mnt).with_context(|| format!("MNT `{}`", shown(mnt)))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return Ok(absolute);
     };
     match std::fs::canonicalize(parent) {
         Ok(parent) => Ok(parent.join(name)),
-        Err(error) => bail!("MNT `{}` {}", mnt.display(), tree::why(&error)),
+        Err(error) => bail!("MNT `{}` {}", shown(mnt), tree::why(&error)),
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 
+use crate::escape::shown;
 use crate::messages;
 
 /// `config.toml` in `$XDG_CONFIG_HOME/tollgate`, or in `~/.config/tollgate`.
@@ -37,7 +38,7 @@ impl UserConfig {
     pub(crate) fn read() -> anyhow::Result<Self> {
         let Some(file) = Self::file() else { return Ok(Self::default()) };
         let empty = Self { file: file.clone(), ..Self::default() };
-        let shown = file.display().to_string();
+        let shown = shown(&file);
         let text = match std::fs::read_to_string(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -75,7 +76,7 @@ impl UserConfig {
 
     /// The policy for a command, with why.
     pub(crate) fn policy_for(&self, command: Option<&OsStr>) -> Option<(PathBuf, String)> {
-        let file = self.file.display();
+        let file = shown(&self.file);
         let name = command.and_then(|command| Path::new(command).file_name()?.to_str());
         let own = name.and_then(|name| Some((name, self.commands.get(name)?)));
         if let Some((name, own)) = own {

@@ -12,7 +12,8 @@ use tollgate_policy::{Facts, Kind, Operation, Policy, Verdict};
 
 use crate::cli::{CallerArg, WhyArgs};
 use crate::control::{self, About, Report, Request, Warnings};
-use crate::escape::without_controls;
+use crate::escape::{self, without_controls};
+use crate::policy_choice::BUILT_IN;
 
 /// Set by `run`: the directory of the view.
 const IN_RUN: &str = "TOLLGATE_RUN";
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
     let Some(own) = own.or_else(|| replies.iter().rev().find(of_dir)) else {
         bail!(
             "the server of `{}` does not answer; it answers only the user who started it, and root",
-            dir.display()
+            escape::shown(&dir)
         );
     };
     let answer = match in_view(own) {
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
         None => "no".to_owned(),
     };
     let remedy = answer.remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));
-    let text = format!("{}: {verdict}, {}{remedy}", path.display(), answer.reason);
+    let text = format!("{}: {verdict}, {}{remedy}", escape::shown(&path), answer.reason);
     println!("{}", without_controls(&text));
     Ok(())
 }
@@ -215,16 +216,39 @@ pub(crate) fn in_dir(policy: &Policy, path: &Path, about: &About) -> Answer {
         None => "the default".to_owned(),
     };
     let reason = format!("by {by} (conditions on contents and callers aside)");
+    let built_in = answer.and_then(|answer| answer.rule.as_deref());
+    let remedy = match built_in.is_some_and(|rule| BUILT_IN.contains(&rule)) {
+        true => "so it is under every policy but `none`; change it outside",
+        false => "a rule before it in the policy would allow it, which is changed outside",
+    };
     match answer {
         Some(answer) if answer.verdict != Verdict::Allow => Answer {
             allowed: false,
             errno: Some(answer.errno.unwrap_or("refused").to_owned()),
             reason,
-            remedy: Some(
-                "a rule before it in the policy would allow it, which is changed outside"
-                    .to_owned(),
-            ),
+            remedy: Some(remedy.to_owned()),
         },
         _ => Answer { allowed: true, errno: None, reason, remedy: None },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_rule_is_promised_where_none_helps() {
+        let [files, _] = BUILT_IN;
+        let text = format!(
+            "[[rule]]\nname = '{files}'\npath = '.tollgate.toml'\naction = 'read-only'\n\
+             [[rule]]\nname = 'own'\npath = 'a'\naction = 'deny'\n"
+        );
+        let policy = Policy::parse(&text, "p.toml").unwrap();
+        let remedy = |path: &str| {
+            let about = About { path: path.into(), write: true, directory: false };
+            in_dir(&policy, Path::new(path), &about).remedy.unwrap()
+        };
+        assert!(remedy("a").contains("a rule before it"), "{}", remedy("a"));
+        assert!(remedy(".tollgate.toml").contains("every policy but `none`"));
     }
 }

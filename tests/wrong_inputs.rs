@@ -19,6 +19,8 @@ impl Place {
             std::fs::create_dir_all(place.path(directory)).unwrap();
         }
         place.write("file", "");
+        let fifo = Command::new("mkfifo").arg(place.path("fifo")).status().unwrap();
+        assert!(fifo.success());
         place.write("dir/a.txt", "text\n");
         place.write("policy.toml", "[[rule]]\npath = \"**/.env\"\naction = \"hide\"\n");
         place.write("damaged.jsonl", "{\"time\":\n");
@@ -189,6 +191,9 @@ const FILES: &[Row] = &[
         &["`{D}/no/p.toml` cannot be written", "`mkdir -p {D}/no`"],
     ),
     ("redact test /dev/zero", 1, &["`/dev/zero`", "it is no file", "bytes"]),
+    ("redact test {D}/fifo", 1, &["`{D}/fifo`", "FIFO", "nobody writes to it"]),
+    ("test {D}/fifo", 1, &["tests `{D}/fifo` cannot be read", "not a regular file"]),
+    ("check {D}/fifo", 1, &["policy `{D}/fifo`", "not a regular file"]),
     ("redact test {D}/dir", 1, &["`{D}/dir`", "it is a directory"]),
     ("test {D}/no.toml", 1, &["tests `{D}/no.toml` cannot be read", "docs/policy.md"]),
     ("explain", 2, &["<PATH>"]),
@@ -264,6 +269,8 @@ fn flags_and_words_that_do_not_do() {
 #[test]
 fn files_that_do_not_do() {
     let place = Place::new();
+    let output = place.command(&["explain".into(), String::new()]).output().unwrap();
+    assert_fails("explain ''", &output, 1, &["PATH is empty".into(), "`.`".into()]);
     FILES.iter().for_each(|(line, status, parts)| place.check(line, *status, parts));
 }
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use tollgate_policy::{InodeFacts, Kind, Policy};
 
+use crate::escape::shown;
 use crate::{messages, tree};
 
 /// Most files with further names that are kept in mind; a directory with more is not native.
@@ -34,11 +35,11 @@ enum What {
 
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let directory = self.directory.display();
+        let directory = shown(&self.directory);
         write!(f, "`{directory}` is not native but served by tollgate: ")?;
         match &self.what {
             What::Link { inside, protected } => {
-                let (inside, protected) = (inside.display(), protected.display());
+                let (inside, protected) = (shown(inside), shown(protected));
                 write!(f, "`{inside}` is a further name of `{protected}`, which has stricter rules")
             }
             What::TooMany => {
@@ -136,7 +137,7 @@ fn walk(
                 messages::warn(&format!(
                     "`{}` cannot be searched for further names of files in native directories: \
                      {error}",
-                    directory.display()
+                    shown(&directory)
                 ));
                 continue;
             }

@@ -19,6 +19,7 @@ use tollgate_fuse::MountError;
 
 pub(crate) use prepare::prepare;
 
+use crate::escape::shown;
 use crate::{mountinfo, sys, tree};
 
 /// Mounts each of `directories`, paths relative to DIR, from the lower tree `lower` into the view
@@ -35,7 +36,7 @@ pub(crate) fn mount(
 ) -> anyhow::Result<()> {
     for directory in directories {
         mount_one(lower.as_fd(), view.as_fd(), directory)
-            .with_context(|| format!("native directory `{}`", directory.display()))?;
+            .with_context(|| format!("native directory `{}`", shown(directory)))?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use tollgate_policy::{Kind, NativeDirectory, Policy};
 use tollgate_view::Unavailable;
 
 use super::links;
+use crate::escape::shown;
 use crate::{messages, tree};
 
 /// What is native, and what is not although the policy asks for it.
@@ -24,7 +25,7 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     fn leave_out(&mut self, directory: &Path, reason: String) {
-        let feature = format!("native directory `{}`", directory.display());
+        let feature = format!("native directory `{}`", shown(directory));
         self.not_native.push(Unavailable { feature, reason });
     }
 }
@@ -43,8 +44,8 @@ pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Prepa
     for native in policy.native() {
         let path = PathBuf::from(&native.path);
         if let Some(hidden) = hidden_above(policy, &path) {
-            let reason = format!("the policy hides `{}`, so nobody can reach it", hidden.display());
-            messages::note(&format!("native directory `{}`: {reason}", path.display()));
+            let reason = format!("the policy hides `{}`, so nobody can reach it", shown(hidden));
+            messages::note(&format!("native directory `{}`: {reason}", shown(&path)));
             prepared.leave_out(&path, reason);
         } else if is_there(&native, source)? {
             prepared.to_mount.push(path);
@@ -71,7 +72,7 @@ fn hidden_above<'p>(policy: &Policy, path: &'p Path) -> Option<&'p Path> {
 
 fn is_there(native: &NativeDirectory, source: &OwnedFd) -> anyhow::Result<bool> {
     let path = Path::new(&native.path);
-    let shown = path.display();
+    let shown = shown(path);
     match tree::open_beneath(source.as_fd(), path) {
         Ok(_) => Ok(true),
         Err(Errno::NOENT) if native.create => {

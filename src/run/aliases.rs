@@ -8,6 +8,7 @@ use anyhow::Context;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 
 use super::guard::KERNEL_FILE_SYSTEMS;
+use crate::escape::shown;
 use crate::mountinfo::MountInfo;
 
 /// File systems without files of the tree: what is mounted of them below DIR needs no cover
@@ -95,7 +96,7 @@ pub(super) fn cover(alias: &Alias, view: &str) -> anyhow::Result<bool> {
         format!(
             "`{}` shows the same files as DIR and cannot be covered; unmount it, or run on another \
              copy",
-            alias.at.display()
+            shown(&alias.at)
         )
     })?;
     Ok(true)

@@ -29,6 +29,7 @@ use super::privilege::Privilege;
 use super::signals::die_with_parent;
 use super::wire::{Channel, Message};
 use super::{aliases, fence, init, session};
+use crate::escape::shown;
 use crate::sys::{self, Forked};
 use crate::{messages, mountinfo, native, serve, tree};
 
@@ -130,7 +131,7 @@ fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<Vec<PathBuf>> {
     ensure!(
         tree::identity(&raw)? == plan.tree.identity,
         "DIR `{}` was exchanged while tollgate started",
-        plan.tree.path.display()
+        shown(&plan.tree.path)
     );
     let mount_id = rustix::fs::statx(&raw, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
         .context("statx")?
@@ -143,7 +144,7 @@ fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<Vec<PathBuf>> {
     let own = mountinfo::at(&covered, &plan.tree.path)
         .filter(|mount| mount.kind == mountinfo::VIEW && mount.id != mount_id)
         .with_context(|| {
-            format!("DIR `{}` was moved while tollgate started", plan.tree.path.display())
+            format!("DIR `{}` was moved while tollgate started", shown(&plan.tree.path))
         })?;
     let number = own.minor_number().and_then(|number| i32::try_from(number).ok());
     channel.send(&Message::Mounted(number.unwrap_or(0)), Some(device.as_fd()))?;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use rustix::io::Errno;
 
+use crate::escape::shown;
 use crate::mountinfo::MountInfo;
 use crate::sys;
 
@@ -90,7 +91,7 @@ pub(super) fn take_devices(mounts: &[MountInfo]) -> anyhow::Result<()> {
 pub(super) fn cover_other_proc(mounts: &[MountInfo]) -> anyhow::Result<()> {
     let is_other = |mount: &&MountInfo| mount.kind == "proc" && !mount.point.starts_with("/proc");
     for mount in mounts.iter().filter(is_other) {
-        let point = mount.point.display();
+        let point = shown(&mount.point);
         match rustix::mount::mount_bind_recursive("/proc", &mount.point) {
             // It is covered, or out of this user's reach.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
@@ -104,7 +105,7 @@ pub(super) fn cover_other_proc(mounts: &[MountInfo]) -> anyhow::Result<()> {
 fn cannot_be_named(error: &std::io::Error, point: &Path) -> anyhow::Result<()> {
     match error.raw_os_error() {
         Some(libc::EINVAL | libc::ENOENT | libc::ENOTDIR) => Ok(()),
-        _ => bail!("cannot restrict the mount at `{}`: {error}", point.display()),
+        _ => bail!("cannot restrict the mount at `{}`: {error}", shown(point)),
     }
 }
 
@@ -112,7 +113,7 @@ fn cannot_be_named(error: &std::io::Error, point: &Path) -> anyhow::Result<()> {
 pub(super) fn cover_disks() -> anyhow::Result<()> {
     for device in disks(Path::new("/dev"))? {
         rustix::mount::mount_bind("/dev/null", &device)
-            .with_context(|| format!("cannot cover the device `{}`", device.display()))?;
+            .with_context(|| format!("cannot cover the device `{}`", shown(&device)))?;
     }
     Ok(())
 }

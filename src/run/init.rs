@@ -17,6 +17,7 @@ use super::privilege::Privilege;
 use super::session::Namespaces;
 use super::signals::die_with_parent;
 use super::wire::{Channel, Message};
+use crate::escape::shown;
 use crate::sys::{self, Forked};
 use crate::{messages, mountinfo};
 
@@ -97,7 +98,7 @@ fn number_in_outer_proc() -> i32 {
 fn run_command(plan: &Plan, channel: &Channel, built: Built) -> anyhow::Result<()> {
     let cwd = &plan.start.cwd;
     rustix::process::chdir(cwd).with_context(|| {
-        format!("the working directory `{}` cannot be entered through the view", cwd.display())
+        format!("the working directory `{}` cannot be entered through the view", shown(cwd))
     })?;
     // CMD must not trace init, whose user it is.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)

@@ -12,6 +12,7 @@ use super::session::{self, Namespaces, Terms};
 use super::start::Start;
 use super::user::User;
 use crate::cli::RunArgs;
+use crate::escape::shown;
 use crate::{messages, tree};
 
 /// Runs CMD in the fence of the first.
@@ -52,7 +53,7 @@ pub(super) fn run(
     if !args.quiet {
         messages::note(&format!(
             "joins session `{name}` over `{}`: its policy, its fence and its network hold",
-            terms.dir.display()
+            shown(&terms.dir)
         ));
     }
     session::join(&start, namespaces, &terms.cgroups)
@@ -91,12 +92,12 @@ fn refuse_options_of_the_first(args: &RunArgs, name: &str) -> anyhow::Result<()>
 fn working_directory(args: &RunArgs, terms: &Terms) -> anyhow::Result<PathBuf> {
     let dir = &terms.dir;
     if let Some(named) = &args.dir {
-        let shown = named.display();
+        let given = shown(named);
         let named = match std::fs::canonicalize(named) {
             Ok(named) => named,
-            Err(error) => bail!("DIR `{shown}` {}", tree::why(&error)),
+            Err(error) => bail!("DIR `{given}` {}", tree::why(&error)),
         };
-        ensure!(named == *dir, "the session is over `{}`, not over `{shown}`", dir.display());
+        ensure!(named == *dir, "the session is over `{}`, not over `{given}`", shown(dir));
     }
     if let Some(path) = &args.chdir {
         return std::path::absolute(path).context("--chdir");

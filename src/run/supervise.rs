@@ -15,6 +15,7 @@ use super::require;
 use super::session::{Namespaces, Session, Terms};
 use super::wire::{Channel, Message, Received};
 use crate::cli::RunArgs;
+use crate::escape::shown;
 use crate::git::IndexBefore;
 use crate::serve::{Server, Spec};
 use crate::sys::SignalFd;
@@ -198,14 +199,14 @@ impl Running {
     /// How to join, and what CMD may change.
     fn tell_of_session(&self) {
         let Some((session, terms)) = &self.session else { return };
-        let places: Vec<_> = terms.writable.iter().map(|path| path.display().to_string()).collect();
+        let places: Vec<_> = terms.writable.iter().map(|path| shown(path)).collect();
         let also =
             if places.is_empty() { String::new() } else { format!(", {}", places.join(", ")) };
         let everything = if terms.fenced { "" } else { ", and wherever else its user may" };
         messages::note(&format!(
             "session `{name}`: CMD writes to `{}`{also}{everything}; join it with `tollgate run \
              --session {name} -- CMD`",
-            terms.dir.display(),
+            shown(&terms.dir),
             name = session.name
         ));
     }

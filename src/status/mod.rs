@@ -12,6 +12,7 @@ use serde_json::Value;
 pub(crate) use report::{Report, VERSION, keep_awake, negotiated, transport};
 
 use crate::cli::StatusArgs;
+use crate::escape::shown;
 use crate::{control, killed, other_paths, top, umount};
 
 /// Runs `tollgate status`.
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
         let path = std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.clone());
         reports.retain(|report| shows_at(report, &path));
         if reports.is_empty() {
-            bail!("no server of this user shows at `{}`; {}", mnt.display(), hint(mnt));
+            bail!("no server of this user shows at `{}`; {}", shown(mnt), hint(mnt));
         }
     }
     if args.json {

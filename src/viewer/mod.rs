@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use crate::audit::read::{self, Line};
 use crate::cli::AuditArgs;
 use crate::control;
-use crate::escape::escaped;
+use crate::escape::{escaped, shown};
 use crate::messages;
 
 use files::{Flow, Read, Reader};
@@ -74,7 +74,7 @@ fn each(file: &Path, take: &mut impl FnMut(Read<'_>) -> Flow) -> anyhow::Result<
 }
 
 fn cannot_read(file: &Path) -> String {
-    format!("audit log `{}` cannot be read", file.display())
+    format!("audit log `{}` cannot be read", shown(file))
 }
 
 fn line(read: &Read<'_>) -> Result<Line, String> {
