@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufReader, ErrorKind};
+use std::io::{self, BufReader, ErrorKind, Seek};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,7 +57,6 @@ pub(super) struct Reader {
     file: BufReader<File>,
     inode: u64,
     number: u64,
-    read_bytes: u64,
     buffer: Vec<u8>,
 }
 
@@ -73,7 +72,7 @@ impl Reader {
         }
         let (file, inode) = (BufReader::new(file), metadata.ino());
         let path = path.to_owned();
-        Ok(Self { path, file, inode, number: 0, read_bytes: 0, buffer: Vec::new() })
+        Ok(Self { path, file, inode, number: 0, buffer: Vec::new() })
     }
 
     /// Hands every line on; with `whole`, a last one without its end is left for the next time.
@@ -93,7 +92,6 @@ impl Reader {
                 return Ok(Flow::Continue);
             };
             self.number += 1;
-            self.read_bytes += self.buffer.len() as u64 + 1;
             let too_long = || format!("longer than {} bytes", read::MAX_LINE);
             let line = if fits { Ok(&self.buffer[..]) } else { Err(too_long()) };
             if take(Read { file: &self.path, number: self.number, line }) == Flow::End {
@@ -104,7 +102,7 @@ impl Reader {
 
     /// Whether the rest of the file has an end of a line; else the file is read on from here later.
     fn has_whole_line(&mut self) -> io::Result<bool> {
-        use std::io::{BufRead, Read, Seek, SeekFrom};
+        use std::io::{BufRead, Read, SeekFrom};
         if self.file.fill_buf()?.contains(&b'\n') {
             return Ok(true);
         }
@@ -122,43 +120,89 @@ impl Reader {
 /// Those of reading.
 pub(super) fn follow(
     file: &Path,
-    mut reader: Reader,
+    reader: Reader,
     take: &mut impl FnMut(Read<'_>) -> Flow,
 ) -> io::Result<()> {
-    loop {
-        if reader.read(true, take)? == Flow::End {
-            return Ok(());
-        }
-        let now = std::fs::metadata(file);
-        match now {
-            Ok(now) if now.ino() != reader.inode => {
-                // What was written before it was renamed.
-                if reader.read(false, take)? == Flow::End {
-                    return Ok(());
-                }
-                for newer in newer_than(file, reader.inode) {
-                    if Reader::open(&newer)?.read(false, take)? == Flow::End {
-                        return Ok(());
-                    }
-                }
-                reader = Reader::open(file)?;
+    let mut follower = Follower::new(file, reader);
+    while follower.look(take)? == Flow::Continue {
+        std::thread::sleep(INTERVAL);
+    }
+    Ok(())
+}
+
+/// FILE, as far as it was read.
+pub(super) struct Follower<'f> {
+    file: &'f Path,
+    reader: Reader,
+}
+
+impl<'f> Follower<'f> {
+    pub(super) fn new(file: &'f Path, reader: Reader) -> Self {
+        Self { file, reader }
+    }
+
+    /// Hands on every line that was written since the last look.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub(super) fn look(&mut self, take: &mut impl FnMut(Read<'_>) -> Flow) -> io::Result<Flow> {
+        loop {
+            if self.reader.read(true, take)? == Flow::End {
+                return Ok(Flow::End);
             }
-            // It was started again.
-            Ok(now) if now.size() < reader.read_bytes => reader = Reader::open(file)?,
-            Ok(_) => std::thread::sleep(INTERVAL),
-            Err(error) if error.kind() == ErrorKind::NotFound => std::thread::sleep(INTERVAL),
-            Err(error) => return Err(error),
+            let Some(newer) = self.newer()? else { return Ok(Flow::Continue) };
+            // What was written before it was renamed.
+            if self.reader.inode != newer[0].inode && self.reader.read(false, take)? == Flow::End {
+                return Ok(Flow::End);
+            }
+            for part in newer {
+                self.reader = part;
+                let is_last = self.reader.path == self.file;
+                if !is_last && self.reader.read(false, take)? == Flow::End {
+                    return Ok(Flow::End);
+                }
+            }
         }
+    }
+
+    /// What comes after the part that was read to its end, oldest first; FILE is the last. `None` if
+    /// there is nothing, or a rotation is under way and this is to be asked again.
+    ///
+    /// Names change while they are looked at; what is open stays the same.
+    fn newer(&mut self) -> io::Result<Option<Vec<Reader>>> {
+        let Some(now) = if_there(std::fs::metadata(self.file))? else { return Ok(None) };
+        if now.ino() == self.reader.inode {
+            // It was started again where it is shorter than what was read.
+            let is_shorter = now.size() < self.reader.file.stream_position()?;
+            return Ok(if is_shorter { Some(vec![Reader::open(self.file)?]) } else { None });
+        }
+        let Some(last) = if_there(Reader::open(self.file))? else { return Ok(None) };
+        let mut newer = vec![last];
+        // While parts are renamed, one after the other, one number is missing, and a part that was
+        // seen may be met again under its next number.
+        let mut is_missing = false;
+        for number in 1..=MAX_ROTATED {
+            match if_there(Reader::open(&numbered(self.file, number)))? {
+                Some(part) if part.inode == self.reader.inode => break,
+                Some(part) if newer.iter().any(|known| known.inode == part.inode) => {}
+                Some(part) => newer.push(part),
+                None if is_missing => break,
+                None => is_missing = true,
+            }
+        }
+        let now = if_there(std::fs::metadata(self.file))?;
+        let is_last_still = now.is_some_and(|now| now.ino() == newer[0].inode);
+        newer.reverse();
+        Ok(is_last_still.then_some(newer))
     }
 }
 
-/// Rotated files that are newer than the one with `inode`, oldest first.
-fn newer_than(file: &Path, inode: u64) -> Vec<PathBuf> {
-    let is_other = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.ino() != inode);
-    let rotated = (1..=MAX_ROTATED).map(|number| numbered(file, number));
-    let mut newer: Vec<_> = rotated.take_while(is_other).collect();
-    newer.reverse();
-    newer
+fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -193,6 +237,47 @@ mod tests {
         })
         .unwrap();
         assert_eq!(seen, ["1", "2", "half", "4", "5"]);
+    }
+
+    /// The names change at any moment of a look.
+    #[test]
+    fn nothing_is_left_out_of_a_log_that_is_rotated_very_often() {
+        const LINES: usize = 600;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        std::fs::write(&path, "").unwrap();
+        let reader = Reader::open(&path).unwrap();
+        let write = || {
+            let (mut file, mut parts) = (File::options().append(true).open(&path).unwrap(), 0);
+            for line in 0..LINES {
+                writeln!(file, "{line}").unwrap();
+                if line % 4 == 0 {
+                    for number in (1..=parts).rev() {
+                        std::fs::rename(numbered(&path, number), numbered(&path, number + 1))
+                            .unwrap();
+                    }
+                    std::fs::rename(&path, numbered(&path, 1)).unwrap();
+                    file = File::options().append(true).create(true).open(&path).unwrap();
+                    parts += 1;
+                }
+            }
+        };
+        let mut seen = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(write);
+            let mut follower = Follower::new(&path, reader);
+            let mut take = |read: Read<'_>| {
+                seen.push(String::from_utf8(read.line.unwrap().to_vec()).unwrap());
+                if seen.len() < LINES { Flow::Continue } else { Flow::End }
+            };
+            let start = std::time::Instant::now();
+            while follower.look(&mut take).unwrap() == Flow::Continue {
+                // Whatever was left out does not come any more.
+                assert!(start.elapsed() < Duration::from_secs(60), "a line is missing");
+            }
+        });
+        let expected: Vec<_> = (0..LINES).map(|line| line.to_string()).collect();
+        assert_eq!(seen, expected);
     }
 
     #[test]
