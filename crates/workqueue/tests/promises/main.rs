@@ -9,6 +9,7 @@
 mod drops;
 mod ends;
 mod forks;
+mod groups;
 mod limits;
 mod lives;
 mod nesting;

@@ -18,7 +18,7 @@ pub(crate) fn kept(test: &str, body: impl FnOnce()) {
 
 /// As [`kept`], with these variables in the environment.
 pub(crate) fn kept_with(test: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
-    if std::env::var_os(CHILD).is_some_and(|child| child == test) {
+    if in_child(test) {
         body();
         return;
     }
@@ -42,6 +42,11 @@ pub(crate) fn kept_with(test: &str, environment: &[(&str, &str)], body: impl FnO
         }
         Some(_) => assert!(said.contains("1 passed"), "no test is called {test}:\n{said}"),
     }
+}
+
+/// Whether this is the process that was started for `test`.
+pub(crate) fn in_child(test: &str) -> bool {
+    std::env::var_os(CHILD).is_some_and(|child| child == test)
 }
 
 /// Calls `body` in a copy of this process, made by fork(2), and returns the copy's wait status: what
