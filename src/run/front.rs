@@ -13,12 +13,11 @@
 use std::os::fd::AsFd;
 
 use anyhow::{Context, ensure};
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::process::{Pid, PidfdFlags};
 
-use super::ended::{CommandEnd, end};
+use super::ended::CommandEnd;
 use super::signals::{FORWARDED, die_with_parent};
+use super::waiting::until_ended;
 use crate::sys::{self, Forked, SignalFd};
 
 /// Goes on in a child, which is answered `None`; the process itself waits and is answered how that
@@ -42,30 +41,7 @@ fn wait_for(server: Pid) -> anyhow::Result<CommandEnd> {
     let signals = SignalFd::new(FORWARDED).context("cannot read signals")?;
     let open = rustix::process::pidfd_open(server, PidfdFlags::empty())
         .context("the server cannot be waited for")?;
-    loop {
-        let mut ready = [PollFd::new(&open, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
-        match rustix::event::poll(&mut ready, None) {
-            Err(Errno::INTR) => continue,
-            other => other.context("cannot wait for the server")?,
-        };
-        let [ended, signal] = ready.map(|fd| !fd.revents().is_empty());
-        if ended {
-            let waited = rustix::process::waitpid(Some(server), WaitOptions::empty())
-                .context("cannot wait for the server")?;
-            let (_, status) = waited.context("the server is somebody else's")?;
-            return Ok(end(status.as_raw()));
-        }
-        if signal {
-            let arrived = signals.read().context("cannot read a signal")?;
-            // The terminal sends its own to CMD.
-            if arrived.by_process
-                && let Some(signal) = Signal::from_named_raw(arrived.signal)
-            {
-                // It may have ended by now.
-                let _ = rustix::process::pidfd_send_signal(open.as_fd(), signal);
-            }
-        }
-    }
+    until_ended(server, open.as_fd(), &signals, "the server")
 }
 
 /// Takes the server, and the proxy, out of the terminal's group. What they print does not stop them.

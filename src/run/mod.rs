@@ -25,6 +25,7 @@ mod signals;
 mod start;
 mod supervise;
 mod user;
+mod waiting;
 mod wire;
 
 use std::ffi::OsString;

@@ -10,15 +10,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, bail};
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, WaitOptions};
 
 use super::namespaces::Namespaces;
 use crate::messages;
-use crate::run::ended::{CommandEnd, end, not_executed};
+use crate::run::ended::{CommandEnd, not_executed};
 use crate::run::signals::FORWARDED;
 use crate::run::start::Start;
+use crate::run::waiting;
 use crate::run::wire::{Channel, Message};
 use crate::sys::{self, Forked, SignalFd};
 
@@ -121,27 +120,5 @@ fn until_ended(
             return Err(error);
         }
     }
-    loop {
-        let mut ready = [PollFd::new(open, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
-        match rustix::event::poll(&mut ready, None) {
-            Err(Errno::INTR) => continue,
-            other => other.context("cannot wait for CMD")?,
-        };
-        let [ended, signal] = ready.map(|fd| !fd.revents().is_empty());
-        if ended {
-            let waited = rustix::process::waitpid(Some(*command), WaitOptions::empty())
-                .context("cannot wait for CMD")?;
-            let (_, status) = waited.context("CMD is somebody else's")?;
-            return Ok(end(status.as_raw()));
-        }
-        if signal {
-            let arrived = signals.read().context("cannot read a signal")?;
-            if arrived.by_process
-                && let Some(signal) = Signal::from_named_raw(arrived.signal)
-            {
-                // It may have ended by now.
-                let _ = rustix::process::pidfd_send_signal(open.as_fd(), signal);
-            }
-        }
-    }
+    waiting::until_ended(*command, open.as_fd(), signals, "CMD")
 }
