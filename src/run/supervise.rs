@@ -17,6 +17,7 @@ use super::wire::{Channel, Message, Received};
 use crate::cli::RunArgs;
 use crate::escape::shown;
 use crate::git::IndexBefore;
+use crate::sandbox::Ender;
 use crate::serve::{Server, Spec};
 use crate::sys::SignalFd;
 use crate::{audit, messages, sandbox};
@@ -58,7 +59,9 @@ impl Running {
         args: &RunArgs,
     ) -> anyhow::Result<CommandEnd> {
         let (index, policy) = (IndexBefore::of(&plan.tree.path), spec.policy());
-        let (device, number) = self.until_mounted()?;
+        // Before the first thread.
+        let ender = Ender::start()?;
+        let (device, number) = self.until_mounted(&ender)?;
         let server = match Server::start(spec, source, device, &plan.tree.path, number) {
             // Without a view the connection ends, and the other side's failure only follows from it.
             Err(error) if error.is::<tollgate_view::OpenError>() => return Err(error),
@@ -104,12 +107,14 @@ impl Running {
         None
     }
 
-    /// The view's end, and the number of its connection.
-    fn until_mounted(&mut self) -> anyhow::Result<(OwnedFd, Option<u32>)> {
+    /// The view's end, and the number of its connection, which ends with this process.
+    fn until_mounted(&mut self, ender: &Ender) -> anyhow::Result<(OwnedFd, Option<u32>)> {
         loop {
             match self.next()? {
                 Received { message: Message::Mounted(number), fd: Some(device), .. } => {
-                    return Ok((device, u32::try_from(number).ok().filter(|number| *number > 0)));
+                    let number = u32::try_from(number).ok().filter(|number| *number > 0);
+                    number.iter().for_each(|number| ender.watch(*number));
+                    return Ok((device, number));
                 }
                 other => self.common(other)?,
             }

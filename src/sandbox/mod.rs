@@ -31,7 +31,7 @@ use tollgate_view::Callers;
 
 pub(crate) use domain::Places;
 pub(crate) use duties::Duties;
-pub(crate) use helper::{Looker, Mounter, NotUnmounted, of_this_process as looker};
+pub(crate) use helper::{Ender, Looker, Mounter, NotUnmounted, of_this_process as looker};
 
 use crate::cli::SandboxMode;
 use crate::{files, messages};

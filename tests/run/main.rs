@@ -10,6 +10,7 @@ mod every_way;
 mod explained;
 mod handed_over;
 mod hidden;
+mod killed;
 mod limits;
 mod locks;
 mod mount;

@@ -11,8 +11,10 @@
 //!   its connection when the server is gone.
 
 mod channel;
+mod ender;
 mod looker;
 mod mounter;
 
+pub(crate) use ender::Ender;
 pub(crate) use looker::{Looker, of_this_process};
 pub(crate) use mounter::{Mounter, NotUnmounted};

@@ -14,6 +14,7 @@ use rustix::thread::CapabilitySet;
 use tollgate_fuse::MountError;
 
 use super::channel::Helper;
+use super::ender::abort_file;
 use crate::mountinfo::{self, MountInfo};
 use crate::{messages, native};
 
@@ -129,10 +130,7 @@ impl Abort {
         let mounts = mountinfo::read().unwrap_or_default();
         let mounted = mountinfo::at(&mounts, mnt).cloned();
         let number = mounted.as_ref().and_then(MountInfo::minor_number);
-        let file = number.and_then(|number| {
-            let path = format!("/sys/fs/fuse/connections/{number}/abort");
-            File::options().write(true).open(path).ok()
-        });
+        let file = number.and_then(|number| abort_file(number).ok());
         Self { file, mnt: mnt.to_owned(), mounted }
     }
 
