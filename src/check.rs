@@ -7,7 +7,7 @@ use crate::cli::CheckArgs;
 use crate::escape::escaped;
 use crate::policy_choice::Origin;
 use crate::survey::{self, Survey};
-use crate::{messages, policy_choice, tree};
+use crate::{messages, policy_choice, policy_views, tree};
 
 /// How many findings of a kind are printed as text.
 const SHOWN: usize = 20;
@@ -24,27 +24,47 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         Some(name) => Origin::named(name),
         None => policy_choice::find(None, top, None)?,
     };
+    let further = policy_views::of(&origin, true, top, std::env::home_dir().as_deref())?;
+    let origin = match dir.as_deref() {
+        Some(dir) => policy_views::of_directory(origin, dir)?,
+        None => origin,
+    };
     let policy = if args.json { origin.parse(top)? } else { origin.load(top)? };
-    let name = origin.to_string();
     let survey = dir.as_deref().map(|dir| survey::survey(&policy, dir)).transpose()?;
     if args.json {
-        println!("{:#}", report(&origin, &policy, survey.as_ref()));
+        let mut report = report(&origin, &policy, survey.as_ref());
+        let views = further.iter().map(|one| -> anyhow::Result<Value> {
+            let mut view = self::report(&one.origin, &one.origin.parse(top)?, None);
+            view["dir"] = one.dir.to_string_lossy().into();
+            Ok(view)
+        });
+        report["views"] = views.collect::<anyhow::Result<Vec<_>>>()?.into();
+        println!("{report:#}");
         return Ok(());
     }
-    println!(
-        "{}: {}, default {}, {}",
-        escaped(&name),
-        messages::count(policy.rules().len(), "rule"),
-        policy.default_action(),
-        messages::count(
-            policy.warnings().len() + usize::from(origin.warning_of_empty(&policy).is_some()),
-            "warning"
-        )
-    );
+    print_head(&origin, &policy);
+    for one in &further {
+        if one.origin != origin {
+            print_head(&one.origin, &one.origin.load(top)?);
+        }
+    }
     if let Some(survey) = survey {
         print_survey(&policy, &survey);
     }
     Ok(())
+}
+
+fn print_head(origin: &Origin, policy: &Policy) {
+    println!(
+        "{}: {}, default {}, {}",
+        escaped(&origin.to_string()),
+        messages::count(policy.rules().len(), "rule"),
+        policy.default_action(),
+        messages::count(
+            policy.warnings().len() + usize::from(origin.warning_of_empty(policy).is_some()),
+            "warning"
+        )
+    );
 }
 
 fn print_survey(policy: &Policy, survey: &Survey) {

@@ -18,7 +18,7 @@ use crate::git::Repository;
 use crate::messages;
 use crate::policy_choice::IN_DIR;
 use crate::why::plain;
-use crate::{nearest, policy_choice, policy_file, tree};
+use crate::{nearest, policy_choice, policy_file, policy_views, tree};
 
 /// Refused by choice of the policy, with `--exit-code`.
 const REFUSED: u8 = 3;
@@ -35,6 +35,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
         None => Repository::top_of(&here).unwrap_or_else(|| here.clone()),
     };
     let origin = policy_choice::find(args.policy.as_deref(), &top, None)?;
+    let origin = policy_views::of_directory(origin, &top)?;
     let policy = origin.in_force(&top)?;
     let place = Place {
         dir: args.dir.as_deref().unwrap_or(&top),

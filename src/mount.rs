@@ -10,10 +10,13 @@ use tollgate_fuse::{Ended, MountOptions, Stopper};
 use crate::cli::MountArgs;
 use crate::daemon::{self, ReadyPipe, Side};
 use crate::messages;
+use crate::policy_choice::Chosen;
 use crate::sandbox::{Mounter, NotUnmounted};
 use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
-use crate::{control, escape, killed, mount_flags, mountinfo, policy_choice, tree, umount};
+use crate::{
+    control, escape, killed, mount_flags, mountinfo, policy_choice, policy_views, tree, umount,
+};
 
 /// Signals that end the server; SIGHUP from a process has it read its policy again.
 const HANDLED: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -35,6 +38,7 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let mnt = tree::check_mount_point(&args.mnt, &tree)?;
     refuse_circle(&mnt, &tree.path)?;
     let chosen = policy_choice::choose(args.serve.policy.as_deref(), &tree.path, None)?;
+    tell_of_further_views(&chosen, &tree.path)?;
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Mount)?
         .without_native_unless_permitted(&source);
     let mut options = serve::mount_options(&tree)?;
@@ -47,6 +51,19 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
         Side::Starter => Ok(()),
         Side::Server(ready) => view.serve(Some(ready)),
     }
+}
+
+/// A view that is mounted shows one directory.
+fn tell_of_further_views(chosen: &Chosen, dir: &Path) -> anyhow::Result<()> {
+    let home = std::env::home_dir();
+    let further = policy_views::of(&chosen.origin, true, dir, home.as_deref())?;
+    if let Some(first) = further.first() {
+        messages::warn(&format!(
+            "{}: `[[view]]` tables hold under `tollgate run`; `mount` shows DIR alone",
+            first.place()
+        ));
+    }
+    Ok(())
 }
 
 /// Views that are looked through, one over the other.

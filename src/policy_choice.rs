@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use tollgate_policy::{Action, Policy};
 
 use crate::escape::{escaped, shown};
-use crate::presets::{Preset, toml_string};
+use crate::presets::{Preset, escape_glob, toml_string};
 use crate::user_config::UserConfig;
 use crate::{messages, policy_file, policy_places};
 
@@ -41,6 +41,14 @@ pub(crate) enum Origin {
     File(PathBuf),
     /// What the user configured, and the policy of DIR, which can only make it stricter.
     Tightened(Box<Origin>, PathBuf),
+    /// A `[[view]]` of a file.
+    View {
+        file: PathBuf,
+        /// The directory as the file has it.
+        dir: String,
+        /// What in it another view covers, relative to it: nothing in there is this view's.
+        covered: Option<PathBuf>,
+    },
 }
 
 impl Origin {
@@ -75,7 +83,8 @@ impl Origin {
     /// A file without rules may be one that was saved in part.
     pub(crate) fn warning_of_empty(&self, policy: &Policy) -> Option<String> {
         let is_open = policy.rules().is_empty() && policy.default_action() == Action::Passthrough;
-        (is_open && *self != Self::None).then(|| {
+        let is_meant = matches!(self, Self::None | Self::View { .. });
+        (is_open && !is_meant).then(|| {
             format!(
                 "policy `{}` has no rules and allows everything; `tollgate init` writes one, and \
                  `--policy none` says that it is meant",
@@ -93,6 +102,13 @@ impl Origin {
             Self::None => Ok(Policy::allow_all()),
             Self::Preset(preset) => preset.policy(dir),
             Self::File(file) => policy_file::parse(file),
+            Self::View { file, dir: named, .. } => {
+                let views = policy_file::parse_all(file)?.views;
+                let own = views.into_iter().find(|view| view.dir == *named);
+                own.map(|view| view.policy).with_context(|| {
+                    format!("policy `{}` has no `[[view]]` of `{named}` any more", shown(file))
+                })
+            }
             Self::Tightened(configured, own) => {
                 let first = configured.parse(dir)?;
                 first.joined(policy_file::parse(own)?, SUFFIX).with_context(|| {
@@ -130,7 +146,7 @@ impl Origin {
         match self {
             Self::None => None,
             Self::Preset(preset) => Some(format!("{PRESET}{}", preset.name()).into()),
-            Self::File(file) => std::path::absolute(file).ok(),
+            Self::File(file) | Self::View { file, .. } => std::path::absolute(file).ok(),
             Self::Tightened(configured, own) => configured.file().or_else(|| Some(own.clone())),
         }
     }
@@ -143,11 +159,22 @@ impl Origin {
         }
     }
 
+    /// The same for a directory in which another view covers `covered`.
+    pub(crate) fn covering(self, covered: Option<&Path>) -> Self {
+        match self {
+            Self::View { file, dir, .. } => {
+                Self::View { file, dir, covered: covered.map(Path::to_owned) }
+            }
+            other => other,
+        }
+    }
+
     /// The same from any working directory.
     fn absolute(self) -> Self {
         let absolute = |file: PathBuf| std::path::absolute(&file).unwrap_or(file);
         match self {
             Self::File(file) => Self::File(absolute(file)),
+            Self::View { file, dir, covered } => Self::View { file: absolute(file), dir, covered },
             Self::Tightened(configured, own) => {
                 Self::Tightened(Box::new(configured.absolute()), absolute(own))
             }
@@ -156,10 +183,10 @@ impl Origin {
     }
 
     /// The files that it is read from.
-    fn files(&self) -> Vec<&Path> {
+    pub(crate) fn files(&self) -> Vec<&Path> {
         match self {
             Self::None | Self::Preset(_) => Vec::new(),
-            Self::File(file) => vec![file],
+            Self::File(file) | Self::View { file, .. } => vec![file],
             Self::Tightened(configured, own) => {
                 configured.files().into_iter().chain([own.as_path()]).collect()
             }
@@ -173,6 +200,7 @@ impl std::fmt::Display for Origin {
             Self::None => f.write_str(NONE),
             Self::Preset(preset) => write!(f, "preset {}", preset.name()),
             Self::File(file) => file.display().fmt(f),
+            Self::View { file, dir, .. } => write!(f, "[[view]] {dir} of {}", file.display()),
             Self::Tightened(configured, own) => {
                 write!(f, "{configured}, tightened by {}", own.display())
             }
@@ -191,7 +219,14 @@ pub(crate) fn choose(
     dir: &Path,
     command: Option<&OsStr>,
 ) -> anyhow::Result<Chosen> {
-    let origin = find(named, dir, command)?;
+    load(find(named, dir, command)?, dir)
+}
+
+/// The policy of `origin` for the directory `dir`, with warnings on standard error.
+///
+/// # Errors
+/// When the policy cannot be read, or is wrong.
+pub(crate) fn load(origin: Origin, dir: &Path) -> anyhow::Result<Chosen> {
     let policy = keep(origin.load(dir)?, &origin, dir)?;
     // A daemon leaves its working directory, and the sandbox does not let it ask for one.
     Ok(Chosen { policy, origin: origin.absolute() })
@@ -313,10 +348,24 @@ fn hide_keyring(policy: Policy) -> anyhow::Result<Policy> {
         .context("the keyring lies in a native directory, or there are too many rules")
 }
 
+/// What another view covers is not there in this one, should that view lose its mount because the
+/// directory is moved outside.
+fn leave_covered(policy: Policy, origin: &Origin) -> anyhow::Result<Policy> {
+    let Origin::View { covered: Some(covered), .. } = origin else { return Ok(policy) };
+    let covered = covered.to_str().with_context(|| {
+        format!("DIR `{}` lies in a `[[view]]`, and its name is not UTF-8", shown(covered))
+    })?;
+    let glob = toml_string(&format!("{}/**", escape_glob(covered)));
+    let text = format!("[[rule]]\nname = \"DIR\"\npath = {glob}\naction = \"deny\"\n");
+    policy.preceded_by(Policy::parse(&text, "built-in")?).with_context(|| {
+        format!("DIR lies in a native directory of {origin}, or that has too many rules")
+    })
+}
+
 /// The policy with a rule that keeps the files of policies from being changed or made through the
 /// view: who may do that would decide over the next start, also of one in a subdirectory.
 fn keep(policy: Policy, origin: &Origin, dir: &Path) -> anyhow::Result<Policy> {
-    let policy = hide_keyring(policy)?;
+    let policy = leave_covered(hide_keyring(policy)?, origin)?;
     let mut inside = Vec::new();
     for file in origin.files() {
         inside.extend(policy_places::globs(file, dir)?);

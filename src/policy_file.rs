@@ -8,19 +8,27 @@ use crate::files;
 use crate::nearest;
 use crate::presets::Preset;
 use anyhow::{anyhow, bail};
-use tollgate_policy::{MAX_TEXT_LEN, Policy};
+use tollgate_policy::{MAX_TEXT_LEN, Policy, PolicyFile};
 
 /// Reads a policy.
 ///
 /// # Errors
 /// When the file cannot be read, or with file, line and column of what is wrong in it.
 pub(crate) fn parse(file: &Path) -> anyhow::Result<Policy> {
+    parse_all(file).map(|all| all.policy)
+}
+
+/// Reads a policy, and those of its `[[view]]`s.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn parse_all(file: &Path) -> anyhow::Result<PolicyFile> {
     let shown = crate::escape::shown(file);
     let text = read(file).map_err(|error| {
         let reason = crate::messages::in_words(&error);
         anyhow!("policy `{shown}` cannot be read: {reason}{}", remedy(file, &error))
     })?;
-    Policy::parse_with(&text, &shown, &Accounts)
+    PolicyFile::parse_with(&text, &shown, &Accounts)
         .map_err(|error| anyhow!("policy is wrong\n{error}"))
 }
 

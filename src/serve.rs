@@ -1,6 +1,6 @@
 //! A view with everything that serves it: session, audit log, control socket.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use rustix::fs::{MemfdFlags, StatVfsMountFlags};
-use rustix::process::{Resource, Rlimit};
 use serde_json::{Value, json};
 use tollgate_control::Peer;
 use tollgate_fuse::{
@@ -32,6 +31,7 @@ use crate::reload::Reloaded;
 use crate::requests::{self, Operation as RequestsOf, Requests};
 use crate::sandbox::{self, Duties, Places, Sandbox};
 use crate::seal;
+use crate::serve_common::{Common, DescriptorShare};
 use crate::status::{self, Report};
 use crate::tree::Tree;
 use tollgate_view::AuditLevel;
@@ -77,6 +77,10 @@ pub(crate) struct Spec {
     /// Says nothing of what is not available; `status` does.
     quiet: bool,
     outside: Option<Outside>,
+    /// The directories of the further views that the same process serves (`[[view]]`).
+    further: Vec<PathBuf>,
+    /// A directory, relative to this one, that another view of the process is mounted over.
+    covered: Option<PathBuf>,
     /// Directories of things that this process removes at its end.
     removes_in: Vec<PathBuf>,
 }
@@ -140,8 +144,48 @@ impl Spec {
             sandbox: args.sandbox,
             quiet: false,
             outside: None,
+            further: Vec::new(),
+            covered: None,
             removes_in: Vec::new(),
         })
+    }
+
+    /// Confines the process to `directories`, of this view and of the further ones.
+    ///
+    /// # Errors
+    /// When it cannot be confined, the audit log cannot be opened, or so many descriptors cannot be
+    /// had.
+    pub(crate) fn common(
+        &mut self,
+        directories: &[BorrowedFd<'_>],
+        mount_point: &Path,
+    ) -> anyhow::Result<Common> {
+        let share = DescriptorShare::of(self.max_descriptors, directories.len())?;
+        let sandbox = Sandbox::begin(self.sandbox, self.duties(), directories, &self.places())?;
+        let policy = self.policy_origin.file();
+        let origin = Origin::new(self.kind.word(), &self.dir, mount_point, policy.as_deref());
+        let log = self.audit.take().map(|config| start_audit(config, origin)).transpose()?;
+        Ok(Common::of(sandbox, Recorder::new(log), &self.dir, share))
+    }
+
+    /// Names the directories of the further views that the same process serves.
+    pub(crate) fn with_further(self, further: Vec<PathBuf>) -> Self {
+        Self { further, ..self }
+    }
+
+    /// Has `covered`, relative to this directory, kept where it is for a view that is mounted over it.
+    pub(crate) fn covering(self, covered: PathBuf) -> Self {
+        Self { covered: Some(covered), ..self }
+    }
+
+    /// What a process serves once, another view of it does.
+    pub(crate) fn beside_another(self) -> Self {
+        Self { metrics_port: None, audit: None, ..self }
+    }
+
+    /// Directories, relative to this one, that something is mounted over.
+    fn mount_points(&self) -> Vec<PathBuf> {
+        self.native.iter().chain(&self.covered).cloned().collect()
     }
 
     /// Answers questions about paths outside of DIR.
@@ -260,9 +304,13 @@ pub(crate) fn mount_options(tree: &Tree) -> anyhow::Result<MountOptions> {
 ///
 /// # Errors
 /// When /dev/fuse cannot be opened or the kernel refuses the mount.
-pub(crate) fn mount_over(place: &OwnedFd, tree: &Tree) -> anyhow::Result<Device> {
+pub(crate) fn mount_over(
+    place: &OwnedFd,
+    tree: &Tree,
+    options: &MountOptions,
+) -> anyhow::Result<Device> {
     let device = open_device()?;
-    let options = MountOptions { allow_other: true, ..mount_options(tree)? };
+    let options = MountOptions { allow_other: true, ..options.clone() };
     let path = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
     tollgate_fuse::mount_device(&device, &path, &options)
         .with_context(|| format!("cannot mount the view over `{}`", tree.path.display()))?;
@@ -317,10 +365,11 @@ struct State {
     recorder: Arc<Recorder>,
     keep_awake: Arc<KeepAwake>,
     broker: Option<Arc<Broker>>,
-    sandbox: Sandbox,
+    sandbox: Arc<Sandbox>,
     /// The one in force.
     policy: Mutex<Arc<Policy>>,
     outside: Option<Outside>,
+    further: Vec<PathBuf>,
 }
 
 impl std::fmt::Debug for State {
@@ -330,11 +379,10 @@ impl std::fmt::Debug for State {
 }
 
 impl Server {
-    /// Starts the threads, completes the handshake with the kernel, and opens the control socket.
+    /// Confines the process, and starts the only view that it serves.
     ///
     /// # Errors
-    /// When the audit log cannot be opened, the directory cannot be viewed, or the kernel does not
-    /// agree.
+    /// As [`Server::start_in`].
     pub(crate) fn start(
         spec: Spec,
         source: OwnedFd,
@@ -342,12 +390,26 @@ impl Server {
         mount_point: &Path,
         connection_number: Option<u32>,
     ) -> anyhow::Result<Self> {
-        raise_descriptor_limit(spec.max_descriptors)?;
-        let sandbox = Sandbox::begin(spec.sandbox, spec.duties(), source.as_fd(), &spec.places())?;
+        let mut spec = spec;
+        let common = spec.common(&[source.as_fd()], mount_point)?;
+        Self::start_in(&common, spec, source, device, mount_point, connection_number)
+    }
+
+    /// Starts the threads, completes the handshake with the kernel, and opens the control socket.
+    ///
+    /// # Errors
+    /// When the directory cannot be viewed, or the kernel does not agree.
+    pub(crate) fn start_in(
+        common: &Common,
+        spec: Spec,
+        source: OwnedFd,
+        device: impl Into<Device>,
+        mount_point: &Path,
+        connection_number: Option<u32>,
+    ) -> anyhow::Result<Self> {
+        let sandbox = Arc::clone(&common.sandbox);
         let policy_file = spec.policy_origin.file();
-        let origin = Origin::new(spec.kind.word(), &spec.dir, mount_point, policy_file.as_deref());
-        let log = spec.audit.map(|config| start_audit(config, origin)).transpose()?;
-        let recorder = Arc::new(Recorder::new(log));
+        let recorder = common.recorder(&spec.dir);
         let config = Config {
             policy: Arc::clone(&spec.policy),
             attr_timeout: spec.timeout,
@@ -355,8 +417,8 @@ impl Server {
             watch: spec.watch,
             watch_after: if spec.kind == ServerKind::Run { SHORT_COMMAND } else { Duration::ZERO },
             small_files: spec.small_files,
-            max_descriptors: spec.max_descriptors,
-            mount_points: spec.native.clone(),
+            max_descriptors: common.descriptors(),
+            mount_points: spec.mount_points(),
             on_search: Some(messages::searching),
             seal_keys: spec.seal_keys,
             callers: sandbox.callers(),
@@ -365,7 +427,7 @@ impl Server {
         let view = View::open(source, config)
             .with_context(|| format!("DIR `{}` cannot be viewed", spec.dir.display()))?;
         let mut session_config = view.session_config(spec.threads);
-        let keep_awake = Arc::new(KeepAwake::start(spec.keep_awake));
+        let keep_awake = common.keep_awake(spec.keep_awake);
         session_config.keep_awake = Some(Arc::clone(&keep_awake));
         session_config.transport = spec.transport;
         session_config.registrar = spec.broker.clone().map(|broker| broker as Arc<_>);
@@ -393,6 +455,7 @@ impl Server {
             sandbox,
             policy: Mutex::new(spec.policy),
             outside: spec.outside,
+            further: spec.further,
         });
         let passthrough = probe_passthrough(&state.connection);
         let tell = |text: &str| {
@@ -502,7 +565,7 @@ impl Server {
 impl State {
     fn finish(&self) {
         self.view.finish();
-        let Some(audit) = self.recorder.log() else { return };
+        let Some(audit) = self.recorder.own_log() else { return };
         audit.finish();
         let status = audit.status();
         if status.dropped + status.failed > 0 {
@@ -637,11 +700,13 @@ impl control::Reporter for State {
         let inside = about.path.strip_prefix(&self.dir).ok();
         let inside = inside.map(|inside| crate::why::in_dir(&policy, inside, about));
         let outside = self.outside.as_ref().map(|place| place(&about.path));
+        let further: Vec<_> = self.further.iter().map(|dir| dir.to_string_lossy()).collect();
         json!({
             "dir": self.dir.to_string_lossy(),
             "connection": self.connection_number,
             "why": inside,
             "outside": outside,
+            "further": further,
         })
     }
 
@@ -692,26 +757,6 @@ fn probe_passthrough(connection: &Connection) -> Result<(), String> {
             Err("registering a file with the kernel needs CAP_SYS_ADMIN".to_owned())
         }
         Err(error) => Err(error.to_string()),
-    }
-}
-
-/// Descriptors beside those that the view holds on DIR.
-const OTHER_DESCRIPTORS: u64 = 64;
-
-/// Takes what the hard limit allows; CMD of `run` was forked before and keeps its own.
-fn raise_descriptor_limit(wanted: Option<usize>) -> anyhow::Result<()> {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // Without it, the soft limit holds.
-    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
-    let now = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let most = now.saturating_sub(OTHER_DESCRIPTORS);
-    match wanted {
-        Some(wanted) if wanted as u64 > most => bail!(
-            "--max-descriptors {wanted} is more than this process may open; at most {most} \
-             (`ulimit -n` less {OTHER_DESCRIPTORS})"
-        ),
-        _ => Ok(()),
     }
 }
 

@@ -61,7 +61,14 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
             escape::shown(&dir)
         );
     };
-    let answer = match in_view(own) {
+    // Another directory of the same policy.
+    let further = own.report.get("further").and_then(serde_json::Value::as_array);
+    let is_further = |reply: &&Report| {
+        let dir = reply.report.get("dir");
+        further.is_some_and(|all| all.iter().any(|one| Some(one) == dir))
+            && connection(reply) == connection_at(&path)
+    };
+    let answer = match in_view(replies.iter().find(is_further).unwrap_or(own)) {
         Some(answer) => as_it_is(answer, &path, args.write),
         None => outside(own, &replies, &path, args.write)?,
     };

@@ -46,6 +46,10 @@ pub(super) struct Seen {
 impl Seen {
     /// Takes one record of a run that is looked at.
     pub(super) fn take(&mut self, line: &Line) {
+        // Of a further view (`[[view]]`): a policy is learned for DIR.
+        if line.path.as_deref().is_some_and(|path| path.starts_with('/')) {
+            return;
+        }
         self.runs.extend(line.run.clone());
         self.dirs.extend(line.dir.clone());
         if line.event == "dropped" {

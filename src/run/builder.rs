@@ -16,20 +16,23 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::mount::MountPropagationFlags;
 use rustix::process::Pid;
+use tollgate_fuse::MountOptions;
 
 use super::fence::Built;
 use super::plan::Plan;
 use super::privilege::Privilege;
 use super::signals::die_with_parent;
+use super::views::Shown;
 use super::wire::{Channel, Message};
 use super::{aliases, fence, init, session};
 use crate::escape::shown;
+use crate::mountinfo::MountInfo;
 use crate::sys::{self, Forked};
 use crate::{messages, mountinfo, native, serve, tree};
 
@@ -123,42 +126,113 @@ fn build_fence(plan: &Plan, views: &[PathBuf], privilege: Privilege) -> anyhow::
     }
 }
 
-/// Mounts the view over DIR and every other path to it, and gives the server its end. Answers the
-/// paths at which the view shows, DIR first.
+/// Mounts each view over its directory and every other path to that, and gives the server its end.
+/// Answers the paths at which views show, DIR first.
 fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<Vec<PathBuf>> {
     let mounts = mountinfo::read()?;
-    let raw = open_path(&plan.tree.path)?;
-    ensure!(
-        tree::identity(&raw)? == plan.tree.identity,
-        "DIR `{}` was exchanged while tollgate started",
-        shown(&plan.tree.path)
-    );
-    let mount_id = rustix::fs::statx(&raw, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
-        .context("statx")?
-        .stx_mnt_id;
-    let aliases = aliases::find(&mounts, mount_id, &plan.tree.path);
-    let device = serve::mount_over(&raw, &plan.tree)?;
-    // The mount went by path; nobody may have moved the path meanwhile. Where DIR is in a view
-    // itself, the mount that it lay in is of the same kind.
-    let covered = mountinfo::read()?;
-    let own = mountinfo::at(&covered, &plan.tree.path)
-        .filter(|mount| mount.kind == mountinfo::VIEW && mount.id != mount_id)
-        .with_context(|| {
-            format!("DIR `{}` was moved while tollgate started", shown(&plan.tree.path))
-        })?;
-    let number = own.minor_number().and_then(|number| i32::try_from(number).ok());
-    channel.send(&Message::Mounted(number.unwrap_or(0)), Some(device.as_fd()))?;
-    drop(device);
-    let view = open_path(&plan.tree.path)?;
-    native::mount(&raw, &view, &plan.native)?;
-    let view_path = format!("/proc/self/fd/{}", view.as_raw_fd());
-    let mut views = vec![plan.tree.path.clone()];
-    for alias in aliases {
-        if aliases::cover(&alias, &view_path)? {
-            views.push(alias.at);
+    let around = plan.views.around.as_ref();
+    // All of them before the first view covers anything.
+    let places = plan.views.all().map(|shown| Place::open(shown, &mounts));
+    let places = places.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut views = vec![plan.tree().path.clone()];
+    views.extend(plan.views.further().map(|shown| shown.tree.path.clone()));
+    for place in &places {
+        let outer = around.filter(|outer| place.lies_in(outer));
+        if let (Some(outer), Some(alias)) = (around, place.alias_in(around)) {
+            bail!(
+                "`{}` shows the same files as `{}`, and lies in the `[[view]]` of `{}`, whose rules \
+                 would decide over them; unmount it",
+                shown(alias),
+                shown(&place.shown.tree.path),
+                shown(&outer.tree.path)
+            );
+        }
+        place.mount(outer, channel)?;
+    }
+    for place in places {
+        let view = open_path(&place.shown.tree.path)?;
+        let view_path = format!("/proc/self/fd/{}", view.as_raw_fd());
+        for alias in place.aliases {
+            if aliases::cover(&alias, &view_path)? {
+                views.push(alias.at);
+            }
         }
     }
     Ok(views)
+}
+
+/// Where a view is mounted, opened while nothing covers it.
+struct Place<'p> {
+    shown: &'p Shown,
+    raw: OwnedFd,
+    mount_id: u64,
+    options: MountOptions,
+    aliases: Vec<aliases::Alias>,
+}
+
+impl<'p> Place<'p> {
+    fn open(view: &'p Shown, mounts: &[MountInfo]) -> anyhow::Result<Self> {
+        let tree = &view.tree;
+        let raw = open_path(&tree.path)?;
+        ensure!(
+            tree::identity(&raw)? == tree.identity,
+            "DIR `{}` was exchanged while tollgate started",
+            shown(&tree.path)
+        );
+        let mount_id = rustix::fs::statx(&raw, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
+            .context("statx")?
+            .stx_mnt_id;
+        let aliases = aliases::find(mounts, mount_id, &tree.path);
+        Ok(Self { shown: view, raw, mount_id, options: serve::mount_options(tree)?, aliases })
+    }
+
+    fn lies_in(&self, outer: &Shown) -> bool {
+        let path = &self.shown.tree.path;
+        *path != outer.tree.path && path.starts_with(&outer.tree.path)
+    }
+
+    /// Another path to the same files that lies in the view `outer`, which is not of this place.
+    fn alias_in(&self, outer: Option<&Shown>) -> Option<&Path> {
+        let outer = &outer?.tree.path;
+        let mut others = self.aliases.iter().filter(|_| self.shown.tree.path != *outer);
+        others.find(|alias| alias.at.starts_with(outer)).map(|alias| alias.at.as_path())
+    }
+
+    /// Mounts the view, in that of `outer` if it lies there, and gives the server its end.
+    fn mount(&self, outer: Option<&Shown>, channel: &Channel) -> anyhow::Result<()> {
+        let tree = &self.shown.tree;
+        // In another view, which the server answers for by now, the place is a directory of that.
+        let inside = outer.map(|outer| self.inside(outer)).transpose()?;
+        let device = serve::mount_over(inside.as_ref().unwrap_or(&self.raw), tree, &self.options)?;
+        // The mount went by path; nobody may have moved the path meanwhile. Where DIR is in a view
+        // itself, the mount that it lay in is of the same kind.
+        let covered = mountinfo::read()?;
+        let own = mountinfo::at(&covered, &tree.path)
+            .filter(|mount| mount.kind == mountinfo::VIEW && mount.id != self.mount_id)
+            .with_context(|| {
+                format!("DIR `{}` was moved while tollgate started", shown(&tree.path))
+            })?;
+        let number = own.minor_number().and_then(|number| i32::try_from(number).ok());
+        channel.send(&Message::Mounted(number.unwrap_or(0)), Some(device.as_fd()))?;
+        drop(device);
+        native::mount(&self.raw, open_path(&tree.path)?, &self.shown.native)
+    }
+
+    fn inside(&self, outer: &Shown) -> anyhow::Result<OwnedFd> {
+        let (path, outer) = (&self.shown.tree.path, &outer.tree.path);
+        let place = open_path(path).with_context(|| {
+            let (path, outer) = (shown(path), shown(outer));
+            format!(
+                "DIR `{path}` does not show in the `[[view]]` of `{outer}`; does a rule hide it?"
+            )
+        })?;
+        ensure!(
+            tree::identity(&place)?.1 == self.shown.tree.identity.1,
+            "DIR `{}` was exchanged while tollgate started",
+            shown(path)
+        );
+        Ok(place)
+    }
 }
 
 fn open_path(path: impl rustix::path::Arg + Copy + std::fmt::Debug) -> anyhow::Result<OwnedFd> {

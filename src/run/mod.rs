@@ -25,11 +25,12 @@ mod signals;
 mod start;
 mod supervise;
 mod user;
+mod views;
 mod waiting;
 mod wire;
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -50,6 +51,7 @@ use refused::Refused;
 use session::{Found, Session, Terms};
 use signals::FORWARDED;
 use supervise::Running;
+use views::{InOrder, Prepared, refuse_kernel_file_system};
 use wire::Channel;
 
 /// Runs CMD over a view of DIR until it ends.
@@ -85,19 +87,19 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let cwd = start_directory(args.chdir.as_deref(), here, &tree)?;
     let command = args.command.first().map(OsString::as_os_str);
     let chosen = policy_choice::choose(args.serve.policy.as_deref(), &tree.path, command)?;
+    let origin = chosen.origin.clone();
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Run)?;
     let spec = spec.quietly_if(args.quiet);
-    let (plan, terms) = prepare::plan(args, tree, cwd, spec.native().to_vec(), session.is_some())?;
-    let spec = match &plan.fence {
-        Some(fence) => {
-            let outside = Outside::of(fence);
-            spec.with_outside(move |path| json!(outside.place(path)))
-        }
-        None => spec,
-    };
+    let mut views = views::beside(args, &origin, Prepared { spec, source, tree })?;
+    let (plan, terms) = prepare::plan(args, views.map(Prepared::shown), cwd, session.is_some())?;
+    if let Some(fence) = &plan.fence {
+        let outside = Outside::of(fence);
+        views.dir.spec = views.dir.spec.with_outside(move |path| json!(outside.place(path)));
+    }
     let session = session.map(|session| (session, terms));
-    let spec = spec.removing_in(leaves_in(&plan, session.as_ref().map(|(session, _)| session)));
-    start(args, &plan, spec, source, session)
+    let leaves = leaves_in(&plan, session.as_ref().map(|(session, _)| session));
+    views.dir.spec = views.dir.spec.removing_in(leaves);
+    start(args, &plan, views, session)
 }
 
 /// Where there is something to be removed when CMD has ended.
@@ -110,8 +112,7 @@ fn leaves_in(plan: &Plan, session: Option<&Session>) -> Vec<PathBuf> {
 fn start(
     args: &RunArgs,
     plan: &Plan,
-    spec: Spec,
-    source: OwnedFd,
+    views: InOrder<Prepared>,
     session: Option<(Session, Terms)>,
 ) -> anyhow::Result<CommandEnd> {
     // Before the fork, so that no signal comes between it and the signal descriptor.
@@ -133,7 +134,7 @@ fn start(
             }
             let refused = Refused::of(uid);
             let mut running = Running::of(channel, signals, builder, proxy, refused, session);
-            let end = running.supervise(spec, source, plan, args);
+            let end = running.supervise(views, plan, args);
             running.collect();
             if let Ok(end) = &end {
                 // 126 and 127: a shell did not find what it was to start.
@@ -155,18 +156,6 @@ fn refuse_home(dir: &Path) -> anyhow::Result<()> {
             "DIR would be `{dir}`, with your home directory: CMD could change what your shell and \
              your session start later. Call it in a project, or name DIR if you mean that: \
              `tollgate run {dir} -- CMD`"
-        );
-    }
-    Ok(())
-}
-
-/// The view refuses these, but only once it is mounted: over /proc, nothing goes on from there.
-fn refuse_kernel_file_system(tree: &Tree, source: &OwnedFd) -> anyhow::Result<()> {
-    if tollgate_view::is_kernel_file_system(source.as_fd()) {
-        bail!(
-            "DIR `{}` cannot be viewed: it is of a file system whose files steer the kernel (proc, \
-             sysfs and the like)",
-            shown(&tree.path)
         );
     }
     Ok(())

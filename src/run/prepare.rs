@@ -14,12 +14,12 @@ use super::require;
 use super::session::Terms;
 use super::start::Start;
 use super::user::User;
+use super::views::{InOrder, Shown};
 use crate::cli::{FenceWhen, Required, RunArgs};
 use crate::control;
 use crate::escape::shown;
 use crate::git::Repository;
 use crate::messages;
-use crate::tree::Tree;
 
 /// What the processes need to know, and the terms on which others join.
 ///
@@ -27,20 +27,20 @@ use crate::tree::Tree;
 /// When options contradict each other, or what they name cannot be had.
 pub(super) fn plan(
     args: &RunArgs,
-    tree: Tree,
+    views: InOrder<Shown>,
     cwd: PathBuf,
-    native: Vec<PathBuf>,
     is_session: bool,
 ) -> anyhow::Result<(Plan, Terms)> {
     let network = Network::of(&args.network)?;
-    let (fence, user, mut environment) = fence_and_user(args, &tree.path)?;
+    let dir = views.dir.tree.path.clone();
+    let (fence, user, mut environment) = fence_and_user(args, &views)?;
     if !args.quiet {
         environment.told().iter().for_each(|text| messages::note(text));
     }
     if let Some(fence) = &fence
         && !args.quiet
     {
-        tell_of_repository_outside(&tree.path, fence);
+        tell_of_repository_outside(&dir, fence);
     }
     environment.set.splice(0..0, network.environment());
     let limits = Limits::of(&args.limits).keep();
@@ -48,7 +48,7 @@ pub(super) fn plan(
     require::before(&args.limits.require, args.fence.fence, &network, &limits)?;
     let start = Start {
         command: args.command.clone(),
-        dir: tree.path.clone(),
+        dir,
         cwd,
         environment,
         user,
@@ -59,7 +59,7 @@ pub(super) fn plan(
         ends_with_parent: false,
     };
     let control = Control::new(&control::directory());
-    let plan = Plan { tree, start, native, control, fence, network, limits, is_session };
+    let plan = Plan { views, start, control, fence, network, limits, is_session };
     let terms = terms(args, &plan);
     Ok((plan, terms))
 }
@@ -70,7 +70,7 @@ fn terms(args: &RunArgs, plan: &Plan) -> Terms {
     let (memory_bytes, processes) = plan.limits.of_process.numbers();
     let allowed = plan.fence.as_ref().map_or(&[][..], |fence| &fence.allowed);
     Terms {
-        dir: plan.tree.path.clone(),
+        dir: plan.tree().path.clone(),
         user: args.fence.user.clone(),
         fenced: plan.start.fenced,
         own_network: plan.start.own_network,
@@ -78,7 +78,12 @@ fn terms(args: &RunArgs, plan: &Plan) -> Terms {
         cgroups: plan.limits.paths(),
         memory_bytes,
         processes,
-        writable: allowed.iter().filter(|one| one.writable).map(|one| one.path.clone()).collect(),
+        writable: allowed
+            .iter()
+            .filter(|one| one.writable)
+            .map(|one| one.path.clone())
+            .chain(plan.views.further().map(|view| view.tree.path.clone()))
+            .collect(),
     }
 }
 
@@ -88,7 +93,7 @@ fn terms(args: &RunArgs, plan: &Plan) -> Terms {
 /// When a path or a user cannot be had, or a fence that is off is to be opened.
 fn fence_and_user(
     args: &RunArgs,
-    dir: &Path,
+    views: &InOrder<Shown>,
 ) -> anyhow::Result<(Option<Fence>, Option<User>, Environment)> {
     let options = &args.fence;
     let user = options.user.as_deref().map(User::find).transpose()?;
@@ -100,14 +105,17 @@ fn fence_and_user(
         Some(user) => user.home(),
         None => std::env::home_dir(),
     };
+    let further: Vec<_> = views.further().map(|view| view.tree.path.clone()).collect();
     let fence = Fence {
-        allowed: fence::check(&options.allow, dir)?,
+        allowed: fence::check(&options.allow, &views.dir.tree.path, &further)?,
+        further,
         home: fence::home_of(home),
         uid: user.as_ref().map_or_else(|| rustix::process::getuid().as_raw(), |user| user.uid),
         command: args.command.first().cloned(),
         programs: programs(args),
     };
-    let shown: Vec<&Path> = fence.allowed.iter().map(|allowed| allowed.path.as_path()).collect();
+    let allowed = fence.allowed.iter().map(|allowed| &allowed.path);
+    let shown: Vec<&Path> = allowed.chain(&fence.further).map(PathBuf::as_path).collect();
     let command = args.command.first().map(OsString::as_os_str);
     let environment = Environment::fenced(&options.env, command, &shown);
     Ok((Some(fence), user, environment))

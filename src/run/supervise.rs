@@ -13,12 +13,14 @@ use super::plan::Plan;
 use super::refused::Refused;
 use super::require;
 use super::session::{Namespaces, Session, Terms};
+use super::views::{InOrder, Prepared};
 use super::wire::{Channel, Message, Received};
 use crate::cli::RunArgs;
 use crate::escape::shown;
 use crate::git::IndexBefore;
 use crate::sandbox::Ender;
-use crate::serve::{Server, Spec};
+use crate::serve::Server;
+use crate::serve_common::Common;
 use crate::sys::SignalFd;
 use crate::{audit, messages, sandbox};
 
@@ -53,37 +55,31 @@ impl Running {
     /// Serves the view until CMD ends, and says what came of it.
     pub(super) fn supervise(
         &mut self,
-        spec: Spec,
-        source: OwnedFd,
+        views: InOrder<Prepared>,
         plan: &Plan,
         args: &RunArgs,
     ) -> anyhow::Result<CommandEnd> {
-        let (index, policy) = (IndexBefore::of(&plan.tree.path), spec.policy());
+        let dir = &plan.tree().path;
+        let (index, policy) = (IndexBefore::of(dir), views.dir.spec.policy());
         // Before the first thread.
         let ender = Ender::start()?;
-        let (device, number) = self.until_mounted(&ender)?;
-        let server = match Server::start(spec, source, device, &plan.tree.path, number) {
-            // Without a view the connection ends, and the other side's failure only follows from it.
-            Err(error) if error.is::<tollgate_view::OpenError>() => return Err(error),
-            // The connection ends when the processes that hold the mount fail: their reason is the
-            // better one.
-            Err(error) => return Err(self.reported_failure().unwrap_or(error)),
-            Ok(server) => server,
-        };
-        require::passthrough(&args.limits.require, &server)?;
+        let servers = self.start(views, &ender)?;
+        let server = &servers.dir;
+        require::passthrough(&args.limits.require, server)?;
         self.refused.record_with(server.recorder());
         server.complete_sandbox();
         let begin = std::time::SystemTime::now();
         let end = self.until_ended(plan);
-        let recorder = server.recorder();
-        server.finish();
-        crate::git::left_behind(&plan.tree.path, begin)
-            .iter()
-            .for_each(|line| messages::warn(line));
+        let recorders: Vec<_> = servers.all().map(Server::recorder).collect();
+        // The log ends with the view of DIR.
+        servers.around.into_iter().chain(servers.beside).for_each(Server::finish);
+        servers.dir.finish();
+        crate::git::left_behind(dir, begin).iter().for_each(|line| messages::warn(line));
         let lost = index.and_then(|index| index.lost(&policy));
         lost.iter().for_each(|line| messages::warn(line));
         if !args.quiet {
-            audit::summary(&recorder.refusals()).iter().for_each(|line| messages::say(line));
+            let summaries = recorders.iter().flat_map(|one| audit::summary(&one.refusals()));
+            summaries.for_each(|line| messages::say(&line));
             plan.limits.met().iter().for_each(|line| messages::say(line));
             let options = self.refused.options();
             if !options.is_empty() {
@@ -91,6 +87,49 @@ impl Running {
             }
         }
         end
+    }
+
+    /// Serves each view as soon as it is mounted: what is mounted in it waits for that.
+    fn start(
+        &mut self,
+        views: InOrder<Prepared>,
+        ender: &Ender,
+    ) -> anyhow::Result<InOrder<Server>> {
+        let InOrder { around, mut dir, beside } = views;
+        let all = around.iter().chain([&dir]).chain(&beside);
+        let sources = all.map(|view| view.source.try_clone()).collect::<Result<Vec<_>, _>>();
+        let sources = sources.context("cannot copy a descriptor")?;
+        let sources: Vec<_> = sources.iter().map(AsFd::as_fd).collect();
+        let first = self.until_mounted(ender)?;
+        let common = dir.spec.common(&sources, &dir.tree.path)?;
+        let (around, at_dir) = match around {
+            Some(view) => (Some(self.start_one(&common, view, first)?), self.until_mounted(ender)?),
+            None => (None, first),
+        };
+        let dir = self.start_one(&common, dir, at_dir)?;
+        let beside = beside.into_iter().map(|view| {
+            let mounted = self.until_mounted(ender)?;
+            self.start_one(&common, view, mounted)
+        });
+        Ok(InOrder { around, dir, beside: beside.collect::<anyhow::Result<_>>()? })
+    }
+
+    fn start_one(
+        &self,
+        common: &Common,
+        view: Prepared,
+        (device, number): (OwnedFd, Option<u32>),
+    ) -> anyhow::Result<Server> {
+        let Prepared { spec, source, tree } = view;
+        Server::start_in(common, spec, source, device, &tree.path, number).map_err(|error| {
+            // Without a view the connection ends, and the other side's failure only follows from
+            // it. Else the connection ends when the processes that hold the mount fail: their reason
+            // is the better one.
+            if error.is::<tollgate_view::OpenError>() {
+                return error;
+            }
+            self.reported_failure().unwrap_or(error)
+        })
     }
 
     /// The failure that the other side reported, if it did.

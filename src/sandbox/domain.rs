@@ -35,19 +35,21 @@ pub(crate) struct Places {
 pub(super) struct Domain(RulesetCreated);
 
 impl Domain {
-    /// Everything in `dir`, and of the rest what is in `places`.
+    /// Everything in `directories`, and of the rest what is in `places`.
     ///
     /// # Errors
     /// When the kernel has no Landlock, or one that is too old.
-    pub(super) fn new(dir: BorrowedFd<'_>, places: &Places) -> anyhow::Result<Self> {
+    pub(super) fn new(directories: &[BorrowedFd<'_>], places: &Places) -> anyhow::Result<Self> {
         let version = sys::landlock_version().context("this kernel has no Landlock")?;
         ensure!(version >= NEEDED_NUMBER, "Landlock of Linux 6.2 is needed");
         let all = AccessFs::from_all(NEEDED);
         let mut rules = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(all)?
-            .create()?
-            .add_rule(PathBeneath::new(dir, all))?;
+            .create()?;
+        for directory in directories {
+            rules = rules.add_rule(PathBeneath::new(directory, all))?;
+        }
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let write = AccessFs::ReadFile | AccessFs::WriteFile;
         let log = write | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;

@@ -53,7 +53,7 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Gives privileges up, and all files but those in `dir` and `places`. Before the first thread,
+    /// Gives privileges up, and all files but those in `directories` and `places`. Before the first thread,
     /// as they belong to each thread.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Sandbox {
     pub(crate) fn begin(
         mode: SandboxMode,
         duties: Duties,
-        dir: BorrowedFd<'_>,
+        directories: &[BorrowedFd<'_>],
         places: &Places,
     ) -> anyhow::Result<Self> {
         let of = |mode, reason| Self {
@@ -81,7 +81,7 @@ impl Sandbox {
         }
         let mut sandbox = of(mode, None);
         // The looker looks at what the domain keeps from this process, and so is not in it.
-        let confined = Domain::new(dir, places)
+        let confined = Domain::new(directories, places)
             .and_then(|domain| Ok((domain, Looker::start(files::asked_for())?)));
         let duties = Duties { looks: confined.is_err(), ..duties };
         privileges::give_up(duties).context("--sandbox: privileges cannot be given up")?;
@@ -217,7 +217,7 @@ mod tests {
         };
         let sandbox = {
             let root = std::fs::File::open("/").unwrap();
-            Sandbox::begin(mode, Duties::default(), root.as_fd(), &Places::default()).unwrap()
+            Sandbox::begin(mode, Duties::default(), &[root.as_fd()], &Places::default()).unwrap()
         };
         sandbox.complete();
         // A thread, and its end, are on the list; a connection is not.

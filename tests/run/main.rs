@@ -23,6 +23,7 @@ mod record;
 mod reload;
 mod session;
 mod top;
+mod views;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;

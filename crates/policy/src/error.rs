@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::limits::{MAX_GLOBS, MAX_NATIVE, MAX_RULES};
+use crate::limits::{MAX_GLOBS, MAX_NATIVE, MAX_RULES, MAX_VIEWS};
 use crate::names::Names;
 
 /// Most characters of a source line that an error shows.
@@ -378,4 +378,27 @@ pub enum Problem {
     /// Too many globs.
     #[error("more than {} globs in one policy, braces spread out", MAX_GLOBS)]
     TooManyGlobs,
+    /// A `[[view]]` of no directory.
+    #[error("`[[view]]` without `dir`; add the directory, as in `dir = \"~/notes\"`")]
+    ViewWithoutDir,
+    /// A directory that depends on where one stands, or is named by a way around.
+    #[error(
+        "`dir = \"{dir}\"` of a `[[view]]`: allowed is a path that begins with `/` or `~/`, or is \
+         `~`, without `..`"
+    )]
+    ViewDir {
+        /// What was found.
+        dir: String,
+    },
+    /// Two views of one directory.
+    #[error("second `[[view]]` of `{dir}`; the first is on line {first}")]
+    SecondView {
+        /// The directory.
+        dir: String,
+        /// Line of the first.
+        first: usize,
+    },
+    /// Too many views.
+    #[error("more than {MAX_VIEWS} `[[view]]` tables in one policy")]
+    TooManyViews,
 }

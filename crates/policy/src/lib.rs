@@ -34,6 +34,7 @@ mod matched;
 mod names;
 mod parse;
 mod policy;
+mod policy_file;
 mod precede;
 mod redaction;
 mod rule;
@@ -45,11 +46,13 @@ pub use explain::{Audited, Condition, Explanation, OperationReport, RuleReport, 
 pub use facts::{CallerFacts, CallerNeeds, Facts, InodeFacts};
 pub use limits::{
     HEAD_LEN, MAX_DOMAIN_LEN, MAX_GLOBS, MAX_NATIVE, MAX_REGEXES, MAX_RULES, MAX_TEXT_LEN,
+    MAX_VIEWS,
 };
 pub use made::Made;
 pub use matched::{Decision, Matched};
 pub use names::{Names, NoNames};
 pub use policy::{NativeDirectory, Policy};
+pub use policy_file::{PolicyFile, ViewEntry};
 pub use precede::CannotJoin;
 pub use redaction::Redaction;
 pub use rule::{Rule, RuleId};

@@ -14,3 +14,5 @@ pub const MAX_REGEXES: usize = 64;
 pub const MAX_DOMAIN_LEN: usize = 255;
 /// How many bytes from the start of a file a content condition sees.
 pub const HEAD_LEN: usize = 64 << 10;
+/// Most views that a policy file has besides that of DIR.
+pub const MAX_VIEWS: usize = 8;

@@ -63,6 +63,14 @@ pub struct Policy {
     can_hide: bool,
 }
 
+impl std::fmt::Debug for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("Policy");
+        shown.field("default", &self.default).field("rules", &self.rules.len());
+        shown.finish_non_exhaustive()
+    }
+}
+
 impl Policy {
     /// The policy without rules: everything passes through.
     #[must_use]

@@ -23,12 +23,21 @@ pub(crate) struct Allowed {
 ///
 /// # Errors
 /// When a path does not exist, belongs to the view, or leads into a kernel file system.
-pub(crate) fn check(args: &[AllowArg], dir: &Path) -> anyhow::Result<Vec<Allowed>> {
+pub(crate) fn check(
+    args: &[AllowArg],
+    dir: &Path,
+    further: &[PathBuf],
+) -> anyhow::Result<Vec<Allowed>> {
     let mounts = mountinfo::read()?;
-    args.iter().map(|arg| check_one(arg, dir, &mounts)).collect()
+    args.iter().map(|arg| check_one(arg, dir, further, &mounts)).collect()
 }
 
-fn check_one(arg: &AllowArg, dir: &Path, mounts: &[MountInfo]) -> anyhow::Result<Allowed> {
+fn check_one(
+    arg: &AllowArg,
+    dir: &Path,
+    further: &[PathBuf],
+    mounts: &[MountInfo],
+) -> anyhow::Result<Allowed> {
     let shown = arg.path.display();
     let path = match std::fs::canonicalize(&arg.path) {
         Ok(path) => path,
@@ -43,6 +52,10 @@ fn check_one(arg: &AllowArg, dir: &Path, mounts: &[MountInfo]) -> anyhow::Result
         "--allow: `{shown}` lies inside DIR `{}`, where the policy decides",
         dir.display()
     );
+    if let Some(view) = further.iter().find(|view| path.starts_with(view)) {
+        let view = view.display();
+        bail!("--allow: `{shown}` lies in the `[[view]]` of `{view}`, whose rules decide");
+    }
     ensure!(path.parent().is_some(), "--allow: `/` would open everything; use --fence off");
     let kind = mountinfo::covering(mounts, &path).map(|mount| mount.kind.as_str());
     let steers = kind.is_some_and(|kind| kind == "proc" || KERNEL_FILE_SYSTEMS.contains(&kind));

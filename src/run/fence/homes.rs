@@ -33,7 +33,7 @@ impl Homes {
     /// Opens what stays, before anything is covered.
     pub(super) fn open(fence: &Fence, dir: &Path, cwd: &Path) -> anyhow::Result<Self> {
         let mut named = listed::by_environment();
-        let own = fence.home.as_deref().filter(|home| can_be_covered(home, dir));
+        let own = fence.home.as_deref().filter(|home| can_be_covered(home, dir, fence));
         let allowed = own.map(|home| rights(home, &fence.allowed));
         let own = match (own, allowed) {
             (Some(home), Some(Rights::None)) => {
@@ -46,7 +46,7 @@ impl Homes {
         let is_own = |path: &Path| fence.home.as_deref() == Some(path);
         let others = OF_OTHERS.iter().map(Path::new).filter(|path| {
             let hidden = rights(path, &fence.allowed) == Rights::None;
-            can_be_covered(path, dir) && !is_own(path) && hidden
+            can_be_covered(path, dir, fence) && !is_own(path) && hidden
         });
         let others: Vec<_> = others.collect();
         let covered: Vec<&Path> =
@@ -91,10 +91,11 @@ fn rights(path: &Path, allowed: &[Allowed]) -> Rights {
     }
 }
 
-/// Not where it is, or lies in, DIR.
-fn can_be_covered(home: &Path, dir: &Path) -> bool {
+/// Not where a view shows it.
+fn can_be_covered(home: &Path, dir: &Path, fence: &Fence) -> bool {
     let is_directory = std::fs::symlink_metadata(home).is_ok_and(|meta| meta.is_dir());
-    home.parent().is_some() && is_directory && !home.starts_with(dir)
+    let is_viewed = home.starts_with(dir) || fence.is_in_a_view(home);
+    home.parent().is_some() && is_directory && !is_viewed
 }
 
 /// What stays although it lies in a covered place: where CMD starts, programs, tool chains.
@@ -112,6 +113,7 @@ fn kept(fence: &Fence, dir: &Path, cwd: &Path, covered: &[&Path], named: &[PathB
         .filter(|path| covered.iter().any(|place| path.starts_with(place) && path != place))
         // What is allowed shows with its own rights.
         .filter(|path| !fence.allowed.iter().any(|one| path.starts_with(&one.path)))
+        .filter(|path| !fence.is_in_a_view(path))
         // What holds a home directory would show all of it; in DIR the view shows.
         .filter(|path| !own.is_some_and(|own| own.starts_with(path)) && !path.starts_with(dir))
         .collect();

@@ -57,7 +57,11 @@ pub(super) fn build(
     privilege: Privilege,
 ) -> anyhow::Result<Built> {
     let dir = &views[0];
-    let shown = views.iter().map(|view| Kept::taken_away(view)).collect::<anyhow::Result<Vec<_>>>();
+    // From the inside out: one view may lie in another.
+    let mut inner_first: Vec<&PathBuf> = views.iter().collect();
+    inner_first.sort_by_key(|view| std::cmp::Reverse(view.components().count()));
+    let shown = inner_first.into_iter().map(|view| Kept::taken_away(view));
+    let shown = shown.collect::<anyhow::Result<Vec<_>>>();
     let mut kept = places::kept(fence, dir, cwd)?;
     kept.extend(allow::kept(&fence.allowed)?);
     kept.extend(control::sessions(&fence.allowed)?);
@@ -82,7 +86,7 @@ pub(super) fn build(
         devices::cover()?;
     }
     kept.extend(shown?);
-    attach(kept, dir)?;
+    attach(kept, &[std::slice::from_ref(dir), &fence.further].concat())?;
     homes::finish(&homes.others)?;
     if privilege == Privilege::Mounter {
         devices::finish()?;
@@ -107,10 +111,10 @@ fn copy(
 
 /// Attaches from the outside in, so that nothing covers what is attached later. Of two for one
 /// place, the later one counts.
-fn attach(mut kept: Vec<Kept>, dir: &Path) -> anyhow::Result<()> {
+fn attach(mut kept: Vec<Kept>, directories: &[PathBuf]) -> anyhow::Result<()> {
     kept.sort_by_key(|kept| kept.path.components().count());
     for kept in kept {
-        let required = kept.path == dir;
+        let required = directories.contains(&kept.path);
         match kept.attach() {
             // Another path to the view, in a place that is covered now: nothing shows there.
             Err(_) if kept.optional && !required => {}

@@ -47,7 +47,7 @@ pub(super) fn kept(fence: &Fence, dir: &Path, cwd: &Path) -> anyhow::Result<Vec<
     paths.extend(of_run);
     // What is allowed shows with its own rights.
     let is_allowed = |path: &PathBuf| fence.allowed.iter().any(|one| path.starts_with(&one.path));
-    paths.retain(|path| !is_allowed(path));
+    paths.retain(|path| !is_allowed(path) && !fence.is_in_a_view(path));
     paths.sort();
     paths.dedup();
     paths.iter().map(|path| Kept::read_only_copy(path)).collect()

@@ -13,6 +13,7 @@ use super::shape::Fence;
 #[derive(Clone, Debug)]
 pub(crate) struct Outside {
     allowed: Vec<Allowed>,
+    further: Vec<PathBuf>,
     home: Option<PathBuf>,
     shown: Vec<PathBuf>,
 }
@@ -24,7 +25,8 @@ impl Outside {
             shown.extend(listed::of_home(home, fence.command.as_deref()));
         }
         shown.extend(fence.programs.iter().cloned());
-        Self { allowed: fence.allowed.clone(), home: fence.home.clone(), shown }
+        let (allowed, further) = (fence.allowed.clone(), fence.further.clone());
+        Self { allowed, further, home: fence.home.clone(), shown }
     }
 
     /// What the fence makes of `path`, absolute and without `.` and `..`. What the kernel says inside
@@ -39,6 +41,10 @@ impl Outside {
             let what = format!("`--allow {named}{rights}` was given");
             let to_write = to_write.filter(|_| !allowed.writable);
             return Place { what, to_read: None, to_write };
+        }
+        if let Some(view) = self.further.iter().find(|view| path.starts_with(view)) {
+            let what = format!("the rules of the `[[view]]` of `{}` decide", view.display());
+            return Place { what, to_read: None, to_write: None };
         }
         let (what, to_read, to_write) = if path.parent().is_none() {
             let all = Some("`--fence off` opens all but DIR".to_owned());
@@ -104,6 +110,7 @@ mod tests {
     fn the_option_that_would_help_is_named() {
         let outside = Outside {
             allowed: vec![Allowed { path: "/srv/data".into(), writable: false }],
+            further: vec!["/home/me/notes".into()],
             home: Some("/home/me".into()),
             shown: vec!["/home/me/.cargo/bin".into()],
         };
@@ -122,6 +129,7 @@ mod tests {
                 Some("key:rw`"),
             ),
             ("/home/me/.cargo/bin/x", "private copy", Some("bin/x`"), Some("bin/x:rw`")),
+            ("/home/me/notes/x", "the `[[view]]` of `/home/me/notes` decide", None, None),
             ("/home/other/x", "home directories are hidden", Some("x`"), Some("x:rw`")),
             ("/etc/passwd", "all is read-only", None, Some("`--allow /etc/passwd:rw`")),
             ("/dev/sda", "devices", Some("`--allow /dev/sda`"), None),

@@ -1,0 +1,111 @@
+//! `[[view]]`: further directories that a policy decides over, each by rules of its own.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::escape::shown;
+use crate::policy_choice::{IN_DIR, Origin};
+use crate::{policy_file, tree};
+
+/// A further directory, and where its policy comes from.
+#[derive(Debug)]
+pub(crate) struct Further {
+    /// As the policy has it, with the home directory in the place of `~`.
+    pub(crate) dir: PathBuf,
+    pub(crate) origin: Origin,
+    /// The line of its header.
+    line: usize,
+}
+
+impl Further {
+    /// Where it stands, for a message that goes on with what is wrong.
+    pub(crate) fn place(&self) -> String {
+        let file = self.origin.files().first().map(|file| shown(file)).unwrap_or_default();
+        format!("{file}:{}: `[[view]]` of `{}`", self.line, shown(&self.dir))
+    }
+}
+
+/// The further directories of a policy for DIR; `home` stands for `~`.
+///
+/// # Errors
+/// When a file is wrong, there is no home directory, or a policy that was found in DIR, and that
+/// nobody named, would open others.
+pub(crate) fn of(
+    origin: &Origin,
+    was_named: bool,
+    dir: &Path,
+    home: Option<&Path>,
+) -> anyhow::Result<Vec<Further>> {
+    let mut all = Vec::new();
+    for file in origin.files() {
+        for view in policy_file::parse_all(file)?.views {
+            ensure!(
+                was_named || std::path::absolute(file)? != dir.join(IN_DIR),
+                "{}:{}: a policy that is found in DIR cannot have `[[view]]` tables, as who writes \
+                 in DIR would open other directories by them; name it, `--policy {}`, if you mean \
+                 that",
+                shown(file),
+                view.line,
+                shown(file)
+            );
+            let dir = match view.dir.strip_prefix('~') {
+                None => PathBuf::from(&view.dir),
+                Some(rest) => home
+                    .with_context(|| {
+                        let (file, line) = (shown(file), view.line);
+                        format!("{file}:{line}: there is no home directory that `~` could mean")
+                    })?
+                    .join(rest.trim_start_matches('/')),
+            };
+            let origin = Origin::View { file: file.to_owned(), dir: view.dir, covered: None };
+            all.push(Further { dir, origin, line: view.line });
+        }
+    }
+    Ok(all)
+}
+
+/// The policy that decides over `dir`: that of a `[[view]]` of this directory, else `origin`.
+///
+/// # Errors
+/// When a file is wrong.
+pub(crate) fn of_directory(origin: Origin, dir: &Path) -> anyhow::Result<Origin> {
+    let home = std::env::home_dir();
+    let mut all = of(&origin, true, dir, home.as_deref())?;
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    let own = all.iter().position(|one| real(&one.dir).is_some_and(|path| Some(path) == real(dir)));
+    Ok(own.map_or(origin, |at| all.swap_remove(at).origin))
+}
+
+/// The directory of `further`, absolute and without links, and whether DIR lies in it.
+///
+/// # Errors
+/// When it cannot be shown beside `dir` and `others`.
+pub(crate) fn place_beside(
+    further: &Further,
+    dir: &Path,
+    others: &[PathBuf],
+) -> anyhow::Result<(PathBuf, bool)> {
+    let place = further.place();
+    let path = match std::fs::canonicalize(&further.dir) {
+        Ok(path) => path,
+        Err(error) => bail!("{place} {}", tree::why(&error)),
+    };
+    ensure!(path.parent().is_some(), "{place} would cover `/`, the root of all paths");
+    ensure!(path != dir, "{place} is DIR, whose rules stand outside of every `[[view]]`");
+    ensure!(
+        !path.starts_with(dir),
+        "{place} lies in DIR `{}`, whose rules decide there; write them as `[[rule]]`",
+        shown(dir)
+    );
+    for other in others {
+        ensure!(
+            !path.starts_with(other) && !other.starts_with(&path),
+            "{place} lies in `{0}`, or that in it, which is a `[[view]]`, too; write one with the \
+             rules of both",
+            shown(other)
+        );
+    }
+    let holds_dir = dir.starts_with(&path);
+    Ok((path, holds_dir))
+}

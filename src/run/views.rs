@@ -1,0 +1,123 @@
+//! The views of one `run`: that of DIR, and those of further directories (`[[view]]`).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+use super::user::User;
+use crate::cli::RunArgs;
+use crate::escape::shown;
+use crate::policy_choice::{self, Origin};
+use crate::policy_views::{self, place_beside};
+use crate::serve::{ServerKind, Spec};
+use crate::tree::{self, Tree};
+
+/// A directory that a view shows.
+#[derive(Clone, Debug)]
+pub(super) struct Shown {
+    pub(super) tree: Tree,
+    /// Paths, relative to it, of the directories to mount natively.
+    pub(super) native: Vec<PathBuf>,
+}
+
+/// A view before it is served.
+pub(super) struct Prepared {
+    pub(super) spec: Spec,
+    pub(super) source: OwnedFd,
+    pub(super) tree: Tree,
+}
+
+impl Prepared {
+    pub(super) fn shown(&self) -> Shown {
+        Shown { tree: self.tree.clone(), native: self.spec.native().to_vec() }
+    }
+}
+
+/// All views, in the order in which they are mounted and served: one that holds DIR comes before
+/// that of DIR, the others after it.
+#[derive(Debug)]
+pub(super) struct InOrder<T> {
+    pub(super) around: Option<T>,
+    pub(super) dir: T,
+    pub(super) beside: Vec<T>,
+}
+
+impl<T> InOrder<T> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
+        self.around.iter().chain([&self.dir]).chain(&self.beside)
+    }
+
+    /// Those of the further directories.
+    pub(super) fn further(&self) -> impl Iterator<Item = &T> {
+        self.around.iter().chain(&self.beside)
+    }
+
+    pub(super) fn map<U>(&self, of: impl Fn(&T) -> U) -> InOrder<U> {
+        InOrder {
+            around: self.around.as_ref().map(&of),
+            dir: of(&self.dir),
+            beside: self.beside.iter().map(of).collect(),
+        }
+    }
+}
+
+/// Prepares the views of the further directories that the policy of DIR names, beside that of DIR.
+///
+/// # Errors
+/// When one of them cannot be shown, or its policy is wrong.
+pub(super) fn beside(
+    args: &RunArgs,
+    origin: &Origin,
+    mut dir: Prepared,
+) -> anyhow::Result<InOrder<Prepared>> {
+    let home = match args.fence.user.as_deref() {
+        Some(user) => User::find(user)?.home(),
+        None => std::env::home_dir(),
+    };
+    let was_named = args.serve.policy.is_some();
+    let mut further = policy_views::of(origin, was_named, &dir.tree.path, home.as_deref())?;
+    let (mut around, mut others, mut paths) = (None, Vec::new(), Vec::new());
+    for one in &mut further {
+        let (path, holds_dir) = place_beside(one, &dir.tree.path, &paths)?;
+        let covered = dir.tree.path.strip_prefix(&path).ok().filter(|_| holds_dir);
+        let prepared = prepare(args, &path, one.origin.clone(), covered)?;
+        paths.push(path);
+        match holds_dir {
+            true => around = Some(prepared),
+            false => others.push(prepared),
+        }
+    }
+    dir.spec = dir.spec.with_further(paths);
+    Ok(InOrder { around, dir, beside: others })
+}
+
+fn prepare(
+    args: &RunArgs,
+    path: &Path,
+    origin: Origin,
+    covered: Option<&Path>,
+) -> anyhow::Result<Prepared> {
+    let (tree, source) = tree::open(path)?;
+    refuse_kernel_file_system(&tree, &source)?;
+    let origin = origin.covering(covered);
+    let chosen = policy_choice::load(origin, &tree.path)?;
+    let mut spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Run)?;
+    if let Some(covered) = covered {
+        spec = spec.covering(covered.to_owned());
+    }
+    // What is not available is said of DIR.
+    Ok(Prepared { spec: spec.quietly_if(true).beside_another(), source, tree })
+}
+
+/// The view refuses these, but only once it is mounted: over /proc, nothing goes on from there.
+pub(super) fn refuse_kernel_file_system(tree: &Tree, source: &OwnedFd) -> anyhow::Result<()> {
+    if tollgate_view::is_kernel_file_system(source.as_fd()) {
+        bail!(
+            "DIR `{}` cannot be viewed: it is of a file system whose files steer the kernel (proc, \
+             sysfs and the like)",
+            shown(&tree.path)
+        );
+    }
+    Ok(())
+}

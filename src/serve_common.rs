@@ -1,0 +1,84 @@
+//! What all views of one server process have in common.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use anyhow::bail;
+use rustix::process::{Resource, Rlimit};
+use tollgate_haltpoll::KeepAwake;
+
+use crate::audit::Recorder;
+use crate::sandbox::Sandbox;
+
+/// What all views of one server process have in common.
+pub(crate) struct Common {
+    pub(crate) sandbox: Arc<Sandbox>,
+    /// Of DIR; the further views have theirs from it.
+    recorder: Arc<Recorder>,
+    dir: PathBuf,
+    keep_awake: OnceLock<Arc<KeepAwake>>,
+    share: DescriptorShare,
+}
+
+impl Common {
+    pub(crate) fn of(
+        sandbox: Sandbox,
+        recorder: Recorder,
+        dir: &Path,
+        share: DescriptorShare,
+    ) -> Self {
+        let (sandbox, recorder) = (Arc::new(sandbox), Arc::new(recorder));
+        Self { sandbox, recorder, dir: dir.to_owned(), keep_awake: OnceLock::new(), share }
+    }
+
+    /// Who hears what happens in the view of `dir`.
+    pub(crate) fn recorder(&self, dir: &Path) -> Arc<Recorder> {
+        if dir == self.dir {
+            return Arc::clone(&self.recorder);
+        }
+        Arc::new(self.recorder.further(dir))
+    }
+
+    /// What keeps CPUs awake for all of them.
+    pub(crate) fn keep_awake(&self, mode: tollgate_haltpoll::Mode) -> Arc<KeepAwake> {
+        Arc::clone(self.keep_awake.get_or_init(|| Arc::new(KeepAwake::start(mode))))
+    }
+
+    /// Most descriptors of one view; `None`: what the process may open.
+    pub(crate) fn descriptors(&self) -> Option<usize> {
+        self.share.0
+    }
+}
+
+/// Descriptors beside those that the views hold on their directories.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// Most descriptors of one of the views.
+pub(crate) struct DescriptorShare(Option<usize>);
+
+impl DescriptorShare {
+    /// Takes what the hard limit allows; CMD of `run` was forked before and keeps its own. Several
+    /// views have equal shares.
+    ///
+    /// # Errors
+    /// When `wanted` is more than the process may open.
+    pub(crate) fn of(wanted: Option<usize>, views: usize) -> anyhow::Result<Self> {
+        let limit = rustix::process::getrlimit(Resource::Nofile);
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        // Without it, the soft limit holds.
+        let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+        let now = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = now.saturating_sub(OTHER_DESCRIPTORS);
+        match wanted {
+            Some(wanted) if wanted as u64 > most => bail!(
+                "--max-descriptors {wanted} is more than this process may open; at most {most} \
+                 (`ulimit -n` less {OTHER_DESCRIPTORS})"
+            ),
+            None if views == 1 => Ok(Self(None)),
+            wanted => {
+                let all = wanted.unwrap_or(usize::try_from(most).unwrap_or(usize::MAX));
+                Ok(Self(Some((all / views.max(1)).max(1))))
+            }
+        }
+    }
+}
