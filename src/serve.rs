@@ -15,7 +15,9 @@ use tollgate_fuse::{
 };
 use tollgate_haltpoll::KeepAwake;
 use tollgate_policy::Policy;
-use tollgate_view::{Config, SmallFiles, Snapshot, Unavailable, View, WRITING_SEALED, WatchMode};
+use tollgate_view::{
+    Config, OpenError, SmallFiles, Snapshot, Unavailable, View, WRITING_SEALED, WatchMode,
+};
 
 use crate::audit::{self, AuditConfig, AuditLog, Origin, Recorder};
 use crate::broker::{self, Broker};
@@ -424,8 +426,7 @@ impl Server {
             callers: sandbox.callers(),
             audit: Some(Arc::clone(&recorder) as Arc<dyn tollgate_view::Audit>),
         };
-        let view = View::open(source, config)
-            .with_context(|| format!("DIR `{}` cannot be viewed", spec.dir.display()))?;
+        let view = View::open(source, config).map_err(|error| not_viewed(error, &spec.dir))?;
         let mut session_config = view.session_config(spec.threads);
         let keep_awake = common.keep_awake(spec.keep_awake);
         session_config.keep_awake = Some(Arc::clone(&keep_awake));
@@ -798,4 +799,13 @@ fn start_metrics(state: &Arc<State>, port: u16) -> anyhow::Result<()> {
         .with_context(|| format!("--metrics-port {port} cannot be listened at"))?;
     tracing::debug!("counters are served at http://{address}/metrics");
     Ok(())
+}
+
+fn not_viewed(error: OpenError, dir: &Path) -> anyhow::Error {
+    let remedy = match error {
+        OpenError::Watch(_) => " with `--watch on`; leave that out, or run as root",
+        _ => "",
+    };
+    let dir = dir.display();
+    anyhow::Error::new(error).context(format!("DIR `{dir}` cannot be viewed{remedy}"))
 }

@@ -266,6 +266,7 @@ fn a_view_that_an_unprivileged_user_cannot_have_is_the_reason_inside_a_fence_too
     }
     assert_eq!(output.status.code(), Some(125), "{all}");
     assert!(all.contains("cannot be watched, which needs CAP_SYS_ADMIN"), "{all}");
+    assert!(all.contains("with `--watch on`; leave that out, or run as root"), "{all}");
 }
 
 #[test]
