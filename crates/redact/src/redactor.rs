@@ -26,6 +26,8 @@ pub const DEFAULT_FILE_MAX: u64 = 1 << 30;
 /// What a detector other than those of blocks looks at, on either side: the longest match, and what
 /// decides whether it is one. Also covers the line ends and word ends that an expression asks for.
 const NEAR: usize = 10 << 10;
+/// No word that is searched for has more bytes.
+const WORD_MAX: usize = 64;
 /// What those of blocks look at before a byte.
 const FAR: usize = armor::BLOCK_MAX + env::LINE_MAX + (1 << 10);
 
@@ -163,8 +165,10 @@ impl Redactor {
         let from = wanted.start.saturating_sub(NEAR);
         let near = from..text.len().min(wanted.end.saturating_add(NEAR));
         let on = |detector| self.detectors.has(detector);
+        // What begins behind the range is none of its bytes.
+        let begins = from..text.len().min(wanted.end + WORD_MAX);
         for words in &self.words {
-            words.search(&text[near.clone()], |word, at| {
+            words.search(&text[begins.clone()], |word, at| {
                 word.judge(text, near.start + at, &mut hits);
             });
         }
@@ -323,6 +327,7 @@ mod tests {
         words.extend(NAMES.iter().map(|name| name.1));
         words.push(url::START);
         assert_eq!(Words::of(&all).iter().map(|w| w.meaning.len()).sum::<usize>(), words.len());
+        assert!(words.iter().all(|word| word.len() <= WORD_MAX));
         for (index, word) in words.iter().enumerate() {
             for (other_index, other) in words.iter().enumerate() {
                 assert!(index == other_index || !other.starts_with(word), "{word} {other}");

@@ -94,6 +94,12 @@ impl Running {
         all.saturating_sub(self.computing.load(Ordering::Relaxed)).max(1)
     }
 
+    /// Whether what waits for a CPU is so little that reading ahead is worth it.
+    pub(super) fn may_read_ahead(&self) -> bool {
+        let all = self.runtime.topology().allowed().len() as u64;
+        self.computing.load(Ordering::Relaxed) < 2 * all
+    }
+
     /// Runs `item` near the CPU of the caller's request. If it cannot be queued it is dropped: who
     /// waits for it learns of that.
     pub(super) fn run(&self, lane: Lane, item: impl FnOnce() + Send + 'static) {

@@ -114,7 +114,8 @@ impl State {
         self.windows.truncate(count);
     }
 
-    /// Has what follows made, as far as there is room.
+    /// Has what follows made, as far as there is room and CPUs would else be idle. Where many
+    /// streams keep them busy, what one reads ahead would be given up for the others and made again.
     fn extend(
         &mut self,
         running: &Running,
@@ -125,6 +126,9 @@ impl State {
         let until = range.end.saturating_add(AHEAD).min(size);
         let mut at = self.windows.back().map_or(range.start, |window| window.range.end);
         while at < until {
+            if !running.may_read_ahead() {
+                return;
+            }
             let Some(room) = running.memory().room_ahead() else { return };
             let end = at.saturating_add(self.step).min(size);
             self.step = (self.step * 2).min(Room::MOST);
