@@ -56,6 +56,10 @@ impl Memory {
         Ok(Arc::new(Self { pool, state: Mutex::new(state), changed: Condvar::new() }))
     }
 
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     /// Room for `count` buffers. Waits until so many are free.
     pub(super) fn rooms(self: &Arc<Self>, count: usize) -> Vec<Room> {
         assert!(count <= FOR_REQUESTS, "{count} of {BUFFERS} buffers");

@@ -11,6 +11,7 @@
 //! the buffers are there from the first such file on, or from the start if the policy has a rule
 //! about such files; an idle view gives the memory of the buffers back.
 
+mod cleaning;
 mod gather;
 pub(crate) mod lane;
 pub(crate) mod memory;

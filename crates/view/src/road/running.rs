@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tollgate_workqueue::{BuildError, Queue, Runtime, Scope, Work};
 
+use super::cleaning::Cleaning;
 use super::lane::Lane;
 use super::memory::Memory;
 use crate::creds::Powers;
@@ -34,6 +35,7 @@ pub(crate) struct Running {
     computing: Arc<AtomicU64>,
     trimming: Arc<Trimming>,
     trim: Arc<Work>,
+    _cleaning: Arc<Cleaning>,
     /// After the queues: dropping it ends the threads.
     runtime: Runtime,
     memory: Arc<Memory>,
@@ -77,7 +79,8 @@ impl Running {
         }));
         let _ = again.set(Arc::downgrade(&trim));
         let computing = Arc::default();
-        Ok(Self { seal, redact, io, computing, trimming, trim, runtime, memory })
+        let _cleaning = Cleaning::start(&io, memory.pool(), &computing);
+        Ok(Self { seal, redact, io, computing, trimming, trim, _cleaning, runtime, memory })
     }
 
     pub(super) fn runtime(&self) -> &Runtime {
@@ -155,5 +158,33 @@ impl Trimming {
         self.planned.store(false, Ordering::Relaxed);
         // Who read since then found it planned, and left it at that.
         self.used.load(Ordering::Relaxed) && !self.planned.swap(true, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::caller::ProcCallers;
+
+    /// Nobody takes a buffer meanwhile, and its memory is not given back yet.
+    #[test]
+    fn what_lay_in_a_buffer_is_cleared_on_the_queues_while_nothing_computes() {
+        let powers = Powers::of_this_process(Arc::new(ProcCallers::default()));
+        let running = Running::start(powers).unwrap();
+        let cleared = || running.memory().pool().stats().background_clears;
+        let counted = Counted::new(&running.computing);
+        let room = running.memory().room();
+        drop((room.filled(&[7; 100_000]).unwrap(), room));
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(cleared(), 0, "a request computes");
+        drop(counted);
+        let begun = Instant::now();
+        while cleared() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "not cleared");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(running.memory().pool().stats().released, 0);
     }
 }
