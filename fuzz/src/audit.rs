@@ -1,7 +1,7 @@
 //! The reader of audit logs.
 
 #[path = "../../src/audit/read.rs"]
-mod read;
+pub(crate) mod read;
 
 /// Reads `data` as a log: nothing panics, no line is longer than the limit, all of the input is used.
 pub fn fuzz_one(data: &[u8]) {
