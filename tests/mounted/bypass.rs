@@ -270,6 +270,30 @@ fn descriptors_opened_again() {
     assert!(again(&secret, OFlags::RDONLY).is_err());
 }
 
+/// 8, 9: a secret, and a directory above one, that others move out of the directory beneath.
+#[test]
+fn what_was_moved_out_keeps_its_decision() {
+    let Some(view) = guarded() else { return };
+    let handles = ["secret", "vault/inner/key"].map(|name| opens(view.at(name), OFlags::PATH));
+    let outside = view.root().parent().unwrap();
+    fs::rename(view.below("secret"), outside.join("secret")).unwrap();
+    fs::rename(view.below("vault/inner"), outside.join("inner")).unwrap();
+    // At once, and when nothing holds any more that the kernel remembers.
+    for pause in [Duration::ZERO, Duration::from_millis(1100)] {
+        std::thread::sleep(pause);
+        for handle in &handles {
+            let path = format!("/proc/self/fd/{}", handle.as_ref().unwrap().as_raw_fd());
+            for flags in [OFlags::RDONLY, OFlags::RDWR] {
+                assert!(opens(&path, flags).is_err(), "{path} {flags:?} after {pause:?}");
+            }
+            let linked =
+                rustix::fs::linkat(CWD, &path, CWD, view.at("got"), AtFlags::SYMLINK_FOLLOW);
+            assert!(linked.is_err(), "{path} after {pause:?}");
+        }
+        assert!(fs::read(view.at("secret")).is_err() && fs::read(view.at("got")).is_err());
+    }
+}
+
 /// 11, 12: every way to change what is read-only.
 #[test]
 fn changes_of_what_is_read_only() {
