@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -115,6 +116,26 @@ fn a_stop_waits_for_a_handler_and_sends_its_reply() {
     }
 }
 
+/// Writes and reads in requests that are too large for the owner of a ring to serve by itself.
+fn moves_data(served: &Served) {
+    fs::write(served.lower.path().join("direct-data"), b"").unwrap();
+    let path = served.path("direct-data");
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let (data, mut found) = (vec![7; 1 << 20], vec![0; 1 << 20]);
+        file.write_all_at(&data, 0).unwrap();
+        file.read_exact_at(&mut found, 0).unwrap();
+        done.send(data == found).unwrap();
+    });
+    let found = is_done.recv_timeout(SOON);
+    if found.is_err() {
+        // Else the mount could not go.
+        served.fs.synced.store(true, Ordering::SeqCst);
+    }
+    assert_eq!(found, Ok(true), "reading and writing had to wait");
+}
+
 /// More handlers wait than there are threads for such requests: others are served all the same.
 #[test]
 fn handlers_that_wait_hold_up_nobody_else() {
@@ -132,6 +153,9 @@ fn handlers_that_wait_hold_up_nobody_else() {
         let mut waiting: Vec<_> = (0..syncs).map(sync).collect();
         until("fsyncs arrive", || served.fs.syncing.load(Ordering::SeqCst) >= 2);
         let before = Instant::now();
+        if transport == TransportChoice::Uring {
+            moves_data(&served);
+        }
         for number in 0..50 {
             assert!(fs::metadata(served.path(&format!("missing-{number}"))).is_err());
         }

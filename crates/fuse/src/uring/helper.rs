@@ -11,7 +11,7 @@ use crate::abi::OutHeader;
 use crate::buffer::ReplyArea;
 use crate::transport::{NoObserver, Queue, ReceiveError, Received, ReplySink};
 use crate::uring::commit::Missing;
-use crate::uring::handover::{Handover, Taken};
+use crate::uring::handover::{Handover, Length, Taken};
 use crate::uring::shared::RingShared;
 
 /// A request in the hands of a helper, or on its way there.
@@ -31,7 +31,7 @@ pub(crate) struct HelperQueue {
     handover: Arc<Handover<Job>>,
     rings: Arc<[Arc<RingShared>]>,
     /// The request being served, and where its reply area starts in the payload.
-    current: Option<(Job, usize)>,
+    current: Option<(Job, Length, usize)>,
     area: ReplyArea,
     observer: NoObserver,
 }
@@ -46,8 +46,10 @@ impl HelperQueue {
 
 impl Queue for HelperQueue {
     fn receive(&mut self) -> Result<Received<'_>, ReceiveError> {
-        let Taken::Job(job) = self.handover.take() else { return Err(ReceiveError::Retry) };
-        let (job, reply_at) = self.current.insert((job, 0));
+        let Taken::Job(job, length) = self.handover.take() else {
+            return Err(ReceiveError::Retry);
+        };
+        let (job, _, reply_at) = self.current.insert((job, length, 0));
         let entry = job.ring.entry(job.entry);
         // SAFETY: the owner received the entry and gave it to this thread alone. It is submitted
         // after `finish`, which needs `self` exclusively: the results are gone by then.
@@ -61,7 +63,8 @@ impl Queue for HelperQueue {
     }
 
     fn finish(&mut self, handler_ns: u64) {
-        let Some((job, reply_at)) = self.current.take() else { return };
+        let Some((job, length, reply_at)) = self.current.take() else { return };
+        self.handover.served(length);
         if job.quick {
             self.handover.slowness().note(handler_ns);
         }

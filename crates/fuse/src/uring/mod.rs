@@ -55,6 +55,9 @@ const MAX_THREADS: usize = 64;
 const MIN_HELPERS: usize = 2;
 const MAX_HELPERS: usize = 16;
 
+/// One more, which requests that move data find free.
+const FOR_DATA: usize = 1;
+
 /// The rings of a session.
 #[derive(Debug)]
 pub(crate) struct Rings {
@@ -91,6 +94,7 @@ impl Rings {
         let report = RingReport {
             threads: layout.threads(),
             helpers: config.threads.clamp(MIN_HELPERS, MAX_HELPERS)
+                + FOR_DATA
                 + if config.may_hang { config.reserve } else { 0 },
             queues: layout.queues_total(),
             entries_per_queue: depth,
@@ -116,7 +120,7 @@ impl Rings {
             queue.connect(device, clone_fd(), arrival, (Arc::clone(handover), spin))?;
         }
         let Self { mut queues, registration, report } = self;
-        handover.reserve(report.queues * report.entries_per_queue);
+        handover.reserve(report.queues * report.entries_per_queue, report.helpers);
         let rings: Arc<[_]> = queues.iter().map(|queue| Arc::clone(queue.shared())).collect();
         queues.iter_mut().for_each(|queue| queue.nudging(Arc::clone(&rings), &askers));
         let helper = || HelperQueue::new(Arc::clone(handover), Arc::clone(&rings));

@@ -21,7 +21,7 @@ use crate::uring::asking::Asking;
 use crate::uring::commit::Missing;
 use crate::uring::entries::Entries;
 use crate::uring::entry::{Entry, Kind};
-use crate::uring::handover::Handover;
+use crate::uring::handover::{Handover, Length};
 use crate::uring::helper::Job;
 use crate::uring::nudge::Askers;
 use crate::uring::occupancy::Occupancy;
@@ -478,7 +478,8 @@ impl RingQueue {
         let ring = Arc::clone(&self.shared);
         let job = Job { ring, entry: index, stale: self.stale[index], quick };
         if !quick || self.hands_all_over {
-            handover.give(job);
+            let length = if kind == Kind::Moves { Length::Moves } else { Length::Waits };
+            handover.give(job, length);
         } else if handover.give_to_idle(job).is_err() {
             return false;
         }
