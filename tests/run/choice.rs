@@ -177,6 +177,48 @@ fn a_policy_is_found_in_the_order_that_is_documented() {
     assert!(all(&output).contains("config.toml` is wrong\n"), "{}", all(&output));
 }
 
+/// `mount` looks for its policy where `run` does.
+#[test]
+fn mount_finds_its_policy_in_the_same_order() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let dir = dir(&project);
+    let mnt = project.path("own-view");
+    std::fs::create_dir(&mnt).unwrap();
+    let names = ["flag", "variable", "own"];
+    for name in names {
+        std::fs::write(dir.join(format!("is-{name}")), "").unwrap();
+        let policy = format!("[[rule]]\npath = \"is-{name}\"\naction = \"hide\"\n");
+        std::fs::write(project.path(&format!("{name}.toml")), policy).unwrap();
+    }
+    let shown_under = |variable: Option<&str>, flag: &[&str]| {
+        let mut command = plain(&project, &dir);
+        command.args(["mount", "--daemon"]).args(flag).args([&dir, &mnt]);
+        if let Some(name) = variable {
+            command.env("TOLLGATE_POLICY", project.path(name));
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", all(&output));
+        let hidden = names.into_iter().filter(|name| !mnt.join(format!("is-{name}")).exists());
+        let hidden = hidden.collect::<Vec<_>>().join(",");
+        let secret = mnt.join(".env").exists();
+        let ended = plain(&project, &dir).arg("umount").arg(&mnt).output().unwrap();
+        assert!(ended.status.success(), "{}", all(&ended));
+        (hidden, secret, text(&output.stderr))
+    };
+    let (hidden, secret, said) = shown_under(None, &[]);
+    assert_eq!((hidden.as_str(), secret), ("", false), "{said}");
+    assert_eq!(said.matches("built-in preset `agent`").count(), 1, "{said}");
+    std::fs::rename(project.path("own.toml"), dir.join(".tollgate.toml")).unwrap();
+    assert_eq!(shown_under(None, &[]).0, "own");
+    assert_eq!(shown_under(Some("variable.toml"), &[]).0, "variable,own");
+    let flag = project.path("flag.toml");
+    assert_eq!(shown_under(Some("variable.toml"), &["--policy", flag.to_str().unwrap()]).0, "flag");
+    assert!(shown_under(None, &["--policy", "none"]).1, "a view without a policy shows all");
+}
+
 /// What the developer configured holds whatever the directory says, and the other way round.
 #[test]
 fn the_policy_of_the_directory_only_tightens() {
