@@ -14,7 +14,7 @@ use rustix::thread::CapabilitySet;
 use tollgate_fuse::MountError;
 
 use super::channel::Helper;
-use super::ender::abort_file;
+use super::ender::{abort_file, connections};
 use crate::mountinfo::{self, MountInfo};
 use crate::{messages, native};
 
@@ -130,7 +130,8 @@ impl Abort {
         let mounts = mountinfo::read().unwrap_or_default();
         let mounted = mountinfo::at(&mounts, mnt).cloned();
         let number = mounted.as_ref().and_then(MountInfo::minor_number);
-        let file = number.and_then(|number| abort_file(number).ok());
+        let file =
+            number.zip(connections().ok()).and_then(|(number, all)| abort_file(&all, number).ok());
         Self { file, mnt: mnt.to_owned(), mounted }
     }
 
