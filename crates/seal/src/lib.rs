@@ -30,6 +30,7 @@
 //! ```
 
 mod at_once;
+mod beside;
 mod cipher;
 mod error;
 mod file;
@@ -49,6 +50,7 @@ mod store;
 mod walk;
 mod writing;
 
+pub use beside::Task;
 pub use cipher::Cipher;
 pub use error::SealError;
 pub use file::{Options, SealedFile};

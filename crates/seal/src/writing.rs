@@ -30,6 +30,20 @@ impl<S: Store> SealedFile<S> {
     /// # Errors
     /// As [`SealedFile::write_at`].
     pub fn write_in_place(&self, bytes: &mut [u8], offset: u64) -> Result<(), SealError> {
+        self.write_runs(bytes, offset, RUN_MAX, |first, run, size| {
+            self.write_blocks(first, run, size)
+        })
+    }
+
+    /// Writes with `write`, which gets whole blocks, at most `most` of them, with the number of the
+    /// first and the size that the file has at least when they are written.
+    pub(crate) fn write_runs(
+        &self,
+        bytes: &mut [u8],
+        offset: u64,
+        most: usize,
+        mut write: impl FnMut(u64, &mut [u8], u64) -> Result<(), SealError>,
+    ) -> Result<(), SealError> {
         let end = offset.checked_add(bytes.len() as u64).ok_or(SealError::TooLarge(offset))?;
         let size = self.block_size;
         let blocks = self.place(offset).0..end.div_ceil(size as u64);
@@ -39,16 +53,16 @@ impl<S: Store> SealedFile<S> {
         while done < bytes.len() {
             let (block, within) = self.place(offset + done as u64);
             let rest = &mut bytes[done..];
-            let whole = (rest.len() / size).min(RUN_MAX);
+            let whole = (rest.len() / size).min(most);
             let part = if within == 0 && whole > 0 {
                 let part = whole * size;
-                self.write_blocks(block, &mut rest[..part], offset + (done + part) as u64)?;
+                write(block, &mut rest[..part], offset + (done + part) as u64)?;
                 part
             } else {
                 let part = rest.len().min(size - within);
                 let mut whole = self.read_block(block)?;
                 whole[within..within + part].copy_from_slice(&rest[..part]);
-                self.write_blocks(block, &mut whole, offset + (done + part) as u64)?;
+                write(block, &mut whole, offset + (done + part) as u64)?;
                 part
             };
             done += part;
@@ -171,7 +185,7 @@ impl<S: Store> SealedFile<S> {
         Ok(())
     }
 
-    fn take_slots(&self, count: usize) -> Result<Vec<Entry>, SealError> {
+    pub(crate) fn take_slots(&self, count: usize) -> Result<Vec<Entry>, SealError> {
         if self.state().commit_must_come() {
             self.commit()?;
         }
@@ -193,7 +207,7 @@ impl<S: Store> SealedFile<S> {
     }
 
     /// Encrypts blocks where they are and writes them to their slots.
-    fn seal_blocks(
+    pub(crate) fn seal_blocks(
         &self,
         first: u64,
         bytes: &mut [u8],
@@ -219,7 +233,12 @@ impl<S: Store> SealedFile<S> {
 
     /// Enters what was written in the map. If it fails half-way, slots that it did not name stay
     /// taken until the file is opened again.
-    fn name(&self, state: &mut State, first: u64, entries: &[Entry]) -> Result<(), SealError> {
+    pub(crate) fn name(
+        &self,
+        state: &mut State,
+        first: u64,
+        entries: &[Entry],
+    ) -> Result<(), SealError> {
         let on = self.context();
         let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
         state.changed = true;

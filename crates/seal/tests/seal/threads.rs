@@ -1,9 +1,11 @@
 //! One file, several threads.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
-use tollgate_seal::{MasterKey, Options, SealedFile};
+use tollgate_seal::{MasterKey, Options, SealedFile, Store, Task};
 
 const DOMAIN: &[u8] = b"vault/**";
 const BLOCKS: u64 = 64;
@@ -77,4 +79,102 @@ fn writers_of_one_block_take_turns() {
     for (at, byte) in bytes.iter().enumerate() {
         assert_eq!(usize::from(*byte), at / 10 % 4 + 1, "{at}");
     }
+}
+
+/// A file on which writes fail from a certain one on.
+struct Fails {
+    file: File,
+    left: AtomicUsize,
+}
+
+impl Store for Fails {
+    fn len(&self) -> io::Result<u64> {
+        Store::len(&self.file)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        Store::read_at(&self.file, buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let left = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        left.map_err(|_| io::ErrorKind::StorageFull)?;
+        Store::write_at(&self.file, bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Store::sync(&self.file)
+    }
+}
+
+fn on_threads(tasks: &mut [Task<'_>]) {
+    thread::scope(|scope| {
+        tasks.iter_mut().for_each(|task| drop(scope.spawn(task)));
+    });
+}
+
+/// As many bytes as five parts and some, at a place where blocks are written in part.
+#[test]
+fn a_write_on_several_threads_is_as_on_one() {
+    let key = MasterKey::generate(1).unwrap();
+    let new =
+        || SealedFile::create(tempfile::tempfile().unwrap(), &key, DOMAIN, Options::default());
+    let (file, other) = (new().unwrap(), new().unwrap());
+    let bytes: Vec<u8> = (0..=250_u8).cycle().take(5 * 64 * 4096 + 1234).collect();
+    let parts = AtomicUsize::new(0);
+    for offset in [4096, 1000, 3 << 20] {
+        let run = |tasks: &mut [Task<'_>]| {
+            parts.fetch_max(tasks.len(), Relaxed);
+            on_threads(tasks);
+        };
+        file.write_beside(&mut bytes.clone(), offset, &run).unwrap();
+        other.write_at(&bytes, offset).unwrap();
+    }
+    assert_eq!(parts.into_inner(), 5);
+    file.commit().unwrap();
+    let (mut read, mut expected) = (vec![0; 6 << 20], vec![0; 6 << 20]);
+    assert_eq!(file.read_at(&mut read, 0).unwrap(), other.read_at(&mut expected, 0).unwrap());
+    assert!(read == expected && file.size() == other.size());
+}
+
+/// What was there stays, but for parts before the one that failed; and slots are not lost.
+#[test]
+fn a_part_that_fails_or_is_not_done_ends_the_write_before_it() {
+    let key = MasterKey::generate(1).unwrap();
+    let store = Fails { file: tempfile::tempfile().unwrap(), left: AtomicUsize::new(usize::MAX) };
+    let file = SealedFile::create(store, &key, DOMAIN, Options::default()).unwrap();
+    let part = 64 * 4096;
+    file.write_at(&vec![1; 4 * part], 0).unwrap();
+    file.commit().unwrap();
+    let skips_third = |tasks: &mut [Task<'_>]| {
+        for (index, task) in tasks.iter_mut().enumerate() {
+            if index != 2 {
+                task();
+            }
+        }
+    };
+    let failed = file.write_beside(&mut vec![2; 5 * part], 0, &skips_third);
+    assert!(failed.unwrap_err().to_string().contains("not done"));
+    let mut read = vec![0; 5 * part];
+    assert_eq!(file.read_at(&mut read, 0).unwrap(), 4 * part, "not longer");
+    assert!(read[..2 * part].iter().all(|byte| *byte == 2));
+    assert!(read[2 * part..4 * part].iter().all(|byte| *byte == 1));
+    file.commit().unwrap();
+    let length = file.store().file.metadata().unwrap().len();
+    file.store().left.store(1, Relaxed);
+    assert!(file.write_beside(&mut vec![3; 4 * part], 0, &on_threads).is_err());
+    file.store().left.store(usize::MAX, Relaxed);
+    assert_eq!(file.read_at(&mut read, 0).unwrap(), 4 * part);
+    let values: Vec<u8> = read[..4 * part].chunks(part).map(|part| part[0]).collect();
+    assert!(matches!(values[..], [2, 2, 1, 1] | [3, 2, 1, 1]), "{values:?}");
+    assert!(read[..4 * part].chunks(part).all(|part| part.iter().all(|byte| *byte == part[0])));
+    for _ in 0..3 {
+        file.write_beside(&mut vec![4; 4 * part], 0, &on_threads).unwrap();
+        file.commit().unwrap();
+    }
+    let now = file.store().file.metadata().unwrap().len();
+    assert!(
+        now < length + 6 * part as u64,
+        "{length} bytes before, {now} after: slots are used again"
+    );
 }

@@ -16,10 +16,19 @@ pub(crate) mod to_open;
 use std::ops::Range;
 
 use rustix::io::Errno;
+use tollgate_seal::Task;
 
 use crate::lower::Version;
 use crate::road::lane::Lane;
 use crate::road::memory::{Part, Room};
+
+/// Runs the parts of a write on behalf of the caller, beside each other where that is worth it.
+pub(crate) struct Beside<'r> {
+    /// How many parts are run at a time.
+    pub(crate) ways: usize,
+    /// Calls each once. A part that the caller's identity could not be taken for is left out.
+    pub(crate) run: &'r dyn Fn(&mut [Task<'_>]),
+}
 
 /// The bytes of an open file, made from those of the lower file. Its methods run on work queues,
 /// several at a time, on behalf of the server itself.
@@ -50,11 +59,12 @@ pub(crate) trait Content: Send + Sync + 'static {
         None
     }
 
-    /// Writes, and returns how many bytes were written.
+    /// Writes, and returns how many bytes were written. Nothing in `data` is to be used afterwards.
+    /// What is written below is written by tasks of `beside`.
     ///
     /// # Errors
     /// `EROFS` for what is only read.
-    fn write(&self, _data: &[u8], _offset: u64) -> Result<usize, Errno> {
+    fn write(&self, _data: &mut [u8], _offset: u64, _beside: &Beside<'_>) -> Result<usize, Errno> {
         Err(Errno::ROFS)
     }
 

@@ -17,17 +17,17 @@ use tollgate_fuse::NodeId;
 use tollgate_seal::{Options, SealError, SealedFile};
 
 use crate::audit::{Audit, Detail, Event, Outcome};
-use crate::content::Content;
 use crate::content::committer::{Committer, Pending};
 use crate::content::lower_store::LowerStore;
 use crate::content::to_open::ToOpen;
+use crate::content::{Beside, Content};
 use crate::lower::{self, Version};
 use crate::one_writer::OneWriter;
 use crate::road::lane::Lane;
 use crate::road::memory::{Part, Room};
 use crate::seal_keys::SealKeys;
 
-/// Encrypted at a time: what is written is copied into a buffer of this size first.
+/// Encrypted at a time by one thread.
 const STEP: usize = 256 << 10;
 
 /// How often a file that another server writes is opened again for one read.
@@ -299,17 +299,17 @@ impl Content for Sealed {
         })
     }
 
-    fn write(&self, data: &[u8], offset: u64) -> Result<usize, Errno> {
+    fn write(&self, data: &mut [u8], offset: u64, beside: &Beside<'_>) -> Result<usize, Errno> {
         let file = self.open.current();
+        // So much at a time: what is told to have been written before a failure ends there.
+        let most = STEP * beside.ways.max(1);
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
             // Steps end where blocks do, so that none is written twice.
             let within = usize::try_from(at % STEP as u64).map_err(|_| Errno::INVAL)?;
-            let step = (STEP - within).min(data.len() - done);
-            let written =
-                with_scratch(&data[done..done + step], |bytes| file.write_in_place(bytes, at));
-            match written {
+            let step = (most - within).min(data.len() - done);
+            match file.write_beside(&mut data[done..done + step], at, beside.run) {
                 Ok(()) => done += step,
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(self.open.errno(&error)),

@@ -25,8 +25,9 @@ use std::sync::{Arc, OnceLock};
 use rustix::io::Errno;
 use tollgate_fuse::{Caller, Reply};
 use tollgate_hugepage::wipe;
+use tollgate_seal::Task;
 
-use crate::content::Content;
+use crate::content::{Beside, Content};
 use crate::creds::Powers;
 
 use gather::Gather;
@@ -139,7 +140,7 @@ impl Road {
             let room = running.memory().room();
             Ok((running, room.filled(data)?, room))
         });
-        let (running, buffer, room) = match copied {
+        let (running, mut buffer, room) = match copied {
             Ok(copied) => copied,
             Err(errno) => {
                 reply.error(errno);
@@ -148,8 +149,23 @@ impl Road {
         };
         let (reply, content, powers) =
             (reply.detach(), Arc::clone(&file.content), self.powers.clone());
+        let queue = running.queue(content.lane()).clone();
+        let ways = parts_of(&(0..data.len() as u64), running.idle_cpus()).len();
         running.run(content.lane(), move || {
-            let written = powers.as_caller(caller, || content.write(&buffer, offset));
+            let as_caller = |task: &mut Task<'_>| {
+                let done = powers.as_caller(caller, || {
+                    task();
+                    Ok(())
+                });
+                if let Err(error) = done {
+                    tracing::debug!(%error, "a part of a write is not done");
+                }
+            };
+            let run = |tasks: &mut [Task<'_>]| match tasks {
+                [task] => as_caller(task),
+                _ => queue.for_each_mut(tasks, 1, as_caller),
+            };
+            let written = content.write(&mut buffer, offset, &Beside { ways, run: &run });
             drop((buffer, room));
             reply.send(written.and_then(|len| u32::try_from(len).map_err(|_| Errno::IO)));
         });

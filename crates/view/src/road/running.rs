@@ -103,14 +103,19 @@ impl Running {
         self.computing.load(Ordering::Relaxed) < 2 * all
     }
 
+    /// The queue of a lane.
+    pub(super) fn queue(&self, lane: Lane) -> &Queue {
+        match lane {
+            Lane::Seal => &self.seal,
+            Lane::Redact => &self.redact,
+            Lane::Io => &self.io,
+        }
+    }
+
     /// Runs `item` near the CPU of the caller's request. If it cannot be queued it is dropped: who
     /// waits for it learns of that.
     pub(super) fn run(&self, lane: Lane, item: impl FnOnce() + Send + 'static) {
-        let (queue, computes) = match lane {
-            Lane::Seal => (&self.seal, true),
-            Lane::Redact => (&self.redact, true),
-            Lane::Io => (&self.io, false),
-        };
+        let (queue, computes) = (self.queue(lane), lane != Lane::Io);
         let counted = computes.then(|| Counted::new(&self.computing));
         let item = move || {
             item();
