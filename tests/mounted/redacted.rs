@@ -6,8 +6,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tollgate_redact::{Detectors, Redactor};
 
 use crate::harness::{View, can_mount};
@@ -365,7 +366,18 @@ fn the_work_queues_are_seen_and_changed_under_load() {
             let shown = wq(&["set", "redact", setting]);
             assert!(shown.contains("redact"), "{shown}");
         }
+        // What is read meanwhile is counted.
+        let begun = Instant::now();
+        let mut started = false;
+        while !started && begun.elapsed() < Duration::from_secs(60) {
+            let counted = wq(&["monitor", "--json", "--interval", "0.2", "--count", "2", "redact"]);
+            let rates =
+                counted.lines().map(|line| -> Value { serde_json::from_str(line).unwrap() });
+            let rates = rates.map(|line| line["queues"][0]["started_per_s"].as_f64().unwrap());
+            started = rates.sum::<f64>() > 0.0;
+        }
         stop.store(true, Ordering::Relaxed);
         reader.join().unwrap();
+        assert!(started, "nothing was started in a minute of reading");
     });
 }
