@@ -14,6 +14,7 @@ use crate::counters::RequestCounts;
 use crate::init::{InitFlags, Negotiated};
 use crate::interrupt::Interrupts;
 use crate::latency::{self, OperationLatency};
+use crate::passing::Passing;
 use crate::registrar::Registrar;
 use crate::reply::QueueState;
 use crate::transport::{Control, TransportInUse, TransportReport};
@@ -226,6 +227,16 @@ impl Connection {
             return Err(Errno::OPNOTSUPP.into());
         }
         self.notify(abi::notify::RESEND, &(), &[])
+    }
+
+    /// What tells when the requests have been served that the kernel has sent before this call.
+    ///
+    /// A close returns before the server knows of it, and over io_uring another request may
+    /// overtake its RELEASE. Whoever knows that a close has returned calls this, and finds its
+    /// RELEASE served once [`Passing::is_over`]. With other transports it is over at once.
+    #[must_use]
+    pub fn passing(&self) -> Passing {
+        Passing::ask(&self.shared.queues)
     }
 
     fn notify<T: IntoBytes + Immutable>(&self, code: i32, head: &T, rest: &[u8]) -> io::Result<()> {

@@ -22,6 +22,7 @@ pub mod message;
 pub mod mount;
 mod mounted;
 pub mod operation;
+mod passing;
 mod registrar;
 mod reply;
 pub mod request;
@@ -44,6 +45,7 @@ pub use mount::{
 };
 pub use mounted::{MountedQueue, MountedTransport, TransportChoice};
 pub use operation::{Dialect, Operation};
+pub use passing::Passing;
 pub use registrar::Registrar;
 pub use reply::{DirReply, Reply};
 pub use request::Request;

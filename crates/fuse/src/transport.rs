@@ -188,6 +188,19 @@ pub trait ReplySink: Send + Sync + 'static {
     /// The session is over: closes what keeps the connection open. Later commits fail.
     fn close(&self) {}
 
+    /// Asks the queue to tell when it has served all requests that it was sent before this call;
+    /// returns what [`ReplySink::has_passed`] takes. Transports with one queue in the kernel need
+    /// not do so.
+    fn ask_to_pass(&self) -> u64 {
+        0
+    }
+
+    /// Whether the queue has served what it was sent before [`ReplySink::ask_to_pass`] returned
+    /// `asked`.
+    fn has_passed(&self, _asked: u64) -> bool {
+        true
+    }
+
     /// Replies that the kernel refused after `commit` had returned.
     fn undelivered(&self) -> u64 {
         0

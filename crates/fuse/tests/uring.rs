@@ -109,6 +109,28 @@ fn requests_return_to_the_owner_of_their_ring_when_handlers_are_quick_again() {
     });
 }
 
+/// A close returns before its RELEASE is served, which a request of another CPU may overtake.
+#[test]
+fn what_was_closed_is_released_once_the_rings_have_passed() {
+    let _alone = alone();
+    let Some(served) = served(config()) else { return };
+    let connection = served.connection();
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let cpus: Vec<_> =
+        (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
+    for round in 1..=200 {
+        let mut there = rustix::thread::CpuSet::new();
+        there.set(cpus[round % cpus.len()]);
+        rustix::thread::sched_setaffinity(None, &there).unwrap();
+        drop(File::open(served.path("direct")).unwrap());
+        let mut passing = connection.passing();
+        until("the rings have passed", || passing.is_over());
+        let released = connection.counts().of(abi::opcode::RELEASE);
+        assert_eq!(released, round as u64, "a close is still under way");
+    }
+    rustix::thread::sched_setaffinity(None, &allowed).unwrap();
+}
+
 /// Kills one worker in its start hook.
 fn with_a_dying_thread(index: usize) -> SessionConfig {
     let hook = move |worker| assert_ne!(worker, index, "asked for by the test");

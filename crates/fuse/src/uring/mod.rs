@@ -20,6 +20,7 @@ mod helper;
 mod layout;
 mod nudge;
 mod occupancy;
+mod passage;
 mod queue;
 mod registration;
 mod report;

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "ring entries are shared with the kernel and between threads")]
 
 mod ended;
+mod passing;
 mod spare;
 
 use std::collections::VecDeque;
@@ -103,9 +104,9 @@ pub(crate) struct RingQueue {
     /// How long to ask for the next request before sleeping, on the CPU of a caller.
     spin: Duration,
     asking: Asking,
-    /// To the helpers, and which entries they have.
+    /// To the helpers, and which entries they have, with what kind of request.
     handover: Option<Arc<Handover<Job>>>,
-    handed: Vec<bool>,
+    handed: Vec<Option<Kind>>,
     /// Nudges so far, which gives each request that they make an id of its own.
     nudges: u32,
     /// Where nudges find a file, and who makes them otherwise.
@@ -171,7 +172,7 @@ impl RingQueue {
             spin: Duration::ZERO,
             asking: Asking::default(),
             handover: None,
-            handed: vec![false; planned],
+            handed: vec![None; planned],
             nudges: 0,
             rings: Arc::new([]),
             askers: None,
@@ -323,7 +324,7 @@ impl RingQueue {
     fn queue_commits(&mut self) {
         let Self { ring, shared, stale, to_clear, queued, handed, occupancy, .. } = self;
         shared.commits.drain(shared.entries.len(), ring.room(), |index| {
-            handed[index] = false;
+            handed[index] = None;
             occupancy.release(index);
             let entry = shared.entry(index);
             // SAFETY: this is the ring's owner, and the entry comes from the commit queue. It was
@@ -483,7 +484,7 @@ impl RingQueue {
         } else if handover.give_to_idle(job).is_err() {
             return false;
         }
-        self.handed[index] = true;
+        self.handed[index] = Some(kind);
         // What moves data ends by itself, and a spare entry for each would cost its size in memory.
         if kind != Kind::Moves {
             self.hold(index);
@@ -498,7 +499,7 @@ impl RingQueue {
         let start = Instant::now();
         loop {
             self.queue_commits();
-            let left = self.handed.iter().filter(|&&handed| handed).count();
+            let left = self.handed.iter().flatten().count();
             if left <= withdrawn || start.elapsed() > LEAVE_WITHIN {
                 break;
             }
@@ -569,6 +570,7 @@ fn is_transient(error: &io::Error) -> bool {
 impl Queue for RingQueue {
     fn receive(&mut self) -> Result<Received<'_>, ReceiveError> {
         loop {
+            self.answer_passage();
             self.queue_commits();
             let is_full = self.ring.room() == 0;
             // A reply does not wait for the handler of the next request.

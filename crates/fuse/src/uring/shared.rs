@@ -15,6 +15,7 @@ use crate::transport::ReplySink;
 use crate::uring::commit::CommitQueue;
 use crate::uring::entries::Entries;
 use crate::uring::entry::Entry;
+use crate::uring::passage::Passage;
 
 /// What the owner of a ring and the senders of replies share.
 #[derive(Debug)]
@@ -31,6 +32,7 @@ pub(crate) struct RingShared {
     pub(super) opened: AtomicU64,
     /// Replies that the kernel refused after `commit` had returned.
     pub(super) undelivered: AtomicU64,
+    pub(super) passage: Passage,
     closed: AtomicBool,
     /// Where replies go to requests that came from /dev/fuse: all of them if the ring could not be
     /// registered.
@@ -49,6 +51,7 @@ impl RingShared {
             current: AtomicUsize::new(0),
             opened: AtomicU64::new(0),
             undelivered: AtomicU64::new(0),
+            passage: Passage::default(),
             closed: AtomicBool::new(false),
             device: OnceLock::new(),
             fell_back: AtomicBool::new(false),
@@ -122,6 +125,17 @@ impl ReplySink for RingShared {
         if let Some(device) = self.device.get() {
             device.close();
         }
+    }
+
+    fn ask_to_pass(&self) -> u64 {
+        let asked = self.passage.ask();
+        self.wake();
+        asked
+    }
+
+    fn has_passed(&self, asked: u64) -> bool {
+        let serves_elsewhere = self.fell_back.load(Ordering::Acquire);
+        serves_elsewhere || self.closed.load(Ordering::Relaxed) || self.passage.has_passed(asked)
     }
 
     fn undelivered(&self) -> u64 {

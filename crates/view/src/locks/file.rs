@@ -212,19 +212,16 @@ impl FileLocks {
             .collect()
     }
 
-    /// Whether a lock in the way of `ask` may have ended already, with a close that the kernel
-    /// reports only after it returned.
-    pub(crate) fn may_be_closing(&self, ask: &Ask) -> bool {
-        let Some(kind) = ask.wanted.kind else { return false };
-        let holders = self.holders.lock();
-        let mut others =
-            holders.iter().filter(|(id, _)| id.class == ask.id.class && **id != ask.id);
-        others.any(|(_, holder)| {
-            let late = |piece: &Piece| {
-                holder.kind != OwnerKind::Process || !flushes(FileHandle(piece.handle))
-            };
-            holder.pieces.conflict(ask.wanted.range, kind).is_some_and(late)
-        })
+    /// Tries a lock once more that got `EAGAIN`, and tells why if it is still not to be had. Both
+    /// at one moment: a close that is reported in between would leave nothing in the way.
+    pub(crate) fn try_again(&self, ask: &Ask) -> Result<(), InTheWay> {
+        let mut holders = self.holders.lock();
+        let holder = holders.get_mut(&ask.id).filter(|own| own.description.serves(&ask.wanted));
+        match holder.map_or(Err(Errno::NOLCK), |own| own.set(ask)) {
+            Ok(()) => Ok(()),
+            Err(Errno::AGAIN) if may_be_closing(&holders, ask) => Err(InTheWay::MayBeClosing),
+            Err(error) => Err(InTheWay::Stays(error)),
+        }
     }
 
     /// Whether the owner is a process, as far as is known.
@@ -232,6 +229,27 @@ impl FileLocks {
         let holders = self.holders.lock();
         holders.get(&id).is_some_and(|holder| holder.kind != OwnerKind::Description)
     }
+}
+
+/// Why a lock is not to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InTheWay {
+    /// A lock that may have ended already.
+    MayBeClosing,
+    /// What does not end by itself.
+    Stays(Errno),
+}
+
+/// Whether a lock in the way of `ask` may have ended already, with a close that the kernel reports
+/// only after it returned.
+fn may_be_closing(holders: &FxHashMap<OwnerId, Holder>, ask: &Ask) -> bool {
+    let Some(kind) = ask.wanted.kind else { return false };
+    let mut others = holders.iter().filter(|(id, _)| id.class == ask.id.class && **id != ask.id);
+    others.any(|(_, holder)| {
+        let late =
+            |piece: &Piece| holder.kind != OwnerKind::Process || !flushes(FileHandle(piece.handle));
+        holder.pieces.conflict(ask.wanted.range, kind).is_some_and(late)
+    })
 }
 
 impl Holder {
@@ -341,5 +359,75 @@ impl Holder {
 
     fn is_idle(&self) -> bool {
         self.pieces.is_empty() && self.waiting == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+
+    use super::*;
+    use crate::budget::Budget;
+    use crate::caller::ProcCallers;
+    use crate::shares::Shares;
+
+    struct Lower<'a> {
+        path: &'a Path,
+        budget: Budget,
+        shares: Arc<Shares>,
+        callers: ProcCallers,
+    }
+
+    impl Source for Lower<'_> {
+        fn open(&self, writable: bool) -> Result<Description, Errno> {
+            let file = File::options().read(true).write(writable).open(self.path).unwrap();
+            Ok(Description::new(file.into(), writable, self.budget.hold_for_lock(0)?))
+        }
+
+        fn room(&self) -> Taken {
+            self.shares.none(0)
+        }
+
+        fn callers(&self) -> &dyn Callers {
+            &self.callers
+        }
+
+        fn is_writable(&self) -> bool {
+            true
+        }
+    }
+
+    /// What is in the way may end between two looks at it: then the second one takes the lock.
+    #[test]
+    fn a_lock_whose_holder_closes_after_the_refusal_is_taken() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let shares = Shares::new("blocks", 100);
+        let lower = Lower {
+            path: file.path(),
+            budget: Budget::new(100),
+            shares,
+            callers: ProcCallers::default(),
+        };
+        let locks = FileLocks::default();
+        let ask = |owner: u64| Ask {
+            id: OwnerId { class: Class::Whole, owner },
+            wanted: Wanted { class: Class::Whole, range: Range::ALL, kind: Some(Kind::Write) },
+            handle: FileHandle(owner),
+            pid: 1,
+            tid: 1,
+            uid: 0,
+        };
+        assert_eq!(locks.set(&ask(1), &lower), Ok(()));
+        assert_eq!(locks.set(&ask(2), &lower), Err(Errno::AGAIN));
+        assert_eq!(locks.try_again(&ask(2)), Err(InTheWay::MayBeClosing));
+        locks.released(FileHandle(1));
+        assert_eq!(locks.try_again(&ask(2)), Ok(()));
+        locks.wait_ends(ask(2).id);
+        locks.released(FileHandle(2));
+        let outside = File::open(file.path()).unwrap();
+        rustix::fs::flock(&outside, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert_eq!(locks.set(&ask(3), &lower), Err(Errno::AGAIN));
+        assert_eq!(locks.try_again(&ask(3)), Err(InTheWay::Stays(Errno::AGAIN)));
     }
 }

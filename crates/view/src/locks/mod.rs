@@ -25,19 +25,25 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::Serialize;
-use tollgate_fuse::FileHandle;
+use tollgate_fuse::{FileHandle, Passing};
 
 pub(crate) use description::{Class, Description, Wanted};
+use file::InTheWay;
 pub(crate) use file::{Ask, FileLocks, OwnerId, Source};
 pub(crate) use grant::Grant;
 pub(crate) use range::{Kind, Range};
 
 use crate::shares::{ShareStatus, Shares, Taken};
 use shared::Shared;
+use waits::Patience;
 
 /// A close returns before the kernel reports that it was the last one of its handle. A lock that
-/// such a handle holds is tried again for this long before a caller who would not wait hears of it.
+/// such a handle holds is tried again for this long before a caller who would not wait hears of it,
 const CLOSING: Duration = Duration::from_millis(5);
+
+/// and, where a later request can overtake the report, until it must have been served, for at most
+/// this long: a thread that serves it may have to wait for a CPU, or for the lower file system.
+const CLOSING_MOST: Duration = Duration::from_secs(2);
 
 /// Most pieces that all owners together may have locked, in blocks: a million, of 32 bytes each.
 const MAX_BLOCKS: usize = (1 << 20) / range::Pieces::BLOCK;
@@ -108,15 +114,27 @@ impl Locks {
         self.shared.granter.give(grant);
     }
 
-    /// A request that got `EAGAIN` waits, if the caller wants to, or is refused.
-    pub(crate) fn wait(&self, unique: u64, wants_to_wait: bool, grant: Grant) {
+    /// A request that got `EAGAIN` waits, if the caller wants to, or is refused. `closes` tells when
+    /// closes that returned before it have been served.
+    pub(crate) fn wait(
+        &self,
+        unique: u64,
+        wants_to_wait: bool,
+        grant: Grant,
+        closes: impl FnOnce() -> Option<Passing>,
+    ) {
         if wants_to_wait {
-            self.shared.wait(unique, grant, None);
-        } else if grant.file.may_be_closing(&grant.ask) {
-            self.shared.wait(unique, grant, Some(CLOSING));
-        } else {
-            grant.file.wait_ends(grant.ask.id);
-            grant.refuse(Errno::AGAIN);
+            return self.shared.wait(unique, grant, None);
+        }
+        let tried = grant.file.try_again(&grant.ask);
+        if tried == Err(InTheWay::MayBeClosing) {
+            let patience = Patience::begin(CLOSING, CLOSING_MOST, closes());
+            return self.shared.wait(unique, grant, Some(patience));
+        }
+        grant.file.wait_ends(grant.ask.id);
+        match tried {
+            Err(InTheWay::Stays(error)) => grant.refuse(error),
+            _ => self.give(grant),
         }
     }
 

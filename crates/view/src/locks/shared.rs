@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use crate::locks::grant::{Grant, Granter};
 use crate::locks::keeper::Keeper;
-use crate::locks::waits::{Wait, Waits};
+use crate::locks::waits::{Patience, Wait, Waits};
 use crate::shares::Shares;
 
 /// Threads that wait in the kernel for locks at the same time, half of them for one user. Further requests are tried.
@@ -43,14 +43,15 @@ impl Shared {
         self.threads.taken()
     }
 
-    /// `grant` waits, for at most `patience`.
-    pub(crate) fn wait(self: &Arc<Self>, unique: u64, grant: Grant, patience: Option<Duration>) {
-        let wait = Arc::new(Wait::new(unique, grant, patience.map(|time| Instant::now() + time)));
+    /// `grant` waits, no longer than `patience` lasts.
+    pub(crate) fn wait(self: &Arc<Self>, unique: u64, grant: Grant, patience: Option<Patience>) {
+        let tried = patience.is_some();
+        let wait = Arc::new(Wait::new(unique, grant, patience));
         if let Err(error) = self.waits.begin(&wait) {
             wait.refuse(error);
             return;
         }
-        if patience.is_some() || !self.spawn(&wait) {
+        if tried || !self.spawn(&wait) {
             wait.tried.store(true, Ordering::SeqCst);
             self.nudge();
         }
@@ -102,10 +103,11 @@ impl Shared {
             self.finish(wait, Err(Errno::INTR));
             return None;
         }
+        // Before it is tried for the last time: what was served by now has its effect.
+        let over = wait.patience.as_ref().is_some_and(Patience::is_over);
         let result = wait.file.set_if_open(&wait.ask).unwrap_or(Err(Errno::NOLCK));
-        let over = wait.until.is_some_and(|until| Instant::now() >= until);
         if result == Err(Errno::AGAIN) && !over {
-            return Some(if wait.until.is_some() { REPEAT } else { TRY });
+            return Some(if wait.patience.is_some() { REPEAT } else { TRY });
         }
         self.finish(wait, result);
         None

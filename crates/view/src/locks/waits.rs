@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::io::Errno;
+use tollgate_fuse::Passing;
 
 use crate::locks::description::Class;
 use crate::locks::file::{Ask, FileLocks, OwnerId};
@@ -29,11 +30,36 @@ pub(crate) struct Wait {
     /// Nobody waits in the kernel: it is tried from time to time.
     pub(crate) tried: AtomicBool,
     /// When trying ends.
-    pub(crate) until: Option<Instant>,
+    pub(crate) patience: Option<Patience>,
+}
+
+/// For how long a lock is tried whose holder may be closed already.
+pub(crate) struct Patience {
+    /// At least until then,
+    least: Instant,
+    /// at most until then,
+    most: Instant,
+    /// and in between until closes that returned before have been served.
+    closes: Mutex<Option<Passing>>,
+}
+
+impl Patience {
+    /// From now on; `closes` as it was when the lock was asked for.
+    pub(crate) fn begin(least: Duration, most: Duration, closes: Option<Passing>) -> Self {
+        let now = Instant::now();
+        Self { least: now + least, most: now + most, closes: Mutex::new(closes) }
+    }
+
+    /// Whether trying once more is enough.
+    pub(crate) fn is_over(&self) -> bool {
+        let now = Instant::now();
+        let served = || self.closes.lock().as_mut().is_none_or(Passing::is_over);
+        now >= self.most || (now >= self.least && served())
+    }
 }
 
 impl Wait {
-    pub(crate) fn new(unique: u64, grant: Grant, until: Option<Instant>) -> Self {
+    pub(crate) fn new(unique: u64, grant: Grant, patience: Option<Patience>) -> Self {
         Self {
             unique,
             ask: grant.ask,
@@ -43,7 +69,7 @@ impl Wait {
             cancelled: AtomicBool::new(false),
             thread: AtomicI32::new(0),
             tried: AtomicBool::new(false),
-            until,
+            patience,
         }
     }
 
@@ -132,7 +158,7 @@ impl Waits {
     pub(crate) fn begin(&self, wait: &Arc<Wait>) -> Result<(), Errno> {
         let counted = self.shares.take(wait.ask.uid).ok_or(Errno::NOLCK)?;
         let mut all = self.all.lock();
-        if wait.until.is_none() && is_deadlock(&all, wait) {
+        if wait.patience.is_none() && is_deadlock(&all, wait) {
             return Err(Errno::DEADLK);
         }
         *wait.counted.lock() = Some(counted);
@@ -158,7 +184,7 @@ fn is_deadlock(all: &FxHashMap<u64, Arc<Wait>>, wait: &Wait) -> bool {
         return false;
     }
     let mut waiting: FxHashMap<OwnerId, Vec<&Wait>> = FxHashMap::default();
-    for other in all.values().filter(|other| other.until.is_none()) {
+    for other in all.values().filter(|other| other.patience.is_none()) {
         waiting.entry(other.ask.id).or_default().push(other);
     }
     let mut seen = FxHashSet::default();

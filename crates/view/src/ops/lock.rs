@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
-use tollgate_fuse::{FileHandle, FileLock, NodeId, Reply, Request, args};
+use tollgate_fuse::{Connection, FileHandle, FileLock, NodeId, Reply, Request, args};
 
 use crate::caller::Callers;
 use crate::handles::{is_in_place, is_passthrough};
@@ -88,7 +88,8 @@ impl View {
             Ok(()) => self.locks.give(Grant { ask, file, reply: reply.detach(), cached }),
             Err(Errno::AGAIN) => {
                 let grant = Grant { ask, file, reply: reply.detach(), cached };
-                self.locks.wait(req.unique(), args.wait, grant);
+                let closes = || self.connection.get().map(Connection::passing);
+                self.locks.wait(req.unique(), args.wait, grant, closes);
             }
             Err(error) => {
                 reply.error(error);
@@ -157,7 +158,7 @@ impl View {
         node: &Node,
         handle: FileHandle,
         wanted: &Wanted,
-    ) -> Option<(tollgate_fuse::Connection, NodeId)> {
+    ) -> Option<(Connection, NodeId)> {
         if wanted.kind.is_none() || is_passthrough(handle) {
             return None;
         }

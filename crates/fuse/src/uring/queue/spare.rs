@@ -43,7 +43,7 @@ impl RingQueue {
         };
         self.vectors.push(self.shared.entry(index).io_vectors());
         self.stale.push(0);
-        self.handed.push(false);
+        self.handed.push(None);
         self.standing.add_spare(queue);
         self.occupancy.add(queue);
         self.push_register(index);

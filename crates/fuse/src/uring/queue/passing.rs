@@ -1,0 +1,32 @@
+//! Telling that a ring has served what it was sent: see `passage.rs`.
+
+use super::RingQueue;
+use crate::uring::entry::Kind;
+
+impl RingQueue {
+    /// Answers whoever asked whether this ring has served what it was sent, if it has. Otherwise
+    /// there is a request to serve, or a helper that will wake this thread: it comes back then.
+    pub(super) fn answer_passage(&mut self) {
+        if let Some(question) = self.shared.passage.question()
+            && self.has_served_all()
+        {
+            self.shared.passage.pass(question);
+        }
+    }
+
+    /// Whether nothing that is quick to serve is left of what was sent to this ring.
+    fn has_served_all(&mut self) -> bool {
+        // A reply may bring a request that waited in the kernel.
+        loop {
+            self.queue_commits();
+            if self.ring.submit_and_look().is_err() {
+                return false;
+            }
+            let submitted = std::mem::take(&mut self.queued);
+            self.collect();
+            if !submitted {
+                return self.received.is_empty() && !self.handed.contains(&Some(Kind::Quick));
+            }
+        }
+    }
+}
