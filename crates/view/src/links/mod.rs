@@ -196,16 +196,17 @@ impl Links {
     }
 
     /// The names to judge `stat` by, if all were there within `fresh` and nothing happened to them
-    /// since.
+    /// since. The request that asks looked at them `waited` ago.
     pub(crate) fn confirmed(
         &self,
         stat: &Stat,
         fresh: Duration,
+        waited: Duration,
         policy: &Arc<Policy>,
     ) -> Option<Vec<Vec<u8>>> {
         let mut shard = self.shard(&stat.key()).lock();
         let record = shard.get_mut(&stat.key())?;
-        record.is_confirmed(State::of(stat), fresh).then(|| record.judged(policy))
+        record.is_confirmed(State::of(stat), fresh, waited).then(|| record.judged(policy))
     }
 
     /// Whether removed names of some file go on counting.
@@ -439,7 +440,8 @@ mod tests {
 
         fn confirmed(&self, name: &str) -> Option<Vec<String>> {
             let fresh = Duration::from_secs(3600);
-            let names = self.links.confirmed(&self.stat(name), fresh, &self.policy)?;
+            let names =
+                self.links.confirmed(&self.stat(name), fresh, Duration::ZERO, &self.policy)?;
             let mut names: Vec<_> =
                 names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect();
             names.sort();

@@ -151,10 +151,12 @@ impl Record {
 
     /// Whether the names were confirmed in `state`, recently: a directory above one of them can be
     /// renamed behind the view without any change of the inode. Many names are looked at less
-    /// often, so that an open costs the same.
-    pub(super) fn is_confirmed(&self, state: State, fresh: Duration) -> bool {
+    /// often, so that an open costs the same. The time that a request `waited` after it had looked
+    /// does not count.
+    pub(super) fn is_confirmed(&self, state: State, fresh: Duration, waited: Duration) -> bool {
         let scale = 1 + count(self.names.len() / JUDGED_ONE_BY_ONE);
-        self.confirmed_at(state).is_some_and(|at| at.elapsed() <= fresh.saturating_mul(scale))
+        let limit = fresh.saturating_mul(scale).saturating_add(waited);
+        self.confirmed_at(state).is_some_and(|at| at.elapsed() <= limit)
     }
 
     /// The names that are to be judged: all, or one for each set of rules.

@@ -3,6 +3,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -23,8 +24,9 @@ const MAX_SEARCHES: usize = 2;
 pub(crate) enum Turn {
     /// None: names that are not confirmed are searched for.
     Free,
-    /// One is: names that are not confirmed by now are taken to be incomplete.
-    Held,
+    /// One is, by a request that looked at the names at this moment: those that were not confirmed
+    /// then are taken to be incomplete. However long it waited for its turn, they are not stale.
+    Held(Instant),
 }
 
 impl View {
@@ -47,7 +49,11 @@ impl View {
         if !self.has_names_to_find(stat) {
             return Names { paths: self.with_removed(paths, stat), all_known: true };
         }
-        if let Some(judged) = self.confirmed_names(stat) {
+        let waited = match turn {
+            Turn::Held(looked) => looked.elapsed(),
+            Turn::Free => Duration::ZERO,
+        };
+        if let Some(judged) = self.confirmed_names(stat, waited) {
             return Names { paths: first_and(paths, judged), all_known: true };
         }
         let all_known = turn == Turn::Free && self.find_names(&paths, stat, dir);
@@ -83,8 +89,9 @@ impl View {
         let _ = self.all_names(paths, stat, Some(dir), Turn::Free);
     }
 
-    fn confirmed_names(&self, stat: &Stat) -> Option<Vec<Vec<u8>>> {
-        self.links.confirmed(stat, self.attr_timeout, self.admission.shared_policy())
+    fn confirmed_names(&self, stat: &Stat, waited: Duration) -> Option<Vec<Vec<u8>>> {
+        let policy = self.admission.shared_policy();
+        self.links.confirmed(stat, self.attr_timeout, waited, policy)
     }
 
     fn known_names(&self, mut paths: KnownPaths, stat: &Stat, all_known: bool) -> Names {

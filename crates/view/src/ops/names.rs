@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
@@ -248,6 +249,7 @@ impl View {
         let node = self.node(id)?;
         let spot = self.spot(new_parent, new_name)?;
         let before = self.stat(&node)?;
+        let looked = Instant::now();
         if !self.admission.is_trivial() {
             // Before the lock: names may have to be searched for.
             drop(self.subject_of(&node, &before)?);
@@ -256,7 +258,7 @@ impl View {
         // An inode whose last name is gone is judged by that, and none is to be kept of it.
         let known = if node.place().is_some() { self.paths.of(&node)? } else { KnownPaths::new() };
         if !self.admission.is_trivial() {
-            self.admit_link(req, &node, &spot)?;
+            self.admit_link(req, &node, &spot, looked)?;
         }
         let moving = self.names.begin();
         let from = self.fds.path_once(&node)?;
@@ -282,8 +284,9 @@ impl View {
         req: &Request<'_>,
         node: &Arc<Node>,
         spot: &Spot<'_>,
+        looked: Instant,
     ) -> Result<(), Errno> {
-        let subject = self.subject_in_turn(node, &self.stat(node)?, Turn::Held)?;
+        let subject = self.subject_in_turn(node, &self.stat(node)?, Turn::Held(looked))?;
         let path = self.paths.of_child(&spot.dir, spot.name)?;
         let target = subject.moved_to(path);
         let (old, to) = (subject.path(), Detail::To(target.path()));
@@ -323,6 +326,7 @@ impl View {
             .any(|s| s.file_type() == FileType::Directory);
         let node = self.table.find(&stat.key());
         let victim = target.as_ref().and_then(|t| self.table.find(&t.key()));
+        let looked = Instant::now();
         self.prepare_at(&Existing { spot: &from, node: node.as_ref(), stat: &stat })?;
         if let Some(target) = &target {
             self.prepare_at(&Existing { spot: &to, node: victim.as_ref(), stat: target })?;
@@ -339,12 +343,12 @@ impl View {
         let source = Existing { spot: &from, node: node.as_ref(), stat: &stat };
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         if !self.admission.is_trivial() {
-            self.admit_rename(req, &source, &to)?;
+            self.admit_rename(req, &source, &to, looked)?;
             if let Some(target) = &target {
                 let over = Existing { spot: &to, node: victim.as_ref(), stat: target };
-                self.permit_at(req, &over, Operation::Write, "rename", Turn::Held)?;
+                self.permit_at(req, &over, Operation::Write, "rename", Turn::Held(looked))?;
                 if exchange {
-                    self.admit_rename(req, &over, &from)?;
+                    self.admit_rename(req, &over, &from, looked)?;
                 }
             }
         }
@@ -505,9 +509,10 @@ impl View {
         req: &Request<'_>,
         at: &Existing<'_>,
         to: &Spot<'_>,
+        looked: Instant,
     ) -> Result<(), Errno> {
         let Existing { spot: from, node, stat } = *at;
-        let subject = self.subject_at(at, Turn::Held)?;
+        let subject = self.subject_at(at, Turn::Held(looked))?;
         let target = subject.moved_to(self.paths.of_child(&to.dir, to.name)?);
         let (old, moved) = (subject.path(), Detail::To(target.path()));
         self.permit_detailed(req, &subject, [Operation::Write], ("rename", old, moved))?;

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::io::Errno;
 use tollgate_fuse::Name;
@@ -118,7 +119,7 @@ impl Looking<'_> {
         };
         view.admit_mount(self.fd, name, &stat)?;
         borders::admit(dir.key.dev(), self.fd, name.as_c_str(), &stat)?;
-        let turn = if moment.is_some() { Turn::Free } else { Turn::Held };
+        let turn = if moment.is_some() { Turn::Free } else { Turn::Held(Instant::now()) };
         if view.is_hidden(dir, name, &stat, turn)? {
             return Ok(Ok(Sight::Hidden(stat.mode())));
         }

@@ -1,5 +1,7 @@
 //! Making, removing and moving names; what would weaken a decision is refused.
 
+use std::time::Duration;
+
 use libc::{O_RDONLY, O_RDWR};
 use rustix::io::Errno;
 use tollgate_fuse::InitFlags;
@@ -242,4 +244,24 @@ fn a_directory_with_a_mount_on_it_or_below_stays_where_it_is() {
     // Everything else moves, also in there.
     view.rename("a/out/file", "a/out/renamed", 0).unwrap();
     view.rename("plain", "moved", 0).unwrap();
+}
+
+/// With no timeout, names that were looked at are never fresh when they are judged: as on a machine
+/// so busy that a request waits longer than the timeout in between.
+#[test]
+fn a_request_that_waits_for_its_turn_knows_the_names_that_it_looked_at() {
+    let view = Played::configured(
+        POLICY,
+        &[("plain/a", "plain"), ("vault/secret", "secret")],
+        InitFlags::all(),
+        |config| Config { attr_timeout: Duration::ZERO, ..config },
+    );
+    view.link("plain/a", "plain/b").unwrap();
+    view.rename("plain/b", "c", 0).unwrap();
+    view.link("c", "d").unwrap();
+    view.rename("d", "plain/a", 0x2).unwrap();
+    // A stricter name that others give it counts.
+    std::fs::hard_link(view.below("c"), view.below("vault/c")).unwrap();
+    assert_eq!(view.rename("c", "plain/c", 0), Err(Errno::ACCESS));
+    assert_eq!(view.link("c", "plain/c").map(drop), Err(Errno::PERM));
 }
