@@ -12,5 +12,5 @@ fn examples_can_be_read() {
         assert!(policy.warnings().is_empty(), "example {number}: {}", policy.warnings()[0]);
         examples += 1;
     }
-    assert_eq!(examples, 7);
+    assert_eq!(examples, 8);
 }

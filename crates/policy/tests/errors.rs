@@ -86,7 +86,7 @@ fn keys_and_types() {
     for (text, expected) in [
         (
             "defualt = \"deny\"",
-            "p.toml:1:1: unknown key `defualt` in a policy; allowed: default, mode, rule",
+            "p.toml:1:1: unknown key `defualt` in a policy; allowed: default, mode, rule, view",
         ),
         ("rule = 3", "p.toml:1:8: `rule` is an integer; allowed: tables, each headed `[[rule]]`"),
         (
