@@ -76,6 +76,9 @@ pub struct DeviceTransport {
     main: Arc<SharedFd>,
     spin: Duration,
     workers: Arc<LeaderFollowers>,
+    /// What this process may use. Asked once: with a control group's quota that is several files,
+    /// and a view has tens of queues.
+    cpus: usize,
 }
 
 impl DeviceTransport {
@@ -84,7 +87,8 @@ impl DeviceTransport {
     #[must_use]
     pub fn new(device: Device, spin: Duration) -> Self {
         let main = Arc::new(SharedFd(device.fd));
-        Self { main, spin, workers: Arc::new(LeaderFollowers::new()) }
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { main, spin, workers: Arc::new(LeaderFollowers::new()), cpus }
     }
 
     /// As in [`crate::SessionConfig::spin`].
@@ -119,8 +123,8 @@ impl DeviceTransport {
         index: usize,
         config: &QueueConfig,
     ) -> io::Result<DeviceQueue> {
-        let member =
-            (!self.spin.is_zero()).then(|| Member::new(&self.workers, index, config.threads));
+        let member = (!self.spin.is_zero())
+            .then(|| Member::new(&self.workers, index, config.threads, self.cpus));
         if member.is_some() {
             let flags = rustix::fs::fcntl_getfl(&fd.0)? | OFlags::NONBLOCK;
             rustix::fs::fcntl_setfl(&fd.0, flags)?;

@@ -92,9 +92,14 @@ pub(crate) struct Member {
 const BACKLOG_LIMIT: u32 = 8;
 
 impl Member {
-    /// The first member (`index` 0) is the leader; those from `threads` on are the reserve.
-    pub(crate) fn new(workers: &Arc<LeaderFollowers>, index: usize, threads: usize) -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    /// The first member (`index` 0) is the leader; those from `threads` on are the reserve. A
+    /// backlog makes at most `cpus` members active.
+    pub(crate) fn new(
+        workers: &Arc<LeaderFollowers>,
+        index: usize,
+        threads: usize,
+        cpus: usize,
+    ) -> Self {
         Self {
             workers: Arc::clone(workers),
             active: index == 0,
