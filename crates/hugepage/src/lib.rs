@@ -27,7 +27,9 @@ pub use machine::{HUGE_1G, HUGE_2M, Machine, Reserved};
 pub use memory::MemoryLimit;
 pub use parallel::{Executor, ScopedThreads, clear_parallel};
 pub use plan::{Cell, ClearPlan, Heat, SMALL_BYTES, Situation};
-pub use pool::{AtMaximum, Buffer, Filling, Pool, PoolBuilder, PoolStats, state};
+pub use pool::{
+    AtMaximum, Buffer, Filling, Pool, PoolBuilder, PoolStats, RawBuffer, Taking, state,
+};
 pub use region::{Backing, Fallback, Prefault, Region, RegionOptions, Report, TouchAt};
 pub use sys::base_page_bytes;
 pub use thp::Thp;

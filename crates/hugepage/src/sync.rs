@@ -8,7 +8,9 @@ use std::sync as imp;
 use loom::sync as imp;
 
 pub(crate) use imp::MutexGuard;
-pub(crate) use imp::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use imp::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 use std::sync::PoisonError;
 use std::time::Duration;

@@ -194,12 +194,16 @@ impl<S: State> Buffer<S> {
         self.parts().slot.capacity
     }
 
-    fn parts(&self) -> &Parts {
+    pub(super) fn parts(&self) -> &Parts {
         self.parts.as_ref().expect("only a transition takes the parts out")
     }
 
     fn parts_mut(&mut self) -> &mut Parts {
         self.parts.as_mut().expect("only a transition takes the parts out")
+    }
+
+    pub(super) fn into_parts(mut self) -> Parts {
+        self.parts.take().expect("only a transition takes the parts out")
     }
 
     fn become_state<T: State>(mut self) -> Buffer<T> {

@@ -15,7 +15,7 @@ use crate::engine::Store;
 use crate::error::Error;
 use crate::plan::{Cell, ClearPlan, Heat};
 use crate::region::{Backing, Prefault, Region, RegionOptions};
-use crate::sync::{AtomicU8, AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicUsize, Mutex, Ordering};
 use crate::sys;
 
 /// What a take does when every buffer of its class is taken.
@@ -68,6 +68,8 @@ pub(super) struct Core {
     pub(super) secret: bool,
     /// (c)
     pub(super) leak_check: bool,
+    /// (a) Somebody was given the addresses of the memory, which must stay where it is.
+    pub(super) pinned: AtomicBool,
     /// (m) Starts the background cleaner, once it has one.
     pub(super) starter: Starter,
 }
@@ -230,7 +232,7 @@ impl Core {
     }
 
     /// A buffer off any list, those without memory last.
-    fn pop(&self, class: usize, want: Want) -> Option<Found> {
+    pub(super) fn pop(&self, class: usize, want: Want) -> Option<Found> {
         let lists = match want {
             Want::Zeroes => [List::Zeroed, List::Dirty],
             Want::Anything => [List::Dirty, List::Zeroed],
@@ -263,7 +265,7 @@ impl Core {
         self.here().1.shelf % self.classes[class].shelves.len()
     }
 
-    fn with_memory(&self, found: Found) -> Result<Slot, Error> {
+    pub(super) fn with_memory(&self, found: Found) -> Result<Slot, Error> {
         let slot = match found {
             Found::Ready(slot) => return Ok(slot),
             Found::Released(slot) => slot,
@@ -315,6 +317,15 @@ impl Core {
                 (region, index.index() * slot.capacity)
             }
             Origin::Extra(region) => (region, 0),
+        }
+    }
+
+    /// The shelf that a buffer lies on, and the offset in bytes of its first byte there. `None`
+    /// beyond the pool.
+    pub(super) fn place_of(&self, slot: &Slot) -> Option<(usize, usize)> {
+        match slot.origin {
+            Origin::Shelf { shelf, index } => Some((shelf, index.index() * slot.capacity)),
+            Origin::Extra(_) => None,
         }
     }
 
@@ -443,7 +454,7 @@ impl Core {
 }
 
 /// A buffer off a list, with memory or without.
-enum Found {
+pub(super) enum Found {
     Ready(Slot),
     Released(Slot),
 }
@@ -477,8 +488,9 @@ impl Shelf {
     }
 }
 
-impl Drop for Core {
-    fn drop(&mut self) {
+impl Core {
+    /// Wipes all of a pool of secrets that is not known to be zero.
+    fn wipe(&mut self) {
         if self.secret {
             // Every buffer is back, or was withdrawn: each in use held this pool alive.
             for class in &mut self.classes {
@@ -487,5 +499,47 @@ impl Drop for Core {
                 }
             }
         }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.wipe();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::pool::Pool;
+
+    /// What its drop does before the memory goes.
+    #[test]
+    #[cfg_attr(miri, ignore = "locks memory")]
+    fn what_is_dirty_or_withdrawn_is_wiped_at_the_end() {
+        let mut core = Pool::builder().class(16 << 10, 3).secret().core().unwrap();
+        for number in 0..3 {
+            let mut slot = core.find(0, Want::Zeroes).unwrap().unwrap();
+            slot.bytes_mut(0..9000).fill(7);
+            slot.written(9000);
+            match number {
+                0 => core.withdraw(&slot),
+                _ => core.put_down_aged(&slot),
+            }
+            if number == 2 {
+                // One is on the zeroed list in the end.
+                let mut slot = core.find(0, Want::Zeroes).unwrap().unwrap();
+                slot.bytes_mut(0..9000).fill(0);
+                slot.dirty = 0;
+                core.put_down(slot);
+            }
+        }
+        let other_than_zero = |core: &Core| {
+            let bytes = core.classes[0].shelves[0].region.as_slice();
+            bytes.iter().filter(|byte| **byte != 0).count()
+        };
+        assert_eq!(other_than_zero(&core), 2 * 9000);
+        core.wipe();
+        assert_eq!(other_than_zero(&core), 0);
     }
 }

@@ -143,7 +143,7 @@ impl Pool {
         &self.handle.core
     }
 
-    fn class_for(&self, bytes: usize) -> Result<usize, Error> {
+    pub(super) fn class_for(&self, bytes: usize) -> Result<usize, Error> {
         let classes = &self.core().classes;
         let largest = classes.last().map_or(0, |class| class.buffer_bytes);
         check_len(bytes, usize::MAX)?;
@@ -163,7 +163,16 @@ impl Pool {
         if let Some(target) = target.filter(|target| *target >= bytes.max(1)) {
             return Err(Error::TargetOutside { target, len: bytes });
         }
-        let mut slot = self.find(bytes, Want::Zeroes)?;
+        self.cleared(self.find(bytes, Want::Zeroes)?, bytes, target)
+    }
+
+    /// Lends a slot, cleared as far as its owner sees it.
+    pub(super) fn cleared(
+        &self,
+        mut slot: Slot,
+        bytes: usize,
+        target: Option<usize>,
+    ) -> Result<Buffer<Taken>, Error> {
         if slot.is_zero() {
             self.core().count(Count::PreCleared);
         } else {

@@ -19,8 +19,10 @@ mod lists;
 #[cfg(all(test, loom))]
 mod models;
 mod options;
+mod raw;
 mod refs;
 mod slot;
+mod taking;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod trim;
@@ -34,3 +36,5 @@ pub use counters::PoolStats;
 pub use filling::Filling;
 pub use handle::Pool;
 pub use options::PoolBuilder;
+pub use raw::RawBuffer;
+pub use taking::Taking;

@@ -217,6 +217,69 @@ fn a_turn_hides_no_buffer() {
     });
 }
 
+/// A task: polled by its thread, woken by the model's notification.
+struct Woken(loom::sync::Notify);
+
+impl std::task::Wake for Woken {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+/// Waits as a task does.
+fn wait_as_task(shelf: &Shelf) -> Index {
+    let woken = std::sync::Arc::new(Woken(loom::sync::Notify::new()));
+    let waker = std::task::Waker::from(woken.clone());
+    let mut ticket = None;
+    loop {
+        match shelf.waiters.poll(&mut ticket, &waker, || shelf.take()) {
+            std::task::Poll::Ready(index) => return index,
+            std::task::Poll::Pending => woken.0.wait(),
+        }
+    }
+}
+
+#[test]
+fn a_task_and_a_thread_that_wait_get_one_buffer_after_the_other() {
+    model(2, || {
+        let shelf = Shelf::new(0);
+        let (task, waiter) = {
+            let (first, second) = (shelf.clone(), shelf.clone());
+            let task = thread::spawn(move || first.own(wait_as_task(&first), 1));
+            let waiter = thread::spawn(move || {
+                let index = second.waiters.wait(FOREVER, || second.take());
+                second.own(index.unwrap(), 2);
+            });
+            (task, waiter)
+        };
+        shelf.own(Index(0), 9);
+        task.join().unwrap();
+        waiter.join().unwrap();
+    });
+}
+
+/// The first of two tasks is woken, and dropped before it looks.
+#[test]
+fn a_task_that_gives_up_passes_its_wake_up_on() {
+    model(3, || {
+        let shelf = Shelf::new(0);
+        let mut ticket = None;
+        let waker = std::task::Waker::noop();
+        assert!(shelf.waiters.poll(&mut ticket, waker, || shelf.take()).is_pending());
+        let second = {
+            let shelf = shelf.clone();
+            thread::spawn(move || shelf.own(wait_as_task(&shelf), 1))
+        };
+        let giver = {
+            let shelf = shelf.clone();
+            thread::spawn(move || shelf.own(Index(0), 9))
+        };
+        shelf.waiters.leave(&ticket.unwrap());
+        giver.join().unwrap();
+        second.join().unwrap();
+    });
+}
+
 /// A waiter sleeps while the cleaner takes the only buffer aside and puts it back.
 #[test]
 fn a_waiter_gets_what_the_cleaner_had_aside() {

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::plan::ClearPlan;
 use crate::region::{Backing, Prefault, Region, RegionOptions};
+use crate::sync::AtomicBool;
 use crate::sys::base_page_bytes;
 use std::sync::Arc;
 
@@ -146,7 +147,11 @@ impl PoolBuilder {
     /// # Errors
     /// [`Error::Zero`], [`Error::Unaligned`] and [`Error::TooLarge`] for classes that cannot be,
     /// and the errors of [`RegionOptions::map`].
-    pub fn build(mut self) -> Result<Pool, Error> {
+    pub fn build(self) -> Result<Pool, Error> {
+        Ok(Pool { handle: Arc::new(Handle::new(self.core()?)) })
+    }
+
+    pub(super) fn core(mut self) -> Result<Core, Error> {
         self.check()?;
         self.merge_classes();
         if self.all_nodes {
@@ -163,21 +168,20 @@ impl PoolBuilder {
         }
         let topology = self.region.machine.topology();
         let cpus = self.cpu_places();
-        Ok(Pool {
-            handle: Arc::new(Handle::new(Core {
-                classes,
-                refs: Refs::new(cpus.len()),
-                counters: (0..cpus.len()).map(|_| Counters::new()).collect(),
-                caches: (0..topology.llcs().len()).map(|_| CacheTraffic::new()).collect(),
-                cpus,
-                plan,
-                prefault,
-                at_maximum: self.at_maximum,
-                secret: self.secret,
-                leak_check: self.leak_check,
-                starter: Starter::new(),
-                extra_options: self.region.prefault(Prefault::Lazy),
-            })),
+        Ok(Core {
+            classes,
+            refs: Refs::new(cpus.len()),
+            counters: (0..cpus.len()).map(|_| Counters::new()).collect(),
+            caches: (0..topology.llcs().len()).map(|_| CacheTraffic::new()).collect(),
+            cpus,
+            plan,
+            prefault,
+            at_maximum: self.at_maximum,
+            secret: self.secret,
+            leak_check: self.leak_check,
+            pinned: AtomicBool::new(false),
+            starter: Starter::new(),
+            extra_options: self.region.prefault(Prefault::Lazy),
         })
     }
 

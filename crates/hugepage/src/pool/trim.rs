@@ -9,6 +9,7 @@ use super::lists::List;
 use super::slot::{Origin, Slot};
 use crate::error::Error;
 use crate::plan::Cell;
+use crate::sync::Ordering;
 
 impl Pool {
     /// Gives back to the kernel the memory of every free buffer that nobody used for `idle`.
@@ -20,11 +21,16 @@ impl Pool {
     /// buffer that is a fraction of a huge page frees memory only together with its neighbours,
     /// once the kernel has split the page.
     ///
+    /// Nothing after [`Pool::pieces`].
+    ///
     /// # Errors
     /// [`Error::System`] when the kernel refuses; what was given back until then stays so.
     pub fn trim(&self, idle: Duration) -> Result<usize, Error> {
         let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
         let mut bytes = 0;
+        if self.core().pinned.load(Ordering::Relaxed) {
+            return Ok(0);
+        }
         for class in 0..self.core().classes.len() {
             for shelf in 0..self.core().classes[class].shelves.len() {
                 for list in [List::Zeroed, List::Dirty] {

@@ -12,9 +12,15 @@
 //! Under the lock a waiter only takes a buffer off a list. It clears the buffer afterwards, so that
 //! a giver never waits for a clear.
 //!
+//! A waiter is a thread, which sleeps on the condition, or a task, whose waker lies under the lock.
+//! Who gives wakes one of each: whichever comes second finds nothing and waits again. A task that was
+//! woken and is dropped before it looked passes the wake-up on.
+//!
 //! The background cleaner sleeps in the same way, by a flag in the same word, so that a giver pays
 //! for one load.
 
+use std::collections::VecDeque;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, fence};
@@ -29,13 +35,27 @@ pub(crate) struct WaitList {
     /// [`CLEANER`], plus [`WAITER`] for each waiter.
     attention: AtomicUsize,
     /// Held by a waiter from its last look at the lists until it sleeps.
-    lock: Mutex<()>,
+    lock: Mutex<Tasks>,
     condition: Condvar,
 }
 
+/// Tasks that wait, the one that came first at the front.
+#[derive(Debug, Default)]
+struct Tasks {
+    /// Of the next task.
+    number: u64,
+    asleep: VecDeque<(u64, Waker)>,
+}
+
+/// A task's place among those that wait. It counts as a waiter until it is given to
+/// [`WaitList::leave`], or [`WaitList::poll`] was ready.
+#[derive(Debug)]
+pub(crate) struct Ticket(u64);
+
 impl WaitList {
     pub(crate) fn new() -> Self {
-        Self { attention: AtomicUsize::new(0), lock: Mutex::new(()), condition: Condvar::new() }
+        let lock = Mutex::new(Tasks::default());
+        Self { attention: AtomicUsize::new(0), lock, condition: Condvar::new() }
     }
 
     /// Call after a buffer was put on a list. Returns whether the cleaner was asleep and must be
@@ -50,9 +70,13 @@ impl WaitList {
     #[cold]
     fn wake(&self, attention: usize) -> bool {
         if attention >= WAITER {
-            let guard = self.lock.lock();
+            let mut tasks = self.lock.lock();
             self.condition.notify_one();
-            drop(guard);
+            let first = tasks.asleep.pop_front();
+            drop(tasks);
+            if let Some((_, waker)) = first {
+                waker.wake();
+            }
         }
         attention & CLEANER != 0 && self.cleaner_awake()
     }
@@ -76,9 +100,7 @@ impl WaitList {
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let deadline = Instant::now().checked_add(timeout);
-        let before = self.attention.fetch_add(WAITER, Ordering::Relaxed);
-        debug_assert!(before < usize::MAX / 2, "more waiters than threads");
-        fence(Ordering::SeqCst);
+        self.come();
         let mut found = None;
         let mut guard = self.lock.lock();
         loop {
@@ -93,8 +115,77 @@ impl WaitList {
             guard = self.condition.wait_timeout(guard, left);
         }
         drop(guard);
+        self.go();
+        found
+    }
+
+    /// One attempt of a task, which `waker` wakes when another may succeed. `ticket` is `None` at
+    /// first. As for [`WaitList::wait`], `attempt` must be short.
+    pub(crate) fn poll<T>(
+        &self,
+        ticket: &mut Option<Ticket>,
+        waker: &Waker,
+        attempt: impl FnOnce() -> Option<T>,
+    ) -> Poll<T> {
+        if ticket.is_none() {
+            self.come();
+        }
+        let mut tasks = self.lock.lock();
+        let number = match ticket {
+            Some(Ticket(number)) => *number,
+            None => {
+                tasks.number += 1;
+                *ticket = Some(Ticket(tasks.number));
+                tasks.number
+            }
+        };
+        let place = tasks.asleep.iter().position(|(other, _)| *other == number);
+        if let Some(found) = attempt() {
+            // Dropped without the lock: a waker is the caller's code.
+            let _mine = place.and_then(|place| tasks.asleep.remove(place));
+            drop(tasks);
+            *ticket = None;
+            self.go();
+            return Poll::Ready(found);
+        }
+        let waker = waker.clone();
+        let _before = match place {
+            Some(place) => Some(std::mem::replace(&mut tasks.asleep[place].1, waker)),
+            // It came before those that wait now, but for the first time.
+            None => {
+                let later = |(other, _): &(u64, Waker)| *other > number;
+                let place = tasks.asleep.iter().position(later).unwrap_or(tasks.asleep.len());
+                tasks.asleep.insert(place, (number, waker));
+                None
+            }
+        };
+        drop(tasks);
+        Poll::Pending
+    }
+
+    /// A task gives up. If it was woken before, another is woken in its place.
+    pub(crate) fn leave(&self, ticket: &Ticket) {
+        let mut tasks = self.lock.lock();
+        let place = tasks.asleep.iter().position(|(other, _)| *other == ticket.0);
+        let (_mine, next) = match place {
+            Some(place) => (tasks.asleep.remove(place), None),
+            None => (None, tasks.asleep.pop_front()),
+        };
+        drop(tasks);
+        self.go();
+        if let Some((_, waker)) = next {
+            waker.wake();
+        }
+    }
+
+    fn come(&self) {
+        let before = self.attention.fetch_add(WAITER, Ordering::Relaxed);
+        debug_assert!(before < usize::MAX / 2, "more waiters than memory has room for");
+        fence(Ordering::SeqCst);
+    }
+
+    fn go(&self) {
         let before = self.attention.fetch_sub(WAITER, Ordering::Relaxed);
         debug_assert!(before >= WAITER, "a waiter leaves that never came");
-        found
     }
 }
