@@ -5,6 +5,7 @@
 //! table has its median and spread over the rounds.
 
 mod arena;
+mod bandwidth;
 mod chunks;
 mod copies;
 mod engines;
@@ -36,6 +37,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         arena.backing(),
         plan.to_string().trim_end(),
     ));
+    bandwidth::run(&mut report, options, &mut arena)?;
     chunks::run(&mut report, options, &mut arena)?;
     kinds::run(&mut report, options, &mut arena, &plan)?;
     getting::run(&mut report, options, &mut arena, &plan)?;
@@ -51,7 +53,12 @@ fn all_columns() -> Vec<Column> {
     names.extend(ways_to_copy().into_iter().map(|(name, _)| name));
     names.extend(chunks::CHUNKS.iter().map(ToString::to_string));
     names.extend(
-        getting::WAYS.iter().chain(&secrets::WAYS).chain(&using::MORE).map(|w| (*w).to_owned()),
+        getting::WAYS
+            .iter()
+            .chain(&secrets::WAYS)
+            .chain(&using::MORE)
+            .chain(&bandwidth::WAYS)
+            .map(|w| (*w).to_owned()),
     );
     let mut columns: Vec<Column> = Vec::new();
     let mut seen = std::collections::HashSet::new();
