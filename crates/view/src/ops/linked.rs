@@ -19,6 +19,10 @@ use crate::view::View;
 /// uncertain.
 const MAX_SEARCHES: usize = 2;
 
+/// Times that one rename or link looks at the names of a file that goes on changing meanwhile. Then
+/// it is judged as if a name were missing.
+pub(crate) const MAX_LOOKS: usize = 10;
+
 /// Whether a lock of [`View::names`] is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -58,6 +62,24 @@ impl View {
         }
         let all_known = turn == Turn::Free && self.find_names(&paths, stat, dir);
         self.known_names(paths, stat, all_known)
+    }
+
+    /// Brings `stat` of a file with several names up to date, in the turn of a request that looked
+    /// at them at the moment `looked`. False if the file changed while the request waited, by its
+    /// own writer say, so that the names are not known to be complete: they can be looked at again.
+    pub(crate) fn is_as_it_was(
+        &self,
+        stat: &mut Stat,
+        now: impl FnOnce() -> Result<Option<Stat>, Errno>,
+        looked: Instant,
+    ) -> Result<bool, Errno> {
+        if self.admission.is_trivial() || !self.has_names_to_find(stat) {
+            return Ok(true);
+        }
+        let Some(now) = now()? else { return Ok(false) };
+        let before = std::mem::replace(stat, now);
+        let is_same = before.key() == now.key() && before.changed() == now.changed();
+        Ok(is_same || self.confirmed_names(&now, looked.elapsed()).is_some())
     }
 
     /// A file of one name is judged by removed ones too, if those were stricter.

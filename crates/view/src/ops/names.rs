@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use tollgate_fuse::{Entry, Name, NodeId, Request};
 use tollgate_policy::{HEAD_LEN, InodeFacts, Kind, Operation, Policy};
 
-use super::linked::Turn;
+use super::linked::{MAX_LOOKS, Turn};
 use crate::admission::{Refusal, Subject};
 use crate::audit::Detail;
 use crate::fds::Descriptors;
@@ -248,17 +248,26 @@ impl View {
         self.count(req, Count::change_names);
         let node = self.node(id)?;
         let spot = self.spot(new_parent, new_name)?;
-        let before = self.stat(&node)?;
-        let looked = Instant::now();
-        if !self.admission.is_trivial() {
-            // Before the lock: names may have to be searched for.
-            drop(self.subject_of(&node, &before)?);
-        }
-        let _names = self.names.read();
+        let mut looks = 0;
+        let (before, looked, _names) = loop {
+            looks += 1;
+            let mut before = self.stat(&node)?;
+            let looked = Instant::now();
+            if !self.admission.is_trivial() {
+                // Before the lock: names may have to be searched for.
+                drop(self.subject_of(&node, &before)?);
+            }
+            let names = self.names.read();
+            let is_as_it_was =
+                self.is_as_it_was(&mut before, || self.stat(&node).map(Some), looked)?;
+            if is_as_it_was || looks == MAX_LOOKS {
+                break (before, looked, names);
+            }
+        };
         // An inode whose last name is gone is judged by that, and none is to be kept of it.
         let known = if node.place().is_some() { self.paths.of(&node)? } else { KnownPaths::new() };
         if !self.admission.is_trivial() {
-            self.admit_link(req, &node, &spot, looked)?;
+            self.admit_link(req, (&node, &before), &spot, looked)?;
         }
         let moving = self.names.begin();
         let from = self.fds.path_once(&node)?;
@@ -282,11 +291,11 @@ impl View {
     fn admit_link(
         &self,
         req: &Request<'_>,
-        node: &Arc<Node>,
+        (node, stat): (&Arc<Node>, &Stat),
         spot: &Spot<'_>,
         looked: Instant,
     ) -> Result<(), Errno> {
-        let subject = self.subject_in_turn(node, &self.stat(node)?, Turn::Held(looked))?;
+        let subject = self.subject_in_turn(node, stat, Turn::Held(looked))?;
         let path = self.paths.of_child(&spot.dir, spot.name)?;
         let target = subject.moved_to(path);
         let (old, to) = (subject.path(), Detail::To(target.path()));
@@ -318,24 +327,35 @@ impl View {
             return Err(Errno::INVAL);
         }
         let (from, to) = (self.spot(parent, name)?, self.spot(new_parent, new_name)?);
-        let stat = from.stat()?;
-        let target = to.stat_if_there()?;
-        let moves_dir = [Some(&stat), target.as_ref()]
-            .into_iter()
-            .flatten()
-            .any(|s| s.file_type() == FileType::Directory);
-        let node = self.table.find(&stat.key());
-        let victim = target.as_ref().and_then(|t| self.table.find(&t.key()));
-        let looked = Instant::now();
-        self.prepare_at(&Existing { spot: &from, node: node.as_ref(), stat: &stat })?;
-        if let Some(target) = &target {
-            self.prepare_at(&Existing { spot: &to, node: victim.as_ref(), stat: target })?;
-        }
-        self.wait_for_closes(&from, &to, &stat);
-        let (_shared, _exclusive) = if moves_dir {
-            (None, Some(self.names.write()))
-        } else {
-            (Some(self.names.read()), None)
+        let mut looks = 0;
+        let (stat, target, moves_dir, looked, _turn) = loop {
+            looks += 1;
+            let (mut stat, mut target) = (from.stat()?, to.stat_if_there()?);
+            let moves_dir = [Some(&stat), target.as_ref()]
+                .into_iter()
+                .flatten()
+                .any(|s| s.file_type() == FileType::Directory);
+            let node = self.table.find(&stat.key());
+            let victim = target.as_ref().and_then(|t| self.table.find(&t.key()));
+            let looked = Instant::now();
+            self.prepare_at(&Existing { spot: &from, node: node.as_ref(), stat: &stat })?;
+            if let Some(target) = &target {
+                self.prepare_at(&Existing { spot: &to, node: victim.as_ref(), stat: target })?;
+            }
+            self.wait_for_closes(&from, &to, &stat);
+            let turn = if moves_dir {
+                (None, Some(self.names.write()))
+            } else {
+                (Some(self.names.read()), None)
+            };
+            let mut is_as_it_was =
+                self.is_as_it_was(&mut stat, || from.stat().map(Some), looked)?;
+            if let Some(target) = &mut target {
+                is_as_it_was &= self.is_as_it_was(target, || to.stat_if_there(), looked)?;
+            }
+            if is_as_it_was || looks == MAX_LOOKS {
+                break (stat, target, moves_dir, looked, turn);
+            }
         };
         let moving = self.names.begin();
         let node = self.table.find(&stat.key());

@@ -1,5 +1,7 @@
 //! Making, removing and moving names; what would weaken a decision is refused.
 
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use libc::{O_RDONLY, O_RDWR};
@@ -264,4 +266,35 @@ fn a_request_that_waits_for_its_turn_knows_the_names_that_it_looked_at() {
     std::fs::hard_link(view.below("c"), view.below("vault/c")).unwrap();
     assert_eq!(view.rename("c", "plain/c", 0), Err(Errno::ACCESS));
     assert_eq!(view.link("c", "plain/c").map(drop), Err(Errno::PERM));
+}
+
+/// A file that others write to is another each time that it is looked at; its names are the same.
+#[test]
+fn a_file_with_two_names_is_renamed_while_it_is_written() {
+    let view = Played::configured(
+        POLICY,
+        &[("plain/a", "plain"), ("vault/secret", "secret")],
+        InitFlags::all(),
+        |config| config,
+    );
+    let beneath = std::fs::File::options().write(true).open(view.below("plain/a")).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                beneath.write_at(b"more", 0).unwrap();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..300 {
+                view.link("plain/a", "plain/b").unwrap_or_else(|e| panic!("link {round}: {e}"));
+                view.rename("plain/b", "plain/c", 0)
+                    .unwrap_or_else(|e| panic!("rename {round}: {e}"));
+                view.unlink("plain/c").unwrap();
+            }
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        done.unwrap();
+    });
 }
