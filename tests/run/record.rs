@@ -1,5 +1,6 @@
 //! What is recorded while CMD runs, and what `run` says when it ends.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -92,12 +93,18 @@ fn a_log_says_which_run_it_is_and_where_it_begins_and_ends() {
         return;
     }
     let project = Project::new();
-    let out = audited(&project, &[]).args(["cat", "a.txt"]).output().unwrap();
+    // Where a confined server reads nothing, which it does beside the log.
+    let policy = project.path("rules/policy.toml");
+    fs::create_dir(project.path("rules")).unwrap();
+    fs::rename(project.path("policy.toml"), &policy).unwrap();
+    let mut command = tollgate();
+    command.args(["run", "--audit"]).arg(project.path("audit.jsonl")).arg("--policy").arg(&policy);
+    let out = command.arg(project.path("dir")).args(["--", "cat", "a.txt"]).output().unwrap();
     assert!(out.status.success(), "{}", all(&out));
     let lines = lines(&project.path("audit.jsonl"));
     let (start, stop) = (&lines[0], lines.last().unwrap());
     assert_eq!((&start["event"], &stop["event"]), (&"start".into(), &"stop".into()));
-    let sum = Command::new("sha256sum").arg(project.path("policy.toml")).output().unwrap();
+    let sum = Command::new("sha256sum").arg(&policy).output().unwrap();
     let sum = text(&sum.stdout).split(' ').next().unwrap().to_owned();
     assert_eq!(start["policy_sha256"], sum.as_str());
     assert!(start["dir"].as_str().unwrap().ends_with("/dir"));
