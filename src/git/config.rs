@@ -33,11 +33,13 @@ impl Setting {
 }
 
 impl Config {
-    /// Reads a file; one that is missing, too large or not text has no settings.
+    /// Reads a file; one that is missing or too large has no settings.
     pub(crate) fn read(file: &Path) -> Self {
         let fits = std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() < MAX_LEN);
-        let text = if fits { files::read_to_string(file).unwrap_or_default() } else { "".into() };
-        Self::parse(&text)
+        let bytes = if fits { files::read(file).unwrap_or_default() } else { Vec::new() };
+        // A name in Latin-1 must not hide the other settings, nor a byte order mark the first.
+        let text = String::from_utf8_lossy(&bytes);
+        Self::parse(text.trim_start_matches('\u{feff}'))
     }
 
     /// Whether the file is there and too large to be read.
@@ -45,15 +47,25 @@ impl Config {
         std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() >= MAX_LEN)
     }
 
-    /// What the user has set for every repository.
-    pub(crate) fn of_user() -> Self {
+    /// The files with what the user has set for every repository, there or not.
+    pub(crate) fn files_of_user() -> Vec<PathBuf> {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let xdg = std::env::var_os("XDG_CONFIG_HOME")
             .map(PathBuf::from)
             .or_else(|| Some(home.as_ref()?.join(".config")));
         let files =
             [xdg.map(|xdg| xdg.join("git/config")), home.map(|home| home.join(".gitconfig"))];
-        Self(files.into_iter().flatten().flat_map(|file| Self::read(&file).0).collect())
+        files.into_iter().flatten().collect()
+    }
+
+    /// The files that these settings include, under whatever condition.
+    pub(crate) fn included(&self) -> impl Iterator<Item = PathBuf> {
+        self.values("include.path").chain(self.values_of_any("includeif", "path")).map(pathname)
+    }
+
+    /// The directories of hooks that these settings name.
+    pub(crate) fn hooks(&self) -> impl Iterator<Item = PathBuf> {
+        self.values("core.hookspath").map(pathname)
     }
 
     fn parse(text: &str) -> Self {
@@ -103,6 +115,13 @@ impl Config {
     }
 }
 
+/// The path in a value, with the home directory in the place of `~`.
+fn pathname(value: &str) -> PathBuf {
+    let value = value.strip_prefix(":(optional)").unwrap_or(value);
+    let home = value.strip_prefix("~/").zip(std::env::var_os("HOME"));
+    home.map_or_else(|| PathBuf::from(value), |(rest, home)| Path::new(&home).join(rest))
+}
+
 /// What stands in the brackets, and behind them.
 fn section_head(text: &str) -> (&str, &str) {
     let (mut quoted, mut escaped) = (false, false);
@@ -148,6 +167,14 @@ fn plain(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mark_and_bytes_that_are_not_utf8_hide_no_setting() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = b"\xef\xbb\xbf[core]\nhooksPath = h\n[user]\nname = J\xfcrgen\n";
+        std::fs::write(file.path(), text).unwrap();
+        assert_eq!(Config::read(file.path()).hooks().collect::<Vec<_>>(), [Path::new("h")]);
+    }
 
     #[test]
     fn sections_keys_and_values_are_read() {

@@ -1,6 +1,8 @@
 //! What runs later outside, by the repositories in a directory: their hooks and settings, and the
 //! links that say where those are.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -12,6 +14,10 @@ const OF_REPOSITORY: &str = "{hooks,config,config.worktree,commondir,info/attrib
 /// The same of its submodules, and of its working trees.
 const OF_SUBMODULES: &str = "modules/**/{hooks,config,config.worktree,commondir}";
 const OF_WORK_TREES: &str = "worktrees/*/config.worktree";
+/// How deep settings include others; git gives up behind that.
+const MAX_DEPTH: usize = 10;
+/// Links that are followed on the way to one file, as by the kernel.
+const MAX_LINKS: usize = 40;
 
 /// What a command must not change, as paths relative to the directory.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +33,8 @@ pub(crate) struct RunLater {
 /// Looks at the repository of `dir`, and at those below it.
 pub(super) fn look(dir: &Path) -> RunLater {
     let Ok(dir) = std::fs::canonicalize(dir) else { return RunLater::default() };
-    let mut found = Search { dir: &dir, user: Config::of_user(), found: RunLater::default() };
+    let mut found = Search { dir: &dir, hooks_of_user: Vec::new(), found: RunLater::default() };
+    found.hooks_of_user = found.settings(Config::files_of_user());
     let below = git::below(&dir);
     found.work_tree(Path::new(""));
     below.work_trees.iter().for_each(|inside| found.work_tree(inside));
@@ -51,7 +58,8 @@ pub(super) fn look(dir: &Path) -> RunLater {
 
 struct Search<'d> {
     dir: &'d Path,
-    user: Config,
+    /// Directories of hooks that the user has set for every repository.
+    hooks_of_user: Vec<PathBuf>,
     found: RunLater,
 }
 
@@ -76,20 +84,38 @@ impl Search<'_> {
             self.found.repositories.extend(real.and_then(|real| beneath(self.dir, &real)));
         }
         let common = repository.common_dir();
-        let settings = [common.join("config"), repository.git_dir().join("config.worktree")];
         let mut hooks = vec![common.join("hooks")];
-        for file in &settings {
-            self.keep_target(file);
-            let own = Config::read(file);
-            let included = own.values("include.path").chain(own.values_of_any("includeif", "path"));
-            included.for_each(|path| self.keep(&file.with_file_name("").join(path)));
-            hooks.extend(own.values("core.hookspath").map(|path| top.join(path)));
-        }
-        hooks.extend(self.user.values("core.hookspath").map(|path| top.join(path)));
+        let settings = vec![common.join("config"), repository.git_dir().join("config.worktree")];
+        let named = self.settings(settings);
+        hooks.extend(named.iter().chain(&self.hooks_of_user).map(|path| top.join(path)));
         hooks.iter().for_each(|directory| self.hooks(directory, common));
         for name in names_in(&common.join("worktrees")) {
             self.keep(&name.join("commondir"));
         }
+    }
+
+    /// Keeps what these settings link to and include, and returns the directories of hooks that
+    /// all of them name.
+    fn settings(&mut self, files: Vec<PathBuf>) -> Vec<PathBuf> {
+        files.iter().for_each(|file| self.keep_target(file));
+        let (mut hooks, mut seen, mut files) = (Vec::new(), BTreeSet::new(), files);
+        for _ in 0..=MAX_DEPTH {
+            for file in std::mem::take(&mut files) {
+                // git takes a relative path from where the file is named, not from where a link
+                // in its place leads.
+                let Some((directory, name)) = file.parent().zip(file.file_name()) else { continue };
+                let Ok(directory) = std::fs::canonicalize(directory) else { continue };
+                let file = directory.join(name);
+                if !seen.insert(file.clone()) {
+                    continue;
+                }
+                let own = Config::read(&file);
+                hooks.extend(own.hooks());
+                files.extend(own.included().map(|path| directory.join(path)));
+            }
+            files.iter().for_each(|file| self.keep(file));
+        }
+        hooks
     }
 
     /// A directory of hooks, which may be links.
@@ -102,18 +128,47 @@ impl Search<'_> {
         names_in(directory).iter().for_each(|hook| self.keep_target(hook));
     }
 
-    /// Keeps a path, and what it leads to.
+    /// Keeps a path, and the links on the way to it.
     fn keep(&mut self, path: &Path) {
-        self.found.paths.extend(beneath(self.dir, path));
-        self.keep_target(path);
+        let places = places(path);
+        self.found.paths.extend(places.iter().filter_map(|place| beneath(self.dir, place)));
     }
 
     /// Keeps what a symbolic link leads to.
     fn keep_target(&mut self, path: &Path) {
-        let is_link = path.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
-        let target = is_link.then(|| std::fs::canonicalize(path).ok()).flatten();
-        self.found.paths.extend(target.and_then(|target| beneath(self.dir, &target)));
+        if path.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
+            let own = beneath(self.dir, path);
+            let places = places(path);
+            let inside = places.iter().filter_map(|place| beneath(self.dir, place));
+            self.found.paths.extend(inside.filter(|place| Some(place) != own.as_ref()));
+        }
     }
+}
+
+/// The links that lead to an absolute path, and what it is without them, there or not.
+fn places(path: &Path) -> Vec<PathBuf> {
+    let (mut links, mut real) = (Vec::new(), PathBuf::from("/"));
+    let names = |path: &Path| -> Vec<OsString> {
+        path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
+    };
+    let mut pending = names(path);
+    while let Some(name) = pending.pop() {
+        let next = if name == ".." {
+            real.parent().unwrap_or(&real).to_owned()
+        } else {
+            // The first of an absolute path is `/`.
+            real.join(&name)
+        };
+        match std::fs::read_link(&next) {
+            Ok(target) if links.len() < MAX_LINKS => {
+                links.push(next);
+                pending.extend(names(&target));
+            }
+            _ => real = next,
+        }
+    }
+    links.push(real);
+    links
 }
 
 /// The paths of what is in a directory.
@@ -268,6 +323,42 @@ mod tests {
         assert_eq!(paths, [commondir, "a/.hooks", "linked/.git", "w/.git", "w/.hooks"]);
         let expected = ["a/.git", "a/.git/worktrees/w", "elsewhere/git-dir", "store.git"];
         assert_eq!(repositories, expected);
+    }
+
+    /// As git reads them: from the directory of each file, in any depth.
+    #[test]
+    fn what_included_settings_name_is_found() {
+        let tree = Tree::new();
+        for top in ["", "below/"] {
+            tree.repository(&format!("{top}.git"));
+            tree.write(&format!("{top}.git/config"), "[include]\npath = ../conf/one.inc\n");
+            tree.write(
+                &format!("{top}conf/one.inc"),
+                "[core]\nhooksPath = hooks1\n[include]\npath = two.inc\npath = one.inc\n",
+            );
+            tree.write(
+                &format!("{top}conf/two.inc"),
+                "[includeIf \"onbranch:x\"]\npath = ../three.inc\n[include]\npath = one.inc\n",
+            );
+            tree.write(&format!("{top}three.inc"), "[core]\nhooksPath = ./a/../hooks3\n");
+        }
+        let names = ["conf/one.inc", "conf/two.inc", "hooks1", "hooks3", "three.inc"];
+        let expected = names.iter().map(|name| format!("below/{name}"));
+        let expected: Vec<_> = expected.chain(names.map(str::to_owned)).collect();
+        assert_eq!(tree.found().0, expected);
+    }
+
+    #[test]
+    fn links_on_the_way_to_what_settings_name_are_found() {
+        let tree = Tree::new();
+        tree.repository(".git");
+        tree.write(".git/config", "[core]\nhooksPath = first/hooks\n[include]\npath = loop\n");
+        tree.write("real/tools/hooks/pre-commit", "");
+        tree.link("second", "first");
+        tree.link("real/tools", "second");
+        tree.link("loop", ".git/loop");
+        let (paths, _) = tree.found();
+        assert_eq!(paths, [".git/loop", "first", "real/tools/hooks", "second"]);
     }
 
     #[test]
