@@ -33,6 +33,9 @@ pub(crate) struct Shared {
     pub(crate) needed: AtomicU32,
     /// No burst begins before this time.
     pub(crate) not_before_ns: AtomicU64,
+    /// The process that has the threads. A fork has the memory without them, and a lock that one of
+    /// them held at that moment is never given back there.
+    pid: u32,
 }
 
 /// A slot on a cache line of its own.
@@ -54,7 +57,13 @@ impl Shared {
             slots: Mutex::new(Vec::new()),
             needed: AtomicU32::new(needed),
             not_before_ns: AtomicU64::new(0),
+            pid: std::process::id(),
         }
+    }
+
+    /// Whether this is a copy of the process, which must wait for no lock of its parent's.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.pid != std::process::id()
     }
 
     fn slots(&self) -> MutexGuard<'_, Vec<Line>> {
@@ -150,7 +159,9 @@ impl Watched {
 
 impl Drop for Hook {
     fn drop(&mut self) {
-        if let Some(watched) = &self.watched {
+        if let Some(watched) = &self.watched
+            && !watched.shared.is_copy()
+        {
             watched.shared.slots().retain(|slot| !Arc::ptr_eq(slot, &watched.slot));
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::conditions::Roots;
 use crate::hook::{Hook, Seen, Shared};
 use crate::mode::Mode;
-use crate::monitor::{Book, Monitor, NEEDED_MIN};
+use crate::monitor::{Book, Decision, Monitor, NEEDED_MIN};
 use crate::status::{State, Status};
 
 /// Keeps CPUs awake during bursts of requests; see the crate's text. Dropping it ends its threads
@@ -19,14 +19,13 @@ use crate::status::{State, Status};
 /// more from the first burst on. In [`Mode::Off`], and in [`Mode::Auto`] once it is clear that
 /// nothing is to be done, none.
 ///
-/// A process needs one: what it does holds for CPUs, not for its users.
+/// A process needs one: what it does holds for CPUs, not for its users. In a copy of the process
+/// (fork) it does nothing, may be dropped, and says so in [`status`](Self::status).
 pub struct KeepAwake {
     mode: Mode,
     shared: Arc<Shared>,
     book: Arc<Book>,
     monitor: Option<JoinHandle<()>>,
-    /// A fork has the memory but not the threads.
-    pid: u32,
 }
 
 impl fmt::Debug for KeepAwake {
@@ -36,8 +35,9 @@ impl fmt::Debug for KeepAwake {
 }
 
 impl KeepAwake {
-    /// Measures what waking a CPU costs, in a thread of its own (2 to 8 ms), and is ready after
-    /// that. A thread that cannot be started leaves it off.
+    /// Measures what waking a CPU costs, in a thread of its own (2 to 25 ms, which begin 150 ms
+    /// after the start, so that a program which lives for a moment pays nothing), and is ready
+    /// after that. A thread that cannot be started leaves it off.
     #[must_use]
     pub fn start(mode: Mode) -> Self {
         Self::start_with(mode, Roots::default())
@@ -47,10 +47,9 @@ impl KeepAwake {
     #[must_use]
     pub fn start_with(mode: Mode, roots: Roots) -> Self {
         let shared = Arc::new(Shared::new(NEEDED_MIN));
-        let pid = std::process::id();
         if mode == Mode::Off {
             let book = Arc::new(Book::new(State::Off, "as asked for"));
-            return Self { mode, shared, book, monitor: None, pid };
+            return Self { mode, shared, book, monitor: None };
         }
         let book = Arc::new(Book::new(State::Measuring, ""));
         let (seen, times, checked_ns) = (Seen::default(), None, 0);
@@ -65,19 +64,27 @@ impl KeepAwake {
                 None
             }
         };
-        Self { mode, shared, book, monitor, pid }
+        Self { mode, shared, book, monitor }
     }
 
     /// A hook for a thread that takes requests. At most 1,024 at a time count; others do nothing.
     #[must_use]
     pub fn hook(&self) -> Hook {
-        if self.monitor.is_none() { Hook::inert() } else { Hook::new(&self.shared) }
+        let works = self.monitor.is_some() && !self.shared.is_copy();
+        if works { Hook::new(&self.shared) } else { Hook::inert() }
     }
 
     /// What it does, and what it has cost.
     #[must_use]
     pub fn status(&self) -> Status {
-        let decision = self.book.decision().clone();
+        let decision = if self.shared.is_copy() {
+            Decision::new(
+                State::Off,
+                "its threads are in the process that this one was copied from",
+            )
+        } else {
+            self.book.decision().clone()
+        };
         Status {
             mode: self.mode,
             state: decision.state,
@@ -96,7 +103,7 @@ impl KeepAwake {
 impl Drop for KeepAwake {
     fn drop(&mut self) {
         let Some(monitor) = self.monitor.take() else { return };
-        if self.pid != std::process::id() {
+        if self.shared.is_copy() {
             return;
         }
         self.stop(&monitor);

@@ -7,7 +7,8 @@
 //! control groups, for accounting.
 //!
 //! The request holds for every CPU of the machine. The kernel drops it with the last descriptor, so
-//! a process that dies leaves nothing behind; the limit for single CPUs in sysfs
+//! a process that dies leaves nothing behind, unless a copy of it (fork without exec) lives on that
+//! was made in a burst; the limit for single CPUs in sysfs
 //! (`cpuN/power/pm_qos_resume_latency_us`) would stay, which is why it is not used.
 
 use std::fs::{File, OpenOptions};

@@ -57,7 +57,9 @@ impl Run {
                 }
                 thread::park();
             }
-            times.push(sys::now_ns() - self.sent_ns.load(Ordering::Acquire));
+            // Later than now where this thread stood still for so long that the other one gave up
+            // and sent the next: what was measured is left then.
+            times.push(sys::now_ns().saturating_sub(self.sent_ns.load(Ordering::Acquire)));
         }
         times
     }

@@ -66,18 +66,18 @@ pub(crate) struct Decision {
     pub(crate) suspended_for: Option<String>,
 }
 
+impl Decision {
+    /// Nothing is measured yet.
+    pub(crate) fn new(state: State, reason: &str) -> Self {
+        let (wake_ns, held_ns, suspended_for) = (None, None, None);
+        Self { state, reason: reason.to_owned(), wake_ns, held_ns, suspended: 0, suspended_for }
+    }
+}
+
 impl Book {
     pub(crate) fn new(state: State, reason: &str) -> Self {
-        let decision = Decision {
-            state,
-            reason: reason.to_owned(),
-            wake_ns: None,
-            held_ns: None,
-            suspended: 0,
-            suspended_for: None,
-        };
         let zero = || AtomicU64::new(0);
-        let decision = Mutex::new(decision);
+        let decision = Mutex::new(Decision::new(state, reason));
         Self { decision, bursts: zero(), awake_ns: zero(), cpu_ns: zero() }
     }
 

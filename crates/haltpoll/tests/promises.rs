@@ -164,16 +164,117 @@ fn a_fork_may_drop_what_its_parent_started() {
         // SAFETY: ends the child without running the test harness's own exit.
         unsafe { libc::_exit(0) };
     }
+    assert_eq!(status_of(child), 0);
+}
+
+/// The exit status of a child, which must end within some seconds.
+fn status_of(child: libc::pid_t) -> i32 {
     let (start, mut status) = (Instant::now(), -1);
     // SAFETY: `status` lives until the call returns.
     while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
-        assert!(
-            start.elapsed() < Duration::from_secs(20),
-            "the child waits for a thread it has not"
-        );
+        if start.elapsed() > Duration::from_secs(20) {
+            // SAFETY: without memory arguments; it is our child, and still there.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            panic!("the child waits for what only its parent has");
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(status, 0);
+    status
+}
+
+#[test]
+fn a_copy_of_the_process_waits_for_no_lock_of_its_parent() {
+    let _alone = alone();
+    let awake = KeepAwake::start(Mode::On);
+    ready(&awake);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Holds the lock of the list of hooks most of the time.
+        scope.spawn(|| {
+            let _others: Vec<_> = (0..1000).map(|_| awake.hook()).collect();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                drop(awake.hook());
+            }
+        });
+        let mut hook = awake.hook();
+        hook.touch();
+        let copies = (0..100).map(|_| {
+            // SAFETY: the child uses and drops what the crate says may be used there (the
+            // allocator's locks are handled by fork), and exits.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                (0..100).for_each(|_| hook.touch());
+                let mut own = awake.hook();
+                own.touch();
+                drop((std::mem::replace(&mut hook, awake.hook()), own));
+                let status = awake.status();
+                let says_so = status.state == State::Off && status.reason.contains("copied from");
+                // SAFETY: ends the child without running the test harness's own exit.
+                unsafe { libc::_exit(i32::from(!says_so)) };
+            }
+            assert!(child > 0);
+            child
+        });
+        // Stops the other thread also when one of them hangs.
+        let ends = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            copies.map(status_of).collect::<Vec<_>>()
+        }));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(ends.expect("a copy hung"), [0; 100]);
+    });
+}
+
+#[test]
+fn hooks_beyond_the_most_do_nothing_until_others_are_gone() {
+    let _alone = alone();
+    let awake = KeepAwake::start_with(Mode::On, without_latency());
+    if !ready(&awake) {
+        return;
+    }
+    let mut hooks: Vec<_> = (0..1024).map(|_| awake.hook()).collect();
+    burst(&awake, Duration::from_millis(20));
+    assert_eq!(awake.status().bursts, 0, "the 1,025th hook counts");
+    hooks.truncate(1000);
+    burst_of_some(&awake);
+    drop(hooks);
+    burst_of_some(&awake);
+}
+
+/// Requests until there was one more burst. On a busy machine, touches may lie too far apart.
+fn burst_of_some(awake: &KeepAwake) {
+    let (start, before) = (Instant::now(), awake.status().bursts);
+    while awake.status().bursts == before {
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", awake.status());
+        burst(awake, Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn two_at_once_are_apart_and_a_hook_may_go_to_another_thread() {
+    let _alone = alone();
+    let [one, two] = [(); 2].map(|()| KeepAwake::start_with(Mode::On, without_latency()));
+    if !(ready(&one) && ready(&two)) {
+        return;
+    }
+    burst_of_some(&one);
+    assert_eq!(two.status().bursts, 0, "what one sees, two does not");
+    let mut hook = two.hook();
+    std::thread::scope(|scope| {
+        // A caller that is no thread, and one that was but has ended.
+        let ended = scope.spawn(rustix::thread::gettid).join().unwrap().as_raw_nonzero().get();
+        scope.spawn(move || {
+            for caller in [0, u32::MAX, ended.unsigned_abs()] {
+                (0..1_000).for_each(|_| hook.touch_for(caller));
+            }
+        });
+        // Looked at from everywhere meanwhile.
+        scope.spawn(|| (0..100).for_each(|_| drop((one.status(), two.status()))));
+    });
+    drop(one);
+    burst_of_some(&two);
+    drop(two);
+    assert_no_thread();
 }
 
 fn write(root: &Path, name: &str, text: &str) {

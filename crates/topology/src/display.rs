@@ -1,8 +1,10 @@
 //! A topology as a tree for people.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::cpuset::CpuSet;
+use crate::ids::CpuId;
 use crate::source::CoreKind;
 use crate::topology::Topology;
 
@@ -12,7 +14,7 @@ impl fmt::Display for Topology {
         headline(self, f)?;
         for (node, cpus) in self.nodes() {
             writeln!(f, "node {node}  {}", label(self, cpus))?;
-            let llcs = parts(&self.llcs, cpus);
+            let llcs = parts(&self.llcs, cpus, |cpu| Some(self.llc_of(cpu)?.index()));
             for (at, (llc, cpus)) in llcs.iter().enumerate() {
                 let (branch, bar) = branch(at + 1 == llcs.len());
                 writeln!(f, "{branch} llc {llc}  {}", label(self, cpus))?;
@@ -48,7 +50,7 @@ fn write_cores(
     llc: &CpuSet,
     bar: &str,
 ) -> fmt::Result {
-    let cores = parts(&topology.cores, llc);
+    let cores = parts(&topology.cores, llc, |cpu| Some(topology.core_of(cpu)?.index()));
     for (at, (core, cpus)) in cores.iter().enumerate() {
         let (branch, _) = branch(at + 1 == cores.len());
         let kind = match cpus.lowest().and_then(|cpu| topology.kind_of(cpu)) {
@@ -61,9 +63,15 @@ fn write_cores(
     Ok(())
 }
 
-/// The parts that lie within `whole`, with their numbers.
-fn parts<'a>(parts: &'a [CpuSet], whole: &CpuSet) -> Vec<(usize, &'a CpuSet)> {
-    parts.iter().enumerate().filter(|(_, cpus)| cpus.is_subset(whole)).collect()
+/// The parts that lie within `whole`, with their numbers; `of` says which one a CPU is in. Parts
+/// nest.
+fn parts<'a>(
+    parts: &'a [CpuSet],
+    whole: &CpuSet,
+    of: impl Fn(CpuId) -> Option<usize>,
+) -> Vec<(usize, &'a CpuSet)> {
+    let numbers: BTreeSet<usize> = whole.iter().filter_map(of).collect();
+    numbers.into_iter().filter_map(|number| Some((number, parts.get(number)?))).collect()
 }
 
 fn branch(last: bool) -> (&'static str, &'static str) {

@@ -1,9 +1,10 @@
 //! The pods of a scope.
 
+use std::collections::BTreeSet;
 use std::ops::Index;
 
 use crate::cpuset::CpuSet;
-use crate::ids::{CpuId, Distance, LlcId, NodeId, PodId};
+use crate::ids::{CoreId, CpuId, Distance, LlcId, NodeId, PodId};
 use crate::scope::Scope;
 use crate::topology::Topology;
 
@@ -108,7 +109,7 @@ impl Topology {
 fn partition(topology: &Topology, scope: Scope) -> Pods {
     let mut sets = cut(topology, scope);
     sets.retain(|cpus| !cpus.is_empty());
-    sets.sort_by_key(CpuSet::lowest);
+    sets.sort_by_cached_key(CpuSet::lowest);
     let pods: Vec<Pod> =
         sets.into_iter().enumerate().map(|(index, cpus)| pod(topology, index, cpus)).collect();
     let mut pod_of = vec![None; topology.places.len()];
@@ -142,12 +143,8 @@ fn shards(topology: &Topology, llc: &CpuSet) -> Vec<CpuSet> {
 
 /// The cores that have CPUs in `cpus`, each cut down to those CPUs, by lowest CPU of the core.
 pub(crate) fn cores_within(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
-    topology
-        .cores
-        .iter()
-        .map(|core| core.intersection(cpus))
-        .filter(|core| !core.is_empty())
-        .collect()
+    let cores: BTreeSet<CoreId> = cpus.iter().filter_map(|cpu| topology.core_of(cpu)).collect();
+    cores.iter().map(|core| topology.cores[core.index()].intersection(cpus)).collect()
 }
 
 /// `items` in `count` runs whose lengths differ by at most one, the longer ones first.

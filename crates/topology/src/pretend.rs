@@ -18,7 +18,11 @@ pub(crate) fn pretend(machine: &Topology, count: usize) -> Result<Raw, TopologyE
     let units = units(machine, count);
     let runs: Vec<CpuSet> =
         even_runs(&units, count).map(|run| run.iter().flat_map(CpuSet::iter).collect()).collect();
-    let keep_nodes = runs.iter().all(|run| machine.nodes().any(|(_, node)| run.is_subset(node)));
+    let node_of = |cpu| machine.node_of(cpu);
+    let keep_nodes = runs.iter().all(|run| {
+        let first = run.lowest().and_then(node_of);
+        run.iter().all(|cpu| node_of(cpu) == first)
+    });
     let mut online = Vec::new();
     for (llc, run) in runs.iter().enumerate() {
         for id in run {
@@ -50,7 +54,7 @@ fn units(machine: &Topology, count: usize) -> Vec<CpuSet> {
     if units.len() < count {
         units = machine.allowed().iter().map(|cpu| CpuSet::from_iter([cpu])).collect();
     }
-    units.sort_by_key(|unit| {
+    units.sort_by_cached_key(|unit| {
         let cpu = unit.lowest();
         (cpu.and_then(|cpu| machine.node_of(cpu)), cpu.and_then(|cpu| machine.llc_of(cpu)), cpu)
     });

@@ -59,13 +59,14 @@ fn counts(text: &str) -> Result<Counts, TopologyError> {
     let mut counts = [1; LEVELS.len()];
     let (mut next, mut small) = (0, 0);
     for part in text.split_whitespace() {
-        let (part, more) = match part.split_once('+') {
+        let wrong = |why| wrong(text, part, why);
+        let (fast, more) = match part.split_once('+') {
             Some((fast, small)) if part.starts_with("core:") => (fast, Some(small)),
             _ => (part, None),
         };
-        let (level, count) = level(part, next).map_err(|why| wrong(text, part, why))?;
+        let (level, count) = level(fast, next).map_err(wrong)?;
         if let Some(more) = more {
-            small = number(more).map_err(|why| wrong(text, part, why))?;
+            small = number(more).map_err(wrong)?;
         }
         counts[level] = count;
         next = level + 1;
@@ -78,7 +79,9 @@ fn counts(text: &str) -> Result<Counts, TopologyError> {
 }
 
 fn number(count: &str) -> Result<u32, &'static str> {
-    match count.parse() {
+    // `parse` alone would take "+2".
+    let digits = count.bytes().all(|byte| byte.is_ascii_digit());
+    match if digits { count } else { "" }.parse() {
         Ok(0) | Err(_) => Err("has a count that is not a number from 1"),
         Ok(count) => Ok(count),
     }

@@ -12,7 +12,7 @@ use crate::ids::{CpuId, NodeId};
 use crate::source::{CoreKind, Raw, RawCpu, Source};
 
 /// The most that is read of one file. A list of every other of 8192 CPUs takes 20 KiB.
-const MAX_FILE_BYTES: u64 = 64 * 1024;
+const MAX_FILE_BYTES: usize = 64 * 1024;
 
 /// The most caches a CPU is asked for; processors have 3 to 5.
 const MAX_CACHES: usize = 16;
@@ -279,11 +279,14 @@ fn need<T>(value: Option<T>, path: &Path) -> Result<T, TopologyError> {
     })
 }
 
-/// The text of a file without the space around it; `None` when there is no such file.
+/// The text of a file without the space around it; `None` when there is no such file. Half of a
+/// list is another list, so a file that is too long is an error.
 fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     let read = |file: File| {
         let mut text = String::new();
-        file.take(MAX_FILE_BYTES).read_to_string(&mut text).map(|_| text)
+        file.take(MAX_FILE_BYTES as u64 + 1).read_to_string(&mut text)?;
+        let too_long = || io::Error::new(io::ErrorKind::InvalidData, "it is longer than 64 KiB");
+        if text.len() > MAX_FILE_BYTES { Err(too_long()) } else { Ok(text) }
     };
     match File::open(path).and_then(read) {
         Ok(text) => Ok(Some(text.trim().to_owned())),

@@ -42,7 +42,7 @@ pub(crate) struct Place {
 }
 
 impl Topology {
-    /// The same machine with only those of `mask` allowed that are allowed now.
+    /// The same machine with only the CPUs of `mask` allowed, each of which is allowed now.
     ///
     /// # Errors
     /// As [`Topology::check_mask`].

@@ -38,6 +38,7 @@ mod config;
 mod item_cell;
 mod parker;
 mod patience;
+mod pause;
 pub mod placement;
 mod pod;
 mod queue;

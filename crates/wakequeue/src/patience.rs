@@ -2,20 +2,27 @@
 
 use std::time::{Duration, Instant};
 
+use crate::pause;
 use crate::sync::{spin_loop, yield_now};
 
 /// Bounded busy waiting that gives way to others.
 ///
 /// The first microsecond only pauses: what is awaited often comes then, and a system
 /// call would delay seeing it. After that it yields once per microsecond, so that a runnable thread
-/// never waits for a spinning one. Where yielding shows that another thread wants this CPU, waiting
+/// never waits for a spinning one. How many pauses that is, is measured once for the process: their
+/// length differs tenfold between CPU models. Where yielding shows that another thread wants this CPU, waiting
 /// ends early: the awaited thread may be the very one, and a sleeper is placed on an idle CPU when
 /// it is woken, which a spinner never is.
 #[derive(Debug)]
 pub struct Patience {
     start: Instant,
     budget: Duration,
+    /// Turns between two looks at the clock, each with a yield: about a microsecond.
+    turns_per_look: u32,
+    /// Turns until the next of them.
     turns: u32,
+    /// Whether there was one.
+    has_looked: bool,
     sharing: Sharing,
     /// How long it has lasted, as of the latest look at the clock.
     lasted: Duration,
@@ -59,8 +66,6 @@ impl Sharing {
 
 impl Patience {
     const PAUSES_PER_TURN: u32 = 2;
-    /// Turns between two looks at the clock, each with a yield: about a microsecond.
-    const TURNS_PER_LOOK: u32 = 16;
     /// A yield without takers returns within about 0.4 us.
     const SHARED_YIELD: Duration = Duration::from_nanos(1200);
 
@@ -74,7 +79,16 @@ impl Patience {
     /// [`sharing`](Self::sharing).
     #[must_use]
     pub fn after(sharing: Sharing, budget: Duration) -> Self {
-        Self { start: Instant::now(), budget, turns: 0, sharing, lasted: Duration::ZERO }
+        let turns = (pause::per_microsecond() / Self::PAUSES_PER_TURN).max(1);
+        Self {
+            start: Instant::now(),
+            budget,
+            turns_per_look: turns,
+            turns,
+            has_looked: false,
+            sharing,
+            lasted: Duration::ZERO,
+        }
     }
 
     /// For the next wait of this thread, which now goes on with what it waited for, or sleeps.
@@ -82,11 +96,11 @@ impl Patience {
     pub fn sharing(&self, sleeps: bool) -> Sharing {
         if sleeps {
             self.sharing.after_sleep()
-        } else if self.turns < Self::TURNS_PER_LOOK {
+        } else if self.has_looked {
+            self.sharing
+        } else {
             // It came from another CPU.
             Sharing::NONE
-        } else {
-            self.sharing
         }
     }
 
@@ -96,11 +110,11 @@ impl Patience {
         if self.budget.is_zero() {
             return false;
         }
-        self.turns += 1;
         for _ in 0..Self::PAUSES_PER_TURN {
             spin_loop();
         }
-        !self.turns.is_multiple_of(Self::TURNS_PER_LOOK) || self.look_up()
+        self.turns -= 1;
+        self.turns > 0 || self.look_up()
     }
 
     /// Whether waiting has lasted this long, to within a microsecond.
@@ -110,6 +124,7 @@ impl Patience {
     }
 
     fn look_up(&mut self) -> bool {
+        (self.turns, self.has_looked) = (self.turns_per_look, true);
         if self.sharing.is_enough() {
             return false;
         }

@@ -23,7 +23,7 @@ pub(crate) type SparePods = Arc<CachePadded<AtomicU32>>;
 /// The workers of a pod.
 ///
 /// Lock legend: (c) constant; (a) changed by atomic operations alone; (s) changed under `sleepers`,
-/// read without.
+/// read without; (i) has a lock of its own inside.
 #[derive(Debug)]
 pub(crate) struct Pod {
     /// [`Load`], packed: `searchers` and `awake` (a), `parked` and `room` (s).
@@ -36,6 +36,7 @@ pub(crate) struct Pod {
     by_distance: bool,
     /// Shared with the pods that see this one; none when it is on its own. (a)
     spare: Option<SparePods>,
+    /// (i)
     sleepers: Mutex<Sleepers>,
 }
 

@@ -208,7 +208,9 @@ fn a_layout_of_more_shards_than_have_numbers_is_refused() {
     let layout = Layout::pods_of(300, 300, 1);
     assert_eq!(layout, Err(ConfigError::Shards { count: 90_000, max: 4096 }));
     assert_eq!(Layout::uniform(0, 1), Err(ConfigError::Shards { count: 0, max: 4096 }));
-    assert_eq!(Layout::pods_of(16, 16, 1).unwrap().pods(), 16);
+    // Each shard knows the order of all others, which Miri takes minutes to write down.
+    let pods = if cfg!(miri) { 4 } else { 16 };
+    assert_eq!(Layout::pods_of(pods, pods, 1).unwrap().pods(), usize::from(pods));
 }
 
 /// `take_if` moves what it looks at out of the ring: not even a look that panics may lose it.

@@ -150,7 +150,10 @@ fn a_small_guest() {
 fn the_machine_this_runs_on() {
     let machine = Topology::current().unwrap();
     assert!(!machine.allowed().is_empty() && machine.allowed().is_subset(machine.online()));
-    assert_eq!(machine.allowed().len(), std::thread::available_parallelism().unwrap().get());
+    // `available_parallelism` would not do: it counts a quota, too.
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    assert_eq!(machine.allowed(), &set(mask).intersection(machine.online()));
     for cpu in machine.allowed() {
         assert!(machine.siblings(cpu).unwrap().contains(cpu));
     }
@@ -179,6 +182,14 @@ fn broken_files_are_named() {
         let error = tree.topology().unwrap_err().to_string();
         assert!(error.contains(file) && error.contains(text), "{file}: {error}");
     }
+}
+
+#[test]
+fn a_file_that_is_too_long_is_not_read_in_part() {
+    let machine = Machine::load("guest-2-cpus");
+    machine.replace("system/cpu/online", &format!("0-1{},2", " ".repeat(64 * 1024)));
+    let error = machine.topology().unwrap_err().to_string();
+    assert!(error.contains("system/cpu/online") && error.contains("64 KiB"), "{error}");
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::fmt::Write;
 
 use crate::support::Machine;
 use proptest::prelude::*;
-use tollgate_topology::{CpuId, CpuSet, Distance, MAX_SHARD_CORES, Pods, Scope, Topology};
+use tollgate_topology::{
+    CoreKind, CpuId, CpuSet, Distance, MAX_SHARD_CORES, Pods, Scope, Topology,
+};
 
 /// Machines of every shape: regular ones, and pieces of them that are left when some CPUs may not
 /// be used, and real CPUs split into pretend LLCs.
@@ -182,6 +184,45 @@ fn thirty_six_cores_are_8_7_7_7_7() {
     assert_eq!(sizes, [8, 7, 7, 7, 7]);
 }
 
+/// As many parts as there can be: work that grows with their square would take minutes here.
+#[test]
+fn the_largest_machines_are_cut_and_shown() {
+    for (text, pods) in [
+        ("numa:8192", [8192, 8192, 8192, 8192, 8192, 1]),
+        ("l3:4096 pu:2", [8192, 4096, 4096, 4096, 1, 1]),
+        ("core:8192", [8192, 8192, 1024, 1, 1, 1]),
+    ] {
+        let machine = Topology::from_synthetic(text).unwrap();
+        assert_eq!(Scope::ALL.map(|scope| machine.pods(scope).len()), pods, "{text}");
+        let split = machine.pretend_llcs(8192).unwrap();
+        assert_eq!(split.pods(Scope::Cache).len(), 8192, "{text}");
+        let parts = machine.nodes().len() + machine.llcs().len() + machine.cores().len();
+        assert_eq!(machine.to_string().lines().count(), 1 + parts, "{text}");
+    }
+}
+
+/// What is known of a machine goes along when some of its CPUs are taken away.
+#[test]
+fn kinds_nodes_and_masks_survive_restrictions_and_pretend_caches() {
+    let machine = Topology::from_synthetic("numa:2 l3:2 core:2+2 pu:2").unwrap();
+    assert_eq!(machine.cpus().len(), 24);
+    let some: CpuSet = "1,4-7,12-15,23".parse().unwrap();
+    let less = machine.restricted(&some).unwrap();
+    assert_eq!((less.allowed(), less.online()), (&some, machine.online()));
+    assert_eq!(less.kind_of(CpuId(4)), Some(CoreKind::Efficiency));
+    assert_eq!(less.pods(Scope::Smt).len(), 7, "three cores with both threads, four with one");
+    // The nodes have four and three of these cores: three runs cut them elsewhere than two do.
+    let [apart, mixed] = [2, 3].map(|count| less.pretend_llcs(count).unwrap());
+    assert_eq!((apart.nodes().len(), mixed.nodes().len()), (2, 1));
+    for split in [&apart, &mixed] {
+        assert_eq!((split.allowed(), split.cpus()), (&some, machine.cpus()));
+        assert_eq!(split.memory_nodes(), machine.memory_nodes());
+        assert_eq!(split.kind_of(CpuId(23)), Some(CoreKind::Efficiency));
+        assert_eq!(split.kind_of(CpuId(1)), Some(CoreKind::Performance));
+        assert!(split.restricted(&"0".parse().unwrap()).is_err(), "it was not allowed before");
+    }
+}
+
 #[test]
 fn synthetic_strings() {
     let machine = Topology::from_synthetic("numa:2 l3:4 core:8 pu:2").unwrap();
@@ -200,6 +241,11 @@ fn bad_synthetic_strings_name_the_part() {
         ("numa", "\"numa\" has no count"),
         ("core:0", "\"core:0\" has a count"),
         ("core:-1", "\"core:-1\" has a count"),
+        ("core:+2", "\"core:+2\" has a count"),
+        ("numa:+2", "\"numa:+2\" has a count"),
+        ("core:8++4", "\"core:8++4\" has a count"),
+        ("core:8+0", "\"core:8+0\" has a count"),
+        ("core:8+4+2", "\"core:8+4+2\" has a count"),
         ("core:2 l3:4", "\"l3:4\" is repeated or out of the order"),
         ("pu:2 pu:2", "\"pu:2\" is repeated"),
         ("core:8193", "more than 8192"),
