@@ -26,7 +26,7 @@ use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 
-pub use tollgate_control::{ControlError, Directory, Server, ask};
+pub use tollgate_control::{ControlError, Directory, Reserve, Server, ask};
 
 use crate::shared::Shared;
 use crate::{Dump, Monitor, Runtime};
@@ -80,6 +80,19 @@ pub fn reply(runtime: &Runtime, request: &str) -> String {
 pub fn serve(runtime: &Runtime, directory: &Directory) -> Result<Server, ControlError> {
     let shared = Arc::downgrade(runtime.shared());
     directory.serve(KIND, move |_, request| reply_if_alive(&shared, request))
+}
+
+/// As [`serve`], by a socket that was made before.
+///
+/// # Errors
+/// As [`Directory::serve_later`].
+pub fn serve_later(
+    runtime: &Runtime,
+    directory: &Directory,
+    reserve: &Reserve,
+) -> Result<Server, ControlError> {
+    let shared = Arc::downgrade(runtime.shared());
+    directory.serve_later(reserve, KIND, move |_, request| reply_if_alive(&shared, request))
 }
 
 /// As [`serve`], at the socket `path`.
