@@ -44,6 +44,10 @@ pub struct OperationReport {
     pub verdict: Verdict,
     /// The error number that a refused system call gets, by name.
     pub errno: Option<&'static str>,
+    /// The one that changing a part of a file gets, where it may be written as a whole alone: who may
+    /// not read it for what it holds could exchange what tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_part: Option<&'static str>,
     /// The rule that says so; `None` is the default.
     pub rule: Option<String>,
     /// The line of that rule.
@@ -138,17 +142,19 @@ impl Policy {
         let report = |operation| {
             let decision = match above {
                 Some((_, rule)) => Decision { verdict: Verdict::Hide, rule: Some(rule) },
-                None => enforced.decide(facts, operation, caller),
+                None => enforced.decide_made(facts, operation, caller),
             };
-            let whole = self.decide(facts, operation, caller);
+            let whole = self.decide_made(facts, operation, caller);
             let audited = (decision.verdict < whole.verdict).then(|| Audited {
                 verdict: whole.verdict,
                 rule: whole.rule.map(name),
                 line: whole.rule.map(|id| self.rule(id).line()),
             });
+            let writes = operation == Operation::Write && decision.verdict == Verdict::Allow;
             OperationReport {
                 operation,
                 verdict: decision.verdict,
+                in_part: if writes { enforced.refused_in_part(facts, caller) } else { None },
                 errno: match above {
                     Some(_) => Some("ENOENT"),
                     None => errno(decision.verdict, operation),
@@ -178,9 +184,41 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// Explains the answer to making something at a path that `taken` has already. Nobody gets to the
+    /// rules about making it: what is seen is there, what is hidden cannot be replaced.
+    pub fn explain_taken(
+        &self,
+        facts: &Facts<'_>,
+        taken: Kind,
+        caller: &CallerFacts<'_>,
+    ) -> Explanation {
+        let mut explanation = self.explain(facts, Some(Operation::Create), caller);
+        let enforced = self.enforced();
+        let enforced = enforced.as_ref().unwrap_or(self);
+        let hiding = enforced.hidden(facts.path, taken).map(|id| enforced.rule(id));
+        for answer in &mut explanation.operations {
+            match hiding {
+                _ if explanation.hidden_above.is_some() => {}
+                None => answer.errno = Some(EXISTS),
+                Some(rule) if answer.verdict == Verdict::Allow => {
+                    answer.verdict = Verdict::Hide;
+                    answer.errno = errno(Verdict::Hide, Operation::Create);
+                    (answer.rule, answer.line) = (Some(rule.name().to_owned()), Some(rule.line()));
+                }
+                Some(_) => {}
+            }
+        }
+        explanation
+    }
+}
+
+/// What a name that is there gets.
+const EXISTS: &str = "EEXIST";
+
 /// What a refused caller gets. A hidden name cannot be made: "no such file" makes no sense for a
 /// creation.
-fn errno(verdict: Verdict, operation: Operation) -> Option<&'static str> {
+pub(crate) fn errno(verdict: Verdict, operation: Operation) -> Option<&'static str> {
     match verdict {
         Verdict::Allow => None,
         Verdict::ReadOnly => Some("EROFS"),
@@ -190,9 +228,18 @@ fn errno(verdict: Verdict, operation: Operation) -> Option<&'static str> {
 }
 
 impl Policy {
+    /// What changing a part of a file gets that may be written: what reading it gets, where another
+    /// content or size would let it be read.
+    fn refused_in_part(&self, facts: &Facts<'_>, caller: &CallerFacts<'_>) -> Option<&'static str> {
+        let read = self.decide(facts, Operation::Read, caller).verdict;
+        let laxest = || self.at(facts.path).laxest(facts.kind, Operation::Read, caller);
+        let hangs_on_it = read != Verdict::Allow && laxest() == Verdict::Allow;
+        if hangs_on_it { errno(read, Operation::Read) } else { None }
+    }
+
     /// The first directory on the way to `path` that is hidden, as the length of its path, and by
     /// which rule.
-    fn hidden_above(&self, path: &[u8]) -> Option<(usize, RuleId)> {
+    pub(crate) fn hidden_above(&self, path: &[u8]) -> Option<(usize, RuleId)> {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let mut above = slashes.map(|(at, _)| at);
         above.find_map(|at| Some((at, self.hidden(&path[..at], Kind::Directory)?)))
@@ -292,7 +339,7 @@ fn list(globs: &[String]) -> String {
 }
 
 /// Bytes as text: what is not UTF-8, not printable, or a backslash is escaped.
-fn shown(bytes: &[u8]) -> String {
+pub(crate) fn shown(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
         text.extend(chunk.valid().chars().flat_map(char::escape_debug));
@@ -340,10 +387,17 @@ impl fmt::Display for Explanation {
                     let above = self.hidden_above.as_deref().unwrap_or_default();
                     write!(f, "  {operation}: no such directory (ENOENT), `{above}` is hidden ")?;
                 }
+                _ if one.errno == Some(EXISTS) => {
+                    writeln!(f, "  create: the name is there already ({EXISTS})")?;
+                    continue;
+                }
                 (Verdict::Hide, Operation::Create) => {
                     write!(f, "  create: hidden, the name cannot be made (EACCES), ")?;
                 }
                 (verdict, operation) => write!(f, "  {operation}: {verdict}, ")?,
+            }
+            if let Some(errno) = one.in_part {
+                write!(f, "but as a whole alone, in part {errno}, ")?;
             }
             match (&one.rule, one.line) {
                 (Some(rule), Some(line)) => writeln!(f, "by rule `{rule}` (line {line})")?,

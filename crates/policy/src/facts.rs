@@ -38,6 +38,14 @@ pub struct InodeFacts<'a> {
     pub head: Option<&'a [u8]>,
 }
 
+impl<'a> InodeFacts<'a> {
+    /// The inode under a name.
+    #[must_use]
+    pub fn at(&self, path: &'a [u8]) -> Facts<'a> {
+        Facts { path, kind: self.kind, size: self.size, head: self.head }
+    }
+}
+
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
 pub struct CallerFacts<'a> {

@@ -28,9 +28,12 @@ mod facts;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod glob;
+mod held;
 mod limits;
+mod link;
 mod made;
 mod matched;
+mod moved;
 mod names;
 mod parse;
 mod policy;
@@ -50,6 +53,7 @@ pub use limits::{
 };
 pub use made::Made;
 pub use matched::{Decision, Matched};
+pub use moved::{Inside, Move, MoveReport};
 pub use names::{Names, NoNames};
 pub use policy::{NativeDirectory, Policy};
 pub use policy_file::{PolicyFile, ViewEntry};

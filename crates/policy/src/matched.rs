@@ -165,6 +165,20 @@ impl<'p> Matched<'p> {
         strictest.filter(|(mode, _)| *mode > fallback).unwrap_or((fallback, None))
     }
 
+    /// Whether some caller may get less of the inode than without any rule: something is refused, or
+    /// the server has to see its bytes.
+    #[must_use]
+    pub fn restricts(&self, facts: &InodeFacts<'_>) -> bool {
+        let nobody = CallerFacts { uid: u32::MAX, gid: u32::MAX, exe: None };
+        let needs = self.needs_caller(facts.kind);
+        let refuses = |operation| self.decide(facts, operation, &nobody).verdict != Verdict::Allow;
+        needs.ids
+            || needs.exe
+            || self.mode(facts).0 != Mode::Passthrough
+            || refuses(Operation::Read)
+            || refuses(Operation::Write)
+    }
+
     /// The verdict on `operation` by `caller`.
     #[must_use]
     pub fn decide(
@@ -242,7 +256,7 @@ impl<'p> Matched<'p> {
     }
 
     /// Those of one part.
-    fn of(&self, part: Part) -> impl Iterator<Item = (RuleId, &'p Rule)> + use<'_, 'p> {
+    pub(crate) fn of(&self, part: Part) -> impl Iterator<Item = (RuleId, &'p Rule)> + use<'_, 'p> {
         self.covering().filter(move |(id, _)| part.has(*id))
     }
 

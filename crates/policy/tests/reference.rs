@@ -293,6 +293,35 @@ proptest! {
         }
     }
 
+    /// Whatever the file holds, no answer is laxer; and one of them is so lax where the conditions
+    /// on what it holds do not exclude each other.
+    #[test]
+    fn the_laxest_answer_is_that_of_some_content(
+        (default, rules) in any_policy(),
+        path in any_path(),
+        kind in any_kind(),
+    ) {
+        let policy = compile(default, &rules);
+        let rules_at = policy.at(path.as_bytes());
+        // Every size is 0 at least: that is no condition.
+        let conditions = rules.iter().filter(|rule| rule.min.is_some() || rule.magic.is_some()).count()
+            + rules.iter().filter(|rule| rule.min == Some(0)).count();
+        for operation in Operation::ALL {
+            for caller in &CALLERS {
+                let laxest = rules_at.laxest(kind, operation, caller);
+                let mut found = Vec::new();
+                for head in ["", "M", "MM", "x"] {
+                    for size in 0_u64..5 {
+                        let facts = Facts { path: path.as_bytes(), kind, size, head: Some(head.as_bytes()) };
+                        found.push(decide(default, &rules, &facts, operation, caller).0);
+                    }
+                }
+                prop_assert!(found.iter().all(|one| laxest <= *one), "{:?} {:?}", laxest, found);
+                prop_assert!(conditions > 1 || found.contains(&laxest), "{:?} {:?}", laxest, found);
+            }
+        }
+    }
+
     #[test]
     fn what_is_not_known_never_helps(
         (default, rules) in any_policy(),

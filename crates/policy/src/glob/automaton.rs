@@ -100,6 +100,15 @@ impl Glob {
         if states & self.end() != 0 { self.end() } else { states }
     }
 
+    /// Whether `dir` is on the way to what the glob covers, by names in the glob: as `.idea` is for
+    /// `**/.idea/x`, and any other directory is not.
+    pub(crate) fn leads_through(&self, dir: &[u8]) -> bool {
+        // A path as long, of names that no glob has.
+        let unnamed: Vec<u8> = components(dir).flat_map(|_| *b"/\x01\x01").collect();
+        let states = run(&self.segments, dir);
+        states & self.end() == 0 && states & !run(&self.segments, &unnamed) != 0
+    }
+
     /// Whether the glob may match `dir` or something below it.
     pub(crate) fn reaches_into(&self, dir: &[u8]) -> bool {
         run(&self.segments, dir) != 0
