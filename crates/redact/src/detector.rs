@@ -158,4 +158,6 @@ pub struct Found<'a> {
     pub kind: Option<&'static str>,
     /// Its bytes, from the beginning of the range that was asked for; cut at the range's ends.
     pub bytes: Range<usize>,
+    /// Its first bytes lie before the range.
+    pub began_before: bool,
 }

@@ -18,20 +18,38 @@ pub(crate) struct Format {
     /// At least so many bytes, and at most so many: a longer run is something else.
     pub(crate) min: usize,
     pub(crate) max: usize,
-    /// Whether a letter and a digit must be in it: the beginning alone says too little.
-    pub(crate) mixed: bool,
+    pub(crate) holds: Holds,
+}
+
+/// What must be in a token, where its beginning alone says too little.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    Anything,
+    /// A letter and a digit.
+    Mixed,
+    /// As [`Holds::Mixed`], behind the name of an HTTP scheme: `b` in either case comes before its
+    /// beginning.
+    Scheme,
+    /// Base64 of text with a colon, behind the name of an HTTP scheme.
+    Credentials,
 }
 
 const fn exact(kind: &'static str, start: &'static str, class: &'static Class, n: usize) -> Format {
-    Format { kind, start, class, min: n, max: n, mixed: false }
+    Format { kind, start, class, min: n, max: n, holds: Holds::Anything }
 }
 
 const fn open(kind: &'static str, start: &'static str, class: &'static Class, n: usize) -> Format {
-    Format { kind, start, class, min: n, max: usize::MAX, mixed: false }
+    Format { kind, start, class, min: n, max: usize::MAX, holds: Holds::Anything }
 }
 
 const fn mixed(kind: &'static str, start: &'static str, class: &'static Class, n: usize) -> Format {
-    Format { kind, start, class, min: n, max: usize::MAX, mixed: true }
+    Format { kind, start, class, min: n, max: usize::MAX, holds: Holds::Mixed }
+}
+
+/// A scheme's name without its first letter.
+const fn scheme(kind: &'static str, start: &'static str, holds: Holds) -> Format {
+    let min = if matches!(holds, Holds::Credentials) { 8 } else { 20 };
+    Format { kind, start, class: &BEARER, min, max: usize::MAX, holds }
 }
 
 static UPPER32: Class = Class::new(b"A-Z2-7");
@@ -108,7 +126,10 @@ pub(crate) static FORMATS: &[Format] = &[
     exact("Mailgun", "key-", &HEX, 32),
     open("Azure storage key", "AccountKey=", &BASE64, 40),
     open("Azure access signature", "&sig=", &PERCENT, 40),
-    mixed("bearer token", "Bearer ", &BEARER, 20),
+    scheme("bearer token", "earer ", Holds::Scheme),
+    scheme("bearer token", "EARER ", Holds::Scheme),
+    scheme("basic credentials", "asic ", Holds::Credentials),
+    scheme("basic credentials", "ASIC ", Holds::Credentials),
     exact("Telegram bot", ":AAE", &BASE64URL, 32),
     exact("Telegram bot", ":AAF", &BASE64URL, 32),
     exact("Telegram bot", ":AAG", &BASE64URL, 32),

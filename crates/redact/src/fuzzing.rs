@@ -1,6 +1,11 @@
-//! One run of the fuzz target: any bytes, masked at once and in parts.
+//! One run of the fuzz targets: any bytes, masked at once and in parts.
+
+use std::ops::Range;
 
 use crate::{Detector, Detectors, OwnRegex, Redactor};
+
+/// Pieces that are read in one run of [`fuzz_pieces`].
+const PIECES_MAX: usize = 300;
 
 /// Masks `data` as a whole, then range by range, and checks that each range is the same. The first
 /// two bytes choose the detectors and the ranges.
@@ -9,6 +14,46 @@ use crate::{Detector, Detectors, OwnRegex, Redactor};
 /// If a range differs, or something other than the length stays not the same.
 pub fn fuzz_one(data: &[u8]) {
     let [choice, cut, text @ ..] = data else { return };
+    // Long texts out of short inputs: what matters is what lies far from a range.
+    let text = text.repeat(1 + usize::from(cut & 7) * 20_000 / text.len().max(1));
+    let redactor = chosen(*choice);
+    let whole = masked(&redactor, &text);
+    // A few ranges are enough for long texts.
+    let step = usize::from(*cut) * 37 + 1;
+    for start in (0..text.len()).step_by(step.max(text.len() / 6)) {
+        check(&redactor, &text, &whole, start..text.len().min(start + step));
+    }
+}
+
+/// Reads the masked text one small piece after the other, as a program does whose buffer is small and
+/// whose boundaries fall anywhere, also within a secret, and checks that the pieces are the whole. The
+/// first bytes choose the detectors, how far in a long text the pieces begin, and how long each is.
+///
+/// # Panics
+/// If a piece differs, or something other than the length stays not the same.
+pub fn fuzz_pieces(data: &[u8]) {
+    let [choice, far, count, rest @ ..] = data else { return };
+    let (lengths, text) = rest.split_at(rest.len().min(1 + usize::from(*count) % 32));
+    if text.is_empty() {
+        return;
+    }
+    // The pieces lie at the end of as many repetitions as bring them so far from the beginning.
+    let before = usize::from(*far) * 400 / text.len() * text.len();
+    let text = text.repeat(before / text.len() + 1);
+    let redactor = chosen(*choice);
+    let whole = masked(&redactor, &text);
+    let mut start = before;
+    for length in lengths.iter().cycle().take(PIECES_MAX) {
+        let end = text.len().min(start + 1 + usize::from(*length));
+        check(&redactor, &text, &whole, start..end);
+        start = end;
+        if start == text.len() {
+            return;
+        }
+    }
+}
+
+fn chosen(choice: u8) -> Redactor {
     let named = Detector::ALL.into_iter().enumerate();
     let named: Vec<_> = named.filter(|(bit, _)| choice >> bit & 1 == 0).map(|(_, d)| d).collect();
     let mut detectors = Detectors::only(&named);
@@ -16,12 +61,11 @@ pub fn fuzz_one(data: &[u8]) {
         let own = OwnRegex::new("own", r"(?i)\bid-[a-f0-9]{2,40}\b|^x.{1,20}$").expect("bounded");
         detectors = detectors.and_own(own);
     }
-    // Long texts out of short inputs: what matters is what lies far from a range.
-    let text = text.repeat(1 + usize::from(cut & 7) * 20_000 / text.len().max(1));
-    check(&Redactor::new(detectors), &text, usize::from(*cut) * 37 + 1);
+    Redactor::new(detectors)
 }
 
-fn check(redactor: &Redactor, text: &[u8], step: usize) {
+/// The whole text at once.
+fn masked(redactor: &Redactor, text: &[u8]) -> Vec<u8> {
     let mut whole = text.to_vec();
     redactor.mask_all(&mut whole, |found| {
         assert!(found.bytes.start < found.bytes.end && found.bytes.end <= text.len());
@@ -30,21 +74,20 @@ fn check(redactor: &Redactor, text: &[u8], step: usize) {
     for (masked, plain) in whole.iter().zip(text) {
         assert!(masked == plain || *masked == crate::MASK);
     }
+    whole
+}
+
+/// Masks a range with what a view reads around it, and compares it.
+fn check(redactor: &Redactor, text: &[u8], whole: &[u8], range: Range<usize>) {
     let size = text.len() as u64;
-    // A few ranges are enough for long texts.
-    let starts = (0..size).step_by(step.max(text.len() / 6));
-    for start in starts {
-        let range = start..size.min(start + step as u64);
-        let read = redactor.to_read(range.clone(), size).expect("small");
-        let place = |at: u64| usize::try_from(at).expect("small");
-        let mut buffer = text[place(read.start)..place(read.end)].to_vec();
-        let masked =
-            redactor.mask_range(&mut buffer, read.start, read.end == size, range.clone(), |_| {});
-        masked.expect("what was asked for was read");
-        let part = place(range.start - read.start)..place(range.end - read.start);
-        let expected = &whole[place(range.start)..place(range.end)];
-        assert!(buffer[part] == *expected, "{range:?} differs");
-    }
+    let asked = range.start as u64..range.end as u64;
+    let read = redactor.to_read(asked.clone(), size).expect("small");
+    let place = |at: u64| usize::try_from(at).expect("small");
+    let mut buffer = text[place(read.start)..place(read.end)].to_vec();
+    let done = redactor.mask_range(&mut buffer, read.start, read.end == size, asked, |_| {});
+    done.expect("what was asked for was read");
+    let part = range.start - place(read.start)..range.end - place(read.start);
+    assert!(buffer[part] == whole[range.clone()], "{range:?} differs");
 }
 
 #[cfg(test)]
@@ -91,6 +134,18 @@ mod tests {
                 data.extend(piece.repeat(count).as_bytes());
             }
             super::fuzz_one(&data);
+        }
+
+        #[test]
+        fn small_pieces_are_the_whole(
+            head in (any::<u8>(), prop_oneof![3 => Just(0), 1 => any::<u8>()], any::<u8>()),
+            lengths in prop::collection::vec(any::<u8>(), 32),
+            pieces in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 1..30),
+        ) {
+            let mut data = vec![head.0, head.1, head.2];
+            data.extend(&lengths[..=usize::from(head.2) % 32]);
+            pieces.iter().for_each(|piece| data.extend(piece.as_bytes()));
+            super::fuzz_pieces(&data);
         }
 
         #[test]

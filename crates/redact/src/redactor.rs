@@ -223,7 +223,8 @@ impl<'a> Hits<'a> {
         {
             last.bytes.end = last.bytes.end.max(bytes.end);
         } else {
-            self.found.push(Found { rule, kind, bytes });
+            let began_before = range.start < self.wanted.start;
+            self.found.push(Found { rule, kind, bytes, began_before });
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::class::{DIGIT, begins_word, mixed};
-use crate::formats::{Format, TOKEN_MAX};
+use crate::formats::{Format, Holds, TOKEN_MAX};
 
 /// The secret part of the token that begins at `at` with `format.start`, if it is one.
 pub(crate) fn token(format: &Format, text: &[u8], at: usize) -> Option<Range<usize>> {
@@ -14,10 +14,47 @@ pub(crate) fn token(format: &Format, text: &[u8], at: usize) -> Option<Range<usi
     let length = format.class.run(text, from, TOKEN_MAX);
     let enough = length >= format.min && length <= format.max;
     let secret = from..from + length;
-    (enough && (!format.mixed || mixed(&text[secret.clone()]))).then_some(secret)
+    let holds = |secret: &[u8]| match format.holds {
+        Holds::Anything => true,
+        Holds::Mixed | Holds::Scheme => mixed(secret),
+        Holds::Credentials => is_credentials(secret),
+    };
+    (enough && holds(&text[secret.clone()])).then_some(secret)
+}
+
+/// Whether it is a name and a password: printable text with a colon, as base64.
+fn is_credentials(secret: &[u8]) -> bool {
+    let end = secret.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
+    let (mut bits, mut count, mut plain) = (0_u32, 0, Vec::with_capacity(end));
+    for byte in &secret[..end] {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => return false,
+        };
+        bits = (bits << 6 | u32::from(value)) & 0xfff;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            plain.push(u8::try_from(bits >> count & 0xff).expect("eight bits"));
+        }
+    }
+    let is_text = match std::str::from_utf8(&plain) {
+        Ok(_) => true,
+        // A long one is cut.
+        Err(error) => error.error_len().is_none(),
+    };
+    is_text && plain.contains(&b':') && !plain.iter().any(u8::is_ascii_control)
 }
 
 fn may_begin(format: &Format, text: &[u8], at: usize) -> bool {
+    if matches!(format.holds, Holds::Scheme | Holds::Credentials) {
+        let first = at.checked_sub(1);
+        return first.is_some_and(|at| matches!(text[at], b'b' | b'B') && begins_word(text, at));
+    }
     match format.start.as_bytes()[0] {
         // The number of a Telegram bot: 8 to 10 digits.
         b':' => {

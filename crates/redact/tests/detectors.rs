@@ -62,7 +62,7 @@ fn a_report_names_detector_kind_and_place() {
     let mut text = b"a ghp_0123456789abcdefghijABCDEFGHIJ012345 b".to_vec();
     let redactor = Redactor::new(Detectors::default());
     let mut reports = Vec::new();
-    redactor.mask_all(&mut text, |Found { rule, kind, bytes }| {
+    redactor.mask_all(&mut text, |Found { rule, kind, bytes, .. }| {
         reports.push((rule.to_string(), kind, bytes));
     });
     assert_eq!(reports, [("token".to_owned(), Some("GitHub"), 6..42)]);

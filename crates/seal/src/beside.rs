@@ -29,17 +29,22 @@ impl<S: Store + Sync> SealedFile<S> {
     /// tasks that it is given, on any threads, and returns when all are done; everything that is
     /// written to the store is written within one. A task that it did not call has failed.
     ///
+    /// How many bytes were written: all, or those before the part that failed. The others, and the
+    /// size, are as before.
+    ///
     /// # Errors
-    /// As [`SealedFile::write_at`]. What comes before the part that failed may be written.
+    /// As [`SealedFile::write_at`], if nothing was written.
     pub fn write_beside(
         &self,
         bytes: &mut [u8],
         offset: u64,
         run: &dyn Fn(&mut [Task<'_>]),
-    ) -> Result<(), SealError> {
-        self.write_runs(bytes, offset, RUN_MAX * RUNS_MAX, |first, blocks, size| {
-            self.write_together(first, blocks, size, run)
-        })
+    ) -> Result<usize, SealError> {
+        let write = |first, blocks: &mut [u8], size| self.write_together(first, blocks, size, run);
+        match self.write_runs(bytes, offset, RUN_MAX * RUNS_MAX, write) {
+            (0, Err(error)) => Err(error),
+            (written, _) => Ok(written),
+        }
     }
 
     fn write_together(
@@ -48,8 +53,11 @@ impl<S: Store + Sync> SealedFile<S> {
         bytes: &mut [u8],
         size: u64,
         run: &dyn Fn(&mut [Task<'_>]),
-    ) -> Result<(), SealError> {
-        let mut runs = self.runs_of(first, bytes)?;
+    ) -> (usize, Result<(), SealError>) {
+        let mut runs = match self.runs_of(first, bytes) {
+            Ok(runs) => runs,
+            Err(error) => return (0, Err(error)),
+        };
         {
             let seal = |run: &mut Run<'_>| {
                 if run.written.is_none() {
@@ -60,7 +68,9 @@ impl<S: Store + Sync> SealedFile<S> {
             let mut tasks: Vec<Task<'_>> = tasks.iter_mut().map(|task| task as Task<'_>).collect();
             run(&mut tasks);
         }
-        self.name_runs(runs, size)
+        let mut named = 0;
+        let result = self.name_runs(runs, size, &mut named);
+        (named * self.block_size, result)
     }
 
     /// With slots for each.
@@ -79,8 +89,8 @@ impl<S: Store + Sync> SealedFile<S> {
         Ok(runs)
     }
 
-    /// Names what was written up to the first failure.
-    fn name_runs(&self, runs: Vec<Run<'_>>, size: u64) -> Result<(), SealError> {
+    /// Names what was written up to the first failure, and counts those blocks in `named`.
+    fn name_runs(&self, runs: Vec<Run<'_>>, size: u64, named: &mut usize) -> Result<(), SealError> {
         let failed = runs.iter().position(|run| !matches!(run.written, Some(Ok(()))));
         let mut runs = runs;
         let mut rest = runs.split_off(failed.unwrap_or(runs.len()));
@@ -91,6 +101,7 @@ impl<S: Store + Sync> SealedFile<S> {
             self.name(state, run.first, &run.entries)?;
             let end = (run.first + run.entries.len() as u64) * blocks;
             state.header.size = state.header.size.max(end.min(size));
+            *named += run.entries.len();
         }
         if let Some(first) = rest.first_mut() {
             let error = first.written.take().and_then(Result::err);

@@ -2,7 +2,7 @@
 
 use crate::cipher::Cipher;
 use crate::error::SealError;
-use crate::header::{HEADER_LEN, HEADER_SPACE, Header};
+use crate::header::{BLOCK_LOG2_MIN, HEADER_LEN, HEADER_SPACE, Header};
 use crate::keys::{FileKeys, Keys, domain_digest};
 use crate::store::Store;
 
@@ -33,6 +33,13 @@ pub fn stat<S: Store>(
     let found = FoundHeader::find(store, keys, &domain_digest(domain))?;
     let Header { size, generation, epoch, cipher, .. } = found.header;
     Ok(Stat { size, generation, epoch, cipher, copies_agree: found.copies_agree })
+}
+
+/// Whether a sealed file can have a length of so many bytes: it is whole blocks, or the header alone.
+#[must_use]
+pub fn may_be_sealed(length: u64) -> bool {
+    let blocks = length.is_multiple_of(1 << BLOCK_LOG2_MIN) && length >= 2 * HEADER_SPACE;
+    blocks || length == HEADER_SPACE + HEADER_LEN as u64
 }
 
 /// Whether a file begins as sealed files do: said of either copy of the header, without a key.

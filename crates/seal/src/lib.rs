@@ -32,6 +32,7 @@
 mod at_once;
 mod beside;
 mod cipher;
+mod cutting;
 mod error;
 mod file;
 mod found;
@@ -54,7 +55,7 @@ pub use beside::Task;
 pub use cipher::Cipher;
 pub use error::SealError;
 pub use file::{Options, SealedFile};
-pub use found::{Stat, looks_sealed, stat};
+pub use found::{Stat, looks_sealed, may_be_sealed, stat};
 pub use keyring::{Keyring, KeyringError, PassphraseCost, RingKey};
 pub use keys::{Keys, MasterKey, MasterKeys};
 pub use store::Store;

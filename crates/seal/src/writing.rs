@@ -30,95 +30,66 @@ impl<S: Store> SealedFile<S> {
     /// # Errors
     /// As [`SealedFile::write_at`].
     pub fn write_in_place(&self, bytes: &mut [u8], offset: u64) -> Result<(), SealError> {
-        self.write_runs(bytes, offset, RUN_MAX, |first, run, size| {
-            self.write_blocks(first, run, size)
-        })
+        let write = |first, run: &mut [u8], size| (0, self.write_blocks(first, run, size));
+        self.write_runs(bytes, offset, RUN_MAX, write).1
     }
 
     /// Writes with `write`, which gets whole blocks, at most `most` of them, with the number of the
-    /// first and the size that the file has at least when they are written.
+    /// first and the size that the file has at least when they are written; it says how many of
+    /// their bytes were written if not all were. How many of `bytes` were written, which are all
+    /// unless something failed.
     pub(crate) fn write_runs(
         &self,
         bytes: &mut [u8],
         offset: u64,
         most: usize,
-        mut write: impl FnMut(u64, &mut [u8], u64) -> Result<(), SealError>,
+        write: impl FnMut(u64, &mut [u8], u64) -> (usize, Result<(), SealError>),
+    ) -> (usize, Result<(), SealError>) {
+        let mut done = 0;
+        let result = self.write_each(bytes, offset, most, write, &mut done);
+        (done, result)
+    }
+
+    fn write_each(
+        &self,
+        bytes: &mut [u8],
+        offset: u64,
+        most: usize,
+        mut write: impl FnMut(u64, &mut [u8], u64) -> (usize, Result<(), SealError>),
+        done: &mut usize,
     ) -> Result<(), SealError> {
         let end = offset.checked_add(bytes.len() as u64).ok_or(SealError::TooLarge(offset))?;
         let size = self.block_size;
         let blocks = self.place(offset).0..end.div_ceil(size as u64);
         let _turn = self.claim(blocks.clone());
         self.prepare(blocks.end)?;
-        let mut done = 0;
-        while done < bytes.len() {
-            let (block, within) = self.place(offset + done as u64);
-            let rest = &mut bytes[done..];
+        while *done < bytes.len() {
+            let at = offset + *done as u64;
+            let (block, within) = self.place(at);
+            let rest = &mut bytes[*done..];
             let whole = (rest.len() / size).min(most);
             let part = if within == 0 && whole > 0 {
                 let part = whole * size;
-                write(block, &mut rest[..part], offset + (done + part) as u64)?;
+                let (written, result) = write(block, &mut rest[..part], at + part as u64);
+                if result.is_err() {
+                    *done += written;
+                    return result;
+                }
                 part
             } else {
                 let part = rest.len().min(size - within);
                 let mut whole = self.read_block(block)?;
                 whole[within..within + part].copy_from_slice(&rest[..part]);
-                write(block, &mut whole, offset + (done + part) as u64)?;
+                write(block, &mut whole, at + part as u64).1?;
                 part
             };
-            done += part;
+            *done += part;
         }
         Ok(())
-    }
-
-    /// Cuts the file, or extends it by a hole.
-    ///
-    /// # Errors
-    /// As [`SealedFile::write_at`].
-    pub fn set_len(&self, length: u64) -> Result<(), SealError> {
-        let (block, within) = self.place(length);
-        let _turn = self.claim(0..u64::MAX);
-        self.prepare(length.div_ceil(self.block_size as u64))?;
-        if length < self.size() {
-            // What lies behind the end reads as zero if the file is extended again.
-            if within > 0 {
-                self.zero(block, within..self.block_size)?;
-            }
-            self.clear(&(block + u64::from(within > 0)..u64::MAX))?;
-        }
-        let state = &mut *self.state();
-        state.changed |= length != state.header.size;
-        state.changes += 1;
-        state.header.size = length;
-        Ok(())
-    }
-
-    /// Makes `bytes` read as zero; whole blocks within become holes. The size stays.
-    ///
-    /// # Errors
-    /// As [`SealedFile::write_at`].
-    pub fn punch(&self, bytes: Range<u64>) -> Result<(), SealError> {
-        let size = self.block_size as u64;
-        let bytes = bytes.start..bytes.end.min(self.size());
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let ((first, from), (last, to)) = (self.place(bytes.start), self.place(bytes.end));
-        let _turn = self.claim(first..bytes.end.div_ceil(size));
-        self.prepare(0)?;
-        if first == last {
-            return self.zero(first, from..to);
-        }
-        if from > 0 {
-            self.zero(first, from..self.block_size)?;
-        }
-        if to > 0 {
-            self.zero(last, 0..to)?;
-        }
-        self.clear(&(first + u64::from(from > 0)..last))
     }
 
     /// Waits until nobody else writes any of `blocks`.
-    fn claim(&self, blocks: Range<u64>) -> Turn<'_, S> {
+    pub(crate) fn claim(&self, blocks: Range<u64>) -> Turn<'_, S> {
         let mut state = self.state();
         while !state.sharing.claim(&blocks) {
             state = self.written.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +98,7 @@ impl<S: Store> SealedFile<S> {
     }
 
     /// What must be known before something is changed.
-    fn prepare(&self, blocks: u64) -> Result<(), SealError> {
+    pub(crate) fn prepare(&self, blocks: u64) -> Result<(), SealError> {
         let state = &mut *self.state();
         if state.failed {
             return Err(SealError::Failed);
@@ -142,25 +113,6 @@ impl<S: Store> SealedFile<S> {
             state.durable_writes = state.header.writes;
         }
         state.map.grow(&on, blocks)
-    }
-
-    /// Makes a part of a block zero. A hole stays one.
-    fn zero(&self, block: u64, within: Range<usize>) -> Result<(), SealError> {
-        if self.state().map.get(&self.context(), block)?.slot == 0 {
-            return Ok(());
-        }
-        let mut bytes = self.read_block(block)?;
-        bytes[within].fill(0);
-        self.write_blocks(block, &mut bytes, 0)
-    }
-
-    /// Makes whole blocks holes.
-    fn clear(&self, blocks: &Range<u64>) -> Result<(), SealError> {
-        let state = &mut *self.state();
-        let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
-        state.changed = true;
-        state.changes += 1;
-        state.map.clear(&self.context(), blocks, slots)
     }
 
     /// Seals whole blocks into free slots. The map names them, and the file has `size` at least,

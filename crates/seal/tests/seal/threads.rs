@@ -127,7 +127,7 @@ fn a_write_on_several_threads_is_as_on_one() {
             parts.fetch_max(tasks.len(), Relaxed);
             on_threads(tasks);
         };
-        file.write_beside(&mut bytes.clone(), offset, &run).unwrap();
+        assert_eq!(file.write_beside(&mut bytes.clone(), offset, &run).unwrap(), bytes.len());
         other.write_at(&bytes, offset).unwrap();
     }
     assert_eq!(parts.into_inner(), 5);
@@ -153,8 +153,10 @@ fn a_part_that_fails_or_is_not_done_ends_the_write_before_it() {
             }
         }
     };
-    let failed = file.write_beside(&mut vec![2; 5 * part], 0, &skips_third);
-    assert!(failed.unwrap_err().to_string().contains("not done"));
+    let written = file.write_beside(&mut vec![2; 5 * part], 0, &skips_third);
+    assert_eq!(written.unwrap(), 2 * part, "what was written is told");
+    let failed = file.write_beside(&mut vec![2; 3 * part], 2 * part as u64, &|_| ());
+    assert!(failed.unwrap_err().to_string().contains("not done"), "nothing was written");
     let mut read = vec![0; 5 * part];
     assert_eq!(file.read_at(&mut read, 0).unwrap(), 4 * part, "not longer");
     assert!(read[..2 * part].iter().all(|byte| *byte == 2));
@@ -162,14 +164,15 @@ fn a_part_that_fails_or_is_not_done_ends_the_write_before_it() {
     file.commit().unwrap();
     let length = file.store().file.metadata().unwrap().len();
     file.store().left.store(1, Relaxed);
-    assert!(file.write_beside(&mut vec![3; 4 * part], 0, &on_threads).is_err());
+    let written = file.write_beside(&mut vec![3; 4 * part], 0, &on_threads).unwrap_or(0);
     file.store().left.store(usize::MAX, Relaxed);
     assert_eq!(file.read_at(&mut read, 0).unwrap(), 4 * part);
     let values: Vec<u8> = read[..4 * part].chunks(part).map(|part| part[0]).collect();
     assert!(matches!(values[..], [2, 2, 1, 1] | [3, 2, 1, 1]), "{values:?}");
+    assert_eq!(written, if values[0] == 3 { part } else { 0 });
     assert!(read[..4 * part].chunks(part).all(|part| part.iter().all(|byte| *byte == part[0])));
     for _ in 0..3 {
-        file.write_beside(&mut vec![4; 4 * part], 0, &on_threads).unwrap();
+        assert_eq!(file.write_beside(&mut vec![4; 4 * part], 0, &on_threads).unwrap(), 4 * part);
         file.commit().unwrap();
     }
     let now = file.store().file.metadata().unwrap().len();
@@ -177,4 +180,31 @@ fn a_part_that_fails_or_is_not_done_ends_the_write_before_it() {
         now < length + 6 * part as u64,
         "{length} bytes before, {now} after: slots are used again"
     );
+}
+
+/// A disk that is full in the middle: the count says what changed, and the size ends there.
+#[test]
+fn what_a_write_without_space_has_changed_is_what_it_says() {
+    let key = MasterKey::generate(1).unwrap();
+    for left in 0..4 {
+        let store =
+            Fails { file: tempfile::tempfile().unwrap(), left: AtomicUsize::new(usize::MAX) };
+        let file = SealedFile::create(store, &key, DOMAIN, Options::default()).unwrap();
+        let old = vec![1; 10_000];
+        file.write_at(&old, 0).unwrap();
+        file.commit().unwrap();
+        file.store().left.store(left, Relaxed);
+        // A block in part, whole ones, and one in part behind the end.
+        let written = file.write_beside(&mut vec![2; 12_000], 3000, &on_threads);
+        let written = written.unwrap_or(0);
+        assert_eq!(written, [0, 1096, 1096 + 2 * 4096, 12_000][left]);
+        let mut expected = old;
+        let end = (3000 + written).max(expected.len());
+        expected.resize(end, 0);
+        expected[3000..3000 + written].fill(2);
+        assert_eq!(file.size(), end as u64);
+        let mut read = vec![0; end];
+        file.read_at(&mut read, 0).unwrap();
+        assert!(read == expected, "{left}");
+    }
 }
