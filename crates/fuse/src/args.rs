@@ -130,8 +130,36 @@ pub struct Write<'a> {
     pub from_cache: bool,
     /// The writer appends (`O_APPEND`), and `offset` is where the kernel believes the file to end.
     pub appends: bool,
+    /// What is to be durable before the answer.
+    pub durable: Durable,
     /// See [`crate::SetAttr::kill_suidgid`].
     pub kill_suidgid: bool,
+}
+
+/// What is durable when a write has returned. The kernel tells it of each write, also where only that
+/// one is meant (`RWF_DSYNC`, `RWF_SYNC`), and syncs nothing itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durable {
+    /// Nothing yet.
+    #[default]
+    Later,
+    /// The data, and what is needed to find it (`O_DSYNC`, as fdatasync).
+    Data,
+    /// Attributes as well (`O_SYNC`, as fsync).
+    All,
+}
+
+impl Durable {
+    /// As the flags of open(2) say it.
+    #[must_use]
+    pub fn of_flags(flags: u32) -> Self {
+        let has = |flag: i32| flags & flag.cast_unsigned() == flag.cast_unsigned();
+        match (has(libc::O_SYNC), has(libc::O_DSYNC)) {
+            (true, _) => Self::All,
+            (false, true) => Self::Data,
+            (false, false) => Self::Later,
+        }
+    }
 }
 
 /// Arguments of [`crate::Filesystem::flush`].

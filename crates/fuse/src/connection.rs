@@ -231,9 +231,10 @@ impl Connection {
 
     /// What tells when the requests have been served that the kernel has sent before this call.
     ///
-    /// A close returns before the server knows of it, and over io_uring another request may
-    /// overtake its RELEASE. Whoever knows that a close has returned calls this, and finds its
-    /// RELEASE served once [`Passing::is_over`]. With other transports it is over at once.
+    /// A close returns before the server knows of it, and another request may overtake its RELEASE.
+    /// Whoever knows that a close has returned calls this, and finds its RELEASE served once
+    /// [`Passing::is_over`]. Over /dev/fuse without [`crate::SessionConfig::spin`] nothing is known
+    /// of the workers, and it is over at once.
     #[must_use]
     pub fn passing(&self) -> Passing {
         Passing::ask(&self.shared.queues)

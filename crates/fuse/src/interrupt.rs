@@ -68,7 +68,7 @@ pub(crate) struct DetachedIndex(Option<usize>);
 impl Interrupts {
     /// Detached replies that can be interrupted at the same time.
     #[cfg(not(loom))]
-    pub(crate) const MAX_DETACHED: usize = 1024;
+    pub(crate) const MAX_DETACHED: usize = 1280;
     /// Small enough to be explored.
     #[cfg(loom)]
     pub(crate) const MAX_DETACHED: usize = 1;

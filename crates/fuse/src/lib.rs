@@ -48,7 +48,7 @@ pub use operation::{Dialect, Operation};
 pub use passing::Passing;
 pub use registrar::Registrar;
 pub use reply::{DirReply, Reply};
-pub use request::Request;
+pub use request::{KeptRequest, Request};
 pub use session::{Ended, Running, Session, SessionConfig, SessionError, Stopper};
 pub use transport::{TransportInUse, TransportReport};
 pub use types::*;

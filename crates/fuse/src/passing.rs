@@ -1,8 +1,8 @@
 //! Waiting until requests that were sent in the background have been served.
 //!
-//! A close returns before its RELEASE is served. /dev/fuse has one queue, so a later request is
-//! received after it. Over io_uring each CPU has a queue, and the later request may overtake it in
-//! another one: a lock that the close gave up then still seems to be held.
+//! A close returns before its RELEASE is served. A later request may overtake it: over /dev/fuse,
+//! while the worker that received the RELEASE has not got a CPU; over io_uring, where each CPU has a
+//! queue, in another queue. A lock that the close gave up then still seems to be held.
 
 use std::fmt;
 use std::sync::Arc;

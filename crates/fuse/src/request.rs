@@ -12,7 +12,8 @@ pub struct Request<'a> {
     pub(crate) header: &'a InHeader,
     pub(crate) group: Option<u32>,
     pub(crate) worker: usize,
-    pub(crate) interrupts: &'a Interrupts,
+    /// `None` for one that was kept.
+    pub(crate) interrupts: Option<&'a Interrupts>,
     pub(crate) class: Cell<u8>,
 }
 
@@ -49,10 +50,16 @@ impl Request<'_> {
     }
 
     /// An INTERRUPT for this request has arrived. Ask [`crate::Reply::interrupted`] after the
-    /// handler returned.
+    /// handler returned: of a request that was kept ([`Request::keep`]) this tells nothing.
     #[must_use]
     pub fn interrupted(&self) -> bool {
-        self.interrupts.is_interrupted(self.worker)
+        self.interrupts.is_some_and(|interrupts| interrupts.is_interrupted(self.worker))
+    }
+
+    /// What the request says of itself, for whoever serves it after the handler returned.
+    #[must_use]
+    pub fn keep(&self) -> KeptRequest {
+        KeptRequest { header: *self.header, group: self.group, worker: self.worker }
     }
 
     /// The kernel sends this request a second time, because a server before this one may have died
@@ -76,5 +83,24 @@ impl Request<'_> {
     #[must_use]
     pub fn worker(&self) -> usize {
         self.worker
+    }
+}
+
+/// A request whose handler has returned, with a reply that was detached.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptRequest {
+    header: InHeader,
+    group: Option<u32>,
+    worker: usize,
+}
+
+impl KeptRequest {
+    /// The request once more, for what a handler would call. [`Request::worker`] is the one that
+    /// received it; it serves others meanwhile.
+    #[must_use]
+    pub fn request(&self) -> Request<'_> {
+        let Self { header, group, worker } = self;
+        let (group, worker, class) = (*group, *worker, Cell::new(0));
+        Request { header, group, worker, interrupts: None, class }
     }
 }

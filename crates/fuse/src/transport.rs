@@ -189,8 +189,7 @@ pub trait ReplySink: Send + Sync + 'static {
     fn close(&self) {}
 
     /// Asks the queue to tell when it has served all requests that it was sent before this call;
-    /// returns what [`ReplySink::has_passed`] takes. Transports with one queue in the kernel need
-    /// not do so.
+    /// returns what [`ReplySink::has_passed`] takes. A queue that cannot tell has passed at once.
     fn ask_to_pass(&self) -> u64 {
         0
     }

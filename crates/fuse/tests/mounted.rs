@@ -455,3 +455,48 @@ fn a_dead_server_is_seen_in_spite_of_caches_and_by_who_waits() {
     assert!(stale(at.path()));
     mount.unmount(true).unwrap();
 }
+
+/// Leader and followers: workers tell when they hold no request.
+fn in_turns() -> SessionConfig {
+    SessionConfig { threads: 3, spin: Duration::from_micros(20), ..SessionConfig::default() }
+}
+
+/// A close returns before its RELEASE is served, and a request after it may overtake it.
+#[test]
+fn what_was_closed_is_released_once_it_has_passed() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(in_turns());
+    served.fs.release_ms.store(20, Ordering::SeqCst);
+    for round in 1..=20 {
+        drop(File::open(served.path("direct")).unwrap());
+        // Served while the RELEASE is still under way, by another worker.
+        assert!(fs::metadata(served.path(&format!("missing-{round}"))).is_err());
+        let overtaken = served.fs.released.load(Ordering::SeqCst) < round;
+        assert!(overtaken || round > 1, "nothing is tested here");
+        let mut passing = served.connection().passing();
+        let begin = Instant::now();
+        while !passing.is_over() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "it never passes");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        assert_eq!(served.fs.released.load(Ordering::SeqCst), round, "a close is under way");
+    }
+}
+
+/// Where nobody was closing anything, nobody waits: workers that wait for requests hold none.
+#[test]
+fn nothing_passes_where_nothing_is_under_way() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(in_turns());
+    assert!(fs::metadata(served.path("missing")).is_err());
+    std::thread::sleep(Duration::from_millis(50));
+    let mut passing = served.connection().passing();
+    let begin = Instant::now();
+    while !passing.is_over() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "a worker that sleeps seems at work");
+    }
+}

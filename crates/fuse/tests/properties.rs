@@ -167,6 +167,7 @@ proptest! {
             data: &data,
             from_cache: false,
             appends: false,
+            durable: args::Durable::Later,
             kill_suidgid: false,
         });
         prop_assert_eq!(decode(&bytes), Ok(expected));

@@ -16,7 +16,7 @@
 //!   follower is left, so that the same few threads, with warm caches, do the daily work.
 //!
 //! An active worker that finds no request while another one waits for requests becomes a follower
-//! again.
+//! again, unless several threads call: see [`crowd`](super::crowd).
 //!
 //! # State
 //!
@@ -39,6 +39,7 @@
 
 use std::time::Duration;
 
+use crate::device::crowd::Callers;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Observe, Ordering, fence};
 
 /// How often the watchdog checks. A request that blocks delays others by two ticks at most.
@@ -67,6 +68,7 @@ pub(crate) struct LeaderFollowers {
     received: AtomicU64,
     /// The watchdog sleeps without a timeout.
     watchdog_sleeps: AtomicBool,
+    pub(crate) callers: Callers,
     parked: Mutex<ParkedState>,
     wake: Condvar,
     wake_reserve: Condvar,
@@ -124,6 +126,7 @@ impl LeaderFollowers {
             counts: AtomicU64::new(WorkerCounts { active: 1, idle: 1 }.word()),
             received: AtomicU64::new(0),
             watchdog_sleeps: AtomicBool::new(false),
+            callers: Callers::new(),
             parked: Mutex::new(ParkedState::default()),
             wake: Condvar::new(),
             wake_reserve: Condvar::new(),

@@ -8,10 +8,12 @@
 //! Without it every worker blocks in `read`, and the kernel wakes them in turn.
 
 mod affinity;
+mod crowd;
 mod fd;
 mod leader;
 mod queue;
 pub(crate) mod signal;
+mod turn;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,5 +1,6 @@
 //! One worker's end of `/dev/fuse`.
 
+use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,8 +10,10 @@ use rustix::io::Errno;
 
 use crate::buffer::{BufferSize, Buffers};
 use crate::device::affinity::CallerAffinity;
+use crate::device::crowd::Crowd;
 use crate::device::fd::SharedFd;
 use crate::device::leader::{LeaderFollowers, Parked};
+use crate::device::turn::Turn;
 use crate::transport::{
     NoObserver, Observer, Queue, RawRequest, ReceiveError, Received, ReplySink,
 };
@@ -18,7 +21,7 @@ use crate::transport::{
 /// One queue of `/dev/fuse`.
 #[derive(Debug)]
 pub struct DeviceQueue {
-    fd: Arc<SharedFd>,
+    sink: Arc<DeviceSink>,
     spin: Duration,
     member: Option<Member>,
     buffers: Buffers,
@@ -33,16 +36,49 @@ impl DeviceQueue {
         size: BufferSize,
     ) -> Self {
         let buffers = Buffers::new(size);
-        Self { fd, spin, member, buffers, no_observer: NoObserver }
+        let sink = Arc::new(DeviceSink { fd, turn: Turn::default() });
+        Self { sink, spin, member, buffers, no_observer: NoObserver }
+    }
+}
+
+/// Where the replies of one queue go.
+#[derive(Debug)]
+struct DeviceSink {
+    fd: Arc<SharedFd>,
+    turn: Turn,
+}
+
+impl ReplySink for DeviceSink {
+    fn commit(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.fd.commit(parts)
+    }
+
+    fn close(&self) {
+        self.fd.close();
+    }
+
+    fn ask_to_pass(&self) -> u64 {
+        self.turn.ask()
+    }
+
+    fn has_passed(&self, asked: u64) -> bool {
+        self.turn.has_passed(asked)
     }
 }
 
 impl Queue for DeviceQueue {
+    fn attach(&mut self) -> io::Result<()> {
+        self.sink.turn.belongs_here();
+        Ok(())
+    }
+
     fn receive(&mut self) -> Result<Received<'_>, ReceiveError> {
         let request = &mut self.buffers.request;
+        let DeviceSink { fd, turn } = &*self.sink;
         let len = match &mut self.member {
-            None => rustix::io::read(&self.fd.0, &mut request[..]).map_err(receive_error)?,
-            Some(member) => member.receive(&self.fd.0, self.spin, request)?,
+            // It may block with nothing received for as long as it likes, and tells nobody.
+            None => rustix::io::read(&fd.0, &mut request[..]).map_err(receive_error)?,
+            Some(member) => member.receive(&fd.0, turn, self.spin, request)?,
         };
         self.buffers.received = len;
         let observer = match &mut self.member {
@@ -61,7 +97,7 @@ impl Queue for DeviceQueue {
     }
 
     fn sink(&self) -> Arc<dyn ReplySink> {
-        Arc::clone(&self.fd) as Arc<dyn ReplySink>
+        Arc::clone(&self.sink) as Arc<dyn ReplySink>
     }
 }
 
@@ -86,6 +122,7 @@ pub(crate) struct Member {
     /// Most workers that a backlog makes active: one for each CPU.
     max_active: u32,
     affinity: CallerAffinity,
+    crowd: Crowd,
 }
 
 /// The backlog from which on another worker becomes active.
@@ -111,12 +148,14 @@ impl Member {
             last_caller: 0,
             max_active: u32::try_from(cpus).unwrap_or(u32::MAX),
             affinity: CallerAffinity::new(),
+            crowd: Crowd::new(cpus),
         }
     }
 
     fn receive(
         &mut self,
         fd: &OwnedFd,
+        turn: &Turn,
         spin: Duration,
         buffer: &mut [u8],
     ) -> Result<usize, ReceiveError> {
@@ -125,17 +164,26 @@ impl Member {
         }
         loop {
             if !self.active {
+                turn.ends();
                 self.active = self.workers.park(self.reserve) == Parked::Promoted;
                 if !self.active {
                     return Err(ReceiveError::Retry);
                 }
             }
+            // Before each read, also of those in `poll_for`: what it takes is seen to be under way.
+            turn.begins();
             match rustix::io::read(fd, &mut *buffer) {
                 Err(Errno::AGAIN) => self.backlog = self.backlog.saturating_sub(1),
                 other => return self.received(other, true),
             }
+            if self.is_in_crowd()
+                && let Some(read) = poll_for(fd, spin, buffer)
+            {
+                return self.received(read, false);
+            }
             if self.workers.step_back() {
                 self.active = false;
+                self.crowd.leave(&self.workers.callers);
                 self.affinity.unbind();
                 continue;
             }
@@ -144,9 +192,28 @@ impl Member {
             {
                 return self.received(read, false);
             }
+            turn.ends();
             let mut readable = [PollFd::new(fd, PollFlags::IN)];
             rustix::event::poll(&mut readable, None).map_err(receive_error)?;
         }
+    }
+
+    /// Whether several threads call, and this worker serves them together with another one. It has
+    /// a CPU for its own then.
+    fn is_in_crowd(&mut self) -> bool {
+        let callers = &self.workers.callers;
+        if !self.crowd.is_there() || self.workers.active() < 2 {
+            self.crowd.leave(callers);
+            return false;
+        }
+        if self.crowd.has_own_cpu() {
+            return true;
+        }
+        if !self.crowd.may_take_cpu(callers) {
+            return false;
+        }
+        self.affinity.unbind();
+        self.crowd.take_cpu(callers)
     }
 
     fn received(
@@ -168,7 +235,10 @@ impl Observer for Member {
         if caller != 0 {
             self.backlog += 2 * u32::from(self.was_there && caller != self.last_caller);
             self.last_caller = caller;
-            self.affinity.request_from(caller);
+            self.crowd.request_from(&self.workers.callers, caller);
+            if !self.crowd.has_own_cpu() {
+                self.affinity.request_from(caller);
+            }
         }
         let queued = self.backlog >= BACKLOG_LIMIT && self.workers.active() < self.max_active;
         if queued || (!self.another_left && takes_long) {
@@ -199,5 +269,80 @@ fn receive_error(errno: Errno) -> ReceiveError {
         Errno::NODEV => ReceiveError::Unmounted,
         Errno::CONNABORTED => ReceiveError::Aborted,
         other => ReceiveError::Io(other.into()),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::JoinHandle;
+
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    const SPIN: Duration = Duration::from_secs(5);
+
+    /// The first member, with a second one active, and a device that nobody wrote to yet.
+    fn two_active() -> (Member, [OwnedFd; 2]) {
+        let workers = Arc::new(LeaderFollowers::new());
+        let second = {
+            let workers = Arc::clone(&workers);
+            std::thread::spawn(move || workers.park(false))
+        };
+        while workers.active() < 2 {
+            workers.promote();
+            std::thread::yield_now();
+        }
+        assert_eq!(second.join().unwrap(), Parked::Promoted);
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::NONBLOCK);
+        let (device, kernel) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        (Member::new(&workers, 0, 2, 2), [device, kernel])
+    }
+
+    /// Wakes whoever is parked, again and again until `is_over`.
+    fn kicker(member: &Member, is_over: &Arc<AtomicBool>) -> JoinHandle<()> {
+        let (workers, is_over) = (Arc::clone(&member.workers), Arc::clone(is_over));
+        std::thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(5));
+                workers.kick();
+            }
+        })
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "sockets, binds to a CPU")]
+    fn a_worker_of_a_crowd_stays_for_the_next_request() {
+        let (mut member, [device, kernel]) = two_active();
+        (0..8).for_each(|request| member.decoded(1 + request % 2, false));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let kicker = kicker(&member, &is_over);
+        let sender = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            rustix::io::write(&kernel, b"request").unwrap();
+        });
+        // Parked, it would be kicked and receive nothing.
+        let received = member.receive(&device, &Turn::default(), SPIN, &mut [0; 16]);
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(received.unwrap(), 7);
+        assert!(member.crowd.has_own_cpu());
+        assert_eq!(member.workers.active(), 2);
+        member.crowd.leave(&member.workers.callers);
+        sender.join().and_then(|()| kicker.join()).unwrap();
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "sockets, binds to a CPU")]
+    fn a_worker_whose_caller_is_alone_leaves_the_rest_to_the_other() {
+        let (mut member, [device, _kernel]) = two_active();
+        (0..100).for_each(|_| member.decoded(1, false));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let kicker = kicker(&member, &is_over);
+        let received = member.receive(&device, &Turn::default(), SPIN, &mut [0; 16]);
+        is_over.store(true, Ordering::Relaxed);
+        assert!(matches!(received, Err(ReceiveError::Retry)), "{received:?}");
+        assert!(!member.active && !member.crowd.has_own_cpu());
+        assert_eq!(member.workers.active(), 1);
+        kicker.join().unwrap();
     }
 }

@@ -213,6 +213,7 @@ fn files<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation
                 from_cache: a.write_flags & abi::WRITE_CACHE != 0,
                 appends: a.write_flags & abi::WRITE_CACHE == 0
                     && a.flags & libc::O_APPEND.cast_unsigned() != 0,
+                durable: args::Durable::of_flags(a.flags),
                 kill_suidgid: a.write_flags & abi::WRITE_KILL_SUIDGID != 0,
             })
         }

@@ -128,7 +128,7 @@ impl<F: Filesystem> Server<'_, F> {
         }
         state.interrupts.begin(state.worker, header.unique);
         let raw = RawReply::new(state, header.unique, area);
-        let interrupts = &*state.interrupts;
+        let interrupts = Some(&*state.interrupts);
         let (worker, class) = (state.worker, Cell::new(0));
         let request = Request { header, group, worker, interrupts, class };
         let begin = Instant::now();

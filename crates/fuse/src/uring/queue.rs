@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::buffer::{BufferSize, Buffers, PAGE_BYTES, ReplyArea};
 use crate::device::{CallerAffinity, SharedFd};
+use crate::sync::this_thread;
 use crate::transport::{Observer, Queue, RawRequest, ReceiveError, Received, ReplySink};
 use crate::uring::asking::Asking;
 use crate::uring::commit::Missing;
@@ -28,7 +29,7 @@ use crate::uring::nudge::Askers;
 use crate::uring::occupancy::Occupancy;
 use crate::uring::registration::Arrival;
 use crate::uring::ring::{Completion, Ring};
-use crate::uring::shared::{RingShared, this_thread};
+use crate::uring::shared::RingShared;
 use crate::uring::standing::{Refused, Standing};
 use crate::uring::unavailable::UringUnavailable;
 
@@ -45,7 +46,7 @@ const LOOK_AT_DEVICE_EVERY: u32 = 32;
 
 /// Most spare entries of a ring, see `occupancy.rs`: more than the view lets wait. If all are held,
 /// further requests wait in the kernel.
-const MOST_SPARES: usize = 1024;
+const MOST_SPARES: usize = 1280;
 
 /// How long an owner that ends waits for its helpers.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);

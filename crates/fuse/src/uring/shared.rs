@@ -11,6 +11,7 @@ use zerocopy::FromBytes;
 
 use crate::abi::OutHeader;
 use crate::device::SharedFd;
+use crate::sync::this_thread;
 use crate::transport::ReplySink;
 use crate::uring::commit::CommitQueue;
 use crate::uring::entries::Entries;
@@ -141,10 +142,4 @@ impl ReplySink for RingShared {
     fn undelivered(&self) -> u64 {
         self.undelivered.load(Ordering::Relaxed)
     }
-}
-
-/// Tells threads that live at the same time apart, without a system call. Never 0.
-pub(crate) fn this_thread() -> usize {
-    thread_local!(static MARK: u8 = const { 0 });
-    MARK.with(|mark| std::ptr::from_ref(mark) as usize)
 }

@@ -70,6 +70,9 @@ pub struct Lower {
     pub interrupted: AtomicBool,
     pub destroyed: AtomicBool,
     pub forgotten: AtomicU64,
+    /// RELEASEs that were served, and how long each takes, in milliseconds.
+    pub released: AtomicU64,
+    pub release_ms: AtomicU64,
     /// FSYNCs that were received, and whether they may be answered.
     pub syncing: AtomicU64,
     pub synced: AtomicBool,
@@ -88,6 +91,8 @@ impl Lower {
             interrupted: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
             forgotten: AtomicU64::new(0),
+            released: AtomicU64::new(0),
+            release_ms: AtomicU64::new(0),
             syncing: AtomicU64::new(0),
             synced: AtomicBool::new(false),
             meeting: Barrier::new(2),
@@ -283,9 +288,14 @@ impl Filesystem for Lower {
     }
 
     fn release(&self, _req: &Request<'_>, _: NodeId, args: args::Release, reply: Reply<'_, ()>) {
+        let slow = Duration::from_millis(self.release_ms.load(Ordering::SeqCst));
+        if !slow.is_zero() {
+            std::thread::sleep(slow);
+        }
         let mut files = self.files.lock().unwrap();
         files.open.remove(&args.handle.0);
         drop(files);
+        self.released.fetch_add(1, Ordering::SeqCst);
         reply.ok(&());
     }
 
