@@ -1,12 +1,14 @@
 //! The directory that holds the sockets of one user's servers.
 
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use crate::lock::remove_leftover;
 use crate::nested::{self, Nested};
 use crate::peer::own_uid;
+use crate::reserve::Reserve;
 use crate::server::{Server, listen_as_new};
 use crate::{ControlError, Peer, client};
 
@@ -82,14 +84,37 @@ impl Directory {
         kind: &str,
         handler: impl Fn(&Peer, &str) -> String + Send + 'static,
     ) -> Result<Server, ControlError> {
+        self.serve_by(kind, listen_as_new, handler)
+    }
+
+    /// As [`Directory::serve`], by a socket that was made before.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or is not private; the socket has no descriptor to spare, or no
+    /// thread can be had.
+    pub fn serve_later(
+        &self,
+        reserve: &Reserve,
+        kind: &str,
+        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+    ) -> Result<Server, ControlError> {
+        self.serve_by(kind, |path| reserve.listen(path), handler)
+    }
+
+    fn serve_by(
+        &self,
+        kind: &str,
+        listen: impl Fn(&Path) -> Result<UnixListener, ControlError>,
+        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+    ) -> Result<Server, ControlError> {
         self.prepare()?;
         let directory = nested::writable(&self.path);
         loop {
             let path = directory.join(socket_name(kind, random_id(&directory)?));
-            match Server::start_as(&path, listen_as_new) {
+            match Server::start_as(&path, &listen) {
                 // 64 random bits met a name that is taken: the next ones will not.
                 Err(ControlError::InUse { .. }) => {}
-                other => return other?.serving(handler),
+                other => return other?.serving(None, handler),
             }
         }
     }
@@ -146,6 +171,35 @@ impl Directory {
             }
             _ => self.check(),
         }
+    }
+
+    /// A path in this directory for a socket of `kind` that is another user's
+    /// ([`Server::start_for`]). The directory is made if it is not there: others can enter it, and
+    /// neither list nor change it. Sockets that dead servers left in it are removed.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or is another user's.
+    pub fn path_for_another(&self, kind: &str) -> Result<PathBuf, ControlError> {
+        let failed = |error| ControlError::system(&self.path, error);
+        match std::fs::create_dir(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed(error));
+            }
+            _ => {}
+        }
+        let found = std::fs::symlink_metadata(&self.path).map_err(failed)?;
+        if !found.is_dir() || found.uid() != own_uid() {
+            let why = "is not a directory that belongs to this user";
+            return Err(ControlError::Directory { path: self.path.clone(), why });
+        }
+        let mode = std::fs::Permissions::from_mode(0o711);
+        std::fs::set_permissions(&self.path, mode).map_err(failed)?;
+        let entries = std::fs::read_dir(&self.path).map_err(failed)?;
+        for entry in entries.flatten().take(SERVERS_MAX) {
+            // One that is in use stays.
+            let _ = remove_leftover(&entry.path());
+        }
+        Ok(self.path.join(socket_name(kind, random_id(&self.path)?)))
     }
 
     /// Others could put sockets into a directory that is not private.

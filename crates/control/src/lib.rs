@@ -41,8 +41,8 @@
 //!
 //! # Who is served
 //!
-//! Root and the user that the server runs as. Anybody else gets an error reply that says so. A
-//! client refuses to talk to a server of a third user, except that root talks to any.
+//! Root and the user that the server runs as, and a guest whom the server names
+//! ([`Server::start_for`]). Anybody else gets an error reply that says so. A client refuses to talk to a server of a third user, except that root talks to any.
 //!
 //! Neither side needs the other in its own pid namespace: [`Peer::pid`] is `None` for a process
 //! that this namespace does not see, and such a process is served like any other.
@@ -55,6 +55,7 @@ mod lock;
 mod nested;
 mod peer;
 mod request;
+mod reserve;
 mod server;
 
 pub use client::{REPLY_MAX_BYTES, ask};
@@ -63,6 +64,7 @@ pub use error::ControlError;
 pub use nested::Nested;
 pub use peer::Peer;
 pub use request::{REQUEST_MAX_BYTES, error_reply};
+pub use reserve::Reserve;
 pub use server::{CLIENTS_MAX, Server};
 
 /// How long a client waits for a reply: 10 seconds. A busy machine may leave a server without a CPU for

@@ -25,7 +25,8 @@ const DRAIN_MAX_BYTES: usize = 64 << 10;
 
 /// A socket and the thread that serves it, until this is dropped.
 ///
-/// Only root and the user that this process runs as are served. Dropping it removes the socket,
+/// Only root and the user that this process runs as are served, and the guest of
+/// [`Server::start_for`]. Dropping it removes the socket,
 /// lets replies that are on their way arrive, and ends the thread.
 #[derive(Debug)]
 #[must_use = "dropping it ends the server"]
@@ -54,7 +55,24 @@ impl Server {
         path: &Path,
         handler: impl Fn(&Peer, &str) -> String + Send + 'static,
     ) -> Result<Self, ControlError> {
-        Self::start_as(path, listen)?.serving(handler)
+        Self::start_as(path, listen)?.serving(None, handler)
+    }
+
+    /// As [`Server::start`], for one more user: `guest` is served besides root and the user that this
+    /// process runs as. The socket is the guest's, so that nobody else connects. What a guest may
+    /// ask for is up to `handler`.
+    ///
+    /// # Errors
+    /// As [`Server::start`]; the socket cannot be given to `guest`.
+    pub fn start_for(
+        path: &Path,
+        guest: u32,
+        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+    ) -> Result<Self, ControlError> {
+        let socket = Self::start_as(path, listen)?;
+        std::os::unix::fs::chown(path, Some(guest), None)
+            .map_err(|error| ControlError::system(path, error))?;
+        socket.serving(Some(guest), handler)
     }
 
     pub(crate) fn start_as(
@@ -93,13 +111,14 @@ impl Drop for Server {
 impl Socket {
     pub(crate) fn serving(
         self,
+        guest: Option<u32>,
         handler: impl Fn(&Peer, &str) -> String + Send + 'static,
     ) -> Result<Server, ControlError> {
         let failed = |error| ControlError::system(&self.path, error);
         let listener = self.listener.try_clone().map_err(failed)?;
         let thread = thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || Service { listener, handler, clients: Vec::new() }.run())
+            .spawn(move || Service { listener, guest, handler, clients: Vec::new() }.run())
             .map_err(failed)?;
         Ok(Server { socket: self, thread: Some(thread) })
     }
@@ -140,6 +159,8 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 /// What the thread owns.
 struct Service<H> {
     listener: UnixListener,
+    /// Who is served besides root and this process's user.
+    guest: Option<u32>,
     handler: H,
     /// At most [`CLIENTS_MAX`].
     clients: Vec<Client>,
@@ -187,7 +208,7 @@ impl<H: Fn(&Peer, &str) -> String> Service<H> {
     fn accept(&mut self) -> Accepting {
         while self.clients.len() < CLIENTS_MAX {
             match self.listener.accept() {
-                Ok((stream, _)) => self.clients.extend(Client::new(stream)),
+                Ok((stream, _)) => self.clients.extend(Client::new(stream, self.guest)),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Accepting::Now,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
@@ -219,6 +240,7 @@ fn is_shut_down(listener: &UnixListener) -> bool {
 struct Client {
     stream: UnixStream,
     peer: io::Result<Peer>,
+    is_guest: bool,
     phase: Phase,
     /// When the phase must be over.
     deadline: Instant,
@@ -235,11 +257,12 @@ enum Phase {
 
 impl Client {
     /// `None` for a connection that is lost already.
-    fn new(stream: UnixStream) -> Option<Self> {
+    fn new(stream: UnixStream, guest: Option<u32>) -> Option<Self> {
         stream.set_nonblocking(true).ok()?;
         let peer = Peer::of(&stream);
+        let is_guest = peer.as_ref().is_ok_and(|peer| Some(peer.uid) == guest);
         let phase = Phase::Request(RequestReader::default());
-        Some(Self { stream, peer, phase, deadline: Instant::now() + TIME_LIMIT })
+        Some(Self { stream, peer, is_guest, phase, deadline: Instant::now() + TIME_LIMIT })
     }
 
     fn interest(&self) -> PollFd<'_> {
@@ -283,7 +306,7 @@ impl Client {
 
     fn receive(&mut self, handler: &impl Fn(&Peer, &str) -> String) -> io::Result<Step> {
         let peer = match &self.peer {
-            Ok(peer) if peer.may_ask(own_uid()) => *peer,
+            Ok(peer) if self.is_guest || peer.may_ask(own_uid()) => *peer,
             refused => {
                 let text = error_reply(&refusal(refused));
                 self.reply(&text);
