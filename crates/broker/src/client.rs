@@ -14,7 +14,8 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-use crate::protocol::{MESSAGE_BYTES, Refusal, Request, decode_reply};
+use crate::asking::decode_reply;
+use crate::protocol::{MESSAGE_BYTES, Refusal, Request};
 
 /// How long the broker may take to answer before the client does without it.
 const PATIENCE: Duration = Duration::from_secs(2);

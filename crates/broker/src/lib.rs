@@ -8,12 +8,12 @@
 //!
 //! [`Client`] is for the server; [`serve`] is the privileged process.
 
+mod asking;
 mod client;
 mod protocol;
 mod server;
 
+pub use asking::decode_reply;
 pub use client::{Client, RegisterError};
-pub use protocol::{
-    DEFAULT_SOCKET, MESSAGE_BYTES, Refusal, Reply, Request, VERSION, decode_reply, encode_reply,
-};
-pub use server::{Options, listener, serve};
+pub use protocol::{DEFAULT_SOCKET, MESSAGE_BYTES, Refusal, Reply, Request, VERSION, encode_reply};
+pub use server::{listener, serve};

@@ -3,9 +3,7 @@
 mod check;
 mod connection;
 mod listening;
-mod log;
-mod options;
+mod peer;
 mod sandbox;
 
 pub use listening::{listener, serve};
-pub use options::Options;
