@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: serve DIR MNT".into());
     };
     let source = rustix::fs::open(&*dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
-    let view = Arc::new(View::open(source, Config::default())?);
+    let view = View::open(source, Config::default())?;
     let options = MountOptions { default_permissions: true, ..MountOptions::default() };
     let (device, _mount) = tollgate_fuse::mount(mnt.as_ref(), &options)?;
     let running = Session::new(device, Arc::clone(&view), view.session_config(None)).start()?;

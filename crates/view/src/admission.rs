@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::Caller;
 use tollgate_policy::{
-    CallerFacts, InodeFacts, Kind, Made, Matched, Mode, Operation, Policy, RuleId, Verdict,
+    CallerFacts, Decision, InodeFacts, Kind, Made, Matched, Mode, Operation, Policy, RuleId,
+    Verdict,
 };
 
 use crate::caller::Callers;
@@ -22,10 +23,27 @@ use crate::policies::{Full, InForce, Policies};
 
 /// The policy, and what it needs to know about callers.
 pub(crate) struct Admission {
-    policies: Policies,
+    policies: Arc<Policies>,
+    /// Other views of the same server have a say on files that have names there.
+    has_neighbours: bool,
     callers: Arc<dyn Callers>,
     /// Hidden names that were asked for.
     pub(crate) concealed: Concealed,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    To(Operation),
+    /// To write, so that a part of what the file holds may stay. Who may not read it for what it
+    /// holds could exchange what tells, and read the rest.
+    ChangeInPart,
+}
+
+impl From<Operation> for Asked {
+    fn from(operation: Operation) -> Self {
+        Self::To(operation)
+    }
 }
 
 /// A refusal and the rule behind it.
@@ -37,9 +55,12 @@ pub(crate) struct Refusal<'p> {
 }
 
 impl Admission {
-    pub(crate) fn new(policy: Arc<Policy>, callers: Arc<dyn Callers>) -> Self {
-        let policies = Policies::new(policy);
-        Self { policies, callers, concealed: Concealed::default() }
+    pub(crate) fn new(
+        policies: Arc<Policies>,
+        has_neighbours: bool,
+        callers: Arc<dyn Callers>,
+    ) -> Self {
+        Self { policies, has_neighbours, callers, concealed: Concealed::default() }
     }
 
     /// What is refused at this moment; another policy may follow at any time.
@@ -59,7 +80,12 @@ impl Admission {
 
     /// Nothing can be refused or recorded, and no mode depends on anything.
     pub(crate) fn is_trivial(&self) -> bool {
-        self.policies.current().is_trivial()
+        !self.has_neighbours && self.policies.current().is_trivial()
+    }
+
+    /// Whether it may matter which of its names a file has.
+    pub(crate) fn tells_names_apart(&self) -> bool {
+        self.has_neighbours || self.policy().tells_names_apart()
     }
 
     /// The same, to be kept.
@@ -73,16 +99,22 @@ impl Admission {
     ///
     /// # Panics
     /// Without any path: nothing would be judged.
-    pub(crate) fn subject(
-        &self,
-        names: Names,
+    pub(crate) fn subject<'p>(
+        &'p self,
+        names: Names<'p>,
         stat: &Stat,
         read_head: impl FnOnce() -> Result<Option<Vec<u8>>, Errno>,
-    ) -> Result<Subject<'_>, Errno> {
+    ) -> Result<Subject<'p>, Errno> {
         let kind = Kind::from_mode(stat.mode());
         let mut subject = self.without_head(names.paths, kind, stat.size());
-        subject.all_known = names.all_known;
-        let anywhere = !names.all_known && kind == Kind::File;
+        let elsewhere = names.elsewhere;
+        let judged = elsewhere.names.into_iter().map(|(rules, path)| JudgedName::new(path, rules));
+        subject.names.extend(judged);
+        subject.unknown = elsewhere.unknown;
+        if !names.all_known {
+            subject.unknown.push(subject.in_force);
+        }
+        let anywhere = !subject.unknown.is_empty() && kind == Kind::File;
         if anywhere || subject.rules().any(|rules| rules.needs_head(kind, subject.size)) {
             subject.head = read_head()?;
         }
@@ -105,7 +137,7 @@ impl Admission {
         let names: SmallVec<_> =
             paths.into_iter().map(|path| JudgedName::new(path, in_force)).collect();
         assert!(!names.is_empty(), "an inode is judged by at least one path");
-        Subject { in_force, names, kind, size, head: None, all_known: true }
+        Subject { in_force, names, kind, size, head: None, unknown: SmallVec::new() }
     }
 
     /// Whether the name at `path` must look as if it did not exist.
@@ -132,24 +164,21 @@ impl Admission {
         self.policies.current().trial.as_ref().is_some_and(|trial| trial.may_refuse_listing())
     }
 
-    /// May `caller` do all of `operations` on the inode? The strictest verdict over its names
-    /// counts, and the first operation that is refused.
+    /// May `caller` do all that is `asked` for on the inode? The strictest verdict over its names
+    /// counts, and the first that is refused.
     pub(crate) fn check<'p>(
         &self,
         subject: &Subject<'p>,
-        operations: impl IntoIterator<Item = Operation>,
+        asked: impl IntoIterator<Item = impl Into<Asked>>,
         caller: Caller,
     ) -> Result<Granted<'p>, Refusal<'p>> {
         let exe = if subject.needs_exe() { self.callers.executable(caller.pid) } else { None };
         let who = CallerFacts { uid: caller.uid, gid: caller.gid, exe: exe.as_deref() };
         let mut granted = Granted(None);
-        for operation in operations {
-            subject.judge(&subject.in_force.policy, operation, &who, |name| &name.rules)?;
-            if let (Some(trial), None) = (&subject.in_force.trial, granted.0) {
-                let judged = subject.judge(trial, operation, &who, |name| {
-                    name.trial.as_ref().unwrap_or(&name.rules)
-                });
-                granted.0 = judged.err();
+        for asked in asked.into_iter().map(Into::into) {
+            subject.answer(Say::Enforced, asked, &who)?;
+            if granted.0.is_none() && subject.has_trial() {
+                granted.0 = subject.answer(Say::Whole, asked, &who).err();
             }
         }
         Ok(granted)
@@ -175,17 +204,33 @@ pub(crate) enum Hidden<'p> {
 #[must_use]
 pub(crate) struct Granted<'p>(pub(crate) Option<Refusal<'p>>);
 
+/// Which rules have a say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Say {
+    /// Those that refuse.
+    Enforced,
+    /// Those that are only recorded, too.
+    Whole,
+}
+
+impl Say {
+    fn of(self, rules: &InForce) -> &Policy {
+        let trial = rules.trial.as_ref().filter(|_| self == Self::Whole);
+        trial.unwrap_or(&rules.policy)
+    }
+}
+
 /// What the policy judges: an inode under all its known names.
 pub(crate) struct Subject<'p> {
     in_force: &'p InForce,
-    /// At least one.
+    /// At least one, and the first is of this view.
     names: SmallVec<[JudgedName<'p>; 1]>,
     kind: Kind,
     size: u64,
     /// The first bytes, where they are known.
     head: Option<Vec<u8>>,
-    /// If not, it is judged as if every rule covered it.
-    all_known: bool,
+    /// It may have names that are not known, and is judged as if every rule of these covered it.
+    unknown: SmallVec<[&'p InForce; 0]>,
 }
 
 impl std::fmt::Debug for Subject<'_> {
@@ -197,6 +242,8 @@ impl std::fmt::Debug for Subject<'_> {
 #[derive(Debug)]
 struct JudgedName<'p> {
     path: Vec<u8>,
+    /// Another view's, for a name there.
+    in_force: &'p InForce,
     rules: Matched<'p>,
     /// By the whole policy, where some rules are only recorded.
     trial: Option<Matched<'p>>,
@@ -206,7 +253,13 @@ impl<'p> JudgedName<'p> {
     fn new(path: Vec<u8>, in_force: &'p InForce) -> Self {
         let rules = in_force.policy.at(&path);
         let trial = in_force.trial.as_ref().map(|trial| trial.at(&path));
-        Self { path, rules, trial }
+        Self { path, in_force, rules, trial }
+    }
+
+    /// The rules that have a say, and the policy that they are of.
+    fn said(&self, say: Say) -> (&'p Policy, &Matched<'p>) {
+        let trial = self.trial.as_ref().filter(|_| say == Say::Whole);
+        (say.of(self.in_force), trial.unwrap_or(&self.rules))
     }
 }
 
@@ -218,55 +271,73 @@ impl<'p> Subject<'p> {
 
     /// The I/O mode: the strictest that any caller could get under any of the names.
     pub(crate) fn mode(&self) -> Mode {
-        self.mode_and_rule().map_or(Mode::Userspace, |(mode, _)| mode)
+        self.mode_and_rule().map_or(Mode::Userspace, |(mode, ..)| mode)
     }
 
     /// What the rules say about its bytes, under all its names together.
     pub(crate) fn made(&self) -> Made {
         let (facts, mut made) = (self.facts(), Made::default());
         self.names.iter().for_each(|name| name.rules.made(&facts, &mut made));
-        if !self.all_known {
-            self.in_force.policy.made_anywhere(&facts, &mut made);
-        }
+        self.unknown.iter().for_each(|rules| rules.policy.made_anywhere(&facts, &mut made));
         made
     }
 
     /// The name of the rule that asks for the I/O mode.
     pub(crate) fn mode_rule(&self) -> Option<&'p str> {
-        let (_, rule) = self.mode_and_rule()?;
-        rule.map(|id| self.in_force.policy.rule(id).name())
+        let (_, rule, policy) = self.mode_and_rule()?;
+        rule.map(|id| policy.rule(id).name())
     }
 
-    fn mode_and_rule(&self) -> Option<(Mode, Option<RuleId>)> {
+    fn mode_and_rule(&self) -> Option<(Mode, Option<RuleId>, &'p Policy)> {
         let facts = self.facts();
-        let modes = self.names.iter().map(|name| name.rules.mode(&facts));
-        let anywhere =
-            (!self.all_known).then(|| (self.in_force.policy.mode_anywhere(&facts), None));
-        modes.chain(anywhere).max_by_key(|(mode, _)| *mode)
+        let modes = self.names.iter().map(|name| {
+            let (mode, rule) = name.rules.mode(&facts);
+            (mode, rule, &*name.in_force.policy)
+        });
+        let anywhere = self.unknown.iter().map(|rules| {
+            let mode = rules.policy.mode_anywhere(&facts);
+            (mode, None, &*rules.policy)
+        });
+        modes.chain(anywhere).max_by_key(|(mode, ..)| *mode)
     }
 
-    /// The same inode at `path` alone, judged by the same policy.
-    pub(crate) fn moved_to(&self, path: Vec<u8>) -> Self {
+    /// The same inode at `path` alone, judged by the same policy. Where the rules for that path ask
+    /// for its first bytes, and those for its names did not, they are read now.
+    pub(crate) fn moved_to(
+        &self,
+        path: Vec<u8>,
+        read_head: impl FnOnce() -> Result<Option<Vec<u8>>, Errno>,
+    ) -> Result<Self, Errno> {
         let names = SmallVec::from_iter([JudgedName::new(path, self.in_force)]);
-        let head = self.head.clone();
-        Self { names, head, all_known: true, ..*self }
+        let (head, unknown) = (self.head.clone(), SmallVec::new());
+        let Self { in_force, kind, size, .. } = *self;
+        let mut moved = Self { in_force, names, kind, size, head, unknown };
+        if moved.head.is_none() && moved.rules().any(|rules| rules.needs_head(kind, size)) {
+            moved.head = read_head()?;
+        }
+        Ok(moved)
     }
 
     /// Would the inode get weaker if its first name became that of `target`?
     pub(crate) fn first_name_weakens_to(&self, target: &Self) -> bool {
-        !self.all_known || self.weakens_from(&self.names[0], target)
+        !self.unknown.is_empty() || self.weakens_from(&self.names[0], target)
     }
 
-    /// Would the inode get weaker under any of its names if it had that of `target` as well?
+    /// Would the inode get weaker under any of its names if it had that of `target` as well? The
+    /// rules of other views cannot be compared with these: any of theirs counts.
     pub(crate) fn any_name_weakens_to(&self, target: &Self) -> bool {
-        !self.all_known || self.names.iter().any(|name| self.weakens_from(name, target))
+        let facts = self.facts();
+        let mut others = self.names.iter().filter(|name| !self.is_own(name));
+        !self.unknown.is_empty()
+            || self.own_names().any(|name| self.weakens_from(name, target))
+            || others.any(|name| name.rules.restricts(&facts))
     }
 
     /// Would it, by the rules that are only recorded?
     pub(crate) fn any_name_would_weaken_to(&self, target: &Self) -> bool {
         let Some(to) = &target.names[0].trial else { return false };
-        let old = self.names.iter().filter_map(|name| name.trial.as_ref());
-        old.into_iter().any(|from| from.weakens(&self.facts(), to, &target.facts()))
+        let mut old = self.own_names().filter_map(|name| name.trial.as_ref());
+        old.any(|from| from.weakens(&self.facts(), to, &target.facts()))
     }
 
     fn weakens_from(&self, name: &JudgedName<'_>, target: &Self) -> bool {
@@ -274,27 +345,73 @@ impl<'p> Subject<'p> {
         name.rules.weakens(&self.facts(), to, &target.facts())
     }
 
-    /// The strictest verdict over the names, by the rules of `policy` that `rules` has of each.
-    fn judge(
-        &self,
-        policy: &'p Policy,
-        operation: Operation,
-        who: &CallerFacts<'_>,
-        rules: impl for<'n> Fn(&'n JudgedName<'p>) -> &'n Matched<'p>,
-    ) -> Result<(), Refusal<'p>> {
-        let facts = self.facts();
-        let [first, others @ ..] = &self.names[..] else { unreachable!("made with a name") };
-        let mut worst = rules(first).decide(&facts, operation, who);
-        for name in others {
-            let decision = rules(name).decide(&facts, operation, who);
-            if decision.verdict > worst.verdict {
-                worst = decision;
+    /// The names in this view.
+    fn own_names(&self) -> impl Iterator<Item = &JudgedName<'p>> {
+        self.names.iter().filter(|name| self.is_own(name))
+    }
+
+    fn is_own(&self, name: &JudgedName<'_>) -> bool {
+        std::ptr::eq(name.in_force, self.in_force)
+    }
+
+    fn answer(&self, say: Say, asked: Asked, who: &CallerFacts<'_>) -> Result<(), Refusal<'p>> {
+        match asked {
+            Asked::To(operation) => self.judge(say, operation, who),
+            Asked::ChangeInPart => {
+                self.judge(say, Operation::Write, who)?;
+                let read = self.judge(say, Operation::Read, who);
+                read.or_else(
+                    |refusal| {
+                        if self.could_be_read(say, who) { Err(refusal) } else { Ok(()) }
+                    },
+                )
             }
         }
-        if !self.all_known {
-            let anywhere = policy.decide_anywhere(&facts, operation, who);
-            worst = if anywhere.verdict > worst.verdict { anywhere } else { worst };
-        }
+    }
+
+    /// Whether the caller might read the inode if it held something else.
+    fn could_be_read(&self, say: Say, who: &CallerFacts<'_>) -> bool {
+        let laxest = |name: &JudgedName<'_>| {
+            let (_, rules) = name.said(say);
+            rules.laxest(self.kind, Operation::Read, who)
+        };
+        !self.unknown.is_empty() || self.names.iter().all(|name| laxest(name) == Verdict::Allow)
+    }
+
+    /// The strictest verdict over the names.
+    fn judge(
+        &self,
+        say: Say,
+        operation: Operation,
+        who: &CallerFacts<'_>,
+    ) -> Result<(), Refusal<'p>> {
+        let facts = self.facts();
+        let by_name = self.names.iter().map(|name| {
+            let (policy, rules) = name.said(say);
+            let mut decision = rules.decide(&facts, operation, who);
+            if operation == Operation::Create && self.kind == Kind::Symlink {
+                // What could be made in a directory of that name decides, too.
+                let behind = policy.decide_link(&name.path, who);
+                decision = if behind.verdict > decision.verdict { behind } else { decision };
+            }
+            // This view does not make the bytes that another one would.
+            let (mode, rule) = rules.mode(&facts);
+            if mode.is_made() && !self.is_own(name) && decision.verdict < Verdict::Deny {
+                return (policy, Decision { verdict: Verdict::Deny, rule });
+            }
+            (policy, decision)
+        });
+        let anywhere = self.unknown.iter().map(|rules| {
+            let policy = say.of(rules);
+            (policy, policy.decide_anywhere(&facts, operation, who))
+        });
+        // The first of equals, so that its rule is named.
+        let stricter = |one: (_, Decision), other: (_, Decision)| {
+            if other.1.verdict > one.1.verdict { other } else { one }
+        };
+        let Some((policy, worst)) = by_name.chain(anywhere).reduce(stricter) else {
+            unreachable!("made with a name")
+        };
         let errno = match worst.verdict {
             Verdict::Allow => return Ok(()),
             Verdict::ReadOnly => Errno::ROFS,
@@ -306,13 +423,20 @@ impl<'p> Subject<'p> {
         Err(Refusal { errno, rule: worst.rule.map(|id| policy.rule(id).name()) })
     }
 
+    /// Whether some rule about it is only recorded.
+    fn has_trial(&self) -> bool {
+        let mut all =
+            self.names.iter().map(|name| name.in_force).chain(self.unknown.iter().copied());
+        all.any(|rules| rules.trial.is_some())
+    }
+
     /// The rules of every name, those that are only recorded too.
     fn rules(&self) -> impl Iterator<Item = &Matched<'p>> {
         self.names.iter().flat_map(|name| std::iter::once(&name.rules).chain(&name.trial))
     }
 
     fn needs_exe(&self) -> bool {
-        !self.all_known || self.rules().any(|rules| rules.needs_caller(self.kind).exe)
+        !self.unknown.is_empty() || self.rules().any(|rules| rules.needs_caller(self.kind).exe)
     }
 
     fn facts(&self) -> InodeFacts<'_> {

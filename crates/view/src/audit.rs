@@ -2,6 +2,8 @@
 
 use rustix::io::Errno;
 
+use crate::masked::Masked;
+
 /// How much an audit log wants to hear. Each level includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AuditLevel {
@@ -58,6 +60,8 @@ pub enum Detail<'a> {
         /// How many.
         bytes: u64,
     },
+    /// Secrets that were masked in what was read through a handle.
+    Masked(Masked),
 }
 
 /// What a handle can be used for, and what its opening does to the file.

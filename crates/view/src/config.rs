@@ -9,6 +9,7 @@ use tollgate_policy::Policy;
 
 use crate::audit::Audit;
 use crate::caller::Callers;
+use crate::neighbours::Neighbours;
 use crate::seal_keys::SealKeys;
 
 /// Settings of a view.
@@ -35,6 +36,13 @@ pub struct Config {
     /// directories above them can be renamed or removed (`EBUSY`): a rename would take the mount
     /// along.
     pub mount_points: Vec<PathBuf>,
+    /// The views that the same server shows beside this one: a file that has names in several of
+    /// their directories is judged by all of these.
+    pub neighbours: Option<Arc<Neighbours>>,
+    /// In a user namespace that maps one user and one group, these: the user's files that belong to
+    /// another group, as a user has several, are shown with this one. The kernel lets nobody write
+    /// to a file whose group has no name in the namespace.
+    pub only_ids: Option<(u32, u32)>,
     /// Is told, about twice a second, how many names the search for hard links at the start has
     /// looked at; only of one that takes longer.
     pub on_search: Option<fn(u64)>,
@@ -57,6 +65,8 @@ impl Default for Config {
             small_files: SmallFiles::Auto,
             max_descriptors: None,
             mount_points: Vec::new(),
+            neighbours: None,
+            only_ids: None,
             on_search: None,
             seal_keys: None,
             callers: None,

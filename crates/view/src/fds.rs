@@ -45,7 +45,7 @@ pub(crate) struct Descriptors {
 
 impl Descriptors {
     pub(crate) fn new(root: OwnedFd, budget: Budget) -> Self {
-        Self { root: Arc::new(root), budget, cached: Mutex::new(VecDeque::new()) }
+        Self { root: Arc::new(root), budget, cached: Mutex::default() }
     }
 
     pub(crate) fn max(&self) -> usize {

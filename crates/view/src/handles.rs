@@ -23,6 +23,9 @@ const IN_PLACE: u64 = 1 << 61;
 /// read: such a handle has no state either.
 const SMALL: u64 = 1 << 60;
 
+/// The number says that the file was opened to be executed; of handles of every kind.
+const EXECUTES: u64 = 1 << 59;
+
 /// Whether the kernel reads and writes the file itself.
 pub(crate) fn is_passthrough(handle: FileHandle) -> bool {
     handle.0 & PASSTHROUGH != 0
@@ -31,6 +34,16 @@ pub(crate) fn is_passthrough(handle: FileHandle) -> bool {
 /// Whether it is a handle of a small file that is only read (see [`crate::small`]).
 pub(crate) fn is_small(handle: FileHandle) -> bool {
     !is_passthrough(handle) && handle.0 & SMALL != 0
+}
+
+/// The handle of an open for execution.
+pub(crate) fn to_execute(handle: FileHandle) -> FileHandle {
+    FileHandle(handle.0 | EXECUTES)
+}
+
+/// Whether the number says that the file was opened to be executed.
+pub(crate) fn executes(handle: FileHandle) -> bool {
+    handle.0 & EXECUTES != 0
 }
 
 /// Whether this process has a descriptor for the handle.
@@ -73,7 +86,7 @@ impl PassthroughHandles {
         let counter = worker % Self::COUNTERS;
         let count = self.0[counter].fetch_add(1, Ordering::Relaxed);
         let number = count * Self::COUNTERS as u64 + counter as u64;
-        assert!(number < SMALL, "fewer files are opened than could be counted in a century");
+        assert!(number < EXECUTES, "fewer files are opened than could be counted in a century");
         number
     }
 }
@@ -127,11 +140,13 @@ impl<T> Handles<T> {
     /// # Errors
     /// `EBADF` for a handle that is not open here.
     pub(crate) fn get(&self, handle: FileHandle) -> Result<Arc<T>, Errno> {
-        self.shard(handle.0).lock().get(&handle.0).cloned().ok_or(Errno::BADF)
+        let number = handle.0 & !EXECUTES;
+        self.shard(number).lock().get(&number).cloned().ok_or(Errno::BADF)
     }
 
     pub(crate) fn remove(&self, handle: FileHandle) -> Option<Arc<T>> {
-        self.shard(handle.0).lock().remove(&handle.0)
+        let number = handle.0 & !EXECUTES;
+        self.shard(number).lock().remove(&number)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -157,6 +172,22 @@ mod tests {
         assert_eq!(handles.remove(numbers[41]).as_deref(), Some(&41));
         assert_eq!(handles.get(numbers[41]).unwrap_err(), Errno::BADF);
         assert_eq!((handles.remove(numbers[41]), handles.len()), (None, 99));
+    }
+
+    #[test]
+    fn a_handle_to_execute_is_of_its_kind_and_found_as_any() {
+        let handles = Handles::new();
+        let user = to_execute(handles.insert(41));
+        let [passed, small] = [
+            PassthroughHandles::default().next(3, true, true),
+            PassthroughHandles::default().next_small(3),
+        ];
+        assert!([user, to_execute(passed), to_execute(small)].into_iter().all(executes));
+        assert!(!executes(passed) && !executes(small) && !executes(FileHandle(7)));
+        assert!(is_passthrough(to_execute(passed)) && is_in_place(to_execute(passed)));
+        assert!(is_small(to_execute(small)) && !is_small(user) && has_descriptor(user));
+        assert_eq!(handles.get(user).as_deref(), Ok(&41));
+        assert_eq!((handles.remove(user).as_deref(), handles.len()), (Some(&41), 0));
     }
 
     #[test]

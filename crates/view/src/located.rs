@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::lower::ProcPath;
+use crate::lower::path_of;
 use crate::table::Node;
 use crate::view::View;
 
@@ -84,10 +84,4 @@ impl View {
         let below = here.strip_prefix(root).and_then(|rest| rest.strip_prefix(b"/"));
         Some(below == Some(path))
     }
-}
-
-/// The path of `fd` as the kernel knows it at this moment; `None` for one that is too long.
-pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
-    let link = ProcPath::of(fd);
-    rustix::fs::readlink(link.as_c_str(), Vec::new()).ok().map(std::ffi::CString::into_bytes)
 }

@@ -547,6 +547,12 @@ pub(crate) fn read_link<'b>(
     Ok(target)
 }
 
+/// The path of `fd` as the kernel knows it at this moment; `None` for one that is too long.
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
+    let link = ProcPath::of(fd);
+    rustix::fs::readlink(link.as_c_str(), Vec::new()).ok().map(std::ffi::CString::into_bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

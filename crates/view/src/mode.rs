@@ -48,6 +48,8 @@ pub(crate) struct Io {
     /// Set while a handle is open.
     mode: Option<IoMode>,
     opens: u32,
+    /// Handles among them of who executes the file.
+    executions: u32,
     backing: Option<BackingFile>,
     /// Counts the descriptor that the node keeps while it is open, so that it is found without a
     /// name.
@@ -96,6 +98,22 @@ impl Io {
         );
         self.mode = Some(mode);
         self.opens = self.opens.checked_add(1).expect("fewer handles than memory has bytes");
+    }
+
+    /// The handle opened last is of who executes the file.
+    pub(crate) fn executed(&mut self) {
+        self.executions += 1;
+    }
+
+    /// One of those is closed.
+    pub(crate) fn execution_ended(&mut self) {
+        debug_assert!(self.executions > 0, "ended more often than begun");
+        self.executions = self.executions.saturating_sub(1);
+    }
+
+    /// Whether somebody executes the file, as far as it was opened for that here.
+    pub(crate) fn is_executed(&self) -> bool {
+        self.executions > 0
     }
 
     /// Whether a handle may be opened whose bytes are made so, or those of the lower file.

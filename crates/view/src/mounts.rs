@@ -84,41 +84,60 @@ pub(crate) fn refused(
     dir_id: u64,
     dir: &Path,
 ) -> Result<Option<Refused>, Errno> {
-    let of = |id| mounts.iter().find(|mount: &&Mount| mount.id == id).ok_or(Errno::ACCESS);
-    let (it, home) = (of(id)?, of(dir_id)?);
+    let (it, home) = (with_id(mounts, id)?, with_id(mounts, dir_id)?);
     if it.kind == VIEW {
         return Ok(Some(Refused::SecondPath { other: dir.to_owned() }));
     }
     if is_caseless(&it.kind) {
         return Ok(Some(Refused::Caseless { kind: it.kind.clone() }));
     }
+    Ok(second_path(mounts, it, home, dir))
+}
+
+fn with_id(mounts: &[Mount], id: u64) -> Result<&Mount, Errno> {
+    mounts.iter().find(|mount| mount.id == id).ok_or(Errno::ACCESS)
+}
+
+/// The same for what a view beside this one shows: of the directory `dir` in the mount `dir_id`.
+pub(crate) fn refused_beside(
+    mounts: &[Mount],
+    id: u64,
+    dir_id: u64,
+    dir: &Path,
+) -> Result<Option<Refused>, Errno> {
+    let (it, home) = (with_id(mounts, id)?, with_id(mounts, dir_id)?);
+    // Its directory can be a mount in this one's, and is shown by that view.
+    Ok(if it.id == home.id { None } else { second_path(mounts, it, home, dir) })
+}
+
+/// What the mount `it` shows of the directory `dir` in the mount `home`, or of what is mounted below.
+fn second_path(mounts: &[Mount], it: &Mount, home: &Mount, dir: &Path) -> Option<Refused> {
     let below = dir.strip_prefix(&home.point).unwrap_or(Path::new(""));
     let shown_by_dir = home.root.join(below);
     let overlap = |device: &str, root: &Path| {
         it.device == device && (it.root.starts_with(root) || root.starts_with(&it.root))
     };
     if overlap(&home.device, &shown_by_dir) {
-        return Ok(Some(Refused::SecondPath { other: dir.to_owned() }));
+        return Some(Refused::SecondPath { other: dir.to_owned() });
     }
     let other = mounts.iter().find(|other| {
-        other.id != id
-            && other.id != dir_id
+        other.id != it.id
+            && other.id != home.id
             && other.point.starts_with(dir)
             && other.point != it.point
             && overlap(&other.device, &other.root)
     });
-    Ok(other.map(|other| Refused::SecondPath { other: other.point.clone() }))
+    other.map(|other| Refused::SecondPath { other: other.point.clone() })
 }
 
-/// The mounts below `dir` that may not be entered, with the reasons.
-pub(crate) fn refused_below(mounts: &[Mount], dir_id: u64, dir: &Path) -> Vec<(PathBuf, Refused)> {
+/// The mounts below `dir` that may not be entered, with the reasons that `refused` has.
+pub(crate) fn refused_below(
+    mounts: &[Mount],
+    dir: &Path,
+    refused: impl Fn(u64) -> Option<Refused>,
+) -> Vec<(PathBuf, Refused)> {
     let below = mounts.iter().filter(|mount| mount.point != dir && mount.point.starts_with(dir));
-    below
-        .filter_map(|mount| {
-            let reason = refused(mounts, mount.id, dir_id, dir).ok()??;
-            Some((mount.point.clone(), reason))
-        })
-        .collect()
+    below.filter_map(|mount| Some((mount.point.clone(), refused(mount.id)?))).collect()
 }
 
 /// `id parent major:minor root point options [tag...] - type ...`
@@ -182,7 +201,10 @@ mod tests {
         assert_eq!(refused(6), second("/home/p/disk"));
         assert_eq!(refused(7), Some(Refused::Caseless { kind: "vfat".to_owned() }));
         assert!(super::refused(&mounts, 99, 1, dir).is_err());
-        assert_eq!(refused_below(&mounts, 1, dir).len(), 5);
+        assert_eq!(
+            refused_below(&mounts, dir, |id| super::refused(&mounts, id, 1, dir).ok()?).len(),
+            5
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! names are moved.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Instant;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -50,6 +51,16 @@ impl Moving {
         fence(Ordering::SeqCst);
         self.begun.load(Ordering::SeqCst) == moment.0
     }
+}
+
+/// Whether a lock of [`Moving`] is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// None: names that are not confirmed are searched for.
+    Free,
+    /// One is, by a request that looked at the names at this moment: those that were not confirmed
+    /// then are taken to be incomplete. However long it waited for its turn, they are not stale.
+    Held(Instant),
 }
 
 #[derive(Debug)]

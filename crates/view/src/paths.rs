@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::Name;
 
+use crate::neighbours::Elsewhere;
 use crate::table::Node;
 
 /// Longest path in bytes that is built. Deeper trees are refused as too long, not judged by half a
@@ -20,11 +21,13 @@ const MAX_KEPT: usize = 512;
 pub(crate) type KnownPaths = SmallVec<[Vec<u8>; 1]>;
 
 /// The names that an inode is judged by.
-pub(crate) struct Names {
+pub(crate) struct Names<'v> {
     /// At least one.
     pub(crate) paths: KnownPaths,
     /// Whether there can be no others in DIR.
     pub(crate) all_known: bool,
+    /// Those in other views of the same server.
+    pub(crate) elsewhere: Elsewhere<'v>,
 }
 
 /// Builds paths, and knows which cached ones are stale.

@@ -11,13 +11,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::FileType;
 use rustix::io::Errno;
-use tollgate_fuse::{Connection, InitFlags, Name};
+use tollgate_fuse::{InitFlags, Name};
 use tollgate_policy::{CallerFacts, Facts, Kind, Mode, Operation, Policy, Verdict};
 
+use crate::admission::Subject;
 use crate::concealed::Names;
+use crate::content::open::How;
 use crate::mode::IoMode;
+use crate::neighbours::Place;
 use crate::policies::MAX_POLICIES;
 use crate::table::Node;
 use crate::view::View;
@@ -86,12 +88,10 @@ impl View {
         self.admission.replace(policy).map_err(|_| ReloadError::TooMany)?;
         self.contents.policy_changed();
         let concealed = self.admission.concealed.take();
-        let connection = self.connection.get();
-        let expire = || connection.into_iter().for_each(|c| self.expire(c, &concealed));
-        expire();
+        self.expire(&concealed);
         let reloaded = self.not_revoked();
         std::thread::sleep(AGAIN);
-        expire();
+        self.expire(&concealed);
         Ok(reloaded)
     }
 
@@ -101,20 +101,11 @@ impl View {
         self.admission.epoch()
     }
 
-    /// The kernel asks again for every name, and for all that it has of inodes whose contents it
-    /// keeps: targets of symbolic links and listings. `ENOENT` for what it does not have is as
-    /// good.
-    fn expire(&self, connection: &Connection, concealed: &Names) {
-        for node in self.table.all() {
-            for place in node.places() {
-                if let Ok(name) = Name::new(&place.name) {
-                    let _ = connection.expire_entry(place.parent.id, name);
-                }
-            }
-            if node.is_dir() || node.kind == FileType::Symlink {
-                let _ = connection.invalidate_inode(node.id, 0, 0);
-            }
-        }
+    /// The kernel asks again for what it has, and for names that were hidden.
+    fn expire(&self, concealed: &Names) {
+        self.place.expire();
+        self.neighbours().for_each(Place::expire);
+        let Some(connection) = self.connection.get() else { return };
         for (dir, name) in concealed {
             if let Ok(name) = Name::new(name) {
                 let _ = connection.expire_entry(*dir, name);
@@ -141,6 +132,10 @@ impl View {
     /// open now.
     fn refused_now(&self, node: &Arc<Node>, open: IoMode) -> Result<Option<Vec<u8>>, Errno> {
         let stat = self.stat(node)?;
+        let subject = self.subject_of(node, &stat)?;
+        if shows_too_much(node, open, &subject) {
+            return Ok(Some(subject.path().to_vec()));
+        }
         let policy = self.admission.policy();
         let refused = |path: &Vec<u8>| {
             let kind = Kind::from_mode(stat.mode());
@@ -148,10 +143,18 @@ impl View {
             let nobody = CallerFacts { uid: u32::MAX, gid: u32::MAX, exe: None };
             let refuses =
                 |operation| policy.decide(&facts, operation, &nobody).verdict != Verdict::Allow;
-            let must_be_seen =
-                open == IoMode::Passthrough && policy.mode(&facts).0 != Mode::Passthrough;
-            must_be_seen || refuses(Operation::Read) || refuses(Operation::Write)
+            refuses(Operation::Read) || refuses(Operation::Write)
         };
         Ok(self.paths.of(node)?.into_iter().find(refused))
+    }
+}
+
+/// Whether a handle that is open shows bytes which nobody would get now, or is served where nobody
+/// sees the reads and writes that the policy wants to see. Small files are among those: their pages
+/// are the kernel's.
+fn shows_too_much(node: &Node, open: IoMode, subject: &Subject<'_>) -> bool {
+    match How::of(subject) {
+        Some(how) => !node.io.lock().may_be_made(Some(how.made())),
+        None => open != IoMode::Direct && subject.mode() != Mode::Passthrough,
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::links::LinksStatus;
 use crate::locks::LockStatus;
+use crate::masked::MaskedStatus;
 use crate::shares::ShareStatus;
 use crate::watch::WatchStatus;
 
@@ -175,6 +176,8 @@ pub struct Snapshot {
     pub links: LinksStatus,
     /// What is watched behind the view.
     pub watch: WatchStatus,
+    /// Secrets that were masked in what was read.
+    pub masked: MaskedStatus,
     /// Whether passthrough is used.
     pub passthrough: bool,
     /// Files that fell back to user space although the policy allows passthrough.

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FileType;
@@ -31,10 +31,14 @@ use crate::listings::Listings;
 use crate::locks::Locks;
 use crate::lower::{self, Stat};
 use crate::moving::Moving;
+use crate::neighbours::{Neighbours, Place};
 use crate::passthrough::Passthrough;
 use crate::paths::Paths;
+use crate::pauses::Pauses;
+use crate::policies::Policies;
 use crate::probe;
 use crate::road::Road;
+use crate::shares::ShareStatus;
 use crate::small::Small;
 use crate::stats::{Count, Counters, Snapshot, Unavailable, WRITING_SEALED};
 use crate::sweeper::Sweeper;
@@ -69,16 +73,24 @@ pub struct View {
     pub(crate) passthrough_handles: PassthroughHandles,
     pub(crate) dirs: Handles<OpenDir>,
     pub(crate) locks: Locks,
+    /// Requests that wait for closes.
+    pub(crate) pauses: Arc<Pauses>,
+    /// Itself, for threads of its own.
+    pub(crate) own: Weak<Self>,
     /// Listings of directories that were not opened.
     pub(crate) listings: Listings,
-    pub(crate) connection: OnceLock<Connection>,
+    pub(crate) connection: Arc<OnceLock<Connection>>,
     pub(crate) counters: Counters,
     /// Who moves names, and who may not meanwhile.
-    pub(crate) names: Moving,
+    pub(crate) names: Arc<Moving>,
     /// Files that have several names.
-    pub(crate) links: Links,
+    pub(crate) links: Arc<Links>,
+    /// These and the policy, for views beside this one.
+    pub(crate) place: Arc<Place>,
+    pub(crate) neighbours: Option<Arc<Neighbours>>,
     pub(crate) clock: Instant,
     pub(crate) mount_points: Vec<PathBuf>,
+    only_ids: Option<(u32, u32)>,
     pub(crate) audit: Option<Arc<dyn Audit>>,
     stack_depth: u32,
     may_hang: bool,
@@ -92,7 +104,7 @@ impl View {
     ///
     /// # Errors
     /// [`OpenError`] when `source` is no directory, cannot be looked at, or `/proc` is missing.
-    pub fn open(source: OwnedFd, config: Config) -> Result<Self, OpenError> {
+    pub fn open(source: OwnedFd, config: Config) -> Result<Arc<Self>, OpenError> {
         let root = lower::stat_fd(source.as_fd()).map_err(OpenError::Unreadable)?;
         if root.file_type() != FileType::Directory {
             return Err(OpenError::NotADirectory);
@@ -110,13 +122,15 @@ impl View {
         let small = Small::new(&config, watch.is_some(), source.as_fd(), root.dev());
         let max = config.max_descriptors.unwrap_or_else(probe::max_descriptors);
         let links = Links::new(probe::workers());
-        if config.policy.tells_names_apart() {
-            if let Some(place) = probe::caseless(source.as_fd(), &root) {
-                return Err(OpenError::Caseless(place));
-            }
+        let tells_names_apart = config.policy.tells_names_apart();
+        if tells_names_apart && let Some(place) = probe::caseless(source.as_fd(), &root) {
+            return Err(OpenError::Caseless(place));
+        }
+        if tells_names_apart || config.neighbours.is_some() {
             let told = config.on_search;
             let progress = move |names| told.iter().for_each(|tell| tell(names));
-            if let Some(place) = links.begin(source.as_fd(), Some(&progress)) {
+            let caseless = links.begin(source.as_fd(), Some(&progress));
+            if let Some(place) = caseless.filter(|_| tells_names_apart) {
                 let place = place.escape_ascii();
                 return Err(OpenError::Caseless(format!("`{place}` is case-insensitive")));
             }
@@ -127,12 +141,32 @@ impl View {
         if config.policy.makes_bytes() {
             road.start().map_err(OpenError::WorkQueues)?;
         }
-        Ok(Self {
+        let fds = Arc::new(Descriptors::new(source, Budget::new(max)));
+        let place = Arc::new(Place {
             table: Arc::new(Table::new(&root)),
-            fds: Arc::new(Descriptors::new(source, Budget::new(max))),
+            connection: Arc::default(),
+            root: Arc::clone(fds.root()),
+            links: Arc::new(links),
+            moving: Arc::new(Moving::default()),
+            policies: Arc::new(Policies::new(config.policy)),
+            fresh: config.attr_timeout,
+            mount_points: config.mount_points.clone(),
+        });
+        if let Some(neighbours) = &config.neighbours {
+            neighbours.add(&place);
+        }
+        let policies = Arc::clone(&place.policies);
+        let contents = Contents::new(config.seal_keys, config.audit.clone());
+        let contents = contents.map_err(OpenError::Thread)?;
+        let sweeper = Sweeper::start(probe::workers()).map_err(OpenError::Thread)?;
+        let locks = Locks::new().map_err(OpenError::Descriptor)?;
+        Ok(Arc::new_cyclic(|own| Self {
+            own: Weak::clone(own),
+            table: Arc::clone(&place.table),
+            fds,
             watch,
             watch_reason,
-            admission: Admission::new(config.policy, callers),
+            admission: Admission::new(policies, config.neighbours.is_some(), callers),
             paths: Paths::default(),
             powers,
             attr_timeout: config.attr_timeout,
@@ -140,27 +174,30 @@ impl View {
             root_dev: root.dev(),
             reserves_by_user,
             passthrough: Passthrough::default(),
-            contents: Contents::new(config.seal_keys, config.audit.clone())
-                .map_err(OpenError::Thread)?,
+            contents,
             road,
             small,
-            sweeper: Sweeper::start(probe::workers()).map_err(OpenError::Thread)?,
+            sweeper,
             files: Handles::new(),
             passthrough_handles: PassthroughHandles::default(),
             dirs: Handles::new(),
-            locks: Locks::new().map_err(OpenError::Descriptor)?,
+            locks,
+            pauses: Arc::default(),
             listings: Listings::default(),
-            connection: OnceLock::new(),
+            connection: Arc::clone(&place.connection),
             counters: Counters::new(),
-            names: Moving::default(),
-            links,
+            names: Arc::clone(&place.moving),
+            links: Arc::clone(&place.links),
+            place,
+            neighbours: config.neighbours,
             clock: Instant::now(),
             mount_points: config.mount_points,
+            only_ids: config.only_ids,
             audit: config.audit,
             stack_depth,
             may_hang,
             kernel_copies,
-        })
+        }))
     }
 
     /// The session that this view wants: what to negotiate, and how many threads (`None`: one per
@@ -212,16 +249,22 @@ impl View {
             nodes: self.table.len(),
             descriptors_used: self.fds.used(),
             descriptors_max: self.fds.max(),
-            shares: self.fds.shares().into_iter().chain(self.locks.shares()).collect(),
+            shares: self.shares(),
             userspace_handles: self.files.len(),
             directory_handles: self.dirs.len() + self.listings.len(),
             locks: self.locks.status(),
             links: self.links.status(),
             watch: self.watch.as_ref().map(Watch::status).unwrap_or_default(),
+            masked: self.contents.masked(),
             passthrough: self.passthrough.is_available(),
             fallbacks: self.passthrough.fallbacks(),
             unavailable: self.unavailable(),
         }
+    }
+
+    fn shares(&self) -> Vec<ShareStatus> {
+        let waits = self.locks.shares().into_iter().chain([self.pauses.shares()]);
+        self.fds.shares().into_iter().chain(waits).collect()
     }
 
     fn unavailable(&self) -> Vec<Unavailable> {
@@ -315,6 +358,10 @@ impl View {
     /// The attributes of `node` that callers see: of a sealed file the size of the plain one.
     pub(crate) fn shown(&self, node: &Arc<Node>, stat: &Stat) -> Attr {
         let mut attr = stat.attr(self.root_dev);
+        // Of its owner the group says nothing about rights.
+        if let Some((_, gid)) = self.only_ids.filter(|(uid, _)| *uid == attr.uid) {
+            attr.gid = gid;
+        }
         if self.contents.has_keys() && node.kind == FileType::RegularFile {
             let rule = || Some((self.fds.path_once(node).ok()?, self.domain(node, stat)?));
             if let Some(shown) = self.contents.shown(node.key, stat.version(), rule) {

@@ -4,21 +4,21 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 use tollgate_fuse::NodeId;
 
+use crate::sync::{Condvar, JoinHandle, Mutex, now, spawn};
+
 /// What the death of the server can lose of what was not synced.
 const DELAY: Duration = Duration::from_secs(2);
 /// Files that wait; whoever closes a further one commits it.
-const WAITING_MAX: usize = 1024;
+const WAITING_MAX: usize = if cfg!(loom) { 2 } else { 1024 };
 /// Files that are committed at once. There is one thread at the start, and then one more than had to
 /// do at any time.
-const THREADS_MAX: usize = 8;
+const THREADS_MAX: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// A file that may have something to commit.
 pub(super) trait Pending: Send + Sync {
@@ -43,7 +43,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     waiting: FxHashMap<NodeId, (Arc<dyn Pending>, Instant)>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle>,
     /// Threads that commit a file now.
     busy: usize,
     stopping: bool,
@@ -60,8 +60,7 @@ impl Committer {
 
     /// Something of `file` is to be committed, at once if it was closed.
     pub(super) fn changed(&self, file: &Arc<dyn Pending>, closed: bool) {
-        let now = Instant::now();
-        let due = if closed { now } else { now + DELAY };
+        let due = if closed { now() } else { now() + DELAY };
         let mut state = self.shared.state.lock();
         if let Some((_, known)) = state.waiting.get_mut(&file.id()) {
             if *known <= due {
@@ -103,8 +102,7 @@ impl Drop for Committer {
 impl Shared {
     fn add_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         let own = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("tollgate-commit".into());
-        state.threads.push(thread.spawn(move || own.work())?);
+        state.threads.push(spawn("tollgate-commit", move || own.work())?);
         Ok(())
     }
 
@@ -119,7 +117,7 @@ impl Shared {
                 self.sooner.wait(&mut state);
                 continue;
             };
-            if due > Instant::now() && !state.stopping {
+            if due > now() && !state.stopping {
                 self.sooner.wait_until(&mut state, due);
                 continue;
             }
@@ -157,7 +155,7 @@ fn commit(file: &dyn Pending) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -212,5 +210,134 @@ mod tests {
         }
         committer.finish();
         assert_eq!(*begun.0.lock(), THREADS_MAX + 500);
+    }
+}
+
+/// `RUSTFLAGS="--cfg loom" cargo test -p tollgate-view --release --lib models`. Two files may wait, and
+/// two threads commit. What is lost is a deadlock, or fails a comparison.
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::atomic::{AtomicU64, Ordering};
+    use loom::thread;
+
+    use super::*;
+
+    /// A file that counts its changes, and how many of them a commit has seen.
+    struct Counted {
+        id: u64,
+        written: AtomicU64,
+        durable: Mutex<u64>,
+        committed: Condvar,
+    }
+
+    impl Counted {
+        fn new(id: u64) -> Arc<Counted> {
+            let (written, durable) = (AtomicU64::new(0), Mutex::new(0));
+            Arc::new(Counted { id, written, durable, committed: Condvar::default() })
+        }
+
+        fn write(self: &Arc<Self>, committer: &Committer, closed: bool) {
+            self.written.fetch_add(1, Ordering::Relaxed);
+            committer.changed(&(Arc::clone(self) as Arc<dyn Pending>), closed);
+        }
+
+        fn durable(&self) -> u64 {
+            *self.durable.lock()
+        }
+
+        fn wait_until_durable(&self, writes: u64) {
+            let mut durable = self.durable.lock();
+            while *durable < writes {
+                self.committed.wait(&mut durable);
+            }
+        }
+    }
+
+    impl Pending for Counted {
+        fn id(&self) -> NodeId {
+            NodeId(self.id)
+        }
+
+        fn path(&self) -> &[u8] {
+            b"file"
+        }
+
+        fn commit(&self) -> Result<(), Errno> {
+            let mut durable = self.durable.lock();
+            *durable = self.written.load(Ordering::Relaxed);
+            drop(durable);
+            self.committed.notify_all();
+            Ok(())
+        }
+    }
+
+    fn model(run: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(run);
+    }
+
+    /// Whoever sleeps until something later is due learns of what is due now.
+    #[test]
+    fn what_is_closed_is_committed_though_something_else_is_due_later() {
+        model(|| {
+            let committer = Arc::new(Committer::start().unwrap());
+            let (later, closed) = (Counted::new(2), Counted::new(3));
+            later.write(&committer, false);
+            let other = thread::spawn({
+                let (committer, closed) = (Arc::clone(&committer), Arc::clone(&closed));
+                move || closed.write(&committer, true)
+            });
+            closed.wait_until_durable(1);
+            other.join().unwrap();
+            committer.finish();
+            assert_eq!((later.durable(), closed.durable()), (1, 1));
+        });
+    }
+
+    /// While one file is committed, somebody looks after what becomes due; and what is changed during
+    /// its own commit is committed once more.
+    #[test]
+    fn what_is_changed_during_a_commit_is_committed_too() {
+        model(|| {
+            let committer = Committer::start().unwrap();
+            let (first, second) = (Counted::new(2), Counted::new(3));
+            first.write(&committer, true);
+            second.write(&committer, true);
+            first.write(&committer, true);
+            first.wait_until_durable(2);
+            second.wait_until_durable(1);
+            committer.finish();
+        });
+    }
+
+    #[test]
+    fn what_is_changed_while_all_ends_is_committed() {
+        model(|| {
+            let committer = Arc::new(Committer::start().unwrap());
+            let file = Counted::new(2);
+            let other = thread::spawn({
+                let (committer, file) = (Arc::clone(&committer), Arc::clone(&file));
+                move || {
+                    file.write(&committer, true);
+                    file.write(&committer, false);
+                }
+            });
+            committer.finish();
+            other.join().unwrap();
+            assert_eq!(file.durable(), 2);
+        });
+    }
+
+    #[test]
+    fn who_finds_no_room_to_wait_commits() {
+        model(|| {
+            let committer = Committer::start().unwrap();
+            let files: Vec<_> = (2..5).map(Counted::new).collect();
+            files.iter().for_each(|file| file.write(&committer, false));
+            assert_eq!(files[2].durable(), 1);
+            committer.finish();
+            assert!(files.iter().all(|file| file.durable() == 1));
+        });
     }
 }

@@ -4,6 +4,7 @@
 //! keeps no page of it but for mappings, and never sees the lower file. What the bytes are is a
 //! [`Content`]; how its requests run beside each other is [`crate::road`].
 
+pub(crate) mod asker;
 mod committer;
 mod lower_store;
 pub(crate) mod open;

@@ -9,16 +9,20 @@ use tollgate_policy::{Made, Mode};
 use crate::admission::Subject;
 use crate::audit::Audit;
 use crate::content::redactors::Redactors;
-use crate::content::sealed::Shown;
+use crate::content::sealed::{Shown, tell};
 use crate::content::sealing::Sealing;
 use crate::content::to_open::ToOpen;
 use crate::content::{Content, redacted};
 use crate::lower::{Key, Version};
+use crate::masked::{MaskedCounter, MaskedStatus};
 use crate::seal_keys::SealKeys;
 
 /// What opens such files.
 pub(crate) struct Contents {
     redactors: Redactors,
+    /// In this view.
+    masked: Arc<MaskedCounter>,
+    audit: Option<Arc<dyn Audit>>,
     /// Only with keys.
     sealing: Option<Sealing>,
 }
@@ -30,8 +34,21 @@ impl Contents {
         keys: Option<Arc<SealKeys>>,
         audit: Option<Arc<dyn Audit>>,
     ) -> std::io::Result<Self> {
-        let sealing = keys.map(|keys| Sealing::new(keys, audit)).transpose()?;
-        Ok(Self { redactors: Redactors::default(), sealing })
+        let sealing = keys.map(|keys| Sealing::new(keys, audit.clone())).transpose()?;
+        let (redactors, masked) = (Redactors::default(), Arc::default());
+        Ok(Self { redactors, masked, audit, sealing })
+    }
+
+    /// A sealed file lies where plain ones are expected.
+    pub(crate) fn misplaced(&self, path: &[u8], inode: u64) {
+        let shown = path.escape_ascii();
+        tracing::error!(path = %shown, "a sealed file lies where no rule seals files");
+        tell(&self.audit, path, inode, None);
+    }
+
+    /// What was masked so far.
+    pub(crate) fn masked(&self) -> MaskedStatus {
+        self.masked.status()
     }
 
     /// Whether the view has keys: then sizes below are not all those to be shown.
@@ -90,7 +107,8 @@ impl Contents {
                 if file.writes || file.is_new {
                     return Err(Errno::ROFS);
                 }
-                redacted::open(file.fd, self.redactors.of(&made.redactions))
+                let redactor = self.redactors.of(&made.redactions);
+                redacted::open(file, redactor, Arc::clone(&self.masked), self.audit.clone())
             }
             How::Sealed(made) => match &made.domains[..] {
                 [domain] => {

@@ -7,8 +7,8 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
@@ -17,6 +17,7 @@ use tollgate_fuse::NodeId;
 use tollgate_seal::{Options, SealError, SealedFile};
 
 use crate::audit::{Audit, Detail, Event, Outcome};
+use crate::content::asker::asker;
 use crate::content::committer::{Committer, Pending};
 use crate::content::lower_store::LowerStore;
 use crate::content::to_open::ToOpen;
@@ -40,8 +41,8 @@ pub(super) struct OpenFile {
     path: Box<[u8]>,
     domain: Arc<str>,
     file: RwLock<Arc<SealedFile<LowerStore>>>,
-    /// Held while a commit, or a caller, sets the times of the lower file.
-    setting_times: Mutex<()>,
+    /// Held while a commit, or a caller, sets the times of the lower file. What is durable.
+    setting_times: Mutex<Committed>,
     /// During a commit: when the content was changed last, which the lower file does not show.
     modified: RwLock<Option<(i64, u32)>>,
     audit: Option<Arc<dyn Audit>>,
@@ -88,7 +89,7 @@ impl OpenFile {
         match sealed {
             Ok(sealed) => {
                 let file = RwLock::new(Arc::new(sealed));
-                let (setting_times, modified) = (Mutex::new(()), RwLock::new(None));
+                let (setting_times, modified) = (Mutex::default(), RwLock::new(None));
                 let domain = Arc::clone(domain);
                 let (keys, _writer) = (Arc::clone(keys), Arc::clone(writer));
                 Ok(OpenFile {
@@ -132,6 +133,22 @@ impl OpenFile {
         } else if file.writes {
             current.store().widen(&file.fd);
         }
+        Ok(())
+    }
+
+    /// Begins a file anew that is to have nothing in it, and whose map is damaged: `error`. As with a
+    /// file whose header is not good, who is killed meanwhile leaves an empty one.
+    fn begin_anew(&self, error: SealError) -> Result<(), SealError> {
+        let mut file = self.file.write();
+        // Whoever is at work in it goes on with slots that would not be there any more.
+        if Arc::strong_count(&file) > 1 {
+            return Err(error);
+        }
+        let fd = file.store().fd();
+        rustix::fs::ftruncate(&fd, 0).map_err(std::io::Error::from)?;
+        let store = LowerStore::new(fd, true);
+        let (keys, domain) = (self.keys.known(), self.domain.as_bytes());
+        *file = Arc::new(SealedFile::create(store, &*keys, domain, Options::default())?);
         Ok(())
     }
 
@@ -206,19 +223,42 @@ impl Pending for OpenFile {
             // Another may be under way, which is waited for.
             return file.commit().map_err(|error| self.errno(&error));
         }
-        let _setting = self.setting_times.lock();
+        let wanted = file.changes();
+        let mut committed = self.setting_times.lock();
+        if committed.has(&file, wanted) {
+            // By who had the lock before: of many who wait, one commits for all.
+            return Ok(());
+        }
         let fd = file.store().fd();
         let before = rustix::fs::fstat(&fd)?;
         let nanoseconds = u32::try_from(before.st_mtime_nsec).unwrap_or(0);
         *self.modified.write() = Some((before.st_mtime, nanoseconds));
         let changes = file.changes();
         let done = file.commit().map_err(|error| self.errno(&error));
+        if done.is_ok() {
+            *committed = Committed { file: Arc::downgrade(&file), changes };
+        }
         let done = done.and_then(|()| match file.changes() == changes {
             true => set_modified(&fd, before.st_mtime, nanoseconds),
             false => Ok(()),
         });
         *self.modified.write() = None;
         done
+    }
+}
+
+/// What the last commit made durable.
+#[derive(Default)]
+struct Committed {
+    /// A file that was opened again counts anew.
+    file: Weak<SealedFile<LowerStore>>,
+    /// So many changes of it.
+    changes: u64,
+}
+
+impl Committed {
+    fn has(&self, file: &Arc<SealedFile<LowerStore>>, changes: u64) -> bool {
+        std::ptr::eq(self.file.as_ptr(), Arc::as_ptr(file)) && self.changes >= changes
     }
 }
 
@@ -310,7 +350,12 @@ impl Content for Sealed {
             let within = usize::try_from(at % STEP as u64).map_err(|_| Errno::INVAL)?;
             let step = (most - within).min(data.len() - done);
             match file.write_beside(&mut data[done..done + step], at, beside.run) {
-                Ok(()) => done += step,
+                Ok(written) => {
+                    done += written;
+                    if written < step {
+                        break;
+                    }
+                }
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(self.open.errno(&error)),
             }
@@ -320,7 +365,11 @@ impl Content for Sealed {
     }
 
     fn set_len(&self, len: u64) -> Result<(), Errno> {
-        self.open.current().set_len(len).map_err(|error| self.open.errno(&error))?;
+        let mut done = self.open.current().set_len(len);
+        if let Err(error @ SealError::MapNotAuthentic { .. }) = done {
+            done = if len == 0 { self.open.begin_anew(error) } else { Err(error) };
+        }
+        done.map_err(|error| self.open.errno(&error))?;
         self.changed();
         Ok(())
     }
@@ -392,19 +441,25 @@ fn errno_of(error: &SealError, path: &[u8], damaged: impl FnOnce(Option<Range<u6
     }
 }
 
-fn tell(audit: &Option<Arc<dyn Audit>>, path: &[u8], inode: u64, bytes: Option<Range<u64>>) {
+/// Records that bytes are not what was written there; `None`: the file as a whole.
+pub(super) fn tell(
+    audit: &Option<Arc<dyn Audit>>,
+    path: &[u8],
+    inode: u64,
+    bytes: Option<Range<u64>>,
+) {
     let Some(audit) = audit else { return };
     let detail = bytes.map_or(Detail::None, |bytes| Detail::Span {
         offset: bytes.start,
         bytes: bytes.end - bytes.start,
     });
-    let outcome = Outcome::Failed(Errno::IO);
+    let (outcome, caller) = (Outcome::Failed(Errno::IO), asker());
     audit.record(&Event {
         operation: "damaged",
         outcome,
-        uid: 0,
-        gid: 0,
-        pid: 0,
+        uid: caller.uid,
+        gid: caller.gid,
+        pid: caller.pid,
         exe: None,
         inode,
         path,

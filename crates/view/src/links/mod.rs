@@ -93,6 +93,11 @@ pub(crate) struct Top<'a> {
     pub(crate) path: &'a [u8],
 }
 
+/// Attributes of what `path` leads to beneath `root`, if it is there and leads through no link.
+pub(crate) fn stat_beneath(root: BorrowedFd<'_>, path: &[u8]) -> Option<Stat> {
+    beneath::stat(root, path).ok()
+}
+
 impl Links {
     /// `threads` search side by side.
     pub(crate) fn new(threads: usize) -> Self {
@@ -221,6 +226,35 @@ impl Links {
         removed.map(|path| path.to_vec()).collect()
     }
 
+    /// Whether an inode may have names that lie outside of DIR.
+    pub(crate) fn is_elsewhere(&self, key: &Key) -> bool {
+        self.shard(key).lock().get(key).is_none_or(Record::is_elsewhere)
+    }
+
+    /// Whether an inode has names here.
+    pub(crate) fn has_names(&self, key: &Key) -> bool {
+        self.shard(key).lock().get(key).is_some_and(|record| !record.has_no_names())
+    }
+
+    /// What `other`, of another directory, knows to have names outside of it, and a complete search
+    /// of this one has not met, has none here: it is not searched for.
+    pub(crate) fn learn_absent(&self, other: &Self) {
+        if !self.last.lock().outcome.is_complete() {
+            return;
+        }
+        for shard in &other.shards {
+            let elsewhere: Vec<_> = shard
+                .lock()
+                .iter()
+                .filter_map(|(key, record)| Some((*key, record.known_elsewhere()?)))
+                .collect();
+            for (key, (state, at)) in elsewhere {
+                let mut own = self.shard(&key).lock();
+                own.entry(key).or_insert_with(|| Record::absent(state, at));
+            }
+        }
+    }
+
     /// The names that are known of `key`, those to judge it by; not all may be there any more.
     pub(crate) fn judged(&self, key: &Key, policy: &Arc<Policy>) -> Vec<Vec<u8>> {
         let mut shard = self.shard(key).lock();
@@ -346,7 +380,7 @@ impl Links {
         let (mut files, mut names) = (0, 0);
         for shard in &self.shards {
             let shard = shard.lock();
-            files += shard.len();
+            files += shard.values().filter(|record| !record.has_no_names()).count();
             names += shard.values().map(Record::len).sum::<usize>();
         }
         let last = self.last.lock();

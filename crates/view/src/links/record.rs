@@ -48,6 +48,20 @@ struct Examples {
 }
 
 impl Record {
+    /// Of an inode that was seen to have no name here.
+    pub(super) fn absent(state: State, at: Instant) -> Self {
+        Self { elsewhere: state.links, confirmed: Some((state, at)), ..Self::default() }
+    }
+
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.elsewhere > 0
+    }
+
+    /// In which state it was seen to have names elsewhere, and when; `None` if it has none.
+    pub(super) fn known_elsewhere(&self) -> Option<(State, Instant)> {
+        self.confirmed.filter(|_| self.is_elsewhere())
+    }
+
     pub(super) fn len(&self) -> usize {
         self.names.len()
     }

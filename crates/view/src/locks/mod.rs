@@ -33,9 +33,9 @@ pub(crate) use file::{Ask, FileLocks, OwnerId, Source};
 pub(crate) use grant::Grant;
 pub(crate) use range::{Kind, Range};
 
+use crate::patience::Patience;
 use crate::shares::{ShareStatus, Shares, Taken};
 use shared::Shared;
-use waits::Patience;
 
 /// A close returns before the kernel reports that it was the last one of its handle. A lock that
 /// such a handle holds is tried again for this long before a caller who would not wait hears of it,

@@ -8,7 +8,8 @@ use rustix::io::Errno;
 
 use crate::locks::grant::{Grant, Granter};
 use crate::locks::keeper::Keeper;
-use crate::locks::waits::{Patience, Wait, Waits};
+use crate::locks::waits::{Wait, Waits};
+use crate::patience::Patience;
 use crate::shares::Shares;
 
 /// Threads that wait in the kernel for locks at the same time, half of them for one user. Further requests are tried.

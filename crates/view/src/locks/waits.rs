@@ -4,16 +4,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::io::Errno;
-use tollgate_fuse::Passing;
 
 use crate::locks::description::Class;
 use crate::locks::file::{Ask, FileLocks, OwnerId};
 use crate::locks::grant::Grant;
+use crate::patience::Patience;
 use crate::shares::{ShareStatus, Shares, Taken};
 
 /// A request that waits.
@@ -31,31 +30,6 @@ pub(crate) struct Wait {
     pub(crate) tried: AtomicBool,
     /// When trying ends.
     pub(crate) patience: Option<Patience>,
-}
-
-/// For how long a lock is tried whose holder may be closed already.
-pub(crate) struct Patience {
-    /// At least until then,
-    least: Instant,
-    /// at most until then,
-    most: Instant,
-    /// and in between until closes that returned before have been served.
-    closes: Mutex<Option<Passing>>,
-}
-
-impl Patience {
-    /// From now on; `closes` as it was when the lock was asked for.
-    pub(crate) fn begin(least: Duration, most: Duration, closes: Option<Passing>) -> Self {
-        let now = Instant::now();
-        Self { least: now + least, most: now + most, closes: Mutex::new(closes) }
-    }
-
-    /// Whether trying once more is enough.
-    pub(crate) fn is_over(&self) -> bool {
-        let now = Instant::now();
-        let served = || self.closes.lock().as_mut().is_none_or(Passing::is_over);
-        now >= self.most || (now >= self.least && served())
-    }
 }
 
 impl Wait {

@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use tollgate_fuse::{Name, Request};
-use tollgate_policy::{HEAD_LEN, Operation};
+use tollgate_policy::{HEAD_LEN, Kind};
 
-use super::linked::Turn;
-use crate::admission::{Granted, Hidden, Refusal, Subject};
+use crate::admission::{Asked, Granted, Hidden, Refusal, Subject};
 use crate::audit::{Detail, Outcome};
-use crate::located;
 use crate::lower::{self, MOUNT_ROOT, Stat};
-use crate::mounts;
+use crate::mounts::{self, Mount, Refused};
+use crate::moving::Turn;
 use crate::paths::KnownPaths;
 use crate::stats::{Count, Unavailable};
 use crate::table::Node;
@@ -52,17 +51,13 @@ impl View {
         name: Name<'_>,
         stat: &Stat,
     ) -> Result<(), Errno> {
-        if !stat.has_attribute(MOUNT_ROOT) || !self.admission.policy().tells_names_apart() {
+        if !stat.has_attribute(MOUNT_ROOT) || !self.admission.tells_names_apart() {
             return Ok(());
         }
-        let root = lower::stat_fd(self.fds.root().as_fd())?;
-        let place = located::path_of(self.fds.root().as_fd()).ok_or(Errno::ACCESS)?;
-        let place = Path::new(OsStr::from_bytes(&place));
-        let table = mounts::read()?;
-        match mounts::refused(&table, stat.mount_id(), root.mount_id(), place)? {
+        match self.refused_mount(&mounts::read()?, stat.mount_id())? {
             None => Ok(()),
             Some(reason) => {
-                let parent = located::path_of(dir).unwrap_or_default();
+                let parent = lower::path_of(dir).unwrap_or_default();
                 let (parent, name) = (parent.escape_ascii(), name.as_bytes().escape_ascii());
                 tracing::warn!("the mount at `{parent}/{name}` is not entered: {reason}");
                 Err(Errno::ACCESS)
@@ -70,50 +65,67 @@ impl View {
         }
     }
 
+    /// Why the mount `id`, found below DIR, is not entered.
+    fn refused_mount(&self, table: &[Mount], id: u64) -> Result<Option<Refused>, Errno> {
+        let root = self.fds.root().as_fd();
+        let place = lower::path_of(root).ok_or(Errno::ACCESS)?;
+        let place = Path::new(OsStr::from_bytes(&place));
+        if self.admission.policy().tells_names_apart() {
+            let root = lower::stat_fd(root)?.mount_id();
+            if let Some(refused) = mounts::refused(table, id, root, place)? {
+                return Ok(Some(refused));
+            }
+        }
+        for other in self.neighbours.iter().flat_map(|all| all.directories_beside(place)) {
+            if let Some(refused) = mounts::refused_beside(table, id, other.mount_id, &other.path)? {
+                return Ok(Some(refused));
+            }
+        }
+        Ok(None)
+    }
+
     /// The mounts below DIR that are not entered at this moment.
     pub(crate) fn mounts_not_shown(&self) -> Vec<Unavailable> {
-        let root = self.fds.root().as_fd();
-        let (Ok(stat), Some(place), Ok(table)) =
-            (lower::stat_fd(root), located::path_of(root), mounts::read())
-        else {
-            return Vec::new();
-        };
-        if !self.admission.policy().tells_names_apart() {
+        let place = lower::path_of(self.fds.root().as_fd());
+        let (Some(place), Ok(table)) = (place, mounts::read()) else { return Vec::new() };
+        if !self.admission.tells_names_apart() {
             return Vec::new();
         }
         let place = Path::new(OsStr::from_bytes(&place));
-        let refused = mounts::refused_below(&table, stat.mount_id(), place);
-        let unavailable = |(point, reason): (PathBuf, mounts::Refused)| Unavailable {
+        let refused = |id| self.refused_mount(&table, id).ok()?;
+        let refused = mounts::refused_below(&table, place, refused);
+        let unavailable = |(point, reason): (PathBuf, Refused)| Unavailable {
             feature: format!("what is mounted at `{}`", point.display()),
             reason: reason.to_string(),
         };
         refused.into_iter().map(unavailable).collect()
     }
 
-    /// Checks `operation` on an inode that exists; nothing to do if the policy cannot refuse.
+    /// Checks what is `asked` for on an inode that exists; nothing to do if the policy cannot
+    /// refuse.
     pub(crate) fn permit(
         &self,
         req: &Request<'_>,
         node: &Arc<Node>,
-        operation: Operation,
+        asked: impl Into<Asked>,
         what: &'static str,
     ) -> Result<(), Errno> {
         if self.admission.is_trivial() {
             return Ok(());
         }
         let subject = self.subject_of(node, &self.stat(node)?)?;
-        self.permit_subject(req, &subject, [operation], what)
+        self.permit_subject(req, &subject, [asked], what)
     }
 
     pub(crate) fn permit_subject(
         &self,
         req: &Request<'_>,
         subject: &Subject<'_>,
-        operations: impl IntoIterator<Item = Operation>,
+        asked: impl IntoIterator<Item = impl Into<Asked>>,
         what: &'static str,
     ) -> Result<(), Errno> {
         let path = subject.path();
-        self.permit_detailed(req, subject, operations, (what, path, Detail::None))
+        self.permit_detailed(req, subject, asked, (what, path, Detail::None))
     }
 
     /// The same; a refusal is recorded under this path, with this detail.
@@ -121,10 +133,10 @@ impl View {
         &self,
         req: &Request<'_>,
         subject: &Subject<'_>,
-        operations: impl IntoIterator<Item = Operation>,
+        asked: impl IntoIterator<Item = impl Into<Asked>>,
         (what, path, detail): (&'static str, &[u8], Detail<'_>),
     ) -> Result<(), Errno> {
-        match self.admission.check(subject, operations, req.caller()) {
+        match self.admission.check(subject, asked, req.caller()) {
             Ok(Granted(None)) => Ok(()),
             Ok(Granted(Some(refusal))) => {
                 self.would_refuse(req, refusal, what, path, detail);
@@ -176,7 +188,7 @@ impl View {
         stat: &Stat,
         turn: Turn,
     ) -> Result<bool, Errno> {
-        if !self.admission.policy().can_hide() {
+        if !self.can_hide() {
             return Ok(false);
         }
         let path = self.paths.of_child(dir, name)?;
@@ -190,7 +202,38 @@ impl View {
         }
         // An inode that is hidden under one name is hidden under all.
         let names = self.all_names(KnownPaths::from_iter([path]), stat, Some(dir), turn);
-        Ok(names.paths.iter().any(|path| is_hidden(path)))
+        let kind = Kind::from_mode(stat.mode());
+        let mut elsewhere = names.elsewhere.names.iter();
+        Ok(names.paths.iter().any(|path| is_hidden(path))
+            || elsewhere.any(|(rules, path)| rules.policy.hidden(path, kind).is_some()))
+    }
+
+    /// A name could not be made in `dir` because it exists: one that is hidden cannot be made,
+    /// whichever name of its inode says so.
+    pub(crate) fn refuse_hidden(
+        &self,
+        req: &Request<'_>,
+        (dir, fd): (&Arc<Node>, BorrowedFd<'_>),
+        name: Name<'_>,
+        what: &'static str,
+    ) -> Result<(), Errno> {
+        if !self.can_hide() {
+            return Ok(());
+        }
+        let Ok(stat) = lower::stat_at(fd, name.as_c_str()) else { return Ok(()) };
+        if !self.is_hidden(dir, name, &stat, Turn::Free)? {
+            return Ok(());
+        }
+        let path = self.paths.of_child(dir, name)?;
+        let refusal = Refusal { errno: Errno::ACCESS, rule: None };
+        Err(self.refused(req, refusal, what, &path, Detail::None))
+    }
+
+    /// Whether some name may have to look as if it did not exist.
+    pub(crate) fn can_hide(&self) -> bool {
+        let mut others = self.neighbours();
+        self.admission.policy().can_hide()
+            || others.any(|other| other.policies.current().policy.can_hide())
     }
 
     /// Counts and records that somebody asked for a name that is hidden.

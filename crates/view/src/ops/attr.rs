@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 use tollgate_fuse::{
     Attributes, Caller, Entry, FileHandle, Name, NodeId, Request, SetAttr, SetTime, Statx,
@@ -11,6 +11,8 @@ use tollgate_fuse::{
 use tollgate_policy::Operation;
 
 use super::sight::Sight;
+use crate::admission::Asked;
+use crate::content::asker::asked_by;
 use crate::content::open::How;
 use crate::content::to_open::ToOpen;
 use crate::creds::without_fsetid;
@@ -101,7 +103,15 @@ impl View {
         {
             return lower::stat_fd(file.fd.as_fd());
         }
-        self.stat(node)
+        let stat = self.stat(node)?;
+        // A descriptor that is kept for the next open still names the file. Nobody has it open, so
+        // a name was asked for, and that leads here no more.
+        let is_file = stat.file_type() == FileType::RegularFile;
+        let was_removed = is_file && stat.nlink() == 0 && node.place().is_some();
+        if was_removed && !node.io.lock().is_open() {
+            return Err(Errno::STALE);
+        }
+        Ok(stat)
     }
 
     /// The kernel asks about attributes that it had: what covers them is watched from now on.
@@ -127,7 +137,10 @@ impl View {
         // A truncation through a handle was decided when the handle was opened.
         let through_handle = set.handle.is_some() && set.size.is_some();
         if !through_handle {
-            self.permit(req, &node, Operation::Write, "setattr")?;
+            let leaves_a_part = set.size.is_some_and(|size| size > 0);
+            let write = Asked::To(Operation::Write);
+            let asked = if leaves_a_part { Asked::ChangeInPart } else { write };
+            self.permit(req, &node, asked, "setattr")?;
         }
         let done = self.set_attributes(req.caller(), &node, set);
         self.record_setattr(req, &node, set, done.as_ref().err().copied());
@@ -186,7 +199,8 @@ impl View {
         // Whoever has the file open for writing may do it, whatever the file's mode is by now.
         let user_file = if is_passthrough(handle) { None } else { self.files.get(handle).ok() };
         if let Some(made) = user_file.as_ref().and_then(|file| file.made.as_ref()) {
-            return self.powers.as_caller(caller, || made.content.set_len(size));
+            let act = || asked_by(caller, || made.content.set_len(size));
+            return self.powers.as_caller(caller, act);
         }
         let own = match user_file {
             Some(_) => None,
@@ -222,9 +236,9 @@ impl View {
         let path = self.path_for_log(node);
         let begins_anew = size == 0;
         let file = ToOpen { fd, node, is_new: false, writes: true, begins_anew, path };
-        let content = self.contents.open(file, how)?;
+        let content = asked_by(caller, || self.contents.open(file, how))?;
         drop(io);
-        self.powers.as_caller(caller, || content.set_len(size))?;
+        self.powers.as_caller(caller, || asked_by(caller, || content.set_len(size)))?;
         content.flush()
     }
 

@@ -8,10 +8,11 @@ use rustix::io::Errno;
 use tollgate_fuse::{FileHandle, NodeId, Reply, Request, StatFs, args};
 use tollgate_policy::Operation;
 
+use crate::content::asker::asked_by;
 use crate::handles::{UserFile, has_descriptor, is_passthrough, is_small};
 use crate::lower;
 use crate::mode::IoMode;
-use crate::road::Made;
+use crate::road::{Asking, Made};
 use crate::stats::Count;
 use crate::table::Node;
 use crate::view::View;
@@ -55,7 +56,7 @@ impl View {
         args: args::Write<'_>,
     ) -> Result<u32, Errno> {
         self.count(req, Count::write);
-        let args::Write { handle, offset, data, from_cache, kill_suidgid, appends } = args;
+        let args::Write { handle, offset, data, from_cache, kill_suidgid, appends, .. } = args;
         let file = self.user_file(handle)?;
         // The kernel takes the size it knows for the end. Where it caches pages, a file can have
         // become longer behind the view, and what was appended there must not be overwritten. The
@@ -96,7 +97,8 @@ impl View {
             Ok(file) if args.from_cache => file.opener,
             _ => req.caller(),
         };
-        self.road.write(&made, (args.data, args.offset), caller, reply);
+        let written = (args.data, args.offset, args.durable);
+        self.road.write(&made, written, (asking(req), caller), reply);
     }
 
     /// Answers a read of bytes that the view makes. The records say what was asked for of the file
@@ -113,7 +115,7 @@ impl View {
         let shown = made.content.size().map_or(0, |size| end.min(size).saturating_sub(offset));
         self.counters.add(req.worker(), Count::read_bytes, shown);
         self.record_span(req, id, "read", offset, shown);
-        self.road.read(made, offset..end, reply);
+        self.road.read(made, offset..end, (asking(req), req.caller()), reply);
     }
 
     /// What makes the bytes of a handle, if they are not those of the lower file.
@@ -152,7 +154,7 @@ impl View {
         match self.made(args.handle) {
             Some(made) => {
                 self.count(req, Count::other);
-                self.road.commit(&made, args.data_only, reply);
+                self.road.commit(&made, args.data_only, req.caller(), reply);
             }
             None => {
                 reply.send(self.do_fsync(req, id, args.handle, args.data_only));
@@ -219,7 +221,7 @@ impl View {
         self.count(req, Count::other);
         let mode = FallocateFlags::from_bits_retain(mode);
         if let Some(made) = self.made(handle) {
-            return punch(&made, offset, length, mode);
+            return asked_by(req.caller(), || punch(&made, offset, length, mode));
         }
         self.with_file(id, handle, OFlags::RDWR, |fd| {
             let act = || rustix::fs::fallocate(fd, mode, offset, length);
@@ -325,6 +327,10 @@ impl View {
             Err(e) => reply.error(e),
         };
     }
+}
+
+fn asking(req: &Request<'_>) -> Asking {
+    Asking { unique: req.unique(), thread: req.caller().pid }
 }
 
 /// fallocate(2) where the view makes the bytes: holes are made, space cannot be promised.

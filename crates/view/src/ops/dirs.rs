@@ -11,10 +11,10 @@ use tollgate_fuse::{
 };
 use tollgate_policy::Operation;
 
-use super::linked::Turn;
 use super::sight::Sight;
 use crate::handles::OpenDir;
 use crate::lower::{self, DirEntry, DirStream};
+use crate::moving::Turn;
 use crate::stats::Count;
 use crate::table::Node;
 use crate::view::View;
@@ -249,7 +249,7 @@ impl Lister<'_> {
             }
             return Ok(());
         };
-        if !self.plus && !self.view.admission.policy().can_hide() {
+        if !self.plus && !self.view.can_hide() {
             reply.add(entry.ino, kind, entry.next_offset, name);
             return Ok(());
         }

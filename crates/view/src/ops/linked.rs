@@ -11,34 +11,22 @@ use tollgate_policy::{InodeFacts, Kind};
 
 use crate::links::{Change, Top};
 use crate::lower::{self, MOUNT_ROOT, Stat};
+use crate::moving::Turn;
+use crate::neighbours::{Elsewhere, Place};
 use crate::paths::{KnownPaths, Names};
 use crate::table::Node;
 use crate::view::View;
 
-/// Searches that one request makes at most: names that are moved by others while one runs make it
-/// uncertain.
-const MAX_SEARCHES: usize = 2;
-
 /// Times that one rename or link looks at the names of a file that goes on changing meanwhile. Then
 /// it is judged as if a name were missing.
 pub(crate) const MAX_LOOKS: usize = 10;
-
-/// Whether a lock of [`View::names`] is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// None: names that are not confirmed are searched for.
-    Free,
-    /// One is, by a request that looked at the names at this moment: those that were not confirmed
-    /// then are taken to be incomplete. However long it waited for its turn, they are not stale.
-    Held(Instant),
-}
 
 impl View {
     /// Whether the names of a file with these attributes have to be known.
     pub(crate) fn has_names_to_find(&self, stat: &Stat) -> bool {
         stat.nlink() > 1
             && stat.file_type() != FileType::Directory
-            && self.admission.policy().tells_names_apart()
+            && self.admission.tells_names_apart()
     }
 
     /// The names to judge an inode by: `paths`, under which it is known, with its further names if
@@ -49,19 +37,54 @@ impl View {
         stat: &Stat,
         dir: Option<&Arc<Node>>,
         turn: Turn,
-    ) -> Names {
-        if !self.has_names_to_find(stat) {
-            return Names { paths: self.with_removed(paths, stat), all_known: true };
-        }
+    ) -> Names<'_> {
         let waited = match turn {
             Turn::Held(looked) => looked.elapsed(),
             Turn::Free => Duration::ZERO,
         };
-        if let Some(judged) = self.confirmed_names(stat, waited) {
-            return Names { paths: first_and(paths, judged), all_known: true };
+        let (mut paths, all_known) = if !self.has_names_to_find(stat) {
+            (self.with_removed(paths, stat), true)
+        } else if let Some(judged) = self.confirmed_names(stat, waited) {
+            (first_and(paths, judged), true)
+        } else {
+            let all_known = turn == Turn::Free && self.find_names(&paths, stat, dir);
+            (self.known_names(paths, stat), all_known)
+        };
+        let elsewhere = self.names_elsewhere(stat, turn, waited, &mut paths);
+        Names { paths, all_known, elsewhere }
+    }
+
+    /// The names of a file in the other views of the same server. Those of `paths`, but the first,
+    /// that lie where one of these is mounted are its own.
+    fn names_elsewhere(
+        &self,
+        stat: &Stat,
+        turn: Turn,
+        waited: Duration,
+        paths: &mut KnownPaths,
+    ) -> Elsewhere<'_> {
+        let mut elsewhere = Elsewhere::default();
+        if self.neighbours.is_none() || stat.file_type() == FileType::Directory {
+            return elsewhere;
         }
-        let all_known = turn == Turn::Free && self.find_names(&paths, stat, dir);
-        self.known_names(paths, stat, all_known)
+        let known = paths.len();
+        let mut is_first = true;
+        paths.retain(|path| std::mem::take(&mut is_first) || !self.place.is_covered(path));
+        let may_have_some =
+            stat.nlink() > 1 && (paths.len() < known || self.links.is_elsewhere(&stat.key()));
+        for other in self.neighbours() {
+            if may_have_some {
+                other.add_names(stat, turn, waited, &mut elsewhere);
+            } else {
+                other.add_removed(&stat.key(), &mut elsewhere);
+            }
+        }
+        elsewhere
+    }
+
+    /// The other views of the same server.
+    pub(crate) fn neighbours(&self) -> impl Iterator<Item = &Place> {
+        self.neighbours.iter().flat_map(|all| all.others(&self.place))
     }
 
     /// Brings `stat` of a file with several names up to date, in the turn of a request that looked
@@ -79,7 +102,13 @@ impl View {
         let Some(now) = now()? else { return Ok(false) };
         let before = std::mem::replace(stat, now);
         let is_same = before.key() == now.key() && before.changed() == now.changed();
-        Ok(is_same || self.confirmed_names(&now, looked.elapsed()).is_some())
+        if is_same {
+            return Ok(true);
+        }
+        let waited = looked.elapsed();
+        let beside = || self.neighbours().all(|other| other.is_confirmed(&now, waited));
+        let is_known = self.confirmed_names(&now, waited).is_some();
+        Ok(is_known && (!self.links.is_elsewhere(&now.key()) || beside()))
     }
 
     /// A file of one name is judged by removed ones too, if those were stricter.
@@ -98,12 +127,15 @@ impl View {
             InodeFacts { kind: Kind::from_mode(stat.mode()), size: stat.size(), head: None };
         let from = policy.at(removed);
         let mut left = self.links.judged(&stat.key(), policy);
-        left.retain(|path| path != removed);
-        !left.is_empty()
-            && left.iter().all(|path| {
-                let to = policy.at(path);
-                !from.is_like(&to) && from.weakens(&inode, &to, &inode)
-            })
+        left.retain(|path| path != removed && !self.place.is_covered(path));
+        if left.is_empty() {
+            // Names in other views have rules that cannot be compared with these.
+            return self.neighbours().any(|other| other.links.has_names(&stat.key()));
+        }
+        left.iter().all(|path| {
+            let to = policy.at(path);
+            !from.is_like(&to) && from.weakens(&inode, &to, &inode)
+        })
     }
 
     /// Finds the names of an inode before a lock of [`View::names`] is taken.
@@ -116,38 +148,17 @@ impl View {
         self.links.confirmed(stat, self.attr_timeout, waited, policy)
     }
 
-    fn known_names(&self, mut paths: KnownPaths, stat: &Stat, all_known: bool) -> Names {
+    fn known_names(&self, mut paths: KnownPaths, stat: &Stat) -> KnownPaths {
         for path in self.links.judged(&stat.key(), self.admission.shared_policy()) {
             if !paths.contains(&path) {
                 paths.push(path);
             }
         }
-        Names { paths, all_known }
+        paths
     }
 
     fn find_names(&self, paths: &KnownPaths, stat: &Stat, dir: Option<&Arc<Node>>) -> bool {
-        let root = self.fds.root();
-        let verify = |searched| {
-            let _still = self.names.write();
-            self.links.verify(root.as_fd(), stat, paths, searched)
-        };
-        if verify(false) {
-            return true;
-        }
-        for _ in 0..MAX_SEARCHES {
-            if !self.search_around(dir).unwrap_or(false) {
-                return false;
-            }
-            // What the search did not find lies elsewhere, unless names were moved meanwhile.
-            let unchanged = self
-                .links
-                .stat_by_name(root.as_fd(), &stat.key(), None)
-                .is_none_or(|now| now.changed() == stat.changed());
-            if verify(unchanged) {
-                return true;
-            }
-        }
-        false
+        self.place.find(paths, stat, || self.search_around(dir).unwrap_or(false))
     }
 
     /// Searches the file system that `dir` lies in: DIR, or what is mounted below it.

@@ -2,12 +2,15 @@
 //! [`crate::View`]. The table that maps requests to them is `serve.rs`; `admit.rs` and `record.rs`
 //! connect them to the policy and to the audit log.
 
+mod access;
 mod admit;
 mod attr;
+mod closes;
 mod data;
 mod dirs;
 mod linked;
 mod lock;
+mod misplaced;
 mod names;
 mod open;
 mod record;
@@ -15,4 +18,5 @@ mod serve;
 mod sight;
 mod small;
 mod stricter;
+mod subtree;
 mod xattr;

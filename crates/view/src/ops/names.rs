@@ -10,24 +10,23 @@ use std::time::Instant;
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 use tollgate_fuse::{Entry, Name, NodeId, Request};
-use tollgate_policy::{HEAD_LEN, InodeFacts, Kind, Operation, Policy};
+use tollgate_policy::{HEAD_LEN, InodeFacts, Kind, Operation};
 
-use super::linked::{MAX_LOOKS, Turn};
+use super::linked::MAX_LOOKS;
+use super::stricter::is_open_freely;
+use super::subtree::Beneath;
 use crate::admission::{Refusal, Subject};
 use crate::audit::Detail;
 use crate::fds::Descriptors;
 use crate::idle::retire_now;
 use crate::links::Change;
-use crate::lower::{self, DirStream, ProcPath, Stat};
+use crate::lower::{self, ProcPath, Stat};
+use crate::moving::Turn;
 use crate::ops::record::At;
 use crate::paths::KnownPaths;
 use crate::stats::Count;
 use crate::table::Node;
 use crate::view::View;
-
-/// Entries that a directory rename looks at, below it, to see that no decision gets weaker. A
-/// larger tree is not renamed but copied by the caller (`EXDEV`).
-const MAX_SUBTREE: usize = 20_000;
 
 /// A name in a directory, with the directory's descriptor.
 struct Spot<'a> {
@@ -45,6 +44,11 @@ struct Existing<'a> {
 }
 
 impl Spot<'_> {
+    /// For a walk over what lies below it.
+    fn below(&self) -> Beneath<'_> {
+        (self.fd.as_fd(), self.name.as_c_str())
+    }
+
     /// For the audit log.
     fn at(&self) -> At<'_> {
         (&self.dir, self.name)
@@ -54,6 +58,12 @@ impl Spot<'_> {
         lower::stat_at(self.fd.as_fd(), self.name.as_c_str())
     }
 
+    /// The first bytes of what is there.
+    fn head(&self) -> Result<Option<Vec<u8>>, Errno> {
+        let fd = lower::open_path(self.fd.as_fd(), self.name.as_c_str())?;
+        lower::read_head(fd.as_fd(), HEAD_LEN)
+    }
+
     fn stat_if_there(&self) -> Result<Option<Stat>, Errno> {
         match self.stat() {
             Ok(stat) => Ok(Some(stat)),
@@ -61,6 +71,13 @@ impl Spot<'_> {
             Err(e) => Err(e),
         }
     }
+}
+
+/// What came of a request to rename.
+pub(super) enum Renamed {
+    Done,
+    /// This file has to be closed before.
+    AfterClose(Arc<Node>),
 }
 
 impl View {
@@ -87,8 +104,11 @@ impl View {
             let subject = self.admission.new_name(path, kind.as_raw_mode());
             self.permit_subject(req, &subject, [Operation::Create], what)?;
         }
-        self.make(req, umask, || make(spot.fd.as_fd(), name.as_c_str()))
-            .map_err(|errno| self.failed_name(req, what, spot.at(), None, errno))?;
+        let made = self.make(req, umask, || make(spot.fd.as_fd(), name.as_c_str()));
+        if made == Err(Errno::EXIST) {
+            self.refuse_hidden(req, (&spot.dir, spot.fd.as_fd()), name, what)?;
+        }
+        made.map_err(|errno| self.failed_name(req, what, spot.at(), None, errno))?;
         let around = spot.dir.watched.level();
         let stat = spot.stat()?;
         let (node, _) = self.remember(&stat, &spot.dir, name);
@@ -188,11 +208,7 @@ impl View {
     fn subject_at(&self, at: &Existing<'_>, turn: Turn) -> Result<Subject<'_>, Errno> {
         let Existing { spot, stat, .. } = *at;
         let names = self.all_names(self.paths_at(at)?, stat, Some(&spot.dir), turn);
-        let read_head = || {
-            let fd = lower::open_path(spot.fd.as_fd(), spot.name.as_c_str())?;
-            lower::read_head(fd.as_fd(), HEAD_LEN)
-        };
-        self.admission.subject(names, stat, read_head)
+        self.admission.subject(names, stat, || spot.head())
     }
 
     fn paths_at(&self, at: &Existing<'_>) -> Result<KnownPaths, Errno> {
@@ -249,7 +265,7 @@ impl View {
         let node = self.node(id)?;
         let spot = self.spot(new_parent, new_name)?;
         let mut looks = 0;
-        let (before, looked, _names) = loop {
+        let (before, looked, names) = loop {
             looks += 1;
             let mut before = self.stat(&node)?;
             let looked = Instant::now();
@@ -272,6 +288,13 @@ impl View {
         let moving = self.names.begin();
         let from = self.fds.path_once(&node)?;
         let linked = self.powers.as_caller(req.caller(), || link_fd(from.as_fd(), &spot));
+        if linked == Err(Errno::EXIST) {
+            // Names may have to be searched for.
+            drop((moving, names));
+            self.refuse_hidden(req, (&spot.dir, spot.fd.as_fd()), new_name, "link")?;
+            self.record_link(req, &node, spot.at(), linked.err());
+            return Err(Errno::EXIST);
+        }
         self.record_link(req, &node, spot.at(), linked.err());
         linked?;
         let around = spot.dir.watched.level();
@@ -282,7 +305,7 @@ impl View {
             self.names_changed(&before, &change, Some(&stat));
         }
         let (known, _) = self.remember(&stat, &spot.dir, new_name);
-        drop(moving);
+        drop((moving, names));
         known.unpin();
         Ok(self.entry(around, &known, &stat))
     }
@@ -297,7 +320,8 @@ impl View {
     ) -> Result<(), Errno> {
         let subject = self.subject_in_turn(node, stat, Turn::Held(looked))?;
         let path = self.paths.of_child(&spot.dir, spot.name)?;
-        let target = subject.moved_to(path);
+        let read_head = || lower::read_head(self.fds.path_once(node)?.as_fd(), HEAD_LEN);
+        let target = subject.moved_to(path, read_head)?;
         let (old, to) = (subject.path(), Detail::To(target.path()));
         self.permit_detailed(req, &target, [Operation::Create], ("link", old, to))?;
         let refusal = Refusal { errno: Errno::PERM, rule: None };
@@ -314,14 +338,15 @@ impl View {
         Ok(())
     }
 
-    pub(crate) fn do_rename(
+    /// Renames, unless a file has to be closed before and `may_wait` says that there is time for it.
+    pub(super) fn do_rename(
         &self,
         req: &Request<'_>,
         (parent, name): (NodeId, Name<'_>),
         (new_parent, new_name): (NodeId, Name<'_>),
         flags: u32,
-    ) -> Result<(), Errno> {
-        self.count(req, Count::change_names);
+        may_wait: bool,
+    ) -> Result<Renamed, Errno> {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         if flags.contains(RenameFlags::WHITEOUT) {
             return Err(Errno::INVAL);
@@ -342,7 +367,9 @@ impl View {
             if let Some(target) = &target {
                 self.prepare_at(&Existing { spot: &to, node: victim.as_ref(), stat: target })?;
             }
-            self.wait_for_closes(&from, &to, &stat);
+            if may_wait && let Some(open) = self.open_too_freely(&from, &to, &stat) {
+                return Ok(Renamed::AfterClose(open));
+            }
             let turn = if moves_dir {
                 (None, Some(self.names.write()))
             } else {
@@ -407,7 +434,7 @@ impl View {
         if exchange {
             self.record_name(req, "rename", to.at(), Some(from.at()), Ok(victim.as_ref()));
         }
-        Ok(())
+        Ok(Renamed::Done)
     }
 
     /// Refuses to move or remove a directory that something is mounted on, or below. The kernel
@@ -431,20 +458,19 @@ impl View {
         Ok(())
     }
 
-    /// A file that its caller has just closed may still count as open here.
-    fn wait_for_closes(&self, from: &Spot<'_>, to: &Spot<'_>, stat: &Stat) {
+    /// The file at `from`, if it is open in a laxer mode than it would have at `to`. One that its
+    /// caller has just closed may still count as open here.
+    fn open_too_freely(&self, from: &Spot<'_>, to: &Spot<'_>, stat: &Stat) -> Option<Arc<Node>> {
         if self.admission.is_trivial() || stat.file_type() != FileType::RegularFile {
-            return;
+            return None;
         }
-        let Some(node) = self.table.find(&stat.key()) else { return };
+        let node = self.table.find(&stat.key()).filter(|node| is_open_freely(node))?;
         let path = |spot: &Spot<'_>| self.paths.of_child(&spot.dir, spot.name);
-        if let (Ok(old), Ok(new)) = (path(from), path(to)) {
-            let facts = InodeFacts { kind: Kind::File, size: stat.size(), head: None };
-            let mode = |path: &[u8]| self.admission.policy().at(path).mode(&facts).0;
-            if mode(&new) > mode(&old) {
-                self.wait_for_close(&node, mode(&new));
-            }
-        }
+        let (old, new) = (path(from).ok()?, path(to).ok()?);
+        let facts = InodeFacts { kind: Kind::File, size: stat.size(), head: None };
+        let mode = |path: &[u8]| self.admission.policy().at(path).mode(&facts).0;
+        let is_stricter = mode(&new) > mode(&old) && mode(&new) >= tollgate_policy::Mode::Userspace;
+        is_stricter.then_some(node)
     }
 
     /// Brings what is kept of files with several names up to date after a rename.
@@ -456,7 +482,7 @@ impl View {
         target: Option<&Stat>,
         exchange: bool,
     ) -> Result<(), Errno> {
-        if !self.admission.policy().tells_names_apart() {
+        if !self.admission.tells_names_apart() {
             return Ok(());
         }
         let path = |spot: &Spot<'_>| self.paths.of_child(&spot.dir, spot.name);
@@ -533,18 +559,21 @@ impl View {
     ) -> Result<(), Errno> {
         let Existing { spot: from, node, stat } = *at;
         let subject = self.subject_at(at, Turn::Held(looked))?;
-        let target = subject.moved_to(self.paths.of_child(&to.dir, to.name)?);
+        let target = subject.moved_to(self.paths.of_child(&to.dir, to.name)?, || from.head())?;
         let (old, moved) = (subject.path(), Detail::To(target.path()));
         self.permit_detailed(req, &subject, [Operation::Write], ("rename", old, moved))?;
         self.permit_detailed(req, &target, [Operation::Create], ("rename", old, moved))?;
         let is_dir = stat.file_type() == FileType::Directory;
+        if is_dir && let Some(refusal) = self.made_below(req, from.below(), old, target.path())? {
+            return Err(self.refused(req, refusal, "rename", old, moved));
+        }
         let weaker = subject.first_name_weakens_to(&target)
-            || is_dir && self.subtree_weakens(from, old, target.path())?
+            || is_dir && self.subtree_weakens(from.below(), old, target.path())?
             || node.is_some_and(|node| self.is_open_more_freely(node, &target))
             || is_dir && self.subtree_is_open_more_freely(old, target.path());
         let refusal = Refusal { errno: Errno::XDEV, rule: None };
         if weaker {
-            let kept = if is_dir { self.kept_below(req, from, old)? } else { None };
+            let kept = if is_dir { self.kept_below(req, from.below(), old)? } else { None };
             return Err(self.refused(req, kept.unwrap_or(refusal), "rename", old, moved));
         }
         if subject.any_name_would_weaken_to(&target) {
@@ -552,93 +581,6 @@ impl View {
         }
         Ok(())
     }
-
-    /// Would anything below the directory at `spot` get a weaker decision by moving from `old` to
-    /// `new`? Also true when the tree is too large to tell.
-    fn subtree_weakens(&self, spot: &Spot<'_>, old: &[u8], new: &[u8]) -> Result<bool, Errno> {
-        let policy = self.admission.policy();
-        if policy.subtree_move_is_neutral(old, new) {
-            return Ok(false);
-        }
-        let weakens = |rest: &[u8], stat: &Stat| {
-            let (from, to) = ([old, rest].concat(), [new, rest].concat());
-            may_weaken(policy, &from, &to, stat).then_some(())
-        };
-        Ok(!matches!(first_below(spot, weakens)?, Below::Nothing))
-    }
-
-    /// What keeps the caller from removing something below the directory at `spot`. Where it takes a
-    /// look into the file to tell, that is left to the removal.
-    fn kept_below(
-        &self,
-        req: &Request<'_>,
-        spot: &Spot<'_>,
-        old: &[u8],
-    ) -> Result<Option<Refusal<'_>>, Errno> {
-        let policy = self.admission.policy();
-        let kept = |rest: &[u8], stat: &Stat| {
-            let path = [old, rest].concat();
-            if policy.needs_head(&path, Kind::from_mode(stat.mode()), stat.size()) {
-                return None;
-            }
-            let subject = self.admission.new_name(path, stat.mode());
-            let refusal = self.admission.check(&subject, [Operation::Write], req.caller()).err()?;
-            (refusal.errno != Errno::NOENT).then_some(refusal)
-        };
-        Ok(match first_below(spot, kept)? {
-            Below::Found(refusal) => Some(refusal),
-            Below::Nothing | Below::TooMany => None,
-        })
-    }
-}
-
-/// What is found below a directory.
-enum Below<T> {
-    Found(T),
-    Nothing,
-    /// Not within [`MAX_SUBTREE`] entries.
-    TooMany,
-}
-
-/// Looks at everything below the directory at `spot`, by its path from there, until something is
-/// found.
-fn first_below<T>(
-    spot: &Spot<'_>,
-    find: impl Fn(&[u8], &Stat) -> Option<T>,
-) -> Result<Below<T>, Errno> {
-    let top = lower::open_path(spot.fd.as_fd(), spot.name.as_c_str())?;
-    let mut pending = vec![(top, Vec::new())];
-    let mut seen = 0;
-    while let Some((dir, below)) = pending.pop() {
-        let mut stream = DirStream::new(lower::open_dir(dir.as_fd(), c".")?);
-        while let Some(entry) = stream.peek()? {
-            if entry.child_name().is_some() {
-                seen += 1;
-                if seen > MAX_SUBTREE {
-                    return Ok(Below::TooMany);
-                }
-                let stat = lower::stat_at(dir.as_fd(), entry.name)?;
-                let rest = [&below[..], b"/", entry.name.to_bytes()].concat();
-                if let Some(found) = find(&rest, &stat) {
-                    return Ok(Below::Found(found));
-                }
-                if stat.file_type() == FileType::Directory {
-                    pending.push((lower::open_path(dir.as_fd(), entry.name)?, rest));
-                }
-            }
-            stream.advance();
-        }
-    }
-    Ok(Below::Nothing)
-}
-
-/// Would an inode get weaker by moving from path `from` to `to`? Also true where it takes a look
-/// into the file to tell.
-fn may_weaken(policy: &Policy, from: &[u8], to: &[u8], stat: &Stat) -> bool {
-    let inode = InodeFacts { kind: Kind::from_mode(stat.mode()), size: stat.size(), head: None };
-    let (from, to) = (policy.at(from), policy.at(to));
-    [&from, &to].into_iter().any(|rules| rules.needs_head(inode.kind, inode.size))
-        || from.weakens(&inode, &to, &inode)
 }
 
 /// An inode that may lose its last name, pinned until the outcome is known.

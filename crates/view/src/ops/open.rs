@@ -13,13 +13,15 @@ use tollgate_fuse::{
 use tollgate_policy::{Mode, Operation};
 
 use crate::admission::Subject;
+use crate::content::asker::asked_by;
 use crate::content::open::How;
 use crate::content::to_open::ToOpen;
 use crate::fds::Descriptors;
-use crate::handles::{UserFile, has_descriptor, is_in_place};
+use crate::handles::{UserFile, executes, has_descriptor, is_in_place, to_execute};
 use crate::locks::wants_closes;
 use crate::lower::{self, Stat};
 use crate::mode::{Io, IoMode};
+use crate::ops::access::Access;
 use crate::ops::record::access_of;
 use crate::passthrough::NotRegistered;
 use crate::road::Made;
@@ -35,66 +37,6 @@ const APPEND_ONLY: u64 = 0x20;
 
 /// The type bits of a regular file's mode.
 const S_IFREG: u32 = libc::S_IFREG;
-
-/// What open(2) was asked for.
-#[derive(Clone, Copy)]
-struct Access {
-    flags: OFlags,
-}
-
-impl Access {
-    fn new(flags: u32) -> Self {
-        Self { flags: OFlags::from_bits_retain(flags) }
-    }
-
-    fn reads(self) -> bool {
-        (self.flags & OFlags::ACCMODE) != OFlags::WRONLY
-    }
-
-    fn writes(self) -> bool {
-        (self.flags & OFlags::ACCMODE) != OFlags::RDONLY || self.truncates()
-    }
-
-    /// A mapping that can be written needs both.
-    fn is_in_place(self) -> bool {
-        (self.flags & OFlags::ACCMODE) == OFlags::RDWR
-    }
-
-    fn truncates(self) -> bool {
-        self.flags.contains(OFlags::TRUNC)
-    }
-
-    /// What the policy is asked for.
-    fn operations(self) -> impl Iterator<Item = Operation> {
-        let read = self.reads().then_some(Operation::Read);
-        read.into_iter().chain(self.writes().then_some(Operation::Write))
-    }
-
-    fn appends(self) -> bool {
-        self.flags.contains(OFlags::APPEND)
-    }
-
-    /// The same for a file whose bytes the view makes: what it writes it has to read.
-    fn made(self) -> Self {
-        let access = if self.writes() { OFlags::RDWR } else { OFlags::RDONLY };
-        Self { flags: (self.flags - OFlags::ACCMODE) | access }
-    }
-
-    /// The same for one that is to be made: its first bytes are written here, whatever the caller
-    /// may do.
-    fn made_new(self) -> Self {
-        Self { flags: (self.flags - OFlags::ACCMODE) | OFlags::RDWR }
-    }
-
-    /// The flags for a lower descriptor that this process reads and writes itself. The kernel sends
-    /// offsets, so `O_APPEND` must not move them (ten appends of 3,000 bytes once left 50,312
-    /// bytes); `O_DIRECT` would demand aligned buffers of requests that need none; `O_TRUNC` was
-    /// done.
-    fn lower(self) -> OFlags {
-        let kept = OFlags::ACCMODE | OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME;
-        (self.flags & kept) | OFlags::CLOEXEC
-    }
-}
 
 impl View {
     pub(crate) fn do_open(
@@ -116,45 +58,62 @@ impl View {
             node.places().iter().for_each(|place| self.written_in(&place.parent));
         }
         let subject = subject.as_ref();
+        let opening = Opening { req, node: &node, access, kill_suidgid, subject, seen };
         let opened = self
-            .open_admitted(req, &node, (access, kill_suidgid), subject, seen)
+            .open_admitted(opening)
             .map_err(|errno| self.failed_open(req, &node, "open", access.flags, subject, errno))?;
         self.record_open(req, &node, "open", access.flags, &opened, subject);
         Ok(opened)
     }
 
     /// Opens a file that the policy allows to be opened.
-    fn open_admitted(
-        &self,
-        req: &Request<'_>,
-        node: &Arc<Node>,
-        (access, kill_suidgid): (Access, bool),
-        subject: Option<&Subject<'_>>,
-        seen: Option<(Arc<OwnedFd>, Stat)>,
-    ) -> Result<Opened, Errno> {
+    fn open_admitted(&self, opening: Opening<'_, '_>) -> Result<Opened, Errno> {
+        let Opening { node, access, .. } = opening;
         // Held over system calls on purpose: two openers must not register two backing files.
         let mut io = node.io.lock();
+        // For who opens to write the kernel looks at this before it asks, for others afterwards.
+        if access.only_empties() && io.is_executed() {
+            return Err(Errno::TXTBSY);
+        }
+        if !io.is_open() && is_gone(node, opening.seen_as()) {
+            return Err(Errno::STALE);
+        }
+        let opened = self.open_locked(opening, &mut io)?;
+        if !access.executes() {
+            return Ok(opened);
+        }
+        io.executed();
+        Ok(Opened { handle: to_execute(opened.handle), ..opened })
+    }
+
+    /// The same under the lock of the file's state.
+    fn open_locked(
+        &self,
+        opening: Opening<'_, '_>,
+        io: &mut MutexGuard<'_, Io>,
+    ) -> Result<Opened, Errno> {
+        let Opening { req, node, access, kill_suidgid, subject, seen } = opening;
         let how = subject.and_then(How::of);
         if !io.may_be_made(how.as_ref().map(How::made)) {
             return Err(Errno::BUSY);
         }
-        let mode = self.mode_of(&io, subject);
+        let mode = self.mode_of(io, subject);
         if how.is_none()
             && (mode == IoMode::Passthrough || io.is_small())
             && let Some(seen) = seen.clone()
-            && let Some(opened) = self.open_small(req, node, &mut io, seen)?
+            && let Some(opened) = self.open_small(req, node, io, seen)?
         {
             return Ok(opened);
         }
         let mut lower = LowerFile { view: self, node, fd: None, path: seen.map(|(fd, _)| fd) };
         if let Some(how) = how {
-            return self.open_made(req, &mut io, &how, access, &mut lower);
+            return self.open_made(req, io, &how, access, &mut lower);
         }
         if access.truncates() {
             let fd = lower.path()?;
             self.truncate_as(req.caller(), fd.as_fd(), 0, kill_suidgid)?;
         }
-        self.open_in_mode(req, &mut io, mode, access, &mut lower)
+        self.open_in_mode(req, io, mode, access, &mut lower)
     }
 
     /// The file itself, where it may be opened as a small one: everything that follows then goes by
@@ -185,10 +144,15 @@ impl View {
         let subject = if trivial { None } else { Some(self.subject_of(node, &stat)?) };
         if let Some(subject) = &subject {
             let what = ("open", subject.path(), access_of(access.flags));
-            self.permit_detailed(req, subject, access.operations(), what)?;
+            self.permit_detailed(req, subject, access.asked(), what)?;
         }
         if access.writes() {
             refuse_protected(&stat, access).map_err(|errno| {
+                self.failed_open(req, node, "open", access.flags, subject.as_ref(), errno)
+            })?;
+        }
+        if subject.as_ref().and_then(How::of).is_none() {
+            self.refuse_misplaced(req, node, &stat, access).map_err(|errno| {
                 self.failed_open(req, node, "open", access.flags, subject.as_ref(), errno)
             })?;
         }
@@ -280,14 +244,29 @@ impl View {
         } else {
             io.register(connection, fd.as_fd(), &self.powers, by_user)
         };
-        // Found again without a name while it is open, as long as descriptors are plenty.
-        if registered.is_ok()
-            && let Some(held) = self.fds.hold_if_cheap()
-        {
-            io.keep(held);
-            lower.node.fd.lock().get_or_insert(fd);
+        if registered.is_ok() {
+            self.keep_found(lower.node, io, || Ok(fd));
         }
         Ok(registered.map_err(NotRegistered::Refused))
+    }
+
+    /// `node` is found again without a name while it is open, as long as descriptors are plenty: by
+    /// a descriptor that names it. The kernel asks for attributes without saying through which
+    /// handle.
+    fn keep_found(
+        &self,
+        node: &Node,
+        io: &mut Io,
+        named: impl FnOnce() -> Result<Arc<OwnedFd>, Errno>,
+    ) {
+        if !io.keeps() {
+            let Some(held) = self.fds.hold_if_cheap() else { return };
+            io.keep(held);
+        }
+        let mut kept = node.fd.lock();
+        if kept.is_none() {
+            *kept = named().ok();
+        }
     }
 
     /// Whether somebody else registers backing files for this process.
@@ -318,14 +297,18 @@ impl View {
         let (node, writes) = (lower.node, access.writes());
         let begins_anew = access.truncates();
         let file = ToOpen { fd: Arc::clone(&fd), node, is_new, writes, begins_anew, path };
-        let content = self.contents.open(file, how)?;
-        if access.truncates() {
-            content.set_len(0)?;
-        }
+        let content = asked_by(req.caller(), || {
+            let content = self.contents.open(file, how)?;
+            if access.truncates() {
+                content.set_len(0)?;
+            }
+            Ok(content)
+        })?;
         let made = Some(Arc::new(Made::new(content)));
         let opener = Caller { pid: 0, ..req.caller() };
-        let handle = self.files.insert(UserFile { fd, made, opener, _held: held });
+        let handle = self.files.insert(UserFile { fd: Arc::clone(&fd), made, opener, _held: held });
         io.opened_made(how.made().clone());
+        self.keep_found(lower.node, io, || lower.naming(&fd));
         self.count(req, Count::open_userspace);
         let flags = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
         Ok(Opened { handle, flags, backing: None })
@@ -348,12 +331,13 @@ impl View {
         let held = self.fds.hold(req.caller().uid)?;
         let fd = Arc::new(lower.real(access)?);
         let handle = self.files.insert(UserFile {
-            fd,
+            fd: Arc::clone(&fd),
             made: None,
             opener: Caller { pid: 0, ..req.caller() },
             _held: held,
         });
         io.opened(mode);
+        self.keep_found(lower.node, io, || lower.naming(&fd));
         let direct = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
         let (flags, count) = match mode {
             IoMode::Direct => (direct, Count::open_userspace),
@@ -398,6 +382,9 @@ impl View {
                 Permissions::from_raw_mode(mode & 0o7777),
             )
         });
+        if matches!(fd, Err(Errno::EXIST)) {
+            self.refuse_hidden(req, (&dir, dir_fd.as_fd()), name, "create")?;
+        }
         let fd = match fd {
             Err(Errno::EXIST) if !access.flags.contains(OFlags::EXCL) => {
                 return Err(Errno::STALE);
@@ -524,6 +511,9 @@ impl View {
         let lingers = {
             let mut io = node.io.lock();
             let was_small = io.is_small();
+            if executes(handle) {
+                io.execution_ended();
+            }
             let lingers = io.closed();
             if was_small && !io.is_open() {
                 self.sweeper.closed_small(&node);
@@ -536,6 +526,25 @@ impl View {
     }
 }
 
+/// An open that the policy allows, with what is known of the file already.
+struct Opening<'a, 'p> {
+    req: &'a Request<'a>,
+    node: &'a Arc<Node>,
+    access: Access,
+    /// Whoever truncates takes set-user-id and set-group-id away with it.
+    kill_suidgid: bool,
+    /// What the policy judged, if it had to be asked.
+    subject: Option<&'a Subject<'p>>,
+    /// The file itself, where it was looked at.
+    seen: Option<(Arc<OwnedFd>, Stat)>,
+}
+
+impl Opening<'_, '_> {
+    fn seen_as(&self) -> Option<&Stat> {
+        self.seen.as_ref().map(|(_, stat)| stat)
+    }
+}
+
 /// What the kernel's passthrough would not check: it opens the lower file past the checks of
 /// open(2).
 fn refuse_protected(stat: &Stat, access: Access) -> Result<(), Errno> {
@@ -544,6 +553,23 @@ fn refuse_protected(stat: &Stat, access: Access) -> Result<(), Errno> {
         return Err(Errno::PERM);
     }
     Ok(())
+}
+
+/// Whether a file that nobody has open was removed beneath since the kernel looked it up, though a
+/// descriptor that was kept for the next open still names it: the kernel looks the name up again then.
+/// What lost its name in the view is not looked up any more, and opened by who has it alone.
+fn is_gone(node: &Node, seen: Option<&Stat>) -> bool {
+    if node.place().is_none() {
+        return false;
+    }
+    match seen {
+        Some(stat) => stat.nlink() == 0,
+        None => {
+            let kept = node.fd.lock().clone();
+            kept.and_then(|fd| lower::stat_fd(fd.as_fd()).ok())
+                .is_some_and(|stat| stat.nlink() == 0)
+        }
+    }
 }
 
 /// The lower file of a node, opened as far as somebody needs it.
@@ -558,22 +584,28 @@ struct LowerFile<'a> {
 
 impl LowerFile<'_> {
     /// A descriptor that names the file.
-    fn path(&self) -> Result<Arc<OwnedFd>, Errno> {
-        match &self.path {
-            Some(path) => Ok(Arc::clone(path)),
-            None => self.view.fds.path_once(self.node),
+    fn path(&mut self) -> Result<Arc<OwnedFd>, Errno> {
+        if let Some(path) = &self.path {
+            return Ok(Arc::clone(path));
         }
+        let path = self.view.fds.path_once(self.node)?;
+        Ok(Arc::clone(self.path.insert(path)))
+    }
+
+    /// The same of the file that `fd` was opened on.
+    fn naming(&self, fd: &OwnedFd) -> Result<Arc<OwnedFd>, Errno> {
+        if let Some(path) = &self.path {
+            return Ok(Arc::clone(path));
+        }
+        self.view.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH)).map(Arc::new)
     }
 
     /// A descriptor that names the file, to register: the kernel opens the backing file anew for
     /// each opener. Never one that can write: it would outlive the caller's own, and the file could
     /// not be executed meanwhile.
-    fn nameable(&self) -> Result<Arc<OwnedFd>, Errno> {
+    fn nameable(&mut self) -> Result<Arc<OwnedFd>, Errno> {
         match &self.fd {
-            Some(fd) => {
-                let path = self.view.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH))?;
-                Ok(Arc::new(path))
-            }
+            Some(fd) => self.naming(fd),
             None => self.path(),
         }
     }

@@ -288,7 +288,7 @@ impl View {
     }
 
     /// The inode number that stat(2) on the view gives.
-    fn shown_ino(&self, node: &Node) -> u64 {
+    pub(crate) fn shown_ino(&self, node: &Node) -> u64 {
         node.key.shown_ino(self.root_dev)
     }
 }

@@ -47,7 +47,14 @@ impl Filesystem for View {
         }
         self.start_watch(connection);
         self.sweeper.connected(connection);
+        if connection.has_registrar() {
+            self.sweeper.keep_more(self.fds.max());
+        }
         self.connection.set(connection.clone()).map_err(|_| Errno::BUSY)
+    }
+
+    fn destroy(&self) {
+        self.pauses.end();
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
@@ -133,8 +140,7 @@ impl Filesystem for View {
         args: args::Rename<'_>,
         reply: Reply<'_, ()>,
     ) {
-        let args::Rename { name, new_parent, new_name, flags } = args;
-        reply.send(self.do_rename(req, (parent, name), (new_parent, new_name), flags));
+        self.answer_rename(req, parent, args, reply);
     }
 
     fn link(
@@ -148,13 +154,7 @@ impl Filesystem for View {
     }
 
     fn open(&self, req: &Request<'_>, node: NodeId, args: args::Open, reply: Reply<'_, Opened>) {
-        let result = self.do_open(req, node, args.flags, args.kill_suidgid);
-        let handle = result.as_ref().ok().map(|opened| opened.handle);
-        if !reply.send(result)
-            && let Some(handle) = handle
-        {
-            self.do_release(req, node, handle);
-        }
+        self.answer_open(req, node, args, reply);
     }
 
     fn create(
@@ -321,5 +321,6 @@ impl Filesystem for View {
 
     fn interrupted(&self, unique: u64) {
         self.locks.interrupted(unique);
+        self.road.interrupted(unique);
     }
 }

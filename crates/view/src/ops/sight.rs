@@ -7,10 +7,9 @@ use std::time::Instant;
 use rustix::io::Errno;
 use tollgate_fuse::Name;
 
-use super::linked::Turn;
 use crate::borders;
 use crate::lower::{self, Stat};
-use crate::moving::Moment;
+use crate::moving::{Moment, Turn};
 use crate::table::{Node, Sighting};
 use crate::view::View;
 use crate::watched::Level;

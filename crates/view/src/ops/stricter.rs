@@ -5,19 +5,12 @@
 //! would go on past the audit log. Such a rename or link is refused with `EXDEV`, as between file
 //! systems, so that `mv` and `ln` copy: the copy is a file of its own, opened in its own mode.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
 use tollgate_policy::{InodeFacts, Kind, Mode};
 
 use crate::admission::Subject;
 use crate::mode::IoMode;
 use crate::table::Node;
 use crate::view::View;
-
-/// A close is reported to the server without anybody waiting for it. A file that a program closed
-/// just before it renames it is waited for this long at most.
-const CLOSING: Duration = Duration::from_millis(50);
 
 impl View {
     /// Whether `node` is open in a laxer mode than its name `target` would ask for.
@@ -45,17 +38,9 @@ impl View {
             })
         })
     }
-
-    /// Waits a moment for a file to be closed if only that stands in the way of `mode`.
-    pub(super) fn wait_for_close(&self, node: &Arc<Node>, mode: Mode) {
-        let begun = Instant::now();
-        while mode >= Mode::Userspace && is_open_freely(node) && begun.elapsed() < CLOSING {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
 }
 
-fn is_open_freely(node: &Node) -> bool {
+pub(super) fn is_open_freely(node: &Node) -> bool {
     let io = node.io.lock();
     io.is_open() && io.mode() != Some(IoMode::Direct)
 }

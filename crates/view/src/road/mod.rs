@@ -3,36 +3,48 @@
 //!
 //! ```text
 //!  transport's thread             work queue (`redact`, `seal`)          any of them
-//!  room for each part ──▶ a part of at most 1 MiB each, beside ──▶ the last part done replies,
-//!  (waits at the maximum)         each other, in a buffer each            in order, from the buffers
+//!  asks for room for  ──▶ a part of at most 1 MiB each, beside ──▶ the last part done replies,
+//!  each part              each other, in a buffer each            in order, from the buffers
 //! ```
+//!
+//! Where there is no room, a request to read waits without a thread. One to write keeps its thread,
+//! which has the data ([`asked`]).
 //!
 //! A stream that reads on where the request before ended is read ahead ([`stream`]). The threads and
 //! the buffers are there from the first such file on, or from the start if the policy has a rule
 //! about such files; an idle view gives the memory of the buffers back.
 
+mod asked;
 mod cleaning;
 mod gather;
+mod killed;
 pub(crate) mod lane;
 pub(crate) mod memory;
+#[cfg(all(test, loom))]
+mod models;
+mod rooms;
 mod running;
 mod stream;
+mod window;
 
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
+use tollgate_fuse::args::Durable;
 use tollgate_fuse::{Caller, Reply};
 use tollgate_hugepage::wipe;
 use tollgate_seal::Task;
 
+use crate::content::asker::asked_by;
 use crate::content::{Beside, Content};
 use crate::creds::Powers;
 
-use gather::Gather;
+use asked::{ToRead, ToWrite};
 use lane::Lane;
 use memory::Room;
+pub(crate) use rooms::Asking;
 use running::Running;
 use stream::Stream;
 
@@ -93,8 +105,21 @@ impl Road {
         self.running.get()?.as_ref().map(Running::runtime)
     }
 
+    /// The caller of request `unique` got a signal.
+    pub(crate) fn interrupted(&self, unique: u64) {
+        if let Some(Some(running)) = self.running.get() {
+            running.memory().hall().interrupted(unique);
+        }
+    }
+
     /// Answers a request to read `range` of `file`.
-    pub(crate) fn read(&self, file: &Arc<Made>, range: Range<u64>, reply: Reply<'_, [u8]>) {
+    pub(crate) fn read(
+        &self,
+        file: &Arc<Made>,
+        range: Range<u64>,
+        (request, caller): (Asking, Caller),
+        reply: Reply<'_, [u8]>,
+    ) {
         let running = match self.start() {
             Ok(running) => running,
             Err(errno) => {
@@ -102,54 +127,60 @@ impl Road {
                 return;
             }
         };
-        let Err(reply) = file.stream.read(running, &file.content, range.clone(), reply) else {
+        let stream = &file.stream;
+        let Err(reply) = stream.read(running, &file.content, (range.clone(), caller), reply) else {
             return;
         };
         let Some(reply) = read_at_once(file, &range, reply) else { return };
         running.keep_trimmed();
-        let reply = reply.detach();
         let parts = parts_of(&range, running.idle_cpus());
-        let rooms = running.memory().rooms(parts.len());
-        let gather = Gather::new(reply, parts.len());
-        for (index, (part, room)) in parts.into_iter().zip(rooms).enumerate() {
-            let (content, slot) = (Arc::clone(&file.content), gather.slot(index));
-            let length = usize::try_from(part.end - part.start).unwrap_or(usize::MAX);
-            running.run(file.content.lane(), move || {
-                slot.deliver(content.read(part, room), length);
-            });
-        }
+        let (lane, count) = (file.content.lane(), parts.len());
+        let asked = ToRead {
+            request,
+            content: Arc::clone(&file.content),
+            parts,
+            caller,
+            starter: running.starter(lane),
+            pool: running.memory().pool().clone(),
+            reply: reply.detach(),
+        };
+        running.memory().hall().enter(count, asked);
     }
 
     /// Answers a request to write.
     pub(crate) fn write(
         &self,
         file: &Arc<Made>,
-        (data, offset): (&[u8], u64),
-        caller: Caller,
+        (data, offset, durable): (&[u8], u64, Durable),
+        (request, caller): (Asking, Caller),
         reply: Reply<'_, u32>,
     ) {
         if data.len() <= AT_ONCE_MAX {
             let write = || file.content.write_at_once(data, offset).ok_or(Errno::AGAIN);
             if let Ok(written) = self.powers.as_caller(caller, write) {
-                reply.send(u32::try_from(written).map_err(|_| Errno::IO));
-                return;
+                return self.answer_written(file, (written, durable), caller, reply);
             }
         }
-        let copied = self.start().and_then(|running| {
-            running.keep_trimmed();
-            let room = running.memory().room();
-            Ok((running, room.filled(data)?, room))
-        });
-        let (running, mut buffer, room) = match copied {
-            Ok(copied) => copied,
+        let running = match self.start() {
+            Ok(running) => running,
             Err(errno) => {
                 reply.error(errno);
                 return;
             }
         };
-        let (reply, content, powers) =
-            (reply.detach(), Arc::clone(&file.content), self.powers.clone());
-        let queue = running.queue(content.lane()).clone();
+        running.keep_trimmed();
+        let Some((reply, room)) = ToWrite::wait(running.memory(), request, reply.detach()) else {
+            return;
+        };
+        let mut buffer = match room.filled(data) {
+            Ok(buffer) => buffer,
+            Err(errno) => {
+                reply.error(errno);
+                return;
+            }
+        };
+        let (content, powers) = (Arc::clone(&file.content), self.powers.clone());
+        let (queue, io) = (running.queue(content.lane()).clone(), running.starter(Lane::Io));
         let ways = parts_of(&(0..data.len() as u64), running.idle_cpus()).len();
         running.run(content.lane(), move || {
             let as_caller = |task: &mut Task<'_>| {
@@ -165,14 +196,57 @@ impl Road {
                 [task] => as_caller(task),
                 _ => queue.for_each_mut(tasks, 1, as_caller),
             };
-            let written = content.write(&mut buffer, offset, &Beside { ways, run: &run });
+            let beside = Beside { ways, run: &run };
+            let written = asked_by(caller, || content.write(&mut buffer, offset, &beside));
             drop((buffer, room));
-            reply.send(written.and_then(|len| u32::try_from(len).map_err(|_| Errno::IO)));
+            match (written, durable) {
+                (Ok(written), Durable::Data | Durable::All) => {
+                    let data_only = durable == Durable::Data;
+                    io.run(move || {
+                        reply.send(committed(&*content, data_only, caller, written));
+                    });
+                }
+                (written, _) => {
+                    reply.send(written.and_then(counted));
+                }
+            }
+        });
+    }
+
+    /// Answers a write that was done on the transport's thread, when it is durable.
+    fn answer_written(
+        &self,
+        file: &Made,
+        (written, durable): (usize, Durable),
+        caller: Caller,
+        reply: Reply<'_, u32>,
+    ) {
+        if durable == Durable::Later {
+            reply.send(counted(written));
+            return;
+        }
+        let running = match self.start() {
+            Ok(running) => running,
+            Err(errno) => {
+                reply.error(errno);
+                return;
+            }
+        };
+        let (reply, content) = (reply.detach(), Arc::clone(&file.content));
+        let data_only = durable == Durable::Data;
+        running.run(Lane::Io, move || {
+            reply.send(committed(&*content, data_only, caller, written));
         });
     }
 
     /// Answers a request to make a file durable.
-    pub(crate) fn commit(&self, file: &Arc<Made>, data_only: bool, reply: Reply<'_, ()>) {
+    pub(crate) fn commit(
+        &self,
+        file: &Arc<Made>,
+        data_only: bool,
+        caller: Caller,
+        reply: Reply<'_, ()>,
+    ) {
         let running = match self.start() {
             Ok(running) => running,
             Err(errno) => {
@@ -182,9 +256,28 @@ impl Road {
         };
         let (reply, content) = (reply.detach(), Arc::clone(&file.content));
         running.run(Lane::Io, move || {
-            reply.send(tollgate_workqueue::blocking(|| content.commit(data_only)));
+            let commit = || asked_by(caller, || content.commit(data_only));
+            reply.send(tollgate_workqueue::blocking(commit));
         });
     }
+}
+
+/// The answer to a write of which nothing is missing any more.
+fn counted(written: usize) -> Result<u32, Errno> {
+    u32::try_from(written).map_err(|_| Errno::IO)
+}
+
+/// Makes a write durable, on a worker: the answer to it. As write(2) has it, bytes that were written
+/// and did not become durable are an error.
+fn committed(
+    content: &dyn Content,
+    data_only: bool,
+    caller: Caller,
+    written: usize,
+) -> Result<u32, Errno> {
+    let commit = || asked_by(caller, || content.commit(data_only));
+    tollgate_workqueue::blocking(commit)?;
+    counted(written)
 }
 
 /// Answers a small read that needs no wait; else gives the reply back. A hand-over to a worker and

@@ -2,9 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use tollgate_workqueue::{BuildError, Queue, Runtime, Scope, Work};
+use parking_lot::Mutex;
+use rustix::thread::sched_getcpu;
+use tollgate_workqueue::{BuildError, CpuId, Queue, Runtime, Scope, Work};
 
 use super::cleaning::Cleaning;
 use super::lane::Lane;
@@ -64,7 +67,7 @@ impl Running {
             .build()?;
         let queue = |name| runtime.queue(name).scope(Scope::Cache).build();
         let (seal, redact, io) = (queue("seal")?, queue("redact")?, queue("io")?);
-        let (memory, trimming) = (Memory::new()?, Arc::<Trimming>::default());
+        let (memory, trimming) = (Arc::new(Memory::new()?), Arc::<Trimming>::default());
         let again: Arc<OnceLock<Weak<Work>>> = Arc::default();
         let trim = Arc::new(io.item({
             let (memory, trimming) = (Arc::clone(&memory), Arc::clone(&trimming));
@@ -87,7 +90,7 @@ impl Running {
         &self.runtime
     }
 
-    pub(super) fn memory(&self) -> &Arc<Memory> {
+    pub(super) fn memory(&self) -> &Memory {
         &self.memory
     }
 
@@ -115,15 +118,18 @@ impl Running {
     /// Runs `item` near the CPU of the caller's request. If it cannot be queued it is dropped: who
     /// waits for it learns of that.
     pub(super) fn run(&self, lane: Lane, item: impl FnOnce() + Send + 'static) {
-        let (queue, computes) = (self.queue(lane), lane != Lane::Io);
-        let counted = computes.then(|| Counted::new(&self.computing));
-        let item = move || {
-            item();
-            drop(counted);
-        };
         // Issued here: the transport's thread runs where the caller does.
-        if let Err(error) = queue.post(item) {
-            tracing::debug!(%error, "a request is not computed");
+        let counted = (lane != Lane::Io).then(|| Counted::new(&self.computing));
+        queue_item(self.queue(lane), counted, item);
+    }
+
+    /// What runs the items of a request later, as if they were queued here.
+    pub(super) fn starter(&self, lane: Lane) -> Starter {
+        Starter {
+            queue: self.queue(lane).clone(),
+            computing: (lane != Lane::Io).then(|| Arc::clone(&self.computing)),
+            thread: thread::current().id(),
+            cpu: sched_getcpu(),
         }
     }
 
@@ -134,6 +140,48 @@ impl Running {
             // A runtime that is shut down has no memory to give back.
             let _ = self.trim.queue_delayed(IDLE);
         }
+    }
+}
+
+/// A queue, and where the request came from whose items run there.
+pub(super) struct Starter {
+    queue: Queue,
+    computing: Option<Arc<AtomicU64>>,
+    thread: ThreadId,
+    cpu: usize,
+}
+
+impl Starter {
+    /// As [`Running::run`]. On another thread than the request's, the CPU is the request's still.
+    pub(super) fn run(&self, item: impl FnOnce() + Send + 'static) {
+        let counted = self.computing.as_ref().map(Counted::new);
+        let cpu = u32::try_from(self.cpu).map(CpuId);
+        let (true, Ok(cpu)) = (thread::current().id() != self.thread, cpu) else {
+            return queue_item(&self.queue, counted, item);
+        };
+        // The queue may have left the CPU since then, and drops what it refuses.
+        let item = Arc::new(Mutex::new(Some((item, counted))));
+        let again = Arc::clone(&item);
+        let on_cpu = move || {
+            if let Some((item, _counted)) = { item.lock().take() } {
+                item();
+            }
+        };
+        if self.queue.post_on(cpu, on_cpu).is_err()
+            && let Some((item, counted)) = { again.lock().take() }
+        {
+            queue_item(&self.queue, counted, item);
+        }
+    }
+}
+
+fn queue_item(queue: &Queue, counted: Option<Counted>, item: impl FnOnce() + Send + 'static) {
+    let item = move || {
+        item();
+        drop(counted);
+    };
+    if let Err(error) = queue.post(item) {
+        tracing::debug!(%error, "a request is not computed");
     }
 }
 
@@ -170,8 +218,55 @@ impl Trimming {
 mod tests {
     use std::time::Instant;
 
+    use rustix::thread::CpuSet;
+
     use super::*;
     use crate::caller::ProcCallers;
+
+    fn pin(cpu: usize) {
+        let mut one = CpuSet::new();
+        one.set(cpu);
+        rustix::thread::sched_setaffinity(None, &one).unwrap();
+    }
+
+    /// The CPU on which an item runs that `start` starts.
+    fn cpu_of(start: impl FnOnce(Box<dyn FnOnce() + Send>)) -> usize {
+        let (give, take) = std::sync::mpsc::channel();
+        start(Box::new(move || give.send(sched_getcpu()).unwrap()));
+        take.recv_timeout(Duration::from_secs(60)).unwrap()
+    }
+
+    /// With a pod for each CPU. A request that waited for a buffer is started by whoever frees it,
+    /// on another CPU.
+    #[test]
+    fn items_run_in_the_pod_where_their_request_came_in() {
+        let all = rustix::thread::sched_getaffinity(None).unwrap();
+        let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).take(2).collect();
+        let [first, second] = cpus[..] else {
+            println!("not tested: this machine has one CPU");
+            return;
+        };
+        let powers = Powers::of_this_process(Arc::new(ProcCallers::default()));
+        let running = Running::start(powers).unwrap();
+        running.redact.set("affinity_scope=cpu").unwrap();
+        running.redact.set("affinity_strict=true").unwrap();
+        for (own, other) in [(first, second), (second, first)].repeat(50) {
+            let running = &running;
+            let starter = std::thread::scope(|scope| {
+                let receive = scope.spawn(move || {
+                    pin(own);
+                    assert_eq!(cpu_of(|item| running.run(Lane::Redact, item)), own);
+                    running.starter(Lane::Redact)
+                });
+                receive.join().unwrap()
+            });
+            let freed = std::thread::spawn(move || {
+                pin(other);
+                cpu_of(|item| starter.run(item))
+            });
+            assert_eq!(freed.join().unwrap(), own, "not on {other}, which freed the buffer");
+        }
+    }
 
     /// Nobody takes a buffer meanwhile, and its memory is not given back yet.
     #[test]
@@ -180,7 +275,7 @@ mod tests {
         let running = Running::start(powers).unwrap();
         let cleared = || running.memory().pool().stats().background_clears;
         let counted = Counted::new(&running.computing);
-        let room = running.memory().room();
+        let room = running.memory().room_ahead().unwrap();
         drop((room.filled(&[7; 100_000]).unwrap(), room));
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(cleared(), 0, "a request computes");

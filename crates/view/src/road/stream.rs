@@ -10,13 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::io::Errno;
-use tollgate_fuse::Reply;
+use tollgate_fuse::{Caller, Reply};
 
-use super::gather::{Gather, Slot};
-use super::memory::{Ahead, Part, Room};
+use super::gather::{Gather, Reading};
+use super::memory::{Part, Room};
+use super::rooms::Ahead;
 use super::running::Running;
+use super::window::{self, Making};
 use crate::content::Content;
+use crate::content::asker::asked_by;
 use crate::lower::Version;
 
 /// Bytes that are made ahead of a stream.
@@ -47,15 +49,7 @@ struct Window {
     /// Of the lower file before they were made.
     version: Version,
     begun: Instant,
-    made: Mutex<MadeAhead>,
-}
-
-enum MadeAhead {
-    /// Who waits, each with the bytes of the window that it wants.
-    Pending(Vec<(Slot, Range<usize>)>),
-    Ready(Arc<Part>),
-    /// It failed, or somebody needed the room.
-    Gone,
+    made: Arc<window::Window<Part, Range<usize>, Reading>>,
 }
 
 impl Stream {
@@ -65,7 +59,7 @@ impl Stream {
         &self,
         running: &Running,
         content: &Arc<dyn Content>,
-        range: Range<u64>,
+        (range, caller): (Range<u64>, Caller),
         reply: Reply<'q, [u8]>,
     ) -> Result<(), Reply<'q, [u8]>> {
         let mut state = self.0.lock();
@@ -77,14 +71,19 @@ impl Stream {
             return Err(reply);
         };
         state.keep(&range, version);
-        state.extend(running, content, (&range, size), version);
+        state.extend(running, (content, caller), (&range, size), version);
         let Some(pieces) = state.covering(range.start..range.end.min(size)) else {
             return Err(reply);
         };
-        let gather = Gather::new(reply.detach(), pieces.len());
+        let gather = Gather::to_answer(pieces.len());
         for (index, (window, wanted)) in pieces.into_iter().enumerate() {
-            window.wait(gather.slot(index), wanted);
+            // Somebody may have needed its room by now. What was gathered is dropped then: nobody
+            // waits for the room of others with a room in hand.
+            if !window.made.wait(gather.slot(index), wanted) {
+                return Err(reply);
+            }
         }
+        gather.answer(reply.detach());
         Ok(())
     }
 }
@@ -119,7 +118,7 @@ impl State {
     fn extend(
         &mut self,
         running: &Running,
-        content: &Arc<dyn Content>,
+        (content, caller): (&Arc<dyn Content>, Caller),
         (range, size): (&Range<u64>, u64),
         version: Version,
     ) {
@@ -133,15 +132,16 @@ impl State {
             let end = at.saturating_add(self.step).min(size);
             self.step = (self.step * 2).min(Room::MOST);
             let window = Window::new(at..end, version);
-            let given_up: Arc<dyn Ahead> = Arc::clone(&window) as _;
-            running.memory().may_be_given_up(&given_up);
+            let given_up: Arc<dyn Ahead> = Arc::clone(&window.made) as _;
+            running.memory().hall().may_be_given_up(&given_up);
             self.windows.push_back(Arc::clone(&window));
-            let (content, memory) = (Arc::clone(content), Arc::clone(running.memory()));
+            let (content, hall) = (Arc::clone(content), Arc::clone(running.memory().hall()));
+            // Made here: if nobody ever runs this, those who wait learn of it.
+            let making = Making::new(&window.made);
             running.run(content.lane(), move || {
-                let making = Making(window);
-                making.done(content.read(making.0.range.clone(), room));
-                drop(making);
-                memory.window_is_done();
+                let range = window.range.clone();
+                making.done(asked_by(caller, || content.read(range, room)));
+                hall.window_is_done();
             });
             at = end;
         }
@@ -165,64 +165,17 @@ impl State {
 
 impl Window {
     fn new(range: Range<u64>, version: Version) -> Arc<Self> {
-        let made = Mutex::new(MadeAhead::Pending(Vec::new()));
-        Arc::new(Self { range, version, begun: Instant::now(), made })
+        Arc::new(Self { range, version, begun: Instant::now(), made: Arc::default() })
     }
 
     /// Whether it may be shown of a file of this version.
     fn serves(&self, version: Version) -> bool {
-        self.version == version
-            && self.begun.elapsed() < AGE_MAX
-            && !matches!(*self.made.lock(), MadeAhead::Gone)
-    }
-
-    /// Brings the bytes `wanted` to `slot`, now or when they are made.
-    fn wait(&self, slot: Slot, wanted: Range<usize>) {
-        let mut made = self.made.lock();
-        let part = match &mut *made {
-            MadeAhead::Pending(waiting) => return waiting.push((slot, wanted)),
-            MadeAhead::Ready(part) => Ok((Arc::clone(part), wanted)),
-            MadeAhead::Gone => Err(Errno::IO),
-        };
-        drop(made);
-        slot.bring(part);
+        self.version == version && self.begun.elapsed() < AGE_MAX && !self.made.is_gone()
     }
 }
 
-impl Ahead for Window {
-    fn give_up(&self) -> Option<Arc<Part>> {
-        let mut made = self.made.lock();
-        match std::mem::replace(&mut *made, MadeAhead::Gone) {
-            MadeAhead::Ready(part) => Some(part),
-            other => {
-                *made = other;
-                None
-            }
-        }
-    }
-}
-
-/// A window that is being made: if that panics, those who wait get `EIO`.
-struct Making(Arc<Window>);
-
-impl Making {
-    fn done(&self, part: Result<Part, Errno>) {
-        let part = part.map(Arc::new);
-        let now = part.clone().map_or(MadeAhead::Gone, MadeAhead::Ready);
-        let before = std::mem::replace(&mut *self.0.made.lock(), now);
-        if let MadeAhead::Pending(waiting) = before {
-            for (slot, wanted) in waiting {
-                slot.bring(part.clone().map(|part| (part, wanted)));
-            }
-        }
-    }
-}
-
-impl Drop for Making {
-    fn drop(&mut self) {
-        let pending = matches!(*self.0.made.lock(), MadeAhead::Pending(_));
-        if pending {
-            self.done(Err(Errno::IO));
-        }
+impl Ahead for window::Window<Part, Range<usize>, Reading> {
+    fn give_up(&self) -> Option<Arc<dyn Send + Sync>> {
+        Self::give_up(self).map(|part| part as Arc<dyn Send + Sync>)
     }
 }

@@ -71,7 +71,7 @@ impl Played {
         let policy = Arc::new(Policy::parse(policy, "test.toml").unwrap());
         let source = std::fs::File::open(dir.path()).unwrap();
         let config = change(Config { policy, watch: WatchMode::Off, ..Config::default() });
-        let view = Arc::new(View::open(source.into(), config).unwrap());
+        let view = View::open(source.into(), config).unwrap();
         let (transport, kernel) = memory::pair();
         kernel.send_init(45, offered).unwrap();
         let session =
@@ -117,14 +117,33 @@ impl Played {
 
     /// Sends a request and waits for its reply.
     pub(crate) fn call(&self, code: u32, node: u64, args: &[&[u8]]) -> Result<Vec<u8>, Errno> {
+        let sent = self.send(code, node, args);
+        let (unique, answer) = self.answer();
+        assert_eq!(unique, sent);
+        answer
+    }
+
+    /// Sends a request without waiting for its reply; its number.
+    pub(crate) fn send(&self, code: u32, node: u64, args: &[&[u8]]) -> u64 {
         let (unique, bytes) = self.request(code, node, args);
         self.kernel.send(&bytes).unwrap();
+        unique
+    }
+
+    /// The next reply, and the number of its request.
+    pub(crate) fn answer(&self) -> (u64, Result<Vec<u8>, Errno>) {
         let (header, body) = self.kernel.reply(SOON).expect("a reply");
-        assert_eq!(header.unique, unique);
-        match header.error {
+        let answer = match header.error {
             0 => Ok(body),
             error => Err(Errno::from_raw_os_error(-error)),
-        }
+        };
+        (header.unique, answer)
+    }
+
+    /// Ends the session while requests may wait.
+    pub(crate) fn end(mut self) {
+        self.kernel.unmount();
+        self.running.take().expect("it runs").wait().unwrap();
     }
 
     /// The same for a reply of one structure.

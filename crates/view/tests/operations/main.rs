@@ -2,6 +2,7 @@
 //! so that neither privilege nor `/dev/fuse` is needed.
 
 mod audit;
+mod closes;
 mod data;
 mod histories;
 mod kernel;

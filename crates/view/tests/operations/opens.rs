@@ -286,3 +286,53 @@ fn tmpfile(view: &Played, dir: u64) -> Result<crate::kernel::Handle, Errno> {
         backing: out.backing_id,
     })
 }
+
+/// Which name of the file hides it makes no difference.
+#[test]
+fn a_further_name_of_what_is_hidden_cannot_be_made() {
+    let view = secrets();
+    for path in ["other", "docs/other"] {
+        std::fs::hard_link(view.below("hidden/a"), view.below(path)).unwrap();
+    }
+    assert!(view.lookup("other").is_none());
+    for flags in [O_WRONLY | O_CREAT, O_RDWR | O_CREAT | O_EXCL] {
+        assert_eq!(view.create("other", flags).unwrap_err(), Errno::ACCESS);
+        assert_eq!(view.create("docs/other", flags).unwrap_err(), Errno::ROFS, "by its own rule");
+    }
+    assert_eq!(view.mkdir("other").unwrap_err(), Errno::ACCESS);
+    assert_eq!(view.link("a", "other").unwrap_err(), Errno::ACCESS);
+    assert_eq!(std::fs::read(view.below("other")).unwrap(), b"unseen");
+    // Of what is not hidden, it is told that it is there.
+    assert_eq!(view.mkdir("a").unwrap_err(), Errno::EXIST);
+    assert_eq!(view.link("a", "a").unwrap_err(), Errno::EXIST);
+    assert_eq!(view.counts().refused_deny, 4);
+}
+
+/// `FMODE_EXEC`, which the kernel sends along for who executes the file.
+const TO_EXECUTE: i32 = 0x20;
+
+/// The kernel looks whether a file is executed only after an open that reads alone, which would have
+/// emptied it by then.
+#[test]
+fn a_file_that_is_executed_is_not_emptied() {
+    let view = secrets();
+    for path in ["a", "watched/a"] {
+        let text = std::fs::read(view.below(path)).unwrap();
+        let [first, second] = [(); 2].map(|()| view.open(path, O_RDONLY | TO_EXECUTE).unwrap());
+        let reader = view.open(path, O_RDONLY).unwrap();
+        for handle in [first, second] {
+            assert_eq!(view.open(path, O_RDONLY | O_TRUNC).unwrap_err(), Errno::TXTBSY);
+            assert_eq!(std::fs::read(view.below(path)).unwrap(), text);
+            view.release(handle);
+        }
+        view.opens(path, O_RDONLY | O_TRUNC);
+        assert_eq!(std::fs::read(view.below(path)).unwrap(), b"");
+        view.release(reader);
+    }
+    // Whoever runs it: what the policy refuses, it refuses.
+    let handle = view.open("docs/a", O_RDONLY | TO_EXECUTE).unwrap();
+    assert_eq!(view.open("docs/a", O_RDONLY | O_TRUNC).unwrap_err(), Errno::ROFS);
+    view.release(handle);
+    let counts = view.counts();
+    assert_eq!((counts.open, counts.refused_read_only), (14, 1));
+}

@@ -64,6 +64,7 @@ impl Audit for Log {
             Detail::Owner(uid, gid) => format!("{uid:?} {gid:?}"),
             Detail::Attribute(name) => text(name),
             Detail::Span { offset, bytes } => format!("{offset}+{bytes}"),
+            Detail::Masked(masked) => format!("{:?}", masked.by_detector().collect::<Vec<_>>()),
         };
         let (what, path, rule) = (event.operation, text(event.path), event.rule.unwrap_or("-"));
         let line = format!("{what} {path} {rule} {outcome} {detail}");

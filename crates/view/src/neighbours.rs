@@ -1,0 +1,209 @@
+//! The views that one server shows side by side, and the names that a file of one has in the others.
+//!
+//! Each view knows the names below its own directory ([`crate::links`]). A file with names that are
+//! not there may have them in the directory of a neighbour, whose rules decide over it as well: the
+//! strictest name wins, whichever view it is in. So a view asks its neighbours about such files, and
+//! about no others.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use tollgate_fuse::{Connection, Name};
+
+use crate::links::{Links, Top};
+use crate::lower::{self, Key, Stat};
+use crate::moving::{Moving, Turn};
+use crate::policies::{InForce, Policies};
+use crate::table::Table;
+
+/// Searches that one request makes at most: names that are moved by others while one runs make it
+/// uncertain.
+const MAX_SEARCHES: usize = 2;
+
+/// The views of one server. A file that has names in several of their directories is judged by all
+/// of these.
+#[derive(Debug)]
+pub struct Neighbours {
+    /// Each once it is there.
+    views: Box<[OnceLock<Arc<Place>>]>,
+    /// From the start: while one of them is served already, no mount leads into another.
+    directories: Vec<Directory>,
+}
+
+/// The directory of a view.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    /// The mount that it lies in.
+    pub(crate) mount_id: u64,
+}
+
+impl Neighbours {
+    /// For views of these directories.
+    ///
+    /// # Errors
+    /// When one of them cannot be looked at.
+    pub fn new(directories: &[BorrowedFd<'_>]) -> std::io::Result<Self> {
+        let directory = |fd: &BorrowedFd<'_>| {
+            let path = lower::path_of(*fd).ok_or(Errno::NAMETOOLONG)?;
+            let mount_id = lower::stat_fd(*fd)?.mount_id();
+            Ok(Directory { path: OsStr::from_bytes(&path).into(), mount_id })
+        };
+        Ok(Self {
+            views: directories.iter().map(|_| OnceLock::new()).collect(),
+            directories: directories.iter().map(directory).collect::<Result<_, Errno>>()?,
+        })
+    }
+
+    /// The directories of all but the view of `own`.
+    pub(crate) fn directories_beside<'s>(
+        &'s self,
+        own: &'s Path,
+    ) -> impl Iterator<Item = &'s Directory> {
+        self.directories.iter().filter(move |one| one.path != own)
+    }
+
+    /// Adds a view, whose directory was searched. What neither it nor the others met there is not
+    /// searched for again.
+    pub(crate) fn add(&self, new: &Arc<Place>) {
+        for other in self.others(new) {
+            other.links.learn_absent(&new.links);
+            new.links.learn_absent(&other.links);
+        }
+        let is_added = self.views.iter().any(|slot| slot.set(Arc::clone(new)).is_ok());
+        assert!(is_added, "there are more views than were announced");
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Place> {
+        self.views.iter().filter_map(OnceLock::get).map(Arc::as_ref)
+    }
+
+    pub(crate) fn others<'s>(&'s self, own: &'s Place) -> impl Iterator<Item = &'s Place> {
+        self.all().filter(move |place| !std::ptr::eq(*place, own))
+    }
+}
+
+/// Names of one file in neighbouring views, each with the rules that decide over it there.
+#[derive(Default)]
+pub(crate) struct Elsewhere<'v> {
+    pub(crate) names: SmallVec<[(&'v InForce, Vec<u8>); 0]>,
+    /// The rules of views in which it may have names that are not known.
+    pub(crate) unknown: SmallVec<[&'v InForce; 0]>,
+}
+
+/// A view's directory: the names there, and the rules about them.
+pub(crate) struct Place {
+    pub(crate) table: Arc<Table>,
+    /// Once there is one.
+    pub(crate) connection: Arc<OnceLock<Connection>>,
+    pub(crate) root: Arc<OwnedFd>,
+    pub(crate) links: Arc<Links>,
+    pub(crate) moving: Arc<Moving>,
+    pub(crate) policies: Arc<Policies>,
+    /// How long names count that were seen.
+    pub(crate) fresh: Duration,
+    /// Where something else is mounted, another view say, the rules are not this one's.
+    pub(crate) mount_points: Vec<PathBuf>,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").field("links", &self.links).finish_non_exhaustive()
+    }
+}
+
+impl Place {
+    /// Adds the names that a file with the attributes `stat`, which another view asks about, has
+    /// here. `looked`: that view looked at its names so long ago.
+    pub(crate) fn add_names<'v>(
+        &'v self,
+        stat: &Stat,
+        turn: Turn,
+        looked: Duration,
+        elsewhere: &mut Elsewhere<'v>,
+    ) {
+        let in_force = self.policies.current();
+        let confirmed = self.links.confirmed(stat, self.fresh, looked, &in_force.policy);
+        let names = confirmed.unwrap_or_else(|| {
+            // In its turn it may not wait for ours.
+            if turn != Turn::Free || !self.find(&[], stat, || self.search()) {
+                elsewhere.unknown.push(in_force);
+            }
+            self.links.judged(&stat.key(), &in_force.policy)
+        });
+        let own = names.into_iter().filter(|path| !self.is_covered(path));
+        elsewhere.names.extend(own.map(|path| (in_force, path)));
+    }
+
+    /// Adds names that were removed here and go on counting.
+    pub(crate) fn add_removed<'v>(&'v self, key: &Key, elsewhere: &mut Elsewhere<'v>) {
+        if self.links.keeps_removed() {
+            let removed = self.links.removed(key).into_iter();
+            elsewhere.names.extend(removed.map(|path| (self.policies.current(), path)));
+        }
+    }
+
+    /// Whether the names of a file, as they were confirmed, are still those.
+    pub(crate) fn is_confirmed(&self, stat: &Stat, looked: Duration) -> bool {
+        let policy = &self.policies.current().policy;
+        self.links.confirmed(stat, self.fresh, looked, policy).is_some()
+    }
+
+    /// Looks at the known names of an inode, and those of `known`, and searches for others with
+    /// `search` if there are more. Returns whether all are known then.
+    pub(crate) fn find(&self, known: &[Vec<u8>], stat: &Stat, search: impl Fn() -> bool) -> bool {
+        let root = self.root.as_fd();
+        let verify = |searched| {
+            let _still = self.moving.write();
+            self.links.verify(root, stat, known, searched)
+        };
+        if verify(false) {
+            return true;
+        }
+        for _ in 0..MAX_SEARCHES {
+            if !search() {
+                return false;
+            }
+            // What the search did not find lies elsewhere, unless names were moved meanwhile.
+            let now = self.links.stat_by_name(root, &stat.key(), None);
+            if verify(now.is_none_or(|now| now.changed() == stat.changed())) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The kernel asks again for every name, and for all that it has of inodes whose contents it
+    /// keeps: targets of symbolic links and listings. `ENOENT` for what it does not have is as
+    /// good.
+    pub(crate) fn expire(&self) {
+        let Some(connection) = self.connection.get() else { return };
+        for node in self.table.all() {
+            for place in node.places() {
+                if let Ok(name) = Name::new(&place.name) {
+                    let _ = connection.expire_entry(place.parent.id, name);
+                }
+            }
+            if node.is_dir() || node.kind == FileType::Symlink {
+                let _ = connection.invalidate_inode(node.id, 0, 0);
+            }
+        }
+    }
+
+    fn search(&self) -> bool {
+        self.links.search(&Top { fd: self.root.as_fd(), path: b"" })
+    }
+
+    /// Whether something else is mounted where this name is.
+    pub(crate) fn is_covered(&self, path: &[u8]) -> bool {
+        let path = Path::new(OsStr::from_bytes(path));
+        self.mount_points.iter().any(|point| path.starts_with(point))
+    }
+}

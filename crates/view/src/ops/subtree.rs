@@ -1,0 +1,169 @@
+//! What lies below a directory that is to be moved: whether any of it would be judged otherwise.
+
+use std::cell::Cell;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use tollgate_fuse::Request;
+use tollgate_policy::{HEAD_LEN, InodeFacts, Kind, Operation, Policy};
+
+use crate::admission::Refusal;
+use crate::lower::{self, DirStream, Stat};
+use crate::view::View;
+
+/// Entries that a directory rename looks at, below it, to see that no decision gets weaker. A
+/// larger tree is not renamed but copied by the caller (`EXDEV`).
+const MAX_SUBTREE: usize = 20_000;
+
+/// Bytes of files that it reads, where contents tell whether one does. With more, the same.
+const MAX_HEADS: usize = 64 << 20;
+
+/// A directory by the one that it is in, and its name there.
+pub(super) type Beneath<'a> = (BorrowedFd<'a>, &'a CStr);
+
+impl View {
+    /// Would anything below the directory `top` get a weaker decision by moving from `old` to
+    /// `new`? Also true when the tree is too large to tell.
+    pub(super) fn subtree_weakens(
+        &self,
+        top: Beneath<'_>,
+        old: &[u8],
+        new: &[u8],
+    ) -> Result<bool, Errno> {
+        let policy = self.admission.policy();
+        if policy.subtree_move_is_neutral(old, new) {
+            return Ok(false);
+        }
+        let left = Cell::new(MAX_HEADS);
+        let weakens = |at: Beneath<'_>, rest: &[u8], stat: &Stat| {
+            let (from, to) = ([old, rest].concat(), [new, rest].concat());
+            may_weaken(policy, &from, &to, stat, || head_of(at, &left)).then_some(())
+        };
+        Ok(!matches!(first_below(top, weakens)?, Below::Nothing))
+    }
+
+    /// What keeps the caller from making something that lies below the directory `top` under the
+    /// name that it would get, and not under the one that it has.
+    pub(super) fn made_below(
+        &self,
+        req: &Request<'_>,
+        top: Beneath<'_>,
+        old: &[u8],
+        new: &[u8],
+    ) -> Result<Option<Refusal<'_>>, Errno> {
+        if self.admission.policy().subtree_move_is_neutral(old, new) {
+            return Ok(None);
+        }
+        let made = |_: Beneath<'_>, rest: &[u8], stat: &Stat| {
+            let refusal = |dir: &[u8]| {
+                let subject = self.admission.new_name([dir, rest].concat(), stat.mode());
+                self.admission.check(&subject, [Operation::Create], req.caller()).err()
+            };
+            refusal(new).filter(|_| refusal(old).is_none())
+        };
+        Ok(match first_below(top, made)? {
+            Below::Found(refusal) => Some(refusal),
+            // Too many are not moved anyway.
+            Below::Nothing | Below::TooMany => None,
+        })
+    }
+
+    /// What keeps the caller from removing something below the directory `top`. Where it takes a
+    /// look into the file to tell, that is left to the removal.
+    pub(super) fn kept_below(
+        &self,
+        req: &Request<'_>,
+        top: Beneath<'_>,
+        old: &[u8],
+    ) -> Result<Option<Refusal<'_>>, Errno> {
+        let policy = self.admission.policy();
+        let kept = |_: Beneath<'_>, rest: &[u8], stat: &Stat| {
+            let path = [old, rest].concat();
+            if policy.needs_head(&path, Kind::from_mode(stat.mode()), stat.size()) {
+                return None;
+            }
+            let subject = self.admission.new_name(path, stat.mode());
+            let refusal = self.admission.check(&subject, [Operation::Write], req.caller()).err()?;
+            (refusal.errno != Errno::NOENT).then_some(refusal)
+        };
+        Ok(match first_below(top, kept)? {
+            Below::Found(refusal) => Some(refusal),
+            Below::Nothing | Below::TooMany => None,
+        })
+    }
+}
+
+/// What is found below a directory.
+enum Below<T> {
+    Found(T),
+    Nothing,
+    /// Not within [`MAX_SUBTREE`] entries.
+    TooMany,
+}
+
+/// Looks at everything below the directory `top`, with its path from there, until something is
+/// found.
+fn first_below<T>(
+    (parent, name): Beneath<'_>,
+    find: impl Fn(Beneath<'_>, &[u8], &Stat) -> Option<T>,
+) -> Result<Below<T>, Errno> {
+    let top = lower::open_path(parent, name)?;
+    let mut pending = vec![(top, Vec::new())];
+    let mut seen = 0;
+    while let Some((dir, below)) = pending.pop() {
+        let mut stream = DirStream::new(lower::open_dir(dir.as_fd(), c".")?);
+        while let Some(entry) = stream.peek()? {
+            if entry.child_name().is_some() {
+                seen += 1;
+                if seen > MAX_SUBTREE {
+                    return Ok(Below::TooMany);
+                }
+                let stat = lower::stat_at(dir.as_fd(), entry.name)?;
+                let rest = [&below[..], b"/", entry.name.to_bytes()].concat();
+                if let Some(found) = find((dir.as_fd(), entry.name), &rest, &stat) {
+                    return Ok(Below::Found(found));
+                }
+                if stat.file_type() == FileType::Directory {
+                    pending.push((lower::open_path(dir.as_fd(), entry.name)?, rest));
+                }
+            }
+            stream.advance();
+        }
+    }
+    Ok(Below::Nothing)
+}
+
+/// Would an inode get weaker by moving from path `from` to `to`? Where its first bytes tell, `head`
+/// reads them; without them, also true if some would be weaker.
+fn may_weaken(
+    policy: &Policy,
+    from: &[u8],
+    to: &[u8],
+    stat: &Stat,
+    head: impl FnOnce() -> Option<Vec<u8>>,
+) -> bool {
+    let inode = InodeFacts { kind: Kind::from_mode(stat.mode()), size: stat.size(), head: None };
+    let (from, to) = (policy.at(from), policy.at(to));
+    if !from.weakens(&inode, &to, &inode) {
+        return false;
+    }
+    let needs_head = [&from, &to].into_iter().any(|rules| rules.needs_head(inode.kind, inode.size));
+    let head = if needs_head { head() } else { None };
+    head.is_none_or(|head| {
+        let inode = InodeFacts { head: Some(&head), ..inode };
+        from.weakens(&inode, &to, &inode)
+    })
+}
+
+/// The first bytes of a file, as long as there are some `left` to be read.
+fn head_of((dir, name): Beneath<'_>, left: &Cell<usize>) -> Option<Vec<u8>> {
+    if left.get() == 0 {
+        return None;
+    }
+    let fd = lower::open_path(dir, name).ok()?;
+    let head = lower::read_head(fd.as_fd(), HEAD_LEN).ok()??;
+    left.set(left.get().saturating_sub(head.len()));
+    Some(head)
+}

@@ -1,0 +1,96 @@
+//! Requests that need buffers, and may have to wait for them.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use rustix::io::Errno;
+use tollgate_fuse::{Caller, Reply};
+use tollgate_hugepage::Pool;
+
+use super::gather::{Gather, Reading};
+use super::memory::{Memory, Room};
+use super::rooms::{Asking, Rooms, Wait};
+use super::running::Starter;
+use crate::content::Content;
+use crate::content::asker::asked_by;
+
+/// A read, with all that it takes to go on without the thread that received it.
+pub(super) struct ToRead {
+    pub(super) request: Asking,
+    pub(super) content: Arc<dyn Content>,
+    /// A room for each is needed.
+    pub(super) parts: Vec<Range<u64>>,
+    pub(super) caller: Caller,
+    pub(super) starter: Starter,
+    pub(super) pool: Pool,
+    pub(super) reply: Reading,
+}
+
+impl Wait for ToRead {
+    fn request(&self) -> Asking {
+        self.request
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.reply.interrupted()
+    }
+
+    fn go_on(self, rooms: Rooms) {
+        let Self { content, parts, caller, starter, pool, reply, .. } = self;
+        let gather = Gather::new(reply, parts.len());
+        for (index, (part, right)) in parts.into_iter().zip(rooms).enumerate() {
+            let (content, slot) = (Arc::clone(&content), gather.slot(index));
+            let room = Room::new(right, &pool);
+            let length = usize::try_from(part.end - part.start).unwrap_or(usize::MAX);
+            let read = move || asked_by(caller, || content.read(part, room));
+            starter.run(move || slot.deliver(read(), length));
+        }
+    }
+
+    fn end(self) {
+        self.reply.error(Errno::INTR);
+    }
+}
+
+/// A write: its thread has the data, and waits.
+pub(super) struct ToWrite {
+    request: Asking,
+    reply: Writing,
+    give: SyncSender<(Writing, Rooms)>,
+}
+
+type Writing = Reply<'static, u32>;
+
+impl ToWrite {
+    /// Waits for a buffer. `None`: the caller is killed, and the request answered.
+    pub(super) fn wait(
+        memory: &Memory,
+        request: Asking,
+        reply: Writing,
+    ) -> Option<(Writing, Room)> {
+        let (give, take) = sync_channel(1);
+        memory.hall().enter(1, Self { request, reply, give });
+        let (reply, right) = take.recv().ok()?;
+        Some((reply, Room::new(right, memory.pool())))
+    }
+}
+
+impl Wait for ToWrite {
+    fn request(&self) -> Asking {
+        self.request
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.reply.interrupted()
+    }
+
+    fn go_on(self, rooms: Rooms) {
+        // Who asked waits for it, above.
+        let _ = self.give.send((self.reply, rooms));
+    }
+
+    fn end(self) {
+        self.reply.error(Errno::INTR);
+    }
+}
