@@ -2,6 +2,7 @@
 //! the parts that several of them share.
 
 mod fit;
+mod named;
 mod quote;
 mod run_later;
 

@@ -1,5 +1,8 @@
 //! Globs and strings as policies have them.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 /// A glob that matches exactly this path.
 pub(crate) fn escape_glob(path: &str) -> String {
     path.chars()
@@ -23,13 +26,31 @@ pub(crate) fn toml_string(text: &str) -> String {
     quoted + "\""
 }
 
+/// A glob for this path alone; `?` stands for a byte that is not UTF-8.
+pub(crate) fn glob(path: &Path) -> String {
+    let mut glob = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        glob += &escape_glob(chunk.valid());
+        glob.extend(chunk.invalid().iter().map(|_| '?'));
+    }
+    glob
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     #[test]
     fn globs_and_strings_are_escaped() {
         assert_eq!(escape_glob("a[b]*"), r"a\[b\]\*");
         assert_eq!(toml_string("a\"\\\n"), "\"a\\\"\\\\\\u000A\"");
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf8_has_a_glob() {
+        let path = Path::new(OsStr::from_bytes(b"a\xff[b]/.git"));
+        assert_eq!(glob(path), r"a?\[b\]/.git");
     }
 }

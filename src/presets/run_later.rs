@@ -1,28 +1,31 @@
-//! What runs later outside, by the repositories in a directory: their hooks and settings, and the
-//! links that say where those are.
+//! What runs later outside, by the repositories in a directory: their hooks and settings, the
+//! programs that those name, and the links that say where they are.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
-use super::quote::{escape_glob, toml_string};
-use crate::git::{self, Config, Repository};
+use super::named;
+use super::quote::{glob, toml_string};
+use crate::git::{self, Config, Repository, Setting};
 
 /// Names in the directory of a repository by which git starts programs.
 const OF_REPOSITORY: &str = "{hooks,config,config.worktree,commondir,info/attributes}";
 /// The same of its submodules, and of its working trees.
-const OF_SUBMODULES: &str = "modules/**/{hooks,config,config.worktree,commondir}";
+const OF_SUBMODULES: &str = "modules/**/{hooks,config,config.worktree,commondir,info/attributes}";
 const OF_WORK_TREES: &str = "worktrees/*/config.worktree";
 /// How deep settings include others; git gives up behind that.
 const MAX_DEPTH: usize = 10;
 /// Links that are followed on the way to one file, as by the kernel.
 const MAX_LINKS: usize = 40;
+/// Files that are looked at in a directory of hooks; git has names for about 30.
+const MAX_HOOKS: usize = 256;
 
 /// What a command must not change, as paths relative to the directory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunLater {
-    /// Hooks outside of repositories, settings that others include, links to repositories.
+    /// Hooks outside of repositories, programs that git starts, settings that others include,
+    /// links to repositories.
     pub(crate) paths: Vec<PathBuf>,
     /// Directories of repositories, but for that of the top.
     pub(crate) repositories: Vec<PathBuf>,
@@ -30,13 +33,23 @@ pub(crate) struct RunLater {
     pub(crate) whole: bool,
 }
 
-/// Looks at the repository of `dir`, and at those below it.
+/// Looks at the repository of `dir`, at the one that it is in, and at those below it.
 pub(super) fn look(dir: &Path) -> RunLater {
     let Ok(dir) = std::fs::canonicalize(dir) else { return RunLater::default() };
-    let mut found = Search { dir: &dir, hooks_of_user: Vec::new(), found: RunLater::default() };
-    found.hooks_of_user = found.settings(Config::files_of_user());
+    let mut found = Search { dir: &dir, of_user: Named::default(), found: RunLater::default() };
+    let of_user = Config::files_of_user();
+    of_user
+        .iter()
+        .filter_map(|file| std::path::absolute(file).ok())
+        .for_each(|file| found.keep(&file));
+    found.of_user = found.settings(of_user);
     let below = git::below(&dir);
     found.work_tree(Path::new(""));
+    // The repository that `dir` is a part of names files in it, too.
+    let above = dir.ancestors().skip(1).find_map(|top| Some((top, Repository::at(top)?)));
+    if let Some((top, repository)) = above {
+        found.repository(top, &repository);
+    }
     below.work_trees.iter().for_each(|inside| found.work_tree(inside));
     for inside in &below.bare {
         found.repository(&dir.join(inside), &Repository::bare(&dir.join(inside)));
@@ -58,9 +71,19 @@ pub(super) fn look(dir: &Path) -> RunLater {
 
 struct Search<'d> {
     dir: &'d Path,
-    /// Directories of hooks that the user has set for every repository.
-    hooks_of_user: Vec<PathBuf>,
+    /// What the user has set for every repository.
+    of_user: Named,
     found: RunLater,
+}
+
+/// What settings name, relative to the directory that git starts programs in.
+#[derive(Clone, Debug, Default)]
+struct Named {
+    /// Directories of hooks.
+    hooks: Vec<PathBuf>,
+    /// Directories that new repositories get their hooks from.
+    templates: Vec<PathBuf>,
+    programs: Vec<Setting>,
 }
 
 impl Search<'_> {
@@ -84,21 +107,24 @@ impl Search<'_> {
             self.found.repositories.extend(real.and_then(|real| beneath(self.dir, &real)));
         }
         let common = repository.common_dir();
-        let mut hooks = vec![common.join("hooks")];
         let settings = vec![common.join("config"), repository.git_dir().join("config.worktree")];
-        let named = self.settings(settings);
-        hooks.extend(named.iter().chain(&self.hooks_of_user).map(|path| top.join(path)));
-        hooks.iter().for_each(|directory| self.hooks(directory, common));
+        let own = self.settings(settings);
+        self.hooks(&common.join("hooks"), top, common);
+        for all in [own, self.of_user.clone()] {
+            all.hooks.iter().for_each(|path| self.hooks(&top.join(path), top, common));
+            all.templates.iter().for_each(|path| self.keep(&top.join(path)));
+            let files = all.programs.iter().flat_map(|one| named::by_setting(one, top));
+            files.for_each(|file| self.keep(&file));
+        }
         for name in names_in(&common.join("worktrees")) {
             self.keep(&name.join("commondir"));
         }
     }
 
-    /// Keeps what these settings link to and include, and returns the directories of hooks that
-    /// all of them name.
-    fn settings(&mut self, files: Vec<PathBuf>) -> Vec<PathBuf> {
+    /// Keeps what these settings link to and include, and returns what all of them name.
+    fn settings(&mut self, files: Vec<PathBuf>) -> Named {
         files.iter().for_each(|file| self.keep_target(file));
-        let (mut hooks, mut seen, mut files) = (Vec::new(), BTreeSet::new(), files);
+        let (mut all, mut seen, mut files) = (Named::default(), BTreeSet::new(), files);
         for _ in 0..=MAX_DEPTH {
             for file in std::mem::take(&mut files) {
                 // git takes a relative path from where the file is named, not from where a link
@@ -110,22 +136,47 @@ impl Search<'_> {
                     continue;
                 }
                 let own = Config::read(&file);
-                hooks.extend(own.hooks());
+                all.hooks.extend(own.hooks());
+                all.templates.extend(own.templates());
+                let programs = own.settings().filter(|one| one.command().is_some());
+                all.programs.extend(programs.cloned());
                 files.extend(own.included().map(|path| directory.join(path)));
             }
             files.iter().for_each(|file| self.keep(file));
         }
-        hooks
+        all
     }
 
-    /// A directory of hooks, which may be links.
-    fn hooks(&mut self, directory: &Path, common: &Path) {
-        if directory.starts_with(common) {
+    /// A directory of hooks, which may be links, and what they run.
+    fn hooks(&mut self, directory: &Path, top: &Path, common: &Path) {
+        let real = |path: &Path| places(path).pop().unwrap_or_default();
+        let own = real(directory);
+        let is_default = directory == common.join("hooks") || own == real(common).join("hooks");
+        if own == self.dir || own == real(common) {
+            // All of DIR, or of the repository, cannot be kept.
+            let hooks = named::HOOKS.map(|hook| directory.join(hook));
+            hooks.iter().for_each(|hook| self.keep(hook));
+            return self.named_by_hooks(&hooks, top);
+        }
+        if own.file_name() == Some(OsStr::new("_")) {
+            // Husky's; the hooks in it run those of the same name beside it.
+            let beside = own.parent().unwrap_or(&own);
+            self.keep(beside);
+            self.named_by_hooks(&names_in(beside), top);
+        }
+        if is_default {
             self.keep_target(directory);
         } else {
             self.keep(directory);
         }
-        names_in(directory).iter().for_each(|hook| self.keep_target(hook));
+        self.named_by_hooks(&names_in(directory), top);
+    }
+
+    fn named_by_hooks(&mut self, hooks: &[PathBuf], top: &Path) {
+        for hook in hooks.iter().take(MAX_HOOKS) {
+            self.keep_target(hook);
+            named::by_hook(hook, top).iter().for_each(|file| self.keep(file));
+        }
     }
 
     /// Keeps a path, and the links on the way to it.
@@ -201,7 +252,8 @@ impl RunLater {
             [OF_REPOSITORY, OF_SUBMODULES, OF_WORK_TREES].map(|names| glob(path) + "/" + names)
         });
         rule(
-            "Found in this directory: hooks, settings that git includes, links to repositories.",
+            "Found in this directory: hooks, programs that git's settings and hooks name, settings that git\n\
+             # includes, links to repositories.",
             "hooks and links found here",
             &paths.collect::<Vec<_>>(),
         ) + &rule(
@@ -225,20 +277,8 @@ fn rule(comment: &str, name: &str, globs: &[String]) -> String {
     )
 }
 
-/// A glob for this path alone; `?` stands for a byte that is not UTF-8.
-fn glob(path: &Path) -> String {
-    let mut glob = String::new();
-    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
-        glob += &escape_glob(chunk.valid());
-        glob.extend(chunk.invalid().iter().map(|_| '?'));
-    }
-    glob
-}
-
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
-
     use super::*;
 
     struct Tree(tempfile::TempDir);
@@ -359,11 +399,5 @@ mod tests {
         tree.link("loop", ".git/loop");
         let (paths, _) = tree.found();
         assert_eq!(paths, [".git/loop", "first", "real/tools/hooks", "second"]);
-    }
-
-    #[test]
-    fn a_name_that_is_not_utf8_has_a_glob() {
-        let path = Path::new(OsStr::from_bytes(b"a\xff[b]/.git"));
-        assert_eq!(glob(path), r"a?\[b\]/.git");
     }
 }

@@ -104,6 +104,7 @@ fn try_to_write_what_runs_later(preset: &str) {
         "echo x >tools/git.inc",
         "echo x >.git/modules/sub/hooks/post-checkout",
         "echo x >>.git/modules/sub/config",
+        "mkdir -p .git/modules/sub/info; echo x >.git/modules/sub/info/attributes",
         "echo 'gitdir: /tmp' >sub/.git",
         "rm -f sub/.git",
         "echo x >.vscode/tasks.json",
@@ -129,7 +130,7 @@ fn try_to_write_what_runs_later(preset: &str) {
         "echo x >tools/hooks/pre-commit",
     ];
     let state = "find .git/hooks .git/config .git/modules/sub/hooks .git/modules/sub/config tools \
-                 sub/.git .vscode .envrc -printf '%p %m %s %l\\n' | sort; cat .git/config .envrc \
+                 .git/modules/sub/info sub/.git .vscode .envrc -printf '%p %m %s %l\\n' | sort; cat .git/config .envrc \
                  .vscode/tasks.json tools/hooks/* tools/git.inc sub/.git; \
                  ls d/.envrc d/.vscode/tasks.json .mcp.json .claude/settings.json .husky/pre-commit \
                  x.code-workspace .devcontainer/devcontainer.json .zed/tasks.json opencode.json \

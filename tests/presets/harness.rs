@@ -47,7 +47,7 @@ impl Tree {
     pub(crate) fn fenced(&self, preset: &str, script: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["run", "--quiet", "--fence", "off", "--policy", preset]).arg(self.path("p"));
-        self.at_home(command.args(["--", "timeout", "100", "sh", "-ec", script]))
+        self.at_home(command.args(["--", "timeout", "300", "sh", "-ec", script]))
     }
 
     #[track_caller]

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::harness::{PRESETS, Tree, all, has};
+use crate::harness::{PRESETS, Tree, all, has, private_key};
 use crate::mounting::can_mount;
 
 /// A name with an escape sequence and a line of its own steers no terminal and forges no line.
@@ -54,7 +54,13 @@ fn a_policy_that_init_wrote_can_be_read_and_committed() {
         // Those two leave the repository as it is.
         let add = if matches!(preset, "ci" | "read-only") { "" } else { "; git add -A" };
         let policy = tree.path("p/.tollgate.toml").to_string_lossy().into_owned();
-        tree.works(&policy, &format!("head -1 .tollgate.toml{add}"));
+        // It is not shown, nor missed, until git has it.
+        tree.works(&policy, &format!("test ! -e .tollgate.toml{add}"));
+        tree.bare("test -z \"$(git ls-files .tollgate.toml)\"; git add .tollgate.toml");
+        tree.works(
+            &policy,
+            &format!("head -1 .tollgate.toml{add}; test -n \"$(git ls-files .tollgate.toml)\""),
+        );
     }
 }
 
@@ -82,4 +88,68 @@ fn init_replaces_regular_files_alone() {
         "grep -q rule .tollgate.toml; test \"$(cat ../victim)\" = old
          test \"$(stat -c %a .tollgate.toml)\" = 640; test \"$(ls -A)\" = .tollgate.toml",
     );
+}
+
+/// A secret in the index: what git does about it in the view, the way out, and what the history
+/// holds.
+#[test]
+fn secrets_that_git_tracks_are_named_with_the_way_out() {
+    if !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    tree.write("keys/s.pem", &private_key(""));
+    tree.bare("git init -q; echo A=1 >.env; echo a >a; git add -A; git commit -qm a");
+    let say = |arguments: &[&str]| {
+        let output = tree.at_home(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments));
+        assert!(output.status.success(), "{}", all(&output));
+        all(&output)
+    };
+    let asked: [&[&str]; 2] =
+        [&["check", "--dir", ".", "agent"], &["init", "agent", "--output", "../home/p.toml"]];
+    for arguments in asked {
+        let said = say(arguments);
+        for part in [
+            "`.env` is tracked by git, and rule `env files are not there` hides it",
+            "`git add -A` would commit its deletion",
+            "`keys/s.pem` is tracked by git, and rule `private keys` refuses to read it",
+            "`git update-index --skip-worktree '.env'`",
+            "the history holds tracked secrets: `git show HEAD:FILE`",
+        ] {
+            assert!(said.contains(part), "{arguments:?}: {part} is not in: {said}");
+        }
+    }
+    tree.bare("git update-index --skip-worktree .env; git rm -q --cached keys/s.pem");
+    let said = say(&["check", "--dir", ".", "agent"]);
+    assert!(said.contains("`.env` is tracked by git (skip-worktree)"), "{said}");
+    assert!(!said.contains("`keys/s.pem` is tracked"), "{said}");
+}
+
+/// How many files each rule is about, which are about none, and what looks like a secret.
+#[test]
+fn check_counts_what_each_rule_decides_over() {
+    let tree = Tree::new();
+    tree.write(
+        "policy.toml",
+        "[[rule]]\nname = \"docs\"\npath = \"docs/**\"\naction = \"deny\"\n\
+         [[rule]]\nname = \"none\"\npath = \"none\"\naction = \"hide\"\n",
+    );
+    for name in ["docs/a", "docs/b", ".env"] {
+        tree.write(name, "A=secret\n");
+    }
+    let check = |json: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let output =
+            tree.at_home(command.arg("check").args(json).args(["--dir", ".", "policy.toml"]));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let report: serde_json::Value = serde_json::from_str(&check(&["--json"])).unwrap();
+    let counts: Vec<_> = report["rules"].as_array().unwrap().iter().collect();
+    assert_eq!(
+        (counts[0]["decides_over"].as_u64(), counts[1]["decides_over"].as_u64()),
+        (Some(2), Some(0))
+    );
+    assert_eq!(report["uncovered"][0]["path"], ".env");
+    let said = check(&[]);
+    assert!(said.contains("1 rule decides over nothing here"), "{said}");
 }

@@ -6,8 +6,13 @@
 #[path = "../support/mounting.rs"]
 mod mounting;
 
+mod further;
 mod git;
 mod harness;
 mod init;
+mod manifests;
+mod moved;
+mod named;
+mod registries;
 mod secrets;
 mod tools;

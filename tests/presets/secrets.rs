@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
+use crate::further;
 use crate::harness::{PRESETS, SECRET, Tree, all, certificate, private_key};
+use crate::manifests;
 use crate::mounting::can_mount;
 
 /// Files that no preset lets be read.
@@ -111,6 +113,8 @@ fn planted() -> Vec<(&'static str, String)> {
     ]);
     planted.extend(planted_tokens());
     planted.extend(planted_passwords());
+    planted.extend(manifests::planted());
+    planted.extend(further::planted());
     planted.push(("tls/long-chain.pem", certificate(40) + &private_key("")));
     planted
 }
@@ -351,6 +355,8 @@ fn harmless() -> Vec<(&'static str, String)> {
         ("settings.xml", "<server><password>${env.PASSWORD}</password></server>".to_owned()),
     ]);
     files.extend(harmless_settings());
+    files.extend(manifests::harmless());
+    files.extend(further::harmless());
     files.extend(
         [
             ".env.ts",
@@ -387,9 +393,29 @@ fn every_planted_secret_is_kept_and_what_only_looks_like_one_is_not() {
     }
 }
 
+/// What a file holds is told by a few bytes of it: who may not read it for that cannot exchange them.
+#[test]
+fn no_planted_secret_can_be_overwritten_in_part_and_read_then() {
+    if !can_mount() {
+        return;
+    }
+    let overwrite = r"find . -type f | while read -r f; do
+          for at in 0 1 2 5 9 14 20 30 45; do printf '\n' | dd of=$f bs=1 seek=$at conv=notrunc; done
+          printf '\n' >>$f; head -c 70000 /dev/zero | tr '\0' x >>$f; truncate -s 100000 $f
+        done 2>/dev/null; grep -rlas SECRET .; true";
+    let overwrite = overwrite.replace("SECRET", SECRET).replace("$f", "\"$f\"");
+    for preset in ["agent", "ci"] {
+        let tree = Tree::new();
+        for (name, text) in planted() {
+            tree.write(name, &text);
+        }
+        assert_eq!(all(&tree.fenced(preset, &overwrite)), "", "{preset}");
+    }
+}
+
 /// Which of the planted files can be read, for a message.
 fn leaks(tree: &Tree, preset: &str) -> String {
-    let script = format!("grep -rla {SECRET} .; true");
+    let script = format!("grep -rlas {SECRET} .; true");
     all(&tree.fenced(preset, &script))
 }
 

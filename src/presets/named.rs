@@ -1,0 +1,180 @@
+//! The files that a command line names, and that git runs with it.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::git::{self, FILLED_IN, Role, Setting, Word};
+
+/// Largest hook that is read, in bytes.
+const MAX_LEN: u64 = 64 << 10;
+/// Directories that are looked in for what one command line names.
+const MAX_PLACES: usize = 16;
+/// Words that are looked at behind `cd`.
+const MAX_FILLED_IN: usize = 6;
+/// Ends of names of files that an interpreter runs.
+const SCRIPTS: [&str; 16] = [
+    "sh", "bash", "py", "pl", "rb", "js", "cjs", "mjs", "ts", "php", "lua", "awk", "sed", "jq",
+    "mk", "fish",
+];
+/// Directories whose files are built or fetched: an installation or a build replaces them.
+const BUILT: [&str; 7] = ["node_modules", "target", "build", "dist", "out", ".venv", "venv"];
+
+/// Names of hooks, for the case that a directory of hooks is all of DIR: githooks(5).
+pub(super) const HOOKS: [&str; 28] = [
+    "applypatch-msg",
+    "pre-applypatch",
+    "post-applypatch",
+    "pre-commit",
+    "pre-merge-commit",
+    "prepare-commit-msg",
+    "commit-msg",
+    "post-commit",
+    "pre-rebase",
+    "post-checkout",
+    "post-merge",
+    "pre-push",
+    "pre-receive",
+    "update",
+    "proc-receive",
+    "post-receive",
+    "post-update",
+    "reference-transaction",
+    "push-to-checkout",
+    "pre-auto-gc",
+    "post-rewrite",
+    "sendemail-validate",
+    "fsmonitor-watchman",
+    "p4-changelist",
+    "p4-prepare-changelist",
+    "p4-post-changelist",
+    "p4-pre-submit",
+    "post-index-change",
+];
+
+/// The files that a setting has git start or hand to a program, where `top` is the directory that
+/// git starts it in. One that is not there counts if it would be run.
+pub(super) fn by_setting(setting: &Setting, top: &Path) -> Vec<PathBuf> {
+    let Some(line) = setting.command() else { return Vec::new() };
+    // Some programs are started without a shell, by a path that may have blanks.
+    let whole = has_slash(line).then(|| top.join(OsStr::from_bytes(line)));
+    let mut found: Vec<_> = whole.into_iter().filter(|path| path.is_file()).collect();
+    let words = git::words(line);
+    let places = entered(&words, &[top.to_owned()]);
+    for word in &words {
+        for path in paths(word).iter().flat_map(|path| places.iter().map(move |at| at.join(path))) {
+            let is_meant = match std::fs::metadata(&path) {
+                Ok(meta) if !meta.is_file() => false,
+                // An alias may show or edit any file.
+                Ok(meta) => {
+                    word.role != Role::Argument
+                        || !setting.is_alias()
+                        || meta.permissions().mode() & 0o111 != 0
+                        || is_script(&path)
+                }
+                Err(_) => would_be_run(word) && !is_built(&path, top),
+            };
+            if is_meant {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// Whether a file of this name would be run as soon as it is there.
+fn would_be_run(word: &Word) -> bool {
+    let text = word.text.as_slice();
+    let is_option = text.starts_with(b"-") || text.contains(&b'=');
+    word.role != Role::Argument && has_slash(text) && !is_option
+}
+
+/// The files that the shell script `hook` runs; none of what is no shell script.
+pub(super) fn by_hook(hook: &Path, top: &Path) -> Vec<PathBuf> {
+    let Some(text) = shell_script(hook) else { return Vec::new() };
+    let directory = std::fs::canonicalize(hook).ok();
+    let directory = directory.as_deref().and_then(Path::parent).unwrap_or(top);
+    let words = git::words(&text);
+    let places = entered(&words, &[top.to_owned(), directory.to_owned()]);
+    let run = words.iter().filter(|word| word.role != Role::Argument);
+    let all = run
+        .flat_map(paths)
+        .flat_map(|path| places.iter().map(|at| at.join(&path)).collect::<Vec<_>>());
+    all.filter(|path| path.is_file() && !is_built(path, top)).collect()
+}
+
+/// The directories that commands may be started in: those given, and those that `cd` leads to.
+fn entered(words: &[Word], from: &[PathBuf]) -> Vec<PathBuf> {
+    let mut places = from.to_vec();
+    for (at, command) in words.iter().enumerate() {
+        let changes = matches!(command.text.as_slice(), b"cd" | b"pushd" | b"chdir");
+        if !changes || command.role != Role::Command {
+            continue;
+        }
+        // Between it and its word stand those of a command that is filled in.
+        for word in words[at + 1..].iter().take(MAX_FILLED_IN) {
+            let paths = paths(word);
+            let next = paths.iter().flat_map(|path| places.iter().map(move |at| at.join(path)));
+            let next: Vec<_> = next.filter(|path| path.is_dir()).take(MAX_PLACES).collect();
+            places.extend(next);
+            places.truncate(MAX_PLACES);
+        }
+    }
+    places
+}
+
+fn shell_script(file: &Path) -> Option<Vec<u8>> {
+    let meta = std::fs::metadata(file).ok()?;
+    if !meta.is_file() || meta.len() > MAX_LEN || file.extension() == Some(OsStr::new("sample")) {
+        return None;
+    }
+    let text = std::fs::read(file).ok()?;
+    let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    // Without a first line that names an interpreter, a shell reads it.
+    let is_shell = !first.starts_with(b"#!") || first.windows(2).any(|two| two == b"sh");
+    (is_shell && !text.contains(&0)).then_some(text)
+}
+
+/// The paths that a word may stand for.
+fn paths(word: &Word) -> Vec<PathBuf> {
+    let text = word.text.as_slice();
+    let mut found = Vec::new();
+    let mut add = |path: &[u8]| {
+        let home = path.strip_prefix(b"~/").zip(std::env::var_os("HOME"));
+        found.push(match home {
+            Some((rest, home)) => Path::new(&home).join(OsStr::from_bytes(rest)),
+            None => PathBuf::from(OsStr::from_bytes(path)),
+        });
+    };
+    // `--file=x`, `NAME=x`.
+    let value = text.iter().position(|byte| *byte == b'=').map(|at| &text[at + 1..]);
+    for text in [Some(text), value].into_iter().flatten() {
+        // `$(dirname "$0")/x`: what is filled in is the top, or where the script lies.
+        let filled_in = text.iter().rposition(|byte| *byte == FILLED_IN);
+        let path: &[u8] = match filled_in {
+            Some(at) => text[at + 1..].strip_prefix(b"/").unwrap_or_default(),
+            // The name of a program in `PATH`.
+            None if word.role == Role::Command && !has_slash(text) => b"",
+            None => text,
+        };
+        if !path.is_empty() {
+            add(path);
+        }
+    }
+    found
+}
+
+fn has_slash(text: &[u8]) -> bool {
+    text.contains(&b'/')
+}
+
+fn is_script(path: &Path) -> bool {
+    let end = path.extension().and_then(OsStr::to_str);
+    end.is_some_and(|end| SCRIPTS.contains(&end))
+}
+
+fn is_built(path: &Path, top: &Path) -> bool {
+    let inside = path.strip_prefix(top).unwrap_or(path);
+    inside.components().any(|part| BUILT.iter().any(|name| part.as_os_str() == *name))
+}
