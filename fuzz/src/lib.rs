@@ -11,7 +11,7 @@ pub mod topology;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. To add one: its line here, a file in `fuzz_targets/`, its `[[bin]]`, its seeds.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("audit", audit::fuzz_one),
     ("broker", broker::fuzz_one),
     ("control", tollgate_control::fuzzing::fuzz_one),
@@ -19,6 +19,7 @@ pub const TARGETS: [Target; 9] = [
     ("follow", follow::fuzz_one),
     ("policy", tollgate_policy::fuzzing::fuzz_one),
     ("redact", tollgate_redact::fuzzing::fuzz_one),
+    ("redact_pieces", tollgate_redact::fuzzing::fuzz_pieces),
     ("seal", tollgate_seal::fuzzing::fuzz_one),
     ("topology", topology::fuzz_one),
 ];
