@@ -1,7 +1,9 @@
 //! `tollgate audit` and `tollgate learn` on stored logs. Nothing is mounted.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 const RUN: &str = "5f0c21d7a93be846";
 
@@ -84,6 +86,38 @@ fn conditions_leave_records_out() {
     assert_eq!(paths(&["--exe", "**/node"]).len(), 2);
     assert_eq!(paths(&["--since", "2026-01-31T09:15:05"]), ["src/b.rs"]);
     assert!(paths(&["--since", "1h"]).is_empty());
+}
+
+/// What is written later is shown as it comes, also behind a rotation, by the same conditions.
+#[test]
+fn a_log_is_followed_across_a_rotation() {
+    let (_dir, log) = log();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.arg("audit").arg(&log).args(["--follow", "--json", "--path", "new/**"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let open = |path: &str| {
+        let more = format!(
+            r#""event":"request","operation":"open","outcome":"passthrough","path":"{path}""#
+        );
+        record(9, &more)
+    };
+    let append = |text: &str| {
+        let mut file = File::options().append(true).create(true).open(&log).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    };
+    append(&(open("new/1") + &open("old/1")));
+    // Starts and ends of runs are shown in any case.
+    let mut next =
+        || lines.by_ref().map(Result::unwrap).find(|line| line.contains("path")).unwrap();
+    assert!(next().contains("new/1"));
+    append(&open("new/2"));
+    std::fs::rename(&log, log.with_extension("1")).unwrap();
+    append(&open("new/3"));
+    assert!(next().contains("new/2"));
+    assert!(next().contains("new/3"));
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

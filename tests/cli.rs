@@ -212,7 +212,6 @@ fn the_doctor_says_what_it_found() {
 fn unknown_flags_and_commands_are_named() {
     tollgate(["mount", "--polcy", "x", "a", "b"]).fails(2, &["--polcy", "--policy"]);
     tollgate(["munt"]).fails(2, &["munt", "mount"]);
-    tollgate(["check"]).fails(2, &["<POLICY>"]);
     tollgate(["mount", "a"]).fails(2, &["<MNT>"]);
     tollgate(["run", "--unknown", "a", "--", "b"]).fails(125, &["--unknown"]);
 }
@@ -389,7 +388,9 @@ fn explain_looks_at_the_real_file_under_a_policy_that_is_named() {
     assert!(!explain("real.pem").err().contains("empty file"));
     let missing = explain("not-there.pem");
     assert_eq!(missing.code(), 0);
-    assert!(missing.err().contains("taken for an empty file: `not-there.pem`"), "{missing:?}");
+    let note =
+        "taken for an empty file, or for a directory with a slash at its end: `not-there.pem`";
+    assert!(missing.err().contains(note), "{missing:?}");
 }
 
 #[test]
@@ -432,6 +433,26 @@ fn a_policy_that_allows_everything_is_warned_of() {
     assert!(message.contains("has no rules and allows everything"), "{report}");
     let closed = place.write("closed.toml", "default = \"read-only\"\n");
     assert_eq!(tollgate(["check", &closed]).err(), "");
+}
+
+/// As `run` would find it.
+#[test]
+fn check_finds_the_policy_of_the_directory() {
+    let place = Place::new();
+    place.write(".tollgate.toml", "[[rule]]\npath = 'a'\naction = 'deny'\n");
+    let check = || {
+        let mut check = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        check.arg("check").current_dir(place.path("")).env_remove("TOLLGATE_POLICY");
+        check.env("XDG_CONFIG_HOME", place.path("none")).output().unwrap()
+    };
+    let output = check();
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains(".tollgate.toml: 1 rule"),
+        "{output:?}"
+    );
+    place.write(".tollgate.toml", "[[view]]\ndir = '/srv'\n");
+    let said = String::from_utf8_lossy(&check().stderr).into_owned();
+    assert!(said.contains("found in DIR cannot have `[[view]]` tables"), "{said}");
 }
 
 #[test]

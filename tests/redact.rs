@@ -1,6 +1,12 @@
-//! `tollgate redact test`: what it prints, and that it prints no secret.
+//! Redaction from outside: `tollgate redact test`, and what a view tells of what it masked. No secret
+//! is ever printed.
 
-use std::process::{Command, Output};
+#[path = "support/mounting.rs"]
+mod mounting;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Output, Stdio};
 
 const TEXT: &str =
     "a\ndb: postgres://app:xK9-tr33@db/main\nk ghp_0123456789abcdefghijABCDEFGHIJ012345\n";
@@ -63,4 +69,75 @@ fn wrong_input_is_refused_with_the_reason() {
     let failed = missing.args(["redact", "test", "/nowhere/x"]).output().unwrap();
     assert_eq!(failed.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("/nowhere/x"));
+}
+
+/// Counted by detector, in `status` while the view is there, and in the log for each file.
+#[test]
+fn a_view_counts_what_it_masked() {
+    if !mounting::can_mount() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    for dir in ["lower", "view"] {
+        fs::create_dir(at(dir)).unwrap();
+    }
+    let policy = "[[rule]]\nname = 'masked'\npath = '**'\nkind = 'file'\naction = 'redact'\n\
+                  detectors = ['token', 'url-password']\n\
+                  regexes = { ids = 'id-[0-9]{4}' }\n";
+    fs::write(at("policy.toml"), policy).unwrap();
+    fs::write(at("lower/two"), TEXT).unwrap();
+    fs::write(at("lower/own"), "id-1234 and id-5678\n").unwrap();
+    fs::write(at("lower/none"), "nothing to be masked\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["mount", "--audit"]).arg(at("audit.log"));
+    command.arg("--policy").arg(at("policy.toml")).arg(at("lower")).arg(at("view"));
+    let mut server = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.by_ref().any(|line| line.contains("ready")));
+    // In pieces of five bytes: each secret lies in several requests.
+    let in_pieces = |name: &str| {
+        let mut file = fs::File::open(at("view").join(name)).unwrap();
+        let (mut all, mut piece) = (Vec::new(), [0; 5]);
+        loop {
+            let length = file.read(&mut piece).unwrap();
+            if length == 0 {
+                return String::from_utf8(all).unwrap();
+            }
+            all.extend(&piece[..length]);
+        }
+    };
+    let read = ["two", "own", "none"].map(in_pieces);
+    let status = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.arg("status").args(more).arg(at("view")).output().unwrap()
+    };
+    let (json, text) = (status(&["--json"]), status(&[]));
+    let umounted = Command::new("umount").arg(at("view")).status();
+    lines.for_each(drop);
+    server.wait().unwrap();
+    assert!(umounted.unwrap().success());
+    assert!(!read[0].contains("tr33") && !read[0].contains("0123"), "{read:?}");
+    assert_eq!(read[1], "******* and *******\n");
+    let counted = serde_json::json!({"token": 1, "url-password": 1});
+    let json: serde_json::Value = serde_json::from_str(out(&json)).unwrap();
+    let masked = &json[0]["view"]["masked"];
+    let all = serde_json::json!({"token": 1, "url-password": 1, "regex": 2});
+    assert_eq!((&masked["opens"], &masked["secrets"]), (&2.into(), &all));
+    assert!(
+        out(&text).contains("masked     regex 2, token 1, url-password 1, in 2 opens"),
+        "{text:?}"
+    );
+    let log = fs::read_to_string(at("audit.log")).unwrap();
+    let records = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let records: Vec<_> = records.filter(|record| record["operation"] == "masked").collect();
+    let of =
+        |name: &str| records.iter().filter(|record| record["path"] == name).collect::<Vec<_>>();
+    assert_eq!((of("two").len(), of("own").len(), of("none").len()), (1, 1, 0), "{log}");
+    assert_eq!((&of("two")[0]["masked"], &of("two")[0]["outcome"]), (&counted, &"done".into()));
+    assert_eq!(of("own")[0]["masked"], serde_json::json!({"regex": 2}));
+    assert!(!log.contains("tr33") && !log.contains("1234"), "{log}");
+    let shown =
+        Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("audit").arg(at("audit.log")).output();
+    assert!(out(&shown.unwrap()).contains("token 1, url-password 1"));
 }

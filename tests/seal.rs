@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -160,10 +161,35 @@ fn recipients_come_and_go_and_passphrases_change_without_touching_files() {
     ok(&place.bare(&[&passwd[..], &cheap].concat()));
     ok(&with(&two));
     fails(&with(&one), &["passphrase", ".tollgate-seal", "1 recipient", "rejected"]);
-    fails(&place.seal(&["add", "--remove", "ben"]), &["no recipient `ben`"]);
+    fails(
+        &place.seal(&["add", "--remove", "ben"]),
+        &["no recipient `ben`", "the keyring has owner, anna"],
+    );
+    let nobody = ["passwd", "--name", "ben", "--new-passphrase-file", &one];
+    fails(&place.seal(&nobody), &["no recipient `ben`", "the keyring has owner, anna"]);
     ok(&place.seal(&["add", "--remove", "anna"]));
     fails(&place.seal(&["add", "--remove", "owner"]), &["`owner` is the last recipient"]);
     assert_eq!(fs::read(place.path("vault/plan")).unwrap(), sealed);
+}
+
+/// A job has no terminal: the options that take its place are named as the command has them.
+#[test]
+fn without_a_terminal_options_are_named() {
+    let place = Place::new();
+    fs::create_dir(place.path("new")).unwrap();
+    let check = &["check", "--domain", "vault", "vault"][..];
+    for (arguments, options) in [
+        (&["init", "new"][..], "--new-passphrase-file or --new-key-file"),
+        (check, "--seal-passphrase-file or --seal-key-file"),
+    ] {
+        let mut command = Command::new("setsid");
+        command.args(["--wait", env!("CARGO_BIN_EXE_tollgate"), "seal"]).args(arguments);
+        for name in ["TOLLGATE_SEAL_KEY_FILE", "TOLLGATE_SEAL_PASSPHRASE_FILE"] {
+            command.env_remove(name);
+        }
+        command.env_remove("CREDENTIALS_DIRECTORY").current_dir(place.dir.path());
+        fails(&command.output().unwrap(), &["no terminal", options]);
+    }
 }
 
 #[test]
@@ -184,6 +210,85 @@ fn rotation_seals_anew_and_goes_on_where_it_was_ended() {
     assert_eq!(place.exported(), plain);
 }
 
+/// A file with several names keeps the key that it has, and does not keep others from a new one.
+#[test]
+fn a_hard_link_is_named_by_each_rotation_and_ends_none() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    fs::hard_link(place.path("vault/empty"), place.path("same")).unwrap();
+    for epoch in [2, 3] {
+        let said = place.vault("rotate", &[]);
+        fails(&said, &["vault/empty", "2 names", "1 file could not be done"]);
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert_eq!(said, format!("1 file sealed anew, epoch {epoch}\n"));
+    }
+    ok(&place.vault("check", &[]));
+    fs::remove_file(place.path("same")).unwrap();
+    let said = place.vault("rotate", &[]);
+    assert!(ok(&said).contains("going on with epoch 3"), "{said:?}");
+    assert!(ok(&said).contains("1 file sealed anew, epoch 3"), "{said:?}");
+}
+
+/// Exactly what the rules say, each file for the domain of its rule; and back.
+#[test]
+fn a_policy_says_which_files_are_sealed_and_for_what() {
+    let place = Place::new();
+    for name in ["notes/deep/a", "notes/public.md", "open/b", "vault/hidden", "vault/masked"] {
+        let path = place.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, name).unwrap();
+    }
+    let rule =
+        |path: &str, rest: &str| format!("[[rule]]\npath = '{path}'\nkind = 'file'\n{rest}\n");
+    let policy = [
+        rule("vault/hidden", "action = 'hide'"),
+        rule("vault/masked", "action = 'redact'"),
+        rule("notes/*.md", "action = 'passthrough'"),
+        rule("notes/**", "action = 'seal'\ndomain = 'notes'"),
+        rule("vault/**", "action = 'seal'\ndomain = 'vault'"),
+        rule("*.toml", "action = 'seal'\ndomain = 'vault'"),
+    ];
+    fs::write(place.path("p.toml"), policy.concat()).unwrap();
+    let by_policy = |command: &[&str]| {
+        let said = place.seal(&[command, &["--policy", "p.toml"]].concat());
+        (ok(&said).to_owned(), String::from_utf8_lossy(&said.stderr).into_owned())
+    };
+    let all = |name: &str| fs::read(place.path(name)).unwrap();
+    let said = by_policy(&["convert", "--dry-run"]);
+    assert_eq!(said.0, "3 files to be sealed\n5 files left out\n", "{}", said.1);
+    assert_eq!(by_policy(&["convert"]).0, "3 files sealed\n5 files left out\n");
+    assert_eq!(
+        by_policy(&["convert"]).0,
+        "0 files sealed\n3 files sealed already\n5 files left out\n"
+    );
+    for name in ["vault/plan", "vault/empty", "notes/deep/a"] {
+        assert!(all(name).starts_with(b"TGSEALED"), "{name}");
+    }
+    for name in ["notes/public.md", "open/b", "vault/hidden", "vault/masked"] {
+        assert_eq!(all(name), name.as_bytes());
+    }
+    assert_eq!(by_policy(&["check"]).0, "3 files good\n5 files left out\n");
+    ok(&place.seal(&["check", "--domain", "notes", "notes/deep"]));
+    ok(&place.seal(&["check", "--domain", "vault", "vault/plan"]));
+    by_policy(&["rotate"]);
+    let to = tempfile::tempdir().unwrap();
+    let exported = by_policy(&["export", "--to", to.path().to_str().unwrap()]);
+    assert_eq!(exported.0, "3 files written plain\n5 files left out\n");
+    assert_eq!(fs::read(to.path().join("notes/deep/a")).unwrap(), b"notes/deep/a");
+    assert!(!to.path().join("open").exists());
+    // What is plain though its rule says `seal`.
+    fs::write(place.path("vault/new"), "plain").unwrap();
+    fails(&place.seal(&["check", "--policy", "p.toml"]), &["vault/new", "is plain"]);
+    fs::write(place.path("none.toml"), "default = 'passthrough'\n").unwrap();
+    fails(
+        &place.seal(&["convert", "--policy", "none.toml"]),
+        &["none.toml", "no rule", "--domain"],
+    );
+    for wrong in [&["check", "--policy", "p.toml", "--domain", "vault"][..], &["check", "vault"]] {
+        assert_eq!(place.seal(wrong).status.code(), Some(2));
+    }
+}
+
 /// Killed again and again at any moment: each file is whole at any time, and the work gets done.
 #[test]
 fn a_killed_rotation_leaves_every_file_whole() {
@@ -202,6 +307,45 @@ fn a_killed_rotation_leaves_every_file_whole() {
         assert!(ok(&place.vault("check", &[])).contains("42 files good"));
     }
     ok(&place.vault("rotate", &[]));
+    assert!(ok(&place.vault("check", &[])).contains("42 files good"));
+    assert_eq!(fs::read_dir(place.path("vault")).unwrap().count(), 42);
+}
+
+/// Killed again and again, until that came in its middle a few times.
+#[test]
+fn a_killed_conversion_leaves_every_file_plain_or_sealed() {
+    let place = Place::new();
+    let path = |file: u8| place.path(&format!("vault/{file}"));
+    let begun = Instant::now();
+    let (mut in_its_middle, mut pause) = (0, Duration::ZERO);
+    while in_its_middle < 5 {
+        assert!(begun.elapsed() < Duration::from_secs(120), "never killed in its middle");
+        (0..40).for_each(|file| fs::write(path(file), [file; 50_000]).unwrap());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["seal", "convert", "--domain", "vault", "vault", "--key-file", &place.key()]);
+        let mut child = command.current_dir(place.dir.path()).spawn().unwrap();
+        std::thread::sleep(pause);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let is_sealed = |file: &u8| {
+            let bytes = fs::read(path(*file)).unwrap();
+            let sealed = bytes.starts_with(b"TGSEALED");
+            assert!(sealed || bytes == [*file; 50_000], "{file} is neither");
+            sealed
+        };
+        let sealed: Vec<_> =
+            (0..40).filter(is_sealed).map(|file| format!("vault/{file}")).collect();
+        if sealed.is_empty() {
+            pause += Duration::from_millis(2);
+            continue;
+        }
+        in_its_middle += usize::from(sealed.len() < 40);
+        pause = if sealed.len() < 40 { pause } else { pause / 2 };
+        let names: Vec<_> = sealed.iter().map(String::as_str).collect();
+        let checked = place.seal(&[&["check", "--domain", "vault"], &names[..]].concat());
+        assert!(ok(&checked).contains("good"), "{checked:?}");
+    }
+    ok(&place.vault("convert", &[]));
     assert!(ok(&place.vault("check", &[])).contains("42 files good"));
     assert_eq!(fs::read_dir(place.path("vault")).unwrap().count(), 42);
 }
@@ -269,7 +413,7 @@ fn wrong_keys_and_keyrings_are_refused_with_the_reason() {
     damage(&ring.replace("epoch 1", "epoch one"), &["line 3", "`one` is not a number"]);
     damage(&ring.replace("keyring 1", "keyring 2"), &["line 1"]);
     fs::remove_file(place.path(".tollgate-seal")).unwrap();
-    fails(&place.vault("check", &[]), &["no keyring", "tollgate seal init"]);
+    fails(&place.vault("check", &[]), &["no keyring", "tollgate seal init", "`--dir`"]);
 }
 
 /// The environment names the key where the command line does not; a credential of systemd, too.
@@ -294,10 +438,16 @@ fn keys_come_from_the_environment_and_from_systemd() {
 fn files_that_cannot_be_replaced_stay_as_they_are() {
     let place = Place::new();
     fs::hard_link(place.path("vault/plan"), place.path("vault/same")).unwrap();
-    fails(&place.vault("convert", &[]), &["vault/plan", "vault/same", "2 names"]);
+    for more in [&["--dry-run"][..], &[]] {
+        let said = place.vault("convert", more);
+        fails(&said, &["vault/plan", "vault/same", "2 names", "2 files could not be done"]);
+    }
     fs::remove_file(place.path("vault/same")).unwrap();
     let held = File::options().append(true).open(place.path("vault/plan")).unwrap();
-    fails(&place.vault("convert", &[]), &["vault/plan", "open for writing elsewhere"]);
+    for more in [&["--dry-run"][..], &[]] {
+        let said = place.vault("convert", more);
+        fails(&said, &["vault/plan", "open for writing elsewhere"]);
+    }
     assert!(fs::read(place.path("vault/plan")).unwrap().starts_with(b"the plan"));
     drop(held);
     std::os::unix::fs::symlink("plan", place.path("vault/link")).unwrap();
@@ -425,6 +575,10 @@ fn a_key_file_that_nobody_named_is_not_sealed() {
     let notes = String::from_utf8_lossy(&said.stderr);
     assert!(notes.contains("other.key` is a key file of the keyring"), "{notes}");
     assert_eq!(fs::read(&other).unwrap(), bytes);
+    assert_eq!(
+        ok(&place.vault("convert", &[])),
+        "0 files sealed\n2 files sealed already\n1 file left out\n"
+    );
     // It is the only thing that opens the keyring in the end.
     ok(&place.bare(&["check", "--domain", "vault", "--key-file", name, "vault/plan"]));
 }

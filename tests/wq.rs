@@ -219,7 +219,8 @@ fn set_changes_a_queue_at_work_and_loses_nothing() {
 #[test]
 fn wrong_names_and_values_are_named() {
     let subject = Subject::new();
-    fails(&subject.wq(&["set", "krypt", "nice=1"]), &["no queue is named \"krypt\""]);
+    let unknown = ["no queue is named \"krypt\"; there are: ", "crypt"];
+    fails(&subject.wq(&["set", "krypt", "nice=1"]), &unknown);
     fails(&subject.wq(&["set", "crypt", "colour=red"]), &["\"colour\"", "affinity_scope"]);
     fails(&subject.wq(&["set", "crypt", "affinity_scope=socket"]), &["socket", "cache"]);
     fails(&subject.wq(&["set", "crypt", "max_active=0"]), &["max_active 0", "from 1"]);

@@ -147,7 +147,6 @@ const FLAGS: &[Row] = &[
     ("status --metrics --json", 2, &["--metrics", "--json"]),
     ("status {D}/mnt", 1, &["no server of this user shows at `{D}/mnt`", "tollgate status"]),
     ("top --once {D}/mnt", 1, &["`{D}/mnt`"]),
-    ("reload", 2, &["<DIR>"]),
     ("reload --all {D}/dir", 2, &["--all"]),
     ("reload {D}/dir", 1, &["no server of this user shows `{D}/dir`", "tollgate status"]),
     ("completions csh", 2, &["'csh'", "bash"]),
@@ -163,8 +162,40 @@ const FLAGS: &[Row] = &[
     ("wq set q", 2, &["<ATTRIBUTE=VALUE>"]),
 ];
 
+/// Of commands that have few rows above.
+const FURTHER: &[Row] = &[
+    ("brief --policy agnt", 1, &["policy `agnt`", "did you mean `agent`?"]),
+    ("brief --polcy x", 2, &["--polcy", "--policy"]),
+    ("broker --sock x", 2, &["'--sock'", "'--socket'"]),
+    ("broker --user-group", 2, &["--user-group <", "a value is required"]),
+    ("broker more", 2, &["'more'", "Usage: tollgate broker"]),
+    ("completions", 2, &["<SHELL>", "Usage: tollgate completions"]),
+    ("completions bash more", 2, &["'more'", "Usage: tollgate completions"]),
+    ("demo --kep", 2, &["'--kep'", "'--keep'"]),
+    ("demo --no-sped", 2, &["'--no-sped'", "'--no-speed'"]),
+    ("demo more", 2, &["'more'", "Usage: tollgate demo"]),
+    ("doctor --jsn", 2, &["'--jsn'", "'--json'"]),
+    ("doctor {D}/file", 1, &["DIR `{D}/file` is not a directory"]),
+    ("hugepage", 2, &["tune", "Usage: tollgate hugepage"]),
+    ("man-pages", 2, &["<DIR>"]),
+    ("man-pages {D}/file", 1, &["directory `{D}/file` cannot be made"]),
+    ("man-pages a b", 2, &["'b'", "Usage: tollgate man-pages"]),
+    ("mount --audit {D}/dir/log {D}/dir {D}/mnt", 1, &["name one elsewhere", "`~/log`"]),
+    ("reload --al", 2, &["'--al'", "'--all'"]),
+    ("seal init {D}/no", 1, &["directory `{D}/no`"]),
+    ("seal convert {D}/dir", 2, &["--domain <NAME>"]),
+    ("seal export --domain v {D}/dir", 2, &["--to <DEST>"]),
+    ("seal rotate --dir {D}/dir --domain v", 1, &["no keyring", "`tollgate seal init {D}/dir`"]),
+    ("seal check --domain v --policy p {D}/dir", 2, &["--domain", "--policy"]),
+    ("status --metrics {D}/mnt", 1, &["shows at `{D}/mnt`", "`tollgate status` lists"]),
+    ("test {D}/no.toml", 1, &["tests `{D}/no.toml`", "docs/policy.md has an example"]),
+    ("topology --sysfs x", 2, &["'--sysfs'", "Usage: tollgate topology"]),
+    ("why a.txt", 1, &["not inside of `tollgate run`", "`tollgate explain PATH`"]),
+    ("why", 2, &["<PATH>"]),
+    ("why --wirte a.txt", 2, &["'--wirte'", "'--write'"]),
+];
+
 const FILES: &[Row] = &[
-    ("check", 2, &["<POLICY>"]),
     ("check {D}/polciy.toml", 1, &["`{D}/polciy.toml`", "did you mean `{D}/policy.toml`?"]),
     ("check agnet", 1, &["policy `agnet`", "did you mean `agent`?"]),
     ("check whatever", 1, &["policy `whatever`", "built-in policies: agent, node"]),
@@ -263,7 +294,8 @@ fn directories_that_do_not_do() {
 #[test]
 fn flags_and_words_that_do_not_do() {
     let place = Place::new();
-    FLAGS.iter().for_each(|(line, status, parts)| place.check(line, *status, parts));
+    let rows = FLAGS.iter().chain(FURTHER);
+    rows.for_each(|(line, status, parts)| place.check(line, *status, parts));
 }
 
 #[test]
@@ -367,6 +399,6 @@ fn views_that_do_not_do() {
 
 #[test]
 fn the_table_is_not_short() {
-    let rows = DIRECTORIES.len() + FLAGS.len() + FILES.len() + POLICIES.len();
+    let rows = DIRECTORIES.len() + FLAGS.len() + FURTHER.len() + FILES.len() + POLICIES.len();
     assert!(rows > 100, "{rows} rows");
 }

@@ -65,7 +65,8 @@ impl Broker {
     /// One that gets `listener`, which listens at `socket`, as systemd hands it over.
     pub(crate) fn start_with(listener: OwnedFd, socket: &Path) -> Self {
         let mut command = Command::new("sh");
-        let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" broker";
+        // And a descriptor that it must not keep.
+        let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" broker 7<\"$0\"";
         command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]);
         let hand_over = move || {
             let third = std::mem::ManuallyDrop::new(rustix::io::dup(&listener)?);
@@ -104,11 +105,22 @@ impl Broker {
         until(&format!("`{what}` is not in the log"), || self.said().contains(what));
     }
 
-    /// The processes that serve connections.
+    /// The processes that serve connections. One that has ended, and waits for the next connection
+    /// to be forgotten, is none of them.
     pub(crate) fn children(&self) -> Vec<u32> {
         let pid = self.process.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-        children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+        let lives = |child: &u32| {
+            let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+        };
+        children.split_whitespace().map(|pid| pid.parse().unwrap()).filter(lives).collect()
+    }
+
+    /// The files that it has open, by their names.
+    pub(crate) fn open_files(&self) -> Vec<PathBuf> {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap();
+        descriptors.map(|entry| fs::read_link(entry.unwrap().path()).unwrap()).collect()
     }
 
     /// Ends it at once.
@@ -157,6 +169,10 @@ impl Home {
 
     /// A file of the user's.
     pub(crate) fn write(&self, name: &str, content: &[u8], mode: u32) {
+        let directory = self.below(name).parent().unwrap().to_owned();
+        if fs::create_dir(&directory).is_ok() {
+            chown(directory, Some(USER), Some(USER)).unwrap();
+        }
         fs::write(self.below(name), content).unwrap();
         chown(self.below(name), Some(USER), Some(USER)).unwrap();
         fs::set_permissions(self.below(name), fs::Permissions::from_mode(mode)).unwrap();

@@ -1,9 +1,9 @@
 //! `run` of a user without privilege, who has a broker.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use crate::harness::{Broker, Home, USER, count, with_open_device};
+use crate::harness::{Broker, Home, USER, count, until, with_open_device};
 
 /// The options of a `run` that uses `broker`, and passthrough for every file.
 fn by(broker: &Broker) -> [String; 4] {
@@ -122,7 +122,60 @@ fn a_socket_that_systemd_hands_over_is_served() {
         let run = home.start(&["--broker", socket.to_str().unwrap()], "exec 3<>a; cat <&3; cat");
         run.report(|report| count(report, "open_passthrough") >= 1);
         assert_eq!(run.finish().stdout, b"served");
-        assert!(broker.said().contains("that systemd handed over"), "{}", broker.said());
+        let open = broker.open_files();
+        assert!(!open.iter().any(|file| file.ends_with("tollgate")), "{open:?}");
+    });
+}
+
+/// A user's server is told of nothing: what changes in DIR shows when the kernel asks again.
+#[test]
+fn changes_made_directly_in_dir_are_seen_within_the_second() {
+    with_open_device(|| {
+        let home = Home::new();
+        home.write("a", b"old\n", 0o644);
+        home.write("sub/kept", b"kept\n", 0o644);
+        let ask = "cat a; ls sub; stat -c %a sub/kept; cat sub/new";
+        let script = format!("({ask}) 2>&1; echo looked >looked; read go; ({ask}) 2>&1; read go");
+        let mut run = home.start(&["--broker", "off"], &script);
+        until("it looked", || home.below("looked").exists());
+        home.write("a", b"changed\n", 0o644);
+        home.write("sub/new", b"new\n", 0o644);
+        fs::set_permissions(home.below("sub/kept"), PermissionsExt::from_mode(0o600)).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        run.say("go");
+        let report = run.report(|report| report["view"]["watch"]["on"] == false);
+        let without = report["view"]["unavailable"].to_string();
+        assert!(without.contains("fanotify needs CAP_SYS_ADMIN"), "{without}");
+        run.say("go");
+        let output = run.finish();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let gone = "cat: sub/new: No such file or directory";
+        let expected = format!("old\nkept\n644\n{gone}\nchanged\nkept\nnew\n600\nnew\n");
+        assert_eq!(told, expected, "{output:?}");
+        let output = home.start(&["--watch", "on"], "true").finish();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("with `--watch on`; leave that out, or run as root"), "{said}");
+    });
+}
+
+/// A registration costs a round trip, so more of them outlive the last handle than root's 256.
+#[test]
+fn many_files_that_are_opened_again_are_registered_once() {
+    with_open_device(|| {
+        let home = Home::new();
+        for number in 0..400 {
+            home.write(&format!("f{number}"), b"x", 0o644);
+        }
+        let broker = Broker::start(home.at("").as_path(), &[]);
+        let mut options = words(&by(&broker)).join(" ");
+        options.push_str(" --threads 1");
+        let options: Vec<_> = options.split(' ').collect();
+        let script = "for f in f*; do : <>$f; done; for f in f*; do : <>$f; done; cat";
+        let run = home.start(&options, script);
+        let report = run.report(|report| count(report, "open_passthrough") >= 800);
+        let registered = report["broker"]["registered"].as_u64().unwrap();
+        assert!(registered < 600, "{registered} registrations of 400 files");
+        assert!(run.finish().status.success());
     });
 }
 
@@ -133,7 +186,7 @@ fn the_broker_is_found_where_the_user_may_put_one() {
         home.write("a", b"served", 0o644);
         fs::create_dir(home.at("run/tollgate")).unwrap();
         chown(home.at("run/tollgate"), Some(USER), Some(USER)).unwrap();
-        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        let permissions = PermissionsExt::from_mode(0o700);
         fs::set_permissions(home.at("run/tollgate"), permissions).unwrap();
         let _broker = Broker::start(&home.at("run/tollgate"), &[]);
         let run = home.start(&[], "exec 3<>a; cat <&3; cat");

@@ -1,11 +1,18 @@
-//! The house in order: no file imports one that imports it back, and crates use only what lies
-//! below them. What is checked is the source itself, read with a parser and with `cargo metadata`.
+//! The house in order: no file imports one that imports it back, crates use only what lies below
+//! them, pages name files that are there. What is checked is the source itself, read with a parser
+//! and with `cargo metadata`.
 
 mod files;
 mod imports;
 mod layers;
+mod legends;
 mod licences;
+mod mistakes;
+mod names;
 mod packages;
+mod privileged;
+
+use std::path::Path;
 
 use packages::Package;
 
@@ -47,6 +54,12 @@ fn every_name_on_the_list_is_a_crate() {
 }
 
 #[test]
+fn the_privileged_process_can_be_read_in_one_sitting() {
+    let faults = privileged::faults(Path::new(env!("CARGO_MANIFEST_DIR")));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
 fn crates_use_only_what_the_map_allows() {
     let faults = layers::faults(&packages::all());
     assert!(faults.is_empty(), "{}", faults.join("\n"));
@@ -69,4 +82,22 @@ fn every_published_crate_has_its_page_and_its_licences() {
         .filter(|path| !path.is_file())
         .collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
+}
+
+#[test]
+fn pages_name_sources_that_are_there() {
+    let faults = names::faults(Path::new(env!("CARGO_MANIFEST_DIR")));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn deliberate_mistakes_fit_the_sources() {
+    let faults = mistakes::faults(Path::new(env!("CARGO_MANIFEST_DIR")));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn every_field_has_a_letter_of_its_lock_legend() {
+    let faults = legends::faults(Path::new(env!("CARGO_MANIFEST_DIR")));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

@@ -102,6 +102,11 @@ impl View {
         &self.mnt
     }
 
+    /// What `reload` reads.
+    pub(crate) fn policy_file(&self) -> PathBuf {
+        self.base.path().join("policy.toml")
+    }
+
     /// The directory that is shown.
     pub(crate) fn lower(&self) -> &Path {
         &self.lower

@@ -1,7 +1,9 @@
 //! A file system beneath that does not answer keeps who asks for it, and nobody else.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -9,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use tollgate_fuse::mount::{MountOptions, mount, unmount};
 use tollgate_fuse::{
-    Attr, Attributes, Entry, FileHandle, Filesystem, Name, NodeId, Reply, Request, Running,
-    Session, SessionConfig, StatFs,
+    Attr, Attributes, Entry, FileHandle, Filesystem, Name, NodeId, OpenReply, Opened, Reply,
+    Request, Running, Session, SessionConfig, StatFs, args,
 };
 
 use crate::harness::{View, can_mount};
@@ -20,22 +22,31 @@ const CALLERS: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 const NOT_KEPT: Duration = Duration::ZERO;
 
-/// A directory in which names that begin with `hung` are never found, nor said to be missing.
+/// The file that is found and has zeroes in it, which are not read until [`Hung::let_read`].
+const SLOW: NodeId = NodeId(3);
+const SLOW_SIZE: u64 = 1 << 20;
+
+/// A directory in which names that begin with `hung` are never found, nor said to be missing, and
+/// what begins with `slow` is not read.
 #[derive(Default)]
-struct Silent(Mutex<Vec<Reply<'static, Entry>>>);
+struct Silent {
+    lookups: Mutex<Vec<Reply<'static, Entry>>>,
+    reads: Mutex<Vec<(Reply<'static, [u8]>, u32)>>,
+}
 
 fn attr(node: NodeId) -> Attr {
     let mode = if node == NodeId::ROOT { 0o040_755 } else { 0o100_644 };
-    Attr { ino: node.0, mode, nlink: 1, blksize: 4096, ..Attr::default() }
+    let size = if node == SLOW { SLOW_SIZE } else { 0 };
+    Attr { ino: node.0, mode, size, nlink: 1, blksize: 4096, ..Attr::default() }
 }
 
 impl Filesystem for Silent {
     fn lookup(&self, _: &Request<'_>, _: NodeId, name: Name<'_>, reply: Reply<'_, Entry>) {
         if name.as_bytes().starts_with(b"hung") {
-            self.0.lock().unwrap().push(reply.detach());
+            self.lookups.lock().unwrap().push(reply.detach());
             return;
         }
-        let node = NodeId(2);
+        let node = if name.as_bytes().starts_with(b"slow") { SLOW } else { NodeId(2) };
         let (attr_valid, entry_valid) = (NOT_KEPT, NOT_KEPT);
         reply.ok(&Entry { node, generation: 0, attr: attr(node), attr_valid, entry_valid });
     }
@@ -48,6 +59,14 @@ impl Filesystem for Silent {
         reply: Reply<'_, Attributes>,
     ) {
         reply.ok(&Attributes { attr: attr(node), valid: NOT_KEPT });
+    }
+
+    fn open(&self, _: &Request<'_>, _: NodeId, _: args::Open, reply: Reply<'_, Opened>) {
+        reply.ok(&Opened { handle: FileHandle(0), flags: OpenReply::DIRECT_IO, backing: None });
+    }
+
+    fn read(&self, _: &Request<'_>, _: NodeId, args: args::Read, reply: Reply<'_, [u8]>) {
+        self.reads.lock().unwrap().push((reply.detach(), args.size));
     }
 
     fn statfs(&self, _: &Request<'_>, _: NodeId, reply: Reply<'_, StatFs>) {
@@ -75,9 +94,17 @@ impl Hung {
 
     /// Who waits gets an error.
     fn answer(&self) {
-        let waiting: Vec<_> = self.files.0.lock().unwrap().drain(..).collect();
+        let waiting: Vec<_> = self.files.lookups.lock().unwrap().drain(..).collect();
         for reply in waiting {
             reply.error(Errno::IO);
+        }
+    }
+
+    /// Who reads gets zeroes.
+    fn let_read(&self) {
+        let waiting: Vec<_> = self.files.reads.lock().unwrap().drain(..).collect();
+        for (reply, size) in waiting {
+            reply.data(&vec![0; size as usize]);
         }
     }
 }
@@ -85,6 +112,7 @@ impl Hung {
 impl Drop for Hung {
     fn drop(&mut self) {
         self.answer();
+        self.let_read();
         let _ = unmount(&self.at, true);
         self.running.take().unwrap().stop();
     }
@@ -170,5 +198,90 @@ fn a_hung_name_does_not_stop_the_rest_with_either_transport() {
             assert!(fs::metadata(view.at(&format!("free {n}"))).is_ok(), "{transport}");
         }
         end(&scene.hung, callers);
+    }
+}
+
+/// All buffers of a view are in the hands of reads that do not end. Who waits for one ends when it is
+/// killed; a signal that it handles changes nothing.
+#[test]
+fn who_waits_for_a_buffer_can_be_killed() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("far")).unwrap();
+    let hung = Hung::at(&dir.path().join("far"));
+    let policy = "[[rule]]\npath = 'far/**'\nkind = 'file'\naction = 'redact'\n";
+    let view = View::of(dir.path(), policy, &[]);
+    let scene = Scene { hung, view };
+    let path = scene.view.at("far/slow");
+    let read = |path: PathBuf| std::thread::spawn(move || read_once(&path));
+    let holders: Vec<_> = (0..BUFFERS).map(|_| read(path.clone())).collect();
+    eventually("all buffers are taken", || in_flight(&scene.view) == BUFFERS as u64);
+    let mut killed = Command::new("head").args(["-c", "100"]).arg(&path).spawn().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let patient = std::thread::spawn(move || {
+        tell.send(rustix::thread::gettid()).unwrap();
+        read_once(&path)
+    });
+    let patient_id = told.recv().unwrap();
+    let reads = |id: u32, call: libc::c_long| {
+        let now = fs::read_to_string(format!("/proc/{id}/syscall")).unwrap_or_default();
+        now.split(' ').next() == Some(&call.to_string())
+    };
+    eventually("one waits to be killed", || reads(killed.id(), libc::SYS_read));
+    let id = patient_id.as_raw_nonzero().get().cast_unsigned();
+    eventually("one waits", || reads(id, libc::SYS_pread64));
+    // On their way from the kernel to the line.
+    std::thread::sleep(Duration::from_millis(200));
+    killed.kill().unwrap();
+    interrupt(patient_id);
+    eventually("who is killed ends", || killed.try_wait().unwrap().is_some());
+    assert_eq!(in_flight(&scene.view), BUFFERS as u64, "nobody gave a buffer back");
+    assert!(!patient.is_finished());
+    eventually("all others read", || {
+        scene.hung.let_read();
+        patient.is_finished() && holders.iter().all(JoinHandle::is_finished)
+    });
+    for reader in holders.into_iter().chain([patient]) {
+        assert_eq!(reader.join().unwrap().unwrap(), 4096);
+    }
+}
+
+/// As many as a view has.
+const BUFFERS: usize = 28;
+
+fn read_once(path: &Path) -> std::io::Result<usize> {
+    fs::File::open(path)?.read_at(&mut [1; 4096], 8192)
+}
+
+/// Items of the queue `redact`: reads that have their buffers.
+fn in_flight(view: &View) -> u64 {
+    let mut monitor = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    monitor.args(["wq", "monitor", "--json", "--interval", "0.1", "--count", "1", "redact"]);
+    let output = monitor.args(["--pid", &view.pid().to_string()]).output().unwrap();
+    let rates: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    rates["queues"][0]["in_flight"].as_u64().unwrap()
+}
+
+fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < deadline, "not so: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends `thread` of this process a signal that it handles, and after which no call is made again.
+fn interrupt(thread: rustix::thread::Pid) {
+    extern "C" fn handle(_: libc::c_int) {}
+    #[expect(unsafe_code, reason = "a handler of a signal")]
+    // SAFETY: the handler does nothing, and a zeroed action asks for nothing else.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handle as extern "C" fn(libc::c_int) as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+        let id = thread.as_raw_nonzero().get();
+        assert_eq!(libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGUSR1), 0);
     }
 }

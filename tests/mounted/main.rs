@@ -5,6 +5,8 @@
 
 mod async_io;
 mod bypass;
+#[path = "../support/caseless.rs"]
+mod caseless;
 mod changing;
 mod crash;
 #[path = "../support/device.rs"]
@@ -13,6 +15,7 @@ mod differential;
 mod executing;
 mod fsx;
 mod harness;
+mod held;
 mod hung;
 mod identity;
 mod keep_awake;
@@ -25,13 +28,16 @@ mod modes;
 mod mounting;
 mod nested;
 mod places;
+mod queues;
 mod redacted;
+mod replaced;
 mod sandbox;
 mod scale;
 mod shares;
 mod small;
 mod snapshot;
 mod soak;
+mod space;
 mod storm;
 mod taken_over;
 mod unprivileged;

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 
+use crate::caseless::Caseless;
 use crate::harness::{View, can_mount};
 
 const SECRET: &str = "the secret";
@@ -111,65 +112,21 @@ fn mounts_of_other_trees_are_entered_once() {
     assert_eq!(fs::read_to_string(view.at("again/object")).unwrap(), "object");
 }
 
-/// A directory to which `id_rsa` and `ID_RSA` are one name, on whatever file system this kernel has
-/// for it.
-fn caseless(base: &Path) -> Option<(Bound, PathBuf)> {
-    let at = base.join("mounted");
-    fs::create_dir(&at).unwrap();
-    let is_caseless = |dir: &Path| {
-        fs::write(dir.join("id_rsa"), SECRET).is_ok() && fs::read(dir.join("ID_RSA")).is_ok()
-    };
-    let dir = at.join("dir");
-    let folds = |dir: &Path| {
-        fs::create_dir(dir).is_ok()
-            && Command::new("chattr").arg("+F").arg(dir).output().is_ok_and(|o| o.status.success())
-            && is_caseless(dir)
-    };
-    let flags = MountFlags::empty();
-    if rustix::mount::mount("test", &at, "tmpfs", flags, c"casefold").is_ok() {
-        let bound = Bound(at.clone());
-        if folds(&dir) {
-            return Some((bound, at));
-        }
-    }
-    let image = base.join("image");
-    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-    for maker in [&["mkfs.ext4", "-q", "-O", "casefold"][..], &["mkfs.vfat"]] {
-        let made = Command::new(maker[0]).args(&maker[1..]).arg(&image).output();
-        let mounted = made.is_ok_and(|output| output.status.success())
-            && Command::new("mount")
-                .args(["-o", "loop"])
-                .arg(&image)
-                .arg(&at)
-                .output()
-                .is_ok_and(|output| output.status.success());
-        if mounted {
-            let bound = Bound(at.clone());
-            if is_caseless(&at) || folds(&dir) {
-                return Some((bound, at));
-            }
-        }
-    }
-    None
-}
-
 #[test]
 fn a_policy_about_names_is_refused_where_spellings_do_not_count() {
     if !can_mount() {
         return;
     }
     let base = tempfile::tempdir().unwrap();
-    let Some((_mounted, dir)) = caseless(base.path()) else {
-        println!("skipped: no case-insensitive file system can be made here");
-        return;
-    };
+    let Some(caseless) = Caseless::new(base.path()) else { return };
+    let dir = caseless.dir();
     fs::create_dir(base.path().join("mnt")).unwrap();
     fs::write(base.path().join("policy.toml"), POLICY).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.arg("mount").arg("--policy").arg(base.path().join("policy.toml"));
-    let output = command.arg(&dir).arg(base.path().join("mnt")).output().unwrap();
+    let output = command.arg(dir).arg(base.path().join("mnt")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("case-insensitive"), "{said}");
-    let view = View::of(&dir, "default = 'read-only'", &[]);
+    let view = View::of(dir, "default = 'read-only'", &[]);
     assert!(fs::read_dir(view.root()).is_ok());
 }

@@ -5,9 +5,10 @@
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::harness::{View, can_mount};
 
@@ -156,4 +157,50 @@ fn directories_at_long_paths_cost_no_more_than_others() {
     let grown = view.resident_kib().saturating_sub(before) << 10;
     println!("{} bytes for each directory", grown / DIRS as u64);
     assert!(grown / (DIRS as u64) < MAX_BYTES_EACH, "{grown} bytes for {DIRS} directories");
+}
+
+/// What rules look into is a regular file, also where somebody has a FIFO take its place at any
+/// moment: whoever opened that would wait for a writer who never comes.
+#[test]
+fn a_fifo_that_takes_a_files_place_holds_nobody() {
+    if !can_mount() {
+        return;
+    }
+    const CALLERS: usize = 4;
+    const ROUNDS: usize = 300;
+    let policy = "[[rule]]\npath = '**'\nkind = 'file'\naction = 'deny'\n\
+                  content = { regex = 'held back' }\n";
+    let view = View::with(policy, &[("file", "text")]);
+    let paths = [view.below("file"), view.below("fifo")];
+    rustix::fs::mkfifoat(CWD, &paths[1], Mode::from_raw_mode(0o666)).unwrap();
+    let at = view.at("file");
+    let (done, ended) = channel();
+    for _ in 0..CALLERS {
+        let (at, done) = (at.clone(), done.clone());
+        // Not waited for if it hangs.
+        std::thread::spawn(move || {
+            let moved = at.with_extension("moved");
+            for _ in 0..ROUNDS {
+                let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                drop(rustix::fs::openat(CWD, &at, flags, Mode::empty()));
+                let _ = fs::rename(&at, &moved).and_then(|()| fs::rename(&moved, &at));
+                let _ = fs::metadata(&at);
+            }
+            done.send(()).unwrap();
+        });
+    }
+    let begun = Instant::now();
+    let mut left = CALLERS;
+    while left > 0 && begun.elapsed() < FORGETS_WITHIN {
+        for _ in 0..50 {
+            let exchange = rustix::fs::RenameFlags::EXCHANGE;
+            let _ = rustix::fs::renameat_with(CWD, &paths[0], CWD, &paths[1], exchange);
+        }
+        left -= ended.try_iter().count();
+    }
+    if left > 0 {
+        view.kill_server();
+    }
+    assert_eq!(left, 0, "callers hang");
+    assert!(view.status("descriptors_max") > 0);
 }

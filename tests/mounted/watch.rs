@@ -393,7 +393,11 @@ fn names_that_a_rename_hides_are_dropped() {
         assert_eq!(names(&view.at("plain")), set(&["a", "secret"]));
         fs::metadata(view.at("plain/secret")).unwrap();
     }
-    fs::rename(view.at("plain"), view.at("private")).unwrap();
+    // In the view, what could not be made there is not moved there either.
+    let refused = fs::rename(view.at("plain"), view.at("private"));
+    assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    fs::rename(view.below("plain"), view.below("private")).unwrap();
+    soon("the new name", || view.at("private").exists());
     soon("a hidden name", || !view.at("private/secret").exists());
     soon("a hidden entry", || names(&view.at("private")) == set(&["a"]));
     // Made outside where it is hidden: never seen.

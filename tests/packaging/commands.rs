@@ -80,14 +80,53 @@ fn man_pages_have_no_formatting_errors() {
     }
     let dir = tempfile::tempdir().unwrap();
     answer(&["man-pages", dir.path().to_str().unwrap()]);
-    for file in std::fs::read_dir(dir.path()).unwrap() {
+    let by_hand = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/man");
+    let directories = [dir.path(), by_hand.as_path()].map(|dir| std::fs::read_dir(dir).unwrap());
+    for file in directories.into_iter().flatten() {
         let file = file.unwrap().path();
+        // A page that is another one is looked for in its section.
+        if std::fs::read_to_string(&file).unwrap().starts_with(".so ") {
+            continue;
+        }
         let mut man = Command::new("man");
         man.args(["--warnings", "-Tutf8", "-l"]).arg(&file);
         let output = man.env("MANROFFSEQ", "").env("LC_ALL", "C.UTF-8").output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.is_empty(), "{}: {said}", file.display());
     }
+}
+
+/// That page is written by hand: it has no command of its own.
+#[test]
+fn the_page_of_the_mount_helper_names_every_option() {
+    let page = include_str!("../../packaging/man/mount.fuse.tollgate.8");
+    let help = answer(&["mount", "--help"]);
+    let arguments = help.lines().filter_map(|line| {
+        let line = line.trim_start();
+        // `-p, --policy <POLICY>`.
+        let long = line.strip_prefix("--").or_else(|| line.get(2..)?.strip_prefix(", --"))?;
+        let (name, value) = long.split_once(' ').unwrap_or((long, ""));
+        Some((name.replace('-', "_"), value.trim_matches(['<', '>']).to_owned()))
+    });
+    // Flags, and those that fstab(5) has names of its own for.
+    let others = ["verbose", "help", "daemon", "read_only", "noexec", "noatime", "allow_other"];
+    let arguments: BTreeSet<_> =
+        arguments.filter(|(name, _)| !others.contains(&name.as_str())).collect();
+    let options = page.lines().filter_map(|line| line.strip_prefix(".BI ")?.split_once("= "));
+    let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(options.collect::<BTreeSet<_>>(), arguments);
+    assert!(arguments.len() > 15);
+    for option in ["ro", "noexec", "noatime", "allow_other", "noallow_other"] {
+        let is_named = |line: &str| line.starts_with(".BR ") && line.contains(option);
+        assert!(page.lines().any(is_named), "{option}");
+    }
+}
+
+/// What users get has no symbols in it; `profiling` is for those who look into the program.
+#[test]
+fn the_release_profile_strips_symbols() {
+    let manifest: toml::Table = include_str!("../../Cargo.toml").parse().unwrap();
+    assert_eq!(manifest["profile"]["release"]["strip"].as_str(), Some("symbols"));
 }
 
 #[test]

@@ -20,7 +20,7 @@ impl Place {
         }
         for (name, text) in [
             ("dir/a", "plain\n"),
-            ("dir/.env", "secret\n"),
+            ("dir/.env", "the planted one\n"),
             ("dir/made/b", "plain\n"),
             ("dir/program", "#!/bin/sh\necho it runs\n"),
             ("policy.toml", POLICY),

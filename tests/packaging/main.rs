@@ -5,6 +5,7 @@ mod commands;
 mod containers;
 mod deb;
 mod helper;
+mod lacking;
 #[path = "../support/mounting.rs"]
 mod mounting;
 mod pages;

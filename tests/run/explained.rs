@@ -28,7 +28,7 @@ for path in sys.argv[1:]:
         print(path, 'list', tried(lambda: os.listdir(path)))
     else:
         print(path, 'read', tried(lambda: os.close(os.open(path, os.O_RDONLY))))
-        print(path, 'write', tried(lambda: os.close(os.open(path, os.O_WRONLY))))
+        print(path, 'in-part', tried(lambda: os.close(os.open(path, os.O_WRONLY))))
     print(path, 'write', tried(lambda: os.utime(path)))
 "#;
 
@@ -121,8 +121,10 @@ fn explain_says_what_the_kernel_answers() {
             let plain = path.trim_end_matches('/');
             let answer = answers.iter().find(|one| one["path"] == plain).unwrap();
             let operations = answer["operations"].as_array().unwrap();
-            let one = operations.iter().find(|one| one["operation"] == operation).unwrap();
-            one["errno"].as_str().unwrap_or("None").to_owned()
+            let named = if operation == "in-part" { "write" } else { operation };
+            let one = operations.iter().find(|one| one["operation"] == named).unwrap();
+            let in_part = one["in_part"].as_str().filter(|_| operation == "in-part");
+            in_part.or(one["errno"].as_str()).unwrap_or("None").to_owned()
         };
         let output = project
             .run_with(&["--quiet"])

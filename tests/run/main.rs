@@ -4,20 +4,27 @@
 mod agent;
 mod allowed;
 mod attempts;
+#[path = "../support/caseless.rs"]
+mod caseless;
 mod choice;
 mod escapes;
 mod every_way;
 mod explained;
+mod guest;
 mod handed_over;
 mod hidden;
 mod killed;
+mod learned;
 mod limits;
 mod locks;
+mod making;
+mod masked;
 mod mount;
 #[path = "../support/mounting.rs"]
 mod mounting;
 mod native;
 mod network;
+mod overlay;
 mod project;
 mod record;
 mod reload;
@@ -312,4 +319,40 @@ fn every_refused_open_is_in_the_audit_log_when_run_ends() {
         assert_eq!((&record["errno"], &record["rule"]), (&"EACCES".into(), &"keys".into()));
         assert_eq!(record["uid"], 0);
     }
+}
+
+/// A user namespace maps one group; files of one's own in another one can be written all the same.
+#[test]
+fn files_of_a_supplementary_group_can_be_written() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let output = project.in_mount_namespace(
+        "cp $T ./tollgate; chmod 755 . ./tollgate; mkdir dir/shared; echo 1 >dir/shared/own
+        echo 1 >dir/shared/others
+        chown -R 4321:4322 dir; chmod 2770 dir/shared; chmod 660 dir/shared/*
+        chown 4323:4322 dir/shared/others
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse; export HOME=$PWD
+        unset XDG_RUNTIME_DIR
+        setpriv --reuid 4321 --regid 4321 --groups 4322 \
+            ./tollgate run --quiet --policy none dir -- sh -c 'echo 2 >>shared/own
+            echo 3 >shared/new; chmod 600 shared/new; mv shared/new shared/other
+            echo 4 >>shared/others; stat -c %u:%g shared/own
+            ../tollgate why --write shared/others; ../tollgate why --write shared/own' || true
+        stat -c %u:%g:%a dir/shared/own dir/shared/other; cat dir/shared/*",
+    );
+    let said = all(&output);
+    if said.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    let out = text(&output.stdout);
+    let (told, out): (Vec<_>, Vec<_>) = out.lines().partition(|line| line.starts_with('/'));
+    assert_eq!(out, ["4321:4321", "4321:4322:660", "4321:4322:600", "3", "1", "1", "2"], "{said}");
+    assert!(
+        told[0].contains("no (EACCES)") && told[0].contains("no supplementary group"),
+        "{said}"
+    );
+    assert!(told[1].contains(": yes, "), "{said}");
 }

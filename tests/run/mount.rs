@@ -185,3 +185,34 @@ fn a_signal_unmounts_the_foreground_server() {
     assert_eq!(said.matches("ready: ").count(), 1, "{said}");
     assert!(said.contains("is unmounted"), "{said}");
 }
+
+/// What the user decided comes first, and what became of it; what the server does inside only with
+/// `--verbose`, behind that.
+#[test]
+fn status_begins_with_what_the_user_decided() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let _daemon = Daemon::start(&project);
+    assert!(std::fs::read(project.path("mnt/keys/id_rsa")).is_err());
+    let labels = |options: &[&str]| -> Vec<String> {
+        let output =
+            tollgate().arg("status").args(options).arg(project.path("mnt")).output().unwrap();
+        assert!(output.status.success(), "{}", all(&output));
+        let lines = text(&output.stdout);
+        let lines = lines.lines().skip(1).filter(|line| !line.starts_with("    "));
+        lines.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+    };
+    let decided = ["server", "policy", "refused", "refusals", "last"];
+    let inside = ["opens", "features"];
+    let (short, long) = (labels(&[]), labels(&["--verbose"]));
+    assert_eq!(short[..decided.len()], decided, "{short:?}");
+    assert_eq!(long[..decided.len()], decided, "{long:?}");
+    for label in inside {
+        assert!(!short.iter().any(|one| one == label), "{short:?}");
+        assert!(long.iter().any(|one| one == label), "{long:?}");
+    }
+    let troubles = short.len() - decided.len();
+    assert_eq!(short[decided.len()..], long[decided.len()..decided.len() + troubles], "{long:?}");
+}

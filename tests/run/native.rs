@@ -457,6 +457,9 @@ fn an_unprivileged_mount_serves_it_and_says_so() {
         cp $T ./tollgate; chmod 755 . ./tollgate; chown -R 4321:4321 dir mnt
         mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
         command -v fusermount3 >/dev/null || { echo no fusermount3; exit 0; }
+        # It mounts for users that have a name alone.
+        { cat /etc/passwd; echo nobody-yet:x:4321:4321::/:/bin/sh; } >passwd
+        mount --bind passwd /etc/passwd
         setpriv --reuid 4321 --regid 4321 --clear-groups \
             ./tollgate mount --daemon --log log.txt --policy policy.toml dir mnt || cat log.txt
         setpriv --reuid 4321 --regid 4321 --clear-groups cat mnt/target/file
@@ -484,4 +487,29 @@ fn the_order_of_rules_is_checked() {
     let output = tollgate().arg("check").arg(&file).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(all(&output).contains("comes first and reaches into `target`"), "{}", all(&output));
+}
+
+/// A bind mount in it would show files of DIR without their rules.
+#[test]
+fn a_mount_in_it_shows_no_file_that_rules_protect() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let policy = "[[rule]]\npath = \"nat\"\naction = \"native\"\n\
+                  [[rule]]\npath = \"keys/**\"\naction = \"deny\"\n";
+    fs::write(project.path("p.toml"), policy).unwrap();
+    let output = project.in_mount_namespace(
+        "mkdir -p dir/nat/x; touch dir/nat/f; mount --bind dir/keys dir/nat/x
+        mount --bind dir/keys/id_rsa dir/nat/f
+        $T run --policy p.toml dir -- sh -c 'cat nat/x/id_rsa nat/f; echo started'
+        $T mount --daemon --policy p.toml dir mnt
+        cat mnt/nat/x/id_rsa mnt/nat/f || true; $T umount mnt
+        umount dir/nat/x; umount dir/nat/f
+        $T run --policy p.toml dir -- sh -c 'grep -c dir/nat /proc/self/mountinfo'",
+    );
+    let said = all(&output);
+    assert!(!said.contains(SECRET), "{said}");
+    assert!(said.contains("`nat` is not native but served"), "{said}");
+    assert_eq!(text(&output.stdout), "started\n1\n", "{said}");
 }

@@ -209,6 +209,33 @@ fn a_policy_learned_in_audit_mode_leaves_out_secrets() {
     assert_eq!(text(&again.stdout), "plain\n", "{}\n{}", all(&again), text(&learned.stdout));
 }
 
+/// A further name of the log inside DIR would let CMD read and empty it.
+#[test]
+fn a_log_with_a_further_name_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    for log in ["audit.jsonl", "audit.jsonl.1"] {
+        for name in ["audit.jsonl", "audit.jsonl.1"] {
+            fs::write(project.path(name), "before\n").unwrap();
+        }
+        fs::hard_link(project.path(log), project.path("dir/log")).unwrap();
+        let out = audited(&project, &[]).args(["sh", "-c", "echo >log"]).output().unwrap();
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(125), "{said}");
+        assert!(
+            said.contains("audit.jsonl") && said.contains("has 2 names (hard links)"),
+            "{said}"
+        );
+        assert!(said.contains("remove the others, or name a file of its own"), "{said}");
+        assert_eq!(fs::read_to_string(project.path(log)).unwrap(), "before\n");
+        fs::remove_file(project.path("dir/log")).unwrap();
+    }
+    let out = audited(&project, &[]).arg("true").output().unwrap();
+    assert!(out.status.success(), "{}", all(&out));
+}
+
 /// The log, the policy and the sockets lie outside of DIR, where CMD changes nothing.
 #[test]
 fn the_command_cannot_touch_the_record() {

@@ -46,6 +46,41 @@ fn a_new_policy_holds_at_once_in_both_directions() {
     drop(daemon);
 }
 
+/// However they were open: a small file that is only read (its pages are the kernel's), another that
+/// is written too, and one of which every read is seen. One that is masked shows less than now.
+#[test]
+fn open_files_that_show_more_than_the_new_policy_are_named() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    for name in ["small", "written", "masked"] {
+        let text = "url https://app:s3cret-word@host/\n";
+        fs::write(project.path("dir").join(name), text).unwrap();
+    }
+    let redact = |path: &str, detector: &str| {
+        format!("[[rule]]\npath = '{path}'\naction = 'redact'\ndetectors = ['{detector}']\n")
+    };
+    let seen = |path: &str| format!("[[rule]]\npath = '{path}'\naction = 'userspace'\n");
+    let policy = |rules: String| fs::write(project.path("policy.toml"), rules).unwrap();
+    policy(seen("logs/**") + &redact("masked", "url-password"));
+    // A small file is served from the kernel's pages once it is settled.
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let _daemon = Daemon::start(&project);
+    let at = |path: &str| project.path("mnt").join(path);
+    let _small = fs::File::open(at("small")).unwrap();
+    let _written = fs::File::options().read(true).write(true).open(at("written")).unwrap();
+    let _seen = fs::File::open(at("logs/app.log")).unwrap();
+    let _masked = fs::File::open(at("masked")).unwrap();
+    policy(["small", "written", "logs/**"].map(|path| redact(path, "card")).concat());
+    let said = text(&reload(&project).stdout);
+    assert!(said.contains("3 of 4 open files cannot be taken back"), "{said}");
+    policy(["small", "written", "logs/**"].map(seen).concat());
+    let said = text(&reload(&project).stdout);
+    assert!(said.contains("2 of 4 open files cannot be taken back"), "{said}");
+    assert!(said.contains("\n    small\n") && said.contains("\n    written\n"), "{said}");
+}
+
 /// The kernel keeps targets of links for everybody, as the first policy allowed.
 #[test]
 fn a_policy_that_tells_callers_apart_at_links_comes_too_late() {

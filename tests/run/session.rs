@@ -279,3 +279,32 @@ fn why_says_no_where_contents_or_targets_are_refused() {
     assert!(answers("to-text").contains(": yes"), "{}", answers("to-text"));
     assert!(answers("docs").contains(": yes"), "{}", answers("docs"));
 }
+
+/// What contains the directory of sockets shows it empty, and keeps it.
+#[test]
+fn a_view_of_run_does_not_show_the_sockets_of_sessions() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let output = project.in_mount_namespace(
+        "mount -t tmpfs none /run
+        printf '[[view]]\ndir = \"/run\"\n' >run.toml
+        mkdir -p -m 700 /run/user/4321/tollgate; touch /run/user/4321/tollgate/view-1.sock
+        $T run --quiet --session one --policy none dir -- sh -c 'echo in; sleep 60' >log &
+        until grep -q in log; do sleep 0.1; done
+        at() {
+            $T run --quiet \"$@\" -- sh -c 'cd /run; ls -A tollgate-sessions user/4321/tollgate
+                rm -rf tollgate-sessions/* tollgate-sessions tollgate/* user/4321/tollgate
+                mv tollgate-sessions gone; mv tollgate gone; echo x >written' || true
+            test -S /run/tollgate-sessions/one.sock; ls /run/tollgate/view-*.sock >/dev/null
+            test -e /run/user/4321/tollgate/view-1.sock; rm /run/written; echo kept
+        }
+        at --policy run.toml dir; at --policy none /run
+        $T run --session one -- echo joined; kill $!; wait",
+    );
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let lines: Vec<_> =
+        out.lines().filter(|line| !line.ends_with(':') && !line.is_empty()).collect();
+    assert_eq!(lines, ["kept", "kept", "joined"], "{out}{err}");
+}

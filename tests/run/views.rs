@@ -1,8 +1,11 @@
 //! `[[view]]`: several directories of one policy, each with its rules, by one server.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use crate::caseless::Caseless;
 use crate::project::{Project, SECRET, all, can_mount, text, tollgate};
 
 /// A project, and a home directory around another one, with secrets.
@@ -72,6 +75,119 @@ fn each_directory_has_its_rules() {
     let notes = fs::canonicalize(project.path("notes")).unwrap();
     let line = format!("{}/secret: ENOENT, hidden by rule `mine`", notes.display());
     assert!(said.contains(&line), "{line} is not in: {said}");
+}
+
+/// A file that has names in several directories has the rules of all of them, also where DIR has
+/// none of its own.
+#[test]
+fn names_of_a_file_in_other_views_count() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let link = |from: &str, to: &str| {
+        fs::hard_link(project.path(from), project.path(to)).unwrap();
+    };
+    link("notes/secret", "dir/innocent");
+    link("notes/old/a", "dir/old-a");
+    link("notes/plan", "dir/plan");
+    link("dir/.env", "notes/env");
+    let script = "cat innocent ../notes/env; ls innocent ../notes | grep env; echo x >>old-a; \
+                  rm -f old-a; cat plan old-a; ln plan again && cat again; echo x >>plan";
+    let output = sh(run(&project, "several.toml", "dir", &[]), script);
+    let said = all(&output);
+    assert_eq!(text(&output.stdout), "plan\nold\nplan\n", "{said}");
+    assert!(!said.contains(SECRET), "{said}");
+    assert_eq!(fs::read_to_string(project.path("notes/plan")).unwrap(), "plan\nx\n", "{said}");
+    let policy = fs::read_to_string(project.path("several.toml")).unwrap();
+    let at = policy.find("[[view]]").unwrap();
+    fs::write(project.path("free.toml"), &policy[at..]).unwrap();
+    let output = sh(run(&project, "free.toml", "dir", &[]), "cat innocent; cat plan");
+    assert_eq!(text(&output.stdout), "plan\nx\n", "{}", all(&output));
+
+    link("home/.ssh/id", "home/work/dir/innocent");
+    link("home/.profile", "home/work/dir/profile");
+    let output = sh(run(&project, "home.toml", "home/work/dir", &[]), "cat innocent; cat profile");
+    let said = all(&output);
+    assert_eq!(text(&output.stdout), "profile\n", "{said}");
+    assert!(!said.contains(SECRET), "{said}");
+}
+
+/// `why` answers by all names of a file, and says whose rule refuses it: also where the name does not
+/// show, and in the view around DIR.
+#[test]
+fn why_names_the_view_and_the_rule_that_another_name_is_refused_by() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let link = |from: &str, to: &str| {
+        fs::hard_link(project.path(from), project.path(to)).unwrap();
+    };
+    link("notes/secret", "dir/innocent");
+    link("notes/old/a", "dir/old-a");
+    link("dir/.env", "notes/env");
+    link("dir/keys/id_rsa", "dir/again");
+    link("notes/plan", "dir/plan");
+    link("home/.ssh/id", "home/work/dir/innocent");
+    let policy = fs::read_to_string(project.path("several.toml")).unwrap();
+    let keys = "[[rule]]\nname = \"keys\"\npath = \"keys/**\"\naction = \"deny\"\n";
+    fs::write(project.path("several.toml"), keys.to_owned() + &policy).unwrap();
+    let top = fs::canonicalize(project.path("")).unwrap();
+    let view = |name: &str| format!("in the view of `{}/{name}`", top.display());
+    let notes = view("notes");
+    let why = |policy: &str, dir: &str, what: &str| {
+        let output = sh(run(&project, policy, dir, &["--quiet"]), &format!("\"$T\" why {what}"));
+        assert!(output.status.success(), "{}", all(&output));
+        text(&output.stdout)
+    };
+    for (policy, dir, what, parts) in [
+        ("several.toml", "dir", "innocent", ["no (ENOENT)", &notes, "rule `mine`"]),
+        ("several.toml", "dir", "--write innocent", ["no (ENOENT)", &notes, "rule `mine`"]),
+        ("several.toml", "dir", "--write old-a", ["no (EROFS)", &notes, "rule `old`"]),
+        ("several.toml", "dir", "old-a", ["yes", "by the default", ""]),
+        ("several.toml", "dir", "plan", ["yes", "by the default", ""]),
+        ("several.toml", "dir", "again", ["no (EACCES)", "another one, refused", "rule `keys`"]),
+        ("several.toml", "dir", "../notes/env", ["no (ENOENT)", &view("dir"), "rule"]),
+        ("home.toml", "home/work/dir", "innocent", ["no (ENOENT)", &view("home"), "rule `keys`"]),
+    ] {
+        let said = why(policy, dir, what);
+        assert!(parts.iter().all(|part| said.contains(part)), "{what}: {parts:?}: {said}");
+    }
+}
+
+/// Names that others make, and links that were counted elsewhere, while the views are served.
+#[test]
+fn names_that_come_later_count_in_other_views() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let outside = |name: &str| project.path(name);
+    fs::write(outside("late"), "late\n").unwrap();
+    fs::hard_link(outside("late"), outside("dir/late")).unwrap();
+    let script = "cat late; echo ready; read go; cat late; cat late2";
+    let mut command = run(&project, "several.toml", "dir", &["--quiet"]);
+    command.args(["--", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    let mut said = BufReader::new(running.stdout.take().unwrap());
+    let mut line = || {
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        line
+    };
+    assert_eq!((&*line(), &*line()), ("late\n", "ready\n"));
+    // Into the directory whose rules keep it, by the name that they keep.
+    fs::hard_link(outside("late"), outside("notes/old/late")).unwrap();
+    fs::remove_file(outside("notes/secret")).unwrap();
+    fs::hard_link(outside("late"), outside("notes/secret")).unwrap();
+    fs::write(outside("late2"), "late2\n").unwrap();
+    fs::hard_link(outside("late2"), outside("dir/late2")).unwrap();
+    fs::hard_link(outside("late2"), outside("notes/late2")).unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    drop(running.stdin.take());
+    assert_eq!(line(), "late2\n");
+    running.wait().unwrap();
 }
 
 #[test]
@@ -248,4 +364,323 @@ fn check_and_explain_know_them() {
     explain.args(["explain", "--policy"]).arg(project.path("several.toml")).arg("--dir");
     let output = explain.arg(project.path("notes")).arg("secret").output().unwrap();
     assert!(all(&output).contains("`mine`"), "{}", all(&output));
+}
+
+#[test]
+fn check_looks_at_the_directories_as_run_does() {
+    let project = project();
+    let top = fs::canonicalize(project.path("")).unwrap();
+    let check = |policy: &str, options: &[&str]| {
+        fs::write(project.path("p.toml"), policy).unwrap();
+        let mut check = tollgate();
+        check.arg("check").args(options).arg("--policy").arg(project.path("p.toml"));
+        check.output().unwrap()
+    };
+    let view = |dir: &str| format!("[[view]]\ndir = \"{}/{dir}\"\n", top.display());
+    for (policy, part) in [
+        (view("none"), "p.toml:1: `[[view]]` of"),
+        (view("several.toml"), "is not a directory"),
+        (view("notes") + &view("notes/old"), "write one with the rules of both"),
+    ] {
+        let output = check(&policy, &[]);
+        let said = all(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(part) && !said.contains("DIR"), "{said}");
+    }
+    let dir = project.path("dir");
+    let inside = check(&view("dir/docs"), &["--dir", dir.to_str().unwrap()]);
+    assert!(all(&inside).contains("whose rules decide there"), "{}", all(&inside));
+    // Rules for other directories alone are no mistake.
+    let alone = check(&(view("notes") + "[[view.rule]]\npath = \"x\"\naction = \"deny\"\n"), &[]);
+    assert!(alone.status.success() && text(&alone.stderr).is_empty(), "{}", all(&alone));
+    // `run` calls the directory what it is, too.
+    fs::write(project.path("p.toml"), view("several.toml")).unwrap();
+    let said = all(&sh(run(&project, "p.toml", "dir", &[]), "true"));
+    assert!(said.contains("is not a directory") && !said.contains("DIR"), "{said}");
+}
+
+/// Views begin and end with the server; rules of all of them are read again by one reload.
+#[test]
+fn a_reload_says_which_views_it_does_not_change() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let mut command = run(&project, "several.toml", "dir", &["--quiet"]);
+    command.args(["--", "sh", "-c", "echo ready; read go; cat ../notes/plan; read go"]);
+    let mut running = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(running.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let policy = fs::read_to_string(project.path("several.toml")).unwrap();
+    let change = |policy: &str| {
+        fs::write(project.path("several.toml"), policy).unwrap();
+        let mut reload = tollgate();
+        reload.arg("reload").arg(project.path("dir")).output().unwrap()
+    };
+    let output = change(&policy.replace("path = \"secret\"", "path = [\"secret\", \"plan\"]"));
+    assert!(output.status.success(), "{}", all(&output));
+    assert_eq!(text(&output.stdout).matches("is in force\n").count(), 3, "{}", all(&output));
+    let output = change(&format!("{policy}\n[[view]]\ndir = \"~\"\n"));
+    assert_eq!(output.status.code(), Some(1), "{}", all(&output));
+    let told = all(&output);
+    assert!(
+        told.contains("is in force, but for this:") && told.contains("of `~` is new"),
+        "{told}"
+    );
+    let at = policy.rfind("[[view]]").unwrap();
+    let output = change(&policy[..at].replace("path = \"secret\"", "path = \"**\""));
+    let told = all(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("data` is gone") && told.contains("1 of 3 views kept"), "{told}");
+    drop(running.stdin.take());
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "", "plan is hidden by now");
+    running.wait().unwrap();
+}
+
+/// `mount` shows DIR alone: a view that is added later is not in force, and what would show it is
+/// said. One that was there at the start was told of then.
+#[test]
+fn a_reload_of_a_mount_says_that_a_view_is_not_in_force() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let notes = project.path("notes");
+    let output = project.in_mount_namespace(&format!(
+        "mount -t tmpfs none /run; cp several.toml p.toml
+        $T mount --daemon --log log --policy p.toml dir mnt; $T reload dir && echo whole
+        printf '[[view]]\\ndir = \"{}/sub\"\\n' >>p.toml; mkdir notes/sub
+        $T reload dir || echo in part; $T reload --json dir | grep -c not_applied
+        kill -HUP $($T status --json | grep -o '\"pid\": [0-9]*' | grep -o '[0-9]*$')
+        until [ $(grep -c 'is new' log) = 1 ]; do sleep 0.1; done; $T umount mnt",
+        notes.display()
+    ));
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.contains("in force\nwhole\n") && out.contains("in part\n1\n"), "{out}{err}");
+    let new =
+        out.lines().find(|line| line.contains("is new")).unwrap_or_else(|| panic!("{out}{err}"));
+    assert!(new.contains("notes/sub` is new: `mount` shows DIR alone"), "{new}");
+    assert!(new.contains("`tollgate mount --policy ") && new.contains("notes/sub MNT`"), "{new}");
+    assert!(err.contains("a part of the policy is not in force"), "{err}");
+}
+
+/// `mount` shows one directory, and one of a `[[view]]` by its own rules.
+#[test]
+fn mount_shows_one_directory_by_the_rules_of_that() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let output = project.in_mount_namespace(
+        "mount -t tmpfs none /run
+        $T mount --daemon --policy several.toml dir mnt
+        ls mnt/.env || echo hidden; $T umount mnt
+        $T mount --daemon --policy several.toml notes mnt
+        ls mnt/secret || echo hidden; cat mnt/plan
+        $T reload; $T umount mnt; until $T status | grep -q 'no server'; do sleep 0.1; done
+        $T reload || echo nobody
+        mkdir mnt2; $T mount --daemon --policy several.toml dir mnt
+        $T mount --daemon --policy policy.toml dir mnt2
+        $T reload || echo several; $T umount mnt; $T umount mnt2",
+    );
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let words: Vec<_> = out.lines().filter(|line| !line.contains("is in force")).collect();
+    assert_eq!(words, ["hidden", "hidden", "plan", "nobody", "several"], "{out}{err}");
+    assert!(err.contains("each other one if it is mounted itself"), "{err}");
+    assert!(err.contains("several servers run; name a directory, or `--all`"), "{err}");
+}
+
+/// Nothing is judged in a native directory: one with a file that another view protects is none.
+#[test]
+fn a_native_directory_holds_no_file_that_another_view_protects() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    for (from, to) in [("dir/keys/id_rsa", "data/nat/k"), ("notes/secret", "dir/nat/n")] {
+        fs::create_dir_all(project.path(to).parent().unwrap()).unwrap();
+        fs::hard_link(project.path(from), project.path(to)).unwrap();
+    }
+    let top = fs::canonicalize(project.path("")).unwrap();
+    let top = top.display();
+    let policy = format!(
+        "[[rule]]\npath = \"nat\"\naction = \"native\"\n\
+         [[rule]]\npath = \"keys/**\"\naction = \"deny\"\n\
+         [[view]]\ndir = \"{top}/data\"\n[[view.rule]]\npath = \"nat\"\naction = \"native\"\n\
+         [[view]]\ndir = \"{top}/notes\"\n[[view.rule]]\npath = \"secret\"\naction = \"hide\"\n"
+    );
+    fs::write(project.path("p.toml"), policy).unwrap();
+    let output =
+        sh(run(&project, "p.toml", "dir", &[]), "cat nat/n ../data/nat/k; echo x >nat/new");
+    let said = all(&output);
+    assert!(!said.contains(SECRET) && said.contains("is not native but served"), "{said}");
+    assert!(project.path("dir/nat/new").exists(), "{said}");
+    // Without such a file it stays one.
+    fs::remove_file(project.path("dir/nat/n")).unwrap();
+    fs::remove_file(project.path("data/nat/k")).unwrap();
+    let said = all(&sh(run(&project, "p.toml", "dir", &[]), "echo y >nat/new"));
+    assert!(!said.contains("is not native"), "{said}");
+}
+
+/// Between DIR and the view around it, a bind mount keeps `run` from starting: it says which, and
+/// without that it starts.
+#[test]
+fn a_bind_mount_between_dir_and_the_view_around_it_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let top = fs::canonicalize(project.path("")).unwrap();
+    let (dir, home) = (top.join("home/work/dir"), top.join("home"));
+    for (from, to, what) in [
+        ("home/.ssh", "home/work/dir/in", "home/.ssh"),
+        ("home/.ssh", "home/work", "home/.ssh/dir"),
+        ("home", "home/work/dir/in", "home"),
+        ("home/work/dir", "home/in", ""),
+        ("home/work", "home/in", ""),
+        ("home/work/dir/docs", "home/in", ""),
+    ] {
+        let output = project.in_mount_namespace(&format!(
+            "mkdir -p home/in home/work/dir/in home/work/dir/docs home/.ssh/dir
+            export HOME=$PWD/home; mount --bind {from} {to}
+            run() {{ $T run --policy home.toml home/work/dir -- echo started; }}
+            run && exit 3; umount {to}; run"
+        ));
+        let (said, point) = (all(&output), top.join(to));
+        let point = point.display();
+        let (dir, home) = (dir.display(), home.display());
+        let shows = match what {
+            "" => format!("shows files of `{dir}` a second time, in the `[[view]]` of `{home}`"),
+            what => {
+                format!("shows `{}` a second time, which lies in the", top.join(what).display())
+            }
+        };
+        let line = format!("what is mounted at `{point}` {shows}");
+        let remedy = format!("(`umount {point}`)");
+        assert!(said.contains(&line) && said.contains(&remedy), "{from} at {to}: {line}: {said}");
+        assert_eq!(text(&output.stdout), "started\n", "{from} at {to}: {said}");
+    }
+}
+
+/// A bind mount shows files of one view in another: it is not entered, and keeps nobody from
+/// starting.
+#[test]
+fn bind_mounts_between_views_are_not_entered() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let output = project.in_mount_namespace(
+        "mkdir dir/in notes/in; n=$PWD/notes
+        at() {
+            mount --bind $1 $2; shift 2
+            $T run --policy $1 $2 -- sh -c \"cat $3; echo PWN >>$4; echo started\"
+        }
+        at dir notes/in several.toml dir $n/in/.env $n/in/x; umount notes/in
+        at dir/keys notes/in several.toml dir $n/in/id_rsa $n/in/x; umount notes/in
+        at notes dir/in several.toml dir in/secret in/old/a; umount dir/in
+        at dir/keys dir/in policy.toml dir in/id_rsa in/x; umount dir/in",
+    );
+    let said = all(&output);
+    assert!(!said.contains(SECRET), "{said}");
+    assert_eq!(text(&output.stdout).matches("started\n").count(), 4, "{said}");
+    for path in ["dir/x", "dir/keys/x"] {
+        assert!(!project.path(path).exists(), "{path}: {said}");
+    }
+    assert_eq!(fs::read_to_string(project.path("notes/old/a")).unwrap(), "old\n", "{said}");
+}
+
+/// Within a view and across two: a protected file gets no further name. One that nobody protects is
+/// free in the view around DIR, too.
+#[test]
+fn links_of_files_with_names_in_other_views() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let link = |from: &str, to: &str| {
+        fs::hard_link(project.path(from), project.path(to)).unwrap();
+    };
+    link("notes/old/a", "dir/old-a");
+    let script = "ln old-a again; ls again; \"$T\" why --write old-a; \"$T\" why --write a.txt";
+    let output = sh(run(&project, "several.toml", "dir", &[]), script);
+    let said = all(&output);
+    assert!(!project.path("dir/again").exists(), "{said}");
+    let out = text(&output.stdout);
+    let told: Vec<_> = out.lines().collect();
+    assert!(told[0].contains("no (EROFS)") && told[0].contains("another one"), "{said}");
+    assert!(told[1].contains(": yes, "), "{said}");
+
+    link("home/work/dir/a.txt", "home/free");
+    link("home/work/dir/.env", "home/hidden");
+    let script = "cat ~/free; echo more >>~/free; cat ~/hidden; cat a.txt";
+    let output = sh(run(&project, "home.toml", "home/work/dir", &[]), script);
+    let said = all(&output);
+    assert_eq!(text(&output.stdout), "plain\nplain\nmore\n", "{said}");
+    assert!(!said.contains(SECRET), "{said}");
+}
+
+/// Who writes the policy of the next start decides over it: also in a directory whose `[[view]]` has
+/// no rule of its own.
+#[test]
+fn policy_files_are_kept_in_a_view_without_rules() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let policy = "[[rule]]\npath = \"**/.env\"\naction = \"hide\"\n[[view]]\ndir = \"~\"\n";
+    fs::write(project.path("p.toml"), policy).unwrap();
+    fs::create_dir_all(project.path("home/.config/tollgate")).unwrap();
+    let script = "echo 'policy = \"none\"' >~/.config/tollgate/config.toml; echo >~/.tollgate.toml; \
+                  echo >~/work/.tollgate.toml; echo x >~/free";
+    let mut command = run(&project, "p.toml", "dir", &[]);
+    command.env_remove("XDG_CONFIG_HOME");
+    let said = all(&sh(command, script));
+    for name in [".config/tollgate/config.toml", ".tollgate.toml", "work/.tollgate.toml"] {
+        assert!(!project.path("home").join(name).exists(), "{name}: {said}");
+    }
+    assert!(project.path("home/free").exists(), "{said}");
+}
+
+/// Where names have several spellings no rule can be about one, and each `[[view]]` in which something
+/// can be changed has a rule: about the files of policies.
+#[test]
+fn where_spellings_do_not_count_a_view_is_to_be_read_or_refused() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let Some(caseless) = Caseless::new(&project.path("")) else { return };
+    let at = fs::canonicalize(caseless.dir()).unwrap();
+    let at = at.display();
+    let with = |view: &str, options: &[&str]| {
+        fs::write(project.path("p.toml"), view).unwrap();
+        let script = format!("echo started; cat {at}/ID_RSA; echo x >{at}/.TOLLGATE.TOML");
+        sh(run(&project, "p.toml", "dir", options), &script)
+    };
+    for view in [
+        format!("[[view]]\ndir = \"{at}\"\n"),
+        format!("[[view]]\ndir = \"{at}\"\ndefault = \"read-only\"\nmode = \"audit\"\n"),
+        format!("[[view]]\ndir = \"{at}\"\n[[view.rule]]\npath = \"a\"\naction = \"deny\"\n"),
+    ] {
+        let output = with(&view, &[]);
+        let said = all(&output);
+        let line = format!("`[[view]]` of `{at}` cannot be viewed with its rules");
+        assert!(said.contains(&line) && said.contains("case-insensitive"), "{said}");
+        assert!(said.contains(&format!("`--allow {at}:rw`")), "{said}");
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(!said.contains("started\n"), "{said}");
+    }
+    // What it says helps.
+    let view = format!("[[view]]\ndir = \"{at}\"\ndefault = \"read-only\"\n");
+    let output = with(&view, &[]);
+    assert_eq!(text(&output.stdout), "started\nkey\n", "{}", all(&output));
+    assert!(!caseless.dir().join(".tollgate.toml").exists(), "{}", all(&output));
+    let output = with("", &["--allow", &format!("{at}:rw")]);
+    assert_eq!(text(&output.stdout), "started\nkey\n", "{}", all(&output));
+    assert!(caseless.dir().join(".tollgate.toml").exists(), "{}", all(&output));
 }

@@ -1,8 +1,11 @@
 //! Wrong keys, damaged files, full disks.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::harness::{Place, can_mount, eventually};
@@ -19,9 +22,43 @@ fn a_wrong_or_missing_key_refuses_the_mount() {
     assert!(said.contains("seal") && said.contains("rejected"), "{said}");
     let said = place.refused(&["--seal-key-file", "/nowhere/key"]);
     assert!(said.contains("/nowhere/key"), "{said}");
+    let damaged = |change: fn(&mut Vec<u8>)| {
+        let mut key = fs::read(place.key()).unwrap();
+        change(&mut key);
+        fs::write(&wrong, key).unwrap();
+        place.refused(&["--seal-key-file", wrong.to_str().unwrap()])
+    };
+    let said = damaged(|key| key[5] ^= 1);
+    assert!(said.contains("Key was rejected by service (os error 129)"), "{said}");
+    let said = damaged(|key| key.truncate(20));
+    assert!(said.contains("has 20 bytes; at least 32"), "{said}");
+    refuses_a_wrong_passphrase(&place);
+    let ring = place.below(".tollgate-seal");
+    let whole = fs::read(&ring).unwrap();
+    fs::write(&ring, &whole[..100]).unwrap();
+    let said = place.refused(&["--seal-key-file", &place.key()]);
+    assert!(said.contains("line 2 of the keyring"), "{said}");
+    fs::write(&ring, &whole).unwrap();
     fs::remove_file(place.below(".tollgate-seal")).unwrap();
     let said = place.refused(&["--seal-key-file", &place.key()]);
     assert!(said.contains("no keyring") && said.contains("tollgate seal init"), "{said}");
+    assert!(!said.contains("--dir"), "`mount` has no such option: {said}");
+}
+
+fn refuses_a_wrong_passphrase(place: &Place) {
+    let word = |text: &str| {
+        let path = place.base.path().join("word");
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (dir, key) = (place.below(""), place.key());
+    let add = ["add", "--dir", dir.to_str().unwrap(), "--key-file", &key, "--name", "me"];
+    let new = ["--memory-mib", "1", "--new-passphrase-file", &word("right")];
+    let added = place.seal(&[&add[..], &new].concat());
+    assert!(added.status.success(), "{added:?}");
+    let said = place.refused(&["--seal-passphrase-file", &word("wrong")]);
+    let parts = ["none of its 1 recipients with a passphrase", "Key was rejected by service"];
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
 }
 
 /// EIO for what is damaged, a record that names file and block, and the other files go on.
@@ -68,6 +105,107 @@ fn damage_is_an_error_of_that_file_alone_and_is_recorded() {
     }
     let block = damaged.iter().find(|line| line.contains("flipped")).unwrap();
     assert!(block.contains("8192"), "{block}");
+    // This thread opened and read them all.
+    let own = format!("\"pid\":{},", rustix::thread::gettid().as_raw_nonzero());
+    assert!(damaged.iter().all(|line| line.contains(&own)), "{own} in {damaged:?}");
+}
+
+/// Somebody moves sealed files beneath to where no rule seals.
+#[test]
+fn a_sealed_file_where_plain_ones_are_expected_is_an_error_and_recorded() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let log = place.base.path().join("audit.log");
+    let view = place.mount(&["--audit", log.to_str().unwrap()]);
+    for (name, length) in [("empty", 0), ("small", 100), ("large", 300_000)] {
+        fs::write(view.at(&format!("vault/{name}")), vec![1; length]).unwrap();
+        File::open(view.at(&format!("vault/{name}"))).unwrap().sync_all().unwrap();
+        fs::copy(place.below(&format!("vault/{name}")), place.below(&format!("open/{name}")))
+            .unwrap();
+        let path = view.at(&format!("open/{name}"));
+        let opens = |options: &mut OpenOptions| options.open(&path).map(drop);
+        for refused in [
+            opens(OpenOptions::new().read(true)),
+            opens(OpenOptions::new().write(true)),
+            opens(OpenOptions::new().append(true)),
+        ] {
+            assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EIO), "{name}");
+        }
+        fs::write(&path, "plain from now on").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"plain from now on");
+    }
+    // Of a length that sealed files have, too.
+    fs::write(place.below("open/blocks"), vec![7; 16_384]).unwrap();
+    assert!(fs::read(view.at("open/blocks")).unwrap() == [7; 16_384]);
+    drop(view);
+    let log = fs::read_to_string(log).unwrap();
+    for name in ["empty", "small", "large"] {
+        let path = format!("open/{name}");
+        let said = log.lines().any(|line| line.contains("\"damaged\"") && line.contains(&path));
+        assert!(said, "{name} in {log}");
+    }
+}
+
+/// What is cut to nothing needs no old map. Only whoever cuts it so may go on.
+#[test]
+fn a_file_whose_map_is_damaged_is_good_again_when_it_is_cut_to_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let names = ["by-open", "by-name", "by-handle", "beside-a-reader"];
+    {
+        let view = place.mount(&[]);
+        for name in names {
+            fs::write(view.at(&format!("vault/{name}")), [1; 20_000]).unwrap();
+        }
+    }
+    for name in names {
+        // All but the two copies of the header.
+        let path = place.below(&format!("vault/{name}"));
+        let length = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
+        let file = File::options().write(true).open(path).unwrap();
+        file.write_all_at(&vec![7; length - 8192], 8192).unwrap();
+    }
+    let view = place.mount(&[]);
+    let is_damaged = |result: std::io::Result<()>| {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EIO));
+    };
+    for name in names {
+        let path = view.at(&format!("vault/{name}"));
+        is_damaged(fs::read(&path).map(drop));
+        let file = File::options().write(true).open(&path).unwrap();
+        is_damaged(file.set_len(5000));
+        is_damaged(file.write_all_at(b"in a block that is there", 100));
+        drop(file);
+        match name {
+            "by-open" => fs::write(&path, b"anew").unwrap(),
+            "by-name" => {
+                let mut truncate = std::process::Command::new("truncate");
+                assert!(truncate.arg("-s0").arg(&path).status().unwrap().success());
+                assert_eq!(fs::read(&path).unwrap(), b"");
+                File::options().append(true).open(&path).unwrap().write_all(b"anew").unwrap();
+            }
+            "by-handle" => {
+                let file = File::options().write(true).open(&path).unwrap();
+                file.set_len(0).unwrap();
+                file.write_all_at(b"anew", 0).unwrap();
+                file.sync_all().unwrap();
+            }
+            _ => {
+                let reader = File::open(&path).unwrap();
+                fs::write(&path, b"anew").unwrap();
+                let mut bytes = [0; 4];
+                reader.read_exact_at(&mut bytes, 0).unwrap();
+                assert_eq!(&bytes, b"anew");
+            }
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"anew");
+    }
+    drop(view);
+    assert!(place.is_good("vault"));
 }
 
 /// Unmounted at the end of the test, whatever happens.
@@ -95,6 +233,8 @@ fn a_full_disk_leaves_the_old_content_readable() {
         fs::write(view.at("vault/old"), [1; 500_000]).unwrap();
         let file = File::options().write(true).open(view.at("vault/old")).unwrap();
         file.sync_all().unwrap();
+        let reserve = File::create(place.below("reserve")).unwrap();
+        reserve.write_all_at(&[0; 400_000], 0).unwrap();
         let big = File::create(view.at("vault/big")).unwrap();
         let mut at = 0;
         let error = loop {
@@ -105,10 +245,24 @@ fn a_full_disk_leaves_the_old_content_readable() {
             assert!(at < 4 << 20, "the disk is never full");
         };
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
-        // In place, too: nothing of the old is overwritten.
-        let _ = file.write_at(&[3; 300_000], 0);
-        let bytes = fs::read(view.at("vault/old")).unwrap();
-        assert!(bytes.len() == 500_000 && bytes[300_000..].iter().all(|byte| *byte == 1));
+        assert_eq!(big.metadata().unwrap().len(), at, "it ends where the last write did");
+        // In place, too: only what is told to have been written is overwritten. Space for some
+        // blocks comes between.
+        let mut expected = vec![1; 500_000];
+        let mut left = 400_000;
+        for (step, room) in [0, 1, 3, 9, 30].into_iter().enumerate() {
+            left -= room * 4096;
+            reserve.set_len(left).unwrap();
+            let from = step * 90_000 + 1000;
+            let written = file.write_at(&[3; 80_000], from as u64).unwrap_or_else(|error| {
+                assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+                0
+            });
+            expected[from..from + written].fill(3);
+            let bytes = fs::read(view.at("vault/old")).unwrap();
+            let wrong = bytes.iter().zip(&expected).position(|(is, should)| is != should);
+            assert!(bytes.len() == 500_000 && wrong.is_none(), "{room}: {written}, {wrong:?}");
+        }
         drop((big, file));
         fs::remove_file(view.at("vault/big")).unwrap();
         // The lower file goes when its last descriptor does, which nobody waits for.
@@ -118,4 +272,53 @@ fn a_full_disk_leaves_the_old_content_readable() {
         assert!(fs::read(view.at("vault/after")).unwrap() == [4; 100_000]);
     }
     assert!(place.is_good("vault"));
+}
+
+/// A hole with a part of a block at each end needs room for two blocks below. Room for none, one and
+/// so on is there: it is made as a whole or not at all.
+#[test]
+fn a_hole_is_made_as_a_whole_or_not_at_all_on_a_full_disk() {
+    if !can_mount() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let lower = base.path().join("lower");
+    fs::create_dir(&lower).unwrap();
+    mount("tmpfs", &lower, "tmpfs", MountFlags::empty(), c"size=2m").unwrap();
+    let _full = Full(lower.clone());
+    let place = Place::of(base, lower);
+    {
+        let view = place.mount(&[]);
+        let path = view.at("vault/f");
+        fs::write(&path, [1; 40_000]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        file.sync_all().unwrap();
+        let reserve = File::create(place.below("reserve")).unwrap();
+        let mut full = 0;
+        while reserve.write_at(&[0; 4096], full).is_ok_and(|written| written == 4096) {
+            full += 4096;
+        }
+        let (from, to) = (1_000, 30_000);
+        let mut bytes = vec![1; 40_000];
+        let mut refused = 0;
+        while let Err(error) = punch(&file, from as u64, (to - from) as u64) {
+            assert_eq!(error, Errno::NOSPC);
+            assert!(fs::read(&path).unwrap() == bytes, "changed by what was refused");
+            full -= 4096;
+            reserve.set_len(full).unwrap();
+            refused += 1;
+        }
+        assert!(refused > 1, "there was room for one block only, once");
+        bytes[from..to].fill(0);
+        assert!(fs::read(&path).unwrap() == bytes);
+        reserve.set_len(0).unwrap();
+        file.sync_all().unwrap();
+        assert!(fs::read(&path).unwrap() == bytes);
+    }
+    assert!(place.is_good("vault"));
+}
+
+fn punch(file: &File, offset: u64, length: u64) -> Result<(), Errno> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, flags, offset, length)
 }

@@ -1,6 +1,8 @@
 //! Keys that change beside a live view.
 
 use std::fs;
+use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::harness::{Place, can_mount, eventually};
@@ -31,7 +33,13 @@ fn files_that_are_sealed_anew_beside_a_live_view_go_on() {
     let place = Place::new();
     {
         let view = place.mount(&[]);
-        for name in ["a", "b", "in/c"] {
+        fs::write(view.at("vault/b"), "b".repeat(5000)).unwrap();
+    }
+    {
+        let view = place.mount(&["--attr-timeout", "0"]);
+        let mut held = fs::File::open(view.at("vault/b")).unwrap();
+        let inode_held = held.metadata().unwrap().ino();
+        for name in ["a", "in/c"] {
             fs::create_dir_all(view.at("vault/in")).unwrap();
             fs::write(view.at(&format!("vault/{name}")), name.repeat(5000)).unwrap();
         }
@@ -49,6 +57,14 @@ fn files_that_are_sealed_anew_beside_a_live_view_go_on() {
             assert_eq!(fs::metadata(view.at(&path)).unwrap().len(), 5000 * name.len() as u64);
             assert_eq!(fs::read_to_string(view.at(&path)).unwrap(), name.repeat(5000));
         }
+        // Who has the file of before open has it still, and may open it again.
+        let now = held.metadata().unwrap();
+        assert_eq!((now.ino(), now.len(), now.nlink()), (inode_held, 5000, 0));
+        let mut text = String::new();
+        held.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "b".repeat(5000));
+        let again = format!("/proc/self/fd/{}", held.as_raw_fd());
+        assert_eq!(fs::read_to_string(again).unwrap(), text);
         fs::write(view.at("vault/a"), "changed").unwrap();
         fs::write(view.at("vault/new"), "made with the new key").unwrap();
         assert_eq!(fs::read_to_string(view.at("vault/a")).unwrap(), "changed");
@@ -77,4 +93,35 @@ fn a_reload_may_bring_the_first_rule_that_makes_bytes() {
     eventually("the rule holds", || {
         fs::read(view.at("open/url")).is_ok_and(|text| text == b"https://app:***********@host/")
     });
+}
+
+/// A small file that is only read has its pages in the kernel; what is seen comes through the view.
+#[test]
+fn a_reload_that_seals_names_the_files_that_are_open_plainly() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let policy = place.base.path().join("policy.toml");
+    fs::write(&policy, "[[rule]]\npath = 'open/seen'\naction = 'userspace'\n").unwrap();
+    let names = ["small", "written", "seen"];
+    for name in names {
+        fs::write(place.below("open").join(name), "plain").unwrap();
+    }
+    // A small file is served from the kernel's pages once it is settled.
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let view = place.mount(&[]);
+    let at = |name| view.at("open").join(name);
+    let _held = [
+        fs::File::open(at("small")).unwrap(),
+        fs::File::options().read(true).write(true).open(at("written")).unwrap(),
+        fs::File::open(at("seen")).unwrap(),
+    ];
+    let seal = "[[rule]]\npath = 'open/**'\nkind = 'file'\naction = 'seal'\ndomain = 'x'\n";
+    fs::write(&policy, seal).unwrap();
+    let mut reload = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let reloaded = reload.arg("reload").arg(view.at("")).output().unwrap();
+    let said = String::from_utf8(reloaded.stdout).unwrap();
+    assert!(said.contains("3 of 3 open files cannot be taken back"), "{said}");
+    assert!(names.iter().all(|name| said.contains(&format!("\n    open/{name}\n"))), "{said}");
 }

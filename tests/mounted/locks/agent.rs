@@ -63,6 +63,12 @@ impl Agent {
         assert_eq!(self.ask(&format!("close {slot}")), "ok");
     }
 
+    /// Passes a `flock` of `path` from one open file to the next by a close, `rounds` times.
+    /// Returns how often the next one did not get it at once.
+    pub(crate) fn relay(&mut self, path: &Path, rounds: usize) -> usize {
+        self.ask(&format!("relay {rounds} {}", path.display())).parse().unwrap()
+    }
+
     /// Locks without waiting: `ok`, or the error's number.
     pub(crate) fn set(&mut self, slot: usize, family: Family, kind: i32, range: (i64, i64)) -> i32 {
         let answer = self.ask(&command("set", slot, family, kind, range));
@@ -175,9 +181,28 @@ fn act(files: &mut HashMap<usize, File>, words: &[&str]) -> String {
             drop(files.remove(&slot.parse().unwrap()).unwrap());
             "ok".to_owned()
         }
+        ["relay", rounds, path] => relay(Path::new(path), rounds.parse().unwrap()).to_string(),
         [verb, slot, family, rest] => lock(&files[&slot.parse().unwrap()], verb, family, rest),
         _ => panic!("{words:?}"),
     }
+}
+
+/// One process of one thread: nothing else keeps a file open that it has closed.
+fn relay(path: &Path, rounds: usize) -> usize {
+    let open = || OpenOptions::new().read(true).write(true).open(path).unwrap();
+    // SAFETY: no memory is involved.
+    let flock =
+        |file: &File| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    let mut holder = open();
+    assert_eq!(flock(&holder), 0);
+    let mut missed = 0;
+    for _ in 0..rounds {
+        let next = open();
+        drop(holder);
+        missed += usize::from(flock(&next) != 0);
+        holder = next;
+    }
+    missed
 }
 
 fn lock(file: &File, verb: &str, family: &str, rest: &str) -> String {

@@ -6,6 +6,8 @@ mod programs;
 mod storm;
 mod waiting;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use agent::{Agent, Family, READ, UNLOCK, WRITE};
 
 use crate::harness::{View, can_mount};
@@ -171,4 +173,32 @@ fn locks_end_with_their_owner() {
             }
         }
     }
+}
+
+/// A close returns before the server knows of it, and the server's thread that is told may have to
+/// wait for a CPU. Who locks after the close has to get the lock all the same.
+#[test]
+fn who_locks_right_after_a_close_gets_it_however_busy_the_cpus_are() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with("", &[("f", "text"), ("g", "text")]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        // A file that others open and close keeps further threads of the server at work.
+        let relays = ["f", "g"].map(|name| {
+            let path = view.at(name);
+            scope.spawn(move || Agent::new().relay(&path, 300))
+        });
+        let missed: Vec<_> = relays.map(std::thread::ScopedJoinHandle::join).into();
+        done.store(true, Ordering::Relaxed);
+        assert!(missed.iter().all(|missed| matches!(missed, Ok(0))), "{missed:?}");
+    });
 }

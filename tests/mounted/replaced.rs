@@ -1,0 +1,78 @@
+//! Files that others replace beneath, by rename(2), as editors and package managers do.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::harness::{View, can_mount};
+
+/// Each way to open a file that is read: passthrough or the page cache, by this process, masked.
+const POLICIES: [&str; 3] =
+    ["", "default = 'userspace'", "[[rule]]\npath = '**'\naction = 'redact'\n"];
+/// Files that the page cache of the view serves, and others.
+const LENGTHS: [usize; 2] = [100, 70_000];
+
+fn replace(path: &Path, text: &[u8]) {
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+/// Whoever has it open has the old one, with attributes, and can open it again.
+#[test]
+fn who_has_a_file_open_keeps_it_when_it_is_replaced_beneath() {
+    if !can_mount() {
+        return;
+    }
+    for policy in POLICIES {
+        let base = tempfile::tempdir().unwrap();
+        let (dir, below) = (base.path().join("dir"), base.path().join("dir/f"));
+        fs::create_dir(&dir).unwrap();
+        let view = View::of(&dir, policy, &["--attr-timeout", "0"]);
+        for length in LENGTHS {
+            let old = vec![b'o'; length];
+            replace(&below, &old);
+            let mut file = File::open(view.at("f")).unwrap();
+            let before = file.metadata().unwrap();
+            replace(&below, b"new");
+            let now = file.metadata().map(|now| (now.ino(), now.len(), now.nlink()));
+            assert_eq!(now.ok(), Some((before.ino(), before.len(), 0)), "{policy:?}, {length}");
+            let mut text = Vec::new();
+            file.read_to_end(&mut text).unwrap();
+            assert!(text == old, "{policy:?}, {length}");
+            let again = fs::read(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            assert!(again.is_ok_and(|text| text == old), "{policy:?}, {length}");
+            assert_eq!(fs::read(view.at("f")).unwrap(), b"new");
+        }
+    }
+}
+
+/// What is kept for the next open does not keep a name that is gone, as of the journal of a database
+/// that another process has just removed.
+#[test]
+fn a_file_that_was_replaced_and_removed_beneath_is_gone_at_once() {
+    if !can_mount() {
+        return;
+    }
+    for policy in POLICIES {
+        for length in LENGTHS {
+            let view = View::new(policy);
+            let (path, shown) = (view.below("f"), view.at("f"));
+            for round in 0..50 {
+                replace(&path, &vec![b'a'; length]);
+                drop(fs::read(&shown));
+                replace(&path, &vec![b'b'; length]);
+                drop(fs::read(&shown));
+                let _ = fs::metadata(&shown);
+                fs::remove_file(&path).unwrap();
+                // The kernel may not have heard of it yet, and then has to ask.
+                std::thread::sleep(Duration::from_millis(round % 4));
+                let found = File::open(&shown).is_ok();
+                assert!(!found, "{policy:?}, {length}, round {round}: opened");
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! A directory on an overlay, as in most containers: its files are stacked already.
+
+use std::process::Command;
+
+use crate::project::{all, can_mount, text, tollgate};
+
+/// Whether files are passed through or not is for `status` and `--verbose`: nothing is said of it
+/// while files are opened, read, mapped and written.
+#[test]
+fn nothing_is_said_of_backing_files_on_an_overlay() {
+    if !can_mount() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let script = format!(
+        "mount -t tmpfs t . && cd \"$PWD\" && mkdir lower upper work dir && echo below >lower/a && \
+         mount -t overlay o -o lowerdir=lower,upperdir=upper,workdir=work dir || exit 9
+         {} run --policy none --fence off dir -- sh -c 'cat a; echo more >>a; cat a; cp /bin/true t; \
+         ./t; rm t; seq 1000 >n; cat n >/dev/null'",
+        tollgate().get_program().to_string_lossy()
+    );
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", &script])
+        .env_remove("TOLLGATE_POLICY")
+        .current_dir(home.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", all(&output));
+    assert_eq!(text(&output.stdout), "below\nbelow\nmore\n");
+    let said = text(&output.stderr);
+    for word in ["acking", "passthrough", "DEBUG", "INFO", "WARN", "ELOOP", "os error"] {
+        assert!(!said.contains(word), "{word}: {said}");
+    }
+}
+
+/// The layers of an overlay show the files of DIR without the policy: `status` and the start name them,
+/// where there is a policy.
+#[test]
+fn the_layers_that_dir_lies_on_are_named() {
+    if !can_mount() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let rule = "[[rule]]\npath = \"a\"\naction = \"hide\"\n";
+    std::fs::write(home.path().join("p.toml"), rule).unwrap();
+    let script = "mount -t tmpfs t mnt; cd mnt; mkdir lower upper work dir; echo below >lower/a
+         mount -t overlay o -o lowerdir=$PWD/lower,upperdir=$PWD/upper,workdir=$PWD/work dir
+         $T run --policy ../p.toml --fence off dir -- \"$T\" status --json >said
+         grep -c \"reached in .$PWD/lower., .$PWD/upper.\" said
+         $T run --policy none --fence off dir -- \"$T\" status --json >said
+         grep -c 'layers of the overlay' said || true";
+    std::fs::create_dir(home.path().join("mnt")).unwrap();
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-ec", script])
+        .env_remove("TOLLGATE_POLICY")
+        .env("T", env!("CARGO_BIN_EXE_tollgate"))
+        .current_dir(home.path())
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), "1\n0\n", "{}", all(&output));
+}
