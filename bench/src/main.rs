@@ -90,14 +90,16 @@ fn serve_peer_command() -> Command {
 fn command() -> Command {
     let subcommands = BENCHES
         .iter()
-        .map(|(name, about, _)| Options::augment_args(Command::new(*name).about(*about)));
-    let tree = Command::new(TREE).about("Programs over trees of small files in a view (as root)");
+        // What a benchmark is about comes last: the options' own documentation would stand there.
+        .map(|(name, about, _)| Options::augment_args(Command::new(*name)).about(*about));
+    let tree = TreeOptions::augment_args(Options::augment_args(Command::new(TREE)))
+        .about("Programs over trees of small files in a view (as root)");
     Command::new("bench")
         .about("Benchmarks of Tollgate beside its peers, interleaved in one run")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(subcommands)
-        .subcommand(TreeOptions::augment_args(Options::augment_args(tree)))
+        .subcommand(tree)
         .subcommand(tree::client_command())
         .subcommand(serve_peer_command())
 }
