@@ -107,5 +107,5 @@ fn text(dir: &Path, policy: &Policy, fenced: &[String]) -> String {
     if fenced.len() > MAX_RULES {
         text += &format!("* and {} further rules\n", fenced.len() - MAX_RULES);
     }
-    text + "\n`tollgate explain PATH` says which rule decides over a path, and why.\n"
+    text + "\n`tollgate why PATH` says which rule decides over a path, and why.\n"
 }

@@ -1,10 +1,12 @@
 //! `tollgate check`.
 
+use anyhow::Context;
 use serde_json::{Value, json};
 use tollgate_policy::Policy;
 
 use crate::cli::CheckArgs;
 use crate::escape::escaped;
+use crate::git::Repository;
 use crate::policy_choice::Origin;
 use crate::survey::{self, Survey};
 use crate::{messages, policy_choice, policy_views, tree};
@@ -17,14 +19,22 @@ const SHOWN: usize = 20;
 /// # Errors
 /// With file, line and column of what is wrong, or when DIR cannot be read.
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
-    let here = std::env::current_dir()?;
+    let here = std::env::current_dir().context("the working directory cannot be named")?;
     let dir = args.dir.as_ref().map(|dir| tree::open(dir)).transpose()?.map(|(tree, _)| tree.path);
-    let top = dir.as_deref().unwrap_or(&here);
-    let origin = match args.policy.as_ref().or(args.named.as_ref()) {
+    let named = args.policy.as_ref().or(args.named.as_ref());
+    // Where nothing is named, as `run` finds both.
+    let around = || Repository::top_of(&here).filter(|_| named.is_none());
+    let top = dir.clone().or_else(around).unwrap_or_else(|| here.clone());
+    let top = top.as_path();
+    let origin = match named {
         Some(name) => Origin::named(name),
         None => policy_choice::find(None, top, None)?,
     };
-    let further = policy_views::of(&origin, true, top, std::env::home_dir().as_deref())?;
+    let further = policy_views::of(&origin, named.is_some(), top, std::env::home_dir().as_deref())?;
+    // A directory of the policy's own is looked at by its rules.
+    let is_further = dir.as_deref().is_some_and(|dir| policy_views::is_among(&further, dir));
+    let beside = Some(top).filter(|_| !is_further && (dir.is_some() || named.is_none()));
+    policy_views::check_places(&further, beside)?;
     let origin = match dir.as_deref() {
         Some(dir) => policy_views::of_directory(origin, dir)?,
         None => origin,

@@ -1,25 +1,31 @@
 //! The control sockets of this program's servers: what they take, and how to ask all of them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tollgate_control::{ControlError, Directory, Found, Peer, Server, error_reply};
+use tollgate_control::{ControlError, Directory, Discovery, Found, Peer, Server, error_reply};
 
 use crate::escape::shown;
 use crate::messages;
 
 /// The name of this user's directory of sockets. Programs with work queues put theirs there, too.
-const DIRECTORY: &str = "tollgate";
+pub(crate) const DIRECTORY: &str = "tollgate";
 /// The kind of socket that a server of a view has.
 const KIND: &str = "view";
+/// Where servers of root have sockets for CMD's user, if that is another one (`run --user`).
+const OF_GUESTS: &str = "/run/tollgate-users";
+/// Set by `run --user`: those sockets, as in `PATH`.
+pub(crate) const FOR_GUEST: &str = "TOLLGATE_CONTROL";
 
 /// What a server can be asked for.
 pub(crate) trait Reporter: Send + Sync + 'static {
     /// The report of `status`, a JSON object.
     fn status(&self) -> Value;
+    /// What of it a guest may know.
+    fn brief(&self) -> Value;
     /// Requests and threads, a JSON object. The paths in it are for `peer`s that may see them.
     fn requests(&self, peer: &Peer) -> Value;
     /// The same as Prometheus text.
@@ -104,6 +110,51 @@ fn serve_in(directory: &Directory, reporter: Arc<dyn Reporter>) -> Result<Server
     directory.serve(KIND, move |peer, request| reply(request, peer, &*reporter))
 }
 
+/// The user who CMD is given to by a `run` of root, and the socket at which the server answers that
+/// user.
+#[derive(Clone, Debug)]
+pub(crate) struct Guest {
+    pub(crate) uid: u32,
+    pub(crate) socket: PathBuf,
+}
+
+impl Guest {
+    /// # Errors
+    /// When there is no place for the socket.
+    pub(crate) fn new(uid: u32) -> Result<Self, ControlError> {
+        let socket = Directory::at(OF_GUESTS).path_for_another(KIND)?;
+        Ok(Self { uid, socket })
+    }
+
+    /// The directory of such sockets.
+    pub(crate) fn directory() -> &'static Path {
+        Path::new(OF_GUESTS)
+    }
+}
+
+/// Opens a socket of this process for `guest`, who learns what holds for a path, and little else.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub(crate) fn serve_guest(
+    reporter: Arc<dyn Reporter>,
+    guest: &Guest,
+) -> Result<Server, ControlError> {
+    let answer = move |_: &Peer, request: &str| reply_to_guest(request, &*reporter);
+    Server::start_for(&guest.socket, guest.uid, answer)
+}
+
+fn reply_to_guest(request: &str, reporter: &dyn Reporter) -> String {
+    match serde_json::from_str(request) {
+        Ok(Request::Status) => reporter.brief().to_string(),
+        Ok(Request::Why(about)) => reporter.why(&about).to_string(),
+        Ok(Request::Requests | Request::Metrics | Request::Reload) => {
+            error_reply("that is for the user who started the server, and root")
+        }
+        Err(error) => error_reply(&format!("not a request: {error}")),
+    }
+}
+
 fn reply(request: &str, peer: &Peer, reporter: &dyn Reporter) -> String {
     match serde_json::from_str(request) {
         Ok(Request::Status) => reporter.status().to_string(),
@@ -171,7 +222,13 @@ fn ask_all_in(
             messages::warn(text);
         }
     };
-    let discovery = directory.servers(KIND)?;
+    let guests = of_guest();
+    let mut discovery = match directory.servers(KIND) {
+        // The directory may be that of the user who CMD was before `--user`.
+        Err(_) if !guests.is_empty() => Discovery::default(),
+        other => other?,
+    };
+    discovery.found.extend(guests);
     for trouble in discovery.troubles {
         warn(&messages::in_words(&trouble.into()));
     }
@@ -184,6 +241,13 @@ fn ask_all_in(
     }
     replies.sort_by_cached_key(|reply| reply.report.get("mount_point").map(ToString::to_string));
     Ok(replies)
+}
+
+/// The servers that answer this process as a guest.
+fn of_guest() -> Vec<Found> {
+    let paths = std::env::var_os(FOR_GUEST).filter(|_| !is_root()).unwrap_or_default();
+    let sockets = std::env::split_paths(&paths).filter(|path| path.starts_with(OF_GUESTS));
+    sockets.map(|path| Found { path, pid: None, uid: 0 }).collect()
 }
 
 /// Servers that are asked at the same time: those that do not answer hold up the others once.
@@ -257,11 +321,25 @@ fn line(request: &Request) -> String {
     serde_json::to_string(request).expect("a word is JSON")
 }
 
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// That there is no server, at `mnt` if one was asked for.
 pub(crate) fn nobody(mnt: Option<&Path>) -> String {
     match mnt {
-        None => "no server of this user runs".to_owned(),
-        Some(mnt) => format!("no server of this user shows at `{}`", shown(mnt)),
+        None => match std::env::var_os("TOLLGATE_RUN").filter(|_| !is_root()) {
+            // The user of `--user` may have lost the variable that names the server's socket.
+            Some(dir) => format!(
+                "no server of this user runs; ask outside about that of `{}`",
+                shown(Path::new(&dir))
+            ),
+            None => "no server of this user runs".to_owned(),
+        },
+        Some(mnt) => format!(
+            "no server of this user shows at `{}`; `tollgate status` lists those that run",
+            shown(mnt)
+        ),
     }
 }
 
@@ -277,6 +355,10 @@ mod tests {
     impl Reporter for Fixed {
         fn status(&self) -> Value {
             self.0.clone()
+        }
+
+        fn brief(&self) -> Value {
+            json!({ "brief": true })
         }
 
         fn requests(&self, _: &Peer) -> Value {

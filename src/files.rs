@@ -64,7 +64,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// All of a file.
+/// All of a file that is the user's own.
 ///
 /// # Errors
 /// The error of open(2) or read(2).
@@ -74,12 +74,23 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// All of a text.
+/// All of a regular file of at most `max` bytes: for one that CMD may have put there, which could
+/// be a link to a device without an end.
 ///
 /// # Errors
-/// As [`read`], and `InvalidData` for what is not UTF-8.
-pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
-    io::read_to_string(open(path)?)
+/// As [`read`], `InvalidInput` for what is no regular file, and `FileTooLarge`.
+pub(crate) fn read_at_most(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(bytes)
 }
 
 /// The files that were asked for so far.

@@ -10,7 +10,7 @@ use tollgate_fuse::{Ended, MountOptions, Stopper};
 use crate::cli::MountArgs;
 use crate::daemon::{self, ReadyPipe, Side};
 use crate::messages;
-use crate::policy_choice::Chosen;
+use crate::policy_choice::Origin;
 use crate::sandbox::{Mounter, NotUnmounted};
 use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
@@ -37,9 +37,11 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     clean_leftover(&args.mnt)?;
     let mnt = tree::check_mount_point(&args.mnt, &tree)?;
     refuse_circle(&mnt, &tree.path)?;
-    let chosen = policy_choice::choose(args.serve.policy.as_deref(), &tree.path, None)?;
-    tell_of_further_views(&chosen, &tree.path)?;
+    let origin = policy_choice::find(args.serve.policy.as_deref(), &tree.path, None)?;
+    let (origin, views) = one_of_its_views(origin, &tree.path)?;
+    let chosen = policy_choice::load(origin, &tree.path)?;
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Mount)?
+        .with_further(Vec::new(), views)
         .without_native_unless_permitted(&source);
     let mut options = serve::mount_options(&tree)?;
     mount_flags::apply(&args.flags, &mut options);
@@ -53,17 +55,22 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     }
 }
 
-/// A view that is mounted shows one directory.
-fn tell_of_further_views(chosen: &Chosen, dir: &Path) -> anyhow::Result<()> {
+/// A view that is mounted shows one directory: DIR, or one that has a `[[view]]`, by the rules of
+/// that. Also returns the directories of all that the policy has.
+fn one_of_its_views(origin: Origin, dir: &Path) -> anyhow::Result<(Origin, Vec<String>)> {
     let home = std::env::home_dir();
-    let further = policy_views::of(&chosen.origin, true, dir, home.as_deref())?;
-    if let Some(first) = further.first() {
+    let further = policy_views::of(&origin, true, dir, home.as_deref())?;
+    if let Some(first) = further.first()
+        && !policy_views::is_among(&further, dir)
+    {
         messages::warn(&format!(
-            "{}: `[[view]]` tables hold under `tollgate run`; `mount` shows DIR alone",
-            first.place()
+            "{}: all of a policy's directories show under `tollgate run`; `mount` shows DIR alone, \
+             and each other one if it is mounted itself: `tollgate mount --policy POLICY {} MNT`",
+            first.place(),
+            escape::shown(&first.dir)
         ));
     }
-    Ok(())
+    Ok((policy_views::of_directory(origin, dir)?, policy_views::named(&further)))
 }
 
 /// Views that are looked through, one over the other.

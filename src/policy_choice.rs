@@ -4,17 +4,19 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use tollgate_policy::{Action, Policy};
+use tollgate_policy::{Action, Operation, Policy, Verdict};
 
 use crate::escape::{escaped, shown};
 use crate::presets::{Preset, escape_glob, toml_string};
 use crate::user_config::UserConfig;
-use crate::{messages, policy_file, policy_places};
+use crate::{messages, policy_file, policy_masked, policy_places};
 
 /// The policy of a directory, in it.
 pub(crate) const IN_DIR: &str = ".tollgate.toml";
 /// The rules that every policy gets before its own: about the files of policies, and the keyring.
-pub(crate) const BUILT_IN: [&str; 2] = ["policy files", "keyring"];
+pub(crate) const BUILT_IN: [&str; 3] = ["policy files", "keyring", policy_masked::RULE];
+/// Set by `run`: the directory of the view.
+pub(crate) const IN_RUN: &str = "TOLLGATE_RUN";
 /// The word for a view without a policy.
 const NONE: &str = "none";
 
@@ -83,14 +85,22 @@ impl Origin {
     /// A file without rules may be one that was saved in part.
     pub(crate) fn warning_of_empty(&self, policy: &Policy) -> Option<String> {
         let is_open = policy.rules().is_empty() && policy.default_action() == Action::Passthrough;
-        let is_meant = matches!(self, Self::None | Self::View { .. });
-        (is_open && !is_meant).then(|| {
+        // Other directories may have rules, and DIR needs none.
+        let is_meant = || matches!(self, Self::None) || self.has_views();
+        (is_open && !is_meant()).then(|| {
             format!(
                 "policy `{}` has no rules and allows everything; `tollgate init` writes one, and \
                  `--policy none` says that it is meant",
                 escaped(&self.to_string())
             )
         })
+    }
+
+    /// Whether the policy is about several directories.
+    fn has_views(&self) -> bool {
+        let has_some =
+            |file: &&Path| policy_file::parse_all(file).is_ok_and(|whole| !whole.views.is_empty());
+        matches!(self, Self::View { .. }) || self.files().iter().any(has_some)
     }
 
     /// As [`Origin::load`], without warnings.
@@ -318,15 +328,18 @@ fn search(
             let note = format!("policy `{}`", shown(&own));
             (Origin::File(own), Some(note))
         }
-        (None, None) => (
-            Origin::Preset(Preset::Agent),
-            Some(
-                "no policy was named: the built-in preset `agent` holds (`tollgate init` writes \
-                 one to change; `--policy none` for a view without)"
-                    .to_owned(),
-            ),
-        ),
+        (None, None) => (Origin::Preset(Preset::Agent), Some(of_nobody(dir))),
     })
+}
+
+/// What is said where no policy was named.
+fn of_nobody(dir: &Path) -> String {
+    let is_inside = std::env::var_os(IN_RUN).is_some_and(|run| is_same(Path::new(&run), dir));
+    let rest = match is_inside {
+        true => "; the policy of the `run` around is not shown here, `tollgate why PATH` asks it",
+        false => " (`tollgate init` writes one to change; `--policy none` for a view without)",
+    };
+    format!("no policy was named: the built-in preset `agent` holds{rest}")
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {
@@ -362,6 +375,14 @@ fn leave_covered(policy: Policy, origin: &Origin) -> anyhow::Result<Policy> {
     })
 }
 
+/// Whether a policy may let somebody make or change something.
+fn lets_change(policy: &Policy) -> bool {
+    let enforced = policy.enforced();
+    let policy = enforced.as_ref().unwrap_or(policy);
+    let default = policy.default_action();
+    !policy.rules().is_empty() || default.verdict(Operation::Create) == Verdict::Allow
+}
+
 /// The policy with a rule that keeps the files of policies from being changed or made through the
 /// view: who may do that would decide over the next start, also of one in a subdirectory.
 fn keep(policy: Policy, origin: &Origin, dir: &Path) -> anyhow::Result<Policy> {
@@ -370,8 +391,10 @@ fn keep(policy: Policy, origin: &Origin, dir: &Path) -> anyhow::Result<Policy> {
     for file in origin.files() {
         inside.extend(policy_places::globs(file, dir)?);
     }
-    // A policy that is about no part of DIR does not become one.
-    let everywhere = policy.tells_names_apart();
+    // A policy that is about no part of DIR does not become one. Of several directories each is a
+    // part, but where nothing can be changed, nothing has to be kept: so where names have several
+    // spellings, which no rule can be about, a directory can be shown to be read.
+    let everywhere = policy.tells_names_apart() || (origin.has_views() && lets_change(&policy));
     let own = if everywhere { UserConfig::places() } else { Vec::new() };
     for place in own {
         inside.extend(policy_places::globs(&place, dir)?);
@@ -381,6 +404,11 @@ fn keep(policy: Policy, origin: &Origin, dir: &Path) -> anyhow::Result<Policy> {
     if inside.is_empty() && !everywhere {
         return Ok(policy);
     }
+    // Of what another directory of the policy holds, nothing is in force.
+    let policy = match origin {
+        Origin::View { .. } => policy,
+        _ => policy_masked::mask(policy, &dir.join(IN_DIR), dir)?,
+    };
     // A native directory, into which no rule may reach, leaves the top alone to be kept.
     let reaches: &[&str] = match (everywhere, policy.native().is_empty()) {
         (false, _) => &[],

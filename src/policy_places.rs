@@ -16,18 +16,32 @@ const MAX_LINKS: usize = 40;
 /// # Errors
 /// When such a name is not UTF-8.
 pub(crate) fn globs(file: &Path, dir: &Path) -> anyhow::Result<Vec<String>> {
-    let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
-    let places = places(file);
-    let inside = places.iter().filter_map(|path| path.strip_prefix(&dir).ok());
-    let inside = inside.filter(|path| !path.as_os_str().is_empty());
-    let glob = |path: &Path| {
-        let text = path.to_str().with_context(|| {
-            let shown = crate::escape::shown(file);
-            format!("policy `{shown}` lies inside DIR and its name is not UTF-8; move it")
-        })?;
-        Ok(toml_string(&escape_glob(text)))
-    };
-    inside.map(glob).collect()
+    inside(file, dir).iter().map(|place| glob(place, dir)).collect()
+}
+
+/// The paths in DIR of these names.
+pub(crate) fn inside(file: &Path, dir: &Path) -> Vec<PathBuf> {
+    let dir = real(dir);
+    let is_inside =
+        |path: &PathBuf| path.strip_prefix(&dir).is_ok_and(|rest| rest != Path::new(""));
+    places(file).into_iter().filter(is_inside).collect()
+}
+
+/// The glob for one of these paths.
+///
+/// # Errors
+/// When it is not UTF-8.
+pub(crate) fn glob(place: &Path, dir: &Path) -> anyhow::Result<String> {
+    let dir = real(dir);
+    let text = place.strip_prefix(&dir).ok().and_then(Path::to_str).with_context(|| {
+        let shown = crate::escape::shown(place);
+        format!("policy `{shown}` lies inside DIR and its name is not UTF-8; move it")
+    })?;
+    Ok(toml_string(&escape_glob(text)))
+}
+
+fn real(dir: &Path) -> PathBuf {
+    std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned())
 }
 
 /// Every symbolic link on the way to `file`, and where the way ends. None of them has a link or

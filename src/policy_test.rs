@@ -160,7 +160,7 @@ fn check(
         let facts = Facts { path: plain.as_bytes(), kind: found.kind, size: found.size, head };
         for operation in operations(test.operation.as_ref(), found.kind)? {
             checked += 1;
-            let decision = policy.decide(&facts, operation, &asker.facts());
+            let decision = policy.decide_made(&facts, operation, &asker.facts());
             if !test.expect.holds(decision.verdict) {
                 let rule = decision.rule.map_or("the default", |rule| policy.rule(rule).name());
                 failures.push(Failure {

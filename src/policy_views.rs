@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
-use crate::escape::shown;
+use crate::escape::{escaped, shown};
 use crate::policy_choice::{IN_DIR, Origin};
 use crate::{policy_file, tree};
 
@@ -65,6 +65,62 @@ pub(crate) fn of(
     Ok(all)
 }
 
+/// The directories of `further`, as the policy has them.
+pub(crate) fn named(further: &[Further]) -> Vec<String> {
+    let named = further.iter().filter_map(|one| match &one.origin {
+        Origin::View { dir, .. } => Some(dir.clone()),
+        _ => None,
+    });
+    named.collect()
+}
+
+/// What of the `[[view]]` tables of `origin`, as they are now, does not hold where those of `before`
+/// were there at the start: views begin and end with the server, which shows all of them or, as
+/// `mount` does, `only_dir`.
+///
+/// # Errors
+/// When a file is wrong.
+pub(crate) fn not_applied(
+    origin: &Origin,
+    before: &[String],
+    only_dir: bool,
+) -> anyhow::Result<Vec<String>> {
+    // Of a further view, the server of DIR says it.
+    if matches!(origin, Origin::View { .. }) {
+        return Ok(Vec::new());
+    }
+    let mut texts = Vec::new();
+    let mut now = Vec::new();
+    for file in origin.files() {
+        for view in policy_file::parse_all(file)?.views {
+            if !before.contains(&view.dir) {
+                let how = how_to_show(file, &view.dir, only_dir);
+                texts.push(format!("`[[view]]` of `{}` is new: {how}", escaped(&view.dir)));
+            }
+            now.push(view.dir);
+        }
+    }
+    let dropped = before.iter().filter(|dir| !now.contains(dir) && !only_dir);
+    texts.extend(dropped.map(|dir| {
+        let dir = escaped(dir);
+        format!("`[[view]]` of `{dir}` is gone: it is served until the end, by the rules it had")
+    }));
+    Ok(texts)
+}
+
+/// What puts a view that was added in force.
+fn how_to_show(file: &Path, dir: &str, only_dir: bool) -> String {
+    if !only_dir {
+        return "it shows from the next start on; end the `run` and start it again".to_owned();
+    }
+    format!(
+        "`mount` shows DIR alone; mount it itself, `tollgate mount --policy {} {} MNT`, or have \
+         `tollgate run` show all of them",
+        shown(file),
+        escaped(dir)
+    )
+}
+
 /// The policy that decides over `dir`: that of a `[[view]]` of this directory, else `origin`.
 ///
 /// # Errors
@@ -72,18 +128,42 @@ pub(crate) fn of(
 pub(crate) fn of_directory(origin: Origin, dir: &Path) -> anyhow::Result<Origin> {
     let home = std::env::home_dir();
     let mut all = of(&origin, true, dir, home.as_deref())?;
-    let real = |path: &Path| std::fs::canonicalize(path).ok();
-    let own = all.iter().position(|one| real(&one.dir).is_some_and(|path| Some(path) == real(dir)));
-    Ok(own.map_or(origin, |at| all.swap_remove(at).origin))
+    Ok(position(&all, dir).map_or(origin, |at| all.swap_remove(at).origin))
 }
 
-/// The directory of `further`, absolute and without links, and whether DIR lies in it.
+/// Whether `dir` is the directory of one of them.
+pub(crate) fn is_among(all: &[Further], dir: &Path) -> bool {
+    position(all, dir).is_some()
+}
+
+fn position(all: &[Further], dir: &Path) -> Option<usize> {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    let dir = real(dir)?;
+    all.iter().position(|one| real(&one.dir).as_ref() == Some(&dir))
+}
+
+/// The directories of `all`, as [`place_beside`] has them.
+///
+/// # Errors
+/// When one of them is no directory, or cannot be shown beside `dir` and the others.
+pub(crate) fn check_places(all: &[Further], dir: Option<&Path>) -> anyhow::Result<()> {
+    let mut paths = Vec::new();
+    for one in all {
+        let (path, _) = place_beside(one, dir, &paths)?;
+        tree::open_as(&path, &one.place())?;
+        paths.push(path);
+    }
+    Ok(())
+}
+
+/// The directory of `further`, absolute and without links, and whether DIR lies in it, where DIR is
+/// known.
 ///
 /// # Errors
 /// When it cannot be shown beside `dir` and `others`.
 pub(crate) fn place_beside(
     further: &Further,
-    dir: &Path,
+    dir: Option<&Path>,
     others: &[PathBuf],
 ) -> anyhow::Result<(PathBuf, bool)> {
     let place = further.place();
@@ -92,12 +172,14 @@ pub(crate) fn place_beside(
         Err(error) => bail!("{place} {}", tree::why(&error)),
     };
     ensure!(path.parent().is_some(), "{place} would cover `/`, the root of all paths");
-    ensure!(path != dir, "{place} is DIR, whose rules stand outside of every `[[view]]`");
-    ensure!(
-        !path.starts_with(dir),
-        "{place} lies in DIR `{}`, whose rules decide there; write them as `[[rule]]`",
-        shown(dir)
-    );
+    if let Some(dir) = dir {
+        ensure!(path != dir, "{place} is DIR, whose rules stand outside of every `[[view]]`");
+        ensure!(
+            !path.starts_with(dir),
+            "{place} lies in DIR `{}`, whose rules decide there; write them as `[[rule]]`",
+            shown(dir)
+        );
+    }
     for other in others {
         ensure!(
             !path.starts_with(other) && !other.starts_with(&path),
@@ -106,6 +188,6 @@ pub(crate) fn place_beside(
             shown(other)
         );
     }
-    let holds_dir = dir.starts_with(&path);
+    let holds_dir = dir.is_some_and(|dir| dir.starts_with(&path));
     Ok((path, holds_dir))
 }

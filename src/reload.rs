@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cli::ReloadArgs;
-use crate::control::{self, Request, Warnings};
+use crate::control::{self, Report, Request, Warnings};
 use crate::escape::{escaped, shown};
 use crate::messages;
 
@@ -17,6 +17,9 @@ pub(crate) struct Reloaded {
     /// The policy's file.
     pub(crate) policy: String,
     pub(crate) warnings: Vec<String>,
+    /// What of the policy does not hold before the next start.
+    #[serde(default)]
+    pub(crate) not_applied: Vec<String>,
     /// Files that are open.
     pub(crate) open: usize,
     /// Those that the new policy would not let everybody open as they are open now.
@@ -31,7 +34,9 @@ impl Reloaded {
         let (dir, policy) = (escaped(dir), escaped(&self.policy));
         // Each names its file and says that it is a warning.
         let mut lines = self.warnings.clone();
-        lines.push(format!("`{dir}`: `{policy}` is in force"));
+        let but = if self.not_applied.is_empty() { "" } else { ", but for this:" };
+        lines.push(format!("`{dir}`: `{policy}` is in force{but}"));
+        lines.extend(self.not_applied.iter().map(|text| format!("  {}", escaped(text))));
         if self.not_revoked > 0 {
             lines.push(format!(
                 "  {} of {} open files cannot be taken back from who has them open:",
@@ -52,23 +57,15 @@ impl Reloaded {
 /// # Errors
 /// When no server shows DIR, or one of them keeps its old policy.
 pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
-    let mut servers = control::ask_all(&Request::Status, Warnings::Shown)?;
-    if let Some(dir) = &args.dir {
-        let path = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
-        servers.retain(|server| shows(&server.report, &path));
-        if servers.is_empty() {
-            bail!(
-                "no server of this user shows `{}`; `tollgate status` lists those that run",
-                shown(dir)
-            );
-        }
-    }
+    let servers = servers(args)?;
+    let mut in_part = 0;
     let mut failed = 0;
     let mut replies = Vec::new();
     for server in &servers {
-        let dir = server.report.get("dir").and_then(Value::as_str).unwrap_or("?");
+        let dir = dir_of(server);
         let answer = ask(&server.found.path);
         failed += usize::from(answer.is_err());
+        in_part += usize::from(answer.as_ref().is_ok_and(|one| !one.not_applied.is_empty()));
         match answer {
             Ok(reloaded) if !args.json => {
                 reloaded.lines(dir).iter().for_each(|line| println!("{line}"));
@@ -84,13 +81,61 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     if args.json {
         println!("{:#}", Value::from(replies));
     }
-    match failed {
-        0 => Ok(()),
+    match (failed, in_part) {
+        (0, 0) => Ok(()),
+        (0, _) => bail!(
+            "a part of the policy is not in force, as a view begins and ends with its server: what \
+             that is, and how to get it, stands above"
+        ),
         _ => bail!(
             "{failed} of {} kept the policy that held",
-            messages::count(servers.len(), "server")
+            messages::count(servers.len(), "view")
         ),
     }
+}
+
+/// The views to reload: all, or those of the servers that show DIR; without DIR, of the only one.
+fn servers(args: &ReloadArgs) -> anyhow::Result<Vec<Report>> {
+    let mut servers = control::ask_all(&Request::Status, Warnings::Shown)?;
+    if args.all {
+        return Ok(servers);
+    }
+    let meant: Vec<_> = match &args.dir {
+        Some(dir) => {
+            let path = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
+            let meant = servers.iter().filter(|server| shows(&server.report, &path));
+            meant.map(process).collect()
+        }
+        None => servers.iter().map(process).collect(),
+    };
+    if let (None, [first, others @ ..]) = (&args.dir, &meant[..])
+        && others.iter().any(|other| other != first)
+    {
+        let dirs: Vec<_> =
+            servers.iter().map(|one| format!("`{}`", escaped(dir_of(one)))).collect();
+        bail!("several servers run; name a directory, or `--all`: {}", dirs.join(", "));
+    }
+    // One server shows all directories of a policy, which it was started with.
+    servers.retain(|server| meant.contains(&process(server)));
+    if servers.is_empty() {
+        match &args.dir {
+            Some(dir) => bail!(
+                "no server of this user shows `{}`; `tollgate status` lists those that run",
+                shown(dir)
+            ),
+            None => bail!("{}", control::nobody(None)),
+        }
+    }
+    Ok(servers)
+}
+
+/// What tells servers apart: the process id in the server's namespace, and here.
+fn process(server: &Report) -> (Option<u64>, Option<u32>) {
+    (server.report.get("pid").and_then(Value::as_u64), server.found.pid)
+}
+
+fn dir_of(server: &Report) -> &str {
+    server.report.get("dir").and_then(Value::as_str).unwrap_or("?")
 }
 
 fn shows(report: &serde_json::Map<String, Value>, path: &Path) -> bool {

@@ -22,25 +22,32 @@ pub(crate) struct Tree {
 /// # Errors
 /// When DIR does not exist, is no directory, or cannot be read.
 pub(crate) fn open(dir: &Path) -> anyhow::Result<(Tree, OwnedFd)> {
-    let shown = crate::escape::shown(dir);
+    open_as(dir, &format!("DIR `{}`", crate::escape::shown(dir)))
+}
+
+/// Opens a directory that messages call `name`.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_as(dir: &Path, name: &str) -> anyhow::Result<(Tree, OwnedFd)> {
     let path = match std::fs::canonicalize(dir) {
         Ok(path) => path,
         Err(error) => {
-            return Err(anyhow!("DIR `{shown}` {}{}", why(&error), crate::nearest::path(dir)));
+            return Err(anyhow!("{name} {}{}", why(&error), crate::nearest::path(dir)));
         }
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let source = match rustix::fs::openat(CWD, &path, flags, Mode::empty()) {
-        Err(Errno::NOTDIR) => bail!("DIR `{shown}` is not a directory"),
-        Err(error) => return Err(anyhow!("DIR `{shown}` {}", why(&error.into()))),
+        Err(Errno::NOTDIR) => bail!("{name} is not a directory"),
+        Err(error) => return Err(anyhow!("{name} {}", why(&error.into()))),
         Ok(source) => source,
     };
     if tollgate_fuse::stale(&path) {
-        bail!("DIR `{shown}` is a view whose server is dead; clean it up with `tollgate umount`");
+        bail!("{name} is a view whose server is dead; clean it up with `tollgate umount`");
     }
     let access = Access::READ_OK | Access::EXEC_OK;
     if let Err(error) = rustix::fs::accessat(CWD, &path, access, AtFlags::EACCESS) {
-        return Err(anyhow!("DIR `{shown}` {}", why(&error.into())));
+        return Err(anyhow!("{name} {}", why(&error.into())));
     }
     let identity = identity(&source)?;
     Ok((Tree { path, identity }, source))

@@ -9,14 +9,20 @@ use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tollgate_policy::{Facts, Kind, Operation, Policy, Verdict};
+use tollgate_view::View;
 
 use crate::cli::{CallerArg, WhyArgs};
 use crate::control::{self, About, Report, Request, Warnings};
 use crate::escape::{self, without_controls};
-use crate::policy_choice::BUILT_IN;
+use crate::policy_choice::{BUILT_IN, IN_RUN};
+use crate::policy_masked;
 
-/// Set by `run`: the directory of the view.
-const IN_RUN: &str = "TOLLGATE_RUN";
+/// Who has no name in a user namespace (`/proc/sys/kernel/overflowuid`).
+const OVERFLOW_ID: u32 = 65_534;
+
+/// A rule of the user's policy refuses it.
+const CHANGED_OUTSIDE: &str =
+    "a rule before it in the policy would allow it, which is changed outside";
 
 /// What holds for a path.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -57,8 +63,11 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
     let own = replies.iter().filter(of_dir).find(|reply| connection(reply) == shown);
     let Some(own) = own.or_else(|| replies.iter().rev().find(of_dir)) else {
         bail!(
-            "the server of `{}` does not answer; it answers only the user who started it, and root",
-            escape::shown(&dir)
+            "the server of `{0}` does not answer; it answers the user who started it, root, and the \
+             user of `--user` (by ${1}). Ask outside: `tollgate explain --dir {0} PATH` for the \
+             policy, and `tollgate status` for what was refused",
+            escape::shown(&dir),
+            control::FOR_GUEST
         );
     };
     // Another directory of the same policy.
@@ -109,8 +118,11 @@ fn connection_at(path: &Path) -> Option<u64> {
 /// What the policy allows by its name may not exist, or be refused for what it holds or leads to.
 fn as_it_is(answer: Answer, path: &Path, write: bool) -> Answer {
     let is_there = std::fs::symlink_metadata(path).is_ok();
-    if !answer.allowed || write {
+    if !answer.allowed {
         return answer;
+    }
+    if write {
+        return by_permissions(answer, path);
     }
     if is_there {
         let Err(errno) = opened(path) else { return answer };
@@ -123,6 +135,44 @@ fn as_it_is(answer: Answer, path: &Path, write: bool) -> Answer {
     }
     let reason = format!("{}; there is nothing at this path now", answer.reason);
     Answer { reason, ..answer }
+}
+
+/// What the policy allows to be changed may be refused by permissions: those of the caller, of whom
+/// without root a user namespace leaves one group.
+fn by_permissions(answer: Answer, path: &Path) -> Answer {
+    let refused = tried(path, true).err();
+    let Some(errno @ (Errno::ACCESS | Errno::PERM)) = refused else {
+        return by_other_names(answer, path);
+    };
+    let is_of_other = std::fs::symlink_metadata(path)
+        .is_ok_and(|meta| meta.uid() == OVERFLOW_ID && !rustix::process::geteuid().is_root());
+    let (reason, remedy) = match is_of_other {
+        true => (
+            "allowed by the policy, but it belongs to another user, and without root no \
+             supplementary group counts in `run`",
+            Some("root can start it by `--user`, with all groups; or make it yours, outside"),
+        ),
+        false => ("allowed by the policy, but not by its permissions", None),
+    };
+    let (reason, remedy) = (reason.to_owned(), remedy.map(str::to_owned));
+    Answer { allowed: false, errno: name_of(Some(errno)), reason, remedy }
+}
+
+/// What the policy allows under one name may be refused for another one of the same file.
+fn by_other_names(answer: Answer, path: &Path) -> Answer {
+    let has_others = std::fs::symlink_metadata(path)
+        .is_ok_and(|meta| meta.file_type().is_file() && meta.nlink() > 1);
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = || rustix::fs::open(path, flags, Mode::empty()).err();
+    match has_others.then(opened).flatten() {
+        Some(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::NOENT)) => Answer {
+            allowed: false,
+            errno: name_of(Some(errno)),
+            reason: "allowed by this name, but the file has another one with stricter rules".into(),
+            remedy: None,
+        },
+        _ => answer,
+    }
 }
 
 /// Of a path outside of DIR: what the kernel says, and why.
@@ -206,27 +256,66 @@ pub(crate) fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// What the policy says of `path` in DIR, by its name.
-pub(crate) fn in_dir(policy: &Policy, path: &Path, about: &About) -> Answer {
-    let kind = if about.directory { Kind::Directory } else { Kind::File };
-    let facts = Facts { path: path.as_os_str().as_bytes(), kind, size: 0, head: Some(&[]) };
-    let operation = match (about.write, about.directory) {
+/// What is allowed by this name may be refused for another one of the same file, also one in the
+/// directory of another view.
+pub(crate) fn under_all_names(answer: Answer, view: &View, path: &Path, about: &About) -> Answer {
+    if !answer.allowed || about.directory {
+        return answer;
+    }
+    let (operation, who) = (operation(about), CallerArg::default());
+    let Some(found) = view.refused_by_further_name(path, operation, &who.facts()) else {
+        return answer;
+    };
+    let place = match &found.view {
+        Some(view) => format!(" in the view of `{}`", escape::shown(view)),
+        None => String::new(),
+    };
+    let by = by_rule(found.rule.as_deref());
+    let reason = match found.is_unknown {
+        false => format!(
+            "allowed by this name, but the file has another one{place}, refused by {by} (conditions \
+             on contents and callers aside)"
+        ),
+        true => format!(
+            "allowed by this name, but not every name of the file{place} is known, and it is \
+             refused by {by} until they are"
+        ),
+    };
+    let errno = name_of(Some(found.errno));
+    Answer { allowed: false, errno, reason, remedy: Some(CHANGED_OUTSIDE.to_owned()) }
+}
+
+fn operation(about: &About) -> Operation {
+    match (about.write, about.directory) {
         (true, true) => Operation::Create,
         (true, false) => Operation::Write,
         (false, true) => Operation::List,
         (false, false) => Operation::Read,
-    };
-    let explanation = policy.explain(&facts, Some(operation), &CallerArg::default().facts());
+    }
+}
+
+fn by_rule(rule: Option<&str>) -> String {
+    rule.map_or_else(|| "the default".to_owned(), |rule| format!("rule `{rule}`"))
+}
+
+/// What the policy says of `path` in DIR, by its name.
+pub(crate) fn in_dir(policy: &Policy, path: &Path, about: &About) -> Answer {
+    let kind = if about.directory { Kind::Directory } else { Kind::File };
+    let facts = Facts { path: path.as_os_str().as_bytes(), kind, size: 0, head: Some(&[]) };
+    let who = CallerArg::default();
+    let explanation = policy.explain(&facts, Some(operation(about)), &who.facts());
     let answer = explanation.operations.first();
-    let by = match answer.and_then(|answer| answer.rule.as_ref()) {
-        Some(rule) => format!("rule `{rule}`"),
-        None => "the default".to_owned(),
-    };
+    let by = by_rule(answer.and_then(|answer| answer.rule.as_deref()));
     let reason = format!("by {by} (conditions on contents and callers aside)");
     let built_in = answer.and_then(|answer| answer.rule.as_deref());
-    let remedy = match built_in.is_some_and(|rule| BUILT_IN.contains(&rule)) {
-        true => "so it is under every policy but `none`; change it outside",
-        false => "a rule before it in the policy would allow it, which is changed outside",
+    let remedy = match built_in {
+        Some(policy_masked::RULE) if !about.write => {
+            "git does not have it; a rule of the policy that names it shows it"
+        }
+        Some(rule) if BUILT_IN.contains(&rule) => {
+            "so it is under every policy but `none`; change it outside"
+        }
+        _ => CHANGED_OUTSIDE,
     };
     match answer {
         Some(answer) if answer.verdict != Verdict::Allow => Answer {
@@ -245,7 +334,7 @@ mod tests {
 
     #[test]
     fn no_rule_is_promised_where_none_helps() {
-        let [files, _] = BUILT_IN;
+        let [files, ..] = BUILT_IN;
         let text = format!(
             "[[rule]]\nname = '{files}'\npath = '.tollgate.toml'\naction = 'read-only'\n\
              [[rule]]\nname = 'own'\npath = 'a'\naction = 'deny'\n"

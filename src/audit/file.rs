@@ -1,10 +1,12 @@
 //! The file that audit lines go to, rotated by size.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use crate::escape::shown;
 
 /// An append-only file that is renamed to `FILE.1` (and `FILE.1` to `FILE.2`, ...) when it is full.
 #[derive(Debug)]
@@ -22,12 +24,20 @@ impl RotatedFile {
     /// Opens `path` for appending; makes it, readable by its owner alone, when it is not there.
     ///
     /// # Errors
-    /// The error of open(2); `InvalidInput` when `path` is not a regular file. A symbolic link is
-    /// refused.
+    /// The error of open(2); `InvalidInput` when `path` is not a regular file, or it or a file that
+    /// was full before has a further name: by that one, who is watched could change it. A symbolic
+    /// link is refused.
     pub(super) fn open(path: PathBuf, max_bytes: u64, keep: u32) -> io::Result<Self> {
         let file = open(&path)?;
+        refuse_further_names(&file.metadata()?, "it")?;
         let size_bytes = file.metadata()?.size();
-        Ok(Self { path, file, size_bytes, max_bytes, keep, torn: false })
+        let opened = Self { path, file, size_bytes, max_bytes, keep, torn: false };
+        for number in 1..=keep {
+            let full = opened.numbered(number);
+            let Ok(found) = std::fs::symlink_metadata(&full) else { break };
+            refuse_further_names(&found, &format!("`{}`", shown(&full)))?;
+        }
+        Ok(opened)
     }
 
     /// Appends whole lines. They stay together in one file.
@@ -102,6 +112,19 @@ fn open(path: &Path) -> io::Result<File> {
         return Ok(file);
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+}
+
+/// Where the others are cannot be told; one inside DIR would be in CMD's reach.
+fn refuse_further_names(found: &Metadata, what: &str) -> io::Result<()> {
+    let names = found.nlink();
+    if names <= 1 {
+        return Ok(());
+    }
+    let reason = format!(
+        "{what} has {names} names (hard links), and by another one, in DIR say, what is watched could \
+         read and change it; remove the others, or name a file of its own"
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
 }
 
 fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! Reading a log: lines to records. A damaged line is named and left out.
 
+use std::collections::BTreeMap;
 use std::io::BufRead;
 
 use serde::Deserialize;
@@ -35,6 +36,8 @@ pub(crate) struct Line {
     pub(crate) attribute: Option<String>,
     pub(crate) offset: Option<u64>,
     pub(crate) bytes: Option<u64>,
+    /// By detector.
+    pub(crate) masked: Option<BTreeMap<String, u64>>,
     pub(crate) count: Option<u64>,
     pub(crate) dir: Option<String>,
     pub(crate) mount_point: Option<String>,

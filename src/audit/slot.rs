@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use tollgate_view::{Access, Detail, Event, Outcome};
+use tollgate_view::{Access, Detail, Event, Masked, Outcome};
 
 /// Bytes kept of a path. A longer one is cut; the record carries its whole length.
 pub(super) const PATH_MAX_BYTES: usize = 1024;
@@ -163,6 +163,7 @@ impl Slot {
                 Kept::Attribute
             }
             Detail::Span { offset, bytes } => Kept::Span(offset, bytes),
+            Detail::Masked(masked) => Kept::Masked(masked),
         };
     }
 
@@ -183,6 +184,7 @@ impl Slot {
             Kept::Span(offset, bytes) => {
                 DetailFields { offset: Some(offset), bytes: Some(bytes), ..none }
             }
+            Kept::Masked(masked) => DetailFields { masked: Some(masked), ..none },
         }
     }
 
@@ -286,6 +288,7 @@ enum Kept {
     Owner(Option<u32>, Option<u32>),
     Attribute,
     Span(u64, u64),
+    Masked(Masked),
 }
 
 /// Those that a record has.
@@ -313,6 +316,8 @@ struct DetailFields {
     offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    masked: Option<Masked>,
 }
 
 fn outcome(outcome: Outcome) -> (&'static str, Option<Cow<'static, str>>) {

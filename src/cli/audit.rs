@@ -22,9 +22,9 @@ records with `mode = \"audit\"` or without a policy, at the level `opens`, from 
 to be allowed. What was refused, or would have been, is left out and listed in comments.
 
 Examples:
-  tollgate run --policy tried-out.toml --audit seen.jsonl ~/project -- make test
-  tollgate learn seen.jsonl > policy.toml
-  tollgate learn seen.jsonl 5f0c21d7a93be846";
+  tollgate run --policy tried-out.toml --audit ~/seen.jsonl ~/project -- make test
+  tollgate learn ~/seen.jsonl > policy.toml
+  tollgate learn ~/seen.jsonl 5f0c21d7a93be846";
 
 #[derive(Debug, Args)]
 pub(crate) struct AuditArgs {

@@ -24,15 +24,10 @@ pub(crate) struct BrokerArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) user_group: Option<String>,
 
-    /// Files that one connection may have registered at a time
+    /// Files that one connection may have registered at a time, and on average in a second
     #[arg(long, value_name = "N", default_value_t = 16_384,
           value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(crate) max_files: u32,
-
-    /// Files that one connection may register in a second
-    #[arg(long, value_name = "N", default_value_t = 20_000,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) max_files_per_second: u32,
 }
 
 /// `--broker`.

@@ -15,6 +15,7 @@ Prints the warnings of a policy that can be read (exit status 0), or the file, l
 of what is wrong (exit status 1).
 
 Examples:
+  tollgate check                   the policy that would hold here
   tollgate check policy.toml
   tollgate check --dir ~/project node
   tollgate check --dir . --json | jq .uncovered";
@@ -38,13 +39,15 @@ Example:
 
 pub(super) const EXPLAIN_EXAMPLES: &str = "\
 Rules about other paths are counted; --verbose shows them. PATH is relative to DIR. With --dir the file's kind, size and first bytes are read; without, PATH
-is taken for an empty regular file (for a directory with a slash at its end).
+is taken for an empty regular file (for a directory with a slash at its end). What is to be made
+(--operation create, mkdir, symlink) need not be there.
 
 Examples:
   tollgate explain --policy p.toml src/main.rs
   tollgate explain --policy p.toml --dir ~/project --operation write docs/a.md
   tollgate explain --policy p.toml --as uid=1000,exe=/usr/bin/node --json .env
-  tollgate explain --policy node --exit-code --operation read .env config/app.json";
+  tollgate explain --policy node --exit-code --operation read .env config/app.json
+  tollgate explain --dir ~/project --to .git/hooks scripts";
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
@@ -61,9 +64,8 @@ pub(crate) struct CheckArgs {
     #[arg(long = "policy", value_name = "POLICY", conflicts_with = "policy")]
     pub(crate) named: Option<PathBuf>,
 
-    /// The policy: a file or a built-in preset; with --dir it may be left out for the one that
-    /// would hold there
-    #[arg(required_unless_present_any = ["dir", "named"])]
+    /// The policy: a file or a built-in preset; left out, the one that would hold for DIR, or for the
+    /// directory that `run` would take
     pub(crate) policy: Option<PathBuf>,
 }
 
@@ -136,6 +138,10 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "OPERATION", value_enum)]
     pub(crate) operation: Option<OperationArg>,
 
+    /// What moving PATH gets, if NEW is to be its name: of a directory with all that is in it
+    #[arg(long, value_name = "NEW", conflicts_with = "operation")]
+    pub(crate) to: Option<OsString>,
+
     /// Who asks: uid=USER, gid=GROUP, exe=PATH, separated by commas, users and groups by name or
     /// number; left out, you, without a program
     #[arg(long = "as", value_name = "WHO", value_parser = caller)]
@@ -150,7 +156,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) paths: Vec<OsString>,
 }
 
-/// The operations that a policy distinguishes.
+/// The operations that a policy distinguishes, and two that make something that is no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OperationArg {
     /// Open for reading, execute, read a link or an extended attribute
@@ -161,6 +167,10 @@ pub(crate) enum OperationArg {
     Create,
     /// List a directory
     List,
+    /// Make a directory
+    Mkdir,
+    /// Make a symbolic link
+    Symlink,
 }
 
 /// The caller named by `--as`.
@@ -185,6 +195,15 @@ impl CallerArg {
 pub(crate) fn caller(text: &str) -> Result<CallerArg, String> {
     let mut caller = CallerArg::default();
     for part in text.split(',') {
+        let is_given = match part.split_once('=') {
+            Some(("uid", _)) => caller.uid.is_some(),
+            Some(("gid", _)) => caller.gid.is_some(),
+            Some(("exe", _)) => caller.exe.is_some(),
+            _ => false,
+        };
+        if is_given {
+            return Err(format!("`{part}`: a caller has one of it, and it is given twice"));
+        }
         match part.split_once('=') {
             Some(("uid", who)) => caller.uid = Some(id("uid", who, Accounts.user(who))?),
             Some(("gid", who)) => caller.gid = Some(id("gid", who, Accounts.group(who))?),
@@ -218,5 +237,6 @@ mod tests {
         assert!(caller("exe=node").unwrap_err().contains("absolute"));
         assert!(caller("pid=1").unwrap_err().contains("`pid=1`"));
         assert!(caller("").is_err());
+        assert!(caller("uid=1,gid=1,uid=2").unwrap_err().contains("`uid=2`: a caller has one"));
     }
 }

@@ -11,6 +11,7 @@ the old one in force. What is open stays open: the paths that the new policy wou
 listed. SIGHUP sent to the server of `mount` does the same.
 
 Examples:
+  tollgate reload                  the only server that runs
   tollgate reload ~/project
   tollgate reload --all";
 
@@ -24,7 +25,7 @@ pub(crate) struct ReloadArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// The directory that is shown, or where it is mounted
-    #[arg(required_unless_present = "all")]
+    /// The directory that is shown, or where it is mounted; left out, that of the only server that
+    /// runs
     pub(crate) dir: Option<PathBuf>,
 }

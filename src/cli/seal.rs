@@ -10,7 +10,7 @@ Examples:
   tollgate seal init ~/project
   tollgate seal convert --domain vault --dry-run vault/
   tollgate seal convert --domain vault vault/
-  tollgate seal check --domain vault
+  tollgate seal check --domain vault vault/
   tollgate seal add --name ci --new-key-file ci.key
   tollgate seal passwd
   tollgate seal rotate --domain vault
@@ -45,19 +45,21 @@ Examples:
     /// Read all that is sealed and say what is damaged
     #[command(after_long_help = "\
 Examples:
-  tollgate seal check --domain vault ~/project
+  tollgate seal check --domain vault vault/
   tollgate seal check --domain vault --json vault/plan.txt")]
     Check(SealCheckArgs),
     /// Encrypt plain files where they are, each as a whole or not at all
     #[command(after_long_help = "\
 Examples:
   tollgate seal convert --domain vault --dry-run vault/
-  tollgate seal convert --domain vault vault/ notes/private.md")]
+  tollgate seal convert --domain vault vault/ notes/private.md
+  tollgate seal convert --policy policy.toml")]
     Convert(SealConvertArgs),
     /// Write plain copies of sealed files to another place
     #[command(after_long_help = "\
 Examples:
-  tollgate seal export --domain vault --to /safe/place vault/")]
+  tollgate seal export --domain vault --to /safe/place vault/
+  tollgate seal export --policy policy.toml --to /safe/place")]
     Export(SealExportArgs),
 }
 
@@ -164,11 +166,21 @@ pub(crate) struct SealPasswdArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SealFilesArgs {
     /// The domain that the files are bound to, as in the `seal` rule of the policy
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    pub(crate) domain: String,
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = NonEmptyStringValueParser::new(),
+        required_unless_present = "policy",
+        conflicts_with = "policy"
+    )]
+    pub(crate) domain: Option<String>,
+
+    /// Take the files that this policy seals, each for the domain of its rule: a file or a preset
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<PathBuf>,
 
     /// Files, and directories with all that is below them; left out, the directory of the keyring,
-    /// but for `convert`, which wants them named
+    /// but for `convert --domain`, which wants them named
     pub(crate) paths: Vec<PathBuf>,
 
     /// Whether to show how far it is

@@ -35,7 +35,7 @@ impl IndexBefore {
     pub(crate) fn of(dir: &Path) -> Option<Self> {
         let file = Repository::at(dir)?.git_dir().join("index");
         let identity = identity(&file)?;
-        let bytes = files::read(&file).ok()?;
+        let bytes = files::read_at_most(&file, MAX_LEN).ok()?;
         Some(Self { dir: dir.to_owned(), file, bytes, identity })
     }
 

@@ -1,5 +1,6 @@
 //! git's index: which files are tracked. The format is that of gitformat-index(5), versions 2 to 4.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
@@ -15,8 +16,8 @@ const REPOSITORY: u32 = 0o160_000;
 const EXTENDED: u16 = 0x4000;
 const NAME_LEN: u16 = 0x0fff;
 const SKIP_WORKTREE: u16 = 0x4000;
-/// Largest index that is read, in bytes.
-const MAX_LEN: u64 = 1 << 30;
+/// Largest index that is read, in bytes: more than two million files.
+const MAX_LEN: u64 = 256 << 20;
 
 /// A tracked file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,12 +36,41 @@ pub(crate) struct Tracked {
 /// When the file cannot be read or is not an index of a known form.
 pub(crate) fn tracked(file: &Path) -> anyhow::Result<Vec<Tracked>> {
     let shown = file.display();
-    let bytes = match std::fs::metadata(file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Ok(meta) if meta.len() > MAX_LEN => bail!("git index `{shown}` is larger than 1 GiB"),
-        _ => files::read(file).with_context(|| format!("git index `{shown}`"))?,
+    let bytes = match files::read_at_most(file, MAX_LEN) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            bail!("git index `{shown}` is larger than 256 MiB")
+        }
+        other => other.with_context(|| format!("git index `{shown}`"))?,
     };
-    parse(&bytes).with_context(|| format!("git index `{shown}` cannot be understood"))
+    let read = || -> anyhow::Result<Vec<Tracked>> {
+        let (mut entries, extensions) = entries(&bytes)?;
+        if let Some(shared) = shared(extensions) {
+            let base = file.with_file_name(format!("sharedindex.{shared}"));
+            let base = files::read_at_most(&base, MAX_LEN)
+                .with_context(|| format!("`{}`", base.display()))?;
+            // Those that were taken out since count as well: it is not said here which they are.
+            let (mut all, _) = self::entries(&base)?;
+            all.retain(|one| !entries.iter().any(|new| new.path == one.path));
+            entries.extend(all);
+        }
+        Ok(entries)
+    };
+    read().with_context(|| format!("git index `{shown}` cannot be understood"))
+}
+
+/// Where an index has only what was changed since another one was written (`core.splitIndex`): the
+/// name of that one.
+fn shared(mut extensions: &[u8]) -> Option<String> {
+    loop {
+        let size = usize::try_from(number(extensions, 4).ok()?).ok()?;
+        let data = extensions.get(8..)?.get(..size)?;
+        if extensions.starts_with(b"link") {
+            let name = data.get(..20).filter(|name| name.iter().any(|byte| *byte != 0))?;
+            return Some(name.iter().map(|byte| format!("{byte:02x}")).collect());
+        }
+        extensions = &extensions[8 + size..];
+    }
 }
 
 /// The entries of an index.
@@ -48,6 +78,11 @@ pub(crate) fn tracked(file: &Path) -> anyhow::Result<Vec<Tracked>> {
 /// # Errors
 /// When the bytes are not an index of a known form.
 pub(super) fn parse(bytes: &[u8]) -> anyhow::Result<Vec<Tracked>> {
+    Ok(entries(bytes)?.0)
+}
+
+/// The same, and what follows them.
+fn entries(bytes: &[u8]) -> anyhow::Result<(Vec<Tracked>, &[u8])> {
     ensure!(bytes.get(..4) == Some(b"DIRC"), "it does not begin with DIRC");
     let version = number(bytes, 4)?;
     ensure!((2..=4).contains(&version), "version {version}; known: 2 to 4");
@@ -84,7 +119,9 @@ pub(super) fn parse(bytes: &[u8]) -> anyhow::Result<Vec<Tracked>> {
         };
         entries.push(Tracked { path, skip_worktree, is_repository });
     }
-    Ok(entries)
+    // One that replaces another of a shared index has no name.
+    entries.retain(|one| !one.path.is_empty());
+    Ok((entries, bytes.get(at..).unwrap_or_default()))
 }
 
 fn short(bytes: &[u8], at: usize) -> anyhow::Result<u16> {
@@ -145,6 +182,28 @@ mod tests {
             let skipped: Vec<_> = entries.iter().map(|one| one.skip_worktree).collect();
             assert_eq!(skipped, [true, false, false, false, false], "version {version}");
         }
+    }
+
+    #[test]
+    fn an_index_that_is_split_is_read_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        if !git(dir.path(), &["init", "-q"]) {
+            eprintln!("skipped: no git");
+            return;
+        }
+        for name in ["a", "b", "c"] {
+            std::fs::write(dir.path().join(name), name).unwrap();
+        }
+        assert!(git(dir.path(), &["add", "-A"]));
+        assert!(git(dir.path(), &["update-index", "--split-index"]));
+        std::fs::write(dir.path().join("b"), "other").unwrap();
+        std::fs::write(dir.path().join("d"), "d").unwrap();
+        assert!(git(dir.path(), &["add", "-A"]));
+        let index = dir.path().join(".git/index");
+        assert!(parse(&std::fs::read(&index).unwrap()).unwrap().len() < 4, "it is not split");
+        let mut paths: Vec<_> = tracked(&index).unwrap().into_iter().map(|one| one.path).collect();
+        paths.sort();
+        assert_eq!(paths, [b"a", b"b", b"c", b"d"]);
     }
 
     #[test]

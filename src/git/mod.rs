@@ -6,7 +6,11 @@ mod config;
 mod deleted;
 mod index;
 mod programs;
+mod starts;
+mod syntax;
+mod words;
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::files;
@@ -16,6 +20,8 @@ pub(crate) use config::Config;
 pub(crate) use deleted::IndexBefore;
 pub(crate) use index::{Tracked, tracked};
 pub(crate) use programs::{left_behind, of as programs_of};
+pub(crate) use syntax::Setting;
+pub(crate) use words::{FILLED_IN, Role, Word, words};
 
 /// A repository whose working tree is a given directory.
 #[derive(Clone, Debug)]
@@ -28,13 +34,22 @@ pub(crate) struct Repository {
     linked: bool,
 }
 
+/// Largest file that names a directory, in bytes.
+const MAX_NAME_LEN: u64 = 64 << 10;
+
+/// What is in a file that names a directory; such files may be CMD's.
+fn text_of(file: &Path) -> std::io::Result<String> {
+    let bytes = files::read_at_most(file, MAX_NAME_LEN)?;
+    String::from_utf8(bytes).map_err(|_| std::io::ErrorKind::InvalidData.into())
+}
+
 impl Repository {
     /// The repository whose working tree `dir` is the top of.
     pub(crate) fn at(dir: &Path) -> Option<Self> {
         let dot_git = dir.join(".git");
         let linked = dot_git.is_file();
         let git_dir = if linked {
-            let text = files::read_to_string(&dot_git).ok()?;
+            let text = text_of(&dot_git).ok()?;
             dir.join(text.strip_prefix("gitdir:")?.trim())
         } else {
             dot_git
@@ -43,7 +58,7 @@ impl Repository {
         if !git_dir.join("HEAD").exists() && !git_dir.join("config").exists() {
             return None;
         }
-        let common_dir = match files::read_to_string(&git_dir.join("commondir")) {
+        let common_dir = match text_of(&git_dir.join("commondir")) {
             Ok(text) => git_dir.join(text.trim()),
             Err(_) => git_dir.clone(),
         };
@@ -89,4 +104,15 @@ impl Repository {
     pub(crate) fn tracked(&self) -> anyhow::Result<Vec<Tracked>> {
         tracked(&self.git_dir.join("index"))
     }
+}
+
+/// Whether git would take it for deleted if it could not see this file. True also where that cannot
+/// be told.
+pub(crate) fn is_tracked(file: &Path) -> bool {
+    let mut above = file.ancestors().skip(1);
+    let found = above.find_map(|top| Some((file.strip_prefix(top).ok()?, Repository::at(top)?)));
+    let Some((name, repository)) = found else { return false };
+    let name = name.as_os_str().as_bytes();
+    let is_it = |one: &Tracked| one.path == name && !one.skip_worktree;
+    repository.tracked().map_or(true, |all| all.iter().any(is_it))
 }

@@ -6,7 +6,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::config::{Config, Setting};
+use super::config::Config;
+use super::starts::starts_program;
+use super::syntax::Setting;
 use super::{Repository, below, index};
 use crate::escape::{escaped, shown};
 
@@ -50,39 +52,6 @@ fn hooks(common_dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
             .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
         (runs && !name.ends_with(".sample")).then(|| (name, entry.path()))
     })
-}
-
-fn starts_program(setting: &Setting) -> bool {
-    let boolean = |value: &str| {
-        matches!(value.to_lowercase().as_str(), "" | "true" | "false" | "yes" | "no" | "on" | "off")
-            || value.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    let value = setting.value.as_str();
-    match (setting.section.as_str(), setting.key.as_str()) {
-        ("core", "fsmonitor") => !boolean(value),
-        (
-            "core",
-            "hookspath"
-            | "sshcommand"
-            | "pager"
-            | "editor"
-            | "askpass"
-            | "gitproxy"
-            | "alternaterefscommand",
-        ) => true,
-        ("alias", _) | ("submodule", "update") => value.starts_with('!'),
-        ("pager", _) => !boolean(value),
-        ("diff", "external" | "command" | "textconv") => true,
-        ("filter", "clean" | "smudge" | "process") | ("merge", "driver") => true,
-        ("credential", "helper") | ("gpg", "program" | "defaultkeycommand") => true,
-        ("sequence", "editor") | ("interactive", "difffilter") => true,
-        ("include" | "includeif", "path") => true,
-        ("uploadpack", "packobjectshook") => true,
-        ("remote", "uploadpack" | "receivepack" | "vcs") => true,
-        ("mergetool" | "difftool" | "browser" | "man", "cmd" | "path") => true,
-        ("trailer", "command" | "cmd") => true,
-        _ => false,
-    }
 }
 
 /// Repositories below `dir` that start programs by what was written after `since`: a line for each.

@@ -1,9 +1,11 @@
 //! `tollgate learn`: the narrowest policy that allows what audit logs show.
 
+mod allowed;
+mod names;
 mod narrow;
 mod seen;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -12,8 +14,10 @@ use tollgate_policy::Policy;
 
 use crate::cli::LearnArgs;
 use crate::escape::escaped;
+use crate::messages;
 use crate::viewer;
 
+use allowed::{Allowed, Reach};
 use seen::Seen;
 
 /// Most refusals that are listed.
@@ -47,7 +51,7 @@ pub(crate) fn run(args: &LearnArgs) -> anyhow::Result<()> {
     );
     seen.leave_out_withheld();
     ensure!(!seen.granted.is_empty(), "nothing in the logs was granted: there is nothing to allow");
-    let text = policy(&seen, args.exact);
+    let text = policy(&seen, args.exact)?;
     // What is printed can be used.
     Policy::parse(&text, "the policy that was learned")
         .map_err(|error| anyhow::anyhow!("{error}"))?;
@@ -73,14 +77,14 @@ macro_rules! say {
     ($to:expr, $($what:tt)*) => { let _ = writeln!($to, $($what)*); };
 }
 
-fn policy(seen: &Seen, exact: bool) -> String {
+fn policy(seen: &Seen, exact: bool) -> anyhow::Result<String> {
     let mut text = String::new();
     let dirs: Vec<_> = seen.dirs.iter().map(|dir| escaped(dir)).collect();
     say!(
         text,
-        "# Proposed by `tollgate learn` from {} events of {} runs.",
-        seen.records,
-        seen.runs.len()
+        "# Proposed by `tollgate learn` from {} of {}.",
+        messages::count(usize::try_from(seen.records).unwrap_or(usize::MAX), "event"),
+        messages::count(seen.runs.len(), "run")
     );
     if !dirs.is_empty() {
         say!(text, "# Of {}.", dirs.join(", "));
@@ -108,18 +112,49 @@ fn policy(seen: &Seen, exact: bool) -> String {
         text,
         "[[rule]]\nname = \"list\"\npath = \"**\"\noperation = \"list\"\naction = \"passthrough\""
     );
-    let refused: BTreeSet<_> = seen.refused_paths().filter(|path| *path != seen::VARIOUS).collect();
+    let refused = seen.refused_paths().filter(|path| *path != seen::VARIOUS);
+    let refused = allowed::under_all_names(refused, &[&seen.moved, &seen.linked])?;
     links(&refused, seen.refused_unnamed > 0, &mut text);
-    for (operations, globs) in
-        narrow::globs(&seen.granted, &refused, exact || seen.refused_unnamed > 0)
-    {
-        rule(operations, &globs, &mut text);
+    let granted = seen.by_kind();
+    let mut allowed = Allowed::default();
+    let exact = exact || seen.refused_unnamed > 0;
+    narrow::add_files(&granted.files, &refused, exact, &mut allowed);
+    for (path, operations) in &granted.directories {
+        allowed.add(path, Reach::Directories, *operations);
     }
-    text
+    allowed.join(&seen.moved, &seen.linked)?;
+    kept(seen, &allowed, &mut text)?;
+    for ((directories, operations), globs) in allowed.globs() {
+        rule(directories, operations, &globs, &mut text);
+    }
+    Ok(text)
+}
+
+/// What was refused stays so also where something above it was allowed: a glob covers all below.
+fn kept(seen: &Seen, allowed: &Allowed, text: &mut String) -> anyhow::Result<()> {
+    let mut kept = BTreeMap::<u8, BTreeSet<String>>::new();
+    for (path, operations) in &seen.kept {
+        let names = [path.as_str()].into_iter();
+        for name in allowed::under_all_names(names, &[&seen.moved, &seen.linked])? {
+            let operations = seen.kept_at(&name, *operations) & allowed.on(&name, true);
+            if operations != 0 && !name.is_empty() {
+                kept.entry(operations).or_default().insert(names::literal(&name));
+            }
+        }
+    }
+    if !kept.is_empty() {
+        say!(text, "\n# Refused, though what is above it was allowed.");
+    }
+    for (operations, globs) in kept {
+        let words = seen::words(operations);
+        rule_of(&format!("refused: {}", words.join(", ")), &globs, text);
+        say!(text, "operation = {}\naction = \"deny\"", list(&words));
+    }
+    Ok(())
 }
 
 /// What the text of a link says is looked up by its own name, under the same policy.
-fn links(refused: &BTreeSet<&str>, some_unnamed: bool, text: &mut String) {
+fn links(refused: &BTreeSet<String>, some_unnamed: bool, text: &mut String) {
     if some_unnamed {
         say!(text, "\n# Some refusals have no path, so symbolic links cannot be followed.");
         return;
@@ -131,7 +166,7 @@ fn links(refused: &BTreeSet<&str>, some_unnamed: bool, text: &mut String) {
         for path in globs {
             // A name of DIR itself is meant at any depth, which is safe, and is not warned of.
             let deep = if path.contains('/') { "" } else { "**/" };
-            say!(text, "    {},", quoted(&(deep.to_owned() + &narrow::literal(path))));
+            say!(text, "    {},", quoted(&(deep.to_owned() + &names::literal(path))));
         }
         say!(text, "]\nkind = \"symlink\"\naction = \"deny\"\n");
     }
@@ -161,14 +196,28 @@ fn refusals(seen: &Seen, text: &mut String) {
     say!(text, "#");
 }
 
-fn rule(operations: u8, globs: &[String], text: &mut String) {
+fn rule(directories: bool, operations: u8, globs: &[String], text: &mut String) {
     let words = seen::words(operations);
-    let list: Vec<_> = words.iter().map(|word| format!("\"{word}\"")).collect();
-    say!(text, "\n[[rule]]\nname = \"{}\"\npath = [", words.join(", "));
+    let about = if directories { "directories: " } else { "" };
+    rule_of(&format!("{about}{}", words.join(", ")), globs, text);
+    if directories {
+        say!(text, "kind = \"directory\"");
+    }
+    say!(text, "operation = {}\naction = \"passthrough\"", list(&words));
+}
+
+/// The beginning of a rule.
+fn rule_of<'g>(name: &str, globs: impl IntoIterator<Item = &'g String>, text: &mut String) {
+    say!(text, "\n[[rule]]\nname = \"{name}\"\npath = [");
     for glob in globs {
         say!(text, "    {},", quoted(glob));
     }
-    say!(text, "]\noperation = [{}]\naction = \"passthrough\"", list.join(", "));
+    say!(text, "]");
+}
+
+fn list(words: &[&str]) -> String {
+    let quoted: Vec<_> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    format!("[{}]", quoted.join(", "))
 }
 
 /// A basic string of TOML.
@@ -190,14 +239,19 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::audit::read::parse;
 
     #[test]
     fn names_of_any_kind_make_a_policy() {
         let mut seen = Seen::default();
         for path in ["a\"b\\c", "new\nline", "star*", "{a,b}", "[x]", "\u{7f}\u{85}", "ü"] {
-            seen.granted.insert(path.to_owned(), seen::READ);
+            let record = serde_json::json!({
+                "time": "t", "event": "request", "operation": "open", "access": "read",
+                "outcome": "passthrough", "path": path,
+            });
+            seen.take(&parse(record.to_string().as_bytes()).unwrap());
         }
-        let text = policy(&seen, true);
+        let text = policy(&seen, true).unwrap();
         let policy = Policy::parse(&text, "learned").unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(policy.rules().len(), 3);
     }

@@ -2,43 +2,36 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::allowed::{Allowed, Reach};
+
 /// Paths in a directory, at any depth, that were used alike, from which on the directory stands for
 /// them.
 const MANY: usize = 12;
 
-/// Globs, with the operations that each allows.
-pub(super) type Allowed = BTreeMap<u8, Vec<String>>;
-
-/// The narrowest globs; with `exact` none stands for more than one path. None stands for a path that
-/// was `refused`.
-pub(super) fn globs(
+/// Puts the narrowest globs for files that were `granted` something in `allowed`; with `exact` none
+/// stands for more than one path. None stands for a path that was `refused`.
+pub(super) fn add_files(
     granted: &BTreeMap<String, u8>,
-    refused: &BTreeSet<&str>,
+    refused: &BTreeSet<String>,
     exact: bool,
-) -> Allowed {
-    let mut allowed = Allowed::new();
-    let mut add = |operations: u8, glob: String| {
-        if operations != 0 {
-            allowed.entry(operations).or_default().push(glob);
-        }
-    };
+    allowed: &mut Allowed,
+) {
     let mut left = granted.clone();
     if !exact {
         for (dir, operations) in crowded(granted, refused) {
             let inside = format!("{dir}/");
             left.retain(|path, had| *had != operations || !path.starts_with(&inside));
-            add(operations, format!("{}/**", literal(&dir)));
+            allowed.add(&dir, Reach::Below, operations);
         }
     }
     for (path, operations) in left {
-        add(operations, literal(&path));
+        allowed.add(&path, Reach::All, operations);
     }
-    allowed
 }
 
 /// Directories with many paths used alike, outermost first, none inside another of the same
 /// operations. Never the root: that would be everything.
-fn crowded(granted: &BTreeMap<String, u8>, refused: &BTreeSet<&str>) -> Vec<(String, u8)> {
+fn crowded(granted: &BTreeMap<String, u8>, refused: &BTreeSet<String>) -> Vec<(String, u8)> {
     let mut counts = BTreeMap::<(String, u8), usize>::new();
     for (path, operations) in granted {
         for (at, _) in path.match_indices('/') {
@@ -47,16 +40,8 @@ fn crowded(granted: &BTreeMap<String, u8>, refused: &BTreeSet<&str>) -> Vec<(Str
     }
     let mut chosen: Vec<(String, u8)> = Vec::new();
     for ((dir, operations), count) in counts {
-        let covered = chosen.iter().any(|(outer, had)| {
-            *had == operations
-                && dir.strip_prefix(outer.as_str()).is_some_and(|r| r.starts_with('/'))
-        });
-        let all_allowed = || {
-            let within = |path: &&str| {
-                path.strip_prefix(dir.as_str()).is_some_and(|r| r.is_empty() || r.starts_with('/'))
-            };
-            !refused.iter().any(within)
-        };
+        let covered = chosen.iter().any(|(outer, had)| *had == operations && is_below(outer, &dir));
+        let all_allowed = || !refused.iter().any(|path| *path == dir || is_below(&dir, path));
         if count >= MANY && !covered && all_allowed() {
             chosen.push((dir, operations));
         }
@@ -64,16 +49,9 @@ fn crowded(granted: &BTreeMap<String, u8>, refused: &BTreeSet<&str>) -> Vec<(Str
     chosen
 }
 
-/// A glob that matches the path alone.
-pub(super) fn literal(path: &str) -> String {
-    let mut glob = String::with_capacity(path.len());
-    for char in path.chars() {
-        if matches!(char, '*' | '?' | '[' | ']' | '{' | '}' | '\\') {
-            glob.push('\\');
-        }
-        glob.push(char);
-    }
-    glob
+/// Whether `path` lies in `dir`, at any depth.
+pub(super) fn is_below(dir: &str, path: &str) -> bool {
+    path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -87,12 +65,16 @@ mod tests {
             (0..20).map(|n| (format!("src/{}/{n}.rs", n % 3), READ)).collect();
         granted.insert("src/0/made".to_owned(), WRITE);
         granted.insert("a*b".to_owned(), READ);
-        let none = BTreeSet::new();
-        let allowed = globs(&granted, &none, false);
-        assert_eq!(allowed[&READ], ["src/**", "a\\*b"]);
-        assert_eq!(allowed[&WRITE], ["src/0/made"]);
-        assert_eq!(globs(&granted, &none, true)[&READ].len(), 21);
-        let refused = BTreeSet::from(["src/1/key"]);
-        assert_eq!(globs(&granted, &refused, false)[&READ].len(), 21);
+        let globs = |refused: &[&str], exact: bool| {
+            let refused = refused.iter().map(|path| (*path).to_owned()).collect();
+            let mut allowed = Allowed::default();
+            add_files(&granted, &refused, exact, &mut allowed);
+            let all = allowed.globs();
+            all.into_iter().map(|((_, bits), globs)| (bits, globs)).collect::<BTreeMap<_, _>>()
+        };
+        assert_eq!(globs(&[], false)[&READ], ["a\\*b", "src/**"]);
+        assert_eq!(globs(&[], false)[&WRITE], ["src/0/made"]);
+        assert_eq!(globs(&[], true)[&READ].len(), 21);
+        assert_eq!(globs(&["src/1/key"], false)[&READ].len(), 21);
     }
 }

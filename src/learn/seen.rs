@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::names::Names;
 use crate::audit::read::Line;
 
 /// Operations of the policy language, in its order.
 pub(super) const READ: u8 = 1;
 pub(super) const WRITE: u8 = 2;
 pub(super) const CREATE: u8 = 4;
+/// Listings are not recorded.
+pub(super) const ALL: u8 = READ | WRITE | CREATE;
 
 /// The words for a set of operations.
 pub(super) fn words(operations: u8) -> Vec<&'static str> {
@@ -18,18 +21,49 @@ pub(super) fn words(operations: u8) -> Vec<&'static str> {
 /// Stands for the paths of refusals that were counted together.
 pub(super) const VARIOUS: &str = "(various)";
 
+/// What a record says of the kind of what it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Anything but a directory.
+    File,
+    Directory,
+    Either,
+}
+
+/// Operations that were granted at one path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Granted {
+    to_file: u8,
+    to_directory: u8,
+    to_either: u8,
+}
+
+/// The same by path, as a proposal has it.
+#[derive(Debug, Default)]
+pub(super) struct ByKind {
+    /// Not restricted to a kind.
+    pub(super) files: BTreeMap<String, u8>,
+    pub(super) directories: BTreeMap<String, u8>,
+}
+
 /// What was seen.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) records: u64,
     pub(super) runs: BTreeSet<String>,
     pub(super) dirs: BTreeSet<String>,
-    /// Operations that were granted, by path.
-    pub(super) granted: BTreeMap<String, u8>,
+    /// By path.
+    pub(super) granted: BTreeMap<String, Granted>,
+    /// Names that something had one after the other.
+    pub(super) moved: Names,
+    /// Names that a file had together.
+    pub(super) linked: Names,
     /// How often refused, by path, operation and rule.
     pub(super) refused: BTreeMap<(String, String, String), u64>,
-    /// Operations that would have been refused, by path: they were done all the same, and have a
-    /// second record that says so.
+    /// Operations that were refused, by path.
+    pub(super) kept: BTreeMap<String, u8>,
+    /// Those that only would have been: they were done all the same, and have a second record that
+    /// says so.
     withheld: BTreeMap<String, u8>,
     /// Names that would have been hidden, with what is below them.
     hidden: BTreeSet<String>,
@@ -66,15 +100,18 @@ impl Seen {
             *self.refused.entry((path, line.operation.clone(), rule)).or_default() += line.events();
             return;
         }
-        let (old, new) = operations(line);
-        self.grant(
-            line.path.as_deref(),
-            line.path_hex.is_some() || line.path_length.is_some(),
-            old,
-        );
+        let (old, new, kind) = operations(line);
+        let path = line.path.as_deref();
+        let path = path.filter(|_| line.path_hex.is_none() && line.path_length.is_none());
+        self.grant(path, old, kind);
         if new != 0 {
-            let cut = line.to_hex.is_some() || line.to_length.is_some();
-            self.grant(line.to.as_deref(), cut, new);
+            let to = line.to.as_deref();
+            let to = to.filter(|_| line.to_hex.is_none() && line.to_length.is_none());
+            self.grant(to, new, kind);
+            let names = path.zip(to).filter(|_| line.outcome == "done");
+            let names = names.map(|(old, new)| (old.to_owned(), new.to_owned()));
+            let of_all = if line.operation == "link" { &mut self.linked } else { &mut self.moved };
+            of_all.extend(names);
         }
     }
 
@@ -89,16 +126,18 @@ impl Seen {
             }
             return;
         };
-        if !would_be {
-            return;
+        let (old, new, _) = operations(line);
+        let old = if line.operation == "lookup" { ALL } else { old };
+        let mut all = vec![(path, old)];
+        all.extend(line.to.as_ref().map(|to| (to, new)));
+        for (path, operations) in all {
+            *self.kept.entry(path.clone()).or_default() |= operations;
+            if would_be {
+                *self.withheld.entry(path.clone()).or_default() |= operations;
+            }
         }
-        if line.operation == "lookup" {
+        if would_be && line.operation == "lookup" {
             self.hidden.insert(path.clone());
-        }
-        let (old, new) = operations(line);
-        *self.withheld.entry(path.clone()).or_default() |= old;
-        if let Some(to) = &line.to {
-            *self.withheld.entry(to.clone()).or_default() |= new;
         }
     }
 
@@ -109,10 +148,63 @@ impl Seen {
             let above = path.match_indices('/').map(|(at, _)| &path[..at]);
             above.chain([path]).any(|part| hidden.contains(part))
         };
-        granted.retain(|path, operations| {
-            *operations &= !withheld.get(path).copied().unwrap_or(0);
-            *operations != 0 && !is_hidden(path)
+        granted.retain(|path, granted| {
+            let allowed = !withheld.get(path).copied().unwrap_or(0);
+            let Granted { to_file, to_directory, to_either } = granted;
+            for operations in [to_file, to_directory, to_either] {
+                *operations &= allowed;
+            }
+            granted.all() != 0 && !is_hidden(path)
         });
+    }
+
+    /// What was granted, by what it was granted to. A glob of a directory covers what is below it:
+    /// what was done to the directory alone is allowed for directories alone.
+    pub(super) fn by_kind(&self) -> ByKind {
+        let directories = self.directories();
+        let mut sorted = ByKind::default();
+        for (path, granted) in &self.granted {
+            let Granted { to_file, to_directory, to_either } = *granted;
+            let is_directory = to_file == 0 && directories.contains(path.as_str());
+            let of_directory = to_directory | if is_directory { to_either } else { 0 };
+            let of_file = to_file | if is_directory { 0 } else { to_either };
+            let add = |to: &mut BTreeMap<String, u8>, operations| {
+                if operations != 0 {
+                    to.insert(path.clone(), operations);
+                }
+            };
+            add(&mut sorted.files, of_file);
+            add(&mut sorted.directories, of_directory);
+        }
+        sorted
+    }
+
+    /// Names that were those of directories, as far as is known.
+    fn directories(&self) -> BTreeSet<&str> {
+        let mut known = BTreeSet::new();
+        for (path, granted) in &self.granted {
+            known.extend(path.match_indices('/').map(|(at, _)| &path[..at]));
+            known.extend((granted.to_directory != 0).then_some(path.as_str()));
+        }
+        loop {
+            let before = known.len();
+            for (old, new) in &self.moved {
+                if known.contains(old.as_str()) || known.contains(new.as_str()) {
+                    known.extend([old.as_str(), new.as_str()]);
+                }
+            }
+            if known.len() == before {
+                return known;
+            }
+        }
+    }
+
+    /// What was refused at `path`, and granted neither there nor below it.
+    pub(super) fn kept_at(&self, path: &str, operations: u8) -> u8 {
+        let below = self.granted.range(format!("{path}/")..format!("{path}0"));
+        let at = self.granted.get(path).map(|granted| (path, granted));
+        let all = below.map(|(_, granted)| granted).chain(at.map(|(_, granted)| granted));
+        operations & !all.fold(0, |one, other| one | other.all())
     }
 
     /// The paths of refusals, each once or more often.
@@ -120,29 +212,43 @@ impl Seen {
         self.refused.keys().map(|(path, ..)| path.as_str())
     }
 
-    fn grant(&mut self, path: Option<&str>, unnamed: bool, operations: u8) {
-        match path {
-            // DIR itself has no glob of its own.
-            Some(path) if !unnamed && !path.is_empty() => {
-                *self.granted.entry(path.to_owned()).or_default() |= operations;
-            }
-            _ => self.unnamed += 1,
+    fn grant(&mut self, path: Option<&str>, operations: u8, kind: Kind) {
+        // DIR itself has no glob of its own.
+        let Some(path) = path.filter(|path| !path.is_empty()) else {
+            self.unnamed += 1;
+            return;
+        };
+        let granted = self.granted.entry(path.to_owned()).or_default();
+        match kind {
+            Kind::File => granted.to_file |= operations,
+            Kind::Directory => granted.to_directory |= operations,
+            Kind::Either => granted.to_either |= operations,
         }
     }
 }
 
+impl Granted {
+    fn all(&self) -> u8 {
+        self.to_file | self.to_directory | self.to_either
+    }
+}
+
 /// What a record needs to be allowed: on its path, and on its new name.
-fn operations(line: &Line) -> (u8, u8) {
+fn operations(line: &Line) -> (u8, u8, Kind) {
     let access = line.access.as_deref().unwrap_or_default();
     let has = |word: &str| access.split('+').any(|one| one == word);
     let opened = u8::from(has("read")) * READ + u8::from(has("write") || has("truncate")) * WRITE;
     match line.operation.as_str() {
-        "open" => (opened, 0),
-        "create" => (opened | CREATE, 0),
-        "mkdir" | "mknod" | "symlink" => (CREATE, 0),
-        "rename" => (WRITE, CREATE | WRITE),
-        "link" => (0, CREATE),
-        "read" | "readlink" | "getxattr" => (READ, 0),
-        _ => (WRITE, 0),
+        "open" => (opened, 0, Kind::File),
+        "create" => (opened | CREATE, 0, Kind::File),
+        "mkdir" => (CREATE, 0, Kind::Directory),
+        "rmdir" => (WRITE, 0, Kind::Directory),
+        "mknod" | "symlink" => (CREATE, 0, Kind::File),
+        "rename" => (WRITE, CREATE | WRITE, Kind::Either),
+        "link" => (0, CREATE, Kind::File),
+        "read" | "readlink" | "masked" => (READ, 0, Kind::File),
+        "getxattr" => (READ, 0, Kind::Either),
+        "unlink" | "truncate" | "write" => (WRITE, 0, Kind::File),
+        _ => (WRITE, 0, Kind::Either),
     }
 }

@@ -84,6 +84,44 @@ pub(super) fn find(policy: &Policy, source: &OwnedFd, native: &[PathBuf]) -> Vec
     obstacles
 }
 
+/// A directory that another view of the same server shows, by rules of its own.
+pub(crate) struct Beside<'a> {
+    /// Its path.
+    pub(crate) dir: &'a Path,
+    pub(crate) policy: &'a Policy,
+    pub(crate) source: &'a OwnedFd,
+    /// Directories in it whose rules are not these: native ones, and what another view covers.
+    pub(crate) left_out: &'a [PathBuf],
+}
+
+/// The native directories with files that have further names in a directory beside, with rules there
+/// about what may be done with them.
+pub(super) fn find_beside(
+    source: &OwnedFd,
+    native: &[PathBuf],
+    others: &[Beside<'_>],
+) -> Vec<Obstacle> {
+    if native.is_empty() {
+        return Vec::new();
+    }
+    let (linked, mut obstacles) = with_names_elsewhere(source, native);
+    for other in others.iter().filter(|other| !other.policy.is_trivial() && !linked.is_empty()) {
+        let enter = |path: &Path| !other.left_out.iter().any(|directory| path == directory);
+        walk(other.source, Path::new(""), &enter, &mut |path, stat| {
+            let Some(file) = linked.get(&key(stat)) else { return true };
+            let size = u64::try_from(stat.st_size).unwrap_or(0);
+            let inode = InodeFacts { kind: Kind::from_mode(stat.st_mode), size, head: None };
+            if other.policy.at(path.as_os_str().as_bytes()).restricts(&inode) {
+                let protected = other.dir.join(path);
+                let what = What::Link { inside: file.name.clone(), protected };
+                obstacles.push(Obstacle { directory: native[file.directory].clone(), what });
+            }
+            true
+        });
+    }
+    obstacles
+}
+
 /// The files in native directories that have more names than are found in native directories.
 fn with_names_elsewhere(
     source: &OwnedFd,

@@ -6,6 +6,7 @@
 //! directory above it, which would take the mount along to a name that other rules may cover.
 
 mod links;
+mod mounts;
 mod prepare;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +18,8 @@ use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use tollgate_fuse::MountError;
 
-pub(crate) use prepare::prepare;
+pub(crate) use links::Beside;
+pub(crate) use prepare::{leave_out_linked, leave_out_mounted, prepare};
 
 use crate::escape::shown;
 use crate::{mountinfo, sys, tree};

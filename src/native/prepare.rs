@@ -10,9 +10,10 @@ use rustix::io::Errno;
 use tollgate_policy::{Kind, NativeDirectory, Policy};
 use tollgate_view::Unavailable;
 
-use super::links;
+use super::links::{self, Beside};
+use super::mounts;
 use crate::escape::shown;
-use crate::{messages, tree};
+use crate::{messages, mountinfo, tree};
 
 /// What is native, and what is not although the policy asks for it.
 #[derive(Debug, Default)]
@@ -59,6 +60,61 @@ pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Prepa
         prepared.leave_out(&link.directory, link.to_string());
     }
     Ok(prepared)
+}
+
+/// Leaves out of `native`, paths relative to `dir`, the directories with mounts that show files of
+/// one of `directories`; each with the reason.
+pub(crate) fn leave_out_mounted(
+    dir: &Path,
+    native: &mut Vec<PathBuf>,
+    directories: &[&Path],
+) -> Vec<Unavailable> {
+    let mut prepared = Prepared::default();
+    if native.is_empty() {
+        return Vec::new();
+    }
+    let mounts = match mountinfo::read() {
+        Ok(mounts) => mounts,
+        Err(error) => {
+            let reason = format!("what is mounted in it is not known: {error:#}");
+            native.drain(..).for_each(|directory| prepared.leave_out(&directory, reason.clone()));
+            return prepared.not_native;
+        }
+    };
+    native.retain(|directory| {
+        let Some(point) = mounts::showing(&mounts, &dir.join(directory), directories) else {
+            return true;
+        };
+        let reason = format!(
+            "what is mounted at `{}` shows files that rules decide over; unmount it",
+            shown(&point)
+        );
+        messages::warn(&format!(
+            "`{}` is not native but served by tollgate: {reason}",
+            shown(directory)
+        ));
+        prepared.leave_out(directory, reason);
+        false
+    });
+    prepared.not_native
+}
+
+/// Leaves out of `native` the directories with files that rules of other views protect; each with
+/// the reason.
+pub(crate) fn leave_out_linked(
+    source: &OwnedFd,
+    native: &mut Vec<PathBuf>,
+    others: &[Beside<'_>],
+) -> Vec<Unavailable> {
+    let mut prepared = Prepared::default();
+    for link in links::find_beside(source, native, others) {
+        if native.contains(&link.directory) {
+            messages::warn(&link.to_string());
+            native.retain(|directory| *directory != link.directory);
+            prepared.leave_out(&link.directory, link.to_string());
+        }
+    }
+    prepared.not_native
 }
 
 /// The directory, `path` or one above it, that callers do not see.

@@ -24,6 +24,8 @@ pub(super) struct Alias {
     pub(super) at: PathBuf,
     /// What shows there, relative to DIR; empty for DIR itself.
     pub(super) part: PathBuf,
+    /// The mount points of the two: of what shows there, and of what shows in DIR.
+    pub(super) points: [PathBuf; 2],
 }
 
 /// Finds the aliases of `dir` (an absolute path without symbolic links, on the mount `on`) and of
@@ -42,7 +44,8 @@ pub(super) fn find(mounts: &[MountInfo], on: u64, dir: &Path) -> Vec<Alias> {
         };
         let inside = join(&mount.root, rest);
         let same = |other: &&MountInfo| other.id != mount.id && other.device == mount.device;
-        aliases.extend(mounts.iter().filter(same).filter_map(|other| alias(other, &inside, part)));
+        let alias = |other| alias(other, &mount.point, &inside, part);
+        aliases.extend(mounts.iter().filter(same).filter_map(alias));
     }
     // What is below DIR is covered with DIR.
     aliases.retain(|alias| !alias.at.starts_with(dir));
@@ -63,14 +66,39 @@ fn has_files(mount: &MountInfo) -> bool {
     !WITHOUT_FILES.contains(&kind) && !KERNEL_FILE_SYSTEMS.contains(&kind)
 }
 
-/// `inside` is the path in the file system of what the view shows as `part`.
-fn alias(mount: &MountInfo, inside: &Path, part: &Path) -> Option<Alias> {
-    if let Ok(rest) = inside.strip_prefix(&mount.root) {
-        let at = join(&mount.point, rest);
-        return Some(Alias { mount: mount.id, at, part: part.to_owned() });
+/// `inside` is the path in the file system of what the view shows as `part`, by the mount at `own`.
+fn alias(mount: &MountInfo, own: &Path, inside: &Path, part: &Path) -> Option<Alias> {
+    let (at, part) = match inside.strip_prefix(&mount.root) {
+        Ok(rest) => (join(&mount.point, rest), part.to_owned()),
+        Err(_) => {
+            let deeper = mount.root.strip_prefix(inside).ok()?;
+            (mount.point.clone(), join(part, deeper))
+        }
+    };
+    let points = [mount.point.clone(), own.to_owned()];
+    Some(Alias { mount: mount.id, at, part, points })
+}
+
+impl Alias {
+    /// What is wrong where it lies in the view around that of `dir`, whose directory is `outer`, and
+    /// what to do: of the two mounts, the one that was made there is the one to unmount.
+    pub(super) fn between(&self, dir: &Path, outer: &Path) -> String {
+        let [other, own] = &self.points;
+        let (dir, outer_shown, at) = (shown(dir), shown(outer), shown(&self.at));
+        if other.starts_with(outer) && other != outer {
+            let point = shown(other);
+            return format!(
+                "what is mounted at `{point}` shows files of `{dir}` a second time, in the \
+                 `[[view]]` of `{outer_shown}`, whose rules would decide over them; unmount it \
+                 (`umount {point}`)"
+            );
+        }
+        let point = shown(own);
+        format!(
+            "what is mounted at `{point}` shows `{at}` a second time, which lies in the `[[view]]` of \
+             `{outer_shown}`, by whose rules it would not be judged; unmount it (`umount {point}`)"
+        )
     }
-    let deeper = mount.root.strip_prefix(inside).ok()?;
-    Some(Alias { mount: mount.id, at: mount.point.clone(), part: join(part, deeper) })
 }
 
 /// As [`Path::join`], without a slash at the end when `rest` is empty.

@@ -16,7 +16,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -139,13 +139,7 @@ fn cover(plan: &Plan, channel: &Channel) -> anyhow::Result<Vec<PathBuf>> {
     for place in &places {
         let outer = around.filter(|outer| place.lies_in(outer));
         if let (Some(outer), Some(alias)) = (around, place.alias_in(around)) {
-            bail!(
-                "`{}` shows the same files as `{}`, and lies in the `[[view]]` of `{}`, whose rules \
-                 would decide over them; unmount it",
-                shown(alias),
-                shown(&place.shown.tree.path),
-                shown(&outer.tree.path)
-            );
+            bail!(alias.between(&place.shown.tree.path, &outer.tree.path));
         }
         place.mount(outer, channel)?;
     }
@@ -176,7 +170,7 @@ impl<'p> Place<'p> {
         let raw = open_path(&tree.path)?;
         ensure!(
             tree::identity(&raw)? == tree.identity,
-            "DIR `{}` was exchanged while tollgate started",
+            "`{}` was exchanged while tollgate started",
             shown(&tree.path)
         );
         let mount_id = rustix::fs::statx(&raw, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
@@ -192,10 +186,10 @@ impl<'p> Place<'p> {
     }
 
     /// Another path to the same files that lies in the view `outer`, which is not of this place.
-    fn alias_in(&self, outer: Option<&Shown>) -> Option<&Path> {
+    fn alias_in(&self, outer: Option<&Shown>) -> Option<&aliases::Alias> {
         let outer = &outer?.tree.path;
         let mut others = self.aliases.iter().filter(|_| self.shown.tree.path != *outer);
-        others.find(|alias| alias.at.starts_with(outer)).map(|alias| alias.at.as_path())
+        others.find(|alias| alias.at.starts_with(outer))
     }
 
     /// Mounts the view, in that of `outer` if it lies there, and gives the server its end.
@@ -209,9 +203,7 @@ impl<'p> Place<'p> {
         let covered = mountinfo::read()?;
         let own = mountinfo::at(&covered, &tree.path)
             .filter(|mount| mount.kind == mountinfo::VIEW && mount.id != self.mount_id)
-            .with_context(|| {
-                format!("DIR `{}` was moved while tollgate started", shown(&tree.path))
-            })?;
+            .with_context(|| format!("`{}` was moved while tollgate started", shown(&tree.path)))?;
         let number = own.minor_number().and_then(|number| i32::try_from(number).ok());
         channel.send(&Message::Mounted(number.unwrap_or(0)), Some(device.as_fd()))?;
         drop(device);
@@ -228,7 +220,7 @@ impl<'p> Place<'p> {
         })?;
         ensure!(
             tree::identity(&place)?.1 == self.shown.tree.identity.1,
-            "DIR `{}` was exchanged while tollgate started",
+            "`{}` was exchanged while tollgate started",
             shown(path)
         );
         Ok(place)

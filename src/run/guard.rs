@@ -101,10 +101,11 @@ pub(super) fn cover_other_proc(mounts: &[MountInfo]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A mount that another one hides cannot be named, nor used.
+/// A mount that another one hides cannot be named, nor used; nor can one in a view that does not
+/// enter it, or that hides the way.
 fn cannot_be_named(error: &std::io::Error, point: &Path) -> anyhow::Result<()> {
     match error.raw_os_error() {
-        Some(libc::EINVAL | libc::ENOENT | libc::ENOTDIR) => Ok(()),
+        Some(libc::EINVAL | libc::ENOENT | libc::ENOTDIR | libc::EACCES) => Ok(()),
         _ => bail!("cannot restrict the mount at `{}`: {error}", shown(point)),
     }
 }

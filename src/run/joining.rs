@@ -44,6 +44,7 @@ pub(super) fn run(
         cwd: working_directory(args, terms)?,
         environment,
         user: terms.user.as_deref().map(User::find).transpose()?,
+        control: terms.control.as_ref().map(OsString::from),
         fenced: terms.fenced,
         whole_fence: false,
         own_network: terms.own_network,

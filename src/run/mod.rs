@@ -37,8 +37,10 @@ use anyhow::{Context, bail};
 use serde_json::json;
 
 use crate::cli::RunArgs;
+use crate::control::Guest;
 use crate::escape::shown;
 use crate::git::Repository;
+use crate::messages;
 use crate::policy_choice;
 use crate::serve::{ServerKind, Spec};
 use crate::sys::{self, Forked, SignalFd};
@@ -83,7 +85,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     if tree.path.parent().is_none() {
         bail!("DIR is `/`: the view cannot cover the root of all paths; name a directory below it");
     }
-    refuse_kernel_file_system(&tree, &source)?;
+    refuse_kernel_file_system(&format!("DIR `{}`", shown(&tree.path)), &source)?;
     let cwd = start_directory(args.chdir.as_deref(), here, &tree)?;
     let command = args.command.first().map(OsString::as_os_str);
     let chosen = policy_choice::choose(args.serve.policy.as_deref(), &tree.path, command)?;
@@ -91,7 +93,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Run)?;
     let spec = spec.quietly_if(args.quiet);
     let mut views = views::beside(args, &origin, Prepared { spec, source, tree })?;
-    let (plan, terms) = prepare::plan(args, views.map(Prepared::shown), cwd, session.is_some())?;
+    let (mut plan, mut terms) =
+        prepare::plan(args, views.map(Prepared::shown), cwd, session.is_some())?;
+    answer_guest(&mut views, &mut plan, &mut terms);
     if let Some(fence) = &plan.fence {
         let outside = Outside::of(fence);
         views.dir.spec = views.dir.spec.with_outside(move |path| json!(outside.place(path)));
@@ -100,6 +104,28 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let leaves = leaves_in(&plan, session.as_ref().map(|(session, _)| session));
     views.dir.spec = views.dir.spec.removing_in(leaves);
     start(args, &plan, views, session)
+}
+
+/// Has the servers answer CMD's user, where that is another one than theirs.
+fn answer_guest(views: &mut InOrder<Prepared>, plan: &mut Plan, terms: &mut Terms) {
+    let (own, uid) = (rustix::process::geteuid().as_raw(), plan.start.uid());
+    let Some(control) = plan.control.as_mut().filter(|_| uid != own) else { return };
+    let mut sockets = Vec::new();
+    for view in views.all_mut() {
+        match Guest::new(uid) {
+            Ok(guest) => {
+                sockets.push(guest.socket.clone());
+                view.spec.answering(guest);
+            }
+            Err(error) => {
+                let reason = messages::in_words(&error.into());
+                return messages::warn(&format!("`tollgate why` will not answer CMD: {reason}"));
+            }
+        }
+    }
+    control.show_guest();
+    plan.start.control = std::env::join_paths(&sockets).ok();
+    terms.control = plan.start.control.as_ref().and_then(|all| all.clone().into_string().ok());
 }
 
 /// Where there is something to be removed when CMD has ended.

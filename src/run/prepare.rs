@@ -52,6 +52,7 @@ pub(super) fn plan(
         cwd,
         environment,
         user,
+        control: None,
         fenced: fence.is_some(),
         whole_fence: args.limits.require.contains(&Required::Fence),
         own_network: network.is_own(),
@@ -72,6 +73,7 @@ fn terms(args: &RunArgs, plan: &Plan) -> Terms {
     Terms {
         dir: plan.tree().path.clone(),
         user: args.fence.user.clone(),
+        control: None,
         fenced: plan.start.fenced,
         own_network: plan.start.own_network,
         proxy: proxy.iter().map(|(name, value)| (text(name), text(value))).collect(),

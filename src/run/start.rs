@@ -11,6 +11,7 @@ use super::limits::Limits;
 use super::user::User;
 use super::wire::{Channel, Message};
 use super::{fence, filter, network, signals};
+use crate::control::FOR_GUEST;
 use crate::{messages, sys};
 
 /// Tells CMD, and what it starts, that it is in a view, and of which directory.
@@ -27,6 +28,8 @@ pub(super) struct Start {
     pub(super) environment: Environment,
     /// Who CMD runs as, where that is somebody else.
     pub(super) user: Option<User>,
+    /// The sockets at which the servers answer that user.
+    pub(super) control: Option<OsString>,
     /// Whether there is a fence around it.
     pub(super) fenced: bool,
     /// Nothing of the fence may be missing.
@@ -70,6 +73,9 @@ impl Start {
         }
         if let Some(user) = &self.user {
             command.envs(user.environment());
+        }
+        if let Some(sockets) = &self.control {
+            command.env(FOR_GUEST, sockets);
         }
         for name in self.environment.dropped() {
             command.env_remove(name);

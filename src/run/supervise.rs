@@ -19,8 +19,7 @@ use crate::cli::RunArgs;
 use crate::escape::shown;
 use crate::git::IndexBefore;
 use crate::sandbox::Ender;
-use crate::serve::Server;
-use crate::serve_common::Common;
+use crate::serve::{Common, Server};
 use crate::sys::SignalFd;
 use crate::{audit, messages, sandbox};
 

@@ -7,9 +7,9 @@ use anyhow::bail;
 
 use super::user::User;
 use crate::cli::RunArgs;
-use crate::escape::shown;
+use crate::native::Beside;
 use crate::policy_choice::{self, Origin};
-use crate::policy_views::{self, place_beside};
+use crate::policy_views::{self, Further, place_beside};
 use crate::serve::{ServerKind, Spec};
 use crate::tree::{self, Tree};
 
@@ -48,6 +48,10 @@ impl<T> InOrder<T> {
         self.around.iter().chain([&self.dir]).chain(&self.beside)
     }
 
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.around.iter_mut().chain([&mut self.dir]).chain(&mut self.beside)
+    }
+
     /// Those of the further directories.
     pub(super) fn further(&self) -> impl Iterator<Item = &T> {
         self.around.iter().chain(&self.beside)
@@ -76,31 +80,56 @@ pub(super) fn beside(
         None => std::env::home_dir(),
     };
     let was_named = args.serve.policy.is_some();
-    let mut further = policy_views::of(origin, was_named, &dir.tree.path, home.as_deref())?;
+    let further = policy_views::of(origin, was_named, &dir.tree.path, home.as_deref())?;
     let (mut around, mut others, mut paths) = (None, Vec::new(), Vec::new());
-    for one in &mut further {
-        let (path, holds_dir) = place_beside(one, &dir.tree.path, &paths)?;
+    for one in &further {
+        let (path, holds_dir) = place_beside(one, Some(&dir.tree.path), &paths)?;
         let covered = dir.tree.path.strip_prefix(&path).ok().filter(|_| holds_dir);
-        let prepared = prepare(args, &path, one.origin.clone(), covered)?;
+        let prepared = prepare(args, &path, one, covered)?;
         paths.push(path);
         match holds_dir {
             true => around = Some(prepared),
             false => others.push(prepared),
         }
     }
-    dir.spec = dir.spec.with_further(paths);
-    Ok(InOrder { around, dir, beside: others })
+    dir.spec = dir.spec.with_further(paths, policy_views::named(&further));
+    let mut views = InOrder { around, dir, beside: others };
+    check_native(&mut views);
+    Ok(views)
+}
+
+/// In a native directory nothing is judged: it is none where a file of it has a name that the rules
+/// of another view protect.
+fn check_native(views: &mut InOrder<Prepared>) {
+    let all: Vec<_> = views
+        .all()
+        .map(|view| (view.tree.path.clone(), view.spec.policy(), view.spec.mount_points()))
+        .collect();
+    let sources: Vec<_> = views.all().map(|view| view.source.try_clone()).collect();
+    let others = |own: &Path| -> Vec<Beside<'_>> {
+        let others = all.iter().zip(&sources).filter(|((dir, ..), _)| dir != own);
+        let beside = others.filter_map(|((dir, policy, left_out), source)| {
+            Some(Beside { dir, policy, source: source.as_ref().ok()?, left_out })
+        });
+        beside.collect()
+    };
+    let Prepared { spec, source, tree } = &mut views.dir;
+    spec.leave_out_linked(source, &others(&tree.path));
+    for Prepared { spec, source, tree } in views.around.iter_mut().chain(&mut views.beside) {
+        spec.leave_out_linked(source, &others(&tree.path));
+    }
 }
 
 fn prepare(
     args: &RunArgs,
     path: &Path,
-    origin: Origin,
+    further: &Further,
     covered: Option<&Path>,
 ) -> anyhow::Result<Prepared> {
-    let (tree, source) = tree::open(path)?;
-    refuse_kernel_file_system(&tree, &source)?;
-    let origin = origin.covering(covered);
+    let name = further.place();
+    let (tree, source) = tree::open_as(path, &name)?;
+    refuse_kernel_file_system(&name, &source)?;
+    let origin = further.origin.clone().covering(covered);
     let chosen = policy_choice::load(origin, &tree.path)?;
     let mut spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Run)?;
     if let Some(covered) = covered {
@@ -111,12 +140,11 @@ fn prepare(
 }
 
 /// The view refuses these, but only once it is mounted: over /proc, nothing goes on from there.
-pub(super) fn refuse_kernel_file_system(tree: &Tree, source: &OwnedFd) -> anyhow::Result<()> {
+pub(super) fn refuse_kernel_file_system(name: &str, source: &OwnedFd) -> anyhow::Result<()> {
     if tollgate_view::is_kernel_file_system(source.as_fd()) {
         bail!(
-            "DIR `{}` cannot be viewed: it is of a file system whose files steer the kernel (proc, \
-             sysfs and the like)",
-            shown(&tree.path)
+            "{name} cannot be viewed: it is of a file system whose files steer the kernel (proc, \
+             sysfs and the like)"
         );
     }
     Ok(())

@@ -154,6 +154,10 @@ const FREE: &[libc::c_long] = &[
     libc::SYS_setsockopt,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
+    // A socket in reserve gets its name when work queues start. Without socket(2) there is no other
+    // to bind, and the domain says where.
+    libc::SYS_bind,
+    libc::SYS_listen,
     // Limits and figures.
     libc::SYS_prlimit64,
     libc::SYS_getrusage,

@@ -25,8 +25,8 @@ const OPENED: &[&str] = &["/dev/fuse", "/dev/null", "/dev/cpu_dma_latency"];
 pub(crate) struct Places {
     /// The directory of its log, in which that is rotated.
     pub(crate) log: Option<PathBuf>,
-    /// The directory of its sockets.
-    pub(crate) sockets: Option<PathBuf>,
+    /// The directories of its sockets.
+    pub(crate) sockets: Vec<PathBuf>,
     /// Directories of things that it removes at its end.
     pub(crate) removes_in: Vec<PathBuf>,
 }

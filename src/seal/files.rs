@@ -159,11 +159,22 @@ fn for_each_extent(
     Ok(())
 }
 
-/// Has `write` fill a new file, and puts it in the place of `file`.
-fn replace(path: &Path, file: &File, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
-    let before = file.metadata()?;
-    if before.nlink() > 1 {
-        bail!("has {} names (hard links); only one of them would be sealed", before.nlink());
+/// Whether a file has other names, which would not be those of what replaces it.
+///
+/// # Errors
+/// That of fstat(2).
+pub(super) fn has_other_names(file: &File) -> Result<bool> {
+    Ok(file.metadata()?.nlink() > 1)
+}
+
+/// Holds off who would open `file` for writing, as far as the file system can; whether it can.
+///
+/// # Errors
+/// If it cannot be replaced: it has several names, or is open for writing.
+pub(super) fn hold(file: &File) -> Result<bool> {
+    let names = file.metadata()?.nlink();
+    if names > 1 {
+        bail!("has {names} names (hard links); only one of them would be sealed");
     }
     // Whoever has it open would go on with the old file, and what they write would be lost.
     let lease = sys::lease(file);
@@ -172,13 +183,20 @@ fn replace(path: &Path, file: &File, write: impl FnOnce(&File) -> Result<()>) ->
     {
         bail!("is open for writing elsewhere; close it and run this again");
     }
+    Ok(lease.is_ok())
+}
+
+/// Has `write` fill a new file, and puts it in the place of `file`.
+fn replace(path: &Path, file: &File, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
+    let before = file.metadata()?;
+    let is_held = hold(file)?;
     let dir = directory_of(path);
     let new = temporary(&dir).with_context(|| format!("{}", dir.display()))?;
     write(new.as_file())?;
     keep_attributes(file, &before, new.as_file())?;
     new.as_file().sync_all()?;
     let now = file.metadata()?;
-    let disturbed = lease.is_ok() && !sys::still_leased(file);
+    let disturbed = is_held && !sys::still_leased(file);
     let version = |of: &Metadata| (of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
     if disturbed || version(&now) != version(&before) || now.len() != before.len() {
         bail!("was changed meanwhile; run this again");

@@ -1,5 +1,6 @@
 //! `tollgate seal`: keyrings, and files that are encrypted at rest.
 
+mod domains;
 mod files;
 mod job;
 mod ring;

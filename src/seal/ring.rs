@@ -50,7 +50,7 @@ impl Open {
 
     fn with_secret(args: &SealKeyArgs) -> Result<(Open, Secret)> {
         let lock = lock(&args.dir)?;
-        let (path, ring) = read(&args.dir)?;
+        let (path, ring) = read(&args.dir, ", or name its directory with `--dir`")?;
         let secret = Secret::of(&args.secret)?;
         let key = open(&path, &ring, &secret)?;
         Ok((Open { path, ring, key, _lock: lock }, secret))
@@ -71,7 +71,7 @@ impl Open {
 /// # Errors
 /// With what is missing, damaged or wrong.
 pub(crate) fn keys_of(dir: &Path, source: &OwnedFd, secret: &SealSecretArgs) -> Result<SealKeys> {
-    let (path, ring) = read(dir)?;
+    let (path, ring) = read(dir, "")?;
     let key = open(&path, &ring, &Secret::of(secret)?)?;
     let keys = ring.master_keys(&key).with_context(|| format!("keyring {}", shown(&path)))?;
     let source = source.try_clone().with_context(|| format!("directory {}", shown(dir)))?;
@@ -143,14 +143,14 @@ fn lock(dir: &Path) -> Result<File> {
     Ok(lock)
 }
 
-fn read(dir: &Path) -> Result<(PathBuf, Keyring)> {
+/// The keyring of `dir`; `or` says what else to do where there is none.
+fn read(dir: &Path, or: &str) -> Result<(PathBuf, Keyring)> {
     let path = dir.join(IN_DIR);
     let text = match rustix::fs::open(&path, OPENING, Mode::empty()) {
         Ok(file) => text_of(file).with_context(|| format!("keyring {}", shown(&path)))?,
         Err(Errno::LOOP) => bail!("keyring {} is a symbolic link, not a file", shown(&path)),
         Err(Errno::NOENT) => bail!(
-            "there is no keyring {}; make one with `tollgate seal init {}`, or name its directory \
-             with `--dir`",
+            "there is no keyring {}; make one with `tollgate seal init {}`{or}",
             shown(&path),
             dir.display()
         ),
@@ -211,6 +211,7 @@ pub(super) fn init(args: &SealInitArgs) -> Result<()> {
 pub(super) fn add(args: &SealAddArgs) -> Result<()> {
     let mut open = Open::of(&args.key)?;
     let done = if let Some(name) = &args.remove {
+        must_have(&open.ring, name)?;
         open.ring.remove(name)?;
         format!(
             "removed `{name}`; whoever could open the keyring may have kept its key: only a new \
@@ -237,14 +238,12 @@ pub(super) fn passwd(args: &SealPasswdArgs) -> Result<()> {
         Some(name) => name.clone(),
         None => whose(&open.ring, &secret)?,
     };
+    must_have(&open.ring, &name)?;
     if has_key_file(&open.ring, &name) {
         bail!(
             "recipient `{name}` has a key file; add a passphrase recipient with `tollgate seal \
              add`, or name another with `--name`"
         );
-    }
-    if !open.ring.recipients().any(|known| known == name) {
-        return Err(KeyringError::NoRecipient(name).into());
     }
     if let Secret::Passphrase(bytes) = Secret::new(&args.new)? {
         open.ring.change_passphrase(&open.key, &name, &bytes, cost(&args.new))?;
@@ -253,6 +252,14 @@ pub(super) fn passwd(args: &SealPasswdArgs) -> Result<()> {
     let done = format!("the passphrase of `{name}` is changed; no file was touched");
     say(args.key.json, &open.path, &open.ring, &done);
     Ok(())
+}
+
+fn must_have(ring: &Keyring, name: &str) -> Result<()> {
+    if ring.recipients().any(|known| known == name) {
+        return Ok(());
+    }
+    let names: Vec<&str> = ring.recipients().collect();
+    bail!("there is no recipient `{name}`; the keyring has {}", names.join(", "))
 }
 
 /// Whose passphrase is to be changed where no name is given: the only recipient's, or that of whom

@@ -20,6 +20,10 @@ const KEY_LEN_MIN: usize = 32;
 const KEY_LEN_MAX: u64 = 1 << 20;
 const KEY_LEN_NEW: usize = 64;
 
+/// Options in the place of the terminal, of what opens a keyring, and of what shall open it.
+const INSTEAD: &str = "--seal-passphrase-file or --seal-key-file";
+const NEW_INSTEAD: &str = "--new-passphrase-file or --new-key-file";
+
 /// What opens a keyring.
 pub(super) enum Secret {
     Passphrase(Zeroizing<Vec<u8>>),
@@ -63,8 +67,9 @@ impl Secret {
         if args.new_passphrase_file.is_some() {
             return Secret::passphrase_from(args.new_passphrase_file.as_deref());
         }
-        let first = terminal::ask("New passphrase")?;
-        if *first != *terminal::ask("The same again")? {
+        let ask = |question| terminal::ask(question, NEW_INSTEAD);
+        let first = ask("New passphrase")?;
+        if *first != *ask("The same again")? {
             bail!("the two passphrases are not the same");
         }
         Ok(Secret::Passphrase(first))
@@ -83,7 +88,9 @@ impl Secret {
     }
 
     fn passphrase_from(file: Option<&Path>) -> Result<Secret> {
-        let Some(file) = file else { return Ok(Secret::Passphrase(terminal::ask("Passphrase")?)) };
+        let Some(file) = file else {
+            return Ok(Secret::Passphrase(terminal::ask("Passphrase", INSTEAD)?));
+        };
         let mut bytes = read(file, terminal::LONGEST)
             .with_context(|| format!("passphrase file {}", shown(file)))?;
         if bytes.last() == Some(&b'\n') {

@@ -9,6 +9,7 @@ use crate::cli::{
 };
 use crate::escape::escaped;
 use crate::messages;
+use crate::seal::domains::Domains;
 use crate::seal::files::{self, State};
 use crate::seal::job::{Job, Progress};
 use crate::seal::ring::{self, Open};
@@ -21,10 +22,12 @@ enum Done {
     Changed,
     /// It was so before.
     AsItWas,
+    /// It is none that the command is about.
+    LeftOut,
 }
 
 pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
-    if args.files.paths.is_empty() {
+    if args.files.paths.is_empty() && args.files.policy.is_none() {
         bail!("name the files or directories to be sealed, as in `convert --domain vault vault/`");
     }
     let open = Open::of(&args.key)?;
@@ -39,9 +42,11 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
         if secret::is_key_of(&file, &ring)? {
             let name = secret::shown(&found.path);
             messages::note(&format!("{name} is a key file of the keyring; left out"));
-            return Ok(Done::AsItWas);
+            return Ok(Done::LeftOut);
         }
-        if !args.dry_run {
+        if args.dry_run {
+            files::hold(&file)?;
+        } else {
             files::convert(&found.path, &file, job)?;
         }
         Ok(Done::Changed)
@@ -100,8 +105,12 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         Where::InDir { to_change: true },
         &keys,
         |found, job| {
-            Ok(match files::state(&files::open(&found.path)?, job)? {
-                State::Sealed(epoch) if epoch < newest => Done::Changed,
+            let file = files::open(&found.path)?;
+            Ok(match files::state(&file, job)? {
+                // What cannot be done is named below. It does not keep others from a new key.
+                State::Sealed(epoch) if epoch < newest && !files::has_other_names(&file)? => {
+                    Done::Changed
+                }
                 _ => Done::AsItWas,
             })
         },
@@ -138,6 +147,7 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
 struct Results {
     changed: usize,
     as_they_were: usize,
+    left_out: usize,
     wrong: Vec<(String, String, bool)>,
 }
 
@@ -148,16 +158,22 @@ fn over_files(
     keys: &MasterKeys,
     each: impl Fn(&Found, &Job<'_>) -> Result<Done> + Sync,
 ) -> Result<Results> {
+    let domains = Domains::of(args, key)?;
     let found = work::find(args, key, which)?;
     let progress = Progress::new(work::bytes(&found), args.progress);
-    let job = Job { keys, domain: args.domain.as_bytes(), progress: &progress };
-    let all = work::for_each(&found, |file| each(file, &job));
+    let all = work::for_each(&found, |file| {
+        let Some(domain) = domains.of_file(&file.path, &file.real)? else {
+            return Ok(Done::LeftOut);
+        };
+        each(file, &Job { keys, domain: domain.as_bytes(), progress: &progress })
+    });
     progress.end();
-    let mut results = Results { changed: 0, as_they_were: 0, wrong: Vec::new() };
+    let mut results = Results { changed: 0, as_they_were: 0, left_out: 0, wrong: Vec::new() };
     for (file, done) in found.iter().zip(all) {
         match done {
             Ok(Done::Changed) => results.changed += 1,
             Ok(Done::AsItWas) => results.as_they_were += 1,
+            Ok(Done::LeftOut) => results.left_out += 1,
             Err(error) => {
                 let path = file.path.to_string_lossy().into_owned();
                 let damaged = files::is_damage(&error);
@@ -182,7 +198,12 @@ impl Results {
                 .collect();
             println!(
                 "{}",
-                json!({"done": self.changed, "as_they_were": self.as_they_were, "wrong": wrong})
+                json!({
+                    "done": self.changed,
+                    "as_they_were": self.as_they_were,
+                    "left_out": self.left_out,
+                    "wrong": wrong,
+                })
             );
         } else {
             for (file, error, _) in &self.wrong {
@@ -191,6 +212,9 @@ impl Results {
             println!("{} {changed}", messages::count(self.changed, "file"));
             if self.as_they_were > 0 {
                 println!("{} {as_they_were}", messages::count(self.as_they_were, "file"));
+            }
+            if self.left_out > 0 {
+                println!("{} left out", messages::count(self.left_out, "file"));
             }
         }
         match self.wrong.len() {

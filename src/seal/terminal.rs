@@ -10,14 +10,15 @@ use zeroize::Zeroizing;
 /// Longest passphrase in bytes.
 pub(super) const LONGEST: u64 = 64 << 10;
 
-/// Asks at the terminal, without showing what is typed.
+/// Asks at the terminal, without showing what is typed; `instead` are options that answer it.
 ///
 /// # Errors
 /// If there is no terminal, with what can be given instead.
-pub(super) fn ask(question: &str) -> Result<Zeroizing<Vec<u8>>> {
-    let mut terminal = File::options().read(true).write(true).open("/dev/tty").context(
-        "there is no terminal to ask for the passphrase; give --passphrase-file or --key-file",
-    )?;
+pub(super) fn ask(question: &str, instead: &str) -> Result<Zeroizing<Vec<u8>>> {
+    let terminal = File::options().read(true).write(true).open("/dev/tty");
+    let mut terminal = terminal.with_context(|| {
+        format!("there is no terminal to ask for the passphrase; give {instead}")
+    })?;
     let before = tcgetattr(&terminal)?;
     let mut silent = before.clone();
     silent.local_modes -= LocalModes::ECHO;

@@ -24,6 +24,8 @@ const DEPTH_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) path: PathBuf,
+    /// The same without links on the way.
+    pub(super) real: PathBuf,
     /// What the command line named, and where in it the file lies.
     pub(super) below: PathBuf,
 }
@@ -79,7 +81,7 @@ pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Res
             bail!("{} is {what}, which is never sealed; name the other files", shown(path));
         }
         let below = path.file_name().map(PathBuf::from).unwrap_or_default();
-        search.add(Found { path: path.clone(), below }, &real);
+        search.add(Found { path: path.clone(), real, below });
     }
     Ok(search.found)
 }
@@ -131,8 +133,8 @@ struct Search {
 }
 
 impl Search {
-    fn add(&mut self, file: Found, real: &Path) {
-        if self.seen.as_mut().is_none_or(|seen| seen.insert(real.to_owned())) {
+    fn add(&mut self, file: Found) {
+        if self.seen.as_mut().is_none_or(|seen| seen.insert(file.real.clone())) {
             self.found.push(file);
         }
     }
@@ -156,8 +158,8 @@ impl Search {
                     messages::note(&format!("{} is {what}; left out", shown(&entry.path())));
                     continue;
                 }
-                let file = Found { path: entry.path(), below: below.join(&name) };
-                self.add(file, &real.join(&name));
+                let (real, below) = (real.join(&name), below.join(&name));
+                self.add(Found { path: entry.path(), real, below });
             }
         }
         Ok(())

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&reports)?);
     } else if reports.is_empty() {
-        println!("no server of this user runs");
+        println!("{}", control::nobody(None));
     } else {
         let texts: Vec<_> = reports.iter().map(|report| text::text(report, verbose)).collect();
         print!("{}", texts.join("\n"));
@@ -76,6 +76,7 @@ fn metrics(mnt: Option<&Path>) -> anyhow::Result<()> {
     let point = |server: &control::Report| {
         server.report.get("mount_point").and_then(Value::as_str).map(PathBuf::from)
     };
+    servers.retain(|server| server.report.get("brief").is_none());
     servers.retain(|server| mnt.is_none_or(|mnt| point(server).as_deref() == Some(mnt)));
     match servers.as_slice() {
         [server] => print!("{}", control::metrics(&server.found.path)?),

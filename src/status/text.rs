@@ -10,10 +10,15 @@ use crate::escape::escaped;
 /// does inside, too.
 pub(super) fn text(report: &Value, verbose: bool) -> String {
     let mut text = String::new();
+    if report["brief"] == true {
+        brief(report, &mut text);
+        return text;
+    }
     head(report, &mut text);
     let counts = &report["view"]["counts"];
     refused(counts, &mut text);
     refusals(&report["refusals"], &mut text);
+    masked(&report["view"]["masked"], &mut text);
     audit(&report["audit"], &mut text);
     broker(report, &mut text);
     troubles(&report["transport"], &mut text);
@@ -34,6 +39,18 @@ pub(super) fn text(report: &Value, verbose: bool) -> String {
 /// Writing to a `String` cannot fail.
 macro_rules! say {
     ($to:expr, $($what:tt)*) => { let _ = writeln!($to, $($what)*); };
+}
+
+/// What a server tells CMD's user, who is not its own.
+fn brief(report: &Value, to: &mut String) {
+    let word = |key: &str| escaped(report[key].as_str().unwrap_or("?"));
+    let uptime = report["uptime_seconds"].as_u64().unwrap_or(0);
+    say!(to, "{} at {}", word("dir"), word("mount_point"));
+    say!(to, "  server     {}, up {uptime} s, since {}", word("kind"), word("started"));
+    say!(
+        to,
+        "  more       for the user who started it, and root; `tollgate why PATH` answers here"
+    );
 }
 
 fn head(report: &Value, to: &mut String) {
@@ -82,6 +99,17 @@ fn refusals(refusals: &Value, to: &mut String) {
         let (time, exe, what) = (field("time"), field("exe"), field("operation"));
         let who = format!("{exe}[{}]", one["pid"]);
         say!(to, "  last       {time} {who}: {what} {}, {}", field("path"), field("errno"));
+    }
+}
+
+/// Secrets that readers did not get. A server of an older version does not count them.
+fn masked(masked: &Value, to: &mut String) {
+    let secrets = masked["secrets"].as_object().into_iter().flatten();
+    let shown: Vec<_> = secrets.map(|(name, count)| format!("{} {count}", escaped(name))).collect();
+    if !shown.is_empty() {
+        let opens = usize::try_from(masked["opens"].as_u64().unwrap_or(0)).unwrap_or(usize::MAX);
+        let opens = crate::messages::count(opens, "open");
+        say!(to, "  masked     {}, in {opens} of files", shown.join(", "));
     }
 }
 

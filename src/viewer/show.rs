@@ -94,6 +94,8 @@ fn details(line: &Line) -> String {
     if let (Some(offset), Some(bytes)) = (line.offset, line.bytes) {
         words.push(format!("{bytes} bytes at {offset}"));
     }
+    let masked = line.masked.iter().flatten();
+    words.extend(masked.map(|(detector, count)| format!("{detector} {count}")));
     if line.event == "repeated" {
         words.push(match line.events() {
             1 => "once more".to_owned(),

@@ -41,9 +41,13 @@ fn dump(args: &WqDumpArgs) -> anyhow::Result<()> {
 fn set(args: &WqSetArgs) -> anyhow::Result<()> {
     let client = Client::of(&args.target)?;
     let (queue, settings) = (args.queue.clone(), args.settings.clone());
-    match client.ask(&Request::Set { queue, settings })? {
-        Reply::Set(_) => {}
-        other => return Err(unexpected(other)),
+    match client.ask(&Request::Set { queue, settings }) {
+        Ok(Reply::Set(_)) => {}
+        Ok(other) => return Err(unexpected(other)),
+        Err(error) => {
+            must_be_there(&client.monitor()?, &args.queue)?;
+            return Err(error);
+        }
     }
     let dump = client.dump()?;
     // If the queue was dropped meanwhile, it was set nevertheless.
@@ -60,8 +64,7 @@ fn monitor(args: &WqMonitorArgs) -> anyhow::Result<()> {
     let client = Client::of(&args.target)?;
     let mut before = client.monitor()?;
     for name in &args.queues {
-        let known = before.queues.iter().any(|queue| queue.name == *name);
-        ensure!(known, "no queue is named {name:?}; there are: {}", names(&before));
+        must_be_there(&before, name)?;
     }
     let mut left = args.count;
     while left != Some(0) {
@@ -76,9 +79,11 @@ fn monitor(args: &WqMonitorArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn names(monitor: &Monitor) -> String {
+fn must_be_there(monitor: &Monitor, queue: &str) -> anyhow::Result<()> {
     let names: Vec<_> = monitor.queues.iter().map(|queue| queue.name.as_str()).collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    let listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    ensure!(names.contains(&queue), "no queue is named {queue:?}; there are: {}", plain(&listed));
+    Ok(())
 }
 
 fn show(mut rates: Rates, args: &WqMonitorArgs) -> anyhow::Result<()> {

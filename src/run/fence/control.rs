@@ -1,16 +1,20 @@
 //! The control sockets of servers outside: CMD, which may be of the same user, finds them, and does
 //! not remove or replace them. Its own servers have a directory of their own inside.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use tollgate_control::{Directory, Nested};
 
-use super::allow::Allowed;
 use super::kept::{Kept, open_path};
 use super::layers;
+use super::shape::Fence;
+use crate::control::Guest;
 
 /// The name of a user's directory of sessions. Not the one of control sockets, which CMD sees.
 const SESSIONS: &str = "tollgate-sessions";
+/// That of control sockets.
+const CONTROL: &str = crate::control::DIRECTORY;
 
 /// Where this user's sessions listen.
 pub(crate) fn session_directory() -> Directory {
@@ -22,6 +26,8 @@ pub(crate) fn session_directory() -> Directory {
 pub(crate) struct Control {
     outer: PathBuf,
     own: Nested,
+    /// Whether servers answer CMD's user as a guest.
+    has_guest: bool,
 }
 
 impl Control {
@@ -31,12 +37,21 @@ impl Control {
         let own = directory.nested().ok()?;
         // Mounts are put where no symbolic link leads elsewhere.
         let outer = std::fs::canonicalize(directory.path()).ok()?;
-        (outer == directory.path()).then_some(Self { outer, own })
+        (outer == directory.path()).then_some(Self { outer, own, has_guest: false })
+    }
+
+    /// CMD's user, who cannot enter either directory, gets the one of guests' sockets.
+    pub(crate) fn show_guest(&mut self) {
+        self.has_guest = true;
     }
 
     /// What is to be attached: the outer one read-only, CMD's writable.
-    pub(super) fn kept(&self) -> anyhow::Result<[Kept; 2]> {
-        Ok([Kept::read_only_copy(&self.outer)?, Kept::copy(self.own.path())?])
+    pub(super) fn kept(&self) -> anyhow::Result<Vec<Kept>> {
+        let mut kept = vec![Kept::read_only_copy(&self.outer)?, Kept::copy(self.own.path())?];
+        if self.has_guest {
+            kept.push(Kept::read_only_copy(Guest::directory())?);
+        }
+        Ok(kept)
     }
 }
 
@@ -48,25 +63,55 @@ pub(crate) fn protect(control: &Control) -> anyhow::Result<()> {
     control.kept()?.iter().try_for_each(Kept::attach)
 }
 
-/// Empty directories in the place of those with the sockets of sessions, where `--allow` would show
-/// them: who is answered there is handed the namespaces of a fence.
-pub(super) fn sessions(allowed: &[Allowed]) -> anyhow::Result<Vec<Kept>> {
+/// Empty directories in the place of those with the sockets of sessions, and of those where root
+/// would find the control sockets of other users, as far as `--allow` or a view would show them:
+/// who is answered at the former is handed the namespaces of a fence.
+pub(super) fn hidden(fence: &Fence, dir: &Path) -> anyhow::Result<Vec<Kept>> {
     let own = session_directory();
-    let is_shown = |path: &Path| allowed.iter().any(|allowed| path.starts_with(&allowed.path));
+    let is_shown = |path: &Path| {
+        let is_allowed = fence.allowed.iter().any(|allowed| path.starts_with(&allowed.path));
+        is_allowed || path.starts_with(dir) || fence.is_in_a_view(path)
+    };
     if own.path().parent().is_some_and(is_shown) {
         // One that is made later would show.
         own.prepare()?;
     }
-    let others = std::fs::read_dir("/run/user").into_iter().flatten().flatten();
-    let others = others.map(|user| user.path().join(SESSIONS));
-    let name = |entry: &std::fs::DirEntry| {
-        entry.file_name().to_str().is_some_and(|name| name.starts_with(SESSIONS))
+    let of_users = |directory: &str| -> Vec<PathBuf> {
+        let users = std::fs::read_dir("/run/user").into_iter().flatten().flatten();
+        users.map(|user| user.path().join(directory)).collect()
     };
-    let temporary = std::fs::read_dir("/tmp").into_iter().flatten().flatten().filter(name);
-    let mut all: Vec<PathBuf> = others.chain(temporary.map(|entry| entry.path())).collect();
+    let temporary = |is_one: &dyn Fn(&std::fs::DirEntry) -> bool| -> Vec<PathBuf> {
+        let all = std::fs::read_dir("/tmp").into_iter().flatten().flatten();
+        all.filter(is_one).map(|entry| entry.path()).collect()
+    };
+    let mut all = of_users(SESSIONS);
+    all.extend(temporary(&|entry| name(entry).is_some_and(|name| name.starts_with(SESSIONS))));
     all.extend([own.path().to_owned(), Path::new("/run").join(SESSIONS)]);
+    all.push(Guest::directory().to_owned());
+    if rustix::process::geteuid().is_root() {
+        all.extend(of_users(CONTROL));
+        all.extend(temporary(&|entry| is_control_directory(entry)));
+    }
     all.sort();
     all.dedup();
     all.retain(|path| is_shown(path) && path.is_dir());
-    all.iter().map(|path| Kept::read_only(path, layers::memory(&open_path(path)?)?)).collect()
+    let empty = |path: &PathBuf| {
+        let mut empty = Kept::read_only(path, layers::memory(&open_path(path)?)?)?;
+        empty.hides = true;
+        Ok(empty)
+    };
+    all.iter().map(empty).collect()
+}
+
+fn name(entry: &std::fs::DirEntry) -> Option<String> {
+    entry.file_name().into_string().ok()
+}
+
+/// Whether that is a user's directory of control sockets in /tmp, named by the user's number.
+fn is_control_directory(entry: &std::fs::DirEntry) -> bool {
+    let uid = name(entry).and_then(|name| {
+        let rest = name.strip_prefix(CONTROL)?.strip_prefix('-')?;
+        rest.parse::<u32>().ok()
+    });
+    uid.is_some_and(|uid| entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == uid))
 }

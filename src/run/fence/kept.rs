@@ -17,13 +17,15 @@ pub(super) struct Kept {
     pub(super) path: PathBuf,
     /// Whether the fence can do without.
     pub(super) optional: bool,
+    /// It is there so that what it covers does not show.
+    pub(super) hides: bool,
     tree: OwnedFd,
 }
 
 impl Kept {
     /// A mount made by somebody else.
     pub(super) fn of(path: &Path, tree: OwnedFd) -> Self {
-        Self { path: path.to_owned(), optional: false, tree }
+        Self { path: path.to_owned(), optional: false, hides: false, tree }
     }
 
     /// What shows at `path` now.

@@ -64,7 +64,7 @@ pub(super) fn build(
     let shown = shown.collect::<anyhow::Result<Vec<_>>>();
     let mut kept = places::kept(fence, dir, cwd)?;
     kept.extend(allow::kept(&fence.allowed)?);
-    kept.extend(control::sessions(&fence.allowed)?);
+    kept.extend(control::hidden(fence, dir)?);
     kept.extend(control.map(Control::kept).transpose()?.into_iter().flatten());
     if privilege == Privilege::Mounter {
         kept.extend(devices::kept()?);
@@ -114,6 +114,10 @@ fn copy(
 fn attach(mut kept: Vec<Kept>, directories: &[PathBuf]) -> anyhow::Result<()> {
     kept.sort_by_key(|kept| kept.path.components().count());
     for kept in kept {
+        // Where a view does not show the place, there is nothing to hide.
+        if kept.hides && kept::open_path(&kept.path).is_err() {
+            continue;
+        }
         let required = directories.contains(&kept.path);
         match kept.attach() {
             // Another path to the view, in a place that is covered now: nothing shows there.

@@ -11,6 +11,8 @@ pub(crate) struct Terms {
     pub(crate) dir: PathBuf,
     /// `--user` of the first.
     pub(crate) user: Option<String>,
+    /// The sockets at which the servers answer that user.
+    pub(crate) control: Option<String>,
     pub(crate) fenced: bool,
     pub(crate) own_network: bool,
     /// Variables by which programs find the proxy.

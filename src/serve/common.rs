@@ -1,11 +1,13 @@
 //! What all views of one server process have in common.
 
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::bail;
 use rustix::process::{Resource, Rlimit};
 use tollgate_haltpoll::KeepAwake;
+use tollgate_view::Neighbours;
 
 use crate::audit::Recorder;
 use crate::sandbox::Sandbox;
@@ -18,17 +20,33 @@ pub(crate) struct Common {
     dir: PathBuf,
     keep_awake: OnceLock<Arc<KeepAwake>>,
     share: DescriptorShare,
+    neighbours: Option<Arc<Neighbours>>,
 }
 
 impl Common {
+    /// Of views of these directories.
+    ///
+    /// # Errors
+    /// When one of them cannot be looked at.
     pub(crate) fn of(
         sandbox: Sandbox,
         recorder: Recorder,
         dir: &Path,
         share: DescriptorShare,
-    ) -> Self {
+        directories: &[BorrowedFd<'_>],
+    ) -> std::io::Result<Self> {
         let (sandbox, recorder) = (Arc::new(sandbox), Arc::new(recorder));
-        Self { sandbox, recorder, dir: dir.to_owned(), keep_awake: OnceLock::new(), share }
+        let neighbours = match directories {
+            [_] => None,
+            several => Some(Arc::new(Neighbours::new(several)?)),
+        };
+        let (dir, keep_awake) = (dir.to_owned(), OnceLock::new());
+        Ok(Self { sandbox, recorder, dir, keep_awake, share, neighbours })
+    }
+
+    /// Where the views ask each other about files that have names in several of them.
+    pub(crate) fn neighbours(&self) -> Option<Arc<Neighbours>> {
+        self.neighbours.clone()
     }
 
     /// Who hears what happens in the view of `dir`.

@@ -1,0 +1,269 @@
+//! Words of a command line, as far as a shell's syntax tells which of them are run.
+
+/// What a word is to the command that it stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// A program, which is looked for in `PATH` unless its name has a slash.
+    Command,
+    /// What an interpreter reads: always a path.
+    Script,
+    Argument,
+}
+
+/// One word, without quotes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Word {
+    pub(crate) role: Role,
+    /// [`FILLED_IN`] is in the place of variables and of what commands print.
+    pub(crate) text: Vec<u8>,
+}
+
+/// Stands for what a shell puts in.
+pub(crate) const FILLED_IN: u8 = 0;
+/// How deep command lines are looked for in others.
+const MAX_DEPTH: usize = 4;
+/// Behind these stands a command.
+const BEFORE_COMMANDS: [&str; 22] = [
+    "!", "{", "}", "then", "do", "else", "elif", "if", "while", "until", "time", "exec", "command",
+    "builtin", "env", "nohup", "nice", "sudo", "doas", "xargs", "eval", "busybox",
+];
+/// Behind these stands a file with commands.
+const INTERPRETERS: [&str; 21] = [
+    ".", "source", "sh", "bash", "dash", "zsh", "ksh", "fish", "python", "python2", "python3",
+    "perl", "ruby", "node", "nodejs", "deno", "bun", "php", "lua", "Rscript", "pwsh",
+];
+
+/// The words of a command line, or of a script.
+pub(crate) fn words(line: &[u8]) -> Vec<Word> {
+    let mut found = Vec::new();
+    read(line, MAX_DEPTH, &mut found);
+    found
+}
+
+fn read(line: &[u8], depth: usize, found: &mut Vec<Word>) {
+    let mut reader =
+        Reader { rest: line, depth, found, word: None, next: Role::Command, to: To::Word };
+    reader.line();
+    reader.finish();
+}
+
+/// What becomes of the next word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    Word,
+    /// It is where output goes.
+    Nowhere,
+    /// It is a command line of its own.
+    Line,
+}
+
+struct Reader<'l, 'f> {
+    rest: &'l [u8],
+    depth: usize,
+    found: &'f mut Vec<Word>,
+    word: Option<Vec<u8>>,
+    next: Role,
+    to: To,
+}
+
+impl Reader<'_, '_> {
+    fn line(&mut self) {
+        while let Some(byte) = self.take() {
+            match byte {
+                b' ' | b'\t' | b'\r' => self.finish(),
+                b'\n' | b';' | b'&' | b'|' | b'(' | b')' => {
+                    self.finish();
+                    (self.next, self.to) = (Role::Command, To::Word);
+                }
+                b'<' | b'>' => {
+                    self.finish();
+                    while let [b'<' | b'>' | b'&' | b'|' | b'-', rest @ ..] = self.rest {
+                        self.rest = rest;
+                    }
+                    self.to = To::Nowhere;
+                }
+                b'#' if self.word.is_none() => {
+                    let end = self.rest.iter().position(|byte| *byte == b'\n');
+                    self.rest = &self.rest[end.unwrap_or(self.rest.len())..];
+                }
+                b'\'' => {
+                    let text = self.until(b'\'').to_vec();
+                    self.text().extend(text);
+                }
+                b'"' => self.double_quoted(),
+                b'\\' => match self.take() {
+                    Some(b'\n') | None => {}
+                    Some(byte) => self.text().push(byte),
+                },
+                b'$' | b'`' => self.filled_in(byte),
+                byte => self.text().push(byte),
+            }
+        }
+    }
+
+    fn take(&mut self) -> Option<u8> {
+        let (byte, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(*byte)
+    }
+
+    /// What stands before `end`, which is passed.
+    fn until(&mut self, end: u8) -> &[u8] {
+        let length = self.rest.iter().position(|byte| *byte == end).unwrap_or(self.rest.len());
+        let (text, rest) = self.rest.split_at(length);
+        self.rest = rest.get(1..).unwrap_or_default();
+        text
+    }
+
+    fn text(&mut self) -> &mut Vec<u8> {
+        self.word.get_or_insert_default()
+    }
+
+    fn double_quoted(&mut self) {
+        self.text();
+        while let Some(byte) = self.take() {
+            match byte {
+                b'"' => return,
+                b'\\' => match self.take() {
+                    Some(byte @ (b'$' | b'`' | b'"' | b'\\')) => self.text().push(byte),
+                    Some(b'\n') | None => {}
+                    Some(byte) => self.text().extend([b'\\', byte]),
+                },
+                b'$' | b'`' => self.filled_in(byte),
+                byte => self.text().push(byte),
+            }
+        }
+    }
+
+    /// A variable, or a command in the place of what it prints.
+    fn filled_in(&mut self, first: u8) {
+        let inner = match self.rest {
+            _ if first == b'`' => self.until(b'`').to_vec(),
+            [b'(', rest @ ..] => {
+                let length = closed(rest, b'(', b')');
+                self.rest = rest.get(length + 1..).unwrap_or_default();
+                rest[..length].to_vec()
+            }
+            [b'{', rest @ ..] => {
+                let length = closed(rest, b'{', b'}');
+                self.rest = rest.get(length + 1..).unwrap_or_default();
+                Vec::new()
+            }
+            [name, ..] if name.is_ascii_alphabetic() || *name == b'_' => {
+                let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+                let length = self.rest.iter().take_while(|byte| is_of_name(byte)).count();
+                self.rest = &self.rest[length..];
+                Vec::new()
+            }
+            [b'0'..=b'9' | b'@' | b'*' | b'#' | b'?' | b'-' | b'$' | b'!', rest @ ..] => {
+                self.rest = rest;
+                Vec::new()
+            }
+            _ => return self.text().push(first),
+        };
+        self.text().push(FILLED_IN);
+        if let Some(depth) = self.depth.checked_sub(1) {
+            read(&inner, depth, self.found);
+        }
+    }
+
+    fn finish(&mut self) {
+        let Some(text) = self.word.take() else { return };
+        match std::mem::replace(&mut self.to, To::Word) {
+            To::Word => {}
+            To::Nowhere => return,
+            To::Line => {
+                if let Some(depth) = self.depth.checked_sub(1) {
+                    read(&text, depth, self.found);
+                }
+            }
+        }
+        let role = self.next;
+        self.next = after(role, &text);
+        if text.starts_with(b"-") {
+            // `sh -ec LINE`.
+            let options = &text[1..];
+            if options.ends_with(b"c") && options.iter().all(u8::is_ascii_alphabetic) {
+                self.to = To::Line;
+            }
+        } else if role == Role::Command && name_of(&text) == b"eval" {
+            self.to = To::Line;
+        }
+        self.found.push(Word { role, text });
+    }
+}
+
+/// How far it is to the bracket that closes; one is open already.
+fn closed(text: &[u8], opens: u8, closes: u8) -> usize {
+    let mut open = 1;
+    for (at, byte) in text.iter().enumerate() {
+        if *byte == opens {
+            open += 1;
+        } else if *byte == closes {
+            open -= 1;
+        }
+        if open == 0 {
+            return at;
+        }
+    }
+    text.len()
+}
+
+/// What the word after this one is.
+fn after(role: Role, text: &[u8]) -> Role {
+    let is_assignment = || {
+        let name = text.iter().position(|byte| *byte == b'=').map_or(&[][..], |at| &text[..at]);
+        !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+    };
+    let is = |names: &[&str]| names.iter().any(|name| name.as_bytes() == name_of(text));
+    match role {
+        Role::Command if is(&INTERPRETERS) => Role::Script,
+        Role::Command if is(&BEFORE_COMMANDS) || is_assignment() => Role::Command,
+        Role::Command | Role::Script if text.starts_with(b"-") => role,
+        _ => Role::Argument,
+    }
+}
+
+/// The last name of a path.
+fn name_of(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `c:` a command, `s:` a script, `-` nothing; `$` for what is filled in.
+    fn shown(line: &str) -> Vec<String> {
+        let one = |word: Word| {
+            let role = match word.role {
+                Role::Command => "c:",
+                Role::Script => "s:",
+                Role::Argument => "",
+            };
+            role.to_owned() + &String::from_utf8(word.text).unwrap().replace('\0', "$")
+        };
+        words(line.as_bytes()).into_iter().map(one).collect()
+    }
+
+    #[test]
+    fn commands_scripts_and_arguments_are_told_apart() {
+        for (line, expected) in [
+            ("tools/x --y %f", &["c:tools/x", "--y", "%f"][..]),
+            ("A=b 'my tools/x' \"y z\"", &["c:A=b", "c:my tools/x", "y z"]),
+            ("python3 -u tools/x.py a", &["c:python3", "s:-u", "s:tools/x.py", "a"]),
+            ("a && b | c; (d) # e", &["c:a", "c:b", "c:c", "c:d"]),
+            ("sh -c 'tools/x y'", &["c:sh", "s:-c", "c:tools/x", "y", "s:tools/x y"]),
+            ("git log >out 2>&1", &["c:git", "log", "2"]),
+            (". \"$(dirname -- \"$0\")/../h\"", &["c:.", "c:dirname", "--", "$", "s:$/../h"]),
+            ("f() { \"$D\"/x \"$@\"; }; f", &["c:f", "c:{", "c:$/x", "$", "c:}", "c:f"]),
+            ("exec env A=1 ${B:-c}/x", &["c:exec", "c:env", "c:A=1", "c:$/x"]),
+            ("if [ -x a ]; then a; fi", &["c:if", "c:[", "-x", "a", "]", "c:then", "c:a", "c:fi"]),
+            ("`b c`/d \\\n e\\ f", &["c:b", "c", "c:$/d", "e f"]),
+            ("'", &["c:"]),
+            ("\"$(", &["c:$"]),
+        ] {
+            assert_eq!(shown(line), expected, "{line}");
+        }
+    }
+}

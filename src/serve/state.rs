@@ -1,0 +1,267 @@
+//! What a view that is served answers to those who ask, and how it takes another policy.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use tollgate_control::Peer;
+use tollgate_fuse::Connection;
+use tollgate_haltpoll::KeepAwake;
+use tollgate_policy::Policy;
+use tollgate_view::{Snapshot, Unavailable, View};
+
+use super::ServerKind;
+use super::queues::QueuesSocket;
+use super::spec::Outside;
+use crate::audit::{self, AuditLog, Recorder};
+use crate::broker::Broker;
+use crate::control;
+use crate::files;
+use crate::messages;
+use crate::native;
+use crate::policy_choice;
+use crate::policy_views;
+use crate::prometheus;
+use crate::reload::Reloaded;
+use crate::requests::{self, Operation as RequestsOf, Requests};
+use crate::sandbox::{self, Sandbox};
+use crate::status::{self, Report};
+
+/// A view that is served, and what serves it.
+pub(super) struct State {
+    pub(super) kind: ServerKind,
+    pub(super) dir: PathBuf,
+    pub(super) mount_point: PathBuf,
+    pub(super) policy_file: Option<PathBuf>,
+    pub(super) policy_origin: policy_choice::Origin,
+    pub(super) native: Vec<PathBuf>,
+    /// From now on a native directory that is not mounted has lost its mount.
+    pub(super) native_is_mounted: AtomicBool,
+    pub(super) unavailable: Vec<Unavailable>,
+    /// Of the connection in /sys/fs/fuse, where it is known.
+    pub(super) connection_number: Option<u32>,
+    pub(super) clock: Instant,
+    pub(super) started: SystemTime,
+    pub(super) view: Arc<View>,
+    pub(super) connection: Connection,
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) keep_awake: Arc<KeepAwake>,
+    pub(super) broker: Option<Arc<Broker>>,
+    pub(super) sandbox: Arc<Sandbox>,
+    /// The one in force.
+    pub(super) policy: Mutex<Arc<Policy>>,
+    pub(super) outside: Option<Outside>,
+    pub(super) further: Vec<PathBuf>,
+    pub(super) further_named: Vec<String>,
+    pub(super) queues: QueuesSocket,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("mount_point", &self.mount_point).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    pub(super) fn finish(&self) {
+        self.view.finish();
+        let Some(audit) = self.recorder.own_log() else { return };
+        audit.finish();
+        let status = audit.status();
+        if status.dropped + status.failed > 0 {
+            messages::warn(&format!(
+                "the audit log lacks {} events that were dropped and {} that could not be written",
+                status.dropped, status.failed
+            ));
+        }
+    }
+
+    /// Reads the policy's file again and puts it in force; when it is wrong, the old one stays.
+    pub(super) fn reload(&self) -> anyhow::Result<Reloaded> {
+        let file = self.policy_file.as_deref();
+        let file = file.context("it was started without a policy file")?;
+        // What a confined server could not read would be taken for empty.
+        files::take_out_of_reach();
+        let (policy, warnings) = self.policy_origin.read_again(&self.dir)?;
+        let only_dir = self.kind == ServerKind::Mount;
+        let (origin, before) = (&self.policy_origin, &self.further_named);
+        let not_applied = policy_views::not_applied(origin, before, only_dir)?;
+        if let Some(file) = files::take_out_of_reach() {
+            bail!(
+                "`{}` cannot be read, as it was not read at the start; end the view and start it again",
+                file.display()
+            );
+        }
+        let policy = Arc::new(policy);
+        let changed = self.view.replace_policy(Arc::clone(&policy))?;
+        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+        if let Some(runtime) = self.view.work_queues() {
+            self.queues.open(runtime);
+        }
+        if let Some(log) = self.recorder.log() {
+            log.policy_changed(audit::digest_of(file, &self.dir));
+        }
+        let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
+        Ok(Reloaded {
+            policy: file.to_string_lossy().into_owned(),
+            warnings,
+            not_applied,
+            open: changed.open,
+            not_revoked: changed.not_revoked,
+            still_open: changed.still_open.iter().map(text).collect(),
+        })
+    }
+
+    /// The view's state, and what this server has to do without.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let mut snapshot = self.view.snapshot();
+        snapshot.unavailable.extend(self.unavailable.iter().cloned());
+        for directory in self.native_now().1 {
+            snapshot.unavailable.push(Unavailable {
+                feature: format!("native directory `{}`", directory.display()),
+                reason: "it was removed or exchanged in DIR, which took its mount away; what is \
+                         there is served by tollgate until the next start"
+                    .into(),
+            });
+        }
+        snapshot
+    }
+
+    /// The native directories that are mounted, and those that are no more. Those of a `run` are in
+    /// a mount namespace that the server does not see.
+    fn native_now(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        match self.kind {
+            ServerKind::Mount if self.native_is_mounted.load(Ordering::Acquire) => {
+                native::still_mounted(&self.mount_point, &self.native)
+            }
+            _ => (self.native.clone(), Vec::new()),
+        }
+    }
+
+    /// Requests and threads; what is busiest only for those who may know.
+    fn requests(&self, with_busiest: bool) -> Requests {
+        let elapsed = self.clock.elapsed().as_nanos();
+        let audit = self.recorder.log().filter(|_| with_busiest);
+        Requests {
+            version: requests::VERSION,
+            pid: std::process::id(),
+            kind: self.kind.word().to_owned(),
+            dir: self.dir.to_string_lossy().into_owned(),
+            mount_point: self.mount_point.to_string_lossy().into_owned(),
+            uptime_ns: u64::try_from(elapsed).unwrap_or(u64::MAX),
+            waiting: self.connection_number.and_then(requests::waiting),
+            operations: self.connection.latencies().iter().map(RequestsOf::of).collect(),
+            threads: requests::threads(),
+            busiest: audit.map(AuditLog::busiest),
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            version: status::VERSION,
+            pid: std::process::id(),
+            kind: self.kind.word(),
+            dir: self.dir.to_string_lossy().into_owned(),
+            mount_point: self.mount_point.to_string_lossy().into_owned(),
+            policy: self.policy_file.as_ref().map(|file| file.to_string_lossy().into_owned()),
+            tightened_by: self
+                .policy_origin
+                .tightened_by()
+                .map(|file| file.to_string_lossy().into_owned()),
+            native: self
+                .native_now()
+                .0
+                .iter()
+                .map(|path| path.to_string_lossy().into_owned())
+                .collect(),
+            started: crate::audit::timestamp(self.started),
+            uptime_seconds: self.started.elapsed().unwrap_or_default().as_secs(),
+            queues: self.connection.queues(),
+            negotiated: status::negotiated(self.connection.negotiated()),
+            transport: status::transport(&self.connection),
+            view: self.snapshot(),
+            audit: self.recorder.log().map(AuditLog::status),
+            refusals: self.recorder.refusals(),
+            keep_awake: status::keep_awake(&self.keep_awake.status()),
+            broker: self.broker.as_deref().map(Broker::report),
+            sandbox: self.sandbox.report(),
+        }
+    }
+}
+
+impl control::Reporter for State {
+    fn status(&self) -> Value {
+        in_json(&self.report())
+    }
+
+    fn brief(&self) -> Value {
+        json!({
+            "version": status::VERSION,
+            "brief": true,
+            "kind": self.kind.word(),
+            "dir": self.dir.to_string_lossy(),
+            "mount_point": self.mount_point.to_string_lossy(),
+            "started": crate::audit::timestamp(self.started),
+            "uptime_seconds": self.started.elapsed().unwrap_or_default().as_secs(),
+        })
+    }
+
+    fn requests(&self, peer: &Peer) -> Value {
+        in_json(&self.requests(is_in_own_pid_namespace(peer)))
+    }
+
+    fn metrics(&self) -> String {
+        prometheus::text(&self.requests(false))
+    }
+
+    fn why(&self, about: &control::About) -> Value {
+        let policy = Arc::clone(&self.policy.lock().unwrap_or_else(PoisonError::into_inner));
+        let inside = about.path.strip_prefix(&self.dir).ok();
+        let inside = inside.map(|inside| {
+            let answer = crate::why::in_dir(&policy, inside, about);
+            crate::why::under_all_names(answer, &self.view, inside, about)
+        });
+        let outside = self.outside.as_ref().map(|place| place(&about.path));
+        let further: Vec<_> = self.further.iter().map(|dir| dir.to_string_lossy()).collect();
+        json!({
+            "dir": self.dir.to_string_lossy(),
+            "connection": self.connection_number,
+            "why": inside,
+            "outside": outside,
+            "further": further,
+        })
+    }
+
+    fn reload(&self, peer: &Peer) -> Value {
+        let result = if is_in_own_pid_namespace(peer) {
+            State::reload(self)
+        } else {
+            Err(anyhow::anyhow!("a process of another pid namespace cannot have it reloaded"))
+        };
+        match result {
+            Ok(reloaded) => {
+                reloaded.warnings.iter().for_each(|warning| messages::say(warning));
+                in_json(&reloaded)
+            }
+            Err(error) => json!({ "error": messages::in_words(&error) }),
+        }
+    }
+}
+
+fn in_json(report: &impl serde::Serialize) -> Value {
+    // A report has strings for keys, so there is nothing in it that JSON could not hold.
+    serde_json::to_value(report).expect("a report is JSON")
+}
+
+/// Paths that others use through the view are not for CMD of a `run`, nor for a container.
+fn is_in_own_pid_namespace(peer: &Peer) -> bool {
+    if let Some(looker) = sandbox::looker() {
+        return peer.pid.is_some_and(|pid| looker.is_in_own_pid_namespace(pid));
+    }
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+    let theirs = peer.pid.and_then(|pid| namespace(&pid.to_string()));
+    theirs.is_some() && theirs == namespace("self")
+}
