@@ -456,9 +456,10 @@ fn a_dead_server_is_seen_in_spite_of_caches_and_by_who_waits() {
     mount.unmount(true).unwrap();
 }
 
-/// Leader and followers: workers tell when they hold no request.
+/// Leader and followers of one queue: workers tell when they hold no request.
 fn in_turns() -> SessionConfig {
-    SessionConfig { threads: 3, spin: Duration::from_micros(20), ..SessionConfig::default() }
+    let (threads, spin) = (3, Duration::from_micros(20));
+    SessionConfig { threads, spin, transport: TransportChoice::DevFuse, ..SessionConfig::default() }
 }
 
 /// A close returns before its RELEASE is served, and a request after it may overtake it.
@@ -468,14 +469,17 @@ fn what_was_closed_is_released_once_it_has_passed() {
         return;
     }
     let served = Served::new(in_turns());
-    served.fs.release_ms.store(20, Ordering::SeqCst);
     for round in 1..=20 {
+        served.fs.releases_wait.store(true, Ordering::SeqCst);
         drop(File::open(served.path("direct")).unwrap());
-        // Served while the RELEASE is still under way, by another worker.
+        // Served by another worker, while the first one is at the RELEASE.
         assert!(fs::metadata(served.path(&format!("missing-{round}"))).is_err());
-        let overtaken = served.fs.released.load(Ordering::SeqCst) < round;
-        assert!(overtaken || round > 1, "nothing is tested here");
         let mut passing = served.connection().passing();
+        for _ in 0..20 {
+            assert!(!passing.is_over(), "the RELEASE is not served yet");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        served.fs.releases_wait.store(false, Ordering::SeqCst);
         let begin = Instant::now();
         while !passing.is_over() {
             assert!(begin.elapsed() < Duration::from_secs(20), "it never passes");

@@ -70,9 +70,10 @@ pub struct Lower {
     pub interrupted: AtomicBool,
     pub destroyed: AtomicBool,
     pub forgotten: AtomicU64,
-    /// RELEASEs that were served, and how long each takes, in milliseconds.
+    /// RELEASEs that were served.
     pub released: AtomicU64,
-    pub release_ms: AtomicU64,
+    /// Set by a test: a RELEASE is served only once this is false again.
+    pub releases_wait: AtomicBool,
     /// FSYNCs that were received, and whether they may be answered.
     pub syncing: AtomicU64,
     pub synced: AtomicBool,
@@ -92,7 +93,7 @@ impl Lower {
             destroyed: AtomicBool::new(false),
             forgotten: AtomicU64::new(0),
             released: AtomicU64::new(0),
-            release_ms: AtomicU64::new(0),
+            releases_wait: AtomicBool::new(false),
             syncing: AtomicU64::new(0),
             synced: AtomicBool::new(false),
             meeting: Barrier::new(2),
@@ -288,9 +289,8 @@ impl Filesystem for Lower {
     }
 
     fn release(&self, _req: &Request<'_>, _: NodeId, args: args::Release, reply: Reply<'_, ()>) {
-        let slow = Duration::from_millis(self.release_ms.load(Ordering::SeqCst));
-        if !slow.is_zero() {
-            std::thread::sleep(slow);
+        while self.releases_wait.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_micros(100));
         }
         let mut files = self.files.lock().unwrap();
         files.open.remove(&args.handle.0);
