@@ -185,6 +185,8 @@ fn planted_passwords() -> Vec<(&'static str, String)> {
         ("conf/secrets.toml", format!("db_password = \"{password}\"\n")),
         ("wp-config.php", format!("<?php\ndefine( 'DB_PASSWORD', '{password}' );\n")),
         ("settings/production.py", format!("SECRET_KEY = 'django-insecure-1{SECRET}'\n")),
+        ("shop/db.properties", format!("db.password=Abc12345\n# {SECRET}\n")),
+        ("shop/settings.yml", format!("password: xk#2210b7\nother: {SECRET}\n")),
         ("local_settings.py", format!("DATABASES = {{'default': {{'PASSWORD': '{password}'}}}}\n")),
         ("prod.auto.tfvars", format!("db_password = \"{password}\"\n")),
         ("mise.toml", format!("[env]\nGITHUB_TOKEN = \"{password}\"\n")),
