@@ -110,6 +110,30 @@ fn damage_is_an_error_of_that_file_alone_and_is_recorded() {
     assert!(damaged.iter().all(|line| line.contains(&own)), "{own} in {damaged:?}");
 }
 
+/// What is searched for secrets is shown otherwise as it is, which encrypted bytes are not for.
+#[test]
+fn a_sealed_file_where_secrets_are_masked_is_an_error() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let policy = place.base.path().join("policy.toml");
+    let rule = "[[rule]]\npath = \"open/**\"\nkind = \"file\"\naction = \"redact\"\n";
+    let rules = fs::read_to_string(&policy).unwrap();
+    fs::write(&policy, format!("{rules}\n{rule}")).unwrap();
+    let view = place.mount(&[]);
+    for (name, length) in [("empty", 0), ("large", 300_000)] {
+        fs::write(view.at(&format!("vault/{name}")), vec![1; length]).unwrap();
+        File::open(view.at(&format!("vault/{name}"))).unwrap().sync_all().unwrap();
+        fs::copy(place.below(&format!("vault/{name}")), place.below(&format!("open/{name}")))
+            .unwrap();
+        let refused = fs::read(view.at(&format!("open/{name}")));
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EIO), "{name}");
+    }
+    fs::write(place.below("open/plain"), "words").unwrap();
+    assert_eq!(fs::read(view.at("open/plain")).unwrap(), b"words");
+}
+
 /// Somebody moves sealed files beneath to where no rule seals.
 #[test]
 fn a_sealed_file_where_plain_ones_are_expected_is_an_error_and_recorded() {
