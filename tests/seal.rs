@@ -5,7 +5,7 @@ mod mounting;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -107,6 +107,28 @@ fn files_are_sealed_checked_exported_and_keep_what_they_are() {
     assert_eq!((&json["done"], json["wrong"].as_array().unwrap().len()), (&2.into(), 0));
     let left: Vec<_> = fs::read_dir(place.path("vault")).unwrap().collect();
     assert_eq!(left.len(), 2);
+}
+
+/// Whoever may write to DEST cannot have plain copies written elsewhere.
+#[test]
+fn an_export_follows_no_link_inside_its_destination() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let (to, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let named = place.path("vault/deep");
+    fs::create_dir(&named).unwrap();
+    fs::rename(place.path("vault/plan"), named.join("plan")).unwrap();
+    symlink(elsewhere.path(), to.path().join("deep")).unwrap();
+    let args = ["--to", to.path().to_str().unwrap()];
+    fails(&place.vault("export", &args), &["deep is no directory", "symbolic links"]);
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    // DEST itself may be one, as the one who calls has named it.
+    let link = elsewhere.path().join("link");
+    fs::remove_file(to.path().join("deep")).unwrap();
+    symlink(to.path(), &link).unwrap();
+    let other = link.join("new");
+    ok(&place.vault("export", &["--to", other.to_str().unwrap()]));
+    assert!(to.path().join("new/deep/plan").is_file());
 }
 
 #[test]

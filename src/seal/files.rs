@@ -3,14 +3,17 @@
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use rustix::fs::{FlockOperation, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
 use tollgate_seal::{Options, SealError, SealedFile};
 use zeroize::Zeroizing;
 
+use crate::escape::escaped;
 use crate::seal::job::Job;
 use crate::sys;
 
@@ -30,6 +33,19 @@ pub(super) enum State {
     Plain,
     /// Sealed with the key of an epoch.
     Sealed(u32),
+}
+
+/// Opens a regular file through no symbolic link, without waiting for a FIFO. `None` if there is
+/// none of that name: it was there when the directory was listed.
+///
+/// # Errors
+/// Those of open(2), or if it is not a regular file.
+pub(super) fn open_unless_gone(path: &Path) -> Result<Option<File>> {
+    match open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Opens a regular file through no symbolic link, without waiting for a FIFO.
@@ -90,23 +106,56 @@ pub(super) fn seal_anew(path: &Path, file: &File, job: &Job<'_>) -> Result<()> {
     })
 }
 
-/// Writes a plain copy, which must not exist yet.
+/// Writes a plain copy to `below` in the directory `dest`, which is made if it is missing. The copy
+/// must not exist yet. `dest` may be a symbolic link; none is followed inside it.
 ///
 /// # Errors
-/// If the copy exists, or a block is not authentic; then there is no copy.
-pub(super) fn export(file: &File, to: &Path, job: &Job<'_>) -> Result<()> {
-    let dir = to.parent().context("has no directory")?;
-    let named = || format!("{}", dir.display());
-    std::fs::create_dir_all(dir).with_context(named)?;
-    let new = temporary(dir).with_context(named)?;
+/// If the copy exists, a directory inside `dest` is a symbolic link, or a block is not authentic;
+/// then there is no copy.
+pub(super) fn export(file: &File, dest: &Path, below: &Path, job: &Job<'_>) -> Result<()> {
+    let shown = dest.join(below);
+    let named = || escaped(&shown.to_string_lossy());
+    let name = below.file_name().context("has no name")?;
+    let dir = made_beneath(dest, below.parent().unwrap_or(Path::new("")))?;
+    // The directory itself, however its path changes meanwhile.
+    let here = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+    let new = temporary(&here).with_context(named)?;
     let sealed = SealedFile::open(file, job.keys, job.domain)?;
     copy(&sealed, job, |offset, bytes| Ok(new.as_file().write_all_at(bytes, offset)?))?;
     new.as_file().set_len(sealed.size())?;
     keep_attributes(file, &file.metadata()?, new.as_file())?;
     new.as_file().sync_all()?;
-    let persisted = new.persist_noclobber(to).map_err(|error| error.error);
-    persisted.with_context(|| format!("{}", to.display()))?;
+    let persisted = new.persist_noclobber(here.join(name)).map_err(|error| error.error);
+    persisted.with_context(named)?;
     Ok(())
+}
+
+/// Opens the directory `below` in `dest`, and makes both if they are missing.
+fn made_beneath(dest: &Path, below: &Path) -> Result<OwnedFd> {
+    let mut path = dest.to_owned();
+    let shown = |path: &Path| escaped(&path.to_string_lossy());
+    std::fs::create_dir_all(dest).with_context(|| shown(dest))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(dest, flags, Mode::empty());
+    let mut dir = opened.with_context(|| shown(dest))?;
+    for name in below {
+        path.push(name);
+        match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error).with_context(|| shown(&path)),
+        }
+        dir = rustix::fs::openat(&dir, name, flags | OFlags::NOFOLLOW, Mode::empty()).map_err(
+            |error| match error {
+                Errno::LOOP | Errno::NOTDIR => anyhow!(
+                    "{} is no directory; nothing is written through symbolic links inside {}",
+                    shown(&path),
+                    shown(dest)
+                ),
+                error => anyhow!("{}: {error}", shown(&path)),
+            },
+        )?;
+    }
+    Ok(dir)
 }
 
 /// Reads all that is not in a hole.
@@ -285,7 +334,31 @@ fn keep_xattrs(old: &File, new: &File) -> Result<()> {
     Ok(())
 }
 
+/// Whether an error says that there is no such file.
+fn is_gone(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 /// Whether an error is about the file's content rather than about reading it.
 pub(super) fn is_damage(error: &anyhow::Error) -> bool {
     error.downcast_ref::<SealError>().is_some_and(|error| !matches!(error, SealError::Io(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `rotate` and the like list a tree before they open its files.
+    #[test]
+    fn a_file_that_vanished_is_none_and_other_errors_stay() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("file");
+        assert!(open_unless_gone(&path).expect("it is only gone").is_none());
+        std::fs::write(&path, "x").expect("a file");
+        assert!(open_unless_gone(&path).expect("it is there").is_some());
+        assert!(open_unless_gone(dir.path()).is_err(), "a directory is not a regular file");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        assert!(open_unless_gone(&link).is_err(), "links are not followed");
+    }
 }

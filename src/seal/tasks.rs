@@ -24,6 +24,8 @@ enum Done {
     AsItWas,
     /// It is none that the command is about.
     LeftOut,
+    /// It was deleted or renamed after it was found.
+    Gone,
 }
 
 pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
@@ -35,7 +37,7 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
     drop(open);
     let which = Where::InDir { to_change: !args.dry_run };
     let results = over_files(&args.files, &args.key, which, &keys, |found, job| {
-        let file = files::open(&found.path)?;
+        let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
         if files::state(&file, job)? != State::Plain {
             return Ok(Done::AsItWas);
         }
@@ -58,7 +60,7 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
 pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
     let keys = Open::of(&args.key)?.keys()?;
     let results = over_files(&args.files, &args.key, Where::Anywhere, &keys, |found, job| {
-        let file = files::open(&found.path)?;
+        let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
         if files::state(&file, job)? == State::Plain {
             bail!("is plain, where a sealed file is expected; `tollgate seal convert` seals it");
         }
@@ -84,11 +86,11 @@ pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
 pub(super) fn export(args: &SealExportArgs) -> Result<()> {
     let keys = Open::of(&args.key)?.keys()?;
     let results = over_files(&args.files, &args.key, Where::Anywhere, &keys, |found, job| {
-        let file = files::open(&found.path)?;
+        let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
         if files::state(&file, job)? == State::Plain {
             return Ok(Done::AsItWas);
         }
-        files::export(&file, &args.to.join(&found.below), job)?;
+        files::export(&file, &args.to, &found.below, job)?;
         Ok(Done::Changed)
     })?;
     results.report(args.key.json, "written plain", "plain before, left out")
@@ -105,7 +107,7 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         Where::InDir { to_change: true },
         &keys,
         |found, job| {
-            let file = files::open(&found.path)?;
+            let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
             Ok(match files::state(&file, job)? {
                 // What cannot be done is named below. It does not keep others from a new key.
                 State::Sealed(epoch) if epoch < newest && !files::has_other_names(&file)? => {
@@ -130,7 +132,7 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         Where::InDir { to_change: true },
         &keys,
         |found, job| {
-            let file = files::open(&found.path)?;
+            let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
             match files::state(&file, job)? {
                 State::Sealed(epoch) if epoch < newest => {
                     files::seal_anew(&found.path, &file, job)?;
@@ -148,6 +150,7 @@ struct Results {
     changed: usize,
     as_they_were: usize,
     left_out: usize,
+    gone: usize,
     wrong: Vec<(String, String, bool)>,
 }
 
@@ -168,12 +171,14 @@ fn over_files(
         each(file, &Job { keys, domain: domain.as_bytes(), progress: &progress })
     });
     progress.end();
-    let mut results = Results { changed: 0, as_they_were: 0, left_out: 0, wrong: Vec::new() };
+    let mut results =
+        Results { changed: 0, as_they_were: 0, left_out: 0, gone: 0, wrong: Vec::new() };
     for (file, done) in found.iter().zip(all) {
         match done {
             Ok(Done::Changed) => results.changed += 1,
             Ok(Done::AsItWas) => results.as_they_were += 1,
             Ok(Done::LeftOut) => results.left_out += 1,
+            Ok(Done::Gone) => results.gone += 1,
             Err(error) => {
                 let path = file.path.to_string_lossy().into_owned();
                 let damaged = files::is_damage(&error);
@@ -202,6 +207,7 @@ impl Results {
                     "done": self.changed,
                     "as_they_were": self.as_they_were,
                     "left_out": self.left_out,
+                    "gone": self.gone,
                     "wrong": wrong,
                 })
             );
@@ -215,6 +221,9 @@ impl Results {
             }
             if self.left_out > 0 {
                 println!("{} left out", messages::count(self.left_out, "file"));
+            }
+            if self.gone > 0 {
+                println!("{} deleted or renamed meanwhile", messages::count(self.gone, "file"));
             }
         }
         match self.wrong.len() {
