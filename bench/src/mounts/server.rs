@@ -154,7 +154,18 @@ impl Server {
         Ok(Duration::new(seconds, ns))
     }
 
+    /// What the server said, if it is gone though nobody unmounted it.
+    fn said_at_early_end(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        let log = self.mount_point.with_extension("log");
+        let said = std::fs::read_to_string(log).unwrap_or_default();
+        Some(format!("{status}; it said: {}", said.trim()))
+    }
+
     fn end(&mut self) {
+        if let Some(said) = self.said_at_early_end() {
+            eprintln!("the server of {} ended early: {said}", self.mount_point.display());
+        }
         for _ in 0..20 {
             match unmount(&self.mount_point, UnmountFlags::empty()) {
                 Err(rustix::io::Errno::BUSY) => sleep(POLL * 10),
