@@ -251,6 +251,30 @@ fn a_hard_link_is_named_by_each_rotation_and_ends_none() {
     assert!(ok(&said).contains("1 file sealed anew, epoch 3"), "{said:?}");
 }
 
+/// Builds and editors delete files while a tree is gone through.
+#[test]
+fn files_that_are_deleted_meanwhile_are_counted_and_no_failure() {
+    let place = Place::new();
+    let rule = "[[rule]]\npath = 'vault/**'\nkind = 'file'\naction = 'seal'\ndomain = 'vault'\n";
+    fs::write(place.path("p.toml"), rule).unwrap();
+    let by_domain = ["check", "--json", "--domain", "vault", "vault"];
+    for check in [&by_domain[..], &["check", "--json", "--policy", "p.toml", "vault"]] {
+        let names: Vec<_> = (0..400).map(|n| place.path(&format!("vault/f{n:03}"))).collect();
+        names.iter().for_each(|name| fs::write(name, "content").unwrap());
+        ok(&place.vault("convert", &[]));
+        let deleting = std::thread::spawn(move || {
+            for name in names.iter().rev() {
+                fs::remove_file(name).unwrap();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let said = place.seal(check);
+        deleting.join().unwrap();
+        let json: serde_json::Value = serde_json::from_str(ok(&said)).unwrap();
+        assert!(json["wrong"].as_array().unwrap().is_empty(), "{json}");
+    }
+}
+
 /// Exactly what the rules say, each file for the domain of its rule; and back.
 #[test]
 fn a_policy_says_which_files_are_sealed_and_for_what() {

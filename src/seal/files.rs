@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use tollgate_seal::{Options, SealError, SealedFile};
 use zeroize::Zeroizing;
 
-use crate::escape::escaped;
+use crate::escape::shown;
 use crate::seal::job::Job;
 use crate::sys;
 
@@ -113,8 +113,7 @@ pub(super) fn seal_anew(path: &Path, file: &File, job: &Job<'_>) -> Result<()> {
 /// If the copy exists, a directory inside `dest` is a symbolic link, or a block is not authentic;
 /// then there is no copy.
 pub(super) fn export(file: &File, dest: &Path, below: &Path, job: &Job<'_>) -> Result<()> {
-    let shown = dest.join(below);
-    let named = || escaped(&shown.to_string_lossy());
+    let named = || shown(&dest.join(below));
     let name = below.file_name().context("has no name")?;
     let dir = made_beneath(dest, below.parent().unwrap_or(Path::new("")))?;
     // The directory itself, however its path changes meanwhile.
@@ -133,7 +132,6 @@ pub(super) fn export(file: &File, dest: &Path, below: &Path, job: &Job<'_>) -> R
 /// Opens the directory `below` in `dest`, and makes both if they are missing.
 fn made_beneath(dest: &Path, below: &Path) -> Result<OwnedFd> {
     let mut path = dest.to_owned();
-    let shown = |path: &Path| escaped(&path.to_string_lossy());
     std::fs::create_dir_all(dest).with_context(|| shown(dest))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(dest, flags, Mode::empty());
@@ -335,7 +333,7 @@ fn keep_xattrs(old: &File, new: &File) -> Result<()> {
 }
 
 /// Whether an error says that there is no such file.
-fn is_gone(error: &anyhow::Error) -> bool {
+pub(super) fn is_gone(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 

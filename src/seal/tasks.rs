@@ -1,5 +1,7 @@
 //! The commands about files.
 
+use std::fs::File;
+
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tollgate_seal::{MasterKeys, SealedFile};
@@ -36,20 +38,19 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
     let (keys, ring) = (open.keys()?, open.ring.clone());
     drop(open);
     let which = Where::InDir { to_change: !args.dry_run };
-    let results = over_files(&args.files, &args.key, which, &keys, |found, job| {
-        let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
-        if files::state(&file, job)? != State::Plain {
+    let results = over_files(&args.files, &args.key, which, &keys, |found, file, job| {
+        if files::state(file, job)? != State::Plain {
             return Ok(Done::AsItWas);
         }
-        if secret::is_key_of(&file, &ring)? {
+        if secret::is_key_of(file, &ring)? {
             let name = secret::shown(&found.path);
             messages::note(&format!("{name} is a key file of the keyring; left out"));
             return Ok(Done::LeftOut);
         }
         if args.dry_run {
-            files::hold(&file)?;
+            files::hold(file)?;
         } else {
-            files::convert(&found.path, &file, job)?;
+            files::convert(&found.path, file, job)?;
         }
         Ok(Done::Changed)
     })?;
@@ -59,12 +60,11 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
 
 pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
     let keys = Open::of(&args.key)?.keys()?;
-    let results = over_files(&args.files, &args.key, Where::Anywhere, &keys, |found, job| {
-        let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
-        if files::state(&file, job)? == State::Plain {
+    let results = over_files(&args.files, &args.key, Where::Anywhere, &keys, |_, file, job| {
+        if files::state(file, job)? == State::Plain {
             bail!("is plain, where a sealed file is expected; `tollgate seal convert` seals it");
         }
-        let sealed = SealedFile::open(&file, job.keys, job.domain)?;
+        let sealed = SealedFile::open(file, job.keys, job.domain)?;
         let mut first = None;
         let mut damaged = 0;
         sealed.check(|blocks, error| {
@@ -85,14 +85,14 @@ pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
 
 pub(super) fn export(args: &SealExportArgs) -> Result<()> {
     let keys = Open::of(&args.key)?.keys()?;
-    let results = over_files(&args.files, &args.key, Where::Anywhere, &keys, |found, job| {
-        let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
-        if files::state(&file, job)? == State::Plain {
-            return Ok(Done::AsItWas);
-        }
-        files::export(&file, &args.to, &found.below, job)?;
-        Ok(Done::Changed)
-    })?;
+    let results =
+        over_files(&args.files, &args.key, Where::Anywhere, &keys, |found, file, job| {
+            if files::state(file, job)? == State::Plain {
+                return Ok(Done::AsItWas);
+            }
+            files::export(file, &args.to, &found.below, job)?;
+            Ok(Done::Changed)
+        })?;
     results.report(args.key.json, "written plain", "plain before, left out")
 }
 
@@ -106,11 +106,10 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         &args.key,
         Where::InDir { to_change: true },
         &keys,
-        |found, job| {
-            let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
-            Ok(match files::state(&file, job)? {
+        |_, file, job| {
+            Ok(match files::state(file, job)? {
                 // What cannot be done is named below. It does not keep others from a new key.
-                State::Sealed(epoch) if epoch < newest && !files::has_other_names(&file)? => {
+                State::Sealed(epoch) if epoch < newest && !files::has_other_names(file)? => {
                     Done::Changed
                 }
                 _ => Done::AsItWas,
@@ -131,15 +130,12 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         &args.key,
         Where::InDir { to_change: true },
         &keys,
-        |found, job| {
-            let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
-            match files::state(&file, job)? {
-                State::Sealed(epoch) if epoch < newest => {
-                    files::seal_anew(&found.path, &file, job)?;
-                    Ok(Done::Changed)
-                }
-                _ => Ok(Done::AsItWas),
+        |found, file, job| match files::state(file, job)? {
+            State::Sealed(epoch) if epoch < newest => {
+                files::seal_anew(&found.path, file, job)?;
+                Ok(Done::Changed)
             }
+            _ => Ok(Done::AsItWas),
         },
     )?;
     results.report(args.key.json, &format!("sealed anew, epoch {newest}"), "left as they are")
@@ -159,16 +155,19 @@ fn over_files(
     key: &SealKeyArgs,
     which: Where,
     keys: &MasterKeys,
-    each: impl Fn(&Found, &Job<'_>) -> Result<Done> + Sync,
+    each: impl Fn(&Found, &File, &Job<'_>) -> Result<Done> + Sync,
 ) -> Result<Results> {
     let domains = Domains::of(args, key)?;
     let found = work::find(args, key, which)?;
     let progress = Progress::new(work::bytes(&found), args.progress);
-    let all = work::for_each(&found, |file| {
-        let Some(domain) = domains.of_file(&file.path, &file.real)? else {
-            return Ok(Done::LeftOut);
+    let all = work::for_each(&found, |found| {
+        let domain = match domains.of_file(&found.path, &found.real) {
+            Err(error) if files::is_gone(&error) => return Ok(Done::Gone),
+            domain => domain?,
         };
-        each(file, &Job { keys, domain: domain.as_bytes(), progress: &progress })
+        let Some(domain) = domain else { return Ok(Done::LeftOut) };
+        let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
+        each(found, &file, &Job { keys, domain: domain.as_bytes(), progress: &progress })
     });
     progress.end();
     let mut results =
