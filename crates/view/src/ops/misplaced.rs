@@ -14,7 +14,7 @@ use crate::table::Node;
 use crate::view::View;
 
 impl View {
-    /// Refuses a file that shows its own bytes, if those are the ones of a sealed file: a program
+    /// Refuses a file that shows its own bytes, masked or not, if those are of a sealed file: a program
     /// would take them for content, and break the file by writing. Somebody moved it here beneath.
     /// Only in a view that seals files; what is cut to nothing is no sealed file afterwards.
     ///

@@ -151,7 +151,7 @@ impl View {
                 self.failed_open(req, node, "open", access.flags, subject.as_ref(), errno)
             })?;
         }
-        // What is searched for secrets shows its other bytes as they are.
+        // Also where a rule redacts: masking shows all other bytes as they lie below.
         if !matches!(subject.as_ref().and_then(How::of), Some(How::Sealed(_))) {
             self.refuse_misplaced(req, node, &stat, access).map_err(|errno| {
                 self.failed_open(req, node, "open", access.flags, subject.as_ref(), errno)

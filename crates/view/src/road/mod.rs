@@ -100,6 +100,17 @@ impl Road {
         self.running.get_or_init(start).as_ref().ok_or(Errno::NOMEM)
     }
 
+    /// The same for a request, which gets the error if there are none.
+    fn start_for<'r, T: ?Sized>(&self, reply: Reply<'r, T>) -> Option<(&Running, Reply<'r, T>)> {
+        match self.start() {
+            Ok(running) => Some((running, reply)),
+            Err(errno) => {
+                reply.error(errno);
+                None
+            }
+        }
+    }
+
     /// The work queues, if they run.
     pub(crate) fn runtime(&self) -> Option<&tollgate_workqueue::Runtime> {
         self.running.get()?.as_ref().map(Running::runtime)
@@ -120,13 +131,7 @@ impl Road {
         (request, caller): (Asking, Caller),
         reply: Reply<'_, [u8]>,
     ) {
-        let running = match self.start() {
-            Ok(running) => running,
-            Err(errno) => {
-                reply.error(errno);
-                return;
-            }
-        };
+        let Some((running, reply)) = self.start_for(reply) else { return };
         let stream = &file.stream;
         let Err(reply) = stream.read(running, &file.content, (range.clone(), caller), reply) else {
             return;
@@ -161,13 +166,7 @@ impl Road {
                 return self.answer_written(file, (written, durable), caller, reply);
             }
         }
-        let running = match self.start() {
-            Ok(running) => running,
-            Err(errno) => {
-                reply.error(errno);
-                return;
-            }
-        };
+        let Some((running, reply)) = self.start_for(reply) else { return };
         running.keep_trimmed();
         let Some((reply, room)) = ToWrite::wait(running.memory(), request, reply.detach()) else {
             return;
@@ -225,13 +224,7 @@ impl Road {
             reply.send(counted(written));
             return;
         }
-        let running = match self.start() {
-            Ok(running) => running,
-            Err(errno) => {
-                reply.error(errno);
-                return;
-            }
-        };
+        let Some((running, reply)) = self.start_for(reply) else { return };
         let (reply, content) = (reply.detach(), Arc::clone(&file.content));
         let data_only = durable == Durable::Data;
         running.run(Lane::Io, move || {
@@ -247,13 +240,7 @@ impl Road {
         caller: Caller,
         reply: Reply<'_, ()>,
     ) {
-        let running = match self.start() {
-            Ok(running) => running,
-            Err(errno) => {
-                reply.error(errno);
-                return;
-            }
-        };
+        let Some((running, reply)) = self.start_for(reply) else { return };
         let (reply, content) = (reply.detach(), Arc::clone(&file.content));
         running.run(Lane::Io, move || {
             let commit = || asked_by(caller, || content.commit(data_only));
