@@ -8,6 +8,11 @@ use std::time::Duration;
 use crate::caseless::Caseless;
 use crate::project::{Project, SECRET, all, can_mount, text, tollgate};
 
+/// A further name of a file.
+fn link(project: &Project, from: &str, to: &str) {
+    fs::hard_link(project.path(from), project.path(to)).unwrap();
+}
+
 /// A project, and a home directory around another one, with secrets.
 fn project() -> Project {
     let project = Project::new();
@@ -85,9 +90,7 @@ fn names_of_a_file_in_other_views_count() {
         return;
     }
     let project = project();
-    let link = |from: &str, to: &str| {
-        fs::hard_link(project.path(from), project.path(to)).unwrap();
-    };
+    let link = |from, to| link(&project, from, to);
     link("notes/secret", "dir/innocent");
     link("notes/old/a", "dir/old-a");
     link("notes/plan", "dir/plan");
@@ -121,9 +124,7 @@ fn why_names_the_view_and_the_rule_that_another_name_is_refused_by() {
         return;
     }
     let project = project();
-    let link = |from: &str, to: &str| {
-        fs::hard_link(project.path(from), project.path(to)).unwrap();
-    };
+    let link = |from, to| link(&project, from, to);
     link("notes/secret", "dir/innocent");
     link("notes/old/a", "dir/old-a");
     link("dir/.env", "notes/env");
@@ -503,7 +504,7 @@ fn a_native_directory_holds_no_file_that_another_view_protects() {
     let project = project();
     for (from, to) in [("dir/keys/id_rsa", "data/nat/k"), ("notes/secret", "dir/nat/n")] {
         fs::create_dir_all(project.path(to).parent().unwrap()).unwrap();
-        fs::hard_link(project.path(from), project.path(to)).unwrap();
+        link(&project, from, to);
     }
     let top = fs::canonicalize(project.path("")).unwrap();
     let top = top.display();
@@ -602,9 +603,7 @@ fn links_of_files_with_names_in_other_views() {
         return;
     }
     let project = project();
-    let link = |from: &str, to: &str| {
-        fs::hard_link(project.path(from), project.path(to)).unwrap();
-    };
+    let link = |from, to| link(&project, from, to);
     link("notes/old/a", "dir/old-a");
     let script = "ln old-a again; ls again; \"$T\" why --write old-a; \"$T\" why --write a.txt";
     let output = sh(run(&project, "several.toml", "dir", &[]), script);

@@ -233,12 +233,21 @@ fn a_file_whose_map_is_damaged_is_good_again_when_it_is_cut_to_nothing() {
 }
 
 /// Unmounted at the end of the test, whatever happens.
-struct Full(std::path::PathBuf);
+struct SmallDisk(std::path::PathBuf);
 
-impl Drop for Full {
+impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = unmount(&self.0, UnmountFlags::DETACH);
     }
+}
+
+/// A place whose lower directory is a file system of 2 MiB.
+fn on_a_small_disk() -> (SmallDisk, Place) {
+    let base = tempfile::tempdir().unwrap();
+    let lower = base.path().join("lower");
+    fs::create_dir(&lower).unwrap();
+    mount("tmpfs", &lower, "tmpfs", MountFlags::empty(), c"size=2m").unwrap();
+    (SmallDisk(lower.clone()), Place::of(base, lower))
 }
 
 #[test]
@@ -246,12 +255,7 @@ fn a_full_disk_leaves_the_old_content_readable() {
     if !can_mount() {
         return;
     }
-    let base = tempfile::tempdir().unwrap();
-    let lower = base.path().join("lower");
-    fs::create_dir(&lower).unwrap();
-    mount("tmpfs", &lower, "tmpfs", MountFlags::empty(), c"size=2m").unwrap();
-    let _full = Full(lower.clone());
-    let place = Place::of(base, lower);
+    let (_disk, place) = on_a_small_disk();
     {
         let view = place.mount(&[]);
         fs::write(view.at("vault/old"), [1; 500_000]).unwrap();
@@ -305,12 +309,7 @@ fn a_hole_is_made_as_a_whole_or_not_at_all_on_a_full_disk() {
     if !can_mount() {
         return;
     }
-    let base = tempfile::tempdir().unwrap();
-    let lower = base.path().join("lower");
-    fs::create_dir(&lower).unwrap();
-    mount("tmpfs", &lower, "tmpfs", MountFlags::empty(), c"size=2m").unwrap();
-    let _full = Full(lower.clone());
-    let place = Place::of(base, lower);
+    let (_disk, place) = on_a_small_disk();
     {
         let view = place.mount(&[]);
         let path = view.at("vault/f");
