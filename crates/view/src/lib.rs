@@ -7,6 +7,7 @@ mod audit;
 mod borders;
 mod budget;
 mod caller;
+mod closer;
 mod concealed;
 mod config;
 mod content;

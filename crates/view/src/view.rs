@@ -20,6 +20,7 @@ use crate::audit::Audit;
 use crate::borders;
 use crate::budget::Budget;
 use crate::caller::ProcCallers;
+use crate::closer::Closer;
 use crate::config::{Config, OpenError, WatchMode};
 use crate::content::open::Contents;
 use crate::creds::Powers;
@@ -69,6 +70,7 @@ pub struct View {
     pub(crate) road: Road,
     pub(crate) small: Small,
     pub(crate) sweeper: Sweeper,
+    pub(crate) closer: Closer,
     pub(crate) files: Handles<UserFile>,
     pub(crate) passthrough_handles: PassthroughHandles,
     pub(crate) dirs: Handles<OpenDir>,
@@ -159,6 +161,7 @@ impl View {
         let contents = Contents::new(config.seal_keys, config.audit.clone());
         let contents = contents.map_err(OpenError::Thread)?;
         let sweeper = Sweeper::start(probe::workers()).map_err(OpenError::Thread)?;
+        let closer = Closer::start().map_err(OpenError::Thread)?;
         let locks = Locks::new().map_err(OpenError::Descriptor)?;
         Ok(Arc::new_cyclic(|own| Self {
             own: Weak::clone(own),
@@ -178,6 +181,7 @@ impl View {
             road,
             small,
             sweeper,
+            closer,
             files: Handles::new(),
             passthrough_handles: PassthroughHandles::default(),
             dirs: Handles::new(),

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
@@ -62,6 +63,9 @@ impl View {
             }
             node.let_go();
             self.sweeper.forgotten();
+            if node.pinned.load(Ordering::Relaxed) {
+                self.closer.let_go(node);
+            }
         }
     }
 
