@@ -5,7 +5,8 @@
 //! the path, however many there are. Of what lies below a name anywhere (`**/.git/hooks`) the name
 //! is found in the same way, and the rest tried where it is met. The others are kept by the
 //! directory that they begin with and tried one by one, so that their cost is that of the globs
-//! beginning with a directory above the path (or with `**` and wildcards).
+//! beginning with a directory above the path (or with `**` and wildcards), and of these of the ones
+//! alone that need no two bytes side by side which the path does not have.
 //!
 //! Nothing is allocated while a path is looked up. The hash needs no key: only the author of the
 //! policy puts keys into the tables.
@@ -14,6 +15,7 @@ use rustc_hash::FxHashMap;
 
 use super::automaton::{Glob, Segment, components};
 use super::component::{self, Token};
+use super::pairs::Pairs;
 use crate::limits::MAX_RULES;
 
 /// A set of rules, by index.
@@ -64,7 +66,7 @@ pub(crate) struct PathIndex {
     /// `**/name`
     names: Table,
     /// `**/name/rest`: the rest, by the name.
-    below_names: FxHashMap<Box<[u8]>, Vec<(u16, Glob)>>,
+    below_names: FxHashMap<Box<[u8]>, Vec<Tried>>,
     /// `**/start*`, `**/start*more`
     starts: Affixes,
     /// `**/*end`, `**/?more*end`
@@ -79,14 +81,47 @@ struct Dir {
     /// `path/*`
     below: Vec<u16>,
     /// The rest of each other glob, to be tried on the rest of the path.
-    others: Vec<(u16, Glob)>,
+    others: Vec<Tried>,
 }
 
-/// Name patterns by the text that they start or end with, and the lengths of such texts.
+/// A glob that has to be tried.
+struct Tried {
+    rule: u16,
+    needed: Pairs,
+    glob: Glob,
+}
+
+impl Tried {
+    fn new(rule: u16, segments: &[Segment]) -> Self {
+        Self { rule, needed: Pairs::needed_by(segments), glob: Glob { segments: segments.into() } }
+    }
+}
+
+impl Dir {
+    /// `rest` is a path below it, the end of one with these `pairs`.
+    fn enter(&self, rest: &[u8], pairs: Pairs, set: &mut RuleSet) {
+        set.insert_all(&self.below);
+        cover(&self.others, rest, pairs, set);
+    }
+}
+
+/// Name patterns by the text that they start or end with.
 #[derive(Default)]
 struct Affixes {
     table: FxHashMap<Box<[u8]>, Vec<Affixed>>,
-    lengths: Vec<usize>,
+    lengths: Vec<Length>,
+}
+
+/// A length of such texts, and with which bytes those of this length begin.
+struct Length {
+    length: usize,
+    first: [u64; 4],
+}
+
+impl Length {
+    fn begins(&self, byte: u8) -> bool {
+        self.first[usize::from(byte / 64)] & (1 << (byte % 64)) != 0
+    }
 }
 
 /// A pattern of one table entry; the tokens are left out if the start or end says it all.
@@ -99,15 +134,26 @@ impl Affixes {
     fn insert(&mut self, text: &[u8], rule: u16, tokens: &[Token]) {
         let tokens = (tokens.len() > 2).then(|| tokens.into());
         self.table.entry(text.into()).or_default().push(Affixed { rule, tokens });
-        if let Err(at) = self.lengths.binary_search(&text.len()) {
-            self.lengths.insert(at, text.len());
+        let at = match self.lengths.binary_search_by_key(&text.len(), |one| one.length) {
+            Ok(at) => at,
+            Err(at) => {
+                self.lengths.insert(at, Length { length: text.len(), first: [0; 4] });
+                at
+            }
+        };
+        if let Some(first) = text.first() {
+            self.lengths[at].first[usize::from(first / 64)] |= 1 << (first % 64);
         }
     }
 
     /// `part` cuts a start or an end of a length off a name.
     fn find(&self, name: &[u8], set: &mut RuleSet, part: fn(&[u8], usize) -> &[u8]) {
-        for length in self.lengths.iter().take_while(|length| **length <= name.len()) {
-            for one in self.table.get(part(name, *length)).into_iter().flatten() {
+        for known in self.lengths.iter().take_while(|known| known.length <= name.len()) {
+            let text = part(name, known.length);
+            if !text.first().is_some_and(|first| known.begins(*first)) {
+                continue;
+            }
+            for one in self.table.get(text).into_iter().flatten() {
                 if one.tokens.as_ref().is_none_or(|tokens| component::matches(tokens, name)) {
                     set.insert(one.rule);
                 }
@@ -132,8 +178,8 @@ impl PathIndex {
                 add(self.names.entry(name.clone()).or_default(), rule);
             }
             [Segment::Deep, Segment::Name(name), rest @ ..] => {
-                let rest = Glob { segments: rest.into() };
-                self.below_names.entry(name.clone()).or_default().push((rule, rest));
+                let below = self.below_names.entry(name.clone()).or_default();
+                below.push(Tried::new(rule, rest));
             }
             [Segment::Deep, Segment::Wild(tokens)] => match &**tokens {
                 [Token::Text(start), Token::Star, ..] => self.starts.insert(start, rule, tokens),
@@ -160,7 +206,7 @@ impl PathIndex {
         match &glob.segments[fixed..] {
             [] => add(&mut dir.at, rule),
             [Segment::Any] => add(&mut dir.below, rule),
-            rest => dir.others.push((rule, Glob { segments: rest.into() })),
+            rest => dir.others.push(Tried::new(rule, rest)),
         }
     }
 
@@ -173,7 +219,10 @@ impl PathIndex {
         if path.is_empty() {
             return;
         }
-        self.enter(b"", path, set);
+        let pairs = Pairs::of_path(path);
+        if let Some(root) = self.dirs.get(&b""[..]) {
+            root.enter(path, pairs, set);
+        }
         let mut start = 0;
         while start < path.len() {
             let end =
@@ -183,23 +232,20 @@ impl PathIndex {
                 return self.find(&components(path).collect::<Vec<_>>().join(&b'/'), set);
             }
             self.find_name(&path[start..end], set);
-            if let Some(dir) = self.dirs.get(&path[..end]) {
+            let dir = self.dirs.get(&path[..end]);
+            if let Some(dir) = dir {
                 set.insert_all(&dir.at);
             }
             if end < path.len() {
-                self.enter(&path[..end], &path[end + 1..], set);
+                let rest = &path[end + 1..];
+                if let Some(dir) = dir {
+                    dir.enter(rest, pairs, set);
+                }
                 let below = self.below_names.get(&path[start..end]);
-                cover(below.into_iter().flatten(), &path[end + 1..], set);
+                cover(below.into_iter().flatten(), rest, pairs, set);
             }
             start = end + 1;
         }
-    }
-
-    /// `rest` is a path below `dir`.
-    fn enter(&self, dir: &[u8], rest: &[u8], set: &mut RuleSet) {
-        let Some(dir) = self.dirs.get(dir) else { return };
-        set.insert_all(&dir.below);
-        cover(&dir.others, rest, set);
     }
 
     fn find_name(&self, name: &[u8], set: &mut RuleSet) {
@@ -211,11 +257,16 @@ impl PathIndex {
     }
 }
 
-/// Adds the rules whose glob covers `path`.
-fn cover<'g>(globs: impl IntoIterator<Item = &'g (u16, Glob)>, path: &[u8], set: &mut RuleSet) {
-    for (rule, glob) in globs {
-        if !set.has(*rule) && glob.covers(path) {
-            set.insert(*rule);
+/// Adds the rules whose glob covers `path`, which has no other `pairs`.
+fn cover<'g>(
+    globs: impl IntoIterator<Item = &'g Tried>,
+    path: &[u8],
+    pairs: Pairs,
+    set: &mut RuleSet,
+) {
+    for one in globs {
+        if pairs.has_all(one.needed) && !set.has(one.rule) && one.glob.covers(path) {
+            set.insert(one.rule);
         }
     }
 }

@@ -3,6 +3,7 @@
 mod automaton;
 mod component;
 pub(crate) mod index;
+mod pairs;
 mod syntax;
 
 pub(crate) use automaton::Glob;
