@@ -6,6 +6,7 @@
 
 pub mod abi;
 pub mod args;
+mod asking;
 pub mod blocking;
 pub mod buffer;
 mod connection;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
+use crate::asking::Asking;
 use crate::buffer::{BufferSize, Buffers};
 use crate::device::affinity::CallerAffinity;
 use crate::device::crowd::Crowd;
@@ -123,6 +124,7 @@ pub(crate) struct Member {
     max_active: u32,
     affinity: CallerAffinity,
     crowd: Crowd,
+    asking: Asking,
 }
 
 /// The backlog from which on another worker becomes active.
@@ -149,6 +151,7 @@ impl Member {
             max_active: u32::try_from(cpus).unwrap_or(u32::MAX),
             affinity: CallerAffinity::new(),
             crowd: Crowd::new(cpus),
+            asking: Asking::default(),
         }
     }
 
@@ -176,8 +179,10 @@ impl Member {
                 Err(Errno::AGAIN) => self.backlog = self.backlog.saturating_sub(1),
                 other => return self.received(other, true),
             }
-            if self.is_in_crowd()
-                && let Some(read) = poll_for(fd, spin, buffer)
+            let pays = self.asking.pays();
+            if pays
+                && self.is_in_crowd()
+                && let Some(read) = self.poll_for(fd, spin, buffer)
             {
                 return self.received(read, false);
             }
@@ -187,8 +192,9 @@ impl Member {
                 self.affinity.unbind();
                 continue;
             }
-            if self.affinity.is_bound()
-                && let Some(read) = poll_for(fd, spin, buffer)
+            if pays
+                && self.affinity.is_bound()
+                && let Some(read) = self.poll_for(fd, spin, buffer)
             {
                 return self.received(read, false);
             }
@@ -214,6 +220,27 @@ impl Member {
         }
         self.affinity.unbind();
         self.crowd.take_cpu(callers)
+    }
+
+    /// Asks for `spin`; `None` if nothing came.
+    fn poll_for(
+        &mut self,
+        fd: &OwnedFd,
+        spin: Duration,
+        buffer: &mut [u8],
+    ) -> Option<Result<usize, Errno>> {
+        let start = Instant::now();
+        let mut read = None;
+        while read.is_none() && start.elapsed() < spin {
+            // Lets others use this CPU first, above all the caller that was just answered.
+            rustix::thread::sched_yield();
+            match rustix::io::read(fd, &mut *buffer) {
+                Err(Errno::AGAIN) => {}
+                other => read = Some(other),
+            }
+        }
+        self.asking.asked(start.elapsed(), read.is_some());
+        read
     }
 
     fn received(
@@ -246,20 +273,6 @@ impl Observer for Member {
             self.workers.promote();
         }
     }
-}
-
-/// Polls for `spin`; `None` if nothing came.
-fn poll_for(fd: &OwnedFd, spin: Duration, buffer: &mut [u8]) -> Option<Result<usize, Errno>> {
-    let start = Instant::now();
-    while start.elapsed() < spin {
-        // Lets others use this CPU first, above all the caller that was just answered.
-        rustix::thread::sched_yield();
-        match rustix::io::read(fd, &mut *buffer) {
-            Err(Errno::AGAIN) => {}
-            other => return Some(other),
-        }
-    }
-    None
 }
 
 fn receive_error(errno: Errno) -> ReceiveError {

@@ -11,7 +11,6 @@
 //! registration of the entries, which the kernel only accepts afterwards. If that fails, the kernel
 //! sends all requests to /dev/fuse, and so the threads of the rings serve it instead.
 
-mod asking;
 mod commit;
 mod entries;
 mod entry;

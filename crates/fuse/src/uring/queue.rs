@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use crate::asking::Asking;
 use crate::buffer::{BufferSize, Buffers, PAGE_BYTES, ReplyArea};
 use crate::device::{CallerAffinity, SharedFd};
 use crate::sync::this_thread;
 use crate::transport::{Observer, Queue, RawRequest, ReceiveError, Received, ReplySink};
-use crate::uring::asking::Asking;
 use crate::uring::commit::Missing;
 use crate::uring::entries::Entries;
 use crate::uring::entry::{Entry, Kind};
@@ -545,9 +545,10 @@ impl RingQueue {
             self.wake_armed = true;
         }
         if !self.spin.is_zero() && self.is_beside_its_caller() {
+            let begun = Instant::now();
             self.poll()?;
             if self.wake_armed {
-                self.asking.asked(!self.received.is_empty());
+                self.asking.asked(begun.elapsed(), !self.received.is_empty());
             }
             // A wake-up that came while polling says that a reply was finished elsewhere, which the
             // caller of this function looks for: to sleep now would lose it.
