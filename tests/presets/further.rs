@@ -112,7 +112,7 @@ pub(crate) fn planted() -> Vec<(&'static str, String)> {
         ("x/hibernate.cfg.xml", format!("<property name=\"connection.password\">{SECRET}</property>\n")),
         ("x/.claude/.credentials.json", format!("{{\"x\": {{\"accessToken\": \"{SECRET}\"}}}}\n")),
         ("x/.gemini/oauth_creds.json", format!("{{\"access_token\": \"{SECRET}\"}}\n")),
-        ("x/opencode/auth.json", format!("{{\"x\": {{\"type\": \"api\", \"key\": \"{SECRET}\"}}}}\n")),
+        ("x/opencode/auth.json", format!("{{\"x\": {{\"type\": \"api\", \"key\": \"sk-0a9b8c7d-{SECRET}\"}}}}\n")),
         ("x/admin.conf", format!("users:\n- user:\n    client-key-data: {SECRET}\n")),
         ("x/priv_validator_key.json", format!("{{\"priv_key\": {{\"value\": \"{SECRET}\"}}}}\n")),
         ("x/age/key.txt", format!("AGE-SECRET-KEY-1{SECRET}\n")),

@@ -15,4 +15,5 @@ mod moved;
 mod named;
 mod registries;
 mod secrets;
+mod services;
 mod tools;

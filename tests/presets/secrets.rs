@@ -6,6 +6,7 @@ use crate::further;
 use crate::harness::{PRESETS, SECRET, Tree, all, certificate, private_key};
 use crate::manifests;
 use crate::mounting::can_mount;
+use crate::services;
 
 /// Files that no preset lets be read.
 fn planted() -> Vec<(&'static str, String)> {
@@ -115,6 +116,7 @@ fn planted() -> Vec<(&'static str, String)> {
     planted.extend(planted_passwords());
     planted.extend(manifests::planted());
     planted.extend(further::planted());
+    planted.extend(services::planted());
     planted.push(("tls/long-chain.pem", certificate(40) + &private_key("")));
     planted
 }
@@ -359,6 +361,7 @@ fn harmless() -> Vec<(&'static str, String)> {
     files.extend(harmless_settings());
     files.extend(manifests::harmless());
     files.extend(further::harmless());
+    files.extend(services::harmless());
     files.extend(
         [
             ".env.ts",
