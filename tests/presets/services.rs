@@ -1,9 +1,12 @@
 //! Settings of charts, services and frameworks, and files whose texts only look like tokens.
 
-use crate::harness::SECRET;
+use crate::harness::{SECRET, private_key};
 
 /// A password as somebody who is careful has it.
 const PASSWORD: &str = "xK9v-2mQ7";
+
+/// How a key begins.
+const KEY: &str = "MIIEpAIBAAKCAQEAx0k7";
 
 pub(crate) fn planted() -> Vec<(&'static str, String)> {
     let files = [
@@ -11,6 +14,22 @@ pub(crate) fn planted() -> Vec<(&'static str, String)> {
         ("z/chart/values-prod.yml", format!("redis:\n  password: {PASSWORD}\n")),
         ("z/chart/a/values.prod.yaml", format!("jwtSecret: {PASSWORD}\n")),
         ("z/chart/b/values.yaml", format!("url: \"postgres://app:{PASSWORD}@db/app\"\n")),
+        ("z/go.env", format!("GOPROXY=https://me:{PASSWORD}@proxy.test\n")),
+        ("z/a/go.env", format!("API_TOKEN={PASSWORD}\n")),
+        (
+            "z/m2/settings.xml",
+            format!("<!-- <password>repopwd</password> --><password>{PASSWORD}</password>\n"),
+        ),
+        (
+            "z/values/tls.yaml",
+            format!("tls:\n  key: |\n    {}", private_key("RSA ").replace(SECRET, KEY)),
+        ),
+        ("z/tls.json", format!("{{\"key\": \"-----BEGIN EC PRIVATE KEY-----\\n{KEY}\\n\"}}")),
+        ("z/b/tls.json", format!("[\"-----BEGIN PRIVATE KEY-----\", \"{KEY}\"]")),
+        (
+            "z/old.txt",
+            format!("-----BEGIN RSA PRIVATE KEY-----\r\nProc-Type: 4,ENCRYPTED\r\n\r\n{KEY}\n"),
+        ),
         ("z/alembic.ini", format!("sqlalchemy.url = postgresql://app:{PASSWORD}@db/app\n")),
         ("z/group/vault.yml", format!("vault_db_password: {PASSWORD}\n")),
         ("z/vault_prod.yaml", format!("api_key: '{PASSWORD}'\n")),
@@ -78,6 +97,25 @@ pub(crate) fn harmless() -> Vec<(&'static str, String)> {
             "auth:\n  password: \"\"\n  existingSecret: my-secret-2024\n  secretKeys:\n    adminPasswordKey: postgres-password1\n\
              db:\n  password: changeme\n  url: postgres://user:${DB_PASSWORD1}@db/app\nextra:\n  token: \"{{ .Values.x1token }}\"\n\
              \x20 secret: my-tls-2\n  apiKey: <api-key-1>\n  clientSecret: ${SECRET_2}\n",
+        ),
+        (
+            "w/a/values.yaml",
+            "# password: password1\n#   url: postgres://a:b1@c/d\ntls:\n  key: |\n    -----BEGIN PRIVATE KEY-----\n    ...\n\
+             ## key: |-\n##    -----BEGIN RSA PRIVATE KEY-----\n##    ...\n##    -----END RSA PRIVATE KEY-----\n",
+        ),
+        (
+            "w/api.examples.json",
+            "{\"PrivateKey\": \"-----BEGIN DSA PRIVATE KEY-----<a very long string>-----END DSA PRIVATE KEY-----\"}\n",
+        ),
+        ("w/goroot/go.env", "GOPROXY=https://proxy.golang.org,direct\nGOSUMDB=sum.golang.org\n"),
+        (
+            "w/maven/conf/settings.xml",
+            "<!-- <password>proxypass</password> <password>repopwd</password>\n\
+             <privateKey>/path/to/private/key</privateKey> <passphrase>optional; leave empty if not used.</passphrase> -->\n",
+        ),
+        (
+            "w/env/lib/python3.12/test/certdata/keycert.pem",
+            "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkq\n",
         ),
         (
             "w/alembic.ini",
