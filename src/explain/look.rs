@@ -47,6 +47,12 @@ impl Found {
         InodeFacts { kind: self.kind, size: self.size, head: self.head.as_deref() }
     }
 
+    /// It is taken to hold nothing.
+    pub(super) fn empty(self) -> Self {
+        let head = (self.kind == Kind::File).then(Vec::new);
+        Self { head, ..self }
+    }
+
     /// One that is about to be made.
     pub(super) fn new(kind: Kind) -> Self {
         Self { kind, size: 0, head: Some(Vec::new()) }

@@ -235,12 +235,16 @@ fn explain(
         asked => place.look(in_dir, path, asked == Some(OperationArg::Create))?,
     };
     let asker = args.caller.clone().unwrap_or_default();
-    if let Some(to) = &args.to {
+    if let Some(given) = &args.to {
         ensure!(!in_dir.is_empty(), "DIR itself cannot be moved in a view");
-        let to = place.path_in_dir(to)?;
+        let to = place.path_in_dir(given)?;
         ensure!(!to.as_os_str().is_empty(), "nothing can be moved over DIR itself");
-        let from = (in_dir, &found);
-        let report = moved::explain(policy, place.dir, from, to.as_os_str(), &asker.facts())?;
+        let is_there = basis == Basis::Found;
+        let found = if is_there { found } else { found.empty() };
+        let has_slash = given.as_bytes().ends_with(b"/");
+        let target = moved::Target { path: to.as_os_str(), has_slash };
+        let from = (in_dir, &found, is_there);
+        let report = moved::explain(policy, place.dir, from, target, &asker.facts())?;
         return Ok((Answer::Move(report), basis));
     }
     let facts = found.inode().at(in_dir.as_bytes());

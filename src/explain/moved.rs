@@ -8,7 +8,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::Context;
-use tollgate_policy::{CallerFacts, HEAD_LEN, Inside, Kind, Move, MoveReport, Policy};
+use rustix::io::Errno;
+use tollgate_policy::{
+    CallerFacts, HEAD_LEN, InodeFacts, Inside, Kind, Move, MoveReport, Policy, Verdict,
+};
 
 use super::look::{Found, look};
 use crate::escape::shown;
@@ -18,17 +21,26 @@ const MAX_INSIDE: usize = 20_000;
 /// As many bytes of files as a view reads for that.
 const MAX_HEADS: usize = 64 << 20;
 
+/// The new name.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) path: &'a OsStr,
+    /// It was given with a slash at its end.
+    pub(super) has_slash: bool,
+}
+
 /// The answer to moving `found` from `from` to `to`, both in DIR `dir`.
 ///
 /// # Errors
-/// When what is in it cannot be read.
+/// When what is in it cannot be read, or the new name lies behind a symbolic link.
 pub(super) fn explain(
     policy: &Policy,
     dir: &Path,
-    (from, found): (&OsStr, &Found),
-    to: &OsStr,
+    (from, found, is_there): (&OsStr, &Found, bool),
+    target: Target<'_>,
     caller: &CallerFacts<'_>,
 ) -> anyhow::Result<MoveReport> {
+    let to = target.path;
     let mut inside = match found.kind {
         Kind::Directory => inside(&dir.join(from))?,
         _ => Some(Vec::new()),
@@ -42,7 +54,97 @@ pub(super) fn explain(
         over: over.as_ref().map(Found::inode),
         inside: inside.as_deref(),
     };
-    Ok(policy.explain_move(&wanted, caller))
+    let mut report = policy.explain_move(&wanted, caller);
+    let is_hidden = |path: &OsStr, inode: InodeFacts<'_>| {
+        let explained = policy.explain(&inode.at(path.as_bytes()), None, caller);
+        explained.operations.iter().any(|one| one.verdict == Verdict::Hide)
+    };
+    if is_hidden(from, found.inode()) || report.errno == Some("EBUSY") {
+        return Ok(report);
+    }
+    // Hidden, the kernel does not see it.
+    let seen = over.as_ref().filter(|over| !is_hidden(to, over.inode()));
+    let refused = match is_there && report.errno != Some("ENOENT") {
+        true => no_way(dir, to)?,
+        false => None,
+    };
+    // Native directories are mounts: their border is looked at before the names are.
+    let crosses = || policy.native().iter().any(|_| report.errno == Some("EXDEV"));
+    let refused = match refused {
+        None if crosses() => return Ok(report),
+        None => before_the_policy(from, found.kind, target, seen.map(|over| over.kind)),
+        some => some,
+    };
+    if is_there && refused.is_none() && seen.is_some() && are_one(&dir.join(from), &dir.join(to)) {
+        (report.errno, report.reason, report.rule, report.line) = (None, None, None, None);
+        return Ok(report);
+    }
+    let after = || (report.errno.is_none() && is_full(&dir.join(to))).then_some(NOT_EMPTY);
+    if let Some((errno, reason)) = refused.or_else(after) {
+        (report.errno, report.reason) = (Some(errno), Some(reason.to_owned()));
+        (report.rule, report.line) = (None, None);
+    }
+    Ok(report)
+}
+
+/// An error number by name, and why.
+type Refused = (&'static str, &'static str);
+
+const NOT_EMPTY: Refused = ("ENOTEMPTY", "the directory of that name is not empty");
+
+/// Whether the directory that the new name is to be in is missing.
+fn no_way(dir: &Path, to: &OsStr) -> anyhow::Result<Option<Refused>> {
+    let parent = Path::new(to).parent().unwrap_or(Path::new(""));
+    // With a dot, links are followed, and so refused, and files are no directories.
+    let Err(error) = look(dir, parent.join(".").as_os_str()) else { return Ok(None) };
+    match error.root_cause().downcast_ref::<Errno>() {
+        Some(&Errno::NOENT) => {
+            Ok(Some(("ENOENT", "the directory that it would be in is not there")))
+        }
+        Some(&Errno::NOTDIR) => Ok(Some(("ENOTDIR", "what it would be in is no directory"))),
+        _ => Err(error),
+    }
+}
+
+/// What the kernel refuses by the names and types alone, before a view is asked.
+fn before_the_policy(
+    from: &OsStr,
+    kind: Kind,
+    to: Target<'_>,
+    over: Option<Kind>,
+) -> Option<Refused> {
+    let (from, target) = (Path::new(from), Path::new(to.path));
+    let is_dir = kind == Kind::Directory;
+    if to.has_slash && !is_dir {
+        return Some(("ENOTDIR", "a slash ends the new name, and this is no directory"));
+    }
+    if from != target && is_dir && target.starts_with(from) {
+        return Some(("EINVAL", "a directory cannot be moved into itself"));
+    }
+    if from != target && from.starts_with(target) {
+        return Some(("ENOTEMPTY", "it lies in the directory that has the new name"));
+    }
+    match over? {
+        Kind::Directory if !is_dir => Some(("EISDIR", "a directory has that name")),
+        over if is_dir && over != Kind::Directory => {
+            Some(("ENOTDIR", "what has that name is no directory, and this is one"))
+        }
+        _ => None,
+    }
+}
+
+/// Two names of one inode: the kernel leaves both.
+fn are_one(from: &Path, to: &Path) -> bool {
+    let identity = |path: &Path| {
+        let found = path.symlink_metadata().ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    identity(from).is_some() && identity(from) == identity(to)
+}
+
+fn is_full(dir: &Path) -> bool {
+    let is_dir = dir.symlink_metadata().is_ok_and(|found| found.is_dir());
+    is_dir && std::fs::read_dir(dir).is_ok_and(|mut all| all.next().is_some())
 }
 
 /// All below `top`, in the order in which a view meets it; `None` if that is too much. One that is

@@ -28,7 +28,7 @@ for number, case in [(int(n), c.split(' ')) for n, c in (line.split(':') for lin
     if error is None and (replaces or tried(undo) is not None): break
 "#;
 
-const CASES: [&str; 43] = [
+const CASES: [&str; 64] = [
     "mkdir newdir",
     "mkdir newdir/",
     "mkdir .env",
@@ -72,6 +72,27 @@ const CASES: [&str; 43] = [
     "rename logs/app.log app.log",
     "rename built/y y",
     "rename built y",
+    "rename docs docs/inner/docs",
+    "rename docs docs/new",
+    "rename docs/inner docs",
+    "rename docs/guide.md docs",
+    "rename docs stage",
+    "rename docs empty",
+    "rename empty stage",
+    "rename empty stage/hooks/x",
+    "rename empty built/y",
+    "rename a.txt stage",
+    "rename a.txt empty",
+    "rename a.txt missing/b",
+    "rename a.txt a.txt",
+    "rename a.txt a.txt/b",
+    "rename a.txt cert.pem/b",
+    "rename a.txt new/",
+    "rename docs missing/deep/d",
+    "rename empty docs/inner/.env",
+    "rename empty node_modules/empty",
+    "rename docs node_modules/docs",
+    "rename cert.pem cert.pem.link",
 ];
 
 const POLICIES: [&str; 20] = [
@@ -107,9 +128,13 @@ fn fill(project: &Project) {
         write(name, "x");
     }
     write("stage/hooks/x", "x");
+    std::fs::create_dir_all(project.path("dir/empty")).unwrap();
+    std::fs::create_dir_all(project.path("dir/node_modules")).unwrap();
     write(".git/HEAD", "ref: refs/heads/main\n");
     write("key.pem", "-----BEGIN PRIVATE KEY-----\n");
     write("cert.pem", "-----BEGIN CERTIFICATE-----\n");
+    let link = project.path("dir/cert.pem.link");
+    std::fs::hard_link(project.path("dir/cert.pem"), link).unwrap();
     std::os::unix::fs::symlink("a.txt", project.path("dir/link")).unwrap();
 }
 
@@ -217,7 +242,19 @@ fn explain_says_what_making_and_moving_gets() {
         }
     }
     assert!(wrong.is_empty(), "{} wrong answers:\n{}", wrong.len(), wrong.join("\n"));
-    for errno in ["None", "EACCES", "EROFS", "EXDEV", "ENOENT", "EBUSY", "EEXIST"] {
+    for errno in [
+        "None",
+        "EACCES",
+        "EROFS",
+        "EXDEV",
+        "ENOENT",
+        "EBUSY",
+        "EEXIST",
+        "EINVAL",
+        "EISDIR",
+        "ENOTDIR",
+        "ENOTEMPTY",
+    ] {
         assert!(kinds.contains_key(errno), "no case with {errno}: {kinds:?}");
     }
 }
