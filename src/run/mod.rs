@@ -92,12 +92,13 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let origin = chosen.origin.clone();
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Run)?;
     let spec = spec.quietly_if(args.quiet);
+    let top = tree.path.clone();
     let mut views = views::beside(args, &origin, Prepared { spec, source, tree })?;
     let (mut plan, mut terms) =
-        prepare::plan(args, views.map(Prepared::shown), cwd, session.is_some())?;
+        prepare::plan(args, views.map(Prepared::shown), cwd.clone(), session.is_some())?;
     answer_guest(&mut views, &mut plan, &mut terms);
     if let Some(fence) = &plan.fence {
-        let outside = Outside::of(fence);
+        let outside = Outside::of(fence, &top, &cwd);
         views.dir.spec = views.dir.spec.with_outside(move |path| json!(outside.place(path)));
     }
     let session = session.map(|session| (session, terms));

@@ -188,10 +188,12 @@ fn why_names_the_rule_or_the_option() {
         return;
     }
     let project = Project::new();
+    std::fs::write(project.path("seen"), "x").unwrap();
     let script = "$T why .env; $T why a.txt; $T why --write docs/guide.md; $T why /etc/passwd; \
                   $T why --write /etc/passwd; $T why /tmp/x; $T why ~/.ssh/id; $T why --write ../x; \
                   $T why --write /dev/null; $T why /; $T why --write /; \
-                  $T why --write /proc/sys/kernel/core_pattern; $T why --write /var/tmp/x";
+                  $T why --write /proc/sys/kernel/core_pattern; $T why --write /var/tmp/x; \
+                  $T why ../seen; $T why ../none";
     let mut command = project.run();
     command.args(["sh", "-c", script]).env("T", env!("CARGO_BIN_EXE_tollgate"));
     let output = command.env("HOME", "/root").stdin(Stdio::null()).output().unwrap();
@@ -205,12 +207,14 @@ fn why_names_the_rule_or_the_option() {
         "no (EROFS), outside of DIR all is read-only; `--allow /etc/passwd:rw`",
         "no (ENOENT), there is nothing at this path (a private place",
         "`--allow /root/.ssh/id` shows the one outside",
-        "no (EROFS)",
+        "no (EROFS), what lies around DIR in a private place is shown, read-only; `--allow /",
         "yes, CMD uses devices",
         "yes, outside of DIR",
         "no (EROFS), outside of DIR all is read-only; `--fence off`",
         "no (EROFS), what steers the kernel",
         "yes, a private place",
+        "yes, what lies around DIR",
+        "no (ENOENT), there is nothing at this path (what lies around DIR",
     ];
     assert_eq!(lines.len(), expected.len(), "{}", all(&output));
     for (line, part) in lines.iter().zip(expected) {

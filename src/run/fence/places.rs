@@ -32,11 +32,7 @@ const KEPT_OF_RUN: &[&str] = &[
 /// What of the private places stays accessible: DIR's surroundings, read-only, and what belongs to
 /// CMD.
 pub(super) fn kept(fence: &Fence, dir: &Path, cwd: &Path) -> anyhow::Result<Vec<Kept>> {
-    let mut paths: Vec<PathBuf> = Vec::new();
-    let cwd = std::fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
-    for path in [Some(dir), Some(cwd.as_path()), fence.home.as_deref()].into_iter().flatten() {
-        paths.extend(surroundings(path, dir));
-    }
+    let mut paths = surroundings_of(fence, dir, cwd);
     let in_private = |path: &&Path| all_places().any(|place| path.starts_with(place));
     paths
         .extend(fence.programs.iter().map(PathBuf::as_path).filter(in_private).map(Path::to_owned));
@@ -51,6 +47,13 @@ pub(super) fn kept(fence: &Fence, dir: &Path, cwd: &Path) -> anyhow::Result<Vec<
     paths.sort();
     paths.dedup();
     paths.iter().map(|path| Kept::read_only_copy(path)).collect()
+}
+
+/// What lies around DIR, the working directory and the home directory in a private place.
+pub(super) fn surroundings_of(fence: &Fence, dir: &Path, cwd: &Path) -> Vec<PathBuf> {
+    let cwd = std::fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
+    let all = [Some(dir), Some(cwd.as_path()), fence.home.as_deref()];
+    all.into_iter().flatten().filter_map(|path| surroundings(path, dir)).collect()
 }
 
 /// The directory below a place for temporary files that `path` lies in; elsewhere in a private

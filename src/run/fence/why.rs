@@ -16,17 +16,21 @@ pub(crate) struct Outside {
     further: Vec<PathBuf>,
     home: Option<PathBuf>,
     shown: Vec<PathBuf>,
+    /// What of private places is shown, read-only.
+    kept: Vec<PathBuf>,
 }
 
 impl Outside {
-    pub(crate) fn of(fence: &Fence) -> Self {
+    /// Of DIR `dir`, CMD starting in `cwd`.
+    pub(crate) fn of(fence: &Fence, dir: &Path, cwd: &Path) -> Self {
         let mut shown = listed::by_environment();
         if let Some(home) = &fence.home {
             shown.extend(listed::of_home(home, fence.command.as_deref()));
         }
         shown.extend(fence.programs.iter().cloned());
         let (allowed, further) = (fence.allowed.clone(), fence.further.clone());
-        Self { allowed, further, home: fence.home.clone(), shown }
+        let kept = places::surroundings_of(fence, dir, cwd);
+        Self { allowed, further, home: fence.home.clone(), shown, kept }
     }
 
     /// What the fence makes of `path`, absolute and without `.` and `..`. What the kernel says inside
@@ -49,6 +53,8 @@ impl Outside {
         let (what, to_read, to_write) = if path.parent().is_none() {
             let all = Some("`--fence off` opens all but DIR".to_owned());
             ("outside of DIR all is read-only", None, all)
+        } else if self.kept.iter().any(|kept| path.starts_with(kept)) {
+            ("what lies around DIR in a private place is shown, read-only", to_read, to_write)
         } else if path.starts_with("/dev/shm") || places::is_private(path) {
             ("a private place, empty at the start and gone when CMD ends", to_read, to_write)
         } else if path.starts_with("/dev") {
@@ -113,6 +119,7 @@ mod tests {
             further: vec!["/home/me/notes".into()],
             home: Some("/home/me".into()),
             shown: vec!["/home/me/.cargo/bin".into()],
+            kept: vec!["/tmp/me".into()],
         };
         for (path, what, to_read, to_write) in [
             (
@@ -122,6 +129,12 @@ mod tests {
                 Some("`--allow /srv/data/x:rw`"),
             ),
             ("/tmp/x", "a private place", Some("`--allow /tmp/x`"), Some("`--allow /tmp/x:rw`")),
+            (
+                "/tmp/me/x",
+                "around DIR",
+                Some("`--allow /tmp/me/x`"),
+                Some("`--allow /tmp/me/x:rw`"),
+            ),
             (
                 "/home/me/.ssh/key",
                 "are hidden",
