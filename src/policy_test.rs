@@ -68,12 +68,15 @@ enum Expected {
     Hide,
     /// Any of the three refusals.
     Refuse,
+    /// Written as a whole alone.
+    Whole,
 }
 
 impl Expected {
-    fn holds(self, verdict: Verdict) -> bool {
+    fn holds(self, Answer { verdict, as_a_whole }: Answer) -> bool {
         match self {
-            Self::Allow => verdict == Verdict::Allow,
+            Self::Allow => verdict == Verdict::Allow && !as_a_whole,
+            Self::Whole => as_a_whole,
             Self::ReadOnly => verdict == Verdict::ReadOnly,
             Self::Deny => verdict == Verdict::Deny,
             Self::Hide => verdict == Verdict::Hide,
@@ -88,7 +91,23 @@ impl Expected {
             Self::Deny => "deny",
             Self::Hide => "hide",
             Self::Refuse => "refuse",
+            Self::Whole => "whole",
         }
+    }
+}
+
+/// What a policy answers.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    verdict: Verdict,
+    /// Writing is allowed with `O_TRUNC` alone: who may not read the file for what it holds could
+    /// exchange what tells.
+    as_a_whole: bool,
+}
+
+impl Answer {
+    fn word(self) -> String {
+        if self.as_a_whole { "whole".to_owned() } else { self.verdict.to_string() }
     }
 }
 
@@ -98,7 +117,7 @@ struct Failure {
     path: String,
     operation: Operation,
     expected: Expected,
-    found: Verdict,
+    found: Answer,
     rule: String,
 }
 
@@ -161,14 +180,18 @@ fn check(
         for operation in operations(test.operation.as_ref(), found.kind)? {
             checked += 1;
             let decision = policy.decide_made(&facts, operation, &asker.facts());
-            if !test.expect.holds(decision.verdict) {
+            let verdict = decision.verdict;
+            let explained = policy.explain(&facts, Some(operation), &asker.facts()).operations;
+            let is_limited = explained.iter().any(|one| one.in_part.is_some());
+            let found = Answer { verdict, as_a_whole: verdict == Verdict::Allow && is_limited };
+            if !test.expect.holds(found) {
                 let rule = decision.rule.map_or("the default", |rule| policy.rule(rule).name());
                 failures.push(Failure {
                     line,
                     path: path.clone(),
                     operation,
                     expected: test.expect,
-                    found: decision.verdict,
+                    found,
                     rule: rule.to_owned(),
                 });
             }
@@ -204,7 +227,7 @@ fn print(json: bool, shown: &str, checked: usize, failures: &[Failure]) {
             .iter()
             .map(|one| {
                 json!({"line": one.line, "path": one.path, "operation": one.operation,
-                       "expected": one.expected.word(), "found": one.found, "rule": one.rule})
+                       "expected": one.expected.word(), "found": one.found.word(), "rule": one.rule})
             })
             .collect();
         println!("{:#}", json!({"checked": checked, "failures": failures}));
@@ -216,7 +239,7 @@ fn print(json: bool, shown: &str, checked: usize, failures: &[Failure]) {
             one.line,
             one.operation,
             escaped(&one.path),
-            one.found,
+            one.found.word(),
             escaped(&one.rule),
             one.expected.word()
         );

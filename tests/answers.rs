@@ -1,0 +1,112 @@
+//! What a policy file is told: warnings of globs that mean something else, and `tollgate test`.
+//! Colour goes to terminals alone.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn tollgate(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(arguments).current_dir(dir).env_remove("TOLLGATE_POLICY").output().unwrap()
+}
+
+fn all(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Each is accepted, and is warned of with what to write; the marks stand below the glob.
+#[test]
+fn globs_that_mean_something_else_are_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    for (glob, advice, marks) in [
+        (".env", "write `**/.env` for every directory", "^^^^"),
+        ("!a", "takes nothing back; for an exception write a rule before this one", "^"),
+        ("~/x", "no `~` and no variable stands for another place", "^"),
+        ("$HOME/y", "no `~` and no variable stands for another place", "^^^^^"),
+    ] {
+        let text = format!("[[rule]]\npath = [\"**/other\", \"{glob}\"]\naction = \"deny\"\n");
+        std::fs::write(dir.path().join("p.toml"), text).unwrap();
+        let output = tollgate(dir.path(), &["check", "p.toml"]);
+        assert!(output.status.success(), "{}", all(&output));
+        let said = all(&output);
+        for part in ["p.toml:2:", "warning", &format!("`{glob}`"), advice, "1 warning"] {
+            assert!(said.contains(part), "{glob}: {part} is not in: {said}");
+        }
+        let mut lines = said.lines().skip_while(|line| !line.starts_with("2 | "));
+        let (line, mark) = (lines.next().unwrap(), lines.next().unwrap());
+        let column = mark.find('^').unwrap();
+        assert_eq!(&mark[column..], marks, "{said}");
+        assert_eq!(&line[column..column + marks.len()], &glob[..marks.len()], "{said}");
+    }
+}
+
+/// A glob that is wrong is marked where it is wrong.
+#[test]
+fn a_wrong_glob_is_marked() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "[[rule]]\npath = [\"**/other\", \"a/[z\"]\naction = \"deny\"\n";
+    std::fs::write(dir.path().join("p.toml"), text).unwrap();
+    let said = all(&tollgate(dir.path(), &["check", "p.toml"]));
+    let at = |start: &str, c: char| {
+        let line = said.lines().find(|line| line.starts_with(start)).unwrap();
+        line.rfind(c).unwrap()
+    };
+    assert_eq!(at("2 | ", '['), at("  | ", '^'), "{said}");
+}
+
+/// Who may not read a file for what it holds may only replace it: that is not allowed as such.
+#[test]
+fn a_file_that_is_written_as_a_whole_alone_is_said_to_be_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write(
+        "p.toml",
+        "[[rule]]\npath = \"**/*.pem\"\ncontent = { regex = \"KEY\" }\noperation = \"read\"\naction = \"deny\"\n",
+    );
+    let expecting = |word: &str, content: &str| {
+        let text = format!(
+            "policy = \"p.toml\"\n[[test]]\npath = \"a.pem\"\noperation = \"write\"\n\
+             content = \"{content}\"\nexpect = \"{word}\"\n"
+        );
+        write("t.toml", &text);
+        let output = tollgate(dir.path(), &["test", "t.toml"]);
+        (output.status.success(), all(&output))
+    };
+    assert!(expecting("whole", "A KEY").0);
+    assert!(expecting("allow", "public").0);
+    assert!(!expecting("whole", "public").0);
+    assert!(!expecting("refuse", "A KEY").0);
+    let (holds, said) = expecting("allow", "A KEY");
+    assert!(!holds && said.contains("write of `a.pem` is whole"), "{said}");
+    let json = tollgate(dir.path(), &["test", "--json", "t.toml"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["failures"][0]["found"], "whole");
+}
+
+/// Runs a line in a terminal, where script(1) of util-linux is.
+fn in_a_terminal(line: &str, dir: &Path, no_color: bool) -> Option<String> {
+    let mut command = Command::new("script");
+    command.args(["-qec", line, "/dev/null"]).current_dir(dir).env_remove("NO_COLOR");
+    if no_color {
+        command.env("NO_COLOR", "1");
+    }
+    Some(all(&command.output().ok()?))
+}
+
+#[test]
+fn colour_goes_to_terminals_alone_and_not_where_it_is_not_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = r#"{"time":"2026-01-01T00:00:01.000000Z","run":"0123456789abcdef","event":"request","operation":"open","outcome":"hide","errno":"ENOENT","uid":1,"pid":7,"path":".env"}"#;
+    std::fs::write(dir.path().join("log"), format!("{record}\n")).unwrap();
+    let plain = tollgate(dir.path(), &["audit", "log"]);
+    assert!(all(&plain).contains(".env") && !all(&plain).contains('\u{1b}'), "{}", all(&plain));
+    let line = format!("{} audit log", env!("CARGO_BIN_EXE_tollgate"));
+    let Some(coloured) = in_a_terminal(&line, dir.path(), false) else {
+        return eprintln!("skipped: no script");
+    };
+    assert!(coloured.contains(".env") && coloured.contains("\u{1b}["), "{coloured}");
+    let plain = in_a_terminal(&line, dir.path(), true).unwrap();
+    assert!(plain.contains(".env") && !plain.contains('\u{1b}'), "{plain}");
+    let wrong = format!("{} check nowhere.toml", env!("CARGO_BIN_EXE_tollgate"));
+    let plain = in_a_terminal(&wrong, dir.path(), true).unwrap();
+    assert!(plain.contains("nowhere.toml") && !plain.contains('\u{1b}'), "{plain}");
+}
