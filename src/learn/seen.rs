@@ -179,9 +179,19 @@ impl Seen {
         sorted
     }
 
+    /// Whether a name whose records say nothing of its kind is a directory's now, in DIR.
+    fn is_directory_now(&self, path: &str) -> bool {
+        let found = |dir: &String| std::path::Path::new(dir).join(path).symlink_metadata();
+        self.dirs.iter().any(|dir| found(dir).is_ok_and(|found| found.is_dir()))
+    }
+
     /// Names that were those of directories, as far as is known.
     fn directories(&self) -> BTreeSet<&str> {
         let mut known = BTreeSet::new();
+        let unsaid = self.granted.iter().filter(|(_, granted)| granted.to_either != 0);
+        known.extend(
+            unsaid.map(|(path, _)| path.as_str()).filter(|path| self.is_directory_now(path)),
+        );
         for (path, granted) in &self.granted {
             known.extend(path.match_indices('/').map(|(at, _)| &path[..at]));
             known.extend((granted.to_directory != 0).then_some(path.as_str()));

@@ -90,13 +90,15 @@ fn a_directory_does_not_open_what_is_in_it() {
     let before = "[[rule]]\npath = 'made/kept'\naction = 'deny'\n\
                   [[rule]]\npath = 'moved/kept'\naction = 'deny'\n\
                   [[rule]]\npath = 'keys/id_rsa'\noperation = 'write'\naction = 'read-only'";
-    let work = "mkdir made; ! touch made/kept; mkdir made/sub; chmod 755 docs keys; cat keys/id_rsa docs/guide.md
+    let work = "mkdir made; ! touch made/kept; mkdir made/sub; chmod 755 docs keys logs; cat keys/id_rsa docs/guide.md
         for n in $(seq 20); do echo $n >made/sub/$n; done; ! (echo x >keys/id_rsa); ! touch made/kept";
     let (learned, project) = learned_and_repeated(before, work);
-    project.sh("touch made/kept made/other; mkdir made/kept; echo x >docs/guide.md; echo >docs/x");
+    project.sh("echo x >logs/app.log; touch made/kept made/other; mkdir made/kept; echo x >docs/guide.md; echo >docs/x");
     for name in ["made/kept", "made/other", "docs/x"] {
         assert!(!project.path("dir").join(name).exists(), "{name} could be made by\n{learned}");
     }
     let guide = std::fs::read_to_string(project.path("dir/docs/guide.md")).unwrap();
     assert_eq!(guide, "guide\n", "{learned}");
+    let log = std::fs::read_to_string(project.path("dir/logs/app.log")).unwrap();
+    assert_eq!(log, "log\n", "{learned}");
 }
