@@ -129,6 +129,10 @@ fn an_export_follows_no_link_inside_its_destination() {
     let other = link.join("new");
     ok(&place.vault("export", &["--to", other.to_str().unwrap()]));
     assert!(to.path().join("new/deep/plan").is_file());
+    let said = ["plan is there already", "remove it, or name another directory by --to"];
+    fails(&place.vault("export", &["--to", other.to_str().unwrap()]), &said);
+    let file = to.path().join("new/deep/plan");
+    fails(&place.vault("export", &["--to", file.to_str().unwrap()]), &["--to names a directory"]);
 }
 
 #[test]

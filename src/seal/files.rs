@@ -125,14 +125,23 @@ pub(super) fn export(file: &File, dest: &Path, below: &Path, job: &Job<'_>) -> R
     keep_attributes(file, &file.metadata()?, new.as_file())?;
     new.as_file().sync_all()?;
     let persisted = new.persist_noclobber(here.join(name)).map_err(|error| error.error);
-    persisted.with_context(named)?;
-    Ok(())
+    persisted.map(drop).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            anyhow!("{} is there already; remove it, or name another directory by --to", named())
+        }
+        _ => anyhow::Error::from(error).context(named()),
+    })
 }
 
 /// Opens the directory `below` in `dest`, and makes both if they are missing.
 fn made_beneath(dest: &Path, below: &Path) -> Result<OwnedFd> {
     let mut path = dest.to_owned();
-    std::fs::create_dir_all(dest).with_context(|| shown(dest))?;
+    std::fs::create_dir_all(dest).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
+            anyhow!("{}: --to names a directory, and this is none or lies below none", shown(dest))
+        }
+        _ => anyhow::Error::from(error).context(shown(dest)),
+    })?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(dest, flags, Mode::empty());
     let mut dir = opened.with_context(|| shown(dest))?;

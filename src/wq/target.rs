@@ -1,5 +1,6 @@
 //! Which process `tollgate wq` talks to.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use anyhow::bail;
@@ -7,7 +8,11 @@ use tollgate_control::Found;
 use tollgate_workqueue::control::KIND;
 
 use crate::cli::WqTarget;
+use crate::escape::shown;
 use crate::{control, messages};
+
+/// What finds the right socket by itself.
+const WITHOUT: &str = "without --socket, those of this user's programs are looked for";
 
 /// How a program gets a socket, for those who find none.
 const HINT: &str = "a program opens its socket with tollgate_workqueue::control::serve, or at a \
@@ -19,6 +24,13 @@ const HINT: &str = "a program opens its socket with tollgate_workqueue::control:
 /// There is none, or more than one; or the directory of sockets is not private to this user.
 pub(super) fn socket(target: &WqTarget) -> anyhow::Result<PathBuf> {
     if let Some(socket) = &target.socket {
+        let found = socket.metadata();
+        if let Err(error) = &found {
+            bail!("control socket `{}`: {error}; {WITHOUT}; {HINT}", shown(socket));
+        }
+        if !found.is_ok_and(|found| found.file_type().is_socket()) {
+            bail!("`{}` is not a socket; {WITHOUT}; {HINT}", shown(socket));
+        }
         return Ok(socket.clone());
     }
     let discovery = control::directory().servers(KIND)?;

@@ -171,6 +171,12 @@ fn a_policy_is_found_in_the_order_that_is_documented() {
     assert_eq!(which(&variable, &[]).0, "variable,own");
     let flag = project.path("flag.toml");
     assert_eq!(which(&variable, &["--policy", flag.to_str().unwrap()]).0, "flag");
+    write("config/tollgate/config.toml", "[commands.sh]\npolicy = \"read-only\"\n");
+    let making = |program: &str| run(&project, &dir, &[shown, "--", program, "-c", "echo >made"]);
+    let output = making("sh");
+    assert!(all(&output).contains("policy `read-only` ([commands.sh]"), "{}", all(&output));
+    assert!(all(&output).contains("Read-only file system"), "{}", all(&output));
+    assert!(making("bash").status.success() && dir.join("made").exists());
     write("config/tollgate/config.toml", "polcy = 1\n");
     let output = run(&project, &dir, &[shown, "--", "true"]);
     assert_eq!(output.status.code(), Some(125));
