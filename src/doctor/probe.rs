@@ -126,7 +126,7 @@ fn watch(report: &Value) -> Check {
                 why.unwrap_or("off").to_owned(),
                 "names and attributes are cached for a second; changes from outside show later",
             )
-            .mended_by("run tollgate as root (fanotify needs CAP_SYS_ADMIN)")
+            .mended_by("a larger fs.fanotify.max_user_groups if the user has as many (EMFILE)")
         }
         None => Check::note(NAME, "the server could not be asked"),
     }

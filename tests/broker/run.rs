@@ -127,7 +127,7 @@ fn a_socket_that_systemd_hands_over_is_served() {
     });
 }
 
-/// A user's server is told of nothing: what changes in DIR shows when the kernel asks again.
+/// Where nothing is watched, what changes in DIR shows when the kernel asks again.
 #[test]
 fn changes_made_directly_in_dir_are_seen_within_the_second() {
     with_open_device(|| {
@@ -136,25 +136,85 @@ fn changes_made_directly_in_dir_are_seen_within_the_second() {
         home.write("sub/kept", b"kept\n", 0o644);
         let ask = "cat a; ls sub; stat -c %a sub/kept; cat sub/new";
         let script = format!("({ask}) 2>&1; echo looked >looked; read go; ({ask}) 2>&1; read go");
-        let mut run = home.start(&["--broker", "off"], &script);
+        let mut run = home.start(&["--broker", "off", "--watch", "off"], &script);
         until("it looked", || home.below("looked").exists());
-        home.write("a", b"changed\n", 0o644);
-        home.write("sub/new", b"new\n", 0o644);
-        fs::set_permissions(home.below("sub/kept"), PermissionsExt::from_mode(0o600)).unwrap();
+        change(&home);
         std::thread::sleep(std::time::Duration::from_millis(1100));
         run.say("go");
-        let report = run.report(|report| report["view"]["watch"]["on"] == false);
-        let without = report["view"]["unavailable"].to_string();
-        assert!(without.contains("fanotify needs CAP_SYS_ADMIN"), "{without}");
+        run.report(|report| report["view"]["watch"]["on"] == false);
         run.say("go");
         let output = run.finish();
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
         let gone = "cat: sub/new: No such file or directory";
         let expected = format!("old\nkept\n644\n{gone}\nchanged\nkept\nnew\n600\nnew\n");
         assert_eq!(told, expected, "{output:?}");
-        let output = home.start(&["--watch", "on"], "true").finish();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("with `--watch on`; leave that out, or run as root"), "{said}");
+    });
+}
+
+fn change(home: &Home) {
+    home.write("a", b"changed\n", 0o644);
+    home.write("sub/new", b"new\n", 0o644);
+    fs::set_permissions(home.below("sub/kept"), PermissionsExt::from_mode(0o600)).unwrap();
+}
+
+/// The kernel reports changes to a user, too. What it caches for a minute here shows at once.
+#[test]
+fn changes_made_directly_in_dir_are_reported_to_a_user() {
+    with_open_device(|| {
+        let home = Home::new();
+        home.write("a", b"old\n", 0o644);
+        home.write("sub/kept", b"kept\n", 0o644);
+        home.write("signs/none", b"", 0o644);
+        let look = "(cat a; ls sub; stat -c %a sub/kept; cat sub/new) 2>&1";
+        // Once more: what the kernel comes back to is watched from then on.
+        let script = format!(
+            "read go; ({look}; {look}) >&2; {look}; echo >signs/looked; read go; {look}; read go"
+        );
+        let options = ["--broker", "off", "--watch", "on", "--attr-timeout", "60"];
+        let mut run = home.start(&options, &script);
+        // `run` watches nothing for its first 0.2 s.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        run.say("go");
+        until("it looked", || home.below("signs/looked").exists());
+        run.report(|report| report["view"]["watch"]["directories"].as_u64() >= Some(2));
+        change(&home);
+        // Of `a` the write, of `sub` a name, of `sub/kept` its mode.
+        run.report(|report| report["view"]["watch"]["changes"].as_u64() >= Some(3));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let report = run.report(|_| true);
+        run.say("go");
+        // No mark on the file system: a further name elsewhere would not be reported.
+        assert_eq!(report["view"]["watch"]["files"], false, "{report}");
+        run.say("go");
+        let output = run.finish();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let gone = "cat: sub/new: No such file or directory";
+        let expected = format!("old\nkept\n644\n{gone}\nchanged\nkept\nnew\n600\nnew\n");
+        assert_eq!(told, expected, "{output:?}");
+    });
+}
+
+/// Nobody tells a user's server of a file's names elsewhere: its attributes are not believed for
+/// longer than their timeout, although its directory is watched.
+#[test]
+fn a_file_that_changes_by_a_name_elsewhere_is_seen_within_the_second() {
+    with_open_device(|| {
+        let home = Home::new();
+        home.write("sub/file", b"file\n", 0o644);
+        let look = "stat -c %a sub/file; ls sub";
+        let script = format!("read go; {look}; {look}; read go; {look}; read go");
+        let mut run = home.start(&["--broker", "off"], &script);
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        run.say("go");
+        run.report(|report| report["view"]["watch"]["directories"].as_u64() >= Some(1));
+        fs::hard_link(home.below("sub/file"), home.at("elsewhere")).unwrap();
+        fs::set_permissions(home.at("elsewhere"), PermissionsExt::from_mode(0o600)).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        run.say("go");
+        run.say("go");
+        let output = run.finish();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(told, "644\nfile\n644\nfile\n600\nfile\n", "{output:?}");
     });
 }
 

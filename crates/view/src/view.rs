@@ -489,7 +489,7 @@ fn watch(config: &Config) -> Result<(Option<Watch>, Option<String>), OpenError> 
     match Watch::new(config.watch_after) {
         Ok(watch) => Ok((Some(watch), None)),
         Err(errno) if wanted == WatchMode::On => Err(OpenError::Watch(errno)),
-        Err(errno) => Ok((None, Some(format!("fanotify needs CAP_SYS_ADMIN: {errno}")))),
+        Err(errno) => Ok((None, Some(format!("fanotify cannot be used: {errno}")))),
     }
 }
 

@@ -102,18 +102,26 @@ impl Handle {
 pub(super) struct Group(OwnedFd);
 
 impl Group {
-    /// # Errors
-    /// `EPERM` without `CAP_SYS_ADMIN` in the initial user namespace.
-    pub(super) fn new() -> Result<Self, Errno> {
-        Self::with(libc::FAN_UNLIMITED_MARKS | libc::FAN_REPORT_DFID_NAME)
-    }
-
-    /// A group whose events name the inode that they are about.
+    /// Without privilege it may mark directories that the user may read, as many as
+    /// `fs.fanotify.max_user_marks` allows. Who caused an event is told only of this process itself
+    /// then; of others it is 0.
     ///
     /// # Errors
-    /// As [`Group::new`].
+    /// `EPERM` without `CAP_SYS_ADMIN` in the initial user namespace, before Linux 5.13; `EMFILE`
+    /// when the user has as many groups as are allowed (`fs.fanotify.max_user_groups`).
+    pub(super) fn new() -> Result<Self, Errno> {
+        match Self::with(libc::FAN_UNLIMITED_MARKS | libc::FAN_REPORT_DFID_NAME) {
+            Err(Errno::PERM) => Self::with(libc::FAN_REPORT_DFID_NAME),
+            result => result,
+        }
+    }
+
+    /// A group whose events name the inode that they are about, for a mark on the file system.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_SYS_ADMIN`, which that mark takes.
     pub(super) fn of_inodes() -> Result<Self, Errno> {
-        Self::with(libc::FAN_REPORT_FID)
+        Self::with(libc::FAN_UNLIMITED_MARKS | libc::FAN_REPORT_FID)
     }
 
     fn with(flags: u32) -> Result<Self, Errno> {
@@ -179,7 +187,8 @@ impl AsFd for Group {
 /// One event.
 pub(super) struct Event<'b> {
     pub(super) mask: u64,
-    /// The process that caused it, in the server's pid namespace.
+    /// The process that caused it, in the server's pid namespace; 0 for others than this one in a
+    /// group without privilege.
     pub(super) pid: i32,
     /// The directory and the name in it; `.` for the directory itself. `None` where the kernel says
     /// neither, as with a lost event, and in a group of inodes.
