@@ -46,10 +46,6 @@ fn listener(args: &BrokerArgs) -> anyhow::Result<OwnedFd> {
     let fits = sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET)
         && sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX)
         && sockopt::socket_acceptconn(&socket) == Ok(true);
-    ensure!(
-        fits,
-        "the socket handed over must be a listening Unix socket of sequential packets \
-         (ListenSequentialPacket=)"
-    );
+    ensure!(fits, "the socket must listen for sequential packets (ListenSequentialPacket=)");
     Ok(socket)
 }

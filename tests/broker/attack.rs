@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::thread::CpuSet;
 use tollgate_broker::{Refusal, Request};
 
 use crate::fuse::{Caller, Mounted};
@@ -212,7 +213,7 @@ fn what_is_no_message_is_answered_and_extra_descriptors_are_closed() {
     let Some(stage) = Stage::new(&[]) else { return };
     let file = stage.file("lower");
     let fd = file.as_fd();
-    let register = Request::Register.encode();
+    let register = Request::Register(0).encode();
     for bytes in [&register[..1], &register[..15], &[0; 16], &[7; 4000]] {
         stage.caller.send(bytes, &[fd]);
         assert_eq!(stage.caller.reply(), Some(Err(Refusal::Malformed)), "{} bytes", bytes.len());
@@ -324,7 +325,7 @@ fn a_descriptor_that_is_exchanged_after_it_was_sent_is_the_old_one() {
     let file = stage.file("lower");
     file.write_all_at(b"own", 0).unwrap();
     let mut number = OwnedFd::from(file);
-    stage.caller.send(&Request::Register.encode(), &[number.as_fd()]);
+    stage.caller.send(&Request::Register(0).encode(), &[number.as_fd()]);
     let other = File::options().read(true).write(true).custom_flags(0).open(&secret).unwrap();
     rustix::io::dup2(&other, &mut number).unwrap();
     let id = stage.caller.reply().unwrap().unwrap();
@@ -350,4 +351,46 @@ fn the_process_that_serves_has_one_capability_no_file_system_and_a_dozen_calls()
     assert_eq!(root.count(), 0, "its root is not empty");
     let mounts = fs::read_to_string(format!("/proc/{child}/mountinfo")).unwrap();
     assert_eq!(mounts.lines().count(), 1, "{mounts}");
+}
+
+/// It answers on the CPU where its client sleeps, one of those that the broker was started with.
+#[test]
+fn the_process_that_serves_goes_to_the_cpu_of_its_client_and_to_no_other() {
+    if !can_mount() {
+        return;
+    }
+    let own = rustix::thread::sched_getaffinity(None).unwrap();
+    let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu)).collect();
+    let [first, .., last] = cpus[..] else { return println!("skipped: one CPU") };
+    let start = |cpus: &[usize]| {
+        let mut set = CpuSet::new();
+        cpus.iter().for_each(|cpu| set.set(*cpu));
+        // Inherited by the broker; this thread ends with it.
+        let stage = || {
+            rustix::thread::sched_setaffinity(None, &set).unwrap();
+            Stage::new(&[]).unwrap()
+        };
+        std::thread::scope(|scope| scope.spawn(stage).join().unwrap())
+    };
+    let stage = start(&[first, last]);
+    let file = stage.file("lower");
+    let ask = |stage: &Stage, cpu: usize| {
+        let request = Request::Register(u32::try_from(cpu).unwrap());
+        stage.caller.ask(request, &[file.as_fd()]).unwrap().unwrap();
+        let child = stage.broker.children().pop().unwrap();
+        let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap();
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
+        list.unwrap().to_owned()
+    };
+    let both = ask(&stage, last);
+    assert_ne!(both, last.to_string(), "named once");
+    assert_eq!(ask(&stage, last), last.to_string());
+    for elsewhere in [first, last, CpuSet::MAX_CPU, CpuSet::MAX_CPU, u32::MAX as usize] {
+        assert_eq!(ask(&stage, elsewhere), last.to_string(), "{elsewhere}");
+    }
+    assert_eq!(ask(&stage, u32::MAX as usize), last.to_string());
+    let narrow = start(&[first]);
+    for _ in 0..3 {
+        assert_eq!(ask(&narrow, last), first.to_string(), "not one of the broker's");
+    }
 }

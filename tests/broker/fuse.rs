@@ -183,6 +183,6 @@ impl Caller {
     }
 
     pub(crate) fn register(&self, file: impl AsFd) -> Result<u32, Refusal> {
-        self.ask(Request::Register, &[file.as_fd()]).expect("the broker is there")
+        self.ask(Request::Register(0), &[file.as_fd()]).expect("the broker is there")
     }
 }

@@ -4,13 +4,16 @@ use rustix::io::Errno;
 
 use crate::protocol::{MESSAGE_BYTES, Refusal, Reply, Request, fields, message};
 
+/// Where the broker listens unless it is told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/tollgate/broker.sock";
+
 impl Request {
     /// The message.
     #[must_use]
     pub fn encode(self) -> [u8; MESSAGE_BYTES] {
         let (operation, argument) = match self {
             Self::Hello => (1, 0),
-            Self::Register => (2, 0),
+            Self::Register(cpu) => (2, cpu),
             Self::Close(id) => (3, id),
         };
         message(operation, argument)
@@ -46,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_request_arrives_as_it_was_sent() {
-        for request in [Request::Hello, Request::Register, Request::Close(u32::MAX)] {
+        for request in [Request::Hello, Request::Register(3), Request::Close(u32::MAX)] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
         let bytes = *b"TGbk\x01\0\x03\0\x07\0\0\0\0\0\0\0";

@@ -88,7 +88,9 @@ impl Client {
     ) -> Result<u32, RegisterError> {
         let mut state = self.state();
         self.connected(&mut state, device)?;
-        state.ask(Request::Register, lower).inspect_err(|error| state.lost(error))
+        // There the broker answers soonest: this thread is about to give it up.
+        let cpu = u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0);
+        state.ask(Request::Register(cpu), lower).inspect_err(|error| state.lost(error))
     }
 
     /// Drops the registration `id`; later, if there is no broker now.

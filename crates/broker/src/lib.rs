@@ -13,7 +13,7 @@ mod client;
 mod protocol;
 mod server;
 
-pub use asking::decode_reply;
+pub use asking::{DEFAULT_SOCKET, decode_reply};
 pub use client::{Client, RegisterError};
-pub use protocol::{DEFAULT_SOCKET, MESSAGE_BYTES, Refusal, Reply, Request, VERSION, encode_reply};
+pub use protocol::{MESSAGE_BYTES, Refusal, Reply, Request, VERSION, encode_reply};
 pub use server::{listener, serve};

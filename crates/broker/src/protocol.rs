@@ -10,8 +10,6 @@ use thiserror::Error;
 pub const VERSION: u16 = 1;
 /// Bytes of a request, and of a reply.
 pub const MESSAGE_BYTES: usize = 16;
-/// Where the broker listens unless it is told otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/tollgate/broker.sock";
 
 pub(crate) const MAGIC: [u8; 4] = *b"TGbk";
 
@@ -20,8 +18,9 @@ pub(crate) const MAGIC: [u8; 4] = *b"TGbk";
 pub enum Request {
     /// The first message: this is my connection to the kernel. One descriptor, of `/dev/fuse`.
     Hello,
-    /// Register the file of the one descriptor that comes along. Answered with its id.
-    Register,
+    /// Register the file of the one descriptor that comes along. Answered with its id. The number is
+    /// that of the CPU where the answer is waited for.
+    Register(u32),
     /// Drop the registration with this id. Not answered.
     Close(u32),
 }
@@ -35,7 +34,7 @@ impl Request {
     pub fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
         match fields(bytes)? {
             (1, 0) => Ok(Self::Hello),
-            (2, 0) => Ok(Self::Register),
+            (2, cpu) => Ok(Self::Register(cpu)),
             (3, id) if id != 0 => Ok(Self::Close(id)),
             _ => Err(Refusal::Malformed),
         }

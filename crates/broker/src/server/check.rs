@@ -24,8 +24,6 @@ const FILE_SYSTEMS: &[u64] = &[
     0x794c_7630, // overlayfs
 ];
 
-/// `MISC_MAJOR` and `FUSE_MINOR` of the kernel.
-const FUSE_DEVICE: (u32, u32) = (10, 229);
 /// `STATX_ATTR_IMMUTABLE` and `STATX_ATTR_APPEND`.
 const PROTECTED: u64 = 0x10 | 0x20;
 
@@ -71,7 +69,8 @@ pub(super) fn device(device: OwnedFd, uid: u32, broker: &Broker) -> Result<Owned
     // A device can be opened only where devices count, so no file system of a user can pretend it.
     let stat = rustix::fs::fstat(&device)?;
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-    let is_fuse = is_device && stat.st_rdev == makedev(FUSE_DEVICE.0, FUSE_DEVICE.1);
+    // `MISC_MAJOR` and `FUSE_MINOR` of the kernel.
+    let is_fuse = is_device && stat.st_rdev == makedev(10, 229);
     if !is_fuse || !reads_and_writes(rustix::fs::fcntl_getfl(&device)?) {
         return Err(Refusal::NotFuse);
     }
@@ -90,8 +89,7 @@ fn connection_of(device: &OwnedFd, broker: &Broker) -> Option<String> {
     let path = format!("self/fdinfo/{}", device.as_raw_fd());
     let info = rustix::fs::openat(&broker.proc, path, OFlags::CLOEXEC, Mode::empty()).ok()?;
     let text = std::io::read_to_string(File::from(info)).ok()?;
-    let number = text.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?;
-    Some(number.trim().to_owned())
+    text.lines().find_map(|line| Some(line.strip_prefix("fuse_connection:")?.trim().to_owned()))
 }
 
 /// Whether `file` may be registered. Every check is of the open file itself, which no caller can

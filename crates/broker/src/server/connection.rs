@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::OpenTreeFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags};
+use rustix::thread::CpuSet;
 
 use super::check::{self, Broker};
 use super::peer::Peer;
@@ -28,11 +29,13 @@ const TURNS: usize = 15;
 /// Serves one client in the child of a fork.
 pub(super) fn serve(socket: OwnedFd, peer: Peer, broker: Broker) -> ! {
     let (dev, since, ids) = (broker.dev, Instant::now(), Vec::with_capacity(broker.max_files));
-    let mut connection = Connection { socket, peer, dev, ids, since, registered: 0, refused: 0 };
+    let cpus = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    let (cpu, registered, refused) = (u32::MAX, 0, 0);
+    let mut client = Connection { socket, peer, dev, ids, cpus, cpu, since, registered, refused };
     // Nothing is dropped after this: the heap may not be given back any more.
-    let Err(ended) = connection.begin(broker).and_then(|device| connection.run(&device));
+    let Err(ended) = client.begin(broker).and_then(|device| client.run(&device));
     if ended.kind() != io::ErrorKind::UnexpectedEof {
-        connection.peer.log(format_args!("connection ended: error {:?}", ended.raw_os_error()));
+        client.peer.log(format_args!("connection ended: error {:?}", ended.raw_os_error()));
     }
     sandbox::exit()
 }
@@ -44,6 +47,9 @@ struct Connection {
     /// Registered and not closed yet. Never grows: its room is taken before the system calls that
     /// would get more are gone.
     ids: Vec<u32>,
+    /// The CPUs that the broker was started with, and the one that the client named last.
+    cpus: CpuSet,
+    cpu: u32,
     /// When the window began, and what was used in it.
     since: Instant,
     registered: usize,
@@ -63,11 +69,10 @@ impl Connection {
             self.answer(Err(refusal))?;
             Err(io::Error::from(io::ErrorKind::UnexpectedEof))
         })?;
-        let listening = broker.listening;
-        drop(broker);
         sandbox::become_caller(&self.peer)?;
-        sandbox::die_with(listening)?;
-        sandbox::filter_system_calls()?;
+        sandbox::die_with(broker.listening)?;
+        drop(broker);
+        sandbox::filter_system_calls().map_err(io::Error::other)?;
         self.answer(Ok(VERSION.into()))?;
         Ok(device)
     }
@@ -75,9 +80,7 @@ impl Connection {
     /// Until the client closes the connection; what it had registered is closed then.
     fn run(&mut self, device: &OwnedFd) -> io::Result<Infallible> {
         let ended = self.serve_all(device);
-        for id in &self.ids {
-            sandbox::close_backing(device, *id);
-        }
+        self.ids.iter().for_each(|id| sandbox::close_backing(device, *id));
         ended
     }
 
@@ -90,13 +93,12 @@ impl Connection {
                 (self.since, self.registered, self.refused) = (Instant::now(), 0, 0);
             }
             let reply = match received {
-                Ok((Request::Register, Some(file))) => self.register(device, &file),
+                Ok((Request::Register(cpu), Some(file))) => self.register(device, &file, cpu),
                 Ok((Request::Close(id), None)) => {
                     self.close(device, id);
                     continue;
                 }
-                Ok(_) => Err(Refusal::Malformed),
-                Err(refusal) => Err(refusal),
+                other => Err(other.err().unwrap_or(Refusal::Malformed)),
             };
             self.answer(reply)?;
         }
@@ -112,7 +114,8 @@ impl Connection {
         send(&self.socket, reply)
     }
 
-    fn register(&mut self, device: &OwnedFd, file: &OwnedFd) -> Reply {
+    fn register(&mut self, device: &OwnedFd, file: &OwnedFd, cpu: u32) -> Reply {
+        self.follow(cpu);
         let most = self.ids.capacity();
         self.registered += 1;
         if self.ids.len() == most || self.registered > most * TURNS {
@@ -128,11 +131,21 @@ impl Connection {
         Ok(id)
     }
 
+    /// Goes to `cpu` if the client names it for the second time in turn. There it runs as soon as the
+    /// client sleeps; on another one, which may have halted, it would have to be woken, and the
+    /// client again.
+    fn follow(&mut self, cpu: u32) {
+        let (again, at) = (std::mem::replace(&mut self.cpu, cpu) == cpu, cpu as usize);
+        if again && at < CpuSet::MAX_CPU && self.cpus.is_set(at) {
+            let mut only = CpuSet::new();
+            only.set(at);
+            let _ = rustix::thread::sched_setaffinity(None, &only);
+        }
+    }
+
     /// Any id of the caller's own FUSE connection: one that an earlier broker registered, too.
     fn close(&mut self, device: &OwnedFd, id: u32) {
-        if let Some(at) = self.ids.iter().position(|known| *known == id) {
-            self.ids.swap_remove(at);
-        }
+        self.ids.retain(|known| *known != id);
         sandbox::close_backing(device, id);
     }
 }

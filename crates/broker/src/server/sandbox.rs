@@ -11,7 +11,7 @@ use rustix::mount::{
 };
 use rustix::process::{Pid, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use seccompiler::{BackendError, BpfProgram, SeccompFilter, SeccompRule};
+use seccompiler::{BpfProgram, SeccompFilter, SeccompRule};
 use seccompiler::{
     SeccompAction as Action, SeccompCmpArgLen as ArgLen, SeccompCmpOp as CmpOp,
     SeccompCondition as Condition,
@@ -55,8 +55,8 @@ pub(super) fn new_mount(kind: &str) -> io::Result<OwnedFd> {
 }
 
 fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
+    let inheritable = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable };
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
@@ -139,18 +139,14 @@ const ALLOWED: &[(libc::c_long, u8, &[u64])] = &[
     (libc::SYS_statx, 0, &[]),
     (libc::SYS_open_tree, 2, &[0x8_1000]), // OPEN_TREE_CLOEXEC | AT_EMPTY_PATH: no new mount
     (libc::SYS_ioctl, 1, &[BACKING_OPEN, BACKING_CLOSE]),
+    (libc::SYS_sched_setaffinity, 0, &[0]), // itself
     (libc::SYS_close, 0, &[]),
     (libc::SYS_write, 0, &[]),
     (libc::SYS_exit_group, 0, &[]),
 ];
 
-/// Leaves the process a dozen system calls, for ever.
-pub(super) fn filter_system_calls() -> io::Result<()> {
-    let program = program().map_err(io::Error::other)?;
-    seccompiler::apply_filter(&program).map_err(io::Error::other)
-}
-
-fn program() -> Result<BpfProgram, BackendError> {
+/// Leaves the process thirteen system calls, for ever.
+pub(super) fn filter_system_calls() -> Result<(), seccompiler::Error> {
     let mut rules = std::collections::BTreeMap::new();
     for (call, argument, values) in ALLOWED {
         let is = |value: &u64| Condition::new(*argument, ArgLen::Dword, CmpOp::Eq, *value);
@@ -158,5 +154,6 @@ fn program() -> Result<BpfProgram, BackendError> {
         rules.insert(*call, rules_of.collect::<Result<_, _>>()?);
     }
     let architecture = std::env::consts::ARCH.try_into()?;
-    SeccompFilter::new(rules, Action::KillProcess, Action::Allow, architecture)?.try_into()
+    let filter = SeccompFilter::new(rules, Action::KillProcess, Action::Allow, architecture)?;
+    seccompiler::apply_filter(&BpfProgram::try_from(filter)?)
 }
