@@ -16,15 +16,15 @@ use crate::harness::{Broker, USER, can_mount, open_directory, until};
 const OTHER: u32 = 4321;
 
 /// A broker, a mount of [`USER`], and a connection for it.
-struct Stage {
-    directory: tempfile::TempDir,
-    broker: Broker,
-    mounted: Mounted,
-    caller: Caller,
+pub(crate) struct Stage {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) broker: Broker,
+    pub(crate) mounted: Mounted,
+    pub(crate) caller: Caller,
 }
 
 impl Stage {
-    fn new(options: &[&str]) -> Option<Self> {
+    pub(crate) fn new(options: &[&str]) -> Option<Self> {
         if !can_mount() {
             return None;
         }
@@ -36,24 +36,24 @@ impl Stage {
     }
 
     /// A file of the lower file system, open for both.
-    fn file(&self, name: &str) -> File {
+    pub(crate) fn file(&self, name: &str) -> File {
         let path = self.directory.path().join(name);
         File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
     }
 
-    fn refused(&self, file: impl AsFd, refusal: Refusal) {
+    pub(crate) fn refused(&self, file: impl AsFd, refusal: Refusal) {
         assert_eq!(self.caller.register(file), Err(refusal));
         self.broker.has_said(&format!("refused: {refusal}"));
     }
 
     /// The broker serves this caller as before.
-    fn serves(&self) {
+    pub(crate) fn serves(&self) {
         let id = self.caller.register(self.file("as-before")).unwrap();
         self.caller.send(&Request::Close(id).encode(), &[]);
     }
 }
 
-fn open(path: impl AsRef<Path>, flags: OFlags) -> OwnedFd {
+pub(crate) fn open(path: impl AsRef<Path>, flags: OFlags) -> OwnedFd {
     rustix::fs::open(path.as_ref(), flags | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 

@@ -160,11 +160,16 @@ impl Caller {
     }
 
     pub(crate) fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        assert!(self.try_send(bytes, fds), "the broker hung up");
+    }
+
+    /// Whether there was somebody to send it to.
+    pub(crate) fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
         let parts = [IoSlice::new(bytes)];
-        rustix::net::sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL).unwrap();
+        rustix::net::sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL).is_ok()
     }
 
     /// The next reply; `None` when the broker hung up.

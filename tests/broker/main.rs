@@ -4,6 +4,7 @@
 mod attack;
 #[path = "../support/device.rs"]
 mod device;
+mod edges;
 mod fuse;
 mod harness;
 mod identity;

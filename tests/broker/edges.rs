@@ -1,0 +1,110 @@
+//! Further attempts: at the protocol's edges, at the limits of the kernel, at what descriptors can be.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
+
+use rustix::fs::OFlags;
+use tollgate_broker::{Refusal, Request};
+
+use crate::attack::{Stage, open};
+use crate::fuse::Caller;
+use crate::harness::{USER, until};
+
+/// Descriptors of the process that serves the stage's caller: standard streams, socket, device.
+fn descriptors(stage: &Stage) -> usize {
+    let child = stage.broker.children().pop().unwrap();
+    fs::read_dir(format!("/proc/{child}/fd")).unwrap().count()
+}
+
+#[test]
+fn messages_that_are_cut_off_by_a_close_leave_nothing_and_delay_nobody() {
+    let Some(stage) = Stage::new(&[]) else { return };
+    let (file, register) = (stage.file("lower"), Request::Register(0).encode());
+    for length in [0, 1, 8, 15, 16] {
+        let caller = Caller::of(&stage.broker.socket, USER, &stage.mounted);
+        caller.send(&register[..length], &[file.as_fd()]);
+        drop(caller);
+        let silent = Caller::connect(&stage.broker.socket, USER, &[]);
+        silent.send(&register[..length], &[]);
+    }
+    stage.serves();
+    until("their processes end", || stage.broker.children().len() == 1);
+    assert_eq!(descriptors(&stage), 5);
+}
+
+/// A client that never reads fills its own socket, ends its own process, and takes nothing along.
+#[test]
+fn a_client_that_never_reads_ends_itself_alone() {
+    let Some(stage) = Stage::new(&[]) else { return };
+    let file = stage.file("lower");
+    let deaf = Caller::of(&stage.broker.socket, USER, &stage.mounted);
+    let register = Request::Register(0).encode();
+    let ended = (0..4096).any(|_| !deaf.try_send(&register, &[file.as_fd()]));
+    until("its process ends", || ended || stage.broker.children().len() == 1);
+    stage.serves();
+    drop(deaf);
+    until("its process is gone", || stage.broker.children().len() == 1);
+    assert_eq!(descriptors(&stage), 5);
+}
+
+#[test]
+fn append_only_stays_so_whenever_it_is_asked_for() {
+    let Some(stage) = Stage::new(&[]) else { return };
+    let path = stage.directory.path().join("log");
+    let file = stage.file("log");
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND).unwrap();
+    stage.refused(&file, Refusal::NotReadWrite);
+    // Of an append-only file no descriptor without it can be had, nor can it be taken away.
+    let attribute = |what: &str| {
+        Command::new("chattr").arg(what).arg(&path).status().is_ok_and(|status| status.success())
+    };
+    if attribute("+a") {
+        let reopened = File::options().read(true).append(true).open(&path).unwrap();
+        let freed = rustix::fs::fcntl_setfl(&reopened, OFlags::empty());
+        let refused = (stage.caller.register(&reopened), stage.caller.register(&file));
+        assert!(attribute("-a"));
+        freed.unwrap_err();
+        assert_eq!(refused, (Err(Refusal::NotReadWrite), Err(Refusal::NotReadWrite)));
+    }
+    stage.serves();
+}
+
+#[test]
+fn a_file_without_a_name_is_served_and_a_copy_of_a_reader_is_not() {
+    let Some(stage) = Stage::new(&[]) else { return };
+    let file = stage.file("gone");
+    fs::remove_file(stage.directory.path().join("gone")).unwrap();
+    let id = stage.caller.register(&file).unwrap();
+    stage.caller.send(&Request::Close(id).encode(), &[]);
+    let temporary: OwnedFd = open(stage.directory.path(), OFlags::RDWR | OFlags::TMPFILE);
+    stage.caller.register(&temporary).unwrap();
+    let path = stage.directory.path().join("of-root");
+    drop(stage.file("of-root"));
+    let reads = open(&path, OFlags::RDONLY);
+    stage.refused(&reads, Refusal::NotReadWrite);
+    stage.refused(reads.try_clone().unwrap(), Refusal::NotReadWrite);
+    stage.serves();
+}
+
+#[test]
+fn many_clients_at_once_are_served_or_told_and_nothing_stays_open() {
+    let Some(stage) = Stage::new(&[]) else { return };
+    let crowd = || {
+        for _ in 0..40 {
+            let one = Caller::connect(&stage.broker.socket, USER, &[]);
+            let device = stage.mounted.device.as_fd();
+            let answer = one.try_send(&Request::Hello.encode(), &[device]).then(|| one.reply());
+            assert!(
+                !matches!(answer, Some(Some(Err(other))) if other != Refusal::TooManyConnections),
+                "{answer:?}"
+            );
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(crowd))));
+    until("they are gone", || stage.broker.children().len() == 1);
+    stage.serves();
+    assert_eq!(descriptors(&stage), 5);
+    // The listening process: standard streams, its socket, and what each new process begins with.
+    assert!(stage.broker.open_files().len() <= 8, "{:?}", stage.broker.open_files());
+}
