@@ -47,7 +47,8 @@ pub(crate) fn may_register() -> bool {
     own.contains(CapabilitySet::SYS_ADMIN) && namespace.ok() == Some(INITIAL_USER_NAMESPACE)
 }
 
-fn usual_places() -> impl Iterator<Item = PathBuf> {
+/// Where a user's server looks for one.
+pub(crate) fn usual_places() -> impl Iterator<Item = PathBuf> {
     let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_absolute());
     let own = own.map(|dir| Path::new(&dir).join("tollgate/broker.sock"));
     own.into_iter().chain([PathBuf::from(DEFAULT_SOCKET)])

@@ -3,5 +3,5 @@
 mod found;
 mod start;
 
-pub(crate) use found::{Broker, WOULD_HELP, find, may_register};
+pub(crate) use found::{Broker, WOULD_HELP, find, may_register, usual_places};
 pub(crate) use start::run;

@@ -141,17 +141,99 @@ fn sockets() -> Check {
 
 /// The privileged helper that registers files for those who may not.
 fn broker() -> Check {
+    let found: Vec<_> = crate::broker::usual_places()
+        .map(|place| {
+            let answer = std::os::unix::net::UnixStream::connect(&place).map(drop);
+            (place, answer)
+        })
+        .collect();
+    let is_unit = |directory: &&str| Path::new(directory).join(BROKER_UNIT).exists();
+    broker_of(
+        found,
+        rustix::process::geteuid().is_root(),
+        Path::new("/run/systemd/system").is_dir(),
+        UNIT_DIRECTORIES.iter().any(is_unit),
+    )
+}
+
+const BROKER_UNIT: &str = "tollgate-broker.socket";
+const UNIT_DIRECTORIES: [&str; 3] =
+    ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
+
+/// Where a broker may listen, with what connecting to it as a stream said; whether systemd runs, and
+/// has the unit.
+fn broker_of(
+    found: Vec<(PathBuf, std::io::Result<()>)>,
+    is_root: bool,
+    has_systemd: bool,
+    has_unit: bool,
+) -> Check {
     const NAME: &str = "broker";
-    const SOCKET: &str = "/run/tollgate/broker.sock";
-    match std::os::unix::net::UnixStream::connect(SOCKET) {
-        Ok(_) => Check::ok(NAME, format!("listens at {SOCKET}")),
-        // It may talk in packets, and is there all the same.
-        Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => {
-            Check::ok(NAME, format!("listens at {SOCKET}"))
+    const EFFECT: &str = "no passthrough for this user: files are read and written by tollgate, \
+                          slower";
+    let mut missed = Vec::new();
+    for (place, answer) in found {
+        match answer {
+            Ok(()) => return Check::ok(NAME, format!("listens at `{}`", place.display())),
+            // It talks in packets, and is there all the same.
+            Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => {
+                return Check::ok(NAME, format!("listens at `{}`", place.display()));
+            }
+            Err(error) => missed.push(format!("none at `{}` ({error})", place.display())),
         }
-        Err(_) if rustix::process::geteuid().is_root() => {
-            Check::note(NAME, "none; root does not need one")
+    }
+    if is_root {
+        return Check::note(NAME, "none; root does not need one");
+    }
+    let remedy = match (has_systemd, has_unit) {
+        (true, true) => format!("systemctl enable --now {BROKER_UNIT} (as root)"),
+        (true, false) => format!(
+            "install the package, which brings {BROKER_UNIT} (docs/install.md), or start \
+             `tollgate broker` as root"
+        ),
+        (false, _) => "start `tollgate broker` as root; it stays until it is ended".to_owned(),
+    };
+    Check::without(NAME, missed.join(", "), EFFECT).mended_by(remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(errno: Option<i32>, is_root: bool, systemd: bool, unit: bool) -> Check {
+        let answer = errno.map_or(Ok(()), |errno| Err(std::io::Error::from_raw_os_error(errno)));
+        let own = (PathBuf::from("/own"), Err(std::io::Error::from_raw_os_error(libc::ENOENT)));
+        broker_of(vec![own, ("/usual".into(), answer)], is_root, systemd, unit)
+    }
+
+    #[test]
+    fn a_broker_that_listens_needs_no_remedy() {
+        for errno in [None, Some(libc::EPROTOTYPE)] {
+            let check = told(errno, false, true, true);
+            assert_eq!((check.found.as_str(), check.remedy), ("listens at `/usual`", None));
         }
-        Err(error) => Check::note(NAME, format!("none at {SOCKET} ({error})")),
+    }
+
+    #[test]
+    fn a_user_without_a_broker_is_told_how_root_starts_one_here() {
+        let remedy = |systemd, unit| {
+            let check = told(Some(libc::ECONNREFUSED), false, systemd, unit);
+            assert!(
+                check.found.contains("`/own`") && check.found.contains("`/usual`"),
+                "{check:?}"
+            );
+            assert!(check.effect.is_some_and(|effect| effect.contains("no passthrough")));
+            check.remedy.unwrap()
+        };
+        let enable = "systemctl enable --now tollgate-broker.socket (as root)";
+        assert_eq!(remedy(true, true), enable);
+        assert!(remedy(true, false).starts_with("install the package"));
+        assert!(remedy(false, false).starts_with("start `tollgate broker` as root"));
+    }
+
+    #[test]
+    fn root_is_told_that_it_needs_none() {
+        let check = told(Some(libc::ENOENT), true, true, true);
+        assert_eq!((check.found.as_str(), check.effect), ("none; root does not need one", None));
     }
 }
