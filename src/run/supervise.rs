@@ -242,7 +242,8 @@ impl Running {
     /// How to join, and what CMD may change.
     fn tell_of_session(&self) {
         let Some((session, terms)) = &self.session else { return };
-        let places: Vec<_> = terms.writable.iter().map(|path| shown(path)).collect();
+        let quoted = |path: &std::path::PathBuf| format!("`{}`", shown(path));
+        let places: Vec<_> = terms.writable.iter().map(quoted).collect();
         let also =
             if places.is_empty() { String::new() } else { format!(", {}", places.join(", ")) };
         let everything = if terms.fenced { "" } else { ", and wherever else its user may" };

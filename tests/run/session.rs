@@ -88,6 +88,33 @@ fn a_second_run_joins_the_fence() {
 }
 
 #[test]
+fn the_first_says_what_is_writable_and_how_to_join() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    std::fs::create_dir(project.path("cache")).unwrap();
+    let dir = std::fs::canonicalize(project.path("dir")).unwrap();
+    let cache = std::fs::canonicalize(project.path("cache")).unwrap();
+    let name = format!("banner-{}", std::process::id());
+    let allowed = format!("{}:rw", cache.display());
+    let said = |options: &[&str]| {
+        let options = [&["--session", &name], options].concat();
+        let output = project.run_with(&options).arg("true").stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{}", all(&output));
+        text(&output.stderr)
+    };
+    let join = format!("join it with `tollgate run --session {name} -- CMD`");
+    let begin = format!("session `{name}`: CMD writes to `{}`", dir.display());
+    let fenced = said(&["--allow", &allowed]);
+    let also = format!("{begin}, `{}`; {join}", cache.display());
+    assert!(fenced.contains(&also), "{fenced}");
+    let unfenced = said(&["--fence", "off"]);
+    let everywhere = format!("{begin}, and wherever else its user may; {join}");
+    assert!(unfenced.contains(&everywhere), "{unfenced}");
+}
+
+#[test]
 fn what_joined_ends_with_the_session() {
     if !can_mount() {
         return;
