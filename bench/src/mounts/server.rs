@@ -114,7 +114,7 @@ impl Server {
         let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let mut server = Server { child, mount_point: mount_point.to_owned() };
         let deadline = Instant::now() + PATIENCE;
-        while std::fs::metadata(mount_point)?.dev() == before {
+        while !is_mounted(mount_point, before)? {
             let ended = server.child.try_wait()?;
             if ended.is_some() || Instant::now() > deadline {
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
@@ -184,6 +184,15 @@ impl Server {
         eprintln!("the server of {} did not end; killed", self.mount_point.display());
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Whether `mount_point` is not of the device `before` any more. Into a user's mount not even root
+/// may look.
+fn is_mounted(mount_point: &Path, before: u64) -> Result<bool> {
+    match std::fs::metadata(mount_point) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(true),
+        other => Ok(other?.dev() != before),
     }
 }
 

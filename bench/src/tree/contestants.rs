@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::options::TreeOptions;
+use super::user::User;
 use crate::mounts::{Launcher, Server, threads};
 
 /// The bare directory.
@@ -15,6 +16,8 @@ pub(super) const BARE: &str = "bare";
 pub(super) const TOLLGATE: &str = "tollgate";
 /// Tollgate with the CPUs left to halt.
 pub(super) const NOT_AWAKE: &str = "tollgate keep-awake off";
+/// Tollgate as an ordinary user has it, with the broker. Programs in this column are the user's, too.
+pub(super) const USER: &str = "tollgate user";
 /// The minimal server on the `fuser` crate.
 pub(super) const PEER: &str = "fuser peer";
 
@@ -32,6 +35,7 @@ pub(super) struct Contestant {
 enum How {
     Bare,
     Tollgate { binary: PathBuf, arguments: Vec<String> },
+    User { binary: PathBuf, arguments: Vec<String> },
     Peer,
     Other { command: Vec<String> },
 }
@@ -43,7 +47,12 @@ impl Contestant {
 
     /// Whether this is Tollgate, in whatever way.
     pub(super) fn is_tollgate(&self) -> bool {
-        matches!(self.how, How::Tollgate { .. })
+        matches!(self.how, How::Tollgate { .. } | How::User { .. })
+    }
+
+    /// Whether server and programs are an ordinary user's.
+    pub(super) fn is_of_user(&self) -> bool {
+        matches!(self.how, How::User { .. })
     }
 
     /// Whether this is the bare directory, which has no server.
@@ -54,13 +63,13 @@ impl Contestant {
     /// The `tollgate` binary of this column.
     pub(super) fn binary(&self) -> Option<&Path> {
         match &self.how {
-            How::Tollgate { binary, .. } => Some(binary),
+            How::Tollgate { binary, .. } | How::User { binary, .. } => Some(binary),
             How::Bare | How::Peer | How::Other { .. } => None,
         }
     }
 
-    /// Mounts a view of `lower`; `None` for the bare directory. `further` are more arguments for
-    /// `tollgate mount`.
+    /// Mounts a view of `lower`, as `user` if it is a user's; `None` for the bare directory.
+    /// `further` are more arguments for `tollgate mount`.
     ///
     /// # Errors
     /// If nothing is mounted, with what the server said.
@@ -68,6 +77,7 @@ impl Contestant {
         &self,
         lower: &Path,
         mount_point: &Path,
+        user: Option<&User>,
         further: &[OsString],
     ) -> Result<Option<Server>> {
         let server = match &self.how {
@@ -81,6 +91,10 @@ impl Contestant {
                     .args(further)
                     .arg(lower);
                 Server::start(command, mount_point)?
+            }
+            How::User { arguments, .. } => {
+                let user = user.context("there is no user")?;
+                user.mount(arguments, lower, mount_point, further)?
             }
             How::Peer => Launcher::peer(threads(), lower, mount_point)?,
             How::Other { command } => {
@@ -103,6 +117,11 @@ pub(super) fn select(options: &TreeOptions, notes: &mut Vec<String>) -> Result<V
     let mut all = known(launcher.binary(), notes)?;
     for added in &options.add {
         all.push(parse_added(added, launcher.binary())?);
+    }
+    for added in &options.add_user {
+        let added = parse_added(added, launcher.binary())?;
+        let How::Tollgate { binary, arguments } = added.how else { continue };
+        all.push(Contestant::new(&added.name, How::User { binary, arguments }));
     }
     for server in &options.server {
         let (name, command) = named(server)?;
@@ -143,6 +162,10 @@ fn known(binary: &Path, notes: &mut Vec<String>) -> Result<Vec<Contestant>> {
     }
     if help.contains("--keep-awake") {
         all.push(ours(NOT_AWAKE, &["--keep-awake", "off"]));
+    }
+    if help.contains("--broker") {
+        let how = How::User { binary: binary.to_owned(), arguments: Vec::new() };
+        all.push(Contestant::new(USER, how));
     }
     all.push(Contestant::new(PEER, How::Peer));
     Ok(all)

@@ -14,6 +14,7 @@ mod operations;
 mod options;
 mod programs;
 mod site;
+mod user;
 mod walk;
 
 pub(crate) use clients::{CLIENT, client_command, run_client};
@@ -60,6 +61,7 @@ fn measure(
     let files = tree.files(options);
     site.mount(report);
     for part in tree.parts() {
+        let aside = if part.has_users() { Vec::new() } else { site.put_aside_users() };
         match part {
             Part::Walk => walk::run(site, files, report)?,
             Part::Git => programs::git_status(site, options, report)?,
@@ -72,6 +74,7 @@ fn measure(
             Part::Cargo => programs::cargo_build(site, tree, report)?,
             Part::Build => programs::build(site, tree, report)?,
         }
+        site.put_back(aside);
     }
     Ok(())
 }

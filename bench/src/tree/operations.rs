@@ -2,52 +2,106 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 
-use super::contestants::{PEER, TOLLGATE};
-use super::site::Site;
+use super::contestants::{PEER, TOLLGATE, USER};
+use super::site::{Place, Site};
+use super::walk::{OF_USER, SETTLED_AFTER};
 use crate::harness::{Better, Must, Options, Report, Row};
 
-/// Files of the directory that is used.
+/// Files of each directory that is used.
 const FILES: usize = 1_000;
+/// The directory of files that are opened to be read, and the one of those opened to be written.
+const OPENED: &str = "opened-in-turn";
+const WRITTEN: &str = "written-in-turn";
+/// Longer than a server keeps the registration of a file that nobody has open.
+const UNREGISTERED_AFTER: Duration = Duration::from_millis(2_200);
 
 /// Measures all rows.
-pub(super) fn run(site: &Site, options: &Options, report: &mut Report) -> Result<()> {
+pub(super) fn run(site: &mut Site, options: &Options, report: &mut Report) -> Result<()> {
     let names: Vec<_> = (0..FILES).map(|i| format!("file-{i:04}")).collect();
-    let small = site.lower().join("opened-in-turn");
-    std::fs::create_dir_all(&small)?;
-    for name in &names {
-        std::fs::write(small.join(name), "x")?;
+    for small in [OPENED, WRITTEN].into_iter().flat_map(|name| site.owned(name)) {
+        std::fs::create_dir_all(&small)?;
+        for name in &names {
+            std::fs::write(small.join(name), "x")?;
+        }
     }
     for place in site.places() {
         std::fs::create_dir_all(place.lower_work().join("made"))?;
     }
+    site.hand_over()?;
     site.settle()?;
     report.section("single operations, one client");
     let us = |name: &str| Row::new(name, "us", Better::Lower).warm_up();
     let opens = ["open+close", "open+close, p99", "open+close, p99.9"].map(us);
     report.must(Must::at_most(("open+close", TOLLGATE), 0.25).against(PEER).aim(0.12));
     let median = ("open+close", TOLLGATE);
+    let of_user = |row| Must::at_most((row, USER), OF_USER.0).against(TOLLGATE).aim(OF_USER.1);
+    report.must(of_user(opens[0].name()));
     report.must(Must::at_most((opens[1].name(), TOLLGATE), 10.0).against_cell(median).aim(4.0));
     let (columns, count) = (site.columns(), options.pick(20_000, 5_000));
     let columns: Vec<_> = columns.iter().map(String::as_str).collect();
     report.measure_many(&opens, &columns, |_, column| {
-        let directory = directory(&site.places()[column].root.join("opened-in-turn"))?;
-        let mut times = each_us(count, |i| open(&directory, &names[i % FILES]).map(drop))?;
+        let place = &site.places()[column];
+        let mut times = place.within(|| {
+            let directory = directory(&place.root.join(place.own(OPENED)))?;
+            each_us(count, |i| open(&directory, &names[i % FILES]).map(drop))
+        })?;
         Ok([0.5, 0.99, 0.999].map(|share| percentile(&mut times, share)).to_vec())
     })?;
     let creates = ["create+close", "create+close, p99"].map(us);
+    report.must(of_user(creates[0].name()));
     report.measure_many(&creates, &columns, |_, column| {
-        let directory = directory(&site.places()[column].work().join("made"))?;
-        let mut times = each_us(FILES, |i| create(&directory, &names[i]).map(drop))?;
-        for name in &names {
-            unlinkat(&directory, name, AtFlags::empty())?;
-        }
+        let place = &site.places()[column];
+        let mut times = place.within(|| {
+            let directory = directory(&place.work().join("made"))?;
+            let times = each_us(FILES, |i| create(&directory, &names[i]).map(drop))?;
+            for name in &names {
+                unlinkat(&directory, name, AtFlags::empty())?;
+            }
+            Ok(times)
+        })?;
         Ok([0.5, 0.99].map(|share| percentile(&mut times, share)).to_vec())
+    })?;
+    // Where a registration is made, and not only kept: it costs a user a round trip.
+    let writes = [
+        "open+close to write, at first",
+        "open+close to write, again",
+        "open+read+write+close, 2.2 s later",
+    ];
+    let writes = writes.map(us);
+    writes.iter().for_each(|row| report.must(of_user(row.name())));
+    report.measure_many(&writes, &columns, |_, column| {
+        let place = &mut site.places_mut()[column];
+        place.remount(&[])?;
+        sleep(SETTLED_AFTER);
+        let place = &*place;
+        place.within(|| opens_to_write(place, &names))
     })
+}
+
+/// Microseconds for each file: at first, again, and once no registration is left.
+fn opens_to_write(place: &Place, names: &[String]) -> Result<Vec<f64>> {
+    let directory = directory(&place.root.join(place.own(WRITTEN)))?;
+    for name in names {
+        rustix::fs::statat(&directory, name, AtFlags::empty())?;
+    }
+    let open = |i: usize| open_to_write(&directory, &names[i]);
+    let mean = |times: Vec<f64>| times.iter().sum::<f64>() / times.len() as f64;
+    let first = mean(each_us(FILES, |i| open(i).map(drop))?);
+    let again = mean(each_us(FILES, |i| open(i).map(drop))?);
+    sleep(UNREGISTERED_AFTER);
+    let io = |i| {
+        let file = open(i)?;
+        rustix::io::pread(&file, &mut [0; 16], 0)?;
+        rustix::io::pwrite(&file, b"x", 0)?;
+        Ok(())
+    };
+    Ok(vec![first, again, mean(each_us(FILES, io)?)])
 }
 
 /// Microseconds of each of `count` calls.
@@ -76,6 +130,10 @@ fn directory(path: &Path) -> Result<OwnedFd> {
 
 fn open(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
     Ok(openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn open_to_write(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
+    Ok(openat(directory, name, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn create(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {

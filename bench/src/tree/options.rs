@@ -22,6 +22,9 @@ pub(crate) struct TreeOptions {
     /// slash
     #[arg(long, value_name = "NAME=ARGS")]
     pub(super) add: Vec<String>,
+    /// The same of an ordinary user, whose server has the broker
+    #[arg(long, value_name = "NAME=ARGS")]
+    pub(super) add_user: Vec<String>,
     /// A further column: another server, started as `COMMAND DIR MNT` and ended by unmounting
     #[arg(long, value_name = "NAME=COMMAND")]
     pub(super) server: Vec<String>,
@@ -70,6 +73,13 @@ pub(super) enum Part {
 
 const DEFAULT_PARTS: [Part; 6] =
     [Part::Walk, Part::Git, Part::Compile, Part::Operations, Part::Clients, Part::Idle];
+
+impl Part {
+    /// Whether its rows have columns of an ordinary user.
+    pub(super) fn has_users(self) -> bool {
+        matches!(self, Part::Walk | Part::Operations | Part::Busy)
+    }
+}
 
 impl TreeOptions {
     /// Files of the walked tree.

@@ -1,6 +1,7 @@
 //! Where it happens: one lower directory, and a view of it per column.
 
 use std::ffi::OsString;
+use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,6 +10,7 @@ use rustix::fs::statfs;
 use tempfile::TempDir;
 
 use super::contestants::Contestant;
+use super::user::{self, User};
 use crate::harness::{Counts, Report};
 use crate::mounts::Server;
 use crate::project::{Shape, generate};
@@ -21,6 +23,8 @@ pub(super) struct Place {
     pub(super) root: PathBuf,
     lower: PathBuf,
     server: Option<Server>,
+    /// Whose server and programs these are, if they are an ordinary user's.
+    user: Option<User>,
 }
 
 /// The lower directory with all views of it. Dropping it unmounts and deletes everything.
@@ -43,7 +47,12 @@ impl Place {
         self.root.join(work_name(self.name()))
     }
 
-    /// The same directory, below the view.
+    /// The directory `name` of the lower one that belongs to whoever uses this view.
+    pub(super) fn own(&self, name: &str) -> String {
+        if self.user.is_some() { of_user(name) } else { name.to_owned() }
+    }
+
+    /// The directory of this column alone, below the view.
     pub(super) fn lower_work(&self) -> PathBuf {
         self.lower.join(work_name(self.name()))
     }
@@ -52,8 +61,22 @@ impl Place {
     /// counts from zero.
     pub(super) fn remount(&mut self, further: &[OsString]) -> Result<()> {
         self.server = None;
-        self.server = self.contestant.start(&self.lower, &self.root, further)?;
+        let user = self.user.as_ref();
+        self.server = self.contestant.start(&self.lower, &self.root, user, further)?;
         Ok(())
+    }
+
+    /// Makes `command` one of whoever uses this view.
+    pub(super) fn command(&self, mut command: Command) -> Command {
+        if let Some(user) = &self.user {
+            user.dress(&mut command);
+        }
+        command
+    }
+
+    /// Runs `work` as whoever uses this view.
+    pub(super) fn within<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        if self.user.is_some() { user::on_a_thread(work) } else { work() }
     }
 
     /// The server; `None` for the bare directory.
@@ -64,7 +87,9 @@ impl Place {
     /// Requests that the server has had, by operation; `None` if it is not Tollgate.
     pub(super) fn requests(&self) -> Result<Option<Counts>> {
         let Some(binary) = self.contestant.binary() else { return Ok(None) };
-        let output = Command::new(binary).args(["status", "--json"]).arg(&self.root).output()?;
+        let mut status = Command::new(binary);
+        status.args(["status", "--json"]).arg(&self.root);
+        let output = self.command(status).output()?;
         let reports: serde_json::Value = serde_json::from_slice(&output.stdout)
             .with_context(|| format!("no status of {}", self.root.display()))?;
         let counts = &reports[0]["transport"]["by_operation"];
@@ -105,7 +130,40 @@ impl Site {
         for contestant in &site.contestants {
             std::fs::create_dir_all(site.lower().join(work_name(&contestant.name)))?;
         }
+        if site.has_users() {
+            std::fs::set_permissions(site.base.path(), PermissionsExt::from_mode(0o755))?;
+            user::open_device(site.base.path())?;
+        }
+        site.hand_over()?;
         Ok(site)
+    }
+
+    fn has_users(&self) -> bool {
+        self.contestants.iter().any(Contestant::is_of_user)
+    }
+
+    /// The directories named `name` in the lower one: that of all columns and, if a column is a
+    /// user's, the user's own. Whoever does not own a file makes the kernel ask for its ACL.
+    pub(super) fn owned(&self, name: &str) -> Vec<PathBuf> {
+        let of_user = self.has_users().then(|| self.lower().join(of_user(name)));
+        [self.lower().join(name)].into_iter().chain(of_user).collect()
+    }
+
+    /// What users' columns work on belongs to the user.
+    pub(super) fn hand_over(&self) -> Result<()> {
+        if !self.has_users() {
+            return Ok(());
+        }
+        lchown(self.lower(), Some(user::NOBODY), Some(user::NOBODY))?;
+        for entry in std::fs::read_dir(self.lower())? {
+            let path = entry?.path();
+            if path.to_string_lossy().ends_with(OF_USER) {
+                user::hand_over(&path)?;
+            }
+        }
+        let of_users = self.contestants.iter().filter(|contestant| contestant.is_of_user());
+        let mut works = of_users.map(|contestant| self.lower().join(work_name(&contestant.name)));
+        works.try_for_each(|work| user::hand_over(&work))
     }
 
     /// The file system that is measured, for the reader.
@@ -133,14 +191,37 @@ impl Site {
                 true => lower.clone(),
                 false => self.base.path().join(format!("view-{number}")),
             };
-            match contestant.start(&lower, &root, &[]) {
-                Ok(server) => {
+            match self.start(&contestant, &root, number) {
+                Ok((server, user)) => {
                     let lower = lower.clone();
-                    self.places.push(Place { contestant, root, lower, server });
+                    self.places.push(Place { contestant, root, lower, server, user });
                 }
                 Err(error) => report.note(format!("{}: not measured: {error:#}", contestant.name)),
             }
         }
+    }
+
+    fn start(
+        &self,
+        contestant: &Contestant,
+        root: &Path,
+        number: usize,
+    ) -> Result<(Option<Server>, Option<User>)> {
+        let binary = contestant.binary().filter(|_| contestant.is_of_user());
+        let base = self.base.path().join(format!("user-{number}"));
+        let user = binary.map(|binary| User::new(base, binary)).transpose()?;
+        Ok((contestant.start(&self.lower(), root, user.as_ref(), &[])?, user))
+    }
+
+    /// Takes the columns of users out, until they are put back.
+    pub(super) fn put_aside_users(&mut self) -> Vec<Place> {
+        let of_users = |place: &mut Place| place.user.is_some();
+        self.places.extract_if(.., of_users).collect()
+    }
+
+    /// After the others: their order is no part of any figure.
+    pub(super) fn put_back(&mut self, places: Vec<Place>) {
+        self.places.extend(places);
     }
 
     /// All columns that are there.
@@ -162,10 +243,12 @@ impl Site {
     /// Returns its name in the lower directory.
     pub(super) fn shared_tree(&self, files: usize) -> Result<String> {
         let name = format!("tree-{files}");
-        let root = self.lower().join(&name);
-        if !root.try_exists()? {
+        if !self.lower().join(&name).try_exists()? {
             eprintln!("making {files} files ...");
-            generate(&root, &small_files(files, 0))?;
+            for root in self.owned(&name) {
+                generate(&root, &small_files(files, 0))?;
+            }
+            self.hand_over()?;
             self.settle()?;
         }
         Ok(name)
@@ -186,6 +269,13 @@ pub(super) fn settle(path: &Path) -> Result<()> {
 /// `units` of them can be compiled.
 pub(super) fn small_files(files: usize, units: usize) -> Shape {
     Shape { files, directories: (files / 8).max(1), file_bytes_max: 16 << 10, headers: 40, units }
+}
+
+/// What the names of directories of the user's end in.
+const OF_USER: &str = "-of-the-user";
+
+fn of_user(name: &str) -> String {
+    format!("{name}{OF_USER}")
 }
 
 fn work_name(column: &str) -> String {
