@@ -134,6 +134,7 @@ const FLAGS: &[Row] = &[
     ("run {D}/dir", 125, &["<CMD>", "`tollgate run {D}/dir -- CMD`"]),
     ("run --fence maybe . -- true", 125, &["'maybe'", "--fence", "on, off"]),
     ("run --allow :rw . -- true", 125, &["--allow", "PATH:rw"]),
+    ("run --allow {D}/full:rx {D}/dir -- true", 125, &["`{D}/full` does", "`:rw`, not `:rx`"]),
     ("run --fence off --allow {D} {D}/dir -- true", 125, &["--allow", "--fence off"]),
     (
         "run --allow {D}/no {D}/dir -- true",
@@ -205,13 +206,18 @@ const FILES: &[Row] = &[
     ("run --policy {D}/no.toml {D}/dir -- true", 125, &["policy `{D}/no.toml`", "No such file"]),
     ("mount --policy {D}/dir {D}/dir {D}/mnt", 1, &["policy `{D}/dir`", "not a regular file"]),
     ("mount --audit {D}/dir/log {D}/dir {D}/mnt", 1, &["`{D}/dir/log` lies inside DIR"]),
-    ("mount --audit {D}/no/log {D}/dir {D}/mnt", 1, &["directory of audit file `{D}/no/log`"]),
+    (
+        "mount --audit {D}/no/log {D}/dir {D}/mnt",
+        1,
+        &["directory of audit file `{D}/no/log`", "mkdir -p {D}/no`"],
+    ),
     ("mount --audit {D}/full {D}/dir {D}/mnt", 1, &["audit file `{D}/full`"]),
     ("audit {D}/no.jsonl", 1, &["audit log `{D}/no.jsonl` cannot be read", "No such file"]),
     ("audit {D}/damaged.jsonl", 1, &["{D}/damaged.jsonl:1"]),
     ("audit --since yesterday {D}/damaged.jsonl", 1, &["yesterday", "10m", "2026-01-31"]),
     ("audit --path [ {D}/damaged.jsonl", 1, &["`[`", "--path", "`[` without `]`"]),
     ("learn", 2, &["<FILE|RUN>"]),
+    ("learn zzzz", 1, &["`zzzz`", "16 hexadecimal digits"]),
     ("learn {D}/no.jsonl", 1, &["`{D}/no.jsonl` cannot be read"]),
     ("learn 0123456789abcdef", 1, &["name the audit log", "0123456789abcdef"]),
     ("learn {D}/file", 1, &["nothing in the logs was granted"]),
@@ -304,6 +310,9 @@ fn files_that_do_not_do() {
     let place = Place::new();
     let output = place.command(&["explain".into(), String::new()]).output().unwrap();
     assert_fails("explain ''", &output, 1, &["PATH is empty".into(), "`.`".into()]);
+    let words = ["explain", "--dir", "{D}/dir", "a.txt", "--to", ""].map(|word| place.filled(word));
+    let output = place.command(&words).output().unwrap();
+    assert_fails("explain --to ''", &output, 1, &["`--to` is empty".into(), "in DIR".into()]);
     FILES.iter().for_each(|(line, status, parts)| place.check(line, *status, parts));
 }
 

@@ -236,6 +236,10 @@ fn explain(
     };
     let asker = args.caller.clone().unwrap_or_default();
     if let Some(given) = &args.to {
+        ensure!(
+            !given.as_os_str().is_empty(),
+            "the new name of `--to` is empty; give a path in DIR"
+        );
         ensure!(!in_dir.is_empty(), "DIR itself cannot be moved in a view");
         let to = place.path_in_dir(given)?;
         ensure!(!to.as_os_str().is_empty(), "nothing can be moved over DIR itself");

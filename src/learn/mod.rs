@@ -69,6 +69,16 @@ fn split(inputs: &[PathBuf]) -> anyhow::Result<(Vec<PathBuf>, Vec<String>)> {
     let runs: Vec<_> = inputs.iter().filter_map(id).collect();
     let files: Vec<_> = inputs.iter().filter(|input| id(input).is_none()).cloned().collect();
     ensure!(!files.is_empty(), "name the audit log, too, that run {} is in", runs[0]);
+    // What is neither may be meant as either.
+    if let Some(missing) =
+        files.iter().find(|file| !file.exists() && !file.to_string_lossy().contains(['/', '.']))
+    {
+        bail!(
+            "no file `{0}`, and no id of a run: those have {RUN_DIGITS} hexadecimal digits, as \
+             `tollgate audit` shows them",
+            missing.display()
+        );
+    }
     Ok((files, runs))
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustix::thread::CapabilitySet;
 use serde_json::Value;
 use tollgate_fuse::TransportChoice;
@@ -268,8 +268,14 @@ fn audit_config(args: &ServeArgs, file: &Path, tree: &Tree) -> anyhow::Result<Au
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         bail!("audit file `{shown}` names a directory");
     };
-    let parent = std::fs::canonicalize(parent)
-        .with_context(|| format!("the directory of audit file `{shown}` cannot be used"))?;
+    let parent = std::fs::canonicalize(parent).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => anyhow!(
+            "the directory of audit file `{shown}` does not exist{}; make it first: `mkdir -p {}`",
+            crate::nearest::path(parent),
+            parent.display()
+        ),
+        _ => anyhow!("the directory of audit file `{shown}` cannot be used: {error}"),
+    })?;
     if parent.starts_with(&tree.path) {
         bail!(
             "audit file `{shown}` lies inside DIR `{}`, where what it watches could change it; name \

@@ -32,6 +32,11 @@ pub(crate) fn check(
     args.iter().map(|arg| check_one(arg, dir, further, &mounts)).collect()
 }
 
+/// The path that exists, and what was written behind its colon, of `PATH:x`.
+fn with_another_mode(path: &Path) -> Option<(&str, &str)> {
+    path.to_str()?.rsplit_once(':').filter(|(path, _)| Path::new(path).exists())
+}
+
 fn check_one(
     arg: &AllowArg,
     dir: &Path,
@@ -41,10 +46,18 @@ fn check_one(
     let shown = arg.path.display();
     let path = match std::fs::canonicalize(&arg.path) {
         Ok(path) => path,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
-            "--allow: `{shown}` does not exist{}; make it first: `mkdir -p {shown}`",
-            crate::nearest::path(&arg.path)
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            if let Some((named, mode)) = with_another_mode(&arg.path) {
+                bail!(
+                    "--allow: `{shown}` does not exist, and `{named}` does: after a path stands \
+                     `:ro` or `:rw`, not `:{mode}`"
+                );
+            }
+            bail!(
+                "--allow: `{shown}` does not exist{}; make it first: `mkdir -p {shown}`",
+                crate::nearest::path(&arg.path)
+            )
+        }
         Err(error) => bail!("--allow: `{shown}` {}", tree::why(&error)),
     };
     ensure!(
