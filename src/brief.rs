@@ -12,7 +12,7 @@ use crate::git::Repository;
 use crate::{policy_choice, tree};
 
 /// Rules that are listed; an agent's memory is short.
-const MAX_RULES: usize = 24;
+const MAX_RULES: usize = 32;
 /// Globs that are listed of one rule.
 const MAX_GLOBS: usize = 6;
 
