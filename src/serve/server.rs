@@ -297,7 +297,9 @@ fn not_viewed(error: OpenError, dir: &Path, origin: &Origin) -> anyhow::Error {
     let is_view = matches!(origin, Origin::View { .. });
     let what = if is_view { format!("`[[view]]` of `{dir}`") } else { format!("DIR `{dir}`") };
     let remedy = match &error {
-        OpenError::Watch(_) => " with `--watch on`; leave that out, or run as root".to_owned(),
+        OpenError::Watch(_) => " with `--watch on`; leave that out, or raise \
+                                fs.fanotify.max_user_groups (EMFILE), or run as root (EPERM)"
+            .to_owned(),
         // Also one without rules of its own protects the files of policies.
         OpenError::Caseless(_) if is_view => format!(
             " with its rules, and those that keep policy files; give it nothing but `default = \

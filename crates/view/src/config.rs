@@ -132,7 +132,7 @@ pub enum OpenError {
     #[error("/proc/self/fd is not there ({0}); mount proc at /proc")]
     NoProc(#[source] Errno),
     /// Watching was asked for and is not available.
-    #[error("changes behind the view cannot be watched, which needs CAP_SYS_ADMIN: {0}")]
+    #[error("changes behind the view cannot be watched: {0}")]
     Watch(#[source] Errno),
     /// No descriptor is left for what the view needs itself.
     #[error("no descriptor could be had ({0}); raise the limit, `ulimit -n`")]
