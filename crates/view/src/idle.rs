@@ -2,7 +2,7 @@
 //! file again and again, and a new registration costs a lookup of the lower file and two ioctls.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -18,38 +18,31 @@ pub(crate) const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Idle {
     lists: Box<[crossbeam_utils::CachePadded<Mutex<IdleList>>]>,
     /// Files kept per worker; beyond it the oldest goes at once.
-    max: AtomicUsize,
+    max: usize,
 }
 
 type IdleList = VecDeque<(Instant, Weak<Node>)>;
 
 impl Idle {
-    /// Where registering costs two system calls.
-    const MAX_PER_WORKER: usize = 256;
-    /// Files kept by all workers where it costs a round trip to the broker, which has its own limit.
-    const MAX_BY_BROKER: usize = 4096;
+    /// Files kept by all workers: more than a compiler opens for one source, or it would find none of
+    /// its headers kept for the next. A registrar has a limit of its own.
+    const MAX: usize = 4096;
 
-    pub(crate) fn new(workers: usize) -> Self {
-        let lists = (0..workers.max(1)).map(|_| Default::default()).collect();
-        Self { lists, max: AtomicUsize::new(Self::MAX_PER_WORKER) }
-    }
-
-    /// From now on each registration costs a round trip: more are kept, if so many descriptors can
-    /// be had.
-    pub(crate) fn keep_more(&self, max_descriptors: usize) {
-        let all = Self::MAX_BY_BROKER.min(max_descriptors / 4);
-        self.max.store((all / self.lists.len()).max(Self::MAX_PER_WORKER), Ordering::Relaxed);
+    /// For so many workers, where `max_descriptors` may be had: a quarter of them at most.
+    pub(crate) fn new(workers: usize, max_descriptors: usize) -> Self {
+        let lists: Box<[_]> = (0..workers.max(1)).map(|_| Default::default()).collect();
+        let max = (Self::MAX.min(max_descriptors / 4) / lists.len()).max(1);
+        Self { lists, max }
     }
 
     /// `node` was closed for the last time by `worker`, and is on no list. Returns whether its list
     /// was empty, so that somebody has to sweep it from now on.
     #[must_use]
     pub(crate) fn push(&self, worker: usize, node: &Arc<Node>) -> bool {
-        let max = self.max.load(Ordering::Relaxed);
         let (surplus, first) = {
             let mut list = self.lists[worker % self.lists.len()].lock();
             list.push_back((Instant::now(), Arc::downgrade(node)));
-            let surplus = if list.len() > max { list.pop_front() } else { None };
+            let surplus = if list.len() > self.max { list.pop_front() } else { None };
             (surplus, list.len() == 1)
         };
         if let Some(node) = surplus.and_then(|(_, weak)| weak.upgrade()) {

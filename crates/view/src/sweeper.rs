@@ -36,9 +36,9 @@ struct Shared {
 impl Sweeper {
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn start(workers: usize) -> std::io::Result<Self> {
+    pub(crate) fn start(workers: usize, max_descriptors: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            idle: Idle::new(workers),
+            idle: Idle::new(workers, max_descriptors),
             small: OpenSmall::default(),
             looks: AtomicBool::new(false),
             connection: OnceLock::new(),
@@ -64,11 +64,6 @@ impl Sweeper {
     /// From now on pages can be invalidated.
     pub(crate) fn connected(&self, connection: &Connection) {
         let _ = self.shared.connection.set(connection.clone());
-    }
-
-    /// Registrations are dear from now on.
-    pub(crate) fn keep_more(&self, max_descriptors: usize) {
-        self.shared.idle.keep_more(max_descriptors);
     }
 
     /// `node` is open as a small file. Under the lock of its `io`.

@@ -47,9 +47,6 @@ impl Filesystem for View {
         }
         self.start_watch(connection);
         self.sweeper.connected(connection);
-        if connection.has_registrar() {
-            self.sweeper.keep_more(self.fds.max());
-        }
         self.connection.set(connection.clone()).map_err(|_| Errno::BUSY)
     }
 
