@@ -152,7 +152,13 @@ fn opens(counts: &Value, to: &mut String) {
         ("open_userspace", "userspace"),
         ("open_fallback", "fallback"),
     ];
-    say!(to, "  opens      {}", counted(counts, &kinds));
+    let ahead = match counts["read_ahead"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(read) => {
+            format!("; files read ahead {read}, opened then {}", counts["read_ahead_used"])
+        }
+    };
+    say!(to, "  opens      {}{ahead}", counted(counts, &kinds));
 }
 
 fn troubles(transport: &Value, to: &mut String) {

@@ -3,6 +3,7 @@
 //! They need root and /dev/fuse. Without, each says so and passes; with `TOLLGATE_REQUIRE_MOUNT=1`
 //! it fails.
 
+mod ahead;
 mod async_io;
 mod bypass;
 #[path = "../support/caseless.rs"]

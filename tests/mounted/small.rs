@@ -23,7 +23,7 @@ const ROUNDS: u64 = 200;
 const LARGEST: usize = 64 << 10;
 
 /// Waits until the files have not changed for a while.
-fn settle(files: &[&Path]) {
+pub(crate) fn settle(files: &[&Path]) {
     let youngest = |file: &&Path| fs::metadata(file).unwrap().ctime();
     let youngest = files.iter().map(youngest).max().unwrap();
     let now = || SystemTime::UNIX_EPOCH.elapsed().unwrap();
@@ -35,7 +35,7 @@ fn settle(files: &[&Path]) {
 
 /// A view of settled files. `None` where nothing can be mounted, or where the lower file system's
 /// times do not tell every change.
-fn view(policy: &str, files: &[(&str, &str)]) -> Option<View> {
+pub(crate) fn view(policy: &str, files: &[(&str, &str)]) -> Option<View> {
     if !can_mount() {
         return None;
     }
@@ -52,12 +52,12 @@ fn view(policy: &str, files: &[(&str, &str)]) -> Option<View> {
 
 /// Opens, reads and closes.
 #[track_caller]
-fn read(view: &View, path: &str) -> String {
+pub(crate) fn read(view: &View, path: &str) -> String {
     fs::read_to_string(view.at(path)).unwrap()
 }
 
 #[track_caller]
-fn soon(what: &str, holds: impl Fn() -> bool) {
+pub(crate) fn soon(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < SEEN_WITHIN, "not seen: {what}");

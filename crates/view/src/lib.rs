@@ -3,6 +3,7 @@
 //! See `docs/ARCHITECTURE.md` for the path of a request and the invariants that this crate keeps.
 
 mod admission;
+mod ahead;
 mod audit;
 mod borders;
 mod budget;

@@ -63,6 +63,8 @@ pub(crate) struct Io {
     made: Option<Made>,
     /// Somebody wrote it while it was open in that way: passthrough would have been better.
     busy: bool,
+    /// The kernel got these pages before anybody opened the file.
+    read_ahead: bool,
     /// On a list of [`crate::idle::Idle`].
     lingering: bool,
     last_closed: Option<Instant>,
@@ -141,6 +143,19 @@ impl Io {
     pub(crate) fn opened_small(&mut self) {
         self.opened(IoMode::Cached);
         self.small = true;
+    }
+
+    /// The kernel has its content, of this version, and nobody opened it yet. Returns whether it
+    /// should go on an idle list.
+    pub(crate) fn is_read_ahead(&mut self, version: Version) -> bool {
+        self.pages = Pages::Of(version);
+        self.read_ahead = true;
+        self.kept.is_some() && !std::mem::replace(&mut self.lingering, true)
+    }
+
+    /// Whether it was read before it was opened; true once.
+    pub(crate) fn take_read_ahead(&mut self) -> bool {
+        std::mem::take(&mut self.read_ahead)
     }
 
     /// Whether it is open as a small file that was only read when it was opened first.

@@ -49,6 +49,10 @@ counters! {
     open_passthrough,
     /// Opens of small files, granted in passthrough mode but read from the view's page cache.
     open_cached,
+    /// Small files that were handed to the kernel before anybody opened them.
+    read_ahead,
+    /// Of those, files that were opened then.
+    read_ahead_used,
     /// Opens and creations served by this process because the policy says so.
     open_userspace,
     /// Opens and creations served by this process because passthrough cannot be had.

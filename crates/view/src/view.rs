@@ -16,6 +16,7 @@ use tollgate_fuse::{
 use tollgate_policy::{InodeFacts, Kind, Made, Mode};
 
 use crate::admission::Admission;
+use crate::ahead::{Ahead, Tree};
 use crate::audit::Audit;
 use crate::borders;
 use crate::budget::Budget;
@@ -69,6 +70,7 @@ pub struct View {
     pub(crate) contents: Contents,
     pub(crate) road: Road,
     pub(crate) small: Small,
+    pub(crate) ahead: Ahead,
     pub(crate) sweeper: Sweeper,
     pub(crate) closer: Closer,
     pub(crate) files: Handles<UserFile>,
@@ -180,6 +182,7 @@ impl View {
             contents,
             road,
             small,
+            ahead: Ahead::default(),
             sweeper,
             closer,
             files: Handles::new(),
@@ -431,6 +434,22 @@ impl View {
         let (table, fds) = (Arc::clone(&self.table), Arc::clone(&self.fds));
         if let Err(error) = watch.start(connection.clone(), table, fds) {
             tracing::warn!(%error, "no thread for watching; names and attributes expire as configured");
+        }
+    }
+
+    /// From now on small files are read before they are opened, where that can go on beside the
+    /// program that opens them.
+    pub(crate) fn start_reading_ahead(&self) {
+        let several_cpus = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+        if !self.small.is_on() || !several_cpus {
+            return;
+        }
+        let (table, fds) = (Arc::clone(&self.table), Arc::clone(&self.fds));
+        let view = Weak::clone(&self.own);
+        let hand_over = move |dir: &_, name: &_| view.upgrade()?.read_ahead(dir, name);
+        let tree = Tree { table, fds, dev: self.root_dev };
+        if let Err(error) = self.ahead.start(tree, Box::new(hand_over)) {
+            tracing::warn!(%error, "no thread for reading ahead; small files are read when they are opened");
         }
     }
 

@@ -161,7 +161,7 @@ impl View {
     }
 
     /// The mode that holds while the file is open, else the one that the policy asks for now.
-    fn mode_of(&self, io: &Io, subject: Option<&Subject<'_>>) -> IoMode {
+    pub(super) fn mode_of(&self, io: &Io, subject: Option<&Subject<'_>>) -> IoMode {
         let wanted = || subject.map_or(Mode::Passthrough, Subject::mode);
         io.mode().unwrap_or_else(|| self.passthrough.io_mode(wanted()))
     }

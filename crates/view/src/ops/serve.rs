@@ -47,11 +47,14 @@ impl Filesystem for View {
         }
         self.start_watch(connection);
         self.sweeper.connected(connection);
-        self.connection.set(connection.clone()).map_err(|_| Errno::BUSY)
+        self.connection.set(connection.clone()).map_err(|_| Errno::BUSY)?;
+        self.start_reading_ahead();
+        Ok(())
     }
 
     fn destroy(&self) {
         self.pauses.end();
+        self.ahead.stop();
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {

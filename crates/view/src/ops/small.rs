@@ -1,14 +1,16 @@
 //! Opening small files that are only read: see [`crate::small`].
 
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tollgate_fuse::{OpenReply, Opened, Request};
+use tollgate_fuse::{NodeId, OpenReply, Opened, Request};
 
+use crate::content::open::How;
 use crate::lower::{self, Stat};
-use crate::mode::{Io, Pages};
+use crate::mode::{Io, IoMode, Pages};
 use crate::small::MAX_BYTES;
 use crate::stats::Count;
 use crate::table::Node;
@@ -37,7 +39,7 @@ impl View {
             (false, true) => return Ok(None),
             // Who locks a file expects others to write it.
             (false, false) if node.locks.get().is_some() => return Ok(None),
-            (false, false) => match self.first(node, io, fd, &stat)? {
+            (false, false) => match self.first(req, node, io, fd, &stat)? {
                 Some(content) => content,
                 None => return Ok(None),
             },
@@ -58,6 +60,7 @@ impl View {
     /// Nobody has the file open.
     fn first(
         &self,
+        req: &Request<'_>,
         node: &Arc<Node>,
         io: &mut Io,
         fd: Arc<OwnedFd>,
@@ -68,9 +71,20 @@ impl View {
         }
         let version = stat.version();
         let content = match io.pages {
-            Pages::Of(before) if before == version => Content::Cached,
+            Pages::Of(before) if before == version => {
+                if io.take_read_ahead() {
+                    self.count(req, Count::read_ahead_used);
+                    self.ahead.used();
+                }
+                Content::Cached
+            }
             before => match self.content(node, &fd, stat, before)? {
-                Some(content) => content,
+                Some(content) => {
+                    if before == Pages::Nothing {
+                        self.ahead.missed(node);
+                    }
+                    content
+                }
                 None => return Ok(None),
             },
         };
@@ -86,6 +100,56 @@ impl View {
         };
         self.sweeper.opened_small(node);
         Ok(Some(content))
+    }
+
+    /// Hands the content of the file `name` in `dir` to the kernel before anybody opens it. Returns
+    /// which file that is, and whether it was handed over; `None` for one that cannot be opened as it
+    /// is known.
+    pub(crate) fn read_ahead(&self, dir: &Arc<Node>, name: &CStr) -> Option<(NodeId, bool)> {
+        let parent = self.fds.path(dir).ok()?;
+        let fd = self.fds.retrying(|| lower::open_path(parent.as_fd(), name)).ok()?;
+        let stat = lower::stat_fd(fd.as_fd()).ok()?;
+        let node = self.table.find(&stat.key())?;
+        let is_read = self.hand_over(&node, Arc::new(fd), &stat).unwrap_or(false);
+        if is_read {
+            self.counters.add(0, Count::read_ahead, 1);
+        }
+        Some((node.id, is_read))
+    }
+
+    fn hand_over(&self, node: &Arc<Node>, fd: Arc<OwnedFd>, stat: &Stat) -> Result<bool, Errno> {
+        if !self.small.suits(stat) || node.locks.get().is_some() {
+            return Ok(false);
+        }
+        let trivial = self.admission.is_trivial();
+        let subject = if trivial { None } else { Some(self.subject_of(node, stat)?) };
+        if subject.as_ref().and_then(How::of).is_some() {
+            return Ok(false);
+        }
+        let mut io = node.io.lock();
+        // Who opens it meanwhile waits, and finds it read.
+        if io.is_open()
+            || io.is_busy()
+            || io.pages != Pages::Nothing
+            || self.mode_of(&io, subject.as_ref()) != IoMode::Passthrough
+        {
+            return Ok(false);
+        }
+        let Some(held) = self.fds.hold_if_cheap() else { return Ok(false) };
+        let Some(Content::Cached) = self.content(node, &fd, stat, Pages::Nothing)? else {
+            return Ok(false);
+        };
+        // For the OPEN that follows, as long as after one.
+        if !io.keeps() {
+            io.keep(held);
+            node.fd.lock().get_or_insert(fd);
+        }
+        let lingers = io.is_read_ahead(stat.version());
+        drop(io);
+        if lingers {
+            self.sweeper.linger(0, node);
+        }
+        Ok(true)
     }
 
     /// Reads the file and, if the kernel has nothing of it, hands it over. `None` if somebody may

@@ -1,0 +1,119 @@
+//! How many files are read before they are opened.
+
+use std::time::{Duration, Instant};
+
+/// Files opened one after the other, in the order of their directories, until some are read ahead.
+const IN_ORDER: u32 = 2;
+/// Files read ahead at first.
+const FIRST: usize = 4;
+/// And at most. At 64 KiB each, 2 MiB.
+const MOST: usize = 32;
+/// The thread is woken at least for every so many files that are opened in no order.
+const MOST_PASSED_OVER: u32 = 1 << 10;
+/// Files that nobody opened in this time are not being waited for.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// How far ahead the reader may be. Follows what it is told of opens.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// Missed files that followed each other.
+    in_order: u32,
+    /// Missed files in turn that did not.
+    strayed: u32,
+    /// Files that may be read and not yet opened.
+    window: usize,
+    /// Files read since the window grew.
+    read: usize,
+    last: Option<Instant>,
+}
+
+impl Pace {
+    /// Something was opened at `now`. Returns whether what was read before is still waited for.
+    pub(super) fn goes_on(&mut self, now: Instant) -> bool {
+        let before = self.last.replace(now);
+        let goes_on = before.is_some_and(|before| now.duration_since(before) < SILENCE);
+        if !goes_on {
+            (self.in_order, self.window) = (0, 0);
+        }
+        goes_on
+    }
+
+    /// A missed file is one of the next.
+    pub(super) fn in_order(&mut self) {
+        self.strayed = 0;
+        self.in_order = self.in_order.saturating_add(1);
+        if self.window == 0 && self.in_order >= IN_ORDER {
+            (self.window, self.read) = (FIRST, 0);
+        }
+    }
+
+    /// A missed file is somewhere else. Returns how many missed files are of no interest after it.
+    pub(super) fn strays(&mut self) -> u32 {
+        (self.in_order, self.window) = (0, 0);
+        self.strayed = self.strayed.saturating_add(1);
+        // The first three cost little, and many programs begin with some files of their own.
+        let doublings = self.strayed.saturating_sub(3);
+        if doublings == 0 {
+            0
+        } else {
+            1_u32.checked_shl(doublings).unwrap_or(u32::MAX).min(MOST_PASSED_OVER)
+        }
+    }
+
+    /// A file was read. After as many as the window has, most of those before must have been opened.
+    pub(super) fn read(&mut self) {
+        self.read += 1;
+        if self.read > 2 * self.window {
+            (self.window, self.read) = ((2 * self.window).min(MOST), 0);
+        }
+    }
+
+    /// Whether one more may be read.
+    pub(super) fn may_read(&self, outstanding: usize) -> bool {
+        outstanding < self.window
+    }
+
+    /// As soon as so few are outstanding the reader goes on; `None` while it reads nothing.
+    pub(super) fn low(&self) -> Option<usize> {
+        (self.window > 0).then_some(self.window / 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_opens_after_files_in_order_and_grows() {
+        let mut pace = Pace::default();
+        assert!(!pace.may_read(0) && pace.low().is_none());
+        (0..IN_ORDER).for_each(|_| pace.in_order());
+        assert!(pace.may_read(FIRST - 1) && !pace.may_read(FIRST));
+        (0..10 * MOST).for_each(|_| pace.read());
+        assert!(pace.may_read(MOST - 1) && !pace.may_read(MOST));
+        assert_eq!(pace.low(), Some(MOST / 2));
+    }
+
+    #[test]
+    fn who_opens_in_no_order_is_heard_ever_more_rarely() {
+        let mut pace = Pace::default();
+        (0..IN_ORDER).for_each(|_| pace.in_order());
+        let passed: Vec<_> = (0..20).map(|_| pace.strays()).collect();
+        assert_eq!(passed[..5], [0, 0, 0, 2, 4]);
+        assert_eq!(passed.last(), Some(&MOST_PASSED_OVER));
+        assert!(!pace.may_read(0));
+        (0..IN_ORDER).for_each(|_| pace.in_order());
+        assert!(pace.may_read(0));
+        assert_eq!(pace.strays(), 0, "it begins anew");
+    }
+
+    #[test]
+    fn what_was_read_long_ago_is_not_waited_for() {
+        let mut pace = Pace::default();
+        let begin = Instant::now();
+        assert!(!pace.goes_on(begin), "nothing was opened before");
+        (0..IN_ORDER).for_each(|_| pace.in_order());
+        assert!(pace.goes_on(begin + SILENCE / 2) && pace.may_read(0));
+        assert!(!pace.goes_on(begin + 2 * SILENCE) && !pace.may_read(0));
+    }
+}
