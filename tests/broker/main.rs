@@ -2,6 +2,7 @@
 //! hold already. Real sockets, a real broker of root, callers of another user.
 
 mod attack;
+mod attributes;
 #[path = "../support/device.rs"]
 mod device;
 mod edges;

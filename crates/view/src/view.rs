@@ -420,12 +420,18 @@ impl View {
             node.kept.changed(true);
             return false;
         }
+        self.may_keep_attributes(node, around)
+            && !node.kept.is_elsewhere()
+            && node.kept.keep_if(|| watch.reports(node) && !node.kept.is_compared())
+    }
+
+    /// Whether attributes of `node` would be kept, if each change of it were reported.
+    fn may_keep_attributes(&self, node: &Node, around: Level) -> bool {
         around == Level::Files
             && matches!(node.kind, FileType::RegularFile | FileType::Symlink)
-            && !node.kept.is_elsewhere()
+            && !node.kept.is_compared()
             && self.attr_timeout >= LINGER
             && self.passthrough.is_available()
-            && node.kept.keep_if(|| watch.reports_files())
     }
 
     /// The connection stands: from now on what is stale can be dropped.
@@ -464,28 +470,68 @@ impl View {
         }
     }
 
-    /// `node` is listed as `name` in the directory that `dir` names: it is watched if it is a
-    /// directory, and its attributes are those of `stat` or, if it was not watched before, read
+    /// `node` is listed as `name` in the directory that `dir` names, which was watched so before: it
+    /// is watched, too, and its attributes are those of `stat` or, if it was not watched before, read
     /// again.
     pub(crate) fn watch_child(
         &self,
         node: &Node,
-        dir: BorrowedFd<'_>,
+        (dir, around): (BorrowedFd<'_>, Level),
         name: &CStr,
         stat: Stat,
     ) -> Stat {
-        let Some(watch) = self.watch.as_ref().filter(|_| node.is_dir()) else { return stat };
+        let Some(watch) = &self.watch else { return stat };
         let mut now = stat;
-        if watch.would_raise(node) && stat.dev() == self.root_dev {
-            watch.raise(node, dir, name, || match lower::stat_at(dir, name) {
-                Ok(again) if again.key() == node.key => {
-                    now = again;
-                    true
-                }
-                _ => false,
-            });
+        let still_there = || match lower::stat_at(dir, name) {
+            Ok(again) if again.key() == node.key => {
+                now = again;
+                true
+            }
+            _ => false,
+        };
+        if stat.dev() != self.root_dev {
+            return stat;
+        }
+        if node.is_dir() {
+            if watch.would_raise(node) {
+                watch.raise(node, dir, name, still_there);
+            }
+        } else if stat.nlink() == 1
+            && watch.would_mark(node)
+            && self.may_keep_attributes(node, around)
+        {
+            watch.mark(node, dir, name, still_there);
         }
         now
+    }
+
+    /// The kernel asks again about `node`, which is known in one directory, watched so: its attributes
+    /// can be kept from now on.
+    pub(crate) fn mark_asked(&self, node: &Node, around: Level) {
+        if let Some(watch) = &self.watch
+            && watch.would_mark(node)
+            && node.key.dev() == self.root_dev
+            && self.may_keep_attributes(node, around)
+            && let Some(place) = node.place()
+            && let Ok(dir) = self.fds.path(&place.parent)
+        {
+            let still_there = || {
+                let now = lower::stat_at(dir.as_fd(), &place.name);
+                now.is_ok_and(|now| now.key() == node.key && now.nlink() == 1)
+            };
+            watch.mark(node, dir.as_fd(), &place.name, still_there);
+        }
+    }
+
+    /// This process serves `node`, which would have been served by the kernel: its attributes are no
+    /// longer kept, because the kernel compares pages by them.
+    pub(crate) fn serves_pages(&self, node: &Node) {
+        if node.kept.compare()
+            && node.kept.is_kept()
+            && let Some(connection) = self.connection.get()
+        {
+            let _ = connection.invalidate_inode(node.id, -1, 0);
+        }
     }
 
     /// A file in `dir` is written through the view.

@@ -1,6 +1,6 @@
 //! How closely a directory is watched for changes behind the view: see `watch/mod.rs`.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 /// How much is reported about a directory. Kept in its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,9 +46,41 @@ impl Watched {
 pub(crate) struct Kept {
     kept: AtomicBool,
     elsewhere: AtomicBool,
+    /// The kernel compares its pages by the attributes.
+    compared: AtomicBool,
+    /// The generation of the mark on its inode; 0: none.
+    mark: AtomicU32,
 }
 
 impl Kept {
+    #[cfg(test)]
+    pub(crate) const fn new() -> Self {
+        Self {
+            kept: AtomicBool::new(false),
+            elsewhere: AtomicBool::new(false),
+            compared: AtomicBool::new(false),
+            mark: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn mark(&self) -> u32 {
+        self.mark.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_mark(&self, generation: u32) {
+        self.mark.store(generation, Ordering::SeqCst);
+    }
+
+    /// This process serves the file from now on, so that the kernel compares pages by its attributes.
+    /// Returns whether it did not before.
+    pub(crate) fn compare(&self) -> bool {
+        !self.compared.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_compared(&self) -> bool {
+        self.compared.load(Ordering::SeqCst)
+    }
+
     /// The file was found at a name in a watched directory, and has no other.
     pub(crate) fn is_here(&self) {
         self.elsewhere.store(false, Ordering::Relaxed);

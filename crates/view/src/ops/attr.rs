@@ -61,6 +61,12 @@ impl View {
                 let fd = self.fds.path_once(&node).ok();
                 watch.forgotten(&node, fd.as_ref().map(AsFd::as_fd));
             }
+            if let Some(watch) = self.watch.as_ref().filter(|_| node.kept.mark() != 0) {
+                // Without a name it is gone, and its mark with it.
+                let path = node.place().map(|_| self.fds.path_once(&node));
+                let path = path.as_ref().map(|path| path.as_ref().map(AsFd::as_fd).map_err(|e| *e));
+                watch.forgotten_file(&node, path);
+            }
             node.let_go();
             self.sweeper.forgotten();
             if node.pinned.load(Ordering::Relaxed) {
@@ -78,6 +84,7 @@ impl View {
         self.count(req, Count::getattr);
         let node = self.node(node)?;
         let around = node.watched_in();
+        self.mark_asked(&node, around);
         let stat = self.stat_handle(&node, handle)?;
         let attributes = self.attributes(&node, &stat, around);
         self.watch_around(&node);
@@ -93,6 +100,7 @@ impl View {
         self.count(req, Count::getattr);
         let node = self.node(node)?;
         let around = node.watched_in();
+        self.mark_asked(&node, around);
         let stat = self.stat_handle(&node, handle)?;
         let mut reply = stat.statx(self.root_dev, self.attr_valid(&node, &stat, around));
         reply.attr = self.shown(&node, &stat);

@@ -271,7 +271,7 @@ impl Lister<'_> {
         };
         let (node, stat, around) = (seen.node, seen.stat, seen.around);
         looked_up.nodes.push(node.id);
-        let stat = self.view.watch_child(&node, dir_fd.as_fd(), entry.name, stat);
+        let stat = self.view.watch_child(&node, (dir_fd.as_fd(), around), entry.name, stat);
         let added =
             reply.add_plus(&self.view.entry(around, &node, &stat), kind, entry.next_offset, name);
         debug_assert!(added, "it was seen to fit");

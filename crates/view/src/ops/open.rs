@@ -343,6 +343,7 @@ impl View {
         let (flags, count) = match mode {
             IoMode::Direct => (direct, Count::open_userspace),
             IoMode::Cached | IoMode::Passthrough => {
+                self.serves_pages(lower.node);
                 io.is_written_here();
                 let joins = io.is_small();
                 (OpenReply::empty(), if joins { Count::open_cached } else { Count::open_fallback })

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::lower::last_errno;
+use crate::lower::{self, last_errno};
 
 /// What is reported about the names in a directory, and about the directory itself.
 pub(super) const NAMES: u64 = libc::FAN_CREATE
@@ -116,12 +116,16 @@ impl Group {
         }
     }
 
-    /// A group whose events name the inode that they are about, for a mark on the file system.
+    /// A group whose events name the inode that they are about. Without privilege it may mark single
+    /// inodes that the user may read, not the file system.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_SYS_ADMIN`, which that mark takes.
+    /// As [`Group::new`].
     pub(super) fn of_inodes() -> Result<Self, Errno> {
-        Self::with(libc::FAN_UNLIMITED_MARKS | libc::FAN_REPORT_FID)
+        match Self::with(libc::FAN_UNLIMITED_MARKS | libc::FAN_REPORT_FID) {
+            Err(Errno::PERM) => Self::with(libc::FAN_REPORT_FID),
+            result => result,
+        }
     }
 
     fn with(flags: u32) -> Result<Self, Errno> {
@@ -149,7 +153,8 @@ impl Group {
     /// now on.
     ///
     /// # Errors
-    /// `ENODEV`, `EXDEV` and `EOPNOTSUPP` on file systems whose inodes the kernel cannot name.
+    /// `ENODEV`, `EXDEV` and `EOPNOTSUPP` on file systems whose inodes the kernel cannot name; `EPERM`
+    /// without `CAP_SYS_ADMIN`.
     pub(super) fn mark_file_system(&self, dir: BorrowedFd<'_>) -> Result<(), Errno> {
         self.change(libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM, dir, c".", ANYWHERE)
     }
@@ -159,8 +164,31 @@ impl Group {
         self.change(libc::FAN_MARK_REMOVE | libc::FAN_MARK_FILESYSTEM, dir, c".", ANYWHERE)
     }
 
+    /// Reports the same of the one inode that is `name` in `dir`.
+    ///
+    /// # Errors
+    /// `EACCES` if this process may not read the file; `ENOSPC` when the user has as many marks as
+    /// are allowed (`fs.fanotify.max_user_marks`); those of [`Group::mark_file_system`].
+    pub(super) fn mark_inode(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+        self.call(libc::FAN_MARK_ADD | libc::FAN_MARK_DONT_FOLLOW, dir, name, ANYWHERE)
+    }
+
+    /// No longer, of the inode that `path` names.
+    pub(super) fn unmark_inode(&self, path: BorrowedFd<'_>) -> Result<(), Errno> {
+        let place = lower::ProcPath::of(path);
+        self.call(libc::FAN_MARK_REMOVE, path, place.as_c_str(), ANYWHERE)
+    }
+
+    /// No longer, of any inode.
+    pub(super) fn unmark_all(&self) -> Result<(), Errno> {
+        self.call(libc::FAN_MARK_FLUSH, self.0.as_fd(), c".", 0)
+    }
+
     fn change(&self, how: u32, dir: BorrowedFd<'_>, name: &CStr, mask: u64) -> Result<(), Errno> {
-        let flags = how | libc::FAN_MARK_ONLYDIR | libc::FAN_MARK_DONT_FOLLOW;
+        self.call(how | libc::FAN_MARK_ONLYDIR | libc::FAN_MARK_DONT_FOLLOW, dir, name, mask)
+    }
+
+    fn call(&self, flags: u32, dir: BorrowedFd<'_>, name: &CStr, mask: u64) -> Result<(), Errno> {
         // SAFETY: both descriptors are open while borrowed; the name ends with a NUL.
         let result = unsafe {
             libc::fanotify_mark(self.0.as_raw_fd(), flags, mask, dir.as_raw_fd(), name.as_ptr())

@@ -6,12 +6,16 @@
 //! would slow each of them. After such a report the attributes of that file are asked for again, and
 //! expire as configured from then on, until it is found in a watched directory with one name.
 //!
+//! A server without privilege marks each file instead, see `inodes.rs`.
+//!
 //! The mark is on everybody's files. Where others change very many, it costs them, and looking at
 //! the reports costs this process: then it is taken away for [`PAUSE`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
 
 use super::fanotify::Handle;
 use super::shared::Shared;
@@ -65,6 +69,9 @@ impl Files {
             self.resumes = None;
             resume(shared, root.as_fd());
         }
+        if shared.marks.has_strays() {
+            return self.pause(shared);
+        }
         loop {
             let Ok(events) = group.read(buffer) else { return self.pause(shared) };
             if events.is_empty() {
@@ -92,7 +99,11 @@ impl Files {
             return false;
         }
         if let (Some(group), Some(root)) = (&shared.files, &self.root) {
-            let _ = group.unmark_file_system(root.as_fd());
+            if shared.each_file.load(Ordering::SeqCst) {
+                shared.marks.remove_all(group);
+            } else {
+                let _ = group.unmark_file_system(root.as_fd());
+            }
         }
         self.resumes = Some(Instant::now() + PAUSE);
         true
@@ -100,12 +111,18 @@ impl Files {
 }
 
 fn resume(shared: &Shared, root: BorrowedFd<'_>) {
-    let marked = shared.files.as_ref().is_some_and(|group| {
-        // Where handles do not begin with the number of the inode, reports are of no use.
-        let number = Handle::of(root, c".").ok().and_then(|handle| handle.inode_number());
-        let stat = lower::stat_fd(root).ok();
-        stat.is_some_and(|stat| number == Some(stat.key().ino()))
-            && group.mark_file_system(root).is_ok()
-    });
-    shared.files_on.store(marked, Ordering::SeqCst);
+    let Some(group) = &shared.files else { return };
+    // Where handles do not begin with the number of the inode, reports are of no use.
+    let number = Handle::of(root, c".").ok().and_then(|handle| handle.inode_number());
+    let stat = lower::stat_fd(root).ok();
+    let tells_inodes = stat.is_some_and(|stat| number == Some(stat.key().ino()));
+    let on = tells_inodes
+        && match group.mark_file_system(root) {
+            Err(Errno::PERM) => {
+                shared.each_file.store(true, Ordering::SeqCst);
+                true
+            }
+            marked => marked.is_ok(),
+        };
+    shared.files_on.store(on, Ordering::SeqCst);
 }

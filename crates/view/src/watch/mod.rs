@@ -11,7 +11,7 @@
 //! | [`Level::Files`] | also writes to its files, and their attributes | also attributes of its files with one link, for [`FILES`] |
 //!
 //! A file can get a further name, or a new place, that no watched directory tells of; `files.rs` has
-//! that reported, and where it cannot be, attributes of files have the timeouts of the configuration.
+//! that reported, by one mark on the file system or one on each file (`inodes.rs`), and where it cannot be, attributes of files have the timeouts of the configuration.
 //!
 //! A directory in which a file is opened for writing through the view stays at `Names`: reports
 //! about files would make each write some 0.1 us slower. The server's own changes carry its process
@@ -25,6 +25,7 @@
 
 mod fanotify;
 mod files;
+mod inodes;
 mod invalidate;
 mod shared;
 
@@ -45,6 +46,7 @@ use crate::fds::Descriptors;
 use crate::table::{Node, Table};
 use crate::watched::Level;
 use fanotify::{Group, Handle};
+use inodes::Marks;
 use invalidate::Invalidator;
 use shared::{Counts, MAX_DIRECTORIES, Shared};
 
@@ -61,8 +63,8 @@ pub(crate) const NEGATIVE: Duration = Duration::from_secs(10);
 pub struct WatchStatus {
     /// Whether changes behind the view are reported.
     pub on: bool,
-    /// Whether files that get names elsewhere are reported, so that attributes of files are cached
-    /// beyond the timeout of the configuration.
+    /// Whether files that get names elsewhere are reported (without privilege those that are
+    /// marked), so that attributes of files are cached beyond the timeout of the configuration.
     pub files: bool,
     /// Directories that are watched.
     pub directories: usize,
@@ -91,6 +93,8 @@ impl Watch {
             files: Group::of_inodes().ok(),
             begun: AtomicBool::new(false),
             files_on: AtomicBool::new(false),
+            each_file: AtomicBool::new(false),
+            marks: Marks::new(),
             dirs: Mutex::default(),
             todo: Mutex::default(),
             wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -190,9 +194,47 @@ impl Watch {
         }
     }
 
-    /// Whether changes of files by names that are not watched are reported.
-    pub(crate) fn reports_files(&self) -> bool {
+    /// Whether changes of files by names that are not watched are reported: of those that are marked,
+    /// where each has to be.
+    fn reports_files(&self) -> bool {
         self.shared.files_on.load(Ordering::SeqCst)
+    }
+
+    /// Whether changes of `file` are reported, by whatever name.
+    pub(crate) fn reports(&self, file: &Node) -> bool {
+        self.reports_files() && (!self.marks_each_file() || self.shared.marks.cover(&file.kept))
+    }
+
+    fn marks_each_file(&self) -> bool {
+        self.shared.each_file.load(Ordering::SeqCst)
+    }
+
+    /// Whether `file` would have to be marked to be reported.
+    pub(crate) fn would_mark(&self, file: &Node) -> bool {
+        self.marks_each_file() && self.reports_files() && !self.shared.marks.cover(&file.kept)
+    }
+
+    /// Has changes of `file`, which is `name` in `dir`, reported. What is asked about it after this is
+    /// covered, if `still_there` confirms that the name is that of the file.
+    pub(crate) fn mark(
+        &self,
+        file: &Node,
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+        still_there: impl FnOnce() -> bool,
+    ) {
+        let Some(group) = &self.shared.files else { return };
+        let directories = self.shared.dirs.lock().by_node.len();
+        self.shared.marks.add(group, &file.kept, (dir, name), directories, still_there);
+    }
+
+    /// The kernel forgot `file`. Its mark is taken away through `path`, where that still has to be
+    /// done.
+    pub(crate) fn forgotten_file(&self, file: &Node, path: Option<Result<BorrowedFd<'_>, Errno>>) {
+        let Some(group) = &self.shared.files else { return };
+        if self.shared.marks.forgotten(group, &file.kept, path) {
+            self.shared.wake();
+        }
     }
 
     pub(crate) fn status(&self) -> WatchStatus {

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use tollgate_fuse::NodeId;
 
 use super::fanotify::{Group, Handle};
+use super::inodes::Marks;
 use crate::table::Node;
 
 /// Most directories that are watched; those beyond it have the timeouts of the configuration. The
@@ -22,6 +23,10 @@ pub(super) struct Shared {
     pub(super) files: Option<Group>,
     /// Those are reported at this moment.
     pub(super) files_on: AtomicBool,
+    /// By a mark on each file, not one on the file system.
+    pub(super) each_file: AtomicBool,
+    /// These marks.
+    pub(super) marks: Marks,
     pub(super) dirs: Mutex<Dirs>,
     pub(super) todo: Mutex<Todo>,
     /// Wakes the thread for what is in `todo`.
