@@ -30,7 +30,7 @@ const TURNS: usize = 15;
 pub(super) fn serve(socket: OwnedFd, peer: Peer, broker: Broker) -> ! {
     let (dev, since, ids) = (broker.dev, Instant::now(), Vec::with_capacity(broker.max_files));
     let cpus = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-    let (cpu, registered, refused) = (u32::MAX, 0, 0);
+    let (cpu, registered, refused) = ((u32::MAX, 0), 0, 0);
     let mut client = Connection { socket, peer, dev, ids, cpus, cpu, since, registered, refused };
     // Nothing is dropped after this: the heap may not be given back any more.
     let Err(ended) = client.begin(broker).and_then(|device| client.run(&device));
@@ -47,9 +47,10 @@ struct Connection {
     /// Registered and not closed yet. Never grows: its room is taken before the system calls that
     /// would get more are gone.
     ids: Vec<u32>,
-    /// The CPUs that the broker was started with, and the one that the client named last.
+    /// The CPUs that the broker was started with, and the one that the client named last, so often
+    /// again in turn.
     cpus: CpuSet,
-    cpu: u32,
+    cpu: (u32, u32),
     /// When the window began, and what was used in it.
     since: Instant,
     registered: usize,
@@ -135,8 +136,9 @@ impl Connection {
     /// client sleeps; on another one, which may have halted, it would have to be woken, and the
     /// client again.
     fn follow(&mut self, cpu: u32) {
-        let (again, at) = (std::mem::replace(&mut self.cpu, cpu) == cpu, cpu as usize);
-        if again && at < CpuSet::MAX_CPU && self.cpus.is_set(at) {
+        let ((named, times), at) = (self.cpu, cpu as usize);
+        self.cpu = (cpu, if named == cpu { times.saturating_add(1) } else { 0 });
+        if self.cpu.1 == 1 && at < CpuSet::MAX_CPU && self.cpus.is_set(at) {
             let mut only = CpuSet::new();
             only.set(at);
             let _ = rustix::thread::sched_setaffinity(None, &only);
