@@ -66,6 +66,11 @@ impl Sweeper {
         let _ = self.shared.connection.set(connection.clone());
     }
 
+    /// Registrations are dear from now on.
+    pub(crate) fn keep_longer(&self) {
+        self.shared.idle.keep_longer();
+    }
+
     /// `node` is open as a small file. Under the lock of its `io`.
     pub(crate) fn opened_small(&self, node: &Arc<Node>) {
         self.shared.small.insert(node);

@@ -47,6 +47,9 @@ impl Filesystem for View {
         }
         self.start_watch(connection);
         self.sweeper.connected(connection);
+        if connection.has_registrar() {
+            self.sweeper.keep_longer();
+        }
         self.connection.set(connection.clone()).map_err(|_| Errno::BUSY)?;
         self.start_reading_ahead();
         Ok(())

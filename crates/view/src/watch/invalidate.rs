@@ -16,6 +16,7 @@ use super::fanotify::{self, Event, NAME_CHANGES};
 use super::files::Files;
 use super::shared::{Dirs, Shared, Todo};
 use crate::fds::Descriptors;
+use crate::idle::retire_if_deleted;
 use crate::lower;
 use crate::table::{Node, Table};
 use crate::watched::Level;
@@ -146,6 +147,7 @@ impl Invalidator {
         let lost = self.files.read(&self.shared, self.own_pid, buffer, |inode| {
             for node in table.of_inode(root_dev, inode) {
                 node.kept.changed(true);
+                retire_if_deleted(&node);
                 changed.push(node.id);
             }
         });
