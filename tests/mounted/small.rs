@@ -147,6 +147,21 @@ fn the_next_open_sees_what_changed_outside() {
     assert!(view.count("open_cached") >= 12);
 }
 
+/// Who asks for the size first, to read as much or to map it.
+#[test]
+fn the_next_open_sees_the_size_of_what_changed_outside() {
+    let Some(view) = view("", &[("dir/f", "first")]) else { return };
+    let below = view.below("dir/f");
+    for length in [30_000, 7, 12_345, 1] {
+        settle(&[&below]);
+        let before = read(&view, "dir/f").len() as u64;
+        assert_eq!(fs::metadata(view.at("dir/f")).unwrap().len(), before);
+        fs::write(&below, vec![b'x'; length]).unwrap();
+        let opened = File::open(view.at("dir/f")).unwrap();
+        assert_eq!(opened.metadata().unwrap().len(), length as u64, "{before} before");
+    }
+}
+
 /// Through a name in a directory that nobody watches, so that no report comes.
 #[test]
 fn a_held_handle_and_a_mapping_see_a_change_within_the_timeout() {

@@ -66,10 +66,15 @@ impl View {
         fd: Arc<OwnedFd>,
         stat: &Stat,
     ) -> Result<Option<Content>, Errno> {
+        let version = stat.version();
+        // Who opens a file that changed gets its new size, however it is opened.
+        if matches!(io.pages, Pages::Of(before) | Pages::Dropped(before) if before != version) {
+            io.pages = Pages::Unknown;
+            self.forget_attributes(node);
+        }
         if !self.small.suits(stat) {
             return Ok(None);
         }
-        let version = stat.version();
         let content = match io.pages {
             Pages::Of(before) if before == version => {
                 if io.take_read_ahead() {
