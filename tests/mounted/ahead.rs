@@ -47,6 +47,24 @@ fn index_of(path: &Path) -> usize {
     path.file_name().unwrap().to_str().unwrap()[1..].parse().unwrap()
 }
 
+/// However many were opened in no order before.
+#[test]
+fn who_begins_to_keep_the_order_is_noticed() {
+    let Some(view) = view_of_many("") else { return };
+    let files = listed(view.root());
+    let (here_and_there, in_order) = files.split_at(FILES / 2);
+    for file in here_and_there.iter().rev() {
+        assert_eq!(fs::read_to_string(file).unwrap(), text(index_of(file)));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(view.count("read_ahead"), 0);
+    for file in in_order {
+        assert_eq!(fs::read_to_string(file).unwrap(), text(index_of(file)));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(view.count("read_ahead_used") > 0, "{}", view.server_report()["view"]["counts"]);
+}
+
 /// Reads files until further ones were read ahead, and returns how many it read.
 fn read_until_some_are_ahead(view: &View, files: &[PathBuf]) -> usize {
     for (done, file) in files.iter().enumerate() {

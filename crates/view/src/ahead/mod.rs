@@ -143,7 +143,7 @@ impl Reader {
         let follows =
             self.walk.as_mut().is_some_and(|walk| walk.advance_to(&self.tree, node, SKIPPED));
         if follows {
-            self.pace.in_order();
+            self.mail.pass_over(self.pace.in_order());
             return;
         }
         self.mail.pass_over(self.pace.strays());
@@ -163,8 +163,9 @@ impl Reader {
             }
             let Some(file) = walk.next(&self.tree) else { return Filled::Stopped };
             let Some((node, is_read)) = (self.hand_over)(&file.dir, &file.name) else {
-                in_vain += 1;
-                continue;
+                // The kernel may know it once others were opened.
+                walk.give_back(file);
+                return Filled::Stopped;
             };
             if self.passed.len() >= PASSED {
                 self.passed.pop_front();

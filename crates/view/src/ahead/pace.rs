@@ -8,8 +8,14 @@ const IN_ORDER: u32 = 2;
 const FIRST: usize = 4;
 /// And at most. At 64 KiB each, 2 MiB.
 const MOST: usize = 32;
-/// The thread is woken at least for every so many files that are opened in no order.
+/// Files opened in no order that the thread is told of one after the other, so that it notices when
+/// an order begins. Then some are passed over, twice as many each time.
+const TOLD: u32 = 4;
+/// And at most so many.
 const MOST_PASSED_OVER: u32 = 1 << 10;
+/// Files in order after which none could be read: nobody listed them with their attributes, so that
+/// the kernel does not know them before they are opened.
+const FRUITLESS: u32 = 16;
 /// Files that nobody opened in this time are not being waited for.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -20,6 +26,8 @@ pub(super) struct Pace {
     in_order: u32,
     /// Missed files in turn that did not.
     strayed: u32,
+    /// Missed files in order since one was read.
+    fruitless: u32,
     /// Files that may be read and not yet opened.
     window: usize,
     /// Files read since the window grew.
@@ -38,30 +46,33 @@ impl Pace {
         goes_on
     }
 
-    /// A missed file is one of the next.
-    pub(super) fn in_order(&mut self) {
-        self.strayed = 0;
+    /// A missed file is one of the next. Returns how many missed files are of no interest after it.
+    pub(super) fn in_order(&mut self) -> u32 {
+        self.fruitless += 1;
+        if self.fruitless > FRUITLESS {
+            return self.strays();
+        }
         self.in_order = self.in_order.saturating_add(1);
         if self.window == 0 && self.in_order >= IN_ORDER {
             (self.window, self.read) = (FIRST, 0);
         }
+        0
     }
 
-    /// A missed file is somewhere else. Returns how many missed files are of no interest after it.
+    /// A missed file is somewhere else. Returns the same.
     pub(super) fn strays(&mut self) -> u32 {
-        (self.in_order, self.window) = (0, 0);
+        (self.in_order, self.fruitless, self.window) = (0, 0, 0);
         self.strayed = self.strayed.saturating_add(1);
-        // The first three cost little, and many programs begin with some files of their own.
-        let doublings = self.strayed.saturating_sub(3);
-        if doublings == 0 {
-            0
-        } else {
-            1_u32.checked_shl(doublings).unwrap_or(u32::MAX).min(MOST_PASSED_OVER)
+        if self.strayed % TOLD != 0 {
+            return 0;
         }
+        let doublings = self.strayed / TOLD;
+        1_u32.checked_shl(doublings).unwrap_or(u32::MAX).min(MOST_PASSED_OVER)
     }
 
     /// A file was read. After as many as the window has, most of those before must have been opened.
     pub(super) fn read(&mut self) {
+        (self.strayed, self.fruitless) = (0, 0);
         self.read += 1;
         if self.read > 2 * self.window {
             (self.window, self.read) = ((2 * self.window).min(MOST), 0);
@@ -83,11 +94,15 @@ impl Pace {
 mod tests {
     use super::*;
 
+    fn in_order(pace: &mut Pace, count: u32) {
+        assert_eq!((0..count).map(|_| pace.in_order()).sum::<u32>(), 0);
+    }
+
     #[test]
     fn the_window_opens_after_files_in_order_and_grows() {
         let mut pace = Pace::default();
         assert!(!pace.may_read(0) && pace.low().is_none());
-        (0..IN_ORDER).for_each(|_| pace.in_order());
+        in_order(&mut pace, IN_ORDER);
         assert!(pace.may_read(FIRST - 1) && !pace.may_read(FIRST));
         (0..10 * MOST).for_each(|_| pace.read());
         assert!(pace.may_read(MOST - 1) && !pace.may_read(MOST));
@@ -95,16 +110,33 @@ mod tests {
     }
 
     #[test]
-    fn who_opens_in_no_order_is_heard_ever_more_rarely() {
+    fn who_opens_in_no_order_is_heard_ever_more_rarely_but_several_times_in_turn() {
         let mut pace = Pace::default();
-        (0..IN_ORDER).for_each(|_| pace.in_order());
-        let passed: Vec<_> = (0..20).map(|_| pace.strays()).collect();
-        assert_eq!(passed[..5], [0, 0, 0, 2, 4]);
+        in_order(&mut pace, IN_ORDER);
+        let passed: Vec<_> = (0..20 * TOLD).map(|_| pace.strays()).collect();
+        assert_eq!(passed[..8], [0, 0, 0, 2, 0, 0, 0, 4]);
         assert_eq!(passed.last(), Some(&MOST_PASSED_OVER));
         assert!(!pace.may_read(0));
-        (0..IN_ORDER).for_each(|_| pace.in_order());
+        // Those that are told one after the other suffice to begin anew.
+        assert_eq!(pace.strays(), 0);
+        in_order(&mut pace, TOLD - 1);
         assert!(pace.may_read(0));
-        assert_eq!(pace.strays(), 0, "it begins anew");
+        pace.read();
+        assert_eq!((0..TOLD).map(|_| pace.strays()).sum::<u32>(), 2, "as at the beginning");
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_ahead_are_given_up() {
+        let mut pace = Pace::default();
+        in_order(&mut pace, FRUITLESS);
+        assert!(pace.may_read(0));
+        pace.in_order();
+        assert!(!pace.may_read(0));
+        assert!((0..10 * TOLD * FRUITLESS).map(|_| pace.in_order()).any(|passed| passed > 0));
+        in_order(&mut pace, 1);
+        pace.read();
+        in_order(&mut pace, FRUITLESS);
+        assert!(pace.may_read(0), "it counts from the last one that was read");
     }
 
     #[test]
@@ -112,7 +144,7 @@ mod tests {
         let mut pace = Pace::default();
         let begin = Instant::now();
         assert!(!pace.goes_on(begin), "nothing was opened before");
-        (0..IN_ORDER).for_each(|_| pace.in_order());
+        in_order(&mut pace, IN_ORDER);
         assert!(pace.goes_on(begin + SILENCE / 2) && pace.may_read(0));
         assert!(!pace.goes_on(begin + 2 * SILENCE) && !pace.may_read(0));
     }
