@@ -63,7 +63,7 @@ impl Pace {
     pub(super) fn strays(&mut self) -> u32 {
         (self.in_order, self.fruitless, self.window) = (0, 0, 0);
         self.strayed = self.strayed.saturating_add(1);
-        if self.strayed % TOLD != 0 {
+        if !self.strayed.is_multiple_of(TOLD) {
             return 0;
         }
         let doublings = self.strayed / TOLD;
