@@ -1,8 +1,9 @@
 //! FUSE over io_uring (Linux 6.14 and later).
 //!
 //! The kernel has a queue for each possible CPU and puts a request into the queue of the CPU that
-//! its caller runs on. A thread on each CPU owns a ring with entries for that CPU's queue; where CPUs
-//! are many, neighbours share one, and its owner follows its caller between them. A reply and the
+//! its caller runs on. For each CPU a thread owns a ring with entries for that CPU's queue, and stays on
+//! that CPU unless its caller is alone (`roaming.rs`); where CPUs are many, neighbours share a ring, and
+//! its owner follows its caller between them. A reply and the
 //! fetching of the next request are one system call. Requests whose handlers may wait go to helpers
 //! (`handover.rs`). FORGET, INTERRUPT and notifications still use /dev/fuse, so its first queue is
 //! served as well.
@@ -24,6 +25,7 @@ mod queue;
 mod registration;
 mod report;
 mod ring;
+mod roaming;
 mod shared;
 mod standing;
 mod unavailable;

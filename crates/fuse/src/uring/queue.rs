@@ -3,6 +3,7 @@
 
 mod ended;
 mod passing;
+mod place;
 mod spare;
 
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ use crate::uring::ring::{Completion, Ring};
 use crate::uring::shared::RingShared;
 use crate::uring::standing::{Refused, Standing};
 use crate::uring::unavailable::UringUnavailable;
+use place::Place;
 
 /// Replies that used more of the payload than this are cleared as soon as they are submitted, which
 /// costs a system call of its own. What shorter ones leave is invisible too, and overwritten by the
@@ -58,18 +60,29 @@ struct Follower {
     affinity: CallerAffinity,
     /// Whether there is more than one CPU to choose from.
     may_move: bool,
+    /// The latest caller, and how many requests came from another one than the request before.
+    caller: u32,
+    changes: u32,
 }
 
 impl Follower {
     fn new() -> Self {
-        Self { affinity: CallerAffinity::new(), may_move: false }
+        Self { affinity: CallerAffinity::new(), may_move: false, caller: 0, changes: 0 }
     }
 }
 
 impl Observer for Follower {
     fn decoded(&mut self, caller: u32, _takes_long: bool) {
-        if self.may_move && caller != 0 {
+        // Nobody in particular closes a file.
+        if caller == 0 {
+            return;
+        }
+        if self.may_move {
             self.affinity.request_from(caller);
+        }
+        if caller != self.caller {
+            self.caller = caller;
+            self.changes += 1;
         }
     }
 }
@@ -105,6 +118,9 @@ pub(crate) struct RingQueue {
     /// How long to ask for the next request before sleeping, on the CPU of a caller.
     spin: Duration,
     asking: Asking,
+    /// Whether the owner stays on the CPU of its ring, and its number of requests, for other owners.
+    place: Option<Place>,
+    requests: u64,
     /// To the helpers, and which entries they have, with what kind of request.
     handover: Option<Arc<Handover<Job>>>,
     handed: Vec<Option<Kind>>,
@@ -172,6 +188,8 @@ impl RingQueue {
             observer: Follower::new(),
             spin: Duration::ZERO,
             asking: Asking::default(),
+            place: None,
+            requests: 0,
             handover: None,
             handed: vec![None; planned],
             nudges: 0,
@@ -254,18 +272,6 @@ impl RingQueue {
             self.provoke_refusal();
         }
         all
-    }
-
-    fn bind_to_cpus(&mut self) {
-        self.observer.may_move = self.cpus.len() > 1;
-        let mut set = rustix::thread::CpuSet::new();
-        for &cpu in self.cpus.iter().filter(|&&cpu| cpu < rustix::thread::CpuSet::MAX_CPU) {
-            set.set(cpu);
-        }
-        // The kernel still delivers the queue's requests wherever the thread runs.
-        if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-            tracing::warn!(cpus = ?self.cpus, %error, "the thread of a ring runs on other CPUs");
-        }
     }
 
     fn register_entries(&mut self) -> Result<(), UringUnavailable> {
@@ -595,6 +601,7 @@ impl Queue for RingQueue {
             }
             if let Some(index) = self.received.pop_front() {
                 self.until_device = self.until_device.saturating_sub(1);
+                self.count_request();
                 if self.hand_over(index) {
                     continue;
                 }

@@ -31,6 +31,8 @@ pub(crate) struct RingShared {
     pub(super) current: AtomicUsize,
     /// The regular file opened last; 0 if there was none.
     pub(super) opened: AtomicU64,
+    /// Requests so far, as the owner counts them.
+    pub(super) requests: AtomicU64,
     /// Replies that the kernel refused after `commit` had returned.
     pub(super) undelivered: AtomicU64,
     pub(super) passage: Passage,
@@ -51,6 +53,7 @@ impl RingShared {
             owner: AtomicUsize::new(0),
             current: AtomicUsize::new(0),
             opened: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
             undelivered: AtomicU64::new(0),
             passage: Passage::default(),
             closed: AtomicBool::new(false),
