@@ -26,6 +26,19 @@ pub(crate) fn group(name: &str) -> Option<u32> {
     uzers::get_group_by_name(name).map(|group| group.gid())
 }
 
+/// The name of the user of this id.
+pub(crate) fn name_of_user(uid: u32) -> Option<String> {
+    uzers::get_user_by_uid(uid).map(|user| user.name().to_string_lossy().into_owned())
+}
+
+/// The name of the group of this id, and the names of those that are listed as its members.
+pub(crate) fn members(gid: u32) -> Option<(String, Vec<String>)> {
+    use uzers::os::unix::GroupExt;
+    let text = |name: &std::ffi::OsStr| name.to_string_lossy().into_owned();
+    let group = uzers::get_group_by_gid(gid)?;
+    Some((text(group.name()), group.members().iter().map(|name| text(name)).collect()))
+}
+
 #[cfg(test)]
 mod tests {
     use tollgate_policy::Names;

@@ -29,6 +29,7 @@ pub(crate) fn all(
     entries.extend(man_pages(root, binary, form)?);
     entries.extend(completions(binary)?);
     entries.extend(units(root)?);
+    entries.extend(group(root)?);
     entries.extend(documents(root, form)?);
     entries.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(entries)
@@ -71,6 +72,16 @@ fn units(root: &Path) -> anyhow::Result<Vec<Entry>> {
     };
     let brokers = ["socket", "service"].map(broker);
     ["system", "user"].map(one).into_iter().chain(brokers).collect()
+}
+
+/// The group whose members may keep CPUs awake, and the rule that gives it the device.
+fn group(root: &Path) -> anyhow::Result<Vec<Entry>> {
+    let files = [
+        ("sysusers.d/tollgate.conf", "usr/lib/sysusers.d/tollgate.conf"),
+        ("udev/70-tollgate.rules", "usr/lib/udev/rules.d/70-tollgate.rules"),
+    ];
+    let one = |(source, path)| Ok(Entry::file(path, read(&root.join("packaging").join(source))?));
+    files.map(one).into_iter().collect()
 }
 
 fn documents(root: &Path, form: Form) -> anyhow::Result<Vec<Entry>> {

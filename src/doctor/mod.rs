@@ -1,5 +1,6 @@
 //! `tollgate doctor`: what this machine can do, what is missing, and the command that mends it.
 
+mod awake;
 mod check;
 mod kernel;
 mod place;
@@ -37,6 +38,8 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         checks.extend(rights::checks());
         checks.extend(place::checks(&dir));
         checks.extend(probe::checks(&dir));
+        // It starts threads, and keeps CPUs busy for milliseconds: last.
+        checks.push(awake::check());
     }
     let works = !checks.iter().any(|check| check.state == State::Broken);
     if args.json {

@@ -101,6 +101,10 @@ pub(crate) fn transport(connection: &Connection) -> Value {
     })
 }
 
+/// To who serves without being root. `doctor` says it in the steps that this machine needs.
+const LACKS_PERMISSION: &str = "members of the group `tollgate` have the kernel keep CPUs awake, which wakes \
+                                them faster: usermod -aG tollgate NAME (as root; docs/broker.md)";
+
 /// What keeping CPUs awake does and costs.
 pub(crate) fn keep_awake(status: &Status) -> Value {
     let micros = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1e6);
@@ -113,6 +117,7 @@ pub(crate) fn keep_awake(status: &Status) -> Value {
             State::Off => "nothing",
         },
         "reason": status.reason,
+        "remedy": status.lacks_permission.then_some(LACKS_PERMISSION),
         "wake_us": micros(status.wake),
         "wake_awake_us": micros(status.wake_held),
         "bursts": status.bursts,

@@ -326,6 +326,9 @@ fn keep_awake(status: &Value, to: &mut String) {
     if let Some(text) = status["text"].as_str() {
         say!(to, "  keep-awake {text}");
     }
+    if let Some(remedy) = status["remedy"].as_str() {
+        say!(to, "             {remedy}");
+    }
 }
 
 /// A server of an older version has none.
@@ -383,7 +386,7 @@ mod tests {
             "refusals": { "by_path": [{ "operation": "open", "path": "a\u{1b}[2J",
                 "rule": "keys", "count": 4 }], "recent": [{ "time": "then", "pid": 9,
                 "operation": "open", "path": "b", "errno": "EACCES", "exe": null }] },
-            "keep_awake": { "text": "off: as asked for" },
+            "keep_awake": { "text": "auto by pollers: slow", "remedy": "usermod" },
             "audit": { "file": "/a", "written": 10, "dropped": 1, "failed": 0, "last_error": null },
         });
         let brief = super::text(&report, false);
@@ -410,7 +413,7 @@ mod tests {
             "transport  devfuse: fast\n             no io_uring: switched off\n",
             "not agreed passthrough",
             "without    passthrough: no CAP_SYS_ADMIN",
-            "keep-awake off: as asked for",
+            "keep-awake auto by pollers: slow\n             usermod\n",
             "watch      on: directories 3, changes by others 2, lost reports 1",
             "audit      /a: 10 written, 1 dropped",
         ] {

@@ -13,6 +13,8 @@ const EXPECTED: &[&str] = &[
     "usr/sbin/mount.fuse.tollgate",
     "usr/sbin/umount.fuse.tollgate",
     "usr/lib/systemd/system/tollgate@.service",
+    "usr/lib/sysusers.d/tollgate.conf",
+    "usr/lib/udev/rules.d/70-tollgate.rules",
     "usr/lib/systemd/user/tollgate@.service",
     "usr/share/bash-completion/completions/tollgate",
     "usr/share/fish/vendor_completions.d/tollgate.fish",
@@ -32,7 +34,7 @@ const EXPECTED: &[&str] = &[
 /// The package, and what it installs.
 pub(crate) struct Unpacked {
     _home: tempfile::TempDir,
-    deb: PathBuf,
+    pub(crate) deb: PathBuf,
     pub(crate) root: PathBuf,
     control: String,
 }

@@ -4,6 +4,7 @@
 mod commands;
 mod containers;
 mod deb;
+mod group;
 mod helper;
 mod lacking;
 #[path = "../support/mounting.rs"]

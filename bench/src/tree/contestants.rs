@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::options::TreeOptions;
-use super::user::User;
+use super::user::{LATENCY, User};
 use crate::mounts::{Launcher, Server, threads};
 
 /// The bare directory.
@@ -18,6 +18,8 @@ pub(super) const TOLLGATE: &str = "tollgate";
 pub(super) const NOT_AWAKE: &str = "tollgate keep-awake off";
 /// Tollgate as an ordinary user has it, with the broker. Programs in this column are the user's, too.
 pub(super) const USER: &str = "tollgate user";
+/// The same user as a member of the group that may write [`LATENCY`]. Measured if it is named.
+pub(super) const USER_AWAKE: &str = "tollgate user awake";
 /// The minimal server on the `fuser` crate.
 pub(super) const PEER: &str = "fuser peer";
 
@@ -35,7 +37,7 @@ pub(super) struct Contestant {
 enum How {
     Bare,
     Tollgate { binary: PathBuf, arguments: Vec<String> },
-    User { binary: PathBuf, arguments: Vec<String> },
+    User { binary: PathBuf, arguments: Vec<String>, awake: bool },
     Peer,
     Other { command: Vec<String> },
 }
@@ -53,6 +55,11 @@ impl Contestant {
     /// Whether server and programs are an ordinary user's.
     pub(super) fn is_of_user(&self) -> bool {
         matches!(self.how, How::User { .. })
+    }
+
+    /// Whether that user may keep CPUs awake as root does.
+    pub(super) fn is_awake(&self) -> bool {
+        matches!(self.how, How::User { awake: true, .. })
     }
 
     /// Whether this is the bare directory, which has no server.
@@ -121,13 +128,14 @@ pub(super) fn select(options: &TreeOptions, notes: &mut Vec<String>) -> Result<V
     for added in &options.add_user {
         let added = parse_added(added, launcher.binary())?;
         let How::Tollgate { binary, arguments } = added.how else { continue };
-        all.push(Contestant::new(&added.name, How::User { binary, arguments }));
+        all.push(Contestant::new(&added.name, How::User { binary, arguments, awake: false }));
     }
     for server in &options.server {
         let (name, command) = named(server)?;
         all.push(Contestant::new(name, How::Other { command }));
     }
     if options.columns.is_empty() {
+        all.retain(|contestant| !contestant.is_awake());
         return Ok(all);
     }
     let names: Vec<_> = all.iter().map(|c| c.name.clone()).collect();
@@ -164,8 +172,11 @@ fn known(binary: &Path, notes: &mut Vec<String>) -> Result<Vec<Contestant>> {
         all.push(ours(NOT_AWAKE, &["--keep-awake", "off"]));
     }
     if help.contains("--broker") {
-        let how = How::User { binary: binary.to_owned(), arguments: Vec::new() };
-        all.push(Contestant::new(USER, how));
+        let user = |awake| How::User { binary: binary.to_owned(), arguments: Vec::new(), awake };
+        all.push(Contestant::new(USER, user(false)));
+        if Path::new(LATENCY).exists() {
+            all.push(Contestant::new(USER_AWAKE, user(true)));
+        }
     }
     all.push(Contestant::new(PEER, How::Peer));
     Ok(all)

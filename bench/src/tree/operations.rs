@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 
-use super::contestants::{PEER, TOLLGATE, USER};
+use super::contestants::{PEER, TOLLGATE};
 use super::site::{Place, Site};
-use super::walk::{OF_USER, SETTLED_AFTER};
+use super::walk::SETTLED_AFTER;
 use crate::harness::{Better, Must, Options, Report, Row};
 
 /// Files of each directory that is used.
@@ -40,8 +40,7 @@ pub(super) fn run(site: &mut Site, options: &Options, report: &mut Report) -> Re
     let opens = ["open+close", "open+close, p99", "open+close, p99.9"].map(us);
     report.must(Must::at_most(("open+close", TOLLGATE), 0.25).against(PEER).aim(0.12));
     let median = ("open+close", TOLLGATE);
-    let of_user = |row| Must::at_most((row, USER), OF_USER.0).against(TOLLGATE).aim(OF_USER.1);
-    report.must(of_user(opens[0].name()));
+    judge_users(site, &opens[0], report);
     report.must(Must::at_most((opens[1].name(), TOLLGATE), 10.0).against_cell(median).aim(4.0));
     let (columns, count) = (site.columns(), options.pick(20_000, 5_000));
     let columns: Vec<_> = columns.iter().map(String::as_str).collect();
@@ -54,7 +53,7 @@ pub(super) fn run(site: &mut Site, options: &Options, report: &mut Report) -> Re
         Ok([0.5, 0.99, 0.999].map(|share| percentile(&mut times, share)).to_vec())
     })?;
     let creates = ["create+close", "create+close, p99"].map(us);
-    report.must(of_user(creates[0].name()));
+    judge_users(site, &creates[0], report);
     report.measure_many(&creates, &columns, |_, column| {
         let place = &site.places()[column];
         let mut times = place.within(|| {
@@ -74,7 +73,7 @@ pub(super) fn run(site: &mut Site, options: &Options, report: &mut Report) -> Re
         "open+read+write+close, 2.2 s later",
     ];
     let writes = writes.map(us);
-    writes.iter().for_each(|row| report.must(of_user(row.name())));
+    writes.iter().for_each(|row| judge_users(site, row, report));
     report.measure_many(&writes, &columns, |_, column| {
         let place = &mut site.places_mut()[column];
         place.remount(&[])?;
@@ -82,6 +81,10 @@ pub(super) fn run(site: &mut Site, options: &Options, report: &mut Report) -> Re
         let place = &*place;
         place.within(|| opens_to_write(place, &names))
     })
+}
+
+fn judge_users(site: &Site, row: &Row, report: &mut Report) {
+    site.musts_of_users(row.name()).into_iter().for_each(|must| report.must(must));
 }
 
 /// Microseconds for each file: at first, again, and once no registration is left.

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::statfs;
 use tempfile::TempDir;
 
-use super::contestants::Contestant;
+use super::contestants::{Contestant, TOLLGATE, USER, USER_AWAKE};
 use super::user::{self, User};
-use crate::harness::{Counts, Report};
+use crate::harness::{Counts, Must, Report};
 use crate::mounts::Server;
 use crate::project::{Shape, generate};
 
@@ -76,7 +76,10 @@ impl Place {
 
     /// Runs `work` as whoever uses this view.
     pub(super) fn within<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        if self.user.is_some() { user::on_a_thread(work) } else { work() }
+        match &self.user {
+            Some(user) => user.on_a_thread(work),
+            None => work(),
+        }
     }
 
     /// The server; `None` for the bare directory.
@@ -132,7 +135,8 @@ impl Site {
         }
         if site.has_users() {
             std::fs::set_permissions(site.base.path(), PermissionsExt::from_mode(0o755))?;
-            user::open_device(site.base.path())?;
+            let awake = site.contestants.iter().any(Contestant::is_awake);
+            user::open_devices(site.base.path(), awake)?;
         }
         site.hand_over()?;
         Ok(site)
@@ -209,7 +213,8 @@ impl Site {
     ) -> Result<(Option<Server>, Option<User>)> {
         let binary = contestant.binary().filter(|_| contestant.is_of_user());
         let base = self.base.path().join(format!("user-{number}"));
-        let user = binary.map(|binary| User::new(base, binary)).transpose()?;
+        let user =
+            binary.map(|binary| User::new(base, binary, contestant.is_awake())).transpose()?;
         Ok((contestant.start(&self.lower(), root, user.as_ref(), &[])?, user))
     }
 
@@ -232,6 +237,14 @@ impl Site {
     /// All columns that are there, to be mounted anew.
     pub(super) fn places_mut(&mut self) -> &mut [Place] {
         &mut self.places
+    }
+
+    /// What columns of ordinary users must reach beside [`TOLLGATE`] in `row`.
+    pub(super) fn musts_of_users(&self, row: &str) -> Vec<Must> {
+        let asked = self.contestants.iter().any(Contestant::is_awake);
+        let columns = [USER].into_iter().chain(asked.then_some(USER_AWAKE));
+        let must = |column| Must::at_most((row, column), LIMIT_OF_USERS).against(TOLLGATE);
+        columns.map(|column| must(column).aim(AIM_OF_USERS)).collect()
     }
 
     /// The names of all columns that are there.
@@ -270,6 +283,10 @@ pub(super) fn settle(path: &Path) -> Result<()> {
 pub(super) fn small_files(files: usize, units: usize) -> Shape {
     Shape { files, directories: (files / 8).max(1), file_bytes_max: 16 << 10, headers: 40, units }
 }
+
+/// What an ordinary user may wait compared with root, and the aim beyond.
+const LIMIT_OF_USERS: f64 = 1.3;
+const AIM_OF_USERS: f64 = 1.1;
 
 /// What the names of directories of the user's end in.
 const OF_USER: &str = "-of-the-user";

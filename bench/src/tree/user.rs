@@ -1,8 +1,8 @@
 //! An ordinary user, whose server registers files by the broker.
-#![expect(unsafe_code, reason = "a mount namespace for this program")]
+#![expect(unsafe_code, reason = "a mount namespace for this program, and groups of its children")]
 
 use std::ffi::OsString;
-use std::os::unix::fs::{PermissionsExt, lchown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use rustix::fs::{CWD, FileType, Gid, Mode, Uid, makedev, mknodat};
+use rustix::fs::{CWD, FileType, Gid, Mode, Uid, mknodat};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -18,6 +18,10 @@ use crate::mounts::Server;
 
 /// `nobody`, and the group of that number: fusermount3 insists on a user with a name.
 pub(super) const NOBODY: u32 = 65534;
+/// The file that keeps CPUs awake while it is held.
+pub(super) const LATENCY: &str = "/dev/cpu_dma_latency";
+/// The group that may write it here, of a number that Debian gives to nobody.
+const MEMBERS: u32 = 65533;
 /// How long the broker may take to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -27,21 +31,25 @@ pub(super) struct User {
     /// A directory that the user can reach, and in which root alone writes.
     base: PathBuf,
     broker: Child,
+    /// Besides the user's own.
+    groups: Vec<Gid>,
 }
 
 impl User {
-    /// With `binary` as the user's program; what the user needs is made in `base`.
+    /// With `binary` as the user's program; what the user needs is made in `base`. One who is
+    /// `awake` is in the group that may write [`LATENCY`].
     ///
     /// # Errors
     /// If no broker can be started.
-    pub(super) fn new(base: PathBuf, binary: &Path) -> Result<User> {
+    pub(super) fn new(base: PathBuf, binary: &Path, awake: bool) -> Result<User> {
         std::fs::create_dir_all(base.join("run"))?;
         lchown(base.join("run"), Some(NOBODY), Some(NOBODY))?;
         std::fs::copy(binary, base.join("tollgate")).context("the program cannot be copied")?;
         let mut broker = Command::new(binary);
         broker.arg("broker").arg("--socket").arg(base.join("broker.sock")).process_group(0);
         let broker = broker.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let user = User { base, broker };
+        let groups = awake.then_some(Gid::from_raw(MEMBERS)).into_iter().collect();
+        let user = User { base, broker, groups };
         let start = Instant::now();
         while !user.base.join("broker.sock").exists() {
             ensure!(start.elapsed() < PATIENCE, "the broker does not start");
@@ -52,7 +60,9 @@ impl User {
 
     /// Makes `command` one of the user's.
     pub(super) fn dress(&self, command: &mut Command) {
-        command.uid(NOBODY).gid(NOBODY);
+        let groups = self.groups.clone();
+        // SAFETY: between fork and exec the closure makes system calls alone, and allocates nothing.
+        unsafe { command.pre_exec(move || Ok(become_user(&groups)?)) };
         command.env("XDG_RUNTIME_DIR", self.base.join("run")).env("HOME", self.base.join("run"));
     }
 
@@ -72,6 +82,20 @@ impl User {
         command.arg("--broker").arg(self.base.join("broker.sock")).arg(lower).current_dir("/");
         Server::start(command, mount_point)
     }
+
+    /// Runs `work` on a thread of the user's, whom alone the kernel lets into the user's mount.
+    pub(super) fn on_a_thread<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<T> {
+        let as_user = || {
+            become_user(&self.groups)?;
+            work()
+        };
+        // Ids are each thread's own, and this one ends with them.
+        let done = std::thread::scope(|scope| scope.spawn(as_user).join());
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
 }
 
 impl Drop for User {
@@ -81,18 +105,12 @@ impl Drop for User {
     }
 }
 
-/// Runs `work` on a thread of the user's, whom alone the kernel lets into the user's mount.
-pub(super) fn on_a_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let as_user = || {
-        let (gid, uid) = (Gid::from_raw(NOBODY), Uid::from_raw(NOBODY));
-        rustix::thread::set_thread_groups(&[])?;
-        rustix::thread::set_thread_res_gid(gid, gid, gid)?;
-        rustix::thread::set_thread_res_uid(uid, uid, uid)?;
-        work()
-    };
-    // Ids are each thread's own, and this one ends with them.
-    let done = std::thread::scope(|scope| scope.spawn(as_user).join());
-    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+/// Makes the calling thread one of the user's. What is left of a process after fork is one thread.
+fn become_user(groups: &[Gid]) -> rustix::io::Result<()> {
+    let (gid, uid) = (Gid::from_raw(NOBODY), Uid::from_raw(NOBODY));
+    rustix::thread::set_thread_groups(groups)?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid)
 }
 
 /// Gives everything in `directory` to the user.
@@ -108,22 +126,39 @@ pub(super) fn hand_over(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lets everybody open /dev/fuse, as distributions have it. Where it is root's alone, this program
-/// and its children get another one, in a mount namespace of their own: before anything is mounted.
+/// Lets everybody open /dev/fuse, as distributions have it, and if a column is `awake`, its user
+/// write [`LATENCY`]. Where the machine's own are root's alone, this program and its children get
+/// others, in a mount namespace of their own: before anything is mounted.
 ///
 /// # Errors
-/// If there is no /dev/fuse, or no such namespace can be had.
-pub(super) fn open_device(base: &Path) -> Result<()> {
-    let mode = std::fs::metadata("/dev/fuse").context("no /dev/fuse")?.permissions().mode();
-    if mode & 0o006 == 0o006 {
+/// If there is no such device, or no such namespace can be had.
+pub(super) fn open_devices(base: &Path, awake: bool) -> Result<()> {
+    const FUSE: &str = "/dev/fuse";
+    let mode = std::fs::metadata(FUSE).context("no /dev/fuse")?.permissions().mode();
+    let mut nodes = Vec::new();
+    if mode & 0o006 != 0o006 {
+        nodes.push((FUSE, node(base, FUSE, 0o666)?));
+    }
+    if awake {
+        let own = node(base, LATENCY, 0o660)?;
+        lchown(&own, None, Some(MEMBERS))?;
+        nodes.push((LATENCY, own));
+    }
+    if nodes.is_empty() {
         return Ok(());
     }
-    let node = base.join("fuse");
-    mknodat(CWD, &node, FileType::CharacterDevice, Mode::empty(), makedev(10, 229))?;
-    std::fs::set_permissions(&node, PermissionsExt::from_mode(0o666))?;
     // SAFETY: the flags unshare no memory and no descriptors, only the thread's view of mounts, root
     // and working directory; children and threads that it starts from now on are to inherit it.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    Ok(mount_bind(&node, "/dev/fuse")?)
+    nodes.into_iter().try_for_each(|(device, own)| Ok(mount_bind(&own, device)?))
+}
+
+/// A node in `base` for the device that `path` is.
+fn node(base: &Path, path: &str, mode: u32) -> Result<PathBuf> {
+    let device = std::fs::metadata(path).with_context(|| format!("no {path}"))?.rdev();
+    let node = base.join(path.trim_start_matches("/dev/"));
+    mknodat(CWD, &node, FileType::CharacterDevice, Mode::empty(), device)?;
+    std::fs::set_permissions(&node, PermissionsExt::from_mode(mode))?;
+    Ok(node)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::contestants::{BARE, TOLLGATE, USER};
+use super::contestants::{BARE, TOLLGATE};
 use super::site::{Place, Site, settle};
 use crate::harness::{Better, Must, Report, Row};
 use crate::programs::{checked, timed_discard_ms, timed_ms};
@@ -32,9 +32,6 @@ const ROWS: [(Step, &str, f64, f64); 6] = [
     (Step::Remove, "rm -rf", 2.5, 1.6),
 ];
 
-/// What an ordinary user may wait compared with root, and the aim beyond.
-pub(super) const OF_USER: (f64, f64) = (1.3, 1.1);
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// On a fresh mount: the kernel knows no name of the view. Names and data below are in its
@@ -54,7 +51,7 @@ pub(super) fn run(site: &mut Site, files: usize, report: &mut Report) -> Result<
     report.section(&format!("programs over {files} files of at most 16 KiB"));
     for (_, name, limit, aim) in ROWS {
         report.must(Must::at_most((name, TOLLGATE), limit).against(BARE).aim(aim));
-        report.must(Must::at_most((name, USER), OF_USER.0).against(TOLLGATE).aim(OF_USER.1));
+        site.musts_of_users(name).into_iter().for_each(|must| report.must(must));
     }
     rows(site, &tree, "", report)
 }
@@ -156,7 +153,12 @@ impl Run<'_> {
         match step {
             Step::Find | Step::FindAgain => find(&tree),
             Step::Grep => with("grep", &["-r", NEEDLE], &[tree]),
-            Step::Tar => with("tar", &["--create", "--file=-", "."], &[]).in_directory(&tree),
+            Step::Tar => {
+                // Not the command's working directory, which is entered as root.
+                let mut tar = with("tar", &["--create", "--file=-", "--directory"], &[tree]);
+                tar.arg(".");
+                tar
+            }
             Step::Copy => {
                 let bare = self.place.lower_work().with_file_name(&own);
                 with("cp", &["-r"], &[bare, copy])
@@ -177,17 +179,6 @@ fn with(program: &str, options: &[&str], paths: &[PathBuf]) -> Command {
     let mut command = Command::new(program);
     command.args(options).args(paths);
     command
-}
-
-trait InDirectory {
-    fn in_directory(self, directory: &Path) -> Self;
-}
-
-impl InDirectory for Command {
-    fn in_directory(mut self, directory: &Path) -> Command {
-        self.current_dir(directory);
-        self
-    }
 }
 
 fn lines(output: &[u8]) -> u64 {

@@ -91,6 +91,7 @@ impl KeepAwake {
             reason: decision.reason,
             wake: decision.wake_ns.map(Duration::from_nanos),
             wake_held: decision.held_ns.map(Duration::from_nanos),
+            lacks_permission: decision.lacks_permission,
             bursts: self.book.bursts.load(Relaxed),
             awake: Duration::from_nanos(self.book.awake_ns.load(Relaxed)),
             cpu: Duration::from_nanos(self.book.cpu_ns.load(Relaxed)),

@@ -62,6 +62,7 @@ pub(crate) struct Decision {
     pub(crate) reason: String,
     pub(crate) wake_ns: Option<u64>,
     pub(crate) held_ns: Option<u64>,
+    pub(crate) lacks_permission: bool,
     pub(crate) suspended: u64,
     pub(crate) suspended_for: Option<String>,
 }
@@ -69,8 +70,15 @@ pub(crate) struct Decision {
 impl Decision {
     /// Nothing is measured yet.
     pub(crate) fn new(state: State, reason: &str) -> Self {
-        let (wake_ns, held_ns, suspended_for) = (None, None, None);
-        Self { state, reason: reason.to_owned(), wake_ns, held_ns, suspended: 0, suspended_for }
+        Self {
+            state,
+            reason: reason.to_owned(),
+            wake_ns: None,
+            held_ns: None,
+            lacks_permission: false,
+            suspended: 0,
+            suspended_for: None,
+        }
     }
 }
 
@@ -230,7 +238,12 @@ impl Monitor {
         if !self.roots.idle_can_poll() {
             return Err("the kernel's idle loop cannot poll (no cpuidle driver)".to_owned());
         }
-        Latency::open(&self.roots.dev).map_err(|error| format!("cpu_dma_latency: {error}"))
+        Latency::open(&self.roots.dev).map_err(|error| {
+            // Not EPERM: that is a container's, and the file's mode would not change it.
+            let lacks = error.raw_os_error() == Some(libc::EACCES);
+            self.book.decision().lacks_permission = lacks;
+            format!("cpu_dma_latency: {error}")
+        })
     }
 
     /// From the first request seen until it is quiet.

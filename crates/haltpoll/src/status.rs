@@ -29,6 +29,9 @@ pub struct Status {
     pub wake: Option<Duration>,
     /// The same while its idle loop polls, where that could be tried.
     pub wake_held: Option<Duration>,
+    /// Whether the means are [`Means::Pollers`] only because this process may not write
+    /// `/dev/cpu_dma_latency`: a machine where wake-ups are dear and the idle loop could poll.
+    pub lacks_permission: bool,
     /// Bursts so far.
     pub bursts: u64,
     /// Time that all bursts took together, up to a millisecond after the last request of each. With

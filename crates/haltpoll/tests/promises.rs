@@ -2,6 +2,8 @@
 //! generous: they tell a poller that never ends from one that does.
 #![expect(unsafe_code, reason = "fork")]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -330,6 +332,41 @@ fn without_a_cpuidle_driver_pollers_are_what_is_left() {
     assert!(ready(&awake));
     assert_eq!(awake.status().state, State::Ready(Means::Pollers));
     assert!(awake.status().reason.contains("all 64 CPUs"), "{}", awake.status());
+    // Permission would change neither.
+    assert!(!awake.status().lacks_permission);
+}
+
+#[test]
+fn it_is_told_when_permission_is_all_that_is_missing() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let roots = fixture(dir.path());
+    write(dir.path(), "dev/cpu_dma_latency", "");
+    let cpu = "sys/devices/system/cpu";
+    write(dir.path(), &format!("{cpu}/online"), "0-1\n");
+    write(dir.path(), &format!("{cpu}/cpuidle/current_driver"), "haltpoll\n");
+    write(dir.path(), &format!("{cpu}/cpu0/cpuidle/state0/name"), "POLL\n");
+    let mode = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode));
+    mode(dir.path(), 0o755).unwrap();
+    let device = dir.path().join("dev/cpu_dma_latency");
+    for (bits, means) in [(0o444, Means::Pollers), (0o666, Means::Latency)] {
+        mode(&device, bits).unwrap();
+        let roots = roots.clone();
+        // Root may write whatever the mode says; a thread's user is its own, and its threads'.
+        let awake = std::thread::spawn(move || {
+            if rustix::process::geteuid().is_root() {
+                let nobody = rustix::thread::Uid::from_raw(65534);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            }
+            KeepAwake::start_with(Mode::On, roots)
+        });
+        let awake = awake.join().unwrap();
+        if !ready(&awake) {
+            return;
+        }
+        assert_eq!(awake.status().state, State::Ready(means), "{}", awake.status());
+        assert_eq!(awake.status().lacks_permission, means == Means::Pollers);
+    }
 }
 
 #[test]
