@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::thread::CpuSet;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::RingQueue;
 use crate::uring::roaming::{Change, Roaming};
@@ -17,6 +19,37 @@ pub(super) struct Place {
     /// The CPU of the ring, and all that the session may use.
     own: CpuSet,
     all: CpuSet,
+    clocks: Clocks,
+}
+
+/// The time, and the CPU time of the process and of this thread.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    time: Duration,
+    process: Duration,
+    thread: Duration,
+}
+
+impl Clocks {
+    fn read() -> Self {
+        let read = |clock| {
+            let now = clock_gettime(clock);
+            Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.try_into().unwrap_or(0))
+        };
+        Self {
+            time: read(ClockId::Monotonic),
+            process: read(ClockId::ProcessCPUTime),
+            thread: read(ClockId::ThreadCPUTime),
+        }
+    }
+
+    /// How much of a CPU the process's other threads have used since `before`, in thousandths.
+    fn besides_permille(&self, before: &Self) -> u64 {
+        let process = self.process.saturating_sub(before.process);
+        let besides = process.saturating_sub(self.thread.saturating_sub(before.thread));
+        let took = self.time.saturating_sub(before.time).as_nanos().max(1);
+        u64::try_from(1_000 * besides.as_nanos() / took).unwrap_or(u64::MAX)
+    }
 }
 
 impl RingQueue {
@@ -36,7 +69,8 @@ impl RingQueue {
         // An owner of several CPUs follows its caller between them instead.
         self.place = all.ok().filter(|_| self.cpus.len() == 1).map(|all| {
             let cpus = usize::try_from(all.count()).unwrap_or(1);
-            Place { roaming: Roaming::new(cpus), left: Roaming::LOOK_EVERY, own, all }
+            let (roaming, left) = (Roaming::new(cpus), Roaming::LOOK_EVERY);
+            Place { roaming, left, own, all, clocks: Clocks::read() }
         });
     }
 
@@ -52,7 +86,10 @@ impl RingQueue {
         place.left = Roaming::LOOK_EVERY;
         let others = self.rings.iter().filter(|ring| !Arc::ptr_eq(ring, &self.shared));
         let others = others.map(|ring| ring.requests.load(Ordering::Relaxed));
-        let change = place.roaming.look(std::mem::take(&mut self.observer.changes), others);
+        let before = std::mem::replace(&mut place.clocks, Clocks::read());
+        let besides = place.clocks.besides_permille(&before);
+        let changes = std::mem::take(&mut self.observer.changes);
+        let change = place.roaming.look(changes, besides, others);
         let cpus = match change {
             Some(Change::Bind) => &place.own,
             Some(Change::Release) => &place.all,
