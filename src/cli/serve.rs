@@ -168,7 +168,7 @@ pub(crate) enum AuditDetail {
 /// `--transport`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
-    /// What measured faster, which is /dev/fuse so far
+    /// io_uring where the kernel's parameter is on and it can be used, else /dev/fuse
     #[default]
     Auto,
     /// Read and write /dev/fuse

@@ -59,14 +59,19 @@ fn device() -> Check {
     }
 }
 
-/// Requests over io_uring are used where they are asked for.
+/// Requests come over io_uring where that is switched on.
 fn io_uring() -> Check {
     const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
     match line_of(SWITCH).as_deref() {
-        Some("Y") => Check::ok("FUSE over io_uring", "switched on; used with `--transport uring`"),
+        Some("Y") => Check::ok(
+            "FUSE over io_uring",
+            "switched on, and used (`--transport devfuse` does without)",
+        ),
         Some(_) => Check::note(
             "FUSE over io_uring",
-            format!("switched off; only `--transport uring` needs it (echo Y > {SWITCH})"),
+            format!(
+                "switched off; several programs at once are faster with it (echo Y > {SWITCH})"
+            ),
         ),
         None => Check::note("FUSE over io_uring", "not in this kernel (Linux 6.14 has it)"),
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use rustix::fs::MemfdFlags;
-use tollgate_fuse::{Connection, Device, InitFlags, Running, Session};
+use tollgate_fuse::{Connection, Device, InitFlags, Running, Session, TransportChoice};
 use tollgate_view::{Config, OpenError, View, WRITING_SEALED};
 
 use super::common::Common;
@@ -119,6 +119,9 @@ impl Server {
             queues: QueuesSocket::default(),
         });
         let passthrough = probe_passthrough(&state.connection);
+        if spec.transport == TransportChoice::Uring {
+            tell_of_missing_rings(&state);
+        }
         tell_what_is_missing(&state, passthrough.as_ref().err(), spec.quiet);
         let control = start_control(&state);
         let for_guest = spec.guest.and_then(|guest| start_for_guest(&state, &guest));
@@ -204,6 +207,14 @@ impl Server {
     }
 }
 
+/// Says on standard error that io_uring, which was asked for, is not used.
+fn tell_of_missing_rings(state: &State) {
+    let report = state.connection.transport();
+    if let Some(reason) = report.and_then(|report| report.uring_unavailable.as_ref()) {
+        messages::warn(&format!("io_uring cannot be used, /dev/fuse serves: {reason}"));
+    }
+}
+
 /// Says on standard error what the view does without; what is only slower not if `quiet`.
 fn tell_what_is_missing(state: &State, no_passthrough: Option<&String>, quiet: bool) {
     let tell = |text: &str| {
@@ -216,10 +227,6 @@ fn tell_what_is_missing(state: &State, no_passthrough: Option<&String>, quiet: b
             "not available: passthrough ({reason}); files are served by tollgate{}",
             state.broker.as_deref().map_or(broker::WOULD_HELP, |_| "")
         ));
-    }
-    let report = state.connection.transport();
-    if let Some(reason) = report.and_then(|report| report.uring_unavailable.as_ref()) {
-        messages::warn(&format!("io_uring cannot be used, /dev/fuse serves: {reason}"));
     }
     for missing in state.snapshot().unavailable {
         if missing.feature == WRITING_SEALED {

@@ -197,7 +197,7 @@ impl Spec {
             looks: true,
             connects: self.broker.is_some(),
             listens: self.metrics_port.is_some(),
-            rings: self.transport == TransportChoice::Uring,
+            rings: self.transport.may_use_uring(),
         }
     }
 

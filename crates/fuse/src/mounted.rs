@@ -19,13 +19,27 @@ use crate::uring::{
 /// Which transport a session should use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TransportChoice {
-    /// What measured faster, which is `/dev/fuse` so far: see docs/fuse-transport.md.
+    /// io_uring where the kernel's parameter for it is on and it can be used, else `/dev/fuse`:
+    /// several programs at once, compilers above all, measured faster over io_uring, see
+    /// docs/fuse-transport.md.
     #[default]
     Auto,
     /// `/dev/fuse`.
     DevFuse,
     /// io_uring. Where it cannot be used, `/dev/fuse`, with a warning.
     Uring,
+}
+
+impl TransportChoice {
+    /// Whether a session makes rings, as far as is known without making them.
+    #[must_use]
+    pub fn may_use_uring(self) -> bool {
+        match self {
+            Self::Auto => UringUnavailable::check().is_ok(),
+            Self::DevFuse => false,
+            Self::Uring => true,
+        }
+    }
 }
 
 impl fmt::Display for TransportChoice {
@@ -38,8 +52,9 @@ impl fmt::Display for TransportChoice {
     }
 }
 
-/// Why [`TransportChoice::Auto`] is what it is.
-const WHY_AUTO: &str = "measured at least as fast as io_uring, on idle and on busy CPUs";
+/// Why [`TransportChoice::Auto`] took io_uring.
+const WHY_URING: &str =
+    "it is switched on in the kernel, and measured faster for several programs at once";
 
 /// The transport of a mounted [`Device`](crate::Device).
 #[derive(Debug)]
@@ -92,8 +107,8 @@ impl Transport for MountedTransport {
 
     fn open(&mut self, config: &QueueConfig) -> io::Result<MountedQueue> {
         match self.choice {
-            TransportChoice::Auto | TransportChoice::DevFuse => self.rings = Stage::Unused(None),
-            TransportChoice::Uring => match Rings::new(config) {
+            TransportChoice::DevFuse => self.rings = Stage::Unused(None),
+            TransportChoice::Auto | TransportChoice::Uring => match Rings::new(config) {
                 Ok(rings) => self.rings = Stage::Made(rings),
                 Err(reason) => self.unused(reason),
             },
@@ -152,8 +167,8 @@ impl Transport for MountedTransport {
             Stage::None | Stage::Made(_) => (None, None),
         };
         let in_use = if rings.is_some() { TransportInUse::Uring } else { TransportInUse::DevFuse };
-        let left_to_us = self.choice == TransportChoice::Auto;
-        let why = left_to_us.then_some(WHY_AUTO);
+        let chosen = self.choice == TransportChoice::Auto && in_use == TransportInUse::Uring;
+        let why = chosen.then_some(WHY_URING);
         TransportReport { in_use, reason: why, rings, uring_unavailable: reason }
     }
 }
