@@ -459,6 +459,32 @@ fn a_user_is_fenced_in_too() {
     assert!(!all.contains(SECRET), "{all}");
 }
 
+/// Also of a user whom root lets keep CPUs awake: that is for the server.
+#[test]
+fn cmd_keeps_no_cpu_awake() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        real=$(stat -c '0x%t 0x%T' /dev/cpu_dma_latency) || { echo skipped; exit; }
+        cp $T ./tollgate; chmod 755 . ./tollgate; chown -R 4321:4321 dir; export HOME=/
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+        mknod -m 666 latency c $real; mount --bind latency /dev/cpu_dma_latency
+        for more in '' '--allow /dev/cpu_dma_latency:rw'; do
+            setpriv --reuid 4321 --regid 4321 --clear-groups \
+                ./tollgate run --policy none $more dir -- sh -c '
+                    echo >/dev/cpu_dma_latency; stat -c "0x%t 0x%T" /dev/cpu_dma_latency' |
+                sed "s/$real/the device/"
+        done"#;
+    let output = project.in_mount_namespace(script);
+    let (told, all) = (text(&output.stdout), all(&output));
+    if told.starts_with("skipped") || all.contains("user namespaces are not allowed") {
+        return eprintln!("skipped: {all}");
+    }
+    assert_eq!(told, "0x1 0x3\nthe device\n", "{all}");
+}
+
 /// Programs that developers use, in the state in which they come.
 #[test]
 fn common_tools_work() {

@@ -13,6 +13,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// On machines with more CPUs than this it is not used: all of them would poll for a pair of them.
@@ -27,13 +28,19 @@ pub(crate) struct Latency {
 impl Latency {
     /// `PM_QOS_CPU_LATENCY_DEFAULT_VALUE`: no request, in microseconds.
     const ANY_US: i32 = 2_000_000_000;
+    /// The device number of `/dev/null`.
+    const NULL: u64 = libc::makedev(1, 3);
 
     /// Opens the device below `dev`; nothing is requested yet.
     ///
     /// # Errors
-    /// Errors of the system: `EACCES` without privilege, `ENOENT` in most containers.
+    /// Errors of the system: `EACCES` without privilege, `ENOENT` in most containers. Also `ENOENT`
+    /// where `/dev/null` covers it, as in a fence of `tollgate run`, and takes requests without effect.
     pub(crate) fn open(dev: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).open(dev.join("cpu_dma_latency"))?;
+        if file.metadata()?.rdev() == Self::NULL {
+            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        }
         let latency = Self { file };
         latency.request(Self::ANY_US)?;
         Ok(latency)
@@ -88,6 +95,14 @@ mod tests {
         let numbers: Vec<i32> =
             written.chunks(4).map(|n| i32::from_ne_bytes(n.try_into().unwrap())).collect();
         assert_eq!(numbers, [2_000_000_000, 0, 2_000_000_000]);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "files")]
+    fn what_is_covered_by_the_null_device_is_not_there() {
+        let dev = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/null", dev.path().join("cpu_dma_latency")).unwrap();
+        assert_eq!(Latency::open(dev.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
