@@ -21,6 +21,7 @@ mod layout;
 mod nudge;
 mod occupancy;
 mod passage;
+mod place;
 mod queue;
 mod registration;
 mod report;

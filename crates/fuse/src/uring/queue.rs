@@ -3,7 +3,6 @@
 
 mod ended;
 mod passing;
-mod place;
 mod spare;
 
 use std::collections::VecDeque;
@@ -28,12 +27,12 @@ use crate::uring::handover::{Handover, Length};
 use crate::uring::helper::Job;
 use crate::uring::nudge::Askers;
 use crate::uring::occupancy::Occupancy;
+use crate::uring::place::Place;
 use crate::uring::registration::Arrival;
 use crate::uring::ring::{Completion, Ring};
 use crate::uring::shared::RingShared;
 use crate::uring::standing::{Refused, Standing};
 use crate::uring::unavailable::UringUnavailable;
-use place::Place;
 
 /// Replies that used more of the payload than this are cleared as soon as they are submitted, which
 /// costs a system call of its own. What shorter ones leave is invisible too, and overwritten by the
@@ -118,9 +117,8 @@ pub(crate) struct RingQueue {
     /// How long to ask for the next request before sleeping, on the CPU of a caller.
     spin: Duration,
     asking: Asking,
-    /// Whether the owner stays on the CPU of its ring, and its number of requests, for other owners.
+    /// Whether the owner stays on the CPU of its ring.
     place: Option<Place>,
-    requests: u64,
     /// To the helpers, and which entries they have, with what kind of request.
     handover: Option<Arc<Handover<Job>>>,
     handed: Vec<Option<Kind>>,
@@ -189,7 +187,6 @@ impl RingQueue {
             spin: Duration::ZERO,
             asking: Asking::default(),
             place: None,
-            requests: 0,
             handover: None,
             handed: vec![None; planned],
             nudges: 0,
@@ -262,7 +259,8 @@ impl RingQueue {
     /// Why this ring, or another one, cannot be used. The kernel then sends requests to /dev/fuse.
     pub(crate) fn register(&mut self) -> Result<(), UringUnavailable> {
         self.shared.owner.store(this_thread(), Ordering::Relaxed);
-        self.bind_to_cpus();
+        self.observer.may_move = self.cpus.len() > 1;
+        self.place = Place::bind(&self.cpus);
         let registered = self.register_entries();
         let Some(arrival) = self.arrival.take() else { return registered };
         let all = arrival.wait_for_others(registered);
@@ -601,7 +599,9 @@ impl Queue for RingQueue {
             }
             if let Some(index) = self.received.pop_front() {
                 self.until_device = self.until_device.saturating_sub(1);
-                self.count_request();
+                if let Some(place) = &mut self.place {
+                    place.request(&self.shared, &self.rings, &mut self.observer.changes);
+                }
                 if self.hand_over(index) {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! Which CPUs the owner of a ring runs on: see `roaming.rs`.
+//! Has the owner of a ring run on the CPUs that `roaming.rs` chooses.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,13 +7,15 @@ use std::time::Duration;
 use rustix::thread::CpuSet;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::RingQueue;
 use crate::uring::roaming::{Change, Roaming};
+use crate::uring::shared::RingShared;
 
 /// The owner's CPUs.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     roaming: Roaming,
+    /// Requests so far.
+    requests: u64,
     /// Until the next look.
     left: u32,
     /// The CPU of the ring, and all that the session may use.
@@ -52,47 +54,49 @@ impl Clocks {
     }
 }
 
-impl RingQueue {
-    /// Binds the calling thread, the owner, to the CPUs of its ring.
-    pub(super) fn bind_to_cpus(&mut self) {
-        self.observer.may_move = self.cpus.len() > 1;
+impl Place {
+    /// Binds the calling thread, an owner, to `cpus`. `None` where it stays there, or follows its
+    /// caller between several.
+    pub(crate) fn bind(cpus: &[usize]) -> Option<Self> {
         let mut own = CpuSet::new();
-        for &cpu in self.cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
+        for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
             own.set(cpu);
         }
         let all = rustix::thread::sched_getaffinity(None);
         // The kernel still delivers the queue's requests wherever the thread runs.
         if let Err(error) = rustix::thread::sched_setaffinity(None, &own) {
-            tracing::warn!(cpus = ?self.cpus, %error, "the thread of a ring runs on other CPUs");
-            return;
+            tracing::warn!(?cpus, %error, "the thread of a ring runs on other CPUs");
+            return None;
         }
-        // An owner of several CPUs follows its caller between them instead.
-        self.place = all.ok().filter(|_| self.cpus.len() == 1).map(|all| {
-            let cpus = usize::try_from(all.count()).unwrap_or(1);
-            let (roaming, left) = (Roaming::new(cpus), Roaming::LOOK_EVERY);
-            Place { roaming, left, own, all, clocks: Clocks::read() }
-        });
+        let all = all.ok().filter(|_| cpus.len() == 1)?;
+        let roaming = Roaming::new(usize::try_from(all.count()).unwrap_or(1));
+        let (left, clocks) = (Roaming::LOOK_EVERY, Clocks::read());
+        Some(Self { roaming, requests: 0, left, own, all, clocks })
     }
 
-    /// A request came.
-    pub(super) fn count_request(&mut self) {
-        let Some(place) = &mut self.place else { return };
+    /// A request came to the ring `own`, one of `rings`, whose caller has changed so often since the
+    /// last look: `changes` is reset by a look.
+    pub(crate) fn request(
+        &mut self,
+        own: &Arc<RingShared>,
+        rings: &[Arc<RingShared>],
+        changes: &mut u32,
+    ) {
         self.requests += 1;
-        self.shared.requests.store(self.requests, Ordering::Relaxed);
-        place.left -= 1;
-        if place.left > 0 {
+        own.requests.store(self.requests, Ordering::Relaxed);
+        self.left -= 1;
+        if self.left > 0 {
             return;
         }
-        place.left = Roaming::LOOK_EVERY;
-        let others = self.rings.iter().filter(|ring| !Arc::ptr_eq(ring, &self.shared));
+        self.left = Roaming::LOOK_EVERY;
+        let others = rings.iter().filter(|ring| !Arc::ptr_eq(ring, own));
         let others = others.map(|ring| ring.requests.load(Ordering::Relaxed));
-        let before = std::mem::replace(&mut place.clocks, Clocks::read());
-        let besides = place.clocks.besides_permille(&before);
-        let changes = std::mem::take(&mut self.observer.changes);
-        let change = place.roaming.look(changes, besides, others);
+        let before = std::mem::replace(&mut self.clocks, Clocks::read());
+        let besides = self.clocks.besides_permille(&before);
+        let change = self.roaming.look(std::mem::take(changes), besides, others);
         let cpus = match change {
-            Some(Change::Bind) => &place.own,
-            Some(Change::Release) => &place.all,
+            Some(Change::Bind) => &self.own,
+            Some(Change::Release) => &self.all,
             None => return,
         };
         // A set that shrank meanwhile leaves the thread where it is.
