@@ -35,14 +35,23 @@ pub struct CpuQuota {
 pub(crate) struct CpuTimes {
     pub(crate) total: u64,
     pub(crate) steal: u64,
+    /// In the idle loop, also while that waits for a disk.
+    pub(crate) idle: u64,
 }
 
 impl CpuTimes {
     /// Of 1,000 parts of the time since `before`, those in which the host ran something else.
     pub(crate) fn steal_permille_since(self, before: Self) -> u64 {
-        let steal = self.steal.saturating_sub(before.steal);
-        let total = self.total.saturating_sub(before.total);
-        (steal * 1_000).checked_div(total).unwrap_or(0)
+        self.permille_since(before, self.steal.saturating_sub(before.steal)).unwrap_or(0)
+    }
+
+    /// The same of those in which a CPU had nothing to do; `None` if no time has passed.
+    pub(crate) fn idle_permille_since(self, before: Self) -> Option<u64> {
+        self.permille_since(before, self.idle.saturating_sub(before.idle))
+    }
+
+    fn permille_since(self, before: Self, part: u64) -> Option<u64> {
+        (part * 1_000).checked_div(self.total.saturating_sub(before.total))
     }
 }
 
@@ -147,7 +156,7 @@ impl Roots {
         let fields: Vec<u64> =
             line.split_ascii_whitespace().take(8).filter_map(|field| field.parse().ok()).collect();
         let steal = *fields.get(7)?;
-        Some(CpuTimes { total: fields.iter().sum(), steal })
+        Some(CpuTimes { total: fields.iter().sum(), steal, idle: fields[3] + fields[4] })
     }
 
     /// Threads that run or want to, the one that asks among them.
@@ -299,13 +308,18 @@ mod tests {
     }
 
     #[test]
-    fn stolen_time_is_a_share_of_all_time() {
+    fn stolen_and_idle_time_are_shares_of_all_time() {
         let tree = Tree::new(&[("proc/stat", "cpu  10 0 10 70 0 0 0 10 5 0\ncpu0 1 2\n")]);
         let first = tree.roots().cpu_times().unwrap();
-        assert_eq!(first, CpuTimes { total: 100, steal: 10 });
+        assert_eq!(first, CpuTimes { total: 100, steal: 10, idle: 70 });
         tree.write("proc/stat", "cpu  10 0 10 160 0 0 0 20 5 0\n");
-        assert_eq!(tree.roots().cpu_times().unwrap().steal_permille_since(first), 100);
-        assert_eq!(first.steal_permille_since(first), 0);
+        let then = tree.roots().cpu_times().unwrap();
+        assert_eq!(then.steal_permille_since(first), 100);
+        assert_eq!(then.idle_permille_since(first), Some(900));
+        assert_eq!(
+            (first.steal_permille_since(first), first.idle_permille_since(first)),
+            (0, None)
+        );
         tree.write("proc/stat", "cpu  10 0\n");
         assert_eq!(tree.roots().cpu_times(), None);
     }

@@ -32,6 +32,7 @@
 mod burst_state;
 mod conditions;
 mod hook;
+mod idleness;
 mod keep_awake;
 mod latency;
 mod measure;

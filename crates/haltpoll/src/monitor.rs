@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::burst_state::Wake;
 use crate::conditions::{CpuTimes, Roots};
 use crate::hook::{Seen, Shared};
+use crate::idleness::Idleness;
 use crate::latency::Latency;
 use crate::measure;
 use crate::mode::{Means, Mode};
@@ -113,7 +114,7 @@ pub(crate) struct Monitor {
 
 /// The means, ready to use.
 enum Ready {
-    Latency(Latency),
+    Latency(Latency, Idleness),
     Pollers(Pollers),
 }
 
@@ -217,10 +218,10 @@ impl Monitor {
                 let held = held.map_or("not measured".to_owned(), micros);
                 let reason =
                     format!("waking a CPU costs {cost}, and {held} while it is kept awake");
-                Verdict::Use(Ready::Latency(latency), reason)
+                Verdict::Use(Ready::Latency(latency, Idleness::default()), reason)
             }
             Err(why_not) => {
-                let pollers = Pollers::new(allowed.to_vec());
+                let pollers = Pollers::new(allowed.to_vec(), |cpu| self.roots.siblings(cpu));
                 Verdict::Use(
                     Ready::Pollers(pollers),
                     format!("waking a CPU costs {cost}; {why_not}"),
@@ -246,12 +247,12 @@ impl Monitor {
         })
     }
 
-    /// From the first request seen until it is quiet.
+    /// From the first request seen until it is quiet, or until there is no CPU to keep awake.
     fn burst(&mut self, ready: &mut Ready) {
         let begun_ns = sys::now_ns();
         let mut requests = self.seen.look(&self.shared);
-        ready.hold(&self.seen, &self.roots, begun_ns);
-        while !self.shared.state.is_stopped() {
+        let mut rest = ready.hold(&self.seen, &self.roots, begun_ns);
+        while rest.is_none() && !self.shared.state.is_stopped() {
             thread::sleep(TICK);
             let now_ns = sys::now_ns();
             let new = self.seen.look(&self.shared);
@@ -259,16 +260,20 @@ impl Monitor {
                 break;
             }
             requests += new;
-            ready.renew(&self.seen, &self.roots, now_ns);
+            rest = ready.renew(&self.seen, &self.roots, now_ns);
             if let Some(why) = self.unfit(now_ns) {
-                self.suspend(why, now_ns);
-                break;
+                rest = Some(now_ns + SUSPEND_NS);
+                self.suspend(why);
             }
         }
         ready.release();
         self.account(ready, begun_ns);
-        let needed = next_needed(self.shared.needed.load(Relaxed), requests);
-        self.shared.needed.store(needed, Relaxed);
+        if let Some(until_ns) = rest {
+            self.shared.not_before_ns.store(until_ns, Relaxed);
+        } else {
+            let needed = next_needed(self.shared.needed.load(Relaxed), requests);
+            self.shared.needed.store(needed, Relaxed);
+        }
         self.shared.state.end();
     }
 
@@ -307,8 +312,7 @@ impl Monitor {
             .then(|| format!("{permille}/1000 of the CPU time stolen by the host in {seconds} s"))
     }
 
-    fn suspend(&self, why: String, now_ns: u64) {
-        self.shared.not_before_ns.store(now_ns + SUSPEND_NS, Relaxed);
+    fn suspend(&self, why: String) {
         let mut decision = self.book.decision();
         decision.suspended += 1;
         decision.suspended_for = Some(why);
@@ -318,41 +322,48 @@ impl Monitor {
 impl Ready {
     fn means(&self) -> Means {
         match self {
-            Self::Latency(_) => Means::Latency,
+            Self::Latency(..) => Means::Latency,
             Self::Pollers(_) => Means::Pollers,
         }
     }
 
-    fn hold(&mut self, seen: &Seen, roots: &Roots, now_ns: u64) {
-        match self {
-            Self::Latency(latency) => note(latency.hold()),
-            Self::Pollers(_) => self.renew(seen, roots, now_ns),
+    /// Begins; or says until when there is nothing to do, because no CPU is idle.
+    fn hold(&mut self, seen: &Seen, roots: &Roots, now_ns: u64) -> Option<u64> {
+        let rest = self.renew(seen, roots, now_ns);
+        if let (Self::Latency(latency, _), None) = (self, rest) {
+            note(latency.hold());
         }
+        rest
     }
 
-    fn renew(&mut self, seen: &Seen, roots: &Roots, now_ns: u64) {
-        if let Self::Pollers(pollers) = self {
-            // Callers first: where they wait, they are woken.
-            let mut cpus: Vec<u16> = Vec::new();
-            if pollers.needs_seen() {
-                cpus.extend(seen.callers.iter().take(MAX_POLLERS).filter_map(|&c| roots.cpu_of(c)));
-                cpus.extend(&seen.servers);
+    /// Goes on; or says until when there is nothing to do.
+    fn renew(&mut self, seen: &Seen, roots: &Roots, now_ns: u64) -> Option<u64> {
+        match self {
+            Self::Latency(_, idleness) => idleness.look(now_ns, || roots.cpu_times()),
+            Self::Pollers(pollers) => {
+                // Callers first: where they wait, they are woken.
+                let mut cpus: Vec<u16> = Vec::new();
+                if pollers.needs_seen() {
+                    let callers = seen.callers.iter().take(MAX_POLLERS);
+                    cpus.extend(callers.filter_map(|&caller| roots.cpu_of(caller)));
+                    cpus.extend(&seen.servers);
+                }
+                let cpus = pollers.choose(&cpus);
+                pollers.keep_awake(&cpus, now_ns)
             }
-            let cpus = pollers.choose(&cpus, |cpu| roots.siblings(cpu));
-            pollers.keep_awake(&cpus, now_ns);
         }
     }
 
-    fn release(&self) {
+    fn release(&mut self) {
         match self {
-            Self::Latency(latency) => note(latency.release()),
+            Self::Latency(latency, _) => note(latency.release()),
             Self::Pollers(pollers) => pollers.rest(),
         }
     }
 
     fn cpu_ns(&self) -> u64 {
         match self {
-            Self::Latency(_) => 0,
+            Self::Latency(..) => 0,
             Self::Pollers(pollers) => pollers.cpu_ns(),
         }
     }

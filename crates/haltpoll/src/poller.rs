@@ -13,7 +13,8 @@
 //! computes there, that CPU does not halt, and spinning would only take turns from others. (Between
 //! control groups, and between the groups that the kernel makes of sessions, SCHED_IDLE does not
 //! count: there the poller would get as much as any thread.) It parks at once and leaves it to the
-//! monitor when to try again.
+//! monitor when to try again. Who is crowded out is let in late to notice that, so the monitor looks
+//! as well when the poller last ran.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering, park};
 
@@ -25,6 +26,8 @@ pub(crate) const CROWDED_NS: u64 = 300_000;
 pub(crate) struct Post {
     /// End of the lease; 0 ends it at once.
     lease_ns: AtomicU64,
+    /// When the poller last read the clock.
+    ran_ns: AtomicU64,
     crowded: AtomicBool,
     stop: AtomicBool,
     /// CPU time of the thread when it last parked.
@@ -47,8 +50,12 @@ impl Post {
         while before < self.lease_ns.load(Ordering::SeqCst) {
             pause();
             let now = now_ns();
+            self.ran_ns.store(now, Ordering::Relaxed);
             if now - before > CROWDED_NS {
-                self.crowd();
+                // Without a lease: the monitor has noticed.
+                if self.lease_ns.load(Ordering::SeqCst) != 0 {
+                    self.crowd();
+                }
                 return;
             }
             before = now;
@@ -57,6 +64,12 @@ impl Post {
 
     pub(crate) fn crowd(&self) {
         self.crowded.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a poller that has had leases since `since_ns` is kept from running.
+    pub(crate) fn is_kept_out(&self, since_ns: u64, now_ns: u64) -> bool {
+        let ran_ns = self.ran_ns.load(Ordering::Relaxed).max(since_ns);
+        now_ns.saturating_sub(ran_ns) > CROWDED_NS
     }
 
     /// The poller may spin until `until_ns`, when it is next unparked.
@@ -102,6 +115,30 @@ mod tests {
         assert!(!post.take_crowded());
         post.end();
         assert_eq!(run(&post, |_| 1_000), 0);
+    }
+
+    #[test]
+    fn who_is_crowded_out_without_a_lease_says_nothing() {
+        let post = Post::default();
+        post.lease(u64::MAX);
+        let clock = Cell::new(0);
+        let late = || {
+            post.end();
+            clock.set(clock.get() + CROWDED_NS + 1);
+        };
+        post.spin(&|| clock.get(), &late);
+        assert!(!post.take_crowded());
+    }
+
+    #[test]
+    fn the_monitor_sees_when_the_poller_last_ran() {
+        let post = Post::default();
+        post.lease(500_000);
+        assert!(!post.is_kept_out(1_000_000, 1_000_000 + CROWDED_NS));
+        assert!(post.is_kept_out(1_000_000, 1_000_001 + CROWDED_NS), "it has not run");
+        let end = run(&post, |_| 1_000);
+        assert!(!post.is_kept_out(0, end + CROWDED_NS), "it ran until {end}");
+        assert!(post.is_kept_out(0, end + CROWDED_NS + 1));
     }
 
     #[test]

@@ -26,6 +26,8 @@ const LEAVE_ALONE_MAX_NS: u64 = 640_000_000;
 pub(crate) struct Pollers {
     pollers: Vec<Poller>,
     allowed: Vec<u16>,
+    /// CPUs of the same core as each of `allowed`. Read once: the kernel's files cost 20 us each time.
+    siblings: Vec<Vec<u16>>,
     crowded: Vec<Crowded>,
 }
 
@@ -34,6 +36,8 @@ struct Poller {
     post: Arc<Post>,
     tid: Arc<AtomicI32>,
     cpu: Option<u16>,
+    /// Since when it has had leases without a pause, on this CPU.
+    leased_ns: Option<u64>,
     thread: JoinHandle<()>,
 }
 
@@ -46,19 +50,23 @@ struct Crowded {
 }
 
 impl Pollers {
-    /// None yet; they may use `allowed`.
-    pub(crate) fn new(allowed: Vec<u16>) -> Self {
-        Self { pollers: Vec::new(), allowed, crowded: Vec::new() }
+    /// None yet; they may use `allowed`. `siblings` are the CPUs of a CPU's core.
+    pub(crate) fn new(allowed: Vec<u16>, siblings: impl Fn(u16) -> Vec<u16>) -> Self {
+        let siblings = allowed.iter().map(|&cpu| siblings(cpu)).collect();
+        Self { pollers: Vec::new(), allowed, siblings, crowded: Vec::new() }
     }
 
     /// CPUs to keep awake: both of two, because the kernel chooses between them for every wake-up;
     /// of more, those in `seen`, the most important first, at most [`MAX_POLLERS`]. Of a core, only
     /// one: a CPU that polls slows its sibling.
-    pub(crate) fn choose(&self, seen: &[u16], siblings: impl Fn(u16) -> Vec<u16>) -> Vec<u16> {
+    pub(crate) fn choose(&self, seen: &[u16]) -> Vec<u16> {
         let candidates = if self.needs_seen() { seen } else { &self.allowed };
         let mut chosen: Vec<u16> = Vec::new();
-        for &cpu in candidates.iter().filter(|&cpu| self.allowed.contains(cpu)) {
-            let same_core = |other: &u16| *other == cpu || siblings(cpu).contains(other);
+        for &cpu in candidates {
+            let Some(at) = self.allowed.iter().position(|&allowed| allowed == cpu) else {
+                continue;
+            };
+            let same_core = |other: &u16| *other == cpu || self.siblings[at].contains(other);
             if chosen.len() < MAX_POLLERS && !chosen.iter().any(same_core) {
                 chosen.push(cpu);
             }
@@ -71,24 +79,31 @@ impl Pollers {
         self.allowed.len() > 2
     }
 
-    /// Lets one poller spin on each of `cpus` for a while, and no other.
-    pub(crate) fn keep_awake(&mut self, cpus: &[u16], now_ns: u64) {
+    /// Lets one poller spin on each of `wanted` for a while, and no other. If others compute on all
+    /// of them: until when there is nothing to do.
+    pub(crate) fn keep_awake(&mut self, wanted: &[u16], now_ns: u64) -> Option<u64> {
         self.note_crowded(now_ns);
-        let free = |cpu: &u16| !self.crowded.iter().any(|c| c.cpu == *cpu && now_ns < c.until_ns);
-        let cpus: Vec<u16> = cpus.iter().copied().filter(free).take(MAX_POLLERS).collect();
+        let crowded = |cpu: u16| self.crowded.iter().find(|c| c.cpu == cpu && now_ns < c.until_ns);
+        let free = |cpu: &u16| crowded(*cpu).is_none();
+        let cpus: Vec<u16> = wanted.iter().copied().filter(free).take(MAX_POLLERS).collect();
+        let first_free = wanted.iter().filter_map(|&cpu| crowded(cpu)).map(|c| c.until_ns).min();
         for &cpu in &cpus {
             if !self.pollers.iter().any(|poller| poller.cpu == Some(cpu)) {
                 self.place(cpu, &cpus);
             }
         }
-        for poller in &self.pollers {
+        for poller in &mut self.pollers {
             if poller.cpu.is_some_and(|cpu| cpus.contains(&cpu)) {
+                poller.leased_ns.get_or_insert(now_ns);
                 poller.post.lease(now_ns + LEASE_NS);
                 poller.thread.thread().unpark();
             } else {
-                poller.post.end();
+                poller.end();
             }
         }
+        // Of many CPUs callers may choose others meanwhile.
+        let most_ns = if self.needs_seen() { LEAVE_ALONE_NS } else { LEAVE_ALONE_MAX_NS };
+        first_free.filter(|_| cpus.is_empty()).map(|until_ns| until_ns.min(now_ns + most_ns))
     }
 
     /// Gets a poller to `cpu`: one that is on no CPU in `keep`, else a new one.
@@ -100,6 +115,7 @@ impl Pollers {
             // Without its thread id yet, or when the CPU has gone: tried again at the next tick.
             let moved = tid.is_some_and(|tid| sys::bind(Some(tid), &[cpu]).is_ok());
             poller.cpu = moved.then_some(cpu);
+            poller.leased_ns = None;
             return;
         }
         if self.pollers.len() < MAX_POLLERS {
@@ -111,8 +127,9 @@ impl Pollers {
     }
 
     fn note_crowded(&mut self, now_ns: u64) {
-        for poller in self.pollers.iter().filter(|poller| poller.post.take_crowded()) {
+        for poller in self.pollers.iter_mut().filter(|poller| poller.is_crowded(now_ns)) {
             let Some(cpu) = poller.cpu else { continue };
+            poller.end();
             let known = self.crowded.iter_mut().find(|crowded| crowded.cpu == cpu);
             if let Some(known) = known {
                 // Crowded out again soon after: it was too early.
@@ -131,8 +148,8 @@ impl Pollers {
     }
 
     /// Ends all leases.
-    pub(crate) fn rest(&self) {
-        self.pollers.iter().for_each(|poller| poller.post.end());
+    pub(crate) fn rest(&mut self) {
+        self.pollers.iter_mut().for_each(Poller::end);
     }
 
     /// CPU time that pollers have used, in nanoseconds, up to when each last parked.
@@ -174,7 +191,20 @@ impl Poller {
                 tid.store(0, Ordering::Relaxed);
             },
         )?;
-        Ok(Self { post, tid, cpu: Some(cpu), thread })
+        Ok(Self { post, tid, cpu: Some(cpu), leased_ns: None, thread })
+    }
+
+    /// Ends its lease.
+    fn end(&mut self) {
+        self.leased_ns = None;
+        self.post.end();
+    }
+
+    /// Whether others compute on its CPU: it says so, or has a lease and does not run.
+    fn is_crowded(&self, now_ns: u64) -> bool {
+        let started = self.tid.load(Ordering::Relaxed) != 0;
+        let kept_out = |since_ns| started && self.post.is_kept_out(since_ns, now_ns);
+        self.post.take_crowded() || self.leased_ns.is_some_and(kept_out)
     }
 }
 
@@ -207,25 +237,45 @@ mod tests {
 
     #[test]
     fn both_of_two_cpus_are_chosen_and_of_many_those_seen() {
-        let two = Pollers::new(vec![0, 1]);
-        assert_eq!(two.choose(&[1], alone), [0, 1]);
-        let many = Pollers::new((0..64).collect());
-        assert_eq!(many.choose(&[9, 40, 9], alone), [9, 40]);
+        let two = Pollers::new(vec![0, 1], alone);
+        assert_eq!(two.choose(&[1]), [0, 1]);
+        let many = Pollers::new((0..64).collect(), alone);
+        assert_eq!(many.choose(&[9, 40, 9]), [9, 40]);
         let seen: Vec<u16> = (0..64).collect();
-        assert_eq!(many.choose(&seen, alone).len(), MAX_POLLERS);
-        assert_eq!(many.choose(&[99], alone), [] as [u16; 0]);
+        assert_eq!(many.choose(&seen).len(), MAX_POLLERS);
+        assert_eq!(many.choose(&[99]), [] as [u16; 0]);
     }
 
     #[test]
     fn of_two_siblings_of_a_core_the_first_is_polled() {
-        let many = Pollers::new((0..8).collect());
-        let pairs = |cpu: u16| vec![cpu, cpu ^ 1];
-        assert_eq!(many.choose(&[5, 4, 2], pairs), [5, 2]);
+        let many = Pollers::new((0..8).collect(), |cpu| vec![cpu, cpu ^ 1]);
+        assert_eq!(many.choose(&[5, 4, 2]), [5, 2]);
+    }
+
+    #[test]
+    fn where_others_compute_on_all_cpus_there_is_nothing_to_do_for_a_while() {
+        for (allowed, most_ns) in [(2, LEAVE_ALONE_MAX_NS), (64, LEAVE_ALONE_NS)] {
+            let mut pollers = Pollers::new((0..allowed).collect(), alone);
+            let mut now = sys::now_ns();
+            let mut longest = 0;
+            for _ in 0..8 {
+                assert_eq!(pollers.keep_awake(&[0, 1], now), None);
+                pollers.pollers[0].post.crowd();
+                assert_eq!(pollers.keep_awake(&[0], now + 1).map(|until| until > now), Some(true));
+                pollers.pollers[1].post.crowd();
+                let until = pollers.keep_awake(&[0, 1], now + 1).expect("both are crowded");
+                let rest = until - (now + 1);
+                assert!(rest >= longest && rest <= most_ns, "{rest} after {longest}");
+                (longest, now) = (rest, now + 2 * LEAVE_ALONE_MAX_NS);
+                now = now.min(pollers.crowded.iter().map(|c| c.until_ns).max().unwrap_or(now) + 1);
+            }
+            assert_eq!(longest, most_ns);
+        }
     }
 
     #[test]
     fn a_crowded_cpu_is_left_alone_for_longer_each_time() {
-        let mut pollers = Pollers::new(vec![0, 1]);
+        let mut pollers = Pollers::new(vec![0, 1], alone);
         pollers.keep_awake(&[0], sys::now_ns());
         assert_eq!(pollers.pollers.len(), 1);
         let mut now = sys::now_ns();

@@ -337,6 +337,64 @@ fn without_a_cpuidle_driver_pollers_are_what_is_left() {
 }
 
 #[test]
+fn while_no_cpu_is_idle_none_is_kept_awake() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let roots = fixture(dir.path());
+    write(dir.path(), "dev/cpu_dma_latency", "");
+    let cpu = "sys/devices/system/cpu";
+    write(dir.path(), &format!("{cpu}/online"), "0-1\n");
+    write(dir.path(), &format!("{cpu}/cpuidle/current_driver"), "haltpoll\n");
+    write(dir.path(), &format!("{cpu}/cpu0/cpuidle/state0/name"), "POLL\n");
+    write(dir.path(), "proc/stat", "cpu  0 0 0 0 0 0 0 0\n");
+    let awake = KeepAwake::start_with(Mode::On, roots);
+    if !ready(&awake) {
+        return;
+    }
+    assert_eq!(awake.status().state, State::Ready(Means::Latency), "{}", awake.status());
+    let (start, mut ticks) = (Instant::now(), 0);
+    while start.elapsed() < Duration::from_secs(2) {
+        burst(&awake, Duration::from_millis(20));
+        ticks += 4;
+        // In one step: who reads half of it would take it for another time.
+        write(dir.path(), "proc/new", &format!("cpu  {ticks} 0 0 0 0 0 0 0\n"));
+        std::fs::rename(dir.path().join("proc/new"), dir.path().join("proc/stat")).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let status = awake.status();
+    assert!(status.awake < Duration::from_secs(1), "{status}");
+}
+
+#[test]
+fn beside_threads_that_compute_on_all_cpus_the_monitor_rests() {
+    let _alone = alone();
+    let awake = KeepAwake::start_with(Mode::On, without_latency());
+    if !ready(&awake) {
+        return;
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..cpus {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let (start, mut hook) = (Instant::now(), awake.hook());
+        while start.elapsed() < Duration::from_secs(2) {
+            hook.touch();
+        }
+        drop(hook);
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(50));
+        let status = awake.status();
+        assert!(status.awake < Duration::from_secs(1), "{status}");
+    });
+}
+
+#[test]
 fn it_is_told_when_permission_is_all_that_is_missing() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
