@@ -28,6 +28,10 @@ const CHEAP_NS: u64 = 8_000;
 /// first time, four times as long after each further one (seven minutes in all).
 const MEASURE_AGAIN: u32 = 7;
 const MEASURE_AGAIN_AFTER: Duration = Duration::from_millis(50);
+/// While others compute on all CPUs, it is not measured, but looked at again: so long after the first
+/// time, twice as long after each further one, up to the longest.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
+const LOOK_AGAIN_LONGEST: Duration = Duration::from_secs(10);
 /// How long a program has to live before anything is measured. A measurement takes up to 25 ms, for which
 /// the end of a program that lives for a moment would wait.
 const BEFORE_MEASURING: Duration = Duration::from_millis(150);
@@ -124,6 +128,8 @@ enum Verdict {
     Never(String),
     /// Cheap, but others kept the CPUs from halting.
     Unclear(String),
+    /// Not measured: others compute on all CPUs, none halts, and measuring would take from them.
+    Busy,
 }
 
 impl Monitor {
@@ -152,8 +158,9 @@ impl Monitor {
     }
 
     fn decide(&self) -> Option<Ready> {
-        let mut pause = MEASURE_AGAIN_AFTER;
-        for again in (0..=MEASURE_AGAIN).rev() {
+        let (mut pause, mut look) = (MEASURE_AGAIN_AFTER, LOOK_AGAIN_AFTER);
+        let mut again = MEASURE_AGAIN;
+        while !self.shared.state.is_stopped() {
             match self.measure() {
                 Verdict::Use(ready, reason) => {
                     self.book.set(State::Ready(ready.means()), reason);
@@ -162,15 +169,18 @@ impl Monitor {
                 Verdict::Unclear(reason) if again > 0 => {
                     self.book.set(State::Measuring, reason);
                     thread::park_timeout(pause);
-                    pause *= 4;
+                    (again, pause) = (again - 1, pause * 4);
+                }
+                Verdict::Busy => {
+                    let reason = "others compute on all CPUs, so that none halts";
+                    self.book.set(State::Measuring, reason.to_owned());
+                    thread::park_timeout(look);
+                    look = (2 * look).min(LOOK_AGAIN_LONGEST);
                 }
                 Verdict::Never(reason) | Verdict::Unclear(reason) => {
                     self.book.set(State::Off, reason);
                     return None;
                 }
-            }
-            if self.shared.state.is_stopped() {
-                break;
             }
         }
         None
@@ -184,6 +194,12 @@ impl Monitor {
         let auto = self.mode == Mode::Auto;
         if auto && let Some(why) = self.quota() {
             return Verdict::Never(why);
+        }
+        // The thread that asks is one of them.
+        let cpus = self.roots.online_cpus().max(allowed.len());
+        let all_compute = |runnable| runnable > cpus as u64 + 1;
+        if auto && self.roots.runnable().is_some_and(all_compute) {
+            return Verdict::Busy;
         }
         let disturbed = || {
             self.roots.runnable().is_some_and(|runnable| runnable > 2)

@@ -50,7 +50,7 @@ impl fmt::Display for Status {
         match self.state {
             State::Off => return write!(f, "off: {}", self.reason),
             State::Measuring if self.reason.is_empty() => return write!(f, "measuring"),
-            State::Measuring => return write!(f, "not yet: {}; measured again", self.reason),
+            State::Measuring => return write!(f, "not yet: {}; to be measured again", self.reason),
             State::Ready(means) => write!(f, "{} by {means}: {}", self.mode, self.reason)?,
         }
         let bursts = self.bursts;

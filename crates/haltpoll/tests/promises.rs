@@ -366,6 +366,33 @@ fn while_no_cpu_is_idle_none_is_kept_awake() {
 }
 
 #[test]
+fn while_others_compute_on_all_cpus_nothing_is_measured() {
+    let _alone = alone();
+    if !several_cpus() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let roots = fixture(dir.path());
+    write(dir.path(), "proc/loadavg", "9.0 9.0 9.0 9999/10000 7\n");
+    let awake = KeepAwake::start_with(Mode::Auto, roots);
+    let says = || awake.status().to_string().contains("others compute on all CPUs");
+    let until = |wanted: bool| {
+        let start = Instant::now();
+        while says() != wanted {
+            assert!(start.elapsed() < Duration::from_secs(20), "{}", awake.status());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    until(true);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(says() && awake.status().wake.is_none(), "{}", awake.status());
+    // In one step, see above.
+    write(dir.path(), "proc/new", "0.0 0.0 0.0 1/100 7\n");
+    std::fs::rename(dir.path().join("proc/new"), dir.path().join("proc/loadavg")).unwrap();
+    until(false);
+}
+
+#[test]
 fn beside_threads_that_compute_on_all_cpus_the_monitor_rests() {
     let _alone = alone();
     let awake = KeepAwake::start_with(Mode::On, without_latency());
