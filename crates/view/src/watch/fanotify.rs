@@ -86,14 +86,18 @@ impl Handle {
     }
 
     /// The inode's number, which the handles of the usual file systems begin with: in 4 bytes
-    /// (`FILEID_INO32_GEN`) or in 8.
+    /// (`FILEID_INO32_GEN`) or in 8. Those of tmpfs have the first kind, the generation in 4 bytes,
+    /// and then the number in 8.
     pub(super) fn inode_number(&self) -> Option<u64> {
         const INO32_GEN: i32 = 1;
+        const TMPFS_LEN: usize = 12;
         let (kind, bytes) = self.0.split_at(size_of::<i32>());
-        if i32::from_ne_bytes(kind.try_into().ok()?) == INO32_GEN {
-            return u32_at(bytes, 0).map(u64::from);
+        let word = |at| u32_at(bytes, at).map(u64::from);
+        match i32::from_ne_bytes(kind.try_into().ok()?) {
+            INO32_GEN if bytes.len() == TMPFS_LEN => Some(word(4)? | word(8)? << 32),
+            INO32_GEN => word(0),
+            _ => Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?)),
         }
-        Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?))
     }
 }
 
@@ -319,6 +323,23 @@ mod tests {
         group.unmark(fd.as_fd(), FILES).unwrap();
         std::fs::write(dir.path().join("new"), "more").unwrap();
         assert!(group.read(&mut buffer).unwrap().is_empty());
+    }
+
+    #[test]
+    fn handles_tell_the_number_of_the_inode() {
+        let places = [std::env::temp_dir(), "/dev/shm".into()];
+        for place in places.iter().filter_map(|place| tempfile::tempdir_in(place).ok()) {
+            let fd = std::fs::File::open(place.path()).unwrap();
+            let kind = rustix::fs::fstatfs(&fd).unwrap().f_type;
+            if ![0xef53, 0x0102_1994].contains(&kind) {
+                println!("not shown: neither ext4 nor tmpfs at {}", place.path().display());
+                continue;
+            }
+            std::fs::write(place.path().join("f"), "").unwrap();
+            let inode = std::fs::metadata(place.path().join("f")).unwrap().ino();
+            let handle = Handle::of(fd.as_fd(), c"f").unwrap();
+            assert_eq!(handle.inode_number(), Some(inode), "{}", place.path().display());
+        }
     }
 
     #[test]
