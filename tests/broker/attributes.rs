@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Broker, Home, Run, count, until, with_open_device};
+use crate::harness::{Broker, Home, Run, count, until, with_mount_helper};
 
 /// Longer than attributes are kept that nothing reports a change of.
 const PAST_TIMEOUT: Duration = Duration::from_millis(1300);
@@ -61,7 +61,7 @@ fn marks(run: &Run<'_>) -> Vec<u64> {
 
 #[test]
 fn attributes_of_a_users_files_are_kept() {
-    with_open_device(|| {
+    with_mount_helper(|| {
         let home = Home::new();
         home.write("sub/file", b"text", 0o644);
         let broker = Broker::start(home.at("").as_path(), &[]);
@@ -77,7 +77,7 @@ fn attributes_of_a_users_files_are_kept() {
 /// With a timeout of an hour nothing but a report shows it.
 #[test]
 fn a_change_by_a_name_elsewhere_is_reported_to_a_user() {
-    with_open_device(|| {
+    with_mount_helper(|| {
         let home = Home::new();
         home.write("sub/file", b"text", 0o644);
         let broker = Broker::start(home.at("").as_path(), &[]);
@@ -92,7 +92,7 @@ fn a_change_by_a_name_elsewhere_is_reported_to_a_user() {
 /// The file is changed where nobody watches, by a name that it got only after it was listed.
 #[test]
 fn a_file_that_was_moved_away_changes_for_who_has_it_open() {
-    with_open_device(|| {
+    with_mount_helper(|| {
         let home = Home::new();
         home.write("sub/file", b"text", 0o644);
         let broker = Broker::start(home.at("").as_path(), &[]);
@@ -109,7 +109,7 @@ fn a_file_that_was_moved_away_changes_for_who_has_it_open() {
 /// The kernel compares its pages by the attributes of what it does not read by itself.
 #[test]
 fn attributes_of_a_file_that_tollgate_serves_expire() {
-    with_open_device(|| {
+    with_mount_helper(|| {
         let home = Home::new();
         home.write("sub/file", b"text", 0o644);
         chown(home.below("sub/file"), Some(0), Some(0)).unwrap();
@@ -129,7 +129,7 @@ fn attributes_of_a_file_that_tollgate_serves_expire() {
 /// A mark holds its inode, but not what was deleted.
 #[test]
 fn marks_of_a_users_files_go_with_the_files() {
-    with_open_device(|| {
+    with_mount_helper(|| {
         let home = Home::new();
         for name in ["sub/file", "sub/inside", "sub/outside"] {
             home.write(name, b"text", 0o644);

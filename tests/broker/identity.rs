@@ -1,12 +1,12 @@
 //! As whom the kernel reads and writes what a broker registered, and what else must not change.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, chown};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Broker, Home, USER, count, until, with_open_device};
+use crate::harness::{Broker, Home, USER, count, until, with_mount_helper, with_open_device};
 
 fn options(broker: &Broker) -> [&str; 4] {
     ["--broker", broker.socket.to_str().unwrap(), "--small-files", "passthrough"]
@@ -103,13 +103,7 @@ fn a_user_who_is_not_in_the_group_is_told_so() {
 /// By fusermount3, outside of every user namespace of the user's own.
 #[test]
 fn a_mount_by_the_helper_has_passthrough_too() {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let helper = std::env::split_paths(&path).map(|directory| directory.join("fusermount3"));
-    let of_root = |meta: &fs::Metadata| meta.uid() == 0 && meta.permissions().mode() & 0o4000 != 0;
-    if !helper.filter_map(|file| fs::metadata(file).ok()).any(|meta| of_root(&meta)) {
-        return println!("skipped: no fusermount3 in PATH that runs as root (package fuse3)");
-    }
-    with_open_device(|| {
+    with_mount_helper(|| {
         let home = Home::new();
         home.write("a", b"through the helper", 0o644);
         fs::create_dir(home.at("mnt")).unwrap();
