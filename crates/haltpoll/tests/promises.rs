@@ -292,6 +292,16 @@ fn fixture(root: &Path) -> Roots {
     Roots { sys: under("sys"), proc: under("proc"), dev: under("dev") }
 }
 
+/// A machine of two CPUs whose idle loop can poll.
+fn fixture_that_polls(root: &Path) -> Roots {
+    let cpu = "sys/devices/system/cpu";
+    write(root, "dev/cpu_dma_latency", "");
+    write(root, &format!("{cpu}/online"), "0-1\n");
+    write(root, &format!("{cpu}/cpuidle/current_driver"), "haltpoll\n");
+    write(root, &format!("{cpu}/cpu0/cpuidle/state0/name"), "POLL\n");
+    fixture(root)
+}
+
 #[test]
 fn a_quota_turns_auto_off_but_not_on() {
     let _alone = alone();
@@ -340,12 +350,7 @@ fn without_a_cpuidle_driver_pollers_are_what_is_left() {
 fn while_no_cpu_is_idle_none_is_kept_awake() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let roots = fixture(dir.path());
-    write(dir.path(), "dev/cpu_dma_latency", "");
-    let cpu = "sys/devices/system/cpu";
-    write(dir.path(), &format!("{cpu}/online"), "0-1\n");
-    write(dir.path(), &format!("{cpu}/cpuidle/current_driver"), "haltpoll\n");
-    write(dir.path(), &format!("{cpu}/cpu0/cpuidle/state0/name"), "POLL\n");
+    let roots = fixture_that_polls(dir.path());
     write(dir.path(), "proc/stat", "cpu  0 0 0 0 0 0 0 0\n");
     let awake = KeepAwake::start_with(Mode::On, roots);
     if !ready(&awake) {
@@ -425,12 +430,7 @@ fn beside_threads_that_compute_on_all_cpus_the_monitor_rests() {
 fn it_is_told_when_permission_is_all_that_is_missing() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let roots = fixture(dir.path());
-    write(dir.path(), "dev/cpu_dma_latency", "");
-    let cpu = "sys/devices/system/cpu";
-    write(dir.path(), &format!("{cpu}/online"), "0-1\n");
-    write(dir.path(), &format!("{cpu}/cpuidle/current_driver"), "haltpoll\n");
-    write(dir.path(), &format!("{cpu}/cpu0/cpuidle/state0/name"), "POLL\n");
+    let roots = fixture_that_polls(dir.path());
     let mode = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode));
     mode(dir.path(), 0o755).unwrap();
     let device = dir.path().join("dev/cpu_dma_latency");
