@@ -2,6 +2,8 @@
 //! of a file counts, whoever met it.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -117,6 +119,48 @@ fn names_that_others_make_later_are_found() {
     fs::remove_file(dir.path().join("vault/plain")).unwrap();
     wait_for_timeouts();
     assert_eq!(fs::read_to_string(view.at("open/plain")).unwrap(), "plain");
+}
+
+/// The server knows the file by a name in each of two directories, of which one leaves behind the view.
+#[test]
+fn a_file_is_reached_by_the_name_that_is_left() {
+    if !can_mount() {
+        return;
+    }
+    // Files are opened by the kernel, after a look at the policy, with no report of the move, here.
+    let (strict, here) = ("[[rule]]\npath = 'vault'\naction = 'deny'\n", "default = 'userspace'\n");
+    let unwatched = &["--watch", "off"][..];
+    for (policy, options) in [("", &[][..]), (strict, &[]), ("", unwatched), (here, &[])] {
+        for (target, length) in [("outside", 4), ("outside", 1 << 17), ("dir/c/moved", 4)] {
+            let base = tempfile::tempdir().unwrap();
+            let below = |path: &str| base.path().join(path);
+            for part in ["dir/a/deep", "dir/b", "dir/c"] {
+                fs::create_dir_all(below(part)).unwrap();
+            }
+            fs::write(below("dir/a/deep/one"), "t".repeat(length)).unwrap();
+            let view = View::of(&below("dir"), policy, options);
+            fs::hard_link(view.at("a/deep/one"), view.at("b/two")).unwrap();
+            assert_eq!(fs::metadata(view.at("b/two")).unwrap().len(), length as u64);
+            // The kernel would go on with the file that it has open by the name that leaves.
+            let open = (policy == here).then(|| fs::File::open(view.at("b/two")).unwrap());
+            fs::rename(below("dir/a"), below(target)).unwrap();
+            let what = format!("{policy:?}, {options:?}, {target}, {length}");
+            let two = |text: &str| {
+                let read = fs::read_to_string(view.at("b/two"));
+                assert_eq!(read.ok().as_deref(), Some(text), "{what}");
+            };
+            two(&"t".repeat(length));
+            fs::write(view.at("b/two"), "more").unwrap_or_else(|error| panic!("{what}: {error}"));
+            two("more");
+            drop(open);
+            two("more");
+            let append = fs::File::options().append(true).open(view.at("b/two"));
+            append.unwrap_or_else(|error| panic!("{what}: {error}")).write_all(b" still").unwrap();
+            two("more still");
+            fs::set_permissions(view.at("b/two"), PermissionsExt::from_mode(0o600)).unwrap();
+            assert_eq!(fs::read_to_string(below(target).join("deep/one")).unwrap(), "more still");
+        }
+    }
 }
 
 /// A directory that holds a name is renamed, by the view and behind it.

@@ -24,9 +24,9 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::budget::{Budget, Held};
-use crate::lower::{self, Stat};
+use crate::lower::{self, Stat, path_of};
 use crate::shares::ShareStatus;
-use crate::table::Node;
+use crate::table::{Node, Place, Places};
 
 /// Deeper paths than this are taken for a loop (trees moved about behind our back). The policy knows
 /// paths of at most half as many components.
@@ -74,8 +74,10 @@ impl Descriptors {
         if node.is_dir() {
             return self.dir(node);
         }
-        let (found, _) = self.find(node)?;
-        Ok(self.keep(node, Arc::new(found)))
+        let found = Arc::new(self.find(node)?.0);
+        // Not the one that is kept, if any: it was no use.
+        self.keep(node, Arc::clone(&found));
+        Ok(found)
     }
 
     /// The same for one use, without leaving it in the cache: for files that are asked about once.
@@ -106,11 +108,20 @@ impl Descriptors {
         if node.is_root() {
             return Some(Arc::clone(&self.root));
         }
-        let kept = node.fd.lock().clone();
-        if kept.is_some() {
-            node.fd_used.store(true, Ordering::Relaxed);
+        let kept = node.fd.lock().clone()?;
+        if node.has_further_names() && self.has_left(kept.as_fd()) {
+            return None;
         }
-        kept
+        node.fd_used.store(true, Ordering::Relaxed);
+        Some(kept)
+    }
+
+    /// Whether `fd` names an inode by a path outside of DIR; `false` where the kernel does not say.
+    fn has_left(&self, fd: BorrowedFd<'_>) -> bool {
+        let (Some(root), Some(here)) = (path_of(self.root.as_fd()), path_of(fd)) else {
+            return false;
+        };
+        !here.strip_prefix(&root[..]).is_some_and(|below| root == b"/" || below.starts_with(b"/"))
     }
 
     /// Leaves `fd` in the cache, unless the node has one by now; returns the one that is there.
@@ -177,17 +188,46 @@ impl Descriptors {
 
     /// Walks to the file `node` by the names it is known under.
     fn find(&self, node: &Arc<Node>) -> Result<(OwnedFd, Stat), Errno> {
-        let mut failure = Errno::STALE;
-        for place in node.places() {
-            let found = self
-                .path(&place.parent)
-                .and_then(|parent| self.open_node(parent.as_fd(), &place.name, node));
-            match found {
+        let places = node.places();
+        let by = |place: &Place| {
+            let parent = self.path(&place.parent)?;
+            self.open_node(parent.as_fd(), &place.name, node)
+        };
+        if let [place] = &places[..] {
+            return by(place);
+        }
+        // The descriptor that is kept of a directory goes with it wherever others move it. What is
+        // found through one that left DIR can be named, but a server that shut itself in may not open
+        // it: such places come last.
+        let (mut failure, mut moved) = (Errno::STALE, Places::new());
+        for place in places {
+            if !self.is_where_it_was(&place.parent) {
+                moved.push(place);
+                continue;
+            }
+            match by(&place) {
                 Ok(found) => return Ok(found),
                 Err(e) => failure = e,
             }
         }
-        Err(failure)
+        moved.iter().map(by).find(Result::is_ok).unwrap_or(Err(failure))
+    }
+
+    /// Whether the names by which directory `node` is known still lead to it, from the root on.
+    fn is_where_it_was(&self, node: &Arc<Node>) -> bool {
+        let mut here = Arc::clone(node);
+        for _ in 0..MAX_DEPTH {
+            if here.is_root() {
+                return true;
+            }
+            let Some(Place { parent, name }) = here.place() else { return false };
+            let Ok(fd) = self.path(&parent) else { return false };
+            if !lower::stat_at(fd.as_fd(), &name).is_ok_and(|stat| stat.key() == here.key) {
+                return false;
+            }
+            here = parent;
+        }
+        false
     }
 
     /// Opens `name` in `parent`.

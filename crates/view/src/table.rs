@@ -127,6 +127,11 @@ impl Node {
         self.places.lock().first().cloned()
     }
 
+    /// Whether it is known by more than one name, as only files are.
+    pub(crate) fn has_further_names(&self) -> bool {
+        self.places.lock().len() > 1
+    }
+
     /// How closely the only directory that the file is known in is watched.
     pub(crate) fn watched_in(&self) -> Level {
         match &self.places.lock()[..] {
