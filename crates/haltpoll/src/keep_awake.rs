@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::book::{Book, Decision};
 use crate::conditions::Roots;
 use crate::hook::{Hook, Seen, Shared};
 use crate::mode::Mode;
-use crate::monitor::{Book, Decision, Monitor, NEEDED_MIN};
+use crate::monitor::{Monitor, NEEDED_MIN};
 use crate::status::{State, Status};
 
 /// Keeps CPUs awake during bursts of requests; see the crate's text. Dropping it ends its threads

@@ -29,7 +29,9 @@
 //! It is only an optimisation: nothing waits for it, and whatever fails in it leaves things as they
 //! were.
 
+mod book;
 mod burst_state;
+mod choosing;
 mod conditions;
 mod hook;
 mod idleness;
@@ -40,6 +42,7 @@ mod mode;
 mod monitor;
 mod poller;
 mod pollers;
+mod ready;
 mod status;
 mod sync;
 mod sys;
