@@ -31,6 +31,9 @@ const STEAL_PERMILLE: u64 = 30;
 /// How long nothing is done after such a look.
 const SUSPEND_NS: u64 = 10_000_000_000;
 
+/// How often a burst that goes on books what it spends, for who looks meanwhile.
+const BOOK_EVERY_NS: u64 = 100_000_000;
+
 /// Requests in a row that begin a burst, at least and at most.
 pub(crate) const NEEDED_MIN: u32 = 2;
 const NEEDED_MAX: u32 = 64;
@@ -81,9 +84,10 @@ impl Monitor {
 
     /// From the first request seen until it is quiet, or until there is no CPU to keep awake.
     fn burst(&mut self, ready: &mut Ready) {
-        let begun_ns = sys::now_ns();
+        let mut booked_ns = sys::now_ns();
+        self.book.bursts.fetch_add(1, Relaxed);
         let mut requests = self.seen.look(&self.shared);
-        let mut rest = ready.hold(&self.seen, &self.roots, begun_ns);
+        let mut rest = ready.hold(&self.seen, &self.roots, booked_ns);
         while rest.is_none() && !self.shared.state.is_stopped() {
             thread::sleep(TICK);
             let now_ns = sys::now_ns();
@@ -97,9 +101,12 @@ impl Monitor {
                 rest = Some(now_ns + SUSPEND_NS);
                 self.suspend(why);
             }
+            if now_ns >= booked_ns + BOOK_EVERY_NS {
+                booked_ns = self.account(ready, booked_ns);
+            }
         }
         ready.release();
-        self.account(ready, begun_ns);
+        self.account(ready, booked_ns);
         if let Some(until_ns) = rest {
             self.shared.not_before_ns.store(until_ns, Relaxed);
         } else {
@@ -109,11 +116,13 @@ impl Monitor {
         self.shared.state.end();
     }
 
-    fn account(&self, ready: &Ready, begun_ns: u64) {
+    /// Books what was spent since `booked_ns`; returns up to when.
+    fn account(&self, ready: &Ready, booked_ns: u64) -> u64 {
         let cpu_ns = sys::thread_cpu_ns() + ready.cpu_ns();
         self.book.cpu_ns.store(cpu_ns, Relaxed);
-        self.book.bursts.fetch_add(1, Relaxed);
-        self.book.awake_ns.fetch_add(sys::now_ns() - begun_ns, Relaxed);
+        let now_ns = sys::now_ns();
+        self.book.awake_ns.fetch_add(now_ns - booked_ns, Relaxed);
+        now_ns
     }
 
     /// Why CPUs should not be kept awake just now; looks at the machine from time to time.

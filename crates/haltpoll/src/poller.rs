@@ -30,8 +30,6 @@ pub(crate) struct Post {
     ran_ns: AtomicU64,
     crowded: AtomicBool,
     stop: AtomicBool,
-    /// CPU time of the thread when it last parked.
-    pub(crate) cpu_ns: AtomicU64,
 }
 
 impl Post {

@@ -152,9 +152,10 @@ impl Pollers {
         self.pollers.iter_mut().for_each(Poller::end);
     }
 
-    /// CPU time that pollers have used, in nanoseconds, up to when each last parked.
+    /// CPU time that pollers have used, in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> u64 {
-        self.pollers.iter().map(|poller| poller.post.cpu_ns.load(Ordering::Relaxed)).sum()
+        let used = |poller: &Poller| sys::cpu_ns_of(poller.tid.load(Ordering::Relaxed));
+        self.pollers.iter().filter_map(used).sum()
     }
 }
 
@@ -215,8 +216,7 @@ fn poll(cpu: u16, post: &Post, tid: &AtomicI32) {
         return;
     }
     tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
-    let count = || post.cpu_ns.store(sys::thread_cpu_ns(), Ordering::Relaxed);
-    post.poll(sys::now_ns, pause_a_while, count);
+    post.poll(sys::now_ns, pause_a_while, || ());
 }
 
 /// About a microsecond: 32 times PAUSE, which takes 40 to 65 cycles on AMD Zen and on Intel before

@@ -1,5 +1,8 @@
 //! System calls without a wrapper elsewhere, and the clock.
-#![expect(unsafe_code, reason = "sched_setscheduler and sched_setattr have no wrapper")]
+#![expect(
+    unsafe_code,
+    reason = "sched_setscheduler, sched_setattr and the clocks of threads have no wrapper"
+)]
 
 use std::io;
 
@@ -14,6 +17,17 @@ pub(crate) fn now_ns() -> u64 {
 /// CPU time of the calling thread in nanoseconds.
 pub(crate) fn thread_cpu_ns() -> u64 {
     clock_ns(ClockId::ThreadCPUTime)
+}
+
+/// CPU time of the thread `tid` of this process in nanoseconds; `None` if there is none.
+pub(crate) fn cpu_ns_of(tid: i32) -> Option<u64> {
+    // The kernel's number for the CPU clock of one thread: the inverted id, CPUCLOCK_PERTHREAD_MASK (4)
+    // and CPUCLOCK_SCHED (2), as `pthread_getcpuclockid` makes it. An id of 0 would be the caller.
+    let clock = (!std::num::NonZeroI32::new(tid)?.get() << 3) | 6;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes `time`, which lives until it returns.
+    let rc = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (rc == 0).then(|| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
 }
 
 fn clock_ns(clock: ClockId) -> u64 {

@@ -112,6 +112,30 @@ fn a_burst_is_served_and_nothing_is_left_of_it() {
 }
 
 #[test]
+fn who_looks_during_a_burst_sees_what_it_spends() {
+    let _alone = alone();
+    let awake = KeepAwake::start_with(Mode::On, without_latency());
+    if !ready(&awake) {
+        return;
+    }
+    let mut hook = awake.hook();
+    let start = Instant::now();
+    // The requests never stop: only what is booked meanwhile can be seen.
+    let spent = loop {
+        let status = awake.status();
+        if status.awake >= Duration::from_millis(300) || start.elapsed() > Duration::from_secs(20) {
+            break status;
+        }
+        let next = Instant::now() + Duration::from_millis(10);
+        while Instant::now() < next {
+            hook.touch();
+        }
+    };
+    assert!(spent.awake >= Duration::from_millis(300), "{spent}");
+    assert!(spent.bursts >= 1 && spent.cpu > Duration::ZERO, "{spent}");
+}
+
+#[test]
 fn many_starts_and_ends_with_hooks_left_over_leave_no_thread() {
     let _alone = alone();
     for round in 0..20_u64 {
