@@ -124,6 +124,16 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "the clocks of threads")]
+    fn the_clock_of_a_thread_is_its_own() {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        let before = thread_cpu_ns();
+        let used = cpu_ns_of(tid).unwrap();
+        assert!((before..=thread_cpu_ns()).contains(&used), "{before} {used}");
+        assert_eq!((cpu_ns_of(0), cpu_ns_of(1)), (None, None), "not of this process");
+    }
+
+    #[test]
     #[cfg_attr(miri, ignore = "schedules")]
     fn a_thread_enters_the_idle_class_and_its_slice_is_short() {
         std::thread::spawn(|| {
