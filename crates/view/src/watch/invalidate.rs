@@ -26,6 +26,9 @@ pub(super) const RESEND: Duration = Duration::from_millis(100);
 /// Reports that come within this time are read together: a busy writer wakes the thread at most so
 /// often.
 const BATCH: Duration = Duration::from_millis(2);
+/// The same where report after report is about nothing that the kernel has: files that others make
+/// and remove elsewhere in the file system, as compilers do (a wake-up takes 24 us there).
+const BATCH_OF_OTHERS: Duration = Duration::from_millis(10);
 /// Bytes of reports read at once: some hundreds.
 const BUFFER_LEN: usize = 64 << 10;
 /// Most invalidations kept to be sent again. Beyond it all that is cached is dropped.
@@ -47,6 +50,8 @@ pub(super) struct Invalidator {
     fds: Arc<Descriptors>,
     own_pid: i32,
     recent: VecDeque<(Instant, Stale)>,
+    /// Whether reports since the last pause were about something that the kernel has.
+    concerned: bool,
     files: Files,
 }
 
@@ -59,7 +64,16 @@ impl Invalidator {
     ) -> Self {
         let own_pid = std::process::id().cast_signed();
         let files = Files::new(fds.root().as_fd());
-        Self { shared, connection, table, fds, own_pid, recent: VecDeque::new(), files }
+        Self {
+            shared,
+            connection,
+            table,
+            fds,
+            own_pid,
+            recent: VecDeque::new(),
+            concerned: false,
+            files,
+        }
     }
 
     /// Runs until the watch is dropped; watches nothing for a time of `after`.
@@ -71,6 +85,7 @@ impl Invalidator {
             self.begin();
         }
         let mut buffer = vec![0; BUFFER_LEN];
+        let mut pause = BATCH;
         loop {
             self.wait();
             let todo = std::mem::take(&mut *self.shared.todo.lock());
@@ -89,7 +104,9 @@ impl Invalidator {
                 self.drop_everything();
             }
             self.send_again();
-            std::thread::sleep(BATCH);
+            let concerned = std::mem::take(&mut self.concerned);
+            pause = if concerned { BATCH } else { (2 * pause).min(BATCH_OF_OTHERS) };
+            std::thread::sleep(pause);
         }
     }
 
@@ -229,6 +246,7 @@ impl Invalidator {
 
     /// Makes the kernel forget, now and once more after [`RESEND`].
     fn forget(&mut self, stale: Stale) {
+        self.concerned = true;
         self.send(&stale);
         if self.recent.len() >= MAX_RECENT {
             self.recent.clear();
