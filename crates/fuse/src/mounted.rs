@@ -5,6 +5,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use tollgate_haltpoll::PollingTime;
+
 use crate::device::{DeviceQueue, DeviceTransport};
 use crate::init::InitFlags;
 use crate::transport::{
@@ -233,9 +235,9 @@ pub struct RingOrDevice {
 }
 
 impl Queue for MountedQueue {
-    fn attach(&mut self) -> io::Result<()> {
+    fn attach(&mut self, polling: PollingTime) -> io::Result<()> {
         let Self::Ring(both) = self else { return Ok(()) };
-        let Err(reason) = both.ring.register() else { return Ok(()) };
+        let Err(reason) = both.ring.register(polling) else { return Ok(()) };
         tracing::debug!(%reason, "a ring cannot be used; its thread serves /dev/fuse");
         let (device, config) = &both.fallback;
         let queue = device.open_shared(both.ring.device_fd(), config)?;

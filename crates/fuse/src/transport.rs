@@ -11,6 +11,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use tollgate_haltpoll::PollingTime;
+
 use crate::buffer::ReplyArea;
 use crate::init::InitFlags;
 use crate::uring::{RingReport, UringUnavailable};
@@ -155,11 +157,12 @@ pub enum ReceiveError {
 
 /// One worker's end of the connection.
 pub trait Queue: Send + 'static {
-    /// Runs in the worker's thread before the first request.
+    /// Runs in the worker's thread before the first request. `polling` is CPU time of the process that is
+    /// no load.
     ///
     /// # Errors
     /// The queue cannot be used.
-    fn attach(&mut self) -> io::Result<()> {
+    fn attach(&mut self, _polling: PollingTime) -> io::Result<()> {
         Ok(())
     }
 

@@ -125,7 +125,9 @@ impl Chooser<'_> {
                 Verdict::Use(Ready::Latency(latency, Idleness::default()), reason)
             }
             Err(why_not) => {
-                let pollers = Pollers::new(allowed.to_vec(), |cpu| self.roots.siblings(cpu));
+                let polling = self.shared.polling.clone();
+                let pollers =
+                    Pollers::new(allowed.to_vec(), |cpu| self.roots.siblings(cpu), polling);
                 Verdict::Use(
                     Ready::Pollers(pollers),
                     format!("waking a CPU costs {cost}; {why_not}"),

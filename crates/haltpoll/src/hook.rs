@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_utils::CachePadded;
 
 use crate::burst_state::BurstState;
+use crate::pollers::PollingTime;
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::sys;
 
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     /// The process that has the threads. A fork has the memory without them, and a lock that one of
     /// them held at that moment is never given back there.
     pid: u32,
+    /// Of the pollers that this has, or will have.
+    pub(crate) polling: PollingTime,
 }
 
 /// A slot on a cache line of its own.
@@ -58,6 +61,7 @@ impl Shared {
             needed: AtomicU32::new(needed),
             not_before_ns: AtomicU64::new(0),
             pid: std::process::id(),
+            polling: PollingTime::default(),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::conditions::Roots;
 use crate::hook::{Hook, Seen, Shared};
 use crate::mode::Mode;
 use crate::monitor::{Monitor, NEEDED_MIN};
+use crate::pollers::PollingTime;
 use crate::status::{State, Status};
 
 /// Keeps CPUs awake during bursts of requests; see the crate's text. Dropping it ends its threads
@@ -73,6 +74,12 @@ impl KeepAwake {
     pub fn hook(&self) -> Hook {
         let works = self.monitor.is_some() && !self.shared.is_copy();
         if works { Hook::new(&self.shared) } else { Hook::inert() }
+    }
+
+    /// CPU time that its pollers have used, also readable after it has ended (then it is 0).
+    #[must_use]
+    pub fn polling_time(&self) -> PollingTime {
+        self.shared.polling.clone()
     }
 
     /// What it does, and what it has cost.

@@ -51,6 +51,7 @@ pub use conditions::{CpuQuota, Roots, cpu_of_thread};
 pub use hook::Hook;
 pub use keep_awake::KeepAwake;
 pub use mode::{Means, Mode, UnknownMode};
+pub use pollers::PollingTime;
 pub use status::{State, Status};
 pub use sys::take_short_slices;
 

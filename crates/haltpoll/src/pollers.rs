@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::thread::Pid;
 
@@ -21,6 +22,23 @@ const LEASE_NS: u64 = 900_000;
 const LEAVE_ALONE_NS: u64 = 20_000_000;
 const LEAVE_ALONE_MAX_NS: u64 = 640_000_000;
 
+/// CPU time of the pollers of a [`KeepAwake`](crate::KeepAwake), for who reckons with the CPU time of the
+/// whole process: a poller gives way to every other thread, so that its time is no load.
+#[derive(Clone, Debug, Default)]
+pub struct PollingTime {
+    /// Ids of the threads; 0: none, or none yet.
+    tids: Arc<[AtomicI32; MAX_POLLERS]>,
+}
+
+impl PollingTime {
+    /// Up to now. A fraction of a microsecond for each poller.
+    #[must_use]
+    pub fn read(&self) -> Duration {
+        let used = |tid: &AtomicI32| sys::cpu_ns_of(tid.load(Ordering::Relaxed));
+        Duration::from_nanos(self.tids.iter().filter_map(used).sum())
+    }
+}
+
 /// CPUs that poll, at most [`MAX_POLLERS`].
 #[derive(Debug)]
 pub(crate) struct Pollers {
@@ -29,12 +47,15 @@ pub(crate) struct Pollers {
     /// CPUs of the same core as each of `allowed`. Read once: the kernel's files cost 20 us each time.
     siblings: Vec<Vec<u16>>,
     crowded: Vec<Crowded>,
+    time: PollingTime,
 }
 
 #[derive(Debug)]
 struct Poller {
     post: Arc<Post>,
-    tid: Arc<AtomicI32>,
+    /// Where its thread id is in `time`.
+    index: usize,
+    time: PollingTime,
     cpu: Option<u16>,
     /// Since when it has had leases without a pause, on this CPU.
     leased_ns: Option<u64>,
@@ -50,10 +71,14 @@ struct Crowded {
 }
 
 impl Pollers {
-    /// None yet; they may use `allowed`. `siblings` are the CPUs of a CPU's core.
-    pub(crate) fn new(allowed: Vec<u16>, siblings: impl Fn(u16) -> Vec<u16>) -> Self {
+    /// None yet; they may use `allowed`. `siblings` are the CPUs of a CPU's core. `time` is theirs alone.
+    pub(crate) fn new(
+        allowed: Vec<u16>,
+        siblings: impl Fn(u16) -> Vec<u16>,
+        time: PollingTime,
+    ) -> Self {
         let siblings = allowed.iter().map(|&cpu| siblings(cpu)).collect();
-        Self { pollers: Vec::new(), allowed, siblings, crowded: Vec::new() }
+        Self { pollers: Vec::new(), allowed, siblings, crowded: Vec::new(), time }
     }
 
     /// CPUs to keep awake: both of two, because the kernel chooses between them for every wake-up;
@@ -111,7 +136,7 @@ impl Pollers {
         let unused =
             self.pollers.iter_mut().find(|p| p.cpu.is_none_or(|there| !keep.contains(&there)));
         if let Some(poller) = unused {
-            let tid = Pid::from_raw(poller.tid.load(Ordering::Relaxed));
+            let tid = poller.tid();
             // Without its thread id yet, or when the CPU has gone: tried again at the next tick.
             let moved = tid.is_some_and(|tid| sys::bind(Some(tid), &[cpu]).is_ok());
             poller.cpu = moved.then_some(cpu);
@@ -119,7 +144,7 @@ impl Pollers {
             return;
         }
         if self.pollers.len() < MAX_POLLERS {
-            match Poller::start(self.pollers.len(), cpu) {
+            match Poller::start(self.pollers.len(), cpu, &self.time) {
                 Ok(poller) => self.pollers.push(poller),
                 Err(error) => tracing::debug!(%error, "a poller could not be started"),
             }
@@ -154,8 +179,7 @@ impl Pollers {
 
     /// CPU time that pollers have used, in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> u64 {
-        let used = |poller: &Poller| sys::cpu_ns_of(poller.tid.load(Ordering::Relaxed));
-        self.pollers.iter().filter_map(used).sum()
+        u64::try_from(self.time.read().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
@@ -164,7 +188,7 @@ impl Drop for Pollers {
         for poller in &self.pollers {
             poller.post.stop();
             // Where others compute, a thread of its class could take a second to notice.
-            if let Some(tid) = Pid::from_raw(poller.tid.load(Ordering::Relaxed)) {
+            if let Some(tid) = poller.tid() {
                 let _ = sys::bind(Some(tid), &self.allowed);
                 sys::become_normal_class(tid);
             }
@@ -181,18 +205,24 @@ impl Poller {
     /// Small: the loop calls nothing deep.
     const STACK_BYTES: usize = 64 << 10;
 
-    fn start(index: usize, cpu: u16) -> io::Result<Self> {
-        let (post, tid) = (Arc::new(Post::default()), Arc::new(AtomicI32::new(0)));
-        let life = (Arc::clone(&post), Arc::clone(&tid));
+    fn start(index: usize, cpu: u16, time: &PollingTime) -> io::Result<Self> {
+        let post = Arc::new(Post::default());
+        let life = (Arc::clone(&post), time.clone());
         let name = format!("haltpoll-{index}");
         let thread = std::thread::Builder::new().name(name).stack_size(Self::STACK_BYTES).spawn(
             move || {
-                let (post, tid) = life;
-                poll(cpu, &post, &tid);
+                let (post, time) = life;
+                let tid = &time.tids[index];
+                poll(cpu, &post, tid);
                 tid.store(0, Ordering::Relaxed);
             },
         )?;
-        Ok(Self { post, tid, cpu: Some(cpu), leased_ns: None, thread })
+        Ok(Self { post, index, time: time.clone(), cpu: Some(cpu), leased_ns: None, thread })
+    }
+
+    /// Of its thread; `None` before it has begun and after it has ended.
+    fn tid(&self) -> Option<Pid> {
+        Pid::from_raw(self.time.tids[self.index].load(Ordering::Relaxed))
     }
 
     /// Ends its lease.
@@ -203,7 +233,7 @@ impl Poller {
 
     /// Whether others compute on its CPU: it says so, or has a lease and does not run.
     fn is_crowded(&self, now_ns: u64) -> bool {
-        let started = self.tid.load(Ordering::Relaxed) != 0;
+        let started = self.tid().is_some();
         let kept_out = |since_ns| started && self.post.is_kept_out(since_ns, now_ns);
         self.post.take_crowded() || self.leased_ns.is_some_and(kept_out)
     }
@@ -237,9 +267,9 @@ mod tests {
 
     #[test]
     fn both_of_two_cpus_are_chosen_and_of_many_those_seen() {
-        let two = Pollers::new(vec![0, 1], alone);
+        let two = Pollers::new(vec![0, 1], alone, PollingTime::default());
         assert_eq!(two.choose(&[1]), [0, 1]);
-        let many = Pollers::new((0..64).collect(), alone);
+        let many = Pollers::new((0..64).collect(), alone, PollingTime::default());
         assert_eq!(many.choose(&[9, 40, 9]), [9, 40]);
         let seen: Vec<u16> = (0..64).collect();
         assert_eq!(many.choose(&seen).len(), MAX_POLLERS);
@@ -248,14 +278,14 @@ mod tests {
 
     #[test]
     fn of_two_siblings_of_a_core_the_first_is_polled() {
-        let many = Pollers::new((0..8).collect(), |cpu| vec![cpu, cpu ^ 1]);
+        let many = Pollers::new((0..8).collect(), |cpu| vec![cpu, cpu ^ 1], PollingTime::default());
         assert_eq!(many.choose(&[5, 4, 2]), [5, 2]);
     }
 
     #[test]
     fn where_others_compute_on_all_cpus_there_is_nothing_to_do_for_a_while() {
         for (allowed, most_ns) in [(2, LEAVE_ALONE_MAX_NS), (64, LEAVE_ALONE_NS)] {
-            let mut pollers = Pollers::new((0..allowed).collect(), alone);
+            let mut pollers = Pollers::new((0..allowed).collect(), alone, PollingTime::default());
             let mut now = sys::now_ns();
             let mut longest = 0;
             for _ in 0..8 {
@@ -275,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_crowded_cpu_is_left_alone_for_longer_each_time() {
-        let mut pollers = Pollers::new(vec![0, 1], alone);
+        let mut pollers = Pollers::new(vec![0, 1], alone, PollingTime::default());
         pollers.keep_awake(&[0], sys::now_ns());
         assert_eq!(pollers.pollers.len(), 1);
         let mut now = sys::now_ns();

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
+use tollgate_haltpoll::PollingTime;
+
 use crate::asking::Asking;
 use crate::buffer::{BufferSize, Buffers};
 use crate::device::affinity::CallerAffinity;
@@ -68,7 +70,7 @@ impl ReplySink for DeviceSink {
 }
 
 impl Queue for DeviceQueue {
-    fn attach(&mut self) -> io::Result<()> {
+    fn attach(&mut self, _polling: PollingTime) -> io::Result<()> {
         self.sink.turn.belongs_here();
         Ok(())
     }

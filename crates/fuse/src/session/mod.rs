@@ -80,12 +80,14 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
             SessionError::Filesystem(errno)
         })?;
         let dialect = Dialect { setxattr_ext: connection.has(InitFlags::SETXATTR_EXT) };
+        let keep_awake = self.config.keep_awake.as_ref();
         let workers = queues.into_iter().zip(states).map(|(queue, state)| worker::Worker {
             queue,
             state,
             fs: Arc::clone(&self.fs),
             dialect,
-            hook: self.config.keep_awake.as_ref().map_or_else(Hook::inert, |awake| awake.hook()),
+            hook: keep_awake.map_or_else(Hook::inert, |awake| awake.hook()),
+            polling: keep_awake.map(|awake| awake.polling_time()).unwrap_or_default(),
         });
         let running = Running::spawn(workers, &self.config, connection, control, self.fs.clone())?;
         running.connection().settle(self.transport.report());

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use tollgate_haltpoll::Hook;
+use tollgate_haltpoll::{Hook, PollingTime};
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, UNIQUE_RESEND, opcode};
@@ -31,14 +31,15 @@ pub(crate) struct Worker<F, Q> {
     pub(crate) fs: Arc<F>,
     pub(crate) dialect: Dialect,
     pub(crate) hook: Hook,
+    pub(crate) polling: PollingTime,
 }
 
 impl<F: Filesystem, Q: Queue> Worker<F, Q> {
     /// Serves until the session ends.
     pub(crate) fn run(self, stop: &StopState) -> Result<Ended, SessionError> {
-        let Self { mut queue, state, fs, dialect, hook } = self;
+        let Self { mut queue, state, fs, dialect, hook, polling } = self;
         let worker = state.worker;
-        queue.attach().map_err(|source| SessionError::Worker { worker, source })?;
+        queue.attach(polling).map_err(|source| SessionError::Worker { worker, source })?;
         let mut server = Server { state: &state, fs: &*fs, dialect, hook };
         while !stop.stop.load(Ordering::Relaxed) {
             let handler_ns = match queue.receive() {

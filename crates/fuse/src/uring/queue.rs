@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use tollgate_haltpoll::PollingTime;
+
 use crate::asking::Asking;
 use crate::buffer::{BufferSize, Buffers, PAGE_BYTES, ReplyArea};
 use crate::device::{CallerAffinity, SharedFd};
@@ -253,14 +255,14 @@ impl RingQueue {
     }
 
     /// Registers all entries with the kernel, and waits until every other ring has done so. Runs in
-    /// the thread that will serve.
+    /// the thread that will serve. `polling` is CPU time of the process that is no load.
     ///
     /// # Errors
     /// Why this ring, or another one, cannot be used. The kernel then sends requests to /dev/fuse.
-    pub(crate) fn register(&mut self) -> Result<(), UringUnavailable> {
+    pub(crate) fn register(&mut self, polling: PollingTime) -> Result<(), UringUnavailable> {
         self.shared.owner.store(this_thread(), Ordering::Relaxed);
         self.observer.may_move = self.cpus.len() > 1;
-        self.place = Place::bind(&self.cpus);
+        self.place = Place::bind(&self.cpus, polling);
         let registered = self.register_entries();
         let Some(arrival) = self.arrival.take() else { return registered };
         let all = arrival.wait_for_others(registered);
