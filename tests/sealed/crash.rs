@@ -60,6 +60,7 @@ impl Writer {
     /// Writes until the server is gone.
     fn run(&self, path: &Path) {
         let Ok(file) = File::options().write(true).open(path) else { return };
+        let mut large = Vec::new();
         for number in self.durable.load(Ordering::SeqCst).. {
             let (record, at) = self.record(number);
             let written = match self.kind {
@@ -67,7 +68,7 @@ impl Writer {
                     .write_all_at(&[b'x'; 9000], at + 100_000)
                     .and_then(|()| file.write_all_at(&record, at)),
                 Kind::Shared(_) => file.write_all_at(&record, at),
-                Kind::Large => file.write_all_at(&vec![pass(number + 1); LARGE], 0),
+                Kind::Large => file.write_all_at(in_one_request(&mut large, pass(number + 1)), 0),
             };
             if written.and_then(|()| file.sync_data()).is_err() {
                 return;
@@ -83,8 +84,9 @@ impl Writer {
         let what = format!("{} in round {round}", self.path);
         if matches!(self.kind, Kind::Large) {
             assert!(durable == 0 || bytes.len() == LARGE, "{what}: {} bytes", bytes.len());
-            for block in bytes.chunks(BLOCK) {
-                assert!(block.iter().all(|byte| *byte == block[0]), "{what}: a block in parts");
+            for (index, block) in bytes.chunks(BLOCK).enumerate() {
+                let other = block.iter().position(|byte| *byte != block[0]);
+                assert!(other.is_none(), "{what}: block {index} is in parts, from {other:?} on");
                 let right = [pass(durable), pass(durable + 1)].contains(&block[0]);
                 assert!(right, "{what}: pass {} after {durable} were synced", block[0]);
             }
@@ -96,6 +98,15 @@ impl Writer {
             assert_eq!(bytes[at..at + RECORD], record, "{what}");
         }
     }
+}
+
+/// A megabyte of `byte` that the kernel sends as one request: from the start of a page. From any other
+/// address it makes two, and a commit between them leaves their common block in parts.
+fn in_one_request(buffer: &mut Vec<u8>, byte: u8) -> &[u8] {
+    buffer.clear();
+    buffer.resize(LARGE + BLOCK, byte);
+    let to_page = buffer.as_ptr().align_offset(BLOCK);
+    &buffer[to_page..to_page + LARGE]
 }
 
 fn pass(number: u64) -> u8 {
