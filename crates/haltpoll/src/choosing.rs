@@ -25,6 +25,7 @@ const MEASURE_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// time, twice as long after each further one, up to the longest.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 const LOOK_AGAIN_LONGEST: Duration = Duration::from_secs(10);
+
 /// What a measurement says.
 enum Verdict {
     Use(Ready, String),

@@ -53,7 +53,7 @@ pub use keep_awake::KeepAwake;
 pub use mode::{Means, Mode, UnknownMode};
 pub use pollers::PollingTime;
 pub use status::{State, Status};
-pub use sys::{preempt_on_wake, take_short_slices};
+pub use sys::take_short_slices;
 
 /// How long the monitor sleeps between two looks at the requests.
 ///

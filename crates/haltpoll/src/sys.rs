@@ -87,18 +87,6 @@ pub(crate) fn become_normal_class(tid: Pid) {
 /// Class, nice value and share of the CPU stay the same. Kernels before 6.12 have one length for all
 /// and ignore it.
 pub fn take_short_slices() {
-    set_short_slices(None);
-}
-
-/// Whether the calling thread, of a normal class, takes the CPU from another normal one when it wakes
-/// (SCHED_OTHER), or waits until that one sleeps or its slice is over (SCHED_BATCH). Its slices are
-/// short from then on ([`take_short_slices`]); nice value and share of the CPU stay the same.
-pub fn preempt_on_wake(preempts: bool) {
-    set_short_slices(Some(if preempts { libc::SCHED_OTHER } else { libc::SCHED_BATCH }));
-}
-
-/// Of the class `policy` (`None`: the one that it has).
-fn set_short_slices(policy: Option<i32>) {
     /// `struct sched_attr` in its first version (48 bytes), for fair classes: the runtime is the
     /// slice.
     #[repr(C)]
@@ -118,8 +106,8 @@ fn set_short_slices(policy: Option<i32>) {
     let nice = rustix::process::getpriority_process(None).unwrap_or(0);
     let attr = SchedAttr {
         size: 48,
-        policy: policy.map_or(0, i32::cast_unsigned),
-        flags: if policy.is_none() { KEEP_POLICY } else { 0 },
+        policy: 0,
+        flags: KEEP_POLICY,
         nice,
         priority: 0,
         runtime_ns: 100_000,
@@ -143,22 +131,6 @@ mod tests {
         let used = cpu_ns_of(tid).unwrap();
         assert!((before..=thread_cpu_ns()).contains(&used), "{before} {used}");
         assert_eq!((cpu_ns_of(0), cpu_ns_of(1)), (None, None), "not of this process");
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "schedules")]
-    fn a_thread_waits_its_turn_and_no_longer() {
-        std::thread::spawn(|| {
-            let nice = rustix::process::getpriority_process(None).unwrap();
-            for (preempts, class) in [(false, libc::SCHED_BATCH), (true, libc::SCHED_OTHER)] {
-                preempt_on_wake(preempts);
-                // SAFETY: without memory arguments.
-                assert_eq!(unsafe { libc::sched_getscheduler(0) }, class);
-                assert_eq!(rustix::process::getpriority_process(None).unwrap(), nice);
-            }
-        })
-        .join()
-        .unwrap();
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::thread::CpuSet;
 use rustix::time::{ClockId, clock_gettime};
 
-use tollgate_haltpoll::{PollingTime, preempt_on_wake};
+use tollgate_haltpoll::PollingTime;
 
 use crate::uring::roaming::{Change, Roaming};
 use crate::uring::shared::RingShared;
@@ -79,7 +79,6 @@ impl Place {
         let all = all.ok().filter(|_| cpus.len() == 1)?;
         let roaming = Roaming::new(usize::try_from(all.count()).unwrap_or(1));
         let (left, clocks) = (Roaming::LOOK_EVERY, Clocks::read(&polling));
-        preempt_on_wake(false);
         Some(Self { roaming, requests: 0, left, own, all, polling, clocks })
     }
 
@@ -108,10 +107,6 @@ impl Place {
             Some(Change::Release) => &self.all,
             None => return,
         };
-        // Bound, it shares the CPU with its caller, which goes on after a RELEASE: that is served
-        // with the caller's next request then, for two switches between threads less. On any CPU
-        // it could be put behind a thread that computes.
-        preempt_on_wake(change == Some(Change::Release));
         // A set that shrank meanwhile leaves the thread where it is.
         let _ = rustix::thread::sched_setaffinity(None, cpus);
     }
