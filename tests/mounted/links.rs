@@ -163,6 +163,56 @@ fn a_file_is_reached_by_the_name_that_is_left() {
     }
 }
 
+/// A file of two names that was opened, or is open, by the one that leaves.
+fn opened_by_the_name_that_leaves(length: usize) -> (tempfile::TempDir, View) {
+    let base = tempfile::tempdir().unwrap();
+    fs::create_dir_all(base.path().join("dir/a")).unwrap();
+    fs::write(base.path().join("dir/a/one"), "t".repeat(length)).unwrap();
+    fs::hard_link(base.path().join("dir/a/one"), base.path().join("dir/two")).unwrap();
+    let view = View::of(&base.path().join("dir"), "", &[]);
+    for name in ["a/one", "two"] {
+        assert_eq!(fs::read(view.at(name)).unwrap().len(), length);
+    }
+    (base, view)
+}
+
+#[test]
+fn what_lingers_of_a_name_that_left_is_in_nobodys_way() {
+    if !can_mount() {
+        return;
+    }
+    for length in [6, 1 << 20] {
+        let (base, view) = opened_by_the_name_that_leaves(length);
+        fs::rename(base.path().join("dir/a"), base.path().join("out")).unwrap();
+        assert_eq!(fs::read(view.at("two")).unwrap().len(), length);
+        fs::write(view.at("two"), "new").unwrap();
+        assert_eq!(fs::read_to_string(base.path().join("out/one")).unwrap(), "new");
+    }
+}
+
+/// While somebody has it open by the name that left, the kernel takes no other.
+#[test]
+fn who_cannot_open_a_file_does_not_empty_it() {
+    if !can_mount() {
+        return;
+    }
+    for length in [6, 1 << 20] {
+        let (base, view) = opened_by_the_name_that_leaves(length);
+        let open = fs::File::open(view.at("a/one")).unwrap();
+        fs::rename(base.path().join("dir/a"), base.path().join("out")).unwrap();
+        let written = fs::write(view.at("two"), "new");
+        let left = fs::metadata(base.path().join("out/one")).unwrap().len();
+        let whole = if written.is_ok() { 3 } else { length as u64 };
+        assert_eq!(left, whole, "{written:?}");
+        drop(open);
+        let start = Instant::now();
+        while let Err(error) = fs::write(view.at("two"), "newer") {
+            assert!(start.elapsed() < Duration::from_secs(5), "{error}");
+        }
+        assert_eq!(fs::read_to_string(base.path().join("out/one")).unwrap(), "newer");
+    }
+}
+
 /// A directory that holds a name is renamed, by the view and behind it.
 #[test]
 fn names_move_along_with_their_directories() {

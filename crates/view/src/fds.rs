@@ -124,6 +124,19 @@ impl Descriptors {
         !here.strip_prefix(&root[..]).is_some_and(|below| root == b"/" || below.starts_with(b"/"))
     }
 
+    /// Whether the descriptor that is kept of `node`, a file with further names, names it by a path
+    /// outside of DIR, where this process may not open it.
+    pub(crate) fn is_out_of_reach(&self, node: &Node) -> bool {
+        if !node.has_further_names() {
+            return false;
+        }
+        let kept = node.fd.lock().clone();
+        kept.is_some_and(|fd| {
+            self.has_left(fd.as_fd())
+                && self.retrying(|| lower::reopen_once(fd.as_fd())).err() == Some(Errno::ACCESS)
+        })
+    }
+
     /// Leaves `fd` in the cache, unless the node has one by now; returns the one that is there.
     fn keep(&self, node: &Arc<Node>, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
         {

@@ -97,6 +97,8 @@ impl View {
         if !io.may_be_made(how.as_ref().map(How::made)) {
             return Err(Errno::BUSY);
         }
+        // Before anything is changed: who cannot open the file must not empty it.
+        self.leave_out_of_reach(node, io)?;
         let mode = self.mode_of(io, subject);
         if how.is_none()
             && (mode == IoMode::Passthrough || io.is_small())
@@ -158,6 +160,27 @@ impl View {
             })?;
         }
         Ok(subject)
+    }
+
+    /// Lets go of a backing file that was registered by a name which has left DIR since, while the file has
+    /// another one: the kernel opens backing files anew for each opener, as this process, which may
+    /// open nothing there.
+    ///
+    /// # Errors
+    /// `EIO` while a handle is open: the kernel takes no other backing file then.
+    fn leave_out_of_reach(
+        &self,
+        node: &Arc<Node>,
+        io: &mut MutexGuard<'_, Io>,
+    ) -> Result<(), Errno> {
+        if io.backing_id().is_none() || !self.fds.is_out_of_reach(node) {
+            return Ok(());
+        }
+        // Closes the backing file, and gives the descriptor back, under the lock: nobody may register
+        // the file meanwhile.
+        let held = io.retire().ok_or(Errno::IO)?;
+        drop((held, node.fd.lock().take()));
+        Ok(())
     }
 
     /// The mode that holds while the file is open, else the one that the policy asks for now.
