@@ -142,7 +142,7 @@ pub(crate) fn why(error: &io::Error) -> String {
             "cannot be reached: symbolic links lead in a circle; name the directory itself"
                 .to_owned()
         }
-        Some(libc::ENOTCONN | libc::ECONNABORTED) => {
+        Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED) => {
             "is a view whose server is dead; clean it up with `tollgate umount`".to_owned()
         }
         _ => format!("cannot be used: {error}"),

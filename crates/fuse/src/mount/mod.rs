@@ -167,10 +167,11 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
 /// Whether `path` is in a mount whose server is gone. Asks with statfs(2), which no cache answers:
 /// stat(2) goes on working for as long as the kernel's attributes are valid. Waits while a server
 /// is alive and busy. A request that the server received and did not reply to ends with
-/// `ECONNABORTED`, later ones with `ENOTCONN`.
+/// `ECONNABORTED`, or `ECANCELED` if a ring was to get it whose thread had ended; later ones with
+/// `ENOTCONN`.
 #[must_use]
 pub fn stale(path: &Path) -> bool {
-    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
+    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED))
 }
 
 /// Unmounts `path` if it is a mount of type `fuse.tollgate` whose server is gone, and returns
