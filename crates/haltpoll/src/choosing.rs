@@ -9,6 +9,7 @@ use crate::hook::Shared;
 use crate::idleness::Idleness;
 use crate::latency::{self, Latency};
 use crate::mode::Mode;
+use crate::occupancy::{Occupancy, Runnable};
 use crate::pollers::Pollers;
 use crate::ready::{Ready, note};
 use crate::status::State;
@@ -86,12 +87,13 @@ impl Chooser<'_> {
         }
         // The thread that asks is one of them.
         let cpus = self.roots.online_cpus().max(allowed.len());
-        let all_compute = |runnable| runnable > cpus as u64 + 1;
-        if auto && self.roots.runnable().is_some_and(all_compute) {
+        let runnable = || Runnable::open(self.roots)?.count();
+        let all_compute = |runnable| runnable > cpus + 1;
+        if auto && runnable().is_some_and(all_compute) {
             return Verdict::Busy;
         }
         let disturbed = || {
-            self.roots.runnable().is_some_and(|runnable| runnable > 2)
+            runnable().is_some_and(|runnable| runnable > 2)
                 || Latency::held_by_others(&self.roots.dev)
         };
         let before = disturbed();
@@ -127,8 +129,10 @@ impl Chooser<'_> {
             }
             Err(why_not) => {
                 let polling = self.shared.polling.clone();
-                let pollers =
-                    Pollers::new(allowed.to_vec(), |cpu| self.roots.siblings(cpu), polling);
+                let siblings = |cpu| self.roots.siblings(cpu);
+                let cpus = self.roots.online_cpus().max(allowed.len());
+                let occupancy = Occupancy::of_machine(self.roots, cpus);
+                let pollers = Pollers::new(allowed.to_vec(), siblings, polling, occupancy);
                 Verdict::Use(
                     Ready::Pollers(pollers),
                     format!("waking a CPU costs {cost}; {why_not}"),

@@ -1,7 +1,8 @@
 //! What the machine says about keeping CPUs awake: read from /sys and /proc, below roots that tests
 //! replace.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Where the kernel's files are.
@@ -159,10 +160,9 @@ impl Roots {
         Some(CpuTimes { total: fields.iter().sum(), steal, idle: fields[3] + fields[4] })
     }
 
-    /// Threads that run or want to, the one that asks among them.
-    pub(crate) fn runnable(&self) -> Option<u64> {
-        let loadavg = fs::read_to_string(self.proc.join("loadavg")).ok()?;
-        loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
+    /// The machine's load at this moment; see [`Runnable`](crate::occupancy::Runnable).
+    pub(crate) fn loadavg(&self) -> io::Result<File> {
+        File::open(self.proc.join("loadavg"))
     }
 }
 
@@ -325,14 +325,12 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_cpus_and_the_load_are_read() {
+    fn lists_of_cpus_are_read() {
         let cpu = "sys/devices/system/cpu";
         let tree = Tree::new(&[
-            ("proc/loadavg", "0.50 0.40 0.30 3/456 789\n"),
             (&format!("{cpu}/online"), "0-2,5\n"),
             (&format!("{cpu}/cpu2/topology/thread_siblings_list"), "2,66\n"),
         ]);
-        assert_eq!(tree.roots().runnable(), Some(3));
         assert_eq!(tree.roots().online_cpus(), 4);
         assert_eq!(tree.roots().siblings(2), [2, 66]);
         assert_eq!(tree.roots().siblings(3), [] as [u16; 0]);
@@ -352,7 +350,6 @@ mod tests {
     fn this_machine_can_be_read() {
         let roots = Roots::default();
         assert!(roots.online_cpus() >= 1);
-        assert!(roots.runnable().unwrap() >= 1);
         assert!(roots.cpu_times().unwrap().total > 0);
         let _ = (roots.on_battery(), roots.cpu_quota(64), roots.idle_can_poll());
     }

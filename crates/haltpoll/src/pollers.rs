@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::thread::Pid;
 
+use crate::occupancy::Occupancy;
 use crate::poller::Post;
 use crate::sys;
 
@@ -47,6 +48,7 @@ pub(crate) struct Pollers {
     /// CPUs of the same core as each of `allowed`. Read once: the kernel's files cost 20 us each time.
     siblings: Vec<Vec<u16>>,
     crowded: Vec<Crowded>,
+    occupancy: Occupancy,
     time: PollingTime,
 }
 
@@ -76,9 +78,11 @@ impl Pollers {
         allowed: Vec<u16>,
         siblings: impl Fn(u16) -> Vec<u16>,
         time: PollingTime,
+        occupancy: Occupancy,
     ) -> Self {
         let siblings = allowed.iter().map(|&cpu| siblings(cpu)).collect();
-        Self { pollers: Vec::new(), allowed, siblings, crowded: Vec::new(), time }
+        let (pollers, crowded) = (Vec::new(), Vec::new());
+        Self { pollers, allowed, siblings, crowded, occupancy, time }
     }
 
     /// CPUs to keep awake: both of two, because the kernel chooses between them for every wake-up;
@@ -105,9 +109,13 @@ impl Pollers {
     }
 
     /// Lets one poller spin on each of `wanted` for a while, and no other. If others compute on all
-    /// of them: until when there is nothing to do.
+    /// of them, or would if they were let: until when there is nothing to do.
     pub(crate) fn keep_awake(&mut self, wanted: &[u16], now_ns: u64) -> Option<u64> {
         self.note_crowded(now_ns);
+        let spinning = self.pollers.iter().filter(|poller| poller.leased_ns.is_some()).count();
+        if self.occupancy.is_full(spinning) {
+            wanted.iter().for_each(|&cpu| self.leave_alone(cpu, now_ns));
+        }
         let crowded = |cpu: u16| self.crowded.iter().find(|c| c.cpu == cpu && now_ns < c.until_ns);
         let free = |cpu: &u16| crowded(*cpu).is_none();
         let cpus: Vec<u16> = wanted.iter().copied().filter(free).take(MAX_POLLERS).collect();
@@ -152,28 +160,34 @@ impl Pollers {
     }
 
     fn note_crowded(&mut self, now_ns: u64) {
+        let mut crowded = Vec::new();
         for poller in self.pollers.iter_mut().filter(|poller| poller.is_crowded(now_ns)) {
-            let Some(cpu) = poller.cpu else { continue };
-            poller.end();
-            let known = self.crowded.iter_mut().find(|crowded| crowded.cpu == cpu);
-            if let Some(known) = known {
-                // Crowded out again soon after: it was too early.
-                let soon = now_ns < known.until_ns + known.alone_ns;
-                known.alone_ns = if soon {
-                    (known.alone_ns * 2).min(LEAVE_ALONE_MAX_NS)
-                } else {
-                    LEAVE_ALONE_NS
-                };
-                known.until_ns = now_ns + known.alone_ns;
-            } else {
-                let (alone_ns, until_ns) = (LEAVE_ALONE_NS, now_ns + LEAVE_ALONE_NS);
-                self.crowded.push(Crowded { cpu, until_ns, alone_ns });
+            if let Some(cpu) = poller.cpu {
+                poller.end();
+                crowded.push(cpu);
             }
+        }
+        crowded.into_iter().for_each(|cpu| self.leave_alone(cpu, now_ns));
+    }
+
+    /// Others need `cpu`.
+    fn leave_alone(&mut self, cpu: u16, now_ns: u64) {
+        let known = self.crowded.iter_mut().find(|crowded| crowded.cpu == cpu);
+        if let Some(known) = known {
+            // Crowded out again soon after: it was too early.
+            let soon = now_ns < known.until_ns + known.alone_ns;
+            known.alone_ns =
+                if soon { (known.alone_ns * 2).min(LEAVE_ALONE_MAX_NS) } else { LEAVE_ALONE_NS };
+            known.until_ns = now_ns + known.alone_ns;
+        } else {
+            let (alone_ns, until_ns) = (LEAVE_ALONE_NS, now_ns + LEAVE_ALONE_NS);
+            self.crowded.push(Crowded { cpu, until_ns, alone_ns });
         }
     }
 
     /// Ends all leases.
     pub(crate) fn rest(&mut self) {
+        self.occupancy.forget();
         self.pollers.iter_mut().for_each(Poller::end);
     }
 
@@ -267,9 +281,10 @@ mod tests {
 
     #[test]
     fn both_of_two_cpus_are_chosen_and_of_many_those_seen() {
-        let two = Pollers::new(vec![0, 1], alone, PollingTime::default());
+        let two = Pollers::new(vec![0, 1], alone, PollingTime::default(), Occupancy::default());
         assert_eq!(two.choose(&[1]), [0, 1]);
-        let many = Pollers::new((0..64).collect(), alone, PollingTime::default());
+        let many =
+            Pollers::new((0..64).collect(), alone, PollingTime::default(), Occupancy::default());
         assert_eq!(many.choose(&[9, 40, 9]), [9, 40]);
         let seen: Vec<u16> = (0..64).collect();
         assert_eq!(many.choose(&seen).len(), MAX_POLLERS);
@@ -278,14 +293,24 @@ mod tests {
 
     #[test]
     fn of_two_siblings_of_a_core_the_first_is_polled() {
-        let many = Pollers::new((0..8).collect(), |cpu| vec![cpu, cpu ^ 1], PollingTime::default());
+        let many = Pollers::new(
+            (0..8).collect(),
+            |cpu| vec![cpu, cpu ^ 1],
+            PollingTime::default(),
+            Occupancy::default(),
+        );
         assert_eq!(many.choose(&[5, 4, 2]), [5, 2]);
     }
 
     #[test]
     fn where_others_compute_on_all_cpus_there_is_nothing_to_do_for_a_while() {
         for (allowed, most_ns) in [(2, LEAVE_ALONE_MAX_NS), (64, LEAVE_ALONE_NS)] {
-            let mut pollers = Pollers::new((0..allowed).collect(), alone, PollingTime::default());
+            let mut pollers = Pollers::new(
+                (0..allowed).collect(),
+                alone,
+                PollingTime::default(),
+                Occupancy::default(),
+            );
             let mut now = sys::now_ns();
             let mut longest = 0;
             for _ in 0..8 {
@@ -305,7 +330,8 @@ mod tests {
 
     #[test]
     fn a_crowded_cpu_is_left_alone_for_longer_each_time() {
-        let mut pollers = Pollers::new(vec![0, 1], alone, PollingTime::default());
+        let mut pollers =
+            Pollers::new(vec![0, 1], alone, PollingTime::default(), Occupancy::default());
         pollers.keep_awake(&[0], sys::now_ns());
         assert_eq!(pollers.pollers.len(), 1);
         let mut now = sys::now_ns();

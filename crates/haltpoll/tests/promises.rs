@@ -48,6 +48,14 @@ fn without_latency() -> Roots {
     Roots { dev: "/nonexistent".into(), ..Roots::default() }
 }
 
+/// The same on a machine on which so many threads run or want to, whatever really does. `proc` is its
+/// `/proc`, for as long as the result is used.
+fn with_runnable(proc: &Path, threads: u32) -> Roots {
+    let loadavg = format!("0.50 0.40 0.30 {threads}/20000 789\n");
+    std::fs::write(proc.join("loadavg"), loadavg).unwrap();
+    Roots { proc: proc.into(), ..without_latency() }
+}
+
 fn ready(awake: &KeepAwake) -> bool {
     let start = Instant::now();
     while awake.status().state == State::Measuring {
@@ -114,7 +122,8 @@ fn a_burst_is_served_and_nothing_is_left_of_it() {
 #[test]
 fn who_looks_during_a_burst_sees_what_it_spends() {
     let _alone = alone();
-    let awake = KeepAwake::start_with(Mode::On, without_latency());
+    let proc = tempfile::tempdir().unwrap();
+    let awake = KeepAwake::start_with(Mode::On, with_runnable(proc.path(), 1));
     if !ready(&awake) {
         return;
     }
@@ -454,6 +463,20 @@ fn beside_threads_that_compute_on_all_cpus_the_monitor_rests() {
         let status = awake.status();
         assert!(status.awake < Duration::from_secs(1), "{status}");
     });
+}
+
+#[test]
+fn where_others_have_a_thread_for_each_cpu_it_rests_though_pollers_get_turns() {
+    let _alone = alone();
+    let proc = tempfile::tempdir().unwrap();
+    let awake = KeepAwake::start_with(Mode::On, with_runnable(proc.path(), 10_000));
+    if !ready(&awake) {
+        return;
+    }
+    burst(&awake, Duration::from_secs(1));
+    std::thread::sleep(Duration::from_millis(50));
+    let status = awake.status();
+    assert!(status.bursts > 0 && status.awake < Duration::from_millis(300), "{status}");
 }
 
 #[test]
