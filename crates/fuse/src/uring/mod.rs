@@ -28,6 +28,7 @@ mod report;
 mod ring;
 mod roaming;
 mod shared;
+mod sharing;
 mod standing;
 mod unavailable;
 

@@ -1,4 +1,6 @@
-//! Has the owner of a ring run on the CPUs that `roaming.rs` chooses.
+//! Has the owner of a ring run on the CPUs that `roaming.rs` chooses, and leave one that it shares by
+//! `sharing.rs`.
+#![expect(unsafe_code, reason = "getrusage has no safe wrapper")]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,15 +9,21 @@ use std::time::Duration;
 use rustix::thread::CpuSet;
 use rustix::time::{ClockId, clock_gettime};
 
-use tollgate_haltpoll::PollingTime;
+use tollgate_haltpoll::{PollingTime, Roots, Runnable};
 
 use crate::uring::roaming::{Change, Roaming};
 use crate::uring::shared::RingShared;
+use crate::uring::sharing::Sharing;
 
 /// The owner's CPUs.
 #[derive(Debug)]
 pub(crate) struct Place {
     roaming: Roaming,
+    sharing: Sharing,
+    /// How often others ran in this thread's place, up to the last look.
+    let_in: u64,
+    /// What wants to run; `None`: not known.
+    runnable: Option<Runnable>,
     /// Requests so far.
     requests: u64,
     /// Until the next look.
@@ -60,6 +68,13 @@ impl Clocks {
         let took = self.time.saturating_sub(before.time).as_nanos().max(1);
         u64::try_from(1_000 * besides.as_nanos() / took).unwrap_or(u64::MAX)
     }
+
+    /// How many pollers have spun since `before`, most of the time.
+    fn spinning(&self, before: &Self) -> usize {
+        let took = self.time.saturating_sub(before.time).as_nanos().max(1);
+        let polling = self.polling.saturating_sub(before.polling).as_nanos();
+        usize::try_from((polling + took / 2) / took).unwrap_or(0)
+    }
 }
 
 impl Place {
@@ -79,7 +94,20 @@ impl Place {
         let all = all.ok().filter(|_| cpus.len() == 1)?;
         let roaming = Roaming::new(usize::try_from(all.count()).unwrap_or(1));
         let (left, clocks) = (Roaming::LOOK_EVERY, Clocks::read(&polling));
-        Some(Self { roaming, requests: 0, left, own, all, polling, clocks })
+        let (sharing, let_in) = (Sharing::new(), times_others_were_let_in());
+        let runnable = Runnable::open(&Roots::default());
+        Some(Self {
+            roaming,
+            sharing,
+            let_in,
+            runnable,
+            requests: 0,
+            left,
+            own,
+            all,
+            polling,
+            clocks,
+        })
     }
 
     /// A request came to the ring `own`, one of `rings`, whose caller has changed so often since the
@@ -102,14 +130,56 @@ impl Place {
         let before = std::mem::replace(&mut self.clocks, Clocks::read(&self.polling));
         let besides = self.clocks.besides_permille(&before);
         let change = self.roaming.look(std::mem::take(changes), besides, others);
-        let cpus = match change {
-            Some(Change::Bind) => &self.own,
-            Some(Change::Release) => &self.all,
-            None => return,
-        };
-        // A set that shrank meanwhile leaves the thread where it is.
-        let _ = rustix::thread::sched_setaffinity(None, cpus);
+        // Some of these calls fail when the set of the process shrank meanwhile: the thread stays then.
+        match change {
+            Some(Change::Bind) => {
+                let _ = rustix::thread::sched_setaffinity(None, &self.own);
+            }
+            Some(Change::Release) => {
+                let _ = rustix::thread::sched_setaffinity(None, &self.all);
+            }
+            None => {
+                let now = times_others_were_let_in();
+                let let_in = now.saturating_sub(std::mem::replace(&mut self.let_in, now));
+                let spinning = self.clocks.spinning(&before);
+                let (cpus, runnable) = (self.all.count() as usize, self.runnable.as_ref());
+                let is_free = || {
+                    let runnable = runnable.and_then(Runnable::count);
+                    runnable.is_some_and(|runnable| runnable <= cpus + spinning)
+                };
+                if !self.roaming.is_bound() && self.sharing.leaves(let_in, is_free) {
+                    self.leave_this_cpu();
+                }
+            }
+        }
     }
+
+    /// Moves to another CPU, and may be moved on from there.
+    fn leave_this_cpu(&self) {
+        let mut elsewhere = self.all;
+        let here = rustix::thread::sched_getcpu();
+        if here < CpuSet::MAX_CPU {
+            elsewhere.unset(here);
+        }
+        // Moves it at once.
+        if rustix::thread::sched_setaffinity(None, &elsewhere).is_ok() {
+            let _ = rustix::thread::sched_setaffinity(None, &self.all);
+        }
+    }
+}
+
+/// How often the calling thread was ready to run and others ran instead; `sched_yield` counts where it
+/// let somebody in.
+fn times_others_were_let_in() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the call writes the whole structure, or fails.
+    let usage = unsafe {
+        if libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) != 0 {
+            return 0;
+        }
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -124,5 +194,72 @@ mod tests {
         });
         assert_eq!(then.besides_permille(&start), 200);
         assert_eq!(start.besides_permille(&then), 0, "clocks of threads that have ended");
+    }
+
+    #[test]
+    fn pollers_are_counted_by_what_they_used() {
+        let start = Clocks {
+            time: Duration::ZERO,
+            process: Duration::ZERO,
+            thread: Duration::ZERO,
+            polling: Duration::ZERO,
+        };
+        let after = |polling| {
+            let (time, polling) = (Duration::from_millis(10), Duration::from_millis(polling));
+            Clocks { time, polling, ..start }.spinning(&start)
+        };
+        assert_eq!([0, 4, 5, 14, 15, 20].map(after), [0, 0, 1, 1, 2, 2]);
+        assert_eq!(start.spinning(&start), 0);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "moves between CPUs")]
+    fn an_owner_that_leaves_may_be_moved_on() {
+        let owner = std::thread::spawn(|| {
+            let before = rustix::thread::sched_getaffinity(None).unwrap();
+            let here = rustix::thread::sched_getcpu();
+            let place = Place::bind(&[here], PollingTime::default()).expect("one CPU");
+            let bound = rustix::thread::sched_getaffinity(None).unwrap();
+            assert!(bound.count() == 1 && bound.is_set(here));
+            place.leave_this_cpu();
+            if before.count() > 1 {
+                assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), before);
+            }
+        });
+        owner.join().unwrap();
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "binds to a CPU")]
+    fn who_shares_a_cpu_lets_others_in() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let over = AtomicBool::new(false);
+        let here = rustix::thread::sched_getcpu();
+        let bind = || {
+            let mut only = CpuSet::new();
+            only.set(here);
+            rustix::thread::sched_setaffinity(None, &only).unwrap();
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                bind();
+                while !over.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            });
+            let sharer = scope.spawn(|| {
+                bind();
+                let before = times_others_were_let_in();
+                let start = std::time::Instant::now();
+                while times_others_were_let_in() < before + 100 {
+                    assert!(start.elapsed() < Duration::from_secs(30));
+                    std::thread::yield_now();
+                }
+            });
+            let ended = sharer.join();
+            over.store(true, Ordering::Relaxed);
+            ended.unwrap();
+        });
     }
 }

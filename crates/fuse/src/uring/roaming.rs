@@ -45,6 +45,11 @@ impl Roaming {
         Self { cpus, seen: Vec::new(), roomy: 0, is_bound: true }
     }
 
+    /// Whether it is to stay on the ring's CPU.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.is_bound
+    }
+
     /// Looks at what came since the last look: how many `changes` of the ring's caller, how much of a
     /// CPU the process used besides this owner, in thousandths; and at how many requests each of the
     /// `others` has had since the session began.
