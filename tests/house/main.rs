@@ -66,6 +66,25 @@ fn crates_use_only_what_the_map_allows() {
 }
 
 #[test]
+fn the_tests_of_the_workspace_switch_on_every_feature() {
+    let packages = packages::all();
+    let is_on = |name: &str, feature: &String| {
+        let switched = packages.iter().flat_map(|package| &package.switches_on);
+        switched.filter(|(of, _)| of == name).any(|(_, features)| features.contains(feature))
+    };
+    let off: Vec<_> = packages
+        .iter()
+        .flat_map(|package| package.features.iter().map(move |feature| (&package.name, feature)))
+        .filter(|(name, feature)| *feature != "default" && !is_on(name, feature))
+        .collect();
+    assert!(
+        off.is_empty(),
+        "`cargo test --workspace` does not test {off:?}: switch them on under [dev-dependencies] of \
+         the workspace's Cargo.toml"
+    );
+}
+
+#[test]
 fn every_dependency_has_an_allowed_licence() {
     let faults = licences::faults();
     assert!(faults.is_empty(), "{}", faults.join("\n"));

@@ -16,6 +16,10 @@ pub(crate) struct Package {
     pub(crate) roots: Vec<PathBuf>,
     /// Packages of this workspace that it is built with (those only its tests use are left out).
     pub(crate) uses: Vec<String>,
+    /// Features that it has.
+    pub(crate) features: Vec<String>,
+    /// Packages of this workspace and features of them that it switches on, in its tests at least.
+    pub(crate) switches_on: Vec<(String, Vec<String>)>,
 }
 
 /// All members of the workspace.
@@ -38,13 +42,25 @@ fn package(value: &Value) -> Package {
     let targets = list(&value["targets"]).filter(|target| is_code(target));
     let in_workspace = |dependency: &&Value| !dependency["path"].is_null();
     let for_code = |dependency: &&Value| text_or_empty(&dependency["kind"]) != "dev";
-    let dependencies = list(&value["dependencies"]).filter(in_workspace).filter(for_code);
+    let all_dependencies = || list(&value["dependencies"]).filter(in_workspace);
+    let dependencies = all_dependencies().filter(for_code);
+    let switched_on = all_dependencies().map(|dependency| {
+        let features = list(&dependency["features"]).map(|feature| text(feature).to_owned());
+        (text(&dependency["name"]).to_owned(), features.collect())
+    });
     Package {
         name: text(&value["name"]).to_owned(),
         directory: manifest.parent().expect("a manifest lies in a directory").to_owned(),
         published: value["publish"].is_null(),
         roots: targets.map(|target| text(&target["src_path"]).into()).collect(),
         uses: dependencies.map(|dependency| text(&dependency["name"]).to_owned()).collect(),
+        features: value["features"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(f, _)| f.clone())
+            .collect(),
+        switches_on: switched_on.collect(),
     }
 }
 
