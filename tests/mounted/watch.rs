@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -408,6 +410,57 @@ fn names_that_a_rename_hides_are_dropped() {
     assert!(!view.at("private/secret").exists());
 }
 
+/// A directory that somebody holds, and may be in.
+struct Held(fs::File);
+
+impl Held {
+    fn new(path: &Path) -> Self {
+        Self(fs::File::open(path).unwrap())
+    }
+
+    /// Whether getcwd(2) would tell where it is, which it does not once the kernel has forgotten the
+    /// name.
+    fn has_its_place(&self) -> bool {
+        let link = fs::read_link(format!("/proc/self/fd/{}", self.0.as_raw_fd())).unwrap();
+        !link.as_os_str().as_bytes().ends_with(b" (deleted)")
+    }
+}
+
+/// Programs ask where they are (rustc begins so), and something may be mounted on what is dropped.
+#[test]
+fn what_is_dropped_leaves_directories_in_their_place() {
+    if !can_mount() {
+        return;
+    }
+    let policy = "[[rule]]\npath = '**/secret'\naction = 'hide'\n";
+    let view = View::with(policy, &[("dir/in/a", "text"), ("moves/b", "text")]);
+    let stays = |why: &str, held: &[&Held]| {
+        // Longer than until what was dropped is dropped again.
+        let end = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < end {
+            assert!(held.iter().all(|held| held.has_its_place()), "{why}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let (dir, inner) = (Held::new(&view.at("dir")), Held::new(&view.at("dir/in")));
+    for listed in ["moves", "dir", "dir/in"] {
+        names(&view.at(listed));
+    }
+    fs::rename(view.at("moves"), view.at("moved")).unwrap();
+    stays("another directory was moved", &[&dir, &inner]);
+
+    fs::create_dir(view.below("dir/made")).unwrap();
+    soon("a directory that was made outside", || view.at("dir/made").is_dir());
+    let made = Held::new(&view.at("dir/made"));
+    stays("it was made outside just before", &[&dir, &inner, &made]);
+
+    fs::remove_dir(view.below("dir/made")).unwrap();
+    soon("that it was removed", || !made.has_its_place());
+    fs::rename(view.below("dir/in"), view.below("dir/out")).unwrap();
+    soon("its new name", || view.at("dir/out/a").exists() && !view.at("dir/in").exists());
+    stays("it was moved outside just before", &[&dir, &inner]);
+}
+
 #[test]
 fn lost_reports_drop_what_is_cached() {
     if !can_mount() {
@@ -420,6 +473,7 @@ fn lost_reports_drop_what_is_cached() {
     let view = view();
     fs::write(limit, before).unwrap();
     warm(&view);
+    let held = Held::new(&view.at("dir"));
     for round in 0..5 {
         for n in 0..500 {
             fs::write(view.below(&format!("dir/{round}-{n}")), "x").unwrap();
@@ -429,6 +483,7 @@ fn lost_reports_drop_what_is_cached() {
         soon("a write among lost reports", || {
             fs::metadata(view.at("dir/a")).unwrap().len() == text.len() as u64
         });
+        assert!(held.has_its_place(), "before anybody looks it up");
         soon("all names", || names(&view.at("dir")).len() == 2 + 500 * (round + 1));
     }
     assert!(view.watch("overflows") > 0, "more changes at once than the queue takes");

@@ -388,6 +388,28 @@ fn umount_takes_native_directories_along_or_leaves_all_as_it_was() {
     assert_eq!(mounts_below(&project), [""; 0]);
 }
 
+/// Where names may be hidden, all that is cached is dropped when a directory is moved in the view.
+#[test]
+fn native_directories_stay_where_others_are_moved() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let daemon = Daemon::start(&project);
+    let mounted = mounts_below(&project);
+    assert_eq!(mounted.len(), 3, "{mounted:?}");
+    let at = |name: &str| project.path("mnt").join(name);
+    for (from, to) in [("plain", "b"), ("b", "plain")] {
+        fs::rename(at(from), at(to)).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert_eq!(mounts_below(&project), mounted, "{from} is {to} now");
+    }
+    fs::rename(project.path("dir/plain"), project.path("dir/b")).unwrap();
+    until("a change outside is seen", || at("b").exists() && !at("plain").exists());
+    assert_eq!(mounts_below(&project), mounted);
+    drop(daemon);
+}
+
 #[test]
 fn what_a_killed_server_left_is_cleaned_up() {
     if !can_mount() {

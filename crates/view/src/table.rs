@@ -141,7 +141,7 @@ impl Node {
     }
 
     /// Whether the node is known at `name` in `parent`.
-    fn is_at(&self, parent: &Arc<Self>, name: Name<'_>) -> bool {
+    pub(crate) fn is_at(&self, parent: &Arc<Self>, name: Name<'_>) -> bool {
         self.places.lock().iter().any(|place| place.is(parent, name))
     }
 

@@ -212,15 +212,23 @@ impl Invalidator {
     }
 
     fn child_changed(&mut self, dir: NodeId, name: Name<'_>) {
-        let child = || {
-            let dir = self.table.get(dir).ok()?;
-            let fd = self.fds.path(&dir).ok()?;
-            let stat = lower::stat_at(fd.as_fd(), name.as_c_str()).ok()?;
-            self.table.find(&stat.key())
-        };
-        if let Some(child) = child() {
+        let child = self.table.get(dir).ok().and_then(|dir| self.child(&dir, name));
+        if let Some(child) = child {
             self.forget(Stale::Inode(child.id));
         }
+    }
+
+    /// What `name` in `dir` leads to now, if the kernel knows it.
+    fn child(&self, dir: &Arc<Node>, name: Name<'_>) -> Option<Arc<Node>> {
+        let fd = self.fds.path(dir).ok()?;
+        let stat = lower::stat_at(fd.as_fd(), name.as_c_str()).ok()?;
+        self.table.find(&stat.key())
+    }
+
+    /// Whether `name` in `dir` leads to what the kernel last found there.
+    fn leads_on(&self, dir: NodeId, name: Name<'_>) -> bool {
+        let Ok(dir) = self.table.get(dir) else { return false };
+        self.child(&dir, name).is_some_and(|child| child.is_at(&dir, name))
     }
 
     /// Files are written through the view: reports about them would slow each write down.
@@ -274,19 +282,26 @@ impl Invalidator {
             Stale::Inode(node) => self.connection.invalidate_inode(*node, 0, 0),
             Stale::Attributes(node) => self.connection.invalidate_inode(*node, -1, 0),
             Stale::Name(dir, name) => match Name::new(name) {
+                // The name may be reported after it was looked up, and is sent again: to forget it
+                // would take away what is mounted there, and where processes are.
+                Ok(name) if self.leads_on(*dir, name) => self.connection.expire_entry(*dir, name),
                 Ok(name) => self.connection.invalidate_entry(*dir, name),
                 Err(_) => Ok(()),
             },
         };
     }
 
-    /// All that the kernel has of names and attributes. Names that do not exist cannot be listed;
-    /// they expire after [`super::NEGATIVE`].
+    /// All that the kernel has of names and attributes: it asks again before it uses them. Names that
+    /// do not exist cannot be listed; they expire after [`super::NEGATIVE`].
     fn drop_everything(&self) {
         for node in self.table.all() {
             self.send(&Stale::Inode(node.id));
             for place in node.places() {
-                self.send(&Stale::Name(place.parent.id, place.name.into()));
+                if let Ok(name) = Name::new(&place.name) {
+                    // Whether it changed is not known. A directory whose name was forgotten would be
+                    // nowhere for the processes in it, until somebody looks it up, and have no mounts.
+                    let _ = self.connection.expire_entry(place.parent.id, name);
+                }
             }
         }
     }
