@@ -150,9 +150,22 @@ impl Server {
             (true, Some(_)) => "kernel passthrough by the broker",
         };
         let (dir, at) = (self.state.dir.display(), self.state.mount_point.display());
-        let queues = self.state.connection.queues();
-        let threads = if queues == 1 { "1 thread".to_owned() } else { format!("{queues} threads") };
+        let threads = self.threads();
         format!("ready: `{dir}` at `{at}`, {how}, {threads}")
+    }
+
+    /// What serves requests, in words: threads at the device, or the owners of rings and helpers.
+    fn threads(&self) -> String {
+        let number =
+            |of: usize, what: &str| format!("{of} {what}{}", if of == 1 { "" } else { "s" });
+        match self.state.connection.transport().and_then(|report| report.rings) {
+            Some(rings) => format!(
+                "io_uring with {} and {}",
+                number(rings.threads, "ring"),
+                number(rings.helpers, "helper")
+            ),
+            None => number(self.state.connection.queues(), "thread"),
+        }
     }
 
     /// Who counts what is refused; the counts are complete when the server has ended.

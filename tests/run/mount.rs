@@ -163,27 +163,44 @@ fn more_descriptors_than_the_process_may_open_are_refused() {
     assert!(all(&output).contains("at most 36"), "{}", all(&output));
 }
 
+/// It says once that it is ready, and how many threads serve.
 #[test]
 fn a_signal_unmounts_the_foreground_server() {
     if !can_mount() {
         return;
     }
-    let project = Project::new();
-    let mut server = tollgate()
-        .arg("mount")
-        .args([project.path("dir"), project.path("mnt")])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    until("the view is there", || project.path("mnt/a.txt").exists());
-    let pid = rustix::process::Pid::from_child(&server);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(server.wait().unwrap().code(), Some(0));
-    assert!(!project.path("mnt/a.txt").exists());
-    let mut said = String::new();
-    server.stderr.unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(said.matches("ready: ").count(), 1, "{said}");
-    assert!(said.contains("is unmounted"), "{said}");
+    for options in [&["--transport", "devfuse", "--threads", "3"][..], &["--threads", "1"], &[]] {
+        let project = Project::new();
+        let mut server = tollgate()
+            .arg("mount")
+            .args(options)
+            .args([project.path("dir"), project.path("mnt")])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        until("the view is there", || project.path("mnt/a.txt").exists());
+        let output =
+            tollgate().args(["status", "--json"]).arg(project.path("mnt")).output().unwrap();
+        let report = reports(&text(&output.stdout)).remove(0);
+        let pid = rustix::process::Pid::from_child(&server);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        assert_eq!(server.wait().unwrap().code(), Some(0));
+        assert!(!project.path("mnt/a.txt").exists());
+        let mut said = String::new();
+        server.stderr.unwrap().read_to_string(&mut said).unwrap();
+        let ready: Vec<_> = said.lines().filter(|line| line.contains("ready: ")).collect();
+        assert_eq!(ready.len(), 1, "{said}");
+        assert!(said.contains("is unmounted"), "{said}");
+        let rings = &report["transport"]["rings"];
+        let serves = match (rings["threads"].as_u64(), options) {
+            (Some(1), _) => format!("io_uring with 1 ring and {} helper", rings["helpers"]),
+            (Some(n), _) => format!("io_uring with {n} rings and {} helper", rings["helpers"]),
+            (None, [.., "3"]) => "3 threads".to_owned(),
+            (None, [.., "1"]) => "1 thread".to_owned(),
+            (None, _) => " thread".to_owned(),
+        };
+        assert!(ready[0].contains(&serves), "{options:?}: {said}\n{report}");
+    }
 }
 
 /// What the user decided comes first, and what became of it; what the server does inside only with
