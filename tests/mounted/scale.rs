@@ -133,7 +133,7 @@ fn leases_do_not_hold_all_workers() {
 /// each inode is bounded.
 #[test]
 fn directories_at_long_paths_cost_no_more_than_others() {
-    const DIRS: usize = 8_000;
+    const DIRS: usize = 1_500;
     /// Bytes of memory that the server may take for a directory; 60,000 before.
     const MAX_BYTES_EACH: u64 = 3_000;
     if !can_mount() {
