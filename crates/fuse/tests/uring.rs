@@ -131,6 +131,22 @@ fn what_was_closed_is_released_once_the_rings_have_passed() {
     rustix::thread::sched_setaffinity(None, &allowed).unwrap();
 }
 
+/// Whose reply waits until what was sent before has been served does not wait for itself, whoever
+/// serves it: the lock that is tried until a close has come, while handlers are slow.
+#[test]
+fn a_request_that_waits_for_those_before_it_is_not_one_of_them() {
+    let _alone = alone();
+    let Some(served) = served(config()) else { return };
+    for round in 0..20 {
+        // Helpers take requests over after this.
+        for nap in 0..round % 5 {
+            assert!(fs::metadata(served.path(&format!("nap-{round}-{nap}"))).is_err());
+        }
+        let error = fs::metadata(served.path(&format!("passing-{round}"))).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT), "round {round}: {error}");
+    }
+}
+
 /// Kills one worker in its start hook.
 fn with_a_dying_thread(index: usize) -> SessionConfig {
     let hook = move |worker| assert_ne!(worker, index, "asked for by the test");

@@ -24,19 +24,26 @@ use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 pub(crate) struct Missing(AtomicUsize);
 
 impl Missing {
-    /// Only the reply.
+    /// The reply.
     pub(crate) const REPLY: usize = 1;
-    /// The reply and the return of the handler.
-    pub(crate) const REPLY_AND_HANDLER: usize = 2;
+    /// The return of the handler.
+    pub(crate) const HANDLER: usize = 2;
+    /// Both.
+    pub(crate) const REPLY_AND_HANDLER: usize = Self::REPLY | Self::HANDLER;
 
     /// A request begins. The caller owns the entry.
     pub(crate) fn begin(&self, steps: usize) {
         self.0.store(steps, Ordering::Relaxed);
     }
 
-    /// One of the steps was made; `true` if it was the last one.
-    pub(crate) fn made_last(&self) -> bool {
-        self.0.fetch_sub(1, Ordering::AcqRel) == 1
+    /// `step` was made; `true` if it was the last one.
+    pub(crate) fn made_last(&self, step: usize) -> bool {
+        self.0.fetch_and(!step, Ordering::AcqRel) & !step == 0
+    }
+
+    /// Whether the handler of a helper has yet to return. What it did before is visible if not.
+    pub(crate) fn has_handler(&self) -> bool {
+        self.0.load(Ordering::Acquire) & Self::HANDLER != 0
     }
 }
 
@@ -200,8 +207,8 @@ mod loom_tests {
             missing.begin(Missing::REPLY_AND_HANDLER);
             let served = Served { ring: Ring::new(), missing, lent: UnsafeCell::new(0) };
             let served = Arc::new(served);
-            let pass_on = |served: &Served| {
-                if served.missing.made_last() {
+            let pass_on = |served: &Served, step| {
+                if served.missing.made_last(step) {
                     served.ring.queue.push(0);
                     *served.ring.eventfd.lock().unwrap() += 1;
                     served.ring.woken.notify_one();
@@ -211,13 +218,13 @@ mod loom_tests {
             let reply = run(&served, move |served: &Served| {
                 // SAFETY: loom reports a concurrent access.
                 served.ring.memory[0].with_mut(|memory| unsafe { *memory = 7 });
-                pass_on(served);
+                pass_on(served, Missing::REPLY);
             });
             #[expect(unsafe_code, reason = "the writes that the protocol orders")]
             let handler = run(&served, move |served: &Served| {
                 // SAFETY: loom reports a concurrent access.
                 served.lent.with_mut(|lent| unsafe { *lent = 9 });
-                pass_on(served);
+                pass_on(served, Missing::HANDLER);
             });
             served.ring.own();
             // SAFETY: loom reports a concurrent access.

@@ -261,7 +261,17 @@ impl Entry {
     pub(crate) unsafe fn handler_returned(&self, lent: usize) -> bool {
         // SAFETY: until the step below, the cell is the helper's.
         unsafe { *self.lent.get() = lent };
-        self.missing.made_last()
+        self.missing.made_last(Missing::HANDLER)
+    }
+
+    /// The owner gives the request to a helper.
+    pub(crate) fn give_to_helper(&self) {
+        self.missing.begin(Missing::REPLY_AND_HANDLER);
+    }
+
+    /// Whether a helper that was given the request has yet to return from its handler.
+    pub(crate) fn is_with_helper(&self) -> bool {
+        self.missing.has_handler()
     }
 
     /// Admits the caller to the reply of request `unique`; `false` if it is another entry's, or
@@ -275,7 +285,7 @@ impl Entry {
 
     /// The reply is recorded. Returns whether the entry may be passed to the owner.
     pub(crate) fn replied(&self) -> bool {
-        self.missing.made_last()
+        self.missing.made_last(Missing::REPLY)
     }
 
     /// Records the reply. A body that was not built in this entry's memory is copied there. A body

@@ -71,6 +71,8 @@ impl Queue for HelperQueue {
         // SAFETY: this helper began the request, and takes it out of `current` here.
         if unsafe { job.ring.entry(job.entry).handler_returned(reply_at + self.area.used()) } {
             job.ring.pass_on(job.entry);
+        } else {
+            job.ring.served_but_for_the_reply();
         }
     }
 

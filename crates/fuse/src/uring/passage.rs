@@ -5,8 +5,14 @@
 //! `passed` what it had read. A request that was sent before the question was on its way to the ring
 //! by then: it was delivered, or waited in the kernel for an entry, which a reply of the owner made
 //! free. So either the owner still has something to serve, or it has served that request.
+//!
+//! What a helper serves for the ring is served once its handler has returned, whenever the reply
+//! follows: the reply may wait for the answer itself, as that to a lock does which only a missing close
+//! stands in the way of. A helper that has returned looks for a question, and wakes the owner. Either it
+//! sees the question, or the owner, who reads the question before it looks at the helper, sees that
+//! it has returned: there is a fence between the two on both sides.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// One ring's questions and answers.
 #[derive(Debug)]
@@ -30,7 +36,17 @@ impl Passage {
     /// What was asked last, if it was not answered yet. For the owner, before it looks for requests.
     pub(crate) fn question(&self) -> Option<u64> {
         let asked = self.asked.load(Ordering::Acquire);
-        (asked != self.passed.load(Ordering::Relaxed)).then_some(asked)
+        let open = asked != self.passed.load(Ordering::Relaxed);
+        if open {
+            fence(Ordering::SeqCst);
+        }
+        open.then_some(asked)
+    }
+
+    /// Whether a question is open. For a helper that has returned from its handler.
+    pub(crate) fn is_open(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.asked.load(Ordering::Relaxed) != self.passed.load(Ordering::Relaxed)
     }
 
     /// Nothing is left of what was there after [`Passage::question`]. For the owner.
@@ -105,6 +121,60 @@ mod loom_tests {
                 *count = 0;
             }
         }
+    }
+
+    /// A request that a helper serves while somebody asks, and whose reply never comes.
+    #[test]
+    fn loom_a_helper_that_returns_has_the_owner_answer() {
+        use crate::uring::commit::Missing;
+
+        struct Helped {
+            passage: Passage,
+            missing: Missing,
+            eventfd: Mutex<u32>,
+            woken: Condvar,
+        }
+        impl Helped {
+            fn wake(&self) {
+                *self.eventfd.lock().unwrap() += 1;
+                self.woken.notify_one();
+            }
+        }
+        check(|| {
+            let missing = Missing::default();
+            missing.begin(Missing::REPLY_AND_HANDLER);
+            let helped = Arc::new(Helped {
+                passage: Passage::default(),
+                missing,
+                eventfd: Mutex::new(0),
+                woken: Condvar::new(),
+            });
+            let helper = run(&helped, |helped| {
+                assert!(!helped.missing.made_last(Missing::HANDLER));
+                if helped.passage.is_open() {
+                    helped.wake();
+                }
+            });
+            let asker = run(&helped, |helped| {
+                helped.passage.ask();
+                helped.wake();
+            });
+            while !helped.passage.has_passed(1) {
+                let question = helped.passage.question();
+                if let Some(question) = question.filter(|_| !helped.missing.has_handler()) {
+                    helped.passage.pass(question);
+                    continue;
+                }
+                let mut count = helped.eventfd.lock().unwrap();
+                // A lost wake-up leaves this thread here for ever, which loom reports.
+                while *count == 0 {
+                    count = helped.woken.wait(count).unwrap();
+                }
+                *count = 0;
+            }
+            helper.join().unwrap();
+            asker.join().unwrap();
+        });
     }
 
     #[test]

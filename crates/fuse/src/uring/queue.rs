@@ -112,6 +112,8 @@ pub(crate) struct RingQueue {
     /// Something is queued that was not submitted yet.
     queued: bool,
     wake_armed: bool,
+    /// This thread was woken since it last looked for replies and questions.
+    woken: bool,
     /// The entry being served, and where its reply area starts in the payload.
     current: Option<(usize, usize)>,
     area: ReplyArea,
@@ -183,6 +185,7 @@ impl RingQueue {
             size,
             queued: false,
             wake_armed: false,
+            woken: false,
             current: None,
             area: ReplyArea::new(0),
             observer: Follower::new(),
@@ -364,6 +367,7 @@ impl RingQueue {
             match completion {
                 Completion::Wake => {
                     self.wake_armed = false;
+                    self.woken = true;
                     // Resets the counter; it cannot block after the poll.
                     let _ = rustix::io::read(&self.shared.eventfd, &mut [0u8; 8]);
                 }
@@ -482,6 +486,7 @@ impl RingQueue {
         if quick && !handover.slowness().is_high() && !self.hands_all_over {
             return false;
         }
+        entry.give_to_helper();
         self.stale[index] = self.stale[index].max(len);
         let ring = Arc::clone(&self.shared);
         let job = Job { ring, entry: index, stale: self.stale[index], quick };
@@ -578,6 +583,8 @@ fn is_transient(error: &io::Error) -> bool {
 impl Queue for RingQueue {
     fn receive(&mut self) -> Result<Received<'_>, ReceiveError> {
         loop {
+            // Whoever wakes this thread after this has it look once more.
+            self.woken = false;
             self.answer_passage();
             self.queue_commits();
             let is_full = self.ring.room() == 0;
@@ -613,6 +620,11 @@ impl Queue for RingQueue {
                 // Helpers may finish in their own time: nobody waits for their replies.
                 self.handover = None;
                 return Err(end);
+            }
+            // The wake-up was taken above: a question, or a reply that came after the look, is told of by
+            // no other.
+            if self.woken {
+                continue;
             }
             match self.wait() {
                 Err(error) if !is_transient(&error) => return Err(ReceiveError::Io(error)),

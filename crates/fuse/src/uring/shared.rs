@@ -99,6 +99,14 @@ impl RingShared {
         }
     }
 
+    /// A helper has served a request whose reply follows later, or has just been passed on by another
+    /// thread. It may be what the owner has left to serve before it answers `passage`.
+    pub(crate) fn served_but_for_the_reply(&self) {
+        if self.passage.is_open() {
+            self.wake();
+        }
+    }
+
     /// All replies go to /dev/fuse from now on.
     pub(crate) fn fall_back(&self) {
         debug_assert!(self.device.get().is_some(), "the ring was not connected");

@@ -230,6 +230,19 @@ impl Filesystem for Lower {
                 return;
             }
             name if name.starts_with(b"nap") => std::thread::sleep(Duration::from_millis(3)),
+            // Not there, if all that was sent before has been served within some seconds.
+            name if name.starts_with(b"passing") => {
+                let (reply, connection) = (reply.detach(), self.connection.get().unwrap().clone());
+                std::thread::spawn(move || {
+                    let (start, mut passing) = (Instant::now(), connection.passing());
+                    while !passing.is_over() && start.elapsed() < Duration::from_secs(10) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    let over = passing.is_over();
+                    reply.error(if over { Errno::NOENT } else { Errno::TIMEDOUT });
+                });
+                return;
+            }
             name if name.starts_with(b"slow-detached") => {
                 let reply = reply.detach();
                 std::thread::spawn(move || {

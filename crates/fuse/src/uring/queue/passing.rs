@@ -25,8 +25,17 @@ impl RingQueue {
             let submitted = std::mem::take(&mut self.queued);
             self.collect();
             if !submitted {
-                return self.received.is_empty() && !self.handed.contains(&Some(Kind::Quick));
+                return self.received.is_empty() && !self.helpers_serve();
             }
         }
+    }
+
+    /// Whether handlers of helpers have yet to return from requests that are quick to serve. Those
+    /// whose replies are to come have been served: their replies may wait for this ring's answer.
+    fn helpers_serve(&self) -> bool {
+        let mut handed = self.handed.iter().enumerate();
+        handed.any(|(index, kind)| {
+            *kind == Some(Kind::Quick) && self.shared.entry(index).is_with_helper()
+        })
     }
 }
