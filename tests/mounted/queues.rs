@@ -124,9 +124,10 @@ fn what_a_caller_asks_for_is_computed_in_the_pod_of_its_cpu() {
             let after = [own, other].map(|cpu| run_time(&view, cpu));
             [0, 1].map(|index| after[index] - before[index])
         };
-        // Other programs may keep the transport from its caller's CPU for a while.
+        // Other programs may keep the transport from its caller's CPU for a while: also the tests beside
+        // this one.
         let mut times = Vec::new();
-        let is_here = (0..10).any(|_| {
+        let is_here = (0..60).any(|_| {
             let [here, there] = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
             times.push((here, there));
             // A request that the transport takes from another CPU is computed there: up to a third.

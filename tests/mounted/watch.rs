@@ -410,6 +410,53 @@ fn names_that_a_rename_hides_are_dropped() {
     assert!(!view.at("private/secret").exists());
 }
 
+/// Whoever looks the new name up before the report has come has the kernel move the directory, with
+/// all that is cached below it.
+#[test]
+fn names_that_a_rename_outside_hides_are_dropped_whoever_is_first() {
+    if !can_mount() {
+        return;
+    }
+    let policy = "[[rule]]\npath = 'private/**/secret'\naction = 'hide'\n";
+    let view = View::with(policy, &[("plain/in/secret", "text"), ("plain/in/a", "text")]);
+    for round in 0..20 {
+        for _ in 0..2 {
+            soon("what is shown", || names(&view.at("plain/in")) == set(&["a", "secret"]));
+            fs::metadata(view.at("plain/in/secret")).unwrap();
+        }
+        fs::rename(view.below("plain"), view.below("private")).unwrap();
+        if round % 2 == 0 {
+            while fs::metadata(view.at("private/in")).is_err() {}
+        }
+        soon("a hidden name", || !view.at("private/in/secret").exists());
+        soon("a hidden entry", || names(&view.at("private/in")) == set(&["a"]));
+        fs::rename(view.below("private"), view.below("plain")).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_that_is_moved_leaves_others_cached() {
+    if !can_mount() {
+        return;
+    }
+    let policy = "[[rule]]\npath = '**/hidden'\naction = 'hide'\n";
+    let view = View::with(policy, &[("dir/a", "text"), ("dir/b", "text"), ("moves/in/c", "text")]);
+    warm(&view);
+    names(&view.at("moves/in"));
+    std::thread::sleep(PAST_TIMEOUT);
+    warm(&view);
+    let before = asked(&view);
+    fs::rename(view.at("moves"), view.at("moved")).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    for name in ["dir/a", "dir/b"] {
+        fs::metadata(view.at(name)).unwrap();
+    }
+    let asked = asked(&view) - before;
+    // Of the new name.
+    assert!(asked <= 1, "{asked} requests");
+    assert!(view.at("moved/in/c").exists() && !view.at("moves").exists());
+}
+
 /// A directory that somebody holds, and may be in.
 struct Held(fs::File);
 

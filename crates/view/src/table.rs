@@ -127,6 +127,11 @@ impl Node {
         self.places.lock().first().cloned()
     }
 
+    /// The directory that it is in, by its first place.
+    pub(crate) fn parent(&self) -> Option<Arc<Self>> {
+        self.places.lock().first().map(|place| Arc::clone(&place.parent))
+    }
+
     /// Whether it is known by more than one name, as only files are.
     pub(crate) fn has_further_names(&self) -> bool {
         self.places.lock().len() > 1
@@ -141,7 +146,7 @@ impl Node {
     }
 
     /// Whether the node is known at `name` in `parent`.
-    pub(crate) fn is_at(&self, parent: &Arc<Self>, name: Name<'_>) -> bool {
+    fn is_at(&self, parent: &Arc<Self>, name: Name<'_>) -> bool {
         self.places.lock().iter().any(|place| place.is(parent, name))
     }
 

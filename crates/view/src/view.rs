@@ -45,7 +45,7 @@ use crate::small::Small;
 use crate::stats::{Count, Counters, Snapshot, Unavailable, WRITING_SEALED};
 use crate::sweeper::Sweeper;
 use crate::table::{Node, Table};
-use crate::watch::{FILES, LONG, NEGATIVE, Watch};
+use crate::watch::{self, FILES, LONG, NEGATIVE, Watch};
 use crate::watched::Level;
 
 /// A lower directory seen through a policy. Served by handing it to a
@@ -437,8 +437,12 @@ impl View {
     /// The connection stands: from now on what is stale can be dropped.
     pub(crate) fn start_watch(&self, connection: &Connection) {
         let Some(watch) = &self.watch else { return };
-        let (table, fds) = (Arc::clone(&self.table), Arc::clone(&self.fds));
-        if let Err(error) = watch.start(connection.clone(), table, fds) {
+        let tree = watch::Tree {
+            table: Arc::clone(&self.table),
+            fds: Arc::clone(&self.fds),
+            links: Arc::clone(&self.links),
+        };
+        if let Err(error) = watch.start(connection.clone(), tree) {
             tracing::warn!(%error, "no thread for watching; names and attributes expire as configured");
         }
     }

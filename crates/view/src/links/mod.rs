@@ -236,6 +236,11 @@ impl Links {
         self.shard(key).lock().get(key).is_some_and(|record| !record.has_no_names())
     }
 
+    /// Whether an inode is judged by several names here.
+    pub(crate) fn has_several_names(&self, key: &Key) -> bool {
+        self.shard(key).lock().get(key).is_some_and(Record::has_several_names)
+    }
+
     /// What `other`, of another directory, knows to have names outside of it, and a complete search
     /// of this one has not met, has none here: it is not searched for.
     pub(crate) fn learn_absent(&self, other: &Self) {

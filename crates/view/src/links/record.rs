@@ -70,6 +70,11 @@ impl Record {
         self.names.is_empty()
     }
 
+    /// Whether it is judged by more than one name, of those that it has here or had.
+    pub(super) fn has_several_names(&self) -> bool {
+        self.names.len() + self.removed.len() > 1
+    }
+
     /// Nothing is known that a further search would not find.
     pub(super) fn is_empty(&self) -> bool {
         self.names.is_empty() && self.elsewhere == 0 && self.removed.is_empty()

@@ -424,7 +424,8 @@ impl View {
             // Names below it may be hidden now, or no longer.
             if let Some(watch) = self.watch.as_ref().filter(|_| self.admission.policy().can_hide())
             {
-                watch.drop_everything();
+                let victim = exchange.then_some(victim.as_ref());
+                watch.moved([Some(node.as_ref()), victim].into_iter().flatten());
             }
         }
         if node.as_ref().is_some_and(|node| node.io.lock().is_open()) {

@@ -12,11 +12,14 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::{Connection, Name, NodeId};
 
+use super::Tree;
+use super::below::Below;
 use super::fanotify::{self, Event, NAME_CHANGES};
 use super::files::Files;
 use super::shared::{Dirs, Shared, Todo};
 use crate::fds::Descriptors;
 use crate::idle::retire_if_deleted;
+use crate::links::Links;
 use crate::lower;
 use crate::table::{Node, Table};
 use crate::watched::Level;
@@ -41,6 +44,8 @@ enum Stale {
     Inode(NodeId),
     Attributes(NodeId),
     Name(NodeId, CString),
+    /// A directory that has another path, and all that is below it.
+    Moved(NodeId),
 }
 
 pub(super) struct Invalidator {
@@ -48,20 +53,19 @@ pub(super) struct Invalidator {
     connection: Connection,
     table: Arc<Table>,
     fds: Arc<Descriptors>,
+    links: Arc<Links>,
     own_pid: i32,
     recent: VecDeque<(Instant, Stale)>,
+    /// Directories with another path, looked for in the table together.
+    moved: Vec<NodeId>,
     /// Whether reports since the last pause were about something that the kernel has.
     concerned: bool,
     files: Files,
 }
 
 impl Invalidator {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        connection: Connection,
-        table: Arc<Table>,
-        fds: Arc<Descriptors>,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, connection: Connection, tree: Tree) -> Self {
+        let Tree { table, fds, links } = tree;
         let own_pid = std::process::id().cast_signed();
         let files = Files::new(fds.root().as_fd());
         Self {
@@ -69,8 +73,10 @@ impl Invalidator {
             connection,
             table,
             fds,
+            links,
             own_pid,
             recent: VecDeque::new(),
+            moved: Vec::new(),
             concerned: false,
             files,
         }
@@ -103,7 +109,9 @@ impl Invalidator {
             if todo.everything {
                 self.drop_everything();
             }
+            self.moved.extend(todo.moved);
             self.send_again();
+            self.drop_moved();
             let concerned = std::mem::take(&mut self.concerned);
             pause = if concerned { BATCH } else { (2 * pause).min(BATCH_OF_OTHERS) };
             std::thread::sleep(pause);
@@ -198,9 +206,17 @@ impl Invalidator {
         let Some((handle, name)) = &event.place else { return };
         let Some(dir) = self.shared.dirs.lock().by_handle.get(handle).copied() else { return };
         self.shared.counts.changes.fetch_add(1, Ordering::Relaxed);
-        if event.mask & NAME_CHANGES != 0 && Name::new(name).is_ok() {
+        if event.mask & NAME_CHANGES != 0
+            && let Ok(at) = Name::new(name)
+        {
             self.forget(Stale::Name(dir, (*name).to_owned()));
             self.forget(Stale::Inode(dir));
+            // Who looked it up meanwhile had the kernel move it, with all that is cached below it.
+            if event.mask & libc::FAN_ONDIR != 0
+                && let Some(moved) = self.table.get(dir).ok().and_then(|dir| self.child(&dir, at))
+            {
+                self.forget(Stale::Moved(moved.id));
+            }
         }
         if event.mask & !(NAME_CHANGES | libc::FAN_ONDIR) != 0 {
             match Name::new(name) {
@@ -225,10 +241,13 @@ impl Invalidator {
         self.table.find(&stat.key())
     }
 
-    /// Whether `name` in `dir` leads to what the kernel last found there.
-    fn leads_on(&self, dir: NodeId, name: Name<'_>) -> bool {
-        let Ok(dir) = self.table.get(dir) else { return false };
-        self.child(&dir, name).is_some_and(|child| child.is_at(&dir, name))
+    /// Whether there is a `name` in `dir`.
+    fn exists(&self, dir: NodeId, name: Name<'_>) -> bool {
+        let stat = || {
+            let fd = self.fds.path(&self.table.get(dir)?)?;
+            lower::stat_at(fd.as_fd(), name.as_c_str())
+        };
+        stat().is_ok()
     }
 
     /// Files are written through the view: reports about them would slow each write down.
@@ -266,6 +285,18 @@ impl Invalidator {
         }
     }
 
+    /// What is cached below directories that have another path now.
+    fn drop_moved(&mut self) {
+        if self.moved.is_empty() {
+            return;
+        }
+        let links = Arc::clone(&self.links);
+        let mut below = Below::new(&std::mem::take(&mut self.moved), &links);
+        for node in self.table.all().iter().filter(|node| below.concerns(node)) {
+            self.expire(node);
+        }
+    }
+
     fn send_again(&mut self) {
         while let Some((at, _)) = self.recent.front()
             && at.elapsed() >= RESEND
@@ -277,31 +308,38 @@ impl Invalidator {
     }
 
     /// The kernel returns `ENOENT` for what it does not have, which is as good.
-    fn send(&self, stale: &Stale) {
+    fn send(&mut self, stale: &Stale) {
         let _ = match stale {
             Stale::Inode(node) => self.connection.invalidate_inode(*node, 0, 0),
             Stale::Attributes(node) => self.connection.invalidate_inode(*node, -1, 0),
             Stale::Name(dir, name) => match Name::new(name) {
-                // The name may be reported after it was looked up, and is sent again: to forget it
-                // would take away what is mounted there, and where processes are.
-                Ok(name) if self.leads_on(*dir, name) => self.connection.expire_entry(*dir, name),
+                // The kernel may have looked up what is there now before this report came. To forget
+                // that would take away what is mounted there, and where processes are. If what it has
+                // is another file, it notices when it asks.
+                Ok(name) if self.exists(*dir, name) => self.connection.expire_entry(*dir, name),
                 Ok(name) => self.connection.invalidate_entry(*dir, name),
                 Err(_) => Ok(()),
             },
+            Stale::Moved(dir) => {
+                self.moved.push(*dir);
+                Ok(())
+            }
         };
     }
 
     /// All that the kernel has of names and attributes: it asks again before it uses them. Names that
     /// do not exist cannot be listed; they expire after [`super::NEGATIVE`].
     fn drop_everything(&self) {
-        for node in self.table.all() {
-            self.send(&Stale::Inode(node.id));
-            for place in node.places() {
-                if let Ok(name) = Name::new(&place.name) {
-                    // Whether it changed is not known. A directory whose name was forgotten would be
-                    // nowhere for the processes in it, until somebody looks it up, and have no mounts.
-                    let _ = self.connection.expire_entry(place.parent.id, name);
-                }
+        self.table.all().iter().for_each(|node| self.expire(node));
+    }
+
+    /// Of which is not known whether anything changed. A directory whose name was forgotten would be
+    /// nowhere for the processes in it, until somebody looks it up, and have no mounts.
+    fn expire(&self, node: &Node) {
+        let _ = self.connection.invalidate_inode(node.id, 0, 0);
+        for place in node.places() {
+            if let Ok(name) = Name::new(&place.name) {
+                let _ = self.connection.expire_entry(place.parent.id, name);
             }
         }
     }

@@ -23,6 +23,7 @@
 //! not exist by [`NEGATIVE`], because names that nobody has cannot be listed and dropped when
 //! reports are lost.
 
+mod below;
 mod fanotify;
 mod files;
 mod inodes;
@@ -43,12 +44,13 @@ use serde::Serialize;
 use tollgate_fuse::Connection;
 
 use crate::fds::Descriptors;
+use crate::links::Links;
 use crate::table::{Node, Table};
 use crate::watched::Level;
 use fanotify::{Group, Handle};
 use inodes::Marks;
 use invalidate::Invalidator;
-use shared::{Counts, MAX_DIRECTORIES, Shared};
+use shared::{Counts, MAX_DIRECTORIES, MAX_MOVED, Shared};
 
 /// How long the kernel may cache what is watched.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
@@ -72,6 +74,13 @@ pub struct WatchStatus {
     pub changes: u64,
     /// Times that reports were lost, so that all that was cached had to be dropped.
     pub overflows: u64,
+}
+
+/// What is watched, and what is known of it.
+pub(crate) struct Tree {
+    pub(crate) table: Arc<Table>,
+    pub(crate) fds: Arc<Descriptors>,
+    pub(crate) links: Arc<Links>,
 }
 
 /// Watches directories. Dropping it stops its thread.
@@ -108,13 +117,8 @@ impl Watch {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn start(
-        &self,
-        connection: Connection,
-        table: Arc<Table>,
-        fds: Arc<Descriptors>,
-    ) -> std::io::Result<()> {
-        let invalidator = Invalidator::new(Arc::clone(&self.shared), connection, table, fds);
+    pub(crate) fn start(&self, connection: Connection, tree: Tree) -> std::io::Result<()> {
+        let invalidator = Invalidator::new(Arc::clone(&self.shared), connection, tree);
         let builder = std::thread::Builder::new().name("tollgate-watch".to_owned());
         let after = self.after;
         if after.is_zero() {
@@ -175,9 +179,17 @@ impl Watch {
         }
     }
 
-    /// Names were changed by the view in a way that the kernel's cache does not follow.
-    pub(crate) fn drop_everything(&self) {
-        self.shared.todo.lock().everything = true;
+    /// The view moved directories: what is cached of them and of all below has to go. `None` is one
+    /// that the table does not have.
+    pub(crate) fn moved<'a>(&self, dirs: impl IntoIterator<Item = Option<&'a Arc<Node>>>) {
+        let mut todo = self.shared.todo.lock();
+        for dir in dirs {
+            match dir {
+                Some(dir) if todo.moved.len() < MAX_MOVED => todo.moved.push(dir.id),
+                _ => todo.everything = true,
+            }
+        }
+        drop(todo);
         self.shared.wake();
     }
 

@@ -15,6 +15,9 @@ use crate::table::Node;
 /// kernel keeps the inode of each in memory, about 1 KiB.
 pub(super) const MAX_DIRECTORIES: usize = 1 << 16;
 
+/// Most directories that wait for what is cached of them to be dropped. Beyond it all is.
+pub(super) const MAX_MOVED: usize = 1 << 10;
+
 pub(super) struct Shared {
     pub(super) group: Group,
     /// From now on directories are watched.
@@ -52,6 +55,8 @@ pub(super) struct Todo {
     pub(super) stop: bool,
     /// Directories in which a file was opened for writing. At most the watched ones.
     pub(super) written: Vec<Arc<Node>>,
+    /// Directories that were moved in the view. At most [`MAX_MOVED`].
+    pub(super) moved: Vec<NodeId>,
     /// All that is cached has to go.
     pub(super) everything: bool,
 }
