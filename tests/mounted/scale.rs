@@ -70,6 +70,7 @@ fn more_files_than_descriptors() {
     }
     let most = before + full.saturating_sub(before) / KEPT;
     // Memory is given back a little later.
+    let deadline = Instant::now() + FORGETS_WITHIN;
     while view.resident_kib() > most && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
