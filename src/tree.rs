@@ -94,7 +94,9 @@ pub(crate) fn check_mount_point(mnt: &Path, tree: &Tree) -> anyhow::Result<PathB
         bail!("MNT `{shown}` is DIR itself; to cover DIR for one command use `tollgate run`");
     }
     if path.starts_with(&tree.path) {
-        bail!("MNT `{shown}` lies inside DIR `{dir}`, so the view would contain itself");
+        bail!(
+            "MNT `{shown}` lies inside DIR `{dir}`, so the view would contain itself; name a directory beside DIR"
+        );
     }
     if tree.path.starts_with(&path) {
         bail!("MNT `{shown}` contains DIR `{dir}`, which would vanish beneath the view");
