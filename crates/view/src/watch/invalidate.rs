@@ -12,11 +12,10 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::{Connection, Name, NodeId};
 
-use super::Tree;
 use super::below::Below;
 use super::fanotify::{self, Event, NAME_CHANGES};
 use super::files::Files;
-use super::shared::{Dirs, Shared, Todo};
+use super::shared::{Dirs, Shared, Todo, Tree};
 use crate::fds::Descriptors;
 use crate::idle::retire_if_deleted;
 use crate::links::Links;

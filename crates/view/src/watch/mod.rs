@@ -43,13 +43,12 @@ use rustix::io::Errno;
 use serde::Serialize;
 use tollgate_fuse::Connection;
 
-use crate::fds::Descriptors;
-use crate::links::Links;
-use crate::table::{Node, Table};
+use crate::table::Node;
 use crate::watched::Level;
 use fanotify::{Group, Handle};
 use inodes::Marks;
 use invalidate::Invalidator;
+pub(crate) use shared::Tree;
 use shared::{Counts, MAX_DIRECTORIES, MAX_MOVED, Shared};
 
 /// How long the kernel may cache what is watched.
@@ -74,13 +73,6 @@ pub struct WatchStatus {
     pub changes: u64,
     /// Times that reports were lost, so that all that was cached had to be dropped.
     pub overflows: u64,
-}
-
-/// What is watched, and what is known of it.
-pub(crate) struct Tree {
-    pub(crate) table: Arc<Table>,
-    pub(crate) fds: Arc<Descriptors>,
-    pub(crate) links: Arc<Links>,
 }
 
 /// Watches directories. Dropping it stops its thread.

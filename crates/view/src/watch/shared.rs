@@ -9,7 +9,9 @@ use tollgate_fuse::NodeId;
 
 use super::fanotify::{Group, Handle};
 use super::inodes::Marks;
-use crate::table::Node;
+use crate::fds::Descriptors;
+use crate::links::Links;
+use crate::table::{Node, Table};
 
 /// Most directories that are watched; those beyond it have the timeouts of the configuration. The
 /// kernel keeps the inode of each in memory, about 1 KiB.
@@ -17,6 +19,13 @@ pub(super) const MAX_DIRECTORIES: usize = 1 << 16;
 
 /// Most directories that wait for what is cached of them to be dropped. Beyond it all is.
 pub(super) const MAX_MOVED: usize = 1 << 10;
+
+/// What is watched, and what is known of it.
+pub(crate) struct Tree {
+    pub(crate) table: Arc<Table>,
+    pub(crate) fds: Arc<Descriptors>,
+    pub(crate) links: Arc<Links>,
+}
 
 pub(super) struct Shared {
     pub(super) group: Group,
