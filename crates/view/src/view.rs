@@ -327,12 +327,7 @@ impl View {
         for place in node.places() {
             let Ok(parent) = self.fds.path(&place.parent) else { continue };
             match lower::stat_at(parent.as_fd(), &place.name) {
-                Ok(stat) if stat.key() == node.key => {
-                    if stat.nlink() == 1 {
-                        node.kept.is_here();
-                    }
-                    return Ok(stat);
-                }
+                Ok(stat) if stat.key() == node.key => return Ok(stat),
                 Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(e) => return Err(e),
             }
