@@ -388,7 +388,7 @@ fn umount_takes_native_directories_along_or_leaves_all_as_it_was() {
     assert_eq!(mounts_below(&project), [""; 0]);
 }
 
-/// Where names may be hidden, all that is cached is dropped when a directory is moved in the view.
+/// Where names may be hidden, a directory that is moved in the view has names dropped from the cache.
 #[test]
 fn native_directories_stay_where_others_are_moved() {
     if !can_mount() {

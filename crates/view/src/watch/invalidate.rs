@@ -19,7 +19,7 @@ use super::shared::{Dirs, Shared, Todo, Tree};
 use crate::fds::Descriptors;
 use crate::idle::retire_if_deleted;
 use crate::links::Links;
-use crate::lower;
+use crate::lower::{self, Stat};
 use crate::table::{Node, Table};
 use crate::watched::Level;
 
@@ -212,7 +212,7 @@ impl Invalidator {
             self.forget(Stale::Inode(dir));
             // Who looked it up meanwhile had the kernel move it, with all that is cached below it.
             if event.mask & libc::FAN_ONDIR != 0
-                && let Some(moved) = self.table.get(dir).ok().and_then(|dir| self.child(&dir, at))
+                && let Some(moved) = self.child(dir, at)
             {
                 self.forget(Stale::Moved(moved.id));
             }
@@ -227,26 +227,20 @@ impl Invalidator {
     }
 
     fn child_changed(&mut self, dir: NodeId, name: Name<'_>) {
-        let child = self.table.get(dir).ok().and_then(|dir| self.child(&dir, name));
-        if let Some(child) = child {
+        if let Some(child) = self.child(dir, name) {
             self.forget(Stale::Inode(child.id));
         }
     }
 
     /// What `name` in `dir` leads to now, if the kernel knows it.
-    fn child(&self, dir: &Arc<Node>, name: Name<'_>) -> Option<Arc<Node>> {
-        let fd = self.fds.path(dir).ok()?;
-        let stat = lower::stat_at(fd.as_fd(), name.as_c_str()).ok()?;
-        self.table.find(&stat.key())
+    fn child(&self, dir: NodeId, name: Name<'_>) -> Option<Arc<Node>> {
+        self.table.find(&self.stat(dir, name)?.key())
     }
 
-    /// Whether there is a `name` in `dir`.
-    fn exists(&self, dir: NodeId, name: Name<'_>) -> bool {
-        let stat = || {
-            let fd = self.fds.path(&self.table.get(dir)?)?;
-            lower::stat_at(fd.as_fd(), name.as_c_str())
-        };
-        stat().is_ok()
+    /// Attributes of `name` in `dir`, if it is there.
+    fn stat(&self, dir: NodeId, name: Name<'_>) -> Option<Stat> {
+        let fd = self.fds.path(&self.table.get(dir).ok()?).ok()?;
+        lower::stat_at(fd.as_fd(), name.as_c_str()).ok()
     }
 
     /// Files are written through the view: reports about them would slow each write down.
@@ -315,7 +309,9 @@ impl Invalidator {
                 // The kernel may have looked up what is there now before this report came. To forget
                 // that would take away what is mounted there, and where processes are. If what it has
                 // is another file, it notices when it asks.
-                Ok(name) if self.exists(*dir, name) => self.connection.expire_entry(*dir, name),
+                Ok(name) if self.stat(*dir, name).is_some() => {
+                    self.connection.expire_entry(*dir, name)
+                }
                 Ok(name) => self.connection.invalidate_entry(*dir, name),
                 Err(_) => Ok(()),
             },
