@@ -189,6 +189,48 @@ fn a_file_open_for_writing_in_the_view_is_seen_to_change_outside() {
     soon("a change of it", || inside.metadata().unwrap().len() == 19);
 }
 
+/// From then on changes of files there are not reported, and what was cached of them is not believed
+/// any longer: also where the directory is too large to be listed for that, and where few of its files
+/// are known.
+#[test]
+fn what_lies_beside_a_file_that_is_written_is_asked_about_again() {
+    if !can_mount() {
+        return;
+    }
+    let view = view();
+    fs::create_dir(view.below("large")).unwrap();
+    for n in 0..2_000 {
+        fs::write(view.below(&format!("large/{n}")), "text").unwrap();
+    }
+    // So many known names that listing `dir` is worth it.
+    fs::create_dir(view.below("other")).unwrap();
+    for n in 0..200 {
+        fs::write(view.below(&format!("other/{n}")), "text").unwrap();
+    }
+    for (dir, written, beside) in [("large", "1", "2"), ("dir", "a", "b")] {
+        let beside = format!("{dir}/{beside}");
+        let size = || fs::metadata(view.at(&beside)).unwrap().len();
+        for _ in 0..3 {
+            warm(&view);
+            names(&view.at("large"));
+            size();
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        for name in names(&view.at("other")) {
+            fs::metadata(view.at("other").join(name)).unwrap();
+        }
+        let before = size();
+        fs::OpenOptions::new().append(true).open(view.at(&format!("{dir}/{written}"))).unwrap();
+        // The reports end some milliseconds later.
+        std::thread::sleep(Duration::from_millis(300));
+        fs::write(view.below(&beside), "changed outside").unwrap();
+        let start = Instant::now();
+        soon("a change beside it", || size() == 15);
+        let took = start.elapsed();
+        assert!(before == 4 && took < Duration::from_secs(6), "{beside}: {took:?}, {before}");
+    }
+}
+
 #[test]
 fn a_file_with_two_names_changes_under_both() {
     if !can_mount() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashSet;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -19,8 +20,8 @@ use super::shared::{Dirs, Shared, Todo, Tree};
 use crate::fds::Descriptors;
 use crate::idle::retire_if_deleted;
 use crate::links::Links;
-use crate::lower::{self, Stat};
-use crate::table::{Node, Table};
+use crate::lower::{self, DirStream, Stat};
+use crate::table::{Node, Place, Table};
 use crate::watched::Level;
 
 /// When what was invalidated is invalidated again.
@@ -35,6 +36,8 @@ const BATCH_OF_OTHERS: Duration = Duration::from_millis(10);
 const BUFFER_LEN: usize = 64 << 10;
 /// Most invalidations kept to be sent again. Beyond it all that is cached is dropped.
 const MAX_RECENT: usize = 1 << 14;
+/// How many nodes are looked at in the time in which a name is listed and looked up.
+const NODES_FOR_A_NAME: u64 = 8;
 
 /// What the kernel has to forget.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ enum Stale {
     Name(NodeId, CString),
     /// A directory that has another path, and all that is below it.
     Moved(NodeId),
+    /// Attributes and cached pages of the files in a directory.
+    FilesIn(NodeId),
 }
 
 pub(super) struct Invalidator {
@@ -57,6 +62,8 @@ pub(super) struct Invalidator {
     recent: VecDeque<(Instant, Stale)>,
     /// Directories with another path, looked for in the table together.
     moved: Vec<NodeId>,
+    /// Directories whose files are to be dropped, together.
+    files_in: Vec<NodeId>,
     /// Whether reports since the last pause were about something that the kernel has.
     concerned: bool,
     files: Files,
@@ -76,6 +83,7 @@ impl Invalidator {
             own_pid,
             recent: VecDeque::new(),
             moved: Vec::new(),
+            files_in: Vec::new(),
             concerned: false,
             files,
         }
@@ -111,6 +119,7 @@ impl Invalidator {
             self.moved.extend(todo.moved);
             self.send_again();
             self.drop_moved();
+            self.drop_files();
             let concerned = std::mem::take(&mut self.concerned);
             pause = if concerned { BATCH } else { (2 * pause).min(BATCH_OF_OTHERS) };
             std::thread::sleep(pause);
@@ -245,22 +254,11 @@ impl Invalidator {
 
     /// Files are written through the view: reports about them would slow each write down.
     fn lower_written(&mut self, todo: &Todo) {
-        if todo.written.is_empty() {
-            return;
-        }
         for dir in &todo.written {
             if let Ok(fd) = self.fds.path(dir) {
                 let _ = self.shared.group.unmark(fd.as_fd(), fanotify::FILES);
             }
-        }
-        let is_in = |node: &Node| {
-            let places = node.places();
-            places
-                .iter()
-                .any(|place| todo.written.iter().any(|dir| Arc::ptr_eq(dir, &place.parent)))
-        };
-        for node in self.table.all().iter().filter(|node| !node.is_dir() && is_in(node)) {
-            self.forget(Stale::Inode(node.id));
+            self.forget(Stale::FilesIn(dir.id));
         }
     }
 
@@ -290,6 +288,41 @@ impl Invalidator {
         }
     }
 
+    /// What is cached of the files in directories. To list a few directories is cheaper than to look
+    /// at each node, whose number can be a thousand times theirs.
+    fn drop_files(&mut self) {
+        let mut dirs: FxHashSet<_> = self.files_in.drain(..).collect();
+        dirs.retain(|dir| self.drop_listed(*dir).is_none());
+        if dirs.is_empty() {
+            return;
+        }
+        let is_in = |place: &Place| dirs.contains(&place.parent.id);
+        let all = self.table.all();
+        for node in all.iter().filter(|node| !node.is_dir() && node.places().iter().any(is_in)) {
+            self.send(&Stale::Inode(node.id));
+        }
+    }
+
+    /// What is cached of the files that directory `dir` lists. `None` if it cannot be listed, or has
+    /// more names than it is worth.
+    fn drop_listed(&self, dir: NodeId) -> Option<()> {
+        let node = self.table.get(dir).ok()?;
+        let at = self.fds.path(&node).ok()?;
+        let mut stream = DirStream::new(lower::open_dir(at.as_fd(), c".").ok()?);
+        let mut left = self.table.len() / NODES_FOR_A_NAME;
+        while let Some(entry) = stream.peek().ok()? {
+            left = left.checked_sub(1)?;
+            if entry.kind != libc::DT_DIR
+                && let Ok(stat) = lower::stat_at(at.as_fd(), entry.name)
+                && let Some(file) = self.table.find(&stat.key())
+            {
+                let _ = self.connection.invalidate_inode(file.id, 0, 0);
+            }
+            stream.advance();
+        }
+        Some(())
+    }
+
     fn send_again(&mut self) {
         while let Some((at, _)) = self.recent.front()
             && at.elapsed() >= RESEND
@@ -317,6 +350,10 @@ impl Invalidator {
             },
             Stale::Moved(dir) => {
                 self.moved.push(*dir);
+                Ok(())
+            }
+            Stale::FilesIn(dir) => {
+                self.files_in.push(*dir);
                 Ok(())
             }
         };
