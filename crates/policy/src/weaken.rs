@@ -6,6 +6,7 @@
 //! "no" never is.
 
 use crate::facts::InodeFacts;
+use crate::glob::Two;
 use crate::matched::Matched;
 use crate::policy::{Part, Policy};
 use crate::rule::{CallerCondition, Content, Holds, Rule};
@@ -129,7 +130,8 @@ impl Policy {
     /// Whether it can be proved that no path below a directory gets another decision when the
     /// directory moves: every rule matches the same paths below `from_dir` and below `to_dir`.
     pub fn subtree_move_is_neutral(&self, from_dir: &[u8], to_dir: &[u8]) -> bool {
-        self.is_trivial() || self.rules.iter().all(|rule| same_below(rule, from_dir, to_dir))
+        let dirs = Two::new(from_dir, to_dir);
+        self.is_trivial() || self.rules.iter().all(|rule| same_below(rule, &dirs))
     }
 }
 
@@ -166,13 +168,14 @@ fn is_possible<A>(
 }
 
 /// Whether `rule` matches the same paths below both directories.
-fn same_below(rule: &Rule, from_dir: &[u8], to_dir: &[u8]) -> bool {
-    let covers = |dir: &[u8]| rule.globs.iter().any(|glob| glob.covers(dir));
-    match (covers(from_dir), covers(to_dir)) {
-        (true, true) => true,
-        (false, false) => {
-            rule.globs.iter().all(|glob| glob.states_below(from_dir) == glob.states_below(to_dir))
+fn same_below(rule: &Rule, dirs: &Two<'_>) -> bool {
+    let (mut covered, mut same) = ([false; 2], true);
+    for glob in &rule.globs {
+        let states = glob.states_below(dirs);
+        for (covered, states) in covered.iter_mut().zip(states) {
+            *covered |= glob.is_end(states);
         }
-        _ => false,
+        same &= states[0] == states[1];
     }
+    covered[0] == covered[1] && (covered[0] || same)
 }

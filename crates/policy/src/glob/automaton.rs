@@ -93,11 +93,19 @@ impl Glob {
         states & self.end() != 0
     }
 
-    /// The automaton's states after `dir`, with the end alone once it was reached. Two directories
-    /// with the same states have the same matches below them.
-    pub(crate) fn states_below(&self, dir: &[u8]) -> u64 {
-        let states = run(&self.segments, dir);
-        if states & self.end() != 0 { self.end() } else { states }
+    /// The automaton's states after each of two directories, with the end alone once it was reached.
+    /// With the same states they have the same matches below them.
+    pub(crate) fn states_below(&self, dirs: &Two<'_>) -> [u64; 2] {
+        let above = run(&self.segments, dirs.above);
+        dirs.rest.map(|rest| {
+            let states = go_on(&self.segments, above, rest);
+            if states & self.end() != 0 { self.end() } else { states }
+        })
+    }
+
+    /// Whether these are the states of what the glob covers.
+    pub(crate) fn is_end(&self, states: u64) -> bool {
+        states == self.end()
     }
 
     /// Whether `dir` is on the way to what the glob covers, by names in the glob: as `.idea` is for
@@ -127,6 +135,22 @@ impl Glob {
     }
 }
 
+/// Two paths, of which most share all but their last components: a rule is compared with what they
+/// share once.
+pub(crate) struct Two<'a> {
+    above: &'a [u8],
+    rest: [&'a [u8]; 2],
+}
+
+impl<'a> Two<'a> {
+    pub(crate) fn new(one: &'a [u8], other: &'a [u8]) -> Self {
+        let same = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+        let slash = one[..same].iter().rposition(|byte| *byte == b'/');
+        let at = slash.map_or(0, |slash| slash + 1);
+        Self { above: &one[..at], rest: [&one[at..], &other[at..]] }
+    }
+}
+
 /// The components of a path; empty ones are skipped.
 pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|component| !component.is_empty())
@@ -134,8 +158,13 @@ pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Runs `segments` over `path` until the end state is reached or the path is used up.
 fn run(segments: &[Segment], path: &[u8]) -> u64 {
+    go_on(segments, start(segments), path)
+}
+
+/// The same from the states `before` on, with what follows.
+fn go_on(segments: &[Segment], before: u64, path: &[u8]) -> u64 {
     let end = 1 << segments.len();
-    let mut states = start(segments);
+    let mut states = before;
     for component in components(path) {
         if states & end != 0 || states == 0 {
             break;
@@ -214,6 +243,26 @@ mod tests {
         for text in ["a", "**", "a/*", "a/**/c", "*/b", "a/bc", "a/**"] {
             assert!(!within(text), "{text}");
         }
+    }
+
+    #[test]
+    fn two_directories_are_compared_by_what_may_be_below() {
+        let below = |text: &str, one: &[u8], other: &[u8]| {
+            let glob = glob(text);
+            let states = glob.states_below(&Two::new(one, other));
+            assert_eq!(states.map(|s| glob.is_end(s)), [one, other].map(|dir| glob.covers(dir)));
+            states[0] == states[1]
+        };
+        for (one, other) in
+            [("a/b/c", "a/b/d"), ("a/b", "a/b/c"), ("a", "ab"), ("", "a"), ("d", "d")]
+        {
+            let (one, other) = (one.as_bytes(), other.as_bytes());
+            assert!(below("**/*.pem", one, other) && below("**", one, other));
+            assert!(below("x/y", one, other) || one.is_empty(), "neither is on the way");
+        }
+        assert!(!below("a/b/c/x", b"a/b/c", b"a/b/d") && !below("a/b/c/x", b"a/b/d", b"a/b/c"));
+        assert!(!below("**/ab/*.c", b"a", b"ab") && below("**/ab/*.c", b"a", b"b"));
+        assert!(!below("a", b"a/b", b"ab/b") && below("a", b"a/b", b"a/c/d"));
     }
 
     #[test]
