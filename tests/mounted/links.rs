@@ -122,6 +122,45 @@ fn names_that_others_make_later_are_found() {
 }
 
 /// The server knows the file by a name in each of two directories, of which one leaves behind the view.
+/// What others take away does not count any longer, also where the view had looked it up.
+#[test]
+fn names_that_others_remove_do_not_count() {
+    if !can_mount() {
+        return;
+    }
+    let dir = linked_tree();
+    fs::hard_link(dir.path().join("vault/deep/key"), dir.path().join("open/third")).unwrap();
+    for name in ["open/page", "open/moved"] {
+        fs::write(dir.path().join(name), SECRET).unwrap();
+    }
+    fs::hard_link(dir.path().join("open/moved"), dir.path().join("vault/moved")).unwrap();
+    fs::hard_link(dir.path().join("open/page"), dir.path().join("docs/made")).unwrap();
+    let view = View::of(dir.path(), POLICY, &[]);
+    let all = ["vault/deep/key", "vault/moved", "docs/page", "docs/made"];
+    for name in all.iter().chain(&["open/third", "open/moved", "open/page", "open/docs"]) {
+        fs::symlink_metadata(view.at(name)).unwrap();
+    }
+    let read = |name: &str| error(fs::read(view.at(name)));
+    let change = |name: &str| error(fs::File::options().append(true).open(view.at(name)));
+    assert_eq!(["open/vault", "open/third", "open/moved"].map(read), [Some(libc::EACCES); 3]);
+    assert_eq!(["open/page", "open/docs"].map(change), [Some(libc::EROFS); 2]);
+    assert_eq!(read("open/hidden"), Some(libc::ENOENT));
+
+    fs::remove_file(view.below("vault/deep/key")).unwrap();
+    fs::rename(view.below("vault/moved"), view.below("open/again")).unwrap();
+    fs::remove_file(view.below("docs/made")).unwrap();
+    fs::remove_file(view.below("docs/page")).unwrap();
+    fs::remove_file(view.below("hidden/x")).unwrap();
+    wait_for_timeouts();
+    wait_for_timeouts();
+    let left = ["open/vault", "open/third", "open/moved", "open/again", "open/hidden"];
+    assert_eq!(left.map(read), [None; 5]);
+    assert_eq!(change("open/page"), None);
+    // Without an open before it.
+    assert_eq!(error(fs::rename(view.at("open/docs"), view.at("open/free"))), None);
+    assert_eq!(error(fs::remove_file(view.at("open/free"))), None);
+}
+
 #[test]
 fn a_file_is_reached_by_the_name_that_is_left() {
     if !can_mount() {

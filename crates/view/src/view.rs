@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use tollgate_fuse::{
-    Attr, Attributes, Connection, Entry, InitFlags, NodeId, Request, SessionConfig,
+    Attr, Attributes, Connection, Entry, InitFlags, Name, NodeId, Request, SessionConfig,
 };
 
 use tollgate_policy::{InodeFacts, Kind, Made, Mode};
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Hidden};
 use crate::ahead::{Ahead, Tree};
 use crate::audit::Audit;
 use crate::borders;
@@ -354,6 +354,14 @@ impl View {
     pub(crate) fn no_entry(&self, dir: &Node) -> Entry {
         let watched = dir.watched.level() >= Level::Names;
         Entry::negative(if watched { NEGATIVE.max(self.entry_timeout) } else { self.entry_timeout })
+    }
+
+    /// The same of `name`, which is hidden. For another of its names, as a file may be, that can end
+    /// with a change of the other one, of which nobody tells this directory.
+    pub(crate) fn hidden_entry(&self, dir: &Arc<Node>, name: Name<'_>, mode: u32) -> Entry {
+        let path = self.paths.of_child(dir, name);
+        let hides = |path: Vec<u8>| matches!(self.admission.hidden(&path, mode), Hidden::Yes(_));
+        if path.is_ok_and(hides) { self.no_entry(dir) } else { Entry::negative(self.entry_timeout) }
     }
 
     /// The attributes `stat` of `node`, whose directory was watched so before they were looked at.

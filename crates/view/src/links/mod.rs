@@ -236,6 +236,11 @@ impl Links {
         self.shard(key).lock().get(key).is_some_and(|record| !record.has_no_names())
     }
 
+    /// Whether `path` is known to be a name of the inode.
+    pub(crate) fn has_name(&self, key: &Key, path: &[u8]) -> bool {
+        self.shard(key).lock().get(key).is_some_and(|record| record.has_name(path))
+    }
+
     /// Whether an inode is judged by several names here.
     pub(crate) fn has_several_names(&self, key: &Key) -> bool {
         self.shard(key).lock().get(key).is_some_and(Record::has_several_names)

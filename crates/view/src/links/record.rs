@@ -70,6 +70,10 @@ impl Record {
         self.names.is_empty()
     }
 
+    pub(super) fn has_name(&self, path: &[u8]) -> bool {
+        self.names.contains(path)
+    }
+
     /// Whether it is judged by more than one name, of those that it has here or had.
     pub(super) fn has_several_names(&self) -> bool {
         self.names.len() + self.removed.len() > 1

@@ -26,6 +26,7 @@ impl View {
         let dir = node.place().map(|place| place.parent);
         self.settle_place(dir.as_ref().filter(|_| !node.is_dir()).unwrap_or(node))?;
         self.settle_place(node)?;
+        self.settle_names(node, stat);
         self.subject_in_turn(node, stat, Turn::Free)
     }
 

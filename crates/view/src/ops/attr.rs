@@ -41,7 +41,7 @@ impl View {
             Sight::Nothing => return Ok(self.no_entry(&dir)),
             Sight::Hidden(mode) => {
                 self.conceal(req, &dir, name, mode)?;
-                return Ok(self.no_entry(&dir));
+                return Ok(self.hidden_entry(&dir, name, mode));
             }
         };
         self.would_conceal(req, &dir, name, seen.stat.mode())?;

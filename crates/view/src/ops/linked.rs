@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use tollgate_fuse::Name;
 use tollgate_policy::{InodeFacts, Kind};
 
 use crate::links::{Change, Top};
@@ -14,7 +15,7 @@ use crate::lower::{self, MOUNT_ROOT, Stat};
 use crate::moving::Turn;
 use crate::neighbours::{Elsewhere, Place};
 use crate::paths::{KnownPaths, Names};
-use crate::table::Node;
+use crate::table::{self, Node};
 use crate::view::View;
 
 /// Times that one rename or link looks at the names of a file that goes on changing meanwhile. Then
@@ -136,6 +137,41 @@ impl View {
             let to = policy.at(path);
             !from.is_like(&to) && from.weakens(&inode, &to, &inode)
         })
+    }
+
+    /// Drops places of a file that others have removed, or moved away, directly in DIR: it would go on
+    /// being judged by them. To be asked without a lock of [`View::names`].
+    pub(crate) fn settle_names(&self, node: &Arc<Node>, stat: &Stat) {
+        if self.admission.is_trivial() || !node.has_further_names() {
+            return;
+        }
+        // Of confirmed names the first place is added to, whatever it is.
+        let is_name = |paths: KnownPaths| self.links.has_name(&stat.key(), &paths[0]);
+        if node.places().len() as u64 <= stat.nlink().into()
+            && self.confirmed_names(stat, Duration::ZERO).is_some()
+            && self.paths.of(node).is_ok_and(is_name)
+        {
+            return;
+        }
+        // The view's own moves note places after they were made.
+        let _still = self.names.write();
+        let places = node.places();
+        // In a directory that is not found, the name may be there all the same.
+        let is_gone = |place: &table::Place| {
+            let dir = self.fds.path(&place.parent);
+            match dir.map(|dir| lower::stat_at(dir.as_fd(), &place.name)) {
+                Ok(Ok(found)) => found.key() != node.key,
+                Ok(Err(errno)) => errno == Errno::NOENT,
+                Err(_) => false,
+            }
+        };
+        let gone: Vec<_> = places.iter().filter(|place| is_gone(place)).collect();
+        // If none is left, where the file is now is not known: all go on counting.
+        if gone.len() < places.len() {
+            for place in gone {
+                let _ = Name::new(&place.name).map(|name| node.gone_from(&place.parent, name));
+            }
+        }
     }
 
     /// Finds the names of an inode before a lock of [`View::names`] is taken.

@@ -206,7 +206,10 @@ impl View {
 
     /// What the policy judges for a name that exists, its path first.
     fn subject_at(&self, at: &Existing<'_>, turn: Turn) -> Result<Subject<'_>, Errno> {
-        let Existing { spot, stat, .. } = *at;
+        let Existing { spot, node, stat } = *at;
+        if let (Some(node), Turn::Free) = (node, turn) {
+            self.settle_names(node, stat);
+        }
         let names = self.all_names(self.paths_at(at)?, stat, Some(&spot.dir), turn);
         self.admission.subject(names, stat, || spot.head())
     }
@@ -220,6 +223,9 @@ impl View {
 
     /// Has all names of a file known before a lock of [`View::names`] is taken.
     fn prepare_at(&self, at: &Existing<'_>) -> Result<(), Errno> {
+        if let Some(node) = at.node {
+            self.settle_names(node, at.stat);
+        }
         if self.has_names_to_find(at.stat) {
             self.prepare_names(self.paths_at(at)?, at.stat, &at.spot.dir);
         }
