@@ -199,6 +199,12 @@ pub(crate) fn reports() -> Result<Vec<Value>, ControlError> {
     reports_in(&directory())
 }
 
+/// Whether more servers of this user listen than those that have `answered`. The others may hang: the
+/// kernel then keeps for ever who asks it about their views.
+pub(crate) fn some_are_silent(answered: usize) -> bool {
+    directory().servers(KIND).is_ok_and(|servers| servers.found.len() > answered)
+}
+
 fn reports_in(directory: &Directory) -> Result<Vec<Value>, ControlError> {
     let with_pid = |Report { found, mut report }: Report| {
         report.insert("pid_here".to_owned(), found.pid.into());

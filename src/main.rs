@@ -203,6 +203,7 @@ fn failure_code(name: &str, error: &anyhow::Error) -> u8 {
 fn wrong_usage(arguments: &[OsString], error: &clap::Error) -> ExitCode {
     let help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     if help {
+        sys::end_on_closed_pipe();
         match error.print().map_err(anyhow::Error::from).and_then(|()| output::finish()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

@@ -29,8 +29,9 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
         }
         None => bail!("MNT `{shown}` does not exist{}", crate::nearest::path(&args.mnt)),
     }
-    let lazy = args.lazy || is_dead(&path);
-    match native::unmount_view(&path, &native_directories(&path), lazy) {
+    let reports = control::reports().unwrap_or_default();
+    let lazy = args.lazy || is_dead(&path, reports.len());
+    match native::unmount_view(&path, &native_directories(&path, &reports), lazy) {
         Ok(()) => Ok(()),
         Err(MountError::Busy { .. }) => bail!(
             "MNT `{shown}` is in use; end what works there, or detach it with `tollgate umount \
@@ -42,28 +43,37 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
 
 /// The native directories of the view at `path`, as its server reports them. Without a server to
 /// ask there is nothing to do about them: the view is detached with all that is mounted in it.
-fn native_directories(path: &Path) -> Vec<PathBuf> {
-    let reports = control::reports().unwrap_or_default();
+fn native_directories(path: &Path, reports: &[Value]) -> Vec<PathBuf> {
     let shows = |report: &&Value| report["mount_point"].as_str().map(Path::new) == Some(path);
     let native = reports.iter().find(shows).and_then(|report| report["native"].as_array());
     native.into_iter().flatten().filter_map(Value::as_str).map(PathBuf::from).collect()
 }
 
-/// Whether the server of the file system at `path` is gone.
-pub(crate) fn is_dead(path: &Path) -> bool {
-    tollgate_fuse::stale(path)
+/// Whether the server of the file system at `path` is gone, where `answered` servers of this user are
+/// not. Of one that hangs the kernel is not asked: nobody could end this process then.
+pub(crate) fn is_dead(path: &Path, answered: usize) -> bool {
+    !control::some_are_silent(answered) && tollgate_fuse::stale(path)
 }
 
 /// Detaches a view at `mnt` whose server is dead; false when there is none.
 ///
 /// # Errors
-/// When the mount cannot be detached.
+/// When the mount cannot be detached, and when its server may hang.
 pub(crate) fn clean_dead(mnt: &Path) -> anyhow::Result<bool> {
     let Ok(path) = absolute(mnt) else { return Ok(false) };
     let mounts = mountinfo::read()?;
-    if mountinfo::at(&mounts, &path).is_none_or(|mount| mount.kind != mountinfo::VIEW)
-        || !is_dead(&path)
-    {
+    if mountinfo::at(&mounts, &path).is_none_or(|mount| mount.kind != mountinfo::VIEW) {
+        return Ok(false);
+    }
+    let answered = control::reports().map_or(0, |reports| reports.len());
+    if control::some_are_silent(answered) {
+        bail!(
+            "MNT `{}` shows a view, which may be that of a server that does not answer: end that one, \
+             then `tollgate umount`",
+            shown(mnt)
+        );
+    }
+    if !is_dead(&path, answered) {
         return Ok(false);
     }
     tollgate_fuse::unmount(&path, true).with_context(|| {

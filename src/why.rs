@@ -1,5 +1,6 @@
 //! `tollgate why`: in a `run`, what holds for a path, and which rule or option would change it.
 
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -117,14 +118,16 @@ fn connection_at(path: &Path) -> Option<u64> {
 
 /// What the policy allows by its name may not exist, or be refused for what it holds or leads to.
 fn as_it_is(answer: Answer, path: &Path, write: bool) -> Answer {
-    let is_there = std::fs::symlink_metadata(path).is_ok();
+    let found = std::fs::symlink_metadata(path);
     if !answer.allowed {
         return answer;
     }
     if write {
         return by_permissions(answer, path);
     }
-    if is_there {
+    // A directory above it may not be searched.
+    let is_out_of_reach = found.as_ref().is_err_and(|e| e.kind() == ErrorKind::PermissionDenied);
+    if found.is_ok() || is_out_of_reach {
         let Err(errno) = opened(path) else { return answer };
         let what = match path.is_symlink() {
             true => "what the link leads to is hidden, refused or not there",

@@ -83,6 +83,17 @@ fn help_and_version_are_printed_and_no_arguments_are_wrong() {
 }
 
 /// The names of sub-commands that a help text lists.
+/// As all that only prints.
+#[test]
+fn help_that_nobody_reads_ends_without_a_word() {
+    for arguments in [&["run", "--help"][..], &["help", "mount"], &["--version"]] {
+        let (read, written) = std::io::pipe().unwrap();
+        drop(read);
+        let output = command(arguments).stdout(written).output().unwrap();
+        assert!(!output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
 fn listed(help: &str) -> Vec<String> {
     let entry = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
     let within = help.lines().skip_while(|line| !line.starts_with("Usage:")).skip(1);

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
         let path = std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.clone());
         reports.retain(|report| shows_at(report, &path));
         if reports.is_empty() {
-            bail!("no server of this user shows at `{}`; {}", shown(mnt), hint(mnt));
+            bail!("no server of this user shows at `{}`; {}", shown(mnt), hint(mnt, all.len()));
         }
     }
     if args.json {
@@ -90,8 +90,12 @@ fn shows_at(report: &Value, path: &Path) -> bool {
     report["mount_point"].as_str().is_some_and(|point| Path::new(point) == path)
 }
 
-fn hint(mnt: &Path) -> String {
-    if umount::is_dead(mnt) {
+/// What to do about a view at `mnt` of which none of the servers that `answered` knows.
+fn hint(mnt: &Path, answered: usize) -> String {
+    if control::some_are_silent(answered) {
+        "it may be that of a server that does not answer: end that one, then `tollgate umount`"
+            .to_owned()
+    } else if umount::is_dead(mnt, answered) {
         "its server is dead: clean up with `tollgate umount`".to_owned()
     } else {
         "`tollgate status` lists those that run".to_owned()

@@ -251,6 +251,46 @@ fn who_waits_for_a_buffer_can_be_killed() {
 /// As many as a view has.
 const BUFFERS: usize = 28;
 
+/// The kernel keeps who asks it about such a view until the server goes on, past any signal. In a mount
+/// namespace of its own, so that no other test meets the server.
+#[test]
+fn who_asks_about_a_view_whose_server_hangs_gets_an_answer() {
+    if !can_mount() {
+        return;
+    }
+    let script = r#"
+        set -eu
+        mount -t tmpfs none /run
+        mkdir d m
+        "$T" mount --daemon --policy none --transport "$1" d m 2> /dev/null
+        pid=$("$T" status --json m | sed -n 's/^ *"pid": \([0-9]*\).*/\1/p')
+        kill -STOP "$pid"
+        trap 'kill -CONT "$pid"; "$T" umount --lazy m 2> /dev/null || true' EXIT
+        timeout 60 "$T" status m && exit 1
+        timeout 60 "$T" mount --policy none d m && exit 1
+        timeout 60 "$T" umount m
+        ! grep -q "$PWD/m" /proc/self/mounts
+    "#;
+    let answered = |transport: &str| {
+        let place = tempfile::tempdir().unwrap();
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-c", script, "sh", transport]).current_dir(place.path());
+        shell.env("T", env!("CARGO_BIN_EXE_tollgate")).output().unwrap()
+    };
+    // Over io_uring, too, where it can be had.
+    let transports = ["devfuse", "auto"];
+    let outputs = std::thread::scope(|scope| {
+        let asked = transports.map(|transport| scope.spawn(move || answered(transport)));
+        asked.map(|asked| asked.join().unwrap())
+    });
+    for output in outputs {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(said.contains("no server of this user shows at `m`; it may be that of"), "{said}");
+        assert!(said.contains("MNT `m` shows a view, which may be that of"), "{said}");
+    }
+}
+
 fn read_once(path: &Path) -> std::io::Result<usize> {
     fs::File::open(path)?.read_at(&mut [1; 4096], 8192)
 }
