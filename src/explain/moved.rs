@@ -68,6 +68,13 @@ pub(super) fn explain(
         true => no_way(dir, to)?,
         false => None,
     };
+    // What is below a hidden directory is not found, whatever is to go there.
+    let above = Path::new(to).parent().filter(|above| !above.as_os_str().is_empty());
+    let directory = InodeFacts { kind: Kind::Directory, size: 0, head: None };
+    let is_out_of_sight = above.is_some_and(|above| is_hidden(above.as_os_str(), directory));
+    if is_out_of_sight && report.errno == Some("ENOENT") {
+        return Ok(report);
+    }
     // Native directories are mounts: their border is looked at before the names are.
     let crosses = || policy.native().iter().any(|_| report.errno == Some("EXDEV"));
     let refused = match refused {

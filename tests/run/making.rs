@@ -95,7 +95,7 @@ const CASES: [&str; 64] = [
     "rename cert.pem cert.pem.link",
 ];
 
-const POLICIES: [&str; 20] = [
+const POLICIES: [&str; 21] = [
     "",
     "default = 'read-only'",
     "default = 'deny'",
@@ -106,6 +106,7 @@ const POLICIES: [&str; 20] = [
     "[[rule]]\npath = 'tools/**'\noperation = 'create'\naction = 'deny'",
     "[[rule]]\npath = 'docs'\naction = 'deny'",
     "[[rule]]\npath = 'docs'\naction = 'hide'",
+    "[[rule]]\npath = 'docs/inner'\naction = 'hide'",
     "[[rule]]\npath = 'docs/inner/x'\naction = 'deny'",
     "[[rule]]\npath = 'docs/**'\noperation = ['write', 'create']\naction = 'read-only'",
     "[[rule]]\npath = 'docs/**'\noperation = 'read'\naction = 'deny'",
