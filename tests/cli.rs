@@ -82,7 +82,6 @@ fn help_and_version_are_printed_and_no_arguments_are_wrong() {
     assert_eq!(tollgate::<&str>([]).code(), 2);
 }
 
-/// The names of sub-commands that a help text lists.
 /// As all that only prints.
 #[test]
 fn help_that_nobody_reads_ends_without_a_word() {
@@ -94,6 +93,7 @@ fn help_that_nobody_reads_ends_without_a_word() {
     }
 }
 
+/// The names of sub-commands that a help text lists.
 fn listed(help: &str) -> Vec<String> {
     let entry = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
     let within = help.lines().skip_while(|line| !line.starts_with("Usage:")).skip(1);

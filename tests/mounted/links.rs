@@ -121,7 +121,6 @@ fn names_that_others_make_later_are_found() {
     assert_eq!(fs::read_to_string(view.at("open/plain")).unwrap(), "plain");
 }
 
-/// The server knows the file by a name in each of two directories, of which one leaves behind the view.
 /// What others take away does not count any longer, also where the view had looked it up.
 #[test]
 fn names_that_others_remove_do_not_count() {
@@ -161,6 +160,7 @@ fn names_that_others_remove_do_not_count() {
     assert_eq!(error(fs::remove_file(view.at("open/free"))), None);
 }
 
+/// The server knows the file by a name in each of two directories, of which one leaves behind the view.
 #[test]
 fn a_file_is_reached_by_the_name_that_is_left() {
     if !can_mount() {

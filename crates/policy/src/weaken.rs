@@ -6,7 +6,7 @@
 //! "no" never is.
 
 use crate::facts::InodeFacts;
-use crate::glob::Two;
+use crate::glob::TwoPaths;
 use crate::matched::Matched;
 use crate::policy::{Part, Policy};
 use crate::rule::{CallerCondition, Content, Holds, Rule};
@@ -130,7 +130,7 @@ impl Policy {
     /// Whether it can be proved that no path below a directory gets another decision when the
     /// directory moves: every rule matches the same paths below `from_dir` and below `to_dir`.
     pub fn subtree_move_is_neutral(&self, from_dir: &[u8], to_dir: &[u8]) -> bool {
-        let dirs = Two::new(from_dir, to_dir);
+        let dirs = TwoPaths::new(from_dir, to_dir);
         self.is_trivial() || self.rules.iter().all(|rule| same_below(rule, &dirs))
     }
 }
@@ -168,7 +168,7 @@ fn is_possible<A>(
 }
 
 /// Whether `rule` matches the same paths below both directories.
-fn same_below(rule: &Rule, dirs: &Two<'_>) -> bool {
+fn same_below(rule: &Rule, dirs: &TwoPaths<'_>) -> bool {
     let (mut covered, mut same) = ([false; 2], true);
     for glob in &rule.globs {
         let states = glob.states_below(dirs);

@@ -95,7 +95,7 @@ impl Glob {
 
     /// The automaton's states after each of two directories, with the end alone once it was reached.
     /// With the same states they have the same matches below them.
-    pub(crate) fn states_below(&self, dirs: &Two<'_>) -> [u64; 2] {
+    pub(crate) fn states_below(&self, dirs: &TwoPaths<'_>) -> [u64; 2] {
         let above = run(&self.segments, dirs.above);
         dirs.rest.map(|rest| {
             let states = go_on(&self.segments, above, rest);
@@ -137,12 +137,12 @@ impl Glob {
 
 /// Two paths, of which most share all but their last components: a rule is compared with what they
 /// share once.
-pub(crate) struct Two<'a> {
+pub(crate) struct TwoPaths<'a> {
     above: &'a [u8],
     rest: [&'a [u8]; 2],
 }
 
-impl<'a> Two<'a> {
+impl<'a> TwoPaths<'a> {
     pub(crate) fn new(one: &'a [u8], other: &'a [u8]) -> Self {
         let same = one.iter().zip(other).take_while(|(one, other)| one == other).count();
         let slash = one[..same].iter().rposition(|byte| *byte == b'/');
@@ -249,7 +249,7 @@ mod tests {
     fn two_directories_are_compared_by_what_may_be_below() {
         let below = |text: &str, one: &[u8], other: &[u8]| {
             let glob = glob(text);
-            let states = glob.states_below(&Two::new(one, other));
+            let states = glob.states_below(&TwoPaths::new(one, other));
             assert_eq!(states.map(|s| glob.is_end(s)), [one, other].map(|dir| glob.covers(dir)));
             states[0] == states[1]
         };

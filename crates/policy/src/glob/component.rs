@@ -18,7 +18,8 @@ pub(crate) enum Token {
 
 /// Whether `text` as a whole matches `tokens`. At most `tokens.len() * text.len()` steps.
 pub(crate) fn matches(tokens: &[Token], text: &[u8]) -> bool {
-    // Most patterns. Text begins with a first byte of a character, and so where one begins.
+    // As most patterns are. What the text begins with begins a character, so that the star ends
+    // between two characters wherever the text is found.
     if let [Token::Star, Token::Text(end)] = tokens {
         return text.ends_with(end);
     }

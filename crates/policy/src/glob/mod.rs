@@ -6,5 +6,5 @@ pub(crate) mod index;
 mod pairs;
 mod syntax;
 
-pub(crate) use automaton::{Glob, Two};
+pub(crate) use automaton::{Glob, TwoPaths};
 pub(crate) use syntax::{GlobError, compile_exe, compile_path};
