@@ -173,6 +173,15 @@ pub(crate) struct Report {
     pub(crate) report: Map<String, Value>,
 }
 
+/// What came of asking all servers.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    /// The reports of `status`, in the order in which the servers started.
+    pub(crate) reports: Vec<Value>,
+    /// Those that gave no reply in time.
+    pub(crate) silent: Vec<Found>,
+}
+
 /// Whether servers that cannot be asked are reported on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warnings {
@@ -185,10 +194,10 @@ pub(crate) enum Warnings {
 /// # Errors
 /// When the directory is there and cannot be read, or is not private to this user.
 pub(crate) fn ask_all(request: &Request, warnings: Warnings) -> Result<Vec<Report>, ControlError> {
-    ask_all_in(&directory(), request, warnings)
+    Ok(ask_all_in(&directory(), request, warnings)?.0)
 }
 
-/// The reports of `status`, in the order in which the servers started.
+/// What all servers of this user report to `status`, in the order in which they started.
 ///
 /// Each report gets the member `pid_here`: the server's process id in the pid namespace of this
 /// process, or null if the server is not in it.
@@ -196,33 +205,36 @@ pub(crate) fn ask_all(request: &Request, warnings: Warnings) -> Result<Vec<Repor
 /// # Errors
 /// As [`ask_all`].
 pub(crate) fn reports() -> Result<Vec<Value>, ControlError> {
-    reports_in(&directory())
+    Ok(survey()?.reports)
 }
 
-/// Whether more servers of this user listen than those that have `answered`. The others may hang: the
-/// kernel then keeps for ever who asks it about their views.
-pub(crate) fn some_are_silent(answered: usize) -> bool {
-    directory().servers(KIND).is_ok_and(|servers| servers.found.len() > answered)
+/// As [`reports`], with the servers that gave no reply in time.
+///
+/// # Errors
+/// As [`ask_all`].
+pub(crate) fn survey() -> Result<Survey, ControlError> {
+    survey_in(&directory())
 }
 
-fn reports_in(directory: &Directory) -> Result<Vec<Value>, ControlError> {
+fn survey_in(directory: &Directory) -> Result<Survey, ControlError> {
     let with_pid = |Report { found, mut report }: Report| {
         report.insert("pid_here".to_owned(), found.pid.into());
         Value::Object(report)
     };
-    let replies = ask_all_in(directory, &Request::Status, Warnings::Shown)?;
+    let (replies, silent) = ask_all_in(directory, &Request::Status, Warnings::Shown)?;
     // Finding them removes the sockets that killed servers left, here those of work queues.
     let _ = directory.servers(tollgate_workqueue::control::KIND);
     let mut reports: Vec<_> = replies.into_iter().map(with_pid).collect();
     reports.sort_by_cached_key(|report| report["started"].to_string());
-    Ok(reports)
+    Ok(Survey { reports, silent })
 }
 
+/// The replies, and the servers that gave none in time.
 fn ask_all_in(
     directory: &Directory,
     request: &Request,
     warnings: Warnings,
-) -> Result<Vec<Report>, ControlError> {
+) -> Result<(Vec<Report>, Vec<Found>), ControlError> {
     let warn = |text: &str| {
         if warnings == Warnings::Shown {
             messages::warn(text);
@@ -239,14 +251,20 @@ fn ask_all_in(
         warn(&messages::in_words(&trouble.into()));
     }
     let mut replies = Vec::new();
+    let mut silent = Vec::new();
     for (found, answer) in ask_at_once(&discovery.found, request) {
         match answer {
             Ok(report) => replies.extend(report.map(|report| Report { found, report })),
-            Err(error) => warn(&messages::in_words(&error)),
+            Err(error) => {
+                warn(&messages::in_words(&error));
+                if error.downcast_ref().is_some_and(ControlError::is_silence) {
+                    silent.push(found);
+                }
+            }
         }
     }
     replies.sort_by_cached_key(|reply| reply.report.get("mount_point").map(ToString::to_string));
-    Ok(replies)
+    Ok((replies, silent))
 }
 
 /// The servers that answer this process as a guest.
@@ -403,9 +421,9 @@ mod tests {
         let report =
             |pid: u32, started: &str| json!({ "pid": pid, "started": started, "pid_here": here });
         let expected = [report(6, "earlier"), report(5, "later")];
-        assert_eq!(reports_in(&directory).unwrap(), expected);
+        assert_eq!(survey_in(&directory).unwrap().reports, expected);
         drop(second);
-        assert_eq!(reports_in(&directory).unwrap().len(), 1);
+        assert_eq!(survey_in(&directory).unwrap().reports.len(), 1);
     }
 
     #[test]
@@ -420,7 +438,7 @@ mod tests {
             };
             directory.serve(KIND, reply).unwrap()
         });
-        assert_eq!(reports_in(&directory).unwrap().len(), 2);
+        assert_eq!(survey_in(&directory).unwrap().reports.len(), 2);
     }
 
     #[test]
@@ -438,7 +456,8 @@ mod tests {
         let (_home, directory) = fixture();
         let replies = ["not JSON", "[]", r#"{"error":"broken"}"#];
         let _servers = replies.map(|text| directory.serve(KIND, |_, _| text.to_owned()).unwrap());
-        assert!(reports_in(&directory).unwrap().is_empty());
+        let survey = survey_in(&directory).unwrap();
+        assert!(survey.reports.is_empty() && survey.silent.is_empty());
     }
 
     #[test]

@@ -8,6 +8,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::connection;
 use crate::mountinfo::{self, MountInfo};
 
 /// Ends the connections of views of this mount namespace whose server was killed. The views stay, and
@@ -39,18 +40,10 @@ fn is_killed(process: &Path) -> bool {
         && fs::read_dir(process.join("task")).is_ok_and(|threads| threads.count() > 1)
 }
 
-/// The numbers of the FUSE connections that the threads of a process hold.
+/// The numbers of the FUSE connections that the threads of a process hold. Its first one holds none any
+/// more.
 fn connections(process: &Path) -> Vec<u32> {
-    let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
-    let of_thread = |thread: fs::DirEntry| {
-        entries(&thread.path().join("fdinfo")).filter_map(|info| connection(&info.path())).collect()
-    };
-    let threads = entries(&process.join("task"));
-    let found = threads.map(of_thread).find(|found: &Vec<u32>| !found.is_empty());
-    found.unwrap_or_default()
-}
-
-fn connection(info: &Path) -> Option<u32> {
-    let text = fs::read_to_string(info).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?.trim().parse().ok()
+    let threads = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    let mut held = threads.map(|thread| connection::held(&thread.path()));
+    held.find(|numbers| !numbers.is_empty()).unwrap_or_default()
 }

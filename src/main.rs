@@ -10,6 +10,7 @@ mod brief;
 mod broker;
 mod check;
 mod cli;
+mod connection;
 mod control;
 mod counting;
 mod daemon;

@@ -108,14 +108,15 @@ pub(crate) fn check_mount_point(mnt: &Path, tree: &Tree) -> anyhow::Result<PathB
              itself"
         );
     }
+    // Before MNT itself is asked for: whose server hangs, nobody gets an answer.
+    let mounts = crate::mountinfo::read()?;
+    if let Some(mount) = crate::mountinfo::at(&mounts, &path) {
+        bail!("MNT `{shown}` is already a mount point (of type {}); unmount it first", mount.kind);
+    }
     let stat =
         rustix::fs::stat(&path).map_err(|error| anyhow!("MNT `{shown}` {}", why(&error.into())))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         bail!("MNT `{shown}` is not a directory");
-    }
-    let mounts = crate::mountinfo::read()?;
-    if let Some(mount) = crate::mountinfo::at(&mounts, &path) {
-        bail!("MNT `{shown}` is already a mount point (of type {}); unmount it first", mount.kind);
     }
     let mut entries =
         std::fs::read_dir(&path).map_err(|error| anyhow!("MNT `{shown}` {}", why(&error)))?;

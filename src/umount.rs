@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
+use tollgate_control::Found;
 use tollgate_fuse::MountError;
 
 use crate::cli::UmountArgs;
+use crate::control::{self, Survey};
 use crate::escape::shown;
-use crate::{control, killed, mountinfo, native, tree};
+use crate::mountinfo::{self, MountInfo};
+use crate::{connection, killed, native, tree};
 
 /// Unmounts a view; of one whose server is dead, cleans up.
 ///
@@ -19,8 +22,8 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
     let shown = shown(&args.mnt);
     let path = absolute(&args.mnt)?;
     let mounts = mountinfo::read()?;
-    match mountinfo::at(&mounts, &path) {
-        Some(mount) if mount.kind == mountinfo::VIEW => {}
+    let view = match mountinfo::at(&mounts, &path) {
+        Some(mount) if mount.kind == mountinfo::VIEW => mount,
         Some(mount) => {
             bail!("MNT `{shown}` is a mount of type {}, not a Tollgate view", mount.kind)
         }
@@ -28,9 +31,9 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
             bail!("MNT `{shown}` is not a mount point; `tollgate status` lists views")
         }
         None => bail!("MNT `{shown}` does not exist{}", crate::nearest::path(&args.mnt)),
-    }
-    let reports = control::reports().unwrap_or_default();
-    let lazy = args.lazy || is_dead(&path, reports.len());
+    };
+    let Survey { reports, silent } = control::survey().unwrap_or_default();
+    let lazy = args.lazy || server_of(view, &silent) == Server::Dead;
     match native::unmount_view(&path, &native_directories(&path, &reports), lazy) {
         Ok(()) => Ok(()),
         Err(MountError::Busy { .. }) => bail!(
@@ -49,10 +52,33 @@ fn native_directories(path: &Path, reports: &[Value]) -> Vec<PathBuf> {
     native.into_iter().flatten().filter_map(Value::as_str).map(PathBuf::from).collect()
 }
 
-/// Whether the server of the file system at `path` is gone, where `answered` servers of this user are
-/// not. Of one that hangs the kernel is not asked: nobody could end this process then.
-pub(crate) fn is_dead(path: &Path, answered: usize) -> bool {
-    !control::some_are_silent(answered) && tollgate_fuse::stale(path)
+/// What is known of the server of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// It is gone.
+    Dead,
+    /// It may hang: it, or one of which nobody knows what it shows, did not answer. Its process id, if
+    /// it is known to be the one.
+    Silent(Option<u32>),
+    /// It runs; its process id, where this process may see it.
+    Runs(Option<u32>),
+}
+
+/// What the server of `view` does, where `silent` ones of this user did not answer. The kernel is not
+/// asked about a view whose server may hang: nobody could end this process then.
+pub(crate) fn server_of(view: &MountInfo, silent: &[Found]) -> Server {
+    match view.minor_number().and_then(connection::holder) {
+        Some(pid) if silent.iter().any(|found| found.pid == Some(pid)) => Server::Silent(Some(pid)),
+        Some(pid) => Server::Runs(Some(pid)),
+        None if silent.iter().any(may_show_any) => Server::Silent(None),
+        None if tollgate_fuse::stale(&view.point) => Server::Dead,
+        None => Server::Runs(None),
+    }
+}
+
+/// Whether nobody knows what a server shows.
+fn may_show_any(server: &Found) -> bool {
+    server.pid.is_none_or(|pid| connection::of_process(pid).is_empty())
 }
 
 /// Detaches a view at `mnt` whose server is dead; false when there is none.
@@ -62,19 +88,24 @@ pub(crate) fn is_dead(path: &Path, answered: usize) -> bool {
 pub(crate) fn clean_dead(mnt: &Path) -> anyhow::Result<bool> {
     let Ok(path) = absolute(mnt) else { return Ok(false) };
     let mounts = mountinfo::read()?;
-    if mountinfo::at(&mounts, &path).is_none_or(|mount| mount.kind != mountinfo::VIEW) {
+    let Some(view) = mountinfo::at(&mounts, &path).filter(|mount| mount.kind == mountinfo::VIEW)
+    else {
         return Ok(false);
-    }
-    let answered = control::reports().map_or(0, |reports| reports.len());
-    if control::some_are_silent(answered) {
-        bail!(
+    };
+    let Survey { silent, .. } = control::survey().unwrap_or_default();
+    match server_of(view, &silent) {
+        Server::Dead => {}
+        Server::Runs(_) => return Ok(false),
+        Server::Silent(Some(pid)) => bail!(
+            "MNT `{}` shows a view whose server, process {pid}, does not answer: end that one, then \
+             `tollgate umount`",
+            shown(mnt)
+        ),
+        Server::Silent(None) => bail!(
             "MNT `{}` shows a view, which may be that of a server that does not answer: end that one, \
              then `tollgate umount`",
             shown(mnt)
-        );
-    }
-    if !is_dead(&path, answered) {
-        return Ok(false);
+        ),
     }
     tollgate_fuse::unmount(&path, true).with_context(|| {
         format!("MNT `{}` was left by a dead server and cannot be cleaned up", shown(mnt))

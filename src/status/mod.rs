@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use anyhow::bail;
 use serde_json::Value;
+use tollgate_control::Found;
 
 pub(crate) use report::{Report, VERSION, keep_awake, negotiated, transport};
 
 use crate::cli::StatusArgs;
+use crate::control::{self, Survey};
 use crate::escape::shown;
-use crate::{control, killed, other_paths, top, umount};
+use crate::umount::{self, Server};
+use crate::{killed, mountinfo, other_paths, top};
 
 /// Runs `tollgate status`.
 ///
@@ -29,7 +32,7 @@ pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
     if args.requests {
         return requests(mnt.as_deref(), args.json);
     }
-    let mut reports = control::reports()?;
+    let Survey { mut reports, silent } = control::survey()?;
     let all = reports.clone();
     for report in &mut reports {
         report["other_views"] = other_paths::other_views(report, &all).into();
@@ -38,7 +41,7 @@ pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
         let path = std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.clone());
         reports.retain(|report| shows_at(report, &path));
         if reports.is_empty() {
-            bail!("no server of this user shows at `{}`; {}", shown(mnt), hint(mnt, all.len()));
+            bail!("no server of this user shows at `{}`; {}", shown(mnt), hint(&path, &silent));
         }
     }
     if args.json {
@@ -90,14 +93,23 @@ fn shows_at(report: &Value, path: &Path) -> bool {
     report["mount_point"].as_str().is_some_and(|point| Path::new(point) == path)
 }
 
-/// What to do about a view at `mnt` of which none of the servers that `answered` knows.
-fn hint(mnt: &Path, answered: usize) -> String {
-    if control::some_are_silent(answered) {
-        "it may be that of a server that does not answer: end that one, then `tollgate umount`"
-            .to_owned()
-    } else if umount::is_dead(mnt, answered) {
-        "its server is dead: clean up with `tollgate umount`".to_owned()
-    } else {
-        "`tollgate status` lists those that run".to_owned()
+/// What to do about a view at `mnt`, absolute, that no server which answered shows; `silent` ones did not
+/// answer.
+fn hint(mnt: &Path, silent: &[Found]) -> String {
+    let mounts = mountinfo::read().unwrap_or_default();
+    let view = mountinfo::at(&mounts, mnt).filter(|mount| mount.kind == mountinfo::VIEW);
+    match view.map(|view| umount::server_of(view, silent)) {
+        Some(Server::Dead) => "its server is dead: clean up with `tollgate umount`".to_owned(),
+        Some(Server::Silent(Some(pid))) => format!(
+            "its server, process {pid}, does not answer: end that one, then `tollgate umount`"
+        ),
+        Some(Server::Silent(None)) => {
+            "it may be that of a server that does not answer: end that one, then `tollgate umount`"
+                .to_owned()
+        }
+        Some(Server::Runs(Some(pid))) => {
+            format!("its server is process {pid}, of another user or without its socket")
+        }
+        Some(Server::Runs(None)) | None => "`tollgate status` lists those that run".to_owned(),
     }
 }

@@ -85,6 +85,12 @@ impl ControlError {
         Self::System { path: path.to_owned(), source: source.into() }
     }
 
+    /// Whether the server listens and gave no reply in time. It may be stopped, or hang.
+    #[must_use]
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::NoReply { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+    }
+
     /// Whether the server is gone: it ended before or while it was asked, or was never there.
     #[must_use]
     pub fn is_gone(&self) -> bool {
