@@ -23,6 +23,8 @@ pub(crate) enum GlobProblem {
     Empty,
     #[error("absolute glob; paths are relative to DIR: write `{0}`")]
     Absolute(String),
+    #[error("absolute in one of its alternatives; paths are relative to DIR: leave that `/` out")]
+    AbsoluteAlternative,
     #[error("`..` in a glob; paths are relative to DIR and do not leave it")]
     Parent,
     #[error("`.` in a glob; paths are relative to DIR: leave it out, or write `**` for all of DIR")]
@@ -242,9 +244,12 @@ fn check_relative(atoms: &[Atom], text: &str) -> Result<(), GlobError> {
     match atoms.first() {
         None => Err(GlobError { offset: 0, problem: GlobProblem::Empty }),
         Some(Atom { offset, sort: Sort::Slash }) => {
-            let rest = text.trim_start_matches('/');
-            let rest = if rest.is_empty() { "**" } else { rest };
-            Err(GlobError { offset: *offset, problem: GlobProblem::Absolute(rest.to_owned()) })
+            let problem = match text.trim_start_matches('/') {
+                "" => GlobProblem::Absolute("**".to_owned()),
+                rest if rest.len() < text.len() => GlobProblem::Absolute(rest.to_owned()),
+                _ => GlobProblem::AbsoluteAlternative,
+            };
+            Err(GlobError { offset: *offset, problem })
         }
         Some(_) => Ok(()),
     }
@@ -338,6 +343,10 @@ mod tests {
             (0, "absolute glob; paths are relative to DIR: write `etc/x`".into())
         );
         assert_eq!(refused("/").1, "absolute glob; paths are relative to DIR: write `**`");
+        let leave_out =
+            "absolute in one of its alternatives; paths are relative to DIR: leave that `/` out";
+        assert_eq!(refused("{a,/b}"), (3, leave_out.into()));
+        assert_eq!(refused("{}/a").1, leave_out);
         assert_eq!(refused("a/../b").0, 2);
         assert_eq!(refused("./a").0, 0);
         assert_eq!(refused("a//b").1, "two slashes in a row in a glob; write one");
