@@ -13,6 +13,13 @@ pub(crate) fn path(missing: &Path) -> String {
     similar_path(missing).map(|path| said(&shown(&path))).unwrap_or_default()
 }
 
+/// The same for a path below `dir` that is to be named from there.
+pub(crate) fn path_below(dir: &Path, missing: &Path) -> String {
+    let similar = similar_path(&dir.join(missing));
+    let below = similar.as_deref().and_then(|similar| similar.strip_prefix(dir).ok());
+    below.map(|path| said(&shown(path))).unwrap_or_default()
+}
+
 /// `; did you mean WORD?` for a word that is not among those that are allowed.
 pub(crate) fn word<'w>(unknown: &str, allowed: impl IntoIterator<Item = &'w str>) -> String {
     best(unknown, allowed.into_iter()).map(said).unwrap_or_default()

@@ -79,7 +79,9 @@ pub(crate) fn look(dir: &Path, path: &OsStr) -> anyhow::Result<Found> {
                 format!("PATH `{}` in DIR `{}`", escaped(&path.to_string_lossy()), shown(dir));
             let hint = match error {
                 Errno::LOOP => behind_link(dir, path),
-                _ => nearest::path(&dir.join(path)),
+                _ if works_in(dir) => nearest::path(&dir.join(path)),
+                _ if is_from_outside(dir, path) => "; PATH is named from DIR".to_owned(),
+                _ => nearest::path_below(dir, Path::new(path)),
             };
             anyhow::Error::from(error).context(format!("{place}: {error}{hint}"))
         })?;
@@ -87,6 +89,17 @@ pub(crate) fn look(dir: &Path, path: &OsStr) -> anyhow::Result<Found> {
     let kind = Kind::from_mode(stat.st_mode);
     let head = if kind == Kind::File { head(&fd) } else { None };
     Ok(Found { kind, size: u64::try_from(stat.st_size).unwrap_or(0), head })
+}
+
+/// Whether the working directory is in DIR: then PATH is named from there.
+fn works_in(dir: &Path) -> bool {
+    let top = dir.canonicalize();
+    std::env::current_dir().is_ok_and(|here| top.is_ok_and(|top| here.starts_with(top)))
+}
+
+/// Whether `path` is that of a file in DIR, named from the working directory as DIR is.
+fn is_from_outside(dir: &Path, path: &OsStr) -> bool {
+    Path::new(path).starts_with(dir) && std::fs::symlink_metadata(path).is_ok()
 }
 
 /// What to name instead of a path that leads through a symbolic link: rules are about real paths.
