@@ -222,6 +222,13 @@ pub(crate) struct Proposal {
     pub(crate) max_background: u16,
     pub(crate) congestion_threshold: u16,
     pub(crate) time_gran_ns: u32,
+    pub(crate) defer_releases: bool,
+}
+
+/// Whether RELEASEs wait in the kernel on a connection with these `flags`, where that is `wanted`. Not
+/// where files are read through the server: of what nobody waits for too little would be in flight.
+pub(crate) fn defers_releases(flags: InitFlags, wanted: bool) -> bool {
+    wanted && flags.contains(InitFlags::OVER_IO_URING | InitFlags::PASSTHROUGH)
 }
 
 /// The reply to an INIT request.
@@ -268,7 +275,7 @@ fn offered(init: &InitIn, rest: &[u8]) -> Result<InitFlags, InitError> {
 }
 
 fn agree(init: &InitIn, offered: InitFlags, proposal: &Proposal) -> Negotiated {
-    let wanted = proposal.want | (InitFlags::TRANSPORT & offered);
+    let mut wanted = proposal.want | (InitFlags::TRANSPORT & offered);
     let mut flags = wanted & (offered - InitFlags::UNABLE);
     if proposal.max_stack_depth == 0 || !offered.contains(InitFlags::INIT_EXT) {
         flags -= InitFlags::PASSTHROUGH;
@@ -277,6 +284,14 @@ fn agree(init: &InitIn, offered: InitFlags, proposal: &Proposal) -> Negotiated {
     // because it loses acknowledged writes when the server dies.
     if flags.contains(InitFlags::PASSTHROUGH) {
         flags -= InitFlags::WRITEBACK_CACHE;
+    }
+    // Reads and direct I/O that programs wait for would otherwise count as requests that nobody waits
+    // for, and wait for those that are deferred.
+    let mut max_background = proposal.max_background;
+    if defers_releases(flags, proposal.defer_releases) {
+        let in_background = InitFlags::ASYNC_READ | InitFlags::ASYNC_DIO;
+        (wanted, flags) = (wanted - in_background, flags - in_background);
+        max_background = 1;
     }
     let max_write = proposal.max_write.max(MIN_WRITE_BYTES);
     let max_pages = u16::try_from(max_write.div_ceil(PAGE_BYTES)).unwrap_or(u16::MAX);
@@ -290,7 +305,7 @@ fn agree(init: &InitIn, offered: InitFlags, proposal: &Proposal) -> Negotiated {
         max_write,
         max_pages,
         max_readahead: init.max_readahead.min(proposal.max_readahead),
-        max_background: proposal.max_background,
+        max_background,
         congestion_threshold: proposal.congestion_threshold,
         time_gran_ns: proposal.time_gran_ns,
         max_stack_depth: match flags.contains(InitFlags::PASSTHROUGH) {
@@ -316,5 +331,52 @@ fn answer(agreed: &Negotiated) -> InitOut {
         flags2: (bits >> 32) as u32,
         max_stack_depth: agreed.max_stack_depth,
         ..InitOut::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    fn agreed(kernel: InitFlags, proposal: &Proposal) -> Negotiated {
+        let bits = (kernel | InitFlags::INIT_EXT).bits();
+        let (major, minor) = (abi::KERNEL_VERSION, abi::KERNEL_MINOR_VERSION);
+        #[expect(clippy::cast_possible_truncation, reason = "the two halves of the flags")]
+        let (flags, flags2) = (bits as u32, (bits >> 32) as u32);
+        let init = InitIn { major, minor, max_readahead: 1 << 20, flags };
+        let ext = InitInExt { flags2, unused: [0; 11] };
+        match negotiate(&[init.as_bytes(), ext.as_bytes()].concat(), proposal).unwrap() {
+            Handshake::Agreed(agreed, _) => agreed,
+            Handshake::AskAgain(_) => panic!("of a later version"),
+        }
+    }
+
+    #[test]
+    fn releases_are_deferred_with_io_uring_and_passthrough_alone() {
+        let in_background = InitFlags::ASYNC_READ | InitFlags::ASYNC_DIO;
+        let both = InitFlags::OVER_IO_URING | InitFlags::PASSTHROUGH;
+        let proposal = |defer_releases| Proposal {
+            want: in_background | both,
+            max_stack_depth: 2,
+            max_readahead: 1 << 20,
+            max_write: 1 << 20,
+            max_background: 64,
+            congestion_threshold: 48,
+            time_gran_ns: 1,
+            defer_releases,
+        };
+        let deferring = agreed(in_background | both, &proposal(true));
+        assert_eq!(deferring.max_background, 1);
+        assert!(!deferring.flags.intersects(in_background), "{:?}", deferring.flags);
+        assert!(!deferring.missing().intersects(in_background), "they are not missed");
+        for (kernel, wanted) in
+            [(both, false), (InitFlags::OVER_IO_URING, true), (InitFlags::PASSTHROUGH, true)]
+        {
+            let all = agreed(in_background | kernel, &proposal(wanted));
+            assert_eq!(all.max_background, 64, "{kernel:?}");
+            assert!(all.flags.contains(in_background), "{kernel:?}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tollgate_haltpoll::PollingTime;
 
 use crate::device::{DeviceQueue, DeviceTransport};
-use crate::init::InitFlags;
+use crate::init::{InitFlags, defers_releases};
 use crate::transport::{
     Control, Queue, QueueConfig, ReceiveError, Received, ReplySink, Transport, TransportInUse,
     TransportReport,
@@ -135,9 +135,12 @@ impl Transport for MountedTransport {
             Stage::Made(rings) if agreed.contains(InitFlags::OVER_IO_URING) => {
                 let device = self.device.main();
                 let clone_fd = || self.device.clone_fd();
-                let Connected { queues, helpers, registration, report } =
+                let Connected { mut queues, helpers, registration, report } =
                     rings.connect(&device, clone_fd, &self.handover, self.device.spin())?;
                 self.rings = Stage::Connected(registration, report);
+                if defers_releases(agreed, config.defer_releases) {
+                    queues.iter_mut().for_each(RingQueue::defer_releases);
+                }
                 let fallback = || (self.device.clone(), *config);
                 let queue = |ring| {
                     MountedQueue::Ring(Box::new(RingOrDevice { ring, fallback: fallback() }))

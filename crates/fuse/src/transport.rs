@@ -65,6 +65,8 @@ pub struct QueueConfig {
     pub buffer_bytes: usize,
     /// Ring entries for each CPU's queue.
     pub ring_depth: usize,
+    /// RELEASEs wait in the kernel, where the connection allows that.
+    pub defer_releases: bool,
 }
 
 /// The transport that a session uses.

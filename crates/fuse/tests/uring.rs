@@ -113,22 +113,68 @@ fn requests_return_to_the_owner_of_their_ring_when_handlers_are_quick_again() {
 #[test]
 fn what_was_closed_is_released_once_the_rings_have_passed() {
     let _alone = alone();
-    let Some(served) = served(config()) else { return };
-    let connection = served.connection();
+    let deferring = SessionConfig { defer_releases: true, ..config() };
+    for (config, pairs) in [(config(), 1), (deferring, 20)] {
+        let Some(served) = served(config) else { return };
+        let connection = served.connection();
+        let mut closed = 0;
+        on_each_cpu_in_turn(200, || {
+            (0..pairs).for_each(|_| drop(File::open(served.path("direct")).unwrap()));
+            closed += pairs;
+            let mut passing = connection.passing();
+            until("the rings have passed", || passing.is_over());
+            let released = connection.counts().of(abi::opcode::RELEASE);
+            assert_eq!(released, closed, "a close is still under way");
+        });
+    }
+}
+
+/// Runs `turn` so many times, on one CPU after the other.
+fn on_each_cpu_in_turn(turns: usize, mut turn: impl FnMut()) {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let cpus: Vec<_> =
         (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
-    for round in 1..=200 {
+    for number in 0..turns {
         let mut there = rustix::thread::CpuSet::new();
-        there.set(cpus[round % cpus.len()]);
+        there.set(cpus[number % cpus.len()]);
         rustix::thread::sched_setaffinity(None, &there).unwrap();
-        drop(File::open(served.path("direct")).unwrap());
-        let mut passing = connection.passing();
-        until("the rings have passed", || passing.is_over());
-        let released = connection.counts().of(abi::opcode::RELEASE);
-        assert_eq!(released, round as u64, "a close is still under way");
+        turn();
     }
     rustix::thread::sched_setaffinity(None, &allowed).unwrap();
+}
+
+/// Closes that wait in the kernel for the next file that is opened are served although none is.
+#[test]
+fn closes_that_are_deferred_are_served_when_no_file_is_opened() {
+    let _alone = alone();
+    let Some(served) = served(SessionConfig { defer_releases: true, ..config() }) else { return };
+    let connection = served.connection();
+    if !connection.has(InitFlags::PASSTHROUGH) {
+        eprintln!("SKIPPED: no passthrough here");
+        return;
+    }
+    assert_eq!(connection.negotiated().max_background, 1);
+    let released = || connection.counts().of(abi::opcode::RELEASE);
+    let open = || File::open(served.path("direct")).unwrap();
+    let mut closed = 0;
+    on_each_cpu_in_turn(20, || {
+        // One after the other, and many at the same time.
+        (0..50).for_each(|_| drop(open()));
+        drop((0..50).map(|_| open()).collect::<Vec<_>>());
+        closed += 100;
+        until("all are released", || released() == closed);
+    });
+}
+
+/// The end of the connection does not wait for replies that were withheld.
+#[test]
+fn a_session_ends_while_closes_are_deferred() {
+    let _alone = alone();
+    for _ in 0..20 {
+        let config = SessionConfig { defer_releases: true, ..config() };
+        let Some(served) = served(config) else { return };
+        (0..50).for_each(|_| drop(File::open(served.path("direct")).unwrap()));
+    }
 }
 
 /// Whose reply waits until what was sent before has been served does not wait for itself, whoever

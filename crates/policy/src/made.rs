@@ -7,7 +7,7 @@ use crate::matched::Matched;
 use crate::policy::{Part, Policy};
 use crate::redaction::Redaction;
 use crate::rule::{Holds, Rule};
-use crate::words::{Kind, Mode};
+use crate::words::{Action, Kind, Mode};
 
 /// What the rules say about the bytes of an inode, for the names that it has.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +52,15 @@ impl Policy {
     #[must_use]
     pub fn makes_bytes(&self) -> bool {
         self.rules.iter().any(|rule| rule.action.mode().is_some_and(Mode::is_made))
+    }
+
+    /// Whether the bytes of some files go through the view: they are made there, or only looked at
+    /// ([`Mode::Userspace`]).
+    #[must_use]
+    pub fn takes_bytes(&self) -> bool {
+        let takes = |action: Action| action.mode().is_some_and(|mode| mode != Mode::Passthrough);
+        self.parts().any(|part| takes(part.default))
+            || self.rules.iter().any(|rule| takes(rule.action))
     }
 
     /// Whether some rule seals files: their lower size is not the one to show.

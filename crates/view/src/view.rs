@@ -224,6 +224,8 @@ impl View {
             want,
             max_stack_depth: self.stack_depth,
             spin: SPIN,
+            // What is read through the view may be read ahead, and by several requests at a time.
+            defer_releases: !self.admission.policy().takes_bytes(),
             on_thread_start: Some(Arc::new(move |_| {
                 if let Err(error) = powers.prepare_thread() {
                     tracing::error!(

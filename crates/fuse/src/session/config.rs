@@ -53,6 +53,12 @@ pub struct SessionConfig {
     /// detached ones included; at least 1, at most [`SessionConfig::MAX_RING_DEPTH`]. More of them
     /// wait in the kernel.
     pub ring_depth: usize,
+    /// With io_uring and passthrough: closes of files that follow each other quickly wait in the kernel
+    /// until the next file is opened, or for some milliseconds, so that they wake no worker. Then one
+    /// request that no process waits for is in flight for each CPU, whatever
+    /// [`SessionConfig::max_background`] says, and [`InitFlags::ASYNC_READ`] and
+    /// [`InitFlags::ASYNC_DIO`] are not used, which only files without passthrough would.
+    pub defer_releases: bool,
     /// How long a worker polls for the next request before it sleeps; zero: not at all.
     pub spin: Duration,
     /// Learns of every request, and keeps CPUs from halting while they come in bursts.
@@ -79,6 +85,7 @@ impl SessionConfig {
             max_payload_bytes: self.max_write as usize,
             buffer_bytes: self.buffer_bytes,
             ring_depth: self.ring_depth,
+            defer_releases: self.defer_releases,
         }
     }
 
@@ -114,6 +121,7 @@ impl SessionConfig {
             max_background: self.max_background,
             congestion_threshold: self.congestion_threshold,
             time_gran_ns: self.time_gran_ns,
+            defer_releases: self.defer_releases,
         }
     }
 }
@@ -135,6 +143,7 @@ impl Default for SessionConfig {
             transport: TransportChoice::default(),
             buffer_bytes: 4 << 20,
             ring_depth: 4,
+            defer_releases: false,
             spin: Duration::ZERO,
             keep_awake: None,
             registrar: None,

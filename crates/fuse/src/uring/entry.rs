@@ -198,6 +198,17 @@ impl Entry {
         }
     }
 
+    /// The operation code of the request.
+    ///
+    /// # Safety
+    /// The caller owns the ring, and the entry was received; its reply was not placed yet.
+    pub(crate) unsafe fn operation(&self) -> u32 {
+        // SAFETY: as above. Helpers read the header as well, and write behind it.
+        let request = unsafe { self.request(0) };
+        let RawRequest::Split { header, .. } = request else { return 0 };
+        InHeader::read_from_bytes(header).map_or(0, |header| header.opcode)
+    }
+
     /// The regular file that the request is about. The kernel knows it as long as the request lasts.
     ///
     /// # Safety

@@ -13,6 +13,7 @@
 //! sends all requests to /dev/fuse, and so the threads of the rings serve it instead.
 
 mod commit;
+mod deferral;
 mod entries;
 mod entry;
 mod handover;

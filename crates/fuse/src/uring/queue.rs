@@ -1,6 +1,7 @@
 //! One thread's ring.
 #![expect(unsafe_code, reason = "ring entries are shared with the kernel and between threads")]
 
+mod deferring;
 mod ended;
 mod passing;
 mod spare;
@@ -23,6 +24,7 @@ use crate::device::{CallerAffinity, SharedFd};
 use crate::sync::this_thread;
 use crate::transport::{Observer, Queue, RawRequest, ReceiveError, Received, ReplySink};
 use crate::uring::commit::Missing;
+use crate::uring::deferral::Deferral;
 use crate::uring::entries::Entries;
 use crate::uring::entry::{Entry, Kind};
 use crate::uring::handover::{Handover, Length};
@@ -106,6 +108,18 @@ pub(crate) struct RingQueue {
     to_clear: Vec<usize>,
     standing: Standing,
     occupancy: Occupancy,
+    /// Which RELEASEs wait in the kernel; `None` if the kernel sends each at once.
+    deferral: Option<Deferral>,
+    /// An entry whose reply was withheld, to be submitted behind that to the OPEN which is served.
+    beside_open: Option<usize>,
+    /// Closes do not wait: somebody asks whether they were served.
+    passes: bool,
+    /// A tick is to come.
+    tick_armed: bool,
+    /// It has come.
+    ticked: bool,
+    /// This thread slept before it got what it received last.
+    slept: bool,
     /// Entries from the start; those behind them are spare ones.
     planned: usize,
     size: BufferSize,
@@ -181,6 +195,12 @@ impl RingQueue {
             to_clear: Vec::with_capacity(planned),
             standing: Standing::new(numbers()),
             occupancy: Occupancy::new(numbers()),
+            deferral: None,
+            beside_open: None,
+            passes: false,
+            tick_armed: false,
+            ticked: false,
+            slept: false,
             planned,
             size,
             queued: false,
@@ -209,6 +229,14 @@ impl RingQueue {
     pub(crate) fn handing_all_over(mut self, hands_all_over: bool) -> Self {
         self.hands_all_over = hands_all_over;
         self
+    }
+
+    /// RELEASEs wait in the kernel, which has agreed to a `max_background` of 1, until a file is opened.
+    pub(crate) fn defer_releases(&mut self) {
+        if !self.hands_all_over {
+            let queues: Vec<_> = self.shared.entries.iter().map(|entry| entry.queue).collect();
+            self.deferral = Some(Deferral::new(&queues));
+        }
     }
 
     /// Connects the ring to a mounted device, which must stay open as long as the queue lives;
@@ -295,7 +323,7 @@ impl RingQueue {
                     self.occupancy.received(index);
                     self.received.push_back(index);
                 }
-                Completion::Wake => {}
+                Completion::Wake | Completion::Tick => {}
             }
         }
         // A queue serves with fewer entries than planned, but not with none.
@@ -332,22 +360,38 @@ impl RingQueue {
     /// Puts finished replies into the submission queue: all of them, or as many as there is room
     /// for.
     fn queue_commits(&mut self) {
-        let Self { ring, shared, stale, to_clear, queued, handed, occupancy, .. } = self;
-        shared.commits.drain(shared.entries.len(), ring.room(), |index| {
-            handed[index] = None;
-            occupancy.release(index);
-            let entry = shared.entry(index);
-            // SAFETY: this is the ring's owner, and the entry comes from the commit queue. It was
-            // registered with this ring, and lives as long as `shared`.
-            let (commit_id, used) = unsafe { entry.place() };
-            stale[index] = stale[index].max(used);
-            // SAFETY: as above.
-            unsafe { ring.push_commit(index, entry, commit_id) };
-            if stale[index] > CLEAR_AT_ONCE_BYTES {
-                to_clear.push(index);
+        let shared = Arc::clone(&self.shared);
+        let room = self.ring.room();
+        shared.commits.drain(shared.entries.len(), room, |index| {
+            self.handed[index] = None;
+            self.occupancy.release(index);
+            if !self.withholds(index) {
+                self.push_commit(index);
             }
-            *queued = true;
         });
+        if let Some(index) = self.beside_open.take() {
+            // A pass of the commit queue looks for room.
+            match self.ring.room() {
+                0 => shared.commits.push(index),
+                _ => self.push_commit(index),
+            }
+        }
+    }
+
+    /// Puts the finished reply of an entry, which came from the commit queue, into the submission queue.
+    /// There is room.
+    fn push_commit(&mut self, index: usize) {
+        let entry = self.shared.entry(index);
+        // SAFETY: this is the ring's owner, and the entry comes from the commit queue. It was
+        // registered with this ring, and lives as long as `shared`.
+        let (commit_id, used) = unsafe { entry.place() };
+        self.stale[index] = self.stale[index].max(used);
+        // SAFETY: as above.
+        unsafe { self.ring.push_commit(index, entry, commit_id) };
+        if self.stale[index] > CLEAR_AT_ONCE_BYTES {
+            self.to_clear.push(index);
+        }
+        self.queued = true;
     }
 
     fn submit(&mut self) -> Result<(), ReceiveError> {
@@ -371,6 +415,7 @@ impl RingQueue {
                     // Resets the counter; it cannot block after the poll.
                     let _ = rustix::io::read(&self.shared.eventfd, &mut [0u8; 8]);
                 }
+                Completion::Tick => (self.tick_armed, self.ticked) = (false, true),
                 Completion::Entry(index, Ok(())) => {
                     self.standing.received(index);
                     self.occupancy.received(index);
@@ -555,6 +600,8 @@ impl RingQueue {
             self.ring.push_wake();
             self.wake_armed = true;
         }
+        self.arm_tick();
+        self.slept = false;
         if !self.spin.is_zero() && self.is_beside_its_caller() {
             let begun = Instant::now();
             self.poll()?;
@@ -563,7 +610,7 @@ impl RingQueue {
             }
             // A wake-up that came while polling says that a reply was finished elsewhere, which the
             // caller of this function looks for: to sleep now would lose it.
-            if !self.received.is_empty() || self.end.is_some() || !self.wake_armed {
+            if !self.received.is_empty() || self.end.is_some() || !self.wake_armed || self.ticked {
                 return Ok(());
             }
         }
@@ -571,6 +618,7 @@ impl RingQueue {
         if waited.is_ok() {
             self.queued = false;
         }
+        self.slept = true;
         self.collect();
         waited
     }
@@ -586,6 +634,7 @@ impl Queue for RingQueue {
             // Whoever wakes this thread after this has it look once more.
             self.woken = false;
             self.answer_passage();
+            self.tick();
             self.queue_commits();
             let is_full = self.ring.room() == 0;
             // A reply does not wait for the handler of the next request.
@@ -608,6 +657,7 @@ impl Queue for RingQueue {
             }
             if let Some(index) = self.received.pop_front() {
                 self.until_device = self.until_device.saturating_sub(1);
+                self.defer(index);
                 if let Some(place) = &mut self.place {
                     place.request(&self.shared, &self.rings, &mut self.observer.changes);
                 }
@@ -656,7 +706,8 @@ impl Queue for RingQueue {
 /// Sends the replies that are finished: a worker that stops has served its last request.
 impl Drop for RingQueue {
     fn drop(&mut self) {
-        self.queue_commits();
+        self.let_all_out();
+        self.deferral = None;
         self.take_leave();
         if self.queued {
             let _ = self.ring.submit();

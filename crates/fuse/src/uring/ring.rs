@@ -17,6 +17,10 @@ const CMD_REGISTER: u32 = 1;
 const CMD_COMMIT_AND_FETCH: u32 = 2;
 /// Marks the completion of the eventfd's poll.
 const WAKE: u64 = u64::MAX;
+/// Marks the completion of a tick.
+const TICK: u64 = u64::MAX - 1;
+/// After how long a tick completes.
+static TICK_AFTER: types::Timespec = types::Timespec::new().nsec(2_000_000);
 
 /// `struct fuse_uring_cmd_req`, at the start of a submission's command area.
 #[derive(IntoBytes, Immutable)]
@@ -33,6 +37,8 @@ struct CmdReq {
 pub(crate) enum Completion {
     /// The eventfd was written.
     Wake,
+    /// Two milliseconds have passed.
+    Tick,
     /// The entry holds a request, or its last command failed.
     Entry(usize, Result<(), i32>),
 }
@@ -62,9 +68,9 @@ impl Ring {
     }
 
     /// Submission queue entries: one for each ring entry that there is from the start, one for the
-    /// eventfd, and one for a spare entry.
+    /// eventfd, one for a tick, and one for a spare entry.
     fn size(entries: usize) -> u32 {
-        u32::try_from(entries + 2).unwrap_or(u32::MAX).next_power_of_two()
+        u32::try_from(entries + 3).unwrap_or(u32::MAX).next_power_of_two()
     }
 
     /// Memory that the kernel counts as locked for a ring of `entries` entries: 128 bytes for each
@@ -130,6 +136,13 @@ impl Ring {
         unsafe { self.push(&sqe) };
     }
 
+    /// Asks for a completion after two milliseconds.
+    pub(crate) fn push_tick(&mut self) {
+        let sqe = Entry128::from(opcode::Timeout::new(&TICK_AFTER).build()).user_data(TICK);
+        // SAFETY: the time that it points to lives for ever.
+        unsafe { self.push(&sqe) };
+    }
+
     /// # Safety
     /// What the entry points to is valid until the kernel is done with it.
     unsafe fn push(&mut self, sqe: &Entry128) {
@@ -138,10 +151,10 @@ impl Ring {
         assert!(pushed.is_ok(), "pushed without asking whether there is room");
     }
 
-    /// How much can be queued before the next submission, a place for the eventfd apart.
+    /// How much can be queued before the next submission, places for the eventfd and a tick apart.
     pub(crate) fn room(&mut self) -> usize {
         let submission = self.ring.submission();
-        (submission.capacity() - submission.len()).saturating_sub(1)
+        (submission.capacity() - submission.len()).saturating_sub(2)
     }
 
     /// Submits what is queued.
@@ -167,8 +180,10 @@ impl Ring {
     /// The next completion that has arrived.
     pub(crate) fn completion(&mut self) -> Option<Completion> {
         let cqe = self.ring.completion().next()?;
-        if cqe.user_data() == WAKE {
-            return Some(Completion::Wake);
+        match cqe.user_data() {
+            WAKE => return Some(Completion::Wake),
+            TICK => return Some(Completion::Tick),
+            _ => {}
         }
         let index = usize::try_from(cqe.user_data()).unwrap_or(usize::MAX);
         let result = if cqe.result() < 0 { Err(-cqe.result()) } else { Ok(()) };

@@ -7,9 +7,12 @@ impl RingQueue {
     /// Answers whoever asked whether this ring has served what it was sent, if it has. Otherwise
     /// there is a request to serve, or a helper that will wake this thread: it comes back then.
     pub(super) fn answer_passage(&mut self) {
-        if let Some(question) = self.shared.passage.question()
-            && self.has_served_all()
-        {
+        let question = self.shared.passage.question();
+        // Closes that wait in the kernel were made before the question, too.
+        self.passes = question.is_some();
+        let Some(question) = question else { return };
+        self.let_all_out();
+        if self.has_served_all() {
             self.shared.passage.pass(question);
         }
     }
