@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use rustix::fs::{Access, AtFlags, CWD};
 use serde_json::json;
 use tollgate_policy::Policy;
 
@@ -26,16 +27,20 @@ const MAX_SAID: usize = 8;
 /// When DIR cannot be read, or a policy is there and `--force` is not given.
 pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
     let dir = directory(args.dir.as_deref())?;
-    let findings = presets::look(&dir);
-    let preset = args.preset.unwrap_or_else(|| suited(findings.suits));
-    let text = preset.text(&findings);
-    let policy = Policy::parse(&text, preset.name())?;
-    let survey = survey::survey(&policy, &dir)?;
     let file = match &args.output {
         Some(file) if file.as_os_str() == "-" => None,
         Some(file) => Some(file.clone()),
         None => Some(dir.join(IN_DIR)),
     };
+    // To look through DIR may take long.
+    if let Some(file) = &file {
+        refuse_in_vain(file, args.force)?;
+    }
+    let findings = presets::look(&dir);
+    let preset = args.preset.unwrap_or_else(|| suited(findings.suits));
+    let text = preset.text(&findings);
+    let policy = Policy::parse(&text, preset.name())?;
+    let survey = survey::survey(&policy, &dir)?;
     match &file {
         Some(file) => write(file, &text, args.force)?,
         None if !args.json => print!("{text}"),
@@ -64,6 +69,30 @@ fn suited(suits: Suits) -> Preset {
     }
 }
 
+/// What [`write`] would be refused for.
+fn refuse_in_vain(file: &Path, force: bool) -> anyhow::Result<()> {
+    if !force && file.symlink_metadata().is_ok() {
+        bail!(is_there(file));
+    }
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    let parent = parent.unwrap_or(Path::new("."));
+    match rustix::fs::accessat(CWD, parent, access, AtFlags::EACCESS) {
+        Ok(()) => Ok(()),
+        Err(errno) => cannot_be_written(file, errno.into()),
+    }
+}
+
+fn is_there(file: &Path) -> String {
+    let shown = shown(file);
+    format!("`{shown}` is there already; replace it with --force, or name another --output")
+}
+
+fn cannot_be_written(file: &Path, error: std::io::Error) -> anyhow::Result<()> {
+    let remedy = missing_directory(file, &error);
+    Err(error).with_context(|| format!("`{}` cannot be written{remedy}", shown(file)))
+}
+
 fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
     let shown = shown(file);
     let there = std::fs::symlink_metadata(file).ok();
@@ -81,12 +110,9 @@ fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
     let mut opened = match std::fs::File::create_new(file) {
         Ok(opened) => opened,
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            bail!("`{shown}` is there already; replace it with --force, or name another --output")
+            bail!(is_there(file))
         }
-        Err(error) => {
-            let remedy = missing_directory(file, &error);
-            return Err(error).with_context(|| format!("`{shown}` cannot be written{remedy}"));
-        }
+        Err(error) => return cannot_be_written(file, error),
     };
     std::io::Write::write_all(&mut opened, text.as_bytes())
         .with_context(|| format!("`{shown}` cannot be written"))
