@@ -238,6 +238,11 @@ fn lists(dir: &Path, log: &mut Log) {
     }
     log.note("remove", removexattr(dir.join("f"), access));
     log.note("mode", stat(dir.join("f")).map(|stat| stat.st_mode));
+    let foreign = dir.join(super::FOREIGN_GROUP);
+    for attribute in [default, access] {
+        log.note(attribute, setxattr(&foreign, attribute, &acl, none));
+        log.note("mode", stat(&foreign).map(|stat| stat.st_mode));
+    }
 }
 
 fn accesses(dir: &Path, log: &mut Log) {

@@ -65,6 +65,9 @@ fn a_user_gets_the_same_through_user_space() {
     compare(USERSPACE, USER);
 }
 
+/// A directory that is there when a scenario begins.
+const FOREIGN_GROUP: &str = "foreign-group";
+
 fn compare(policy: &str, uid: u32) {
     if !can_mount() {
         return;
@@ -92,6 +95,11 @@ fn play(dir: &Path, uid: u32, scenario: fn(&Path, &mut Log)) -> Vec<String> {
     fs::create_dir(dir).unwrap();
     chown(dir, Some(uid), Some(uid)).unwrap();
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    // Of the user, and of a group that the user is not in, which only others can make it.
+    let foreign = dir.join(FOREIGN_GROUP);
+    fs::create_dir(&foreign).unwrap();
+    chown(&foreign, Some(uid), Some(uid + 1)).unwrap();
+    fs::set_permissions(&foreign, fs::Permissions::from_mode(0o2775)).unwrap();
     let mut log = Log::default();
     let mut run = || scenario(dir, &mut log);
     if uid == 0 {

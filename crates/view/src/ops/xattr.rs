@@ -44,6 +44,8 @@ impl View {
         flags: u32,
         acl_kill_sgid: bool,
     ) -> Result<(), Errno> {
+        // The kernel (Linux 6.18) asks for it with a default ACL as well, which leaves the mode alone.
+        let acl_kill_sgid = acl_kill_sgid && name == c"system.posix_acl_access";
         let fd = self.fds.path_once(node)?;
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let path = ProcPath::of(fd.as_fd());
