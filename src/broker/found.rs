@@ -34,7 +34,7 @@ pub(crate) fn find(choice: &BrokerChoice) -> Option<Broker> {
         BrokerChoice::Off => return None,
         BrokerChoice::At(path) => path.clone(),
         BrokerChoice::Auto if may_register() => return None,
-        BrokerChoice::Auto => usual_places().find(|path| is_socket(path))?,
+        BrokerChoice::Auto => usual()?,
     };
     let client = Client::new(&path);
     Some(Broker { client, registered: AtomicU64::new(0), refused: AtomicU64::new(0) })
@@ -45,6 +45,19 @@ pub(crate) fn may_register() -> bool {
     let own = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     let namespace = std::fs::metadata("/proc/self/ns/user").map(|meta| meta.ino());
     own.contains(CapabilitySet::SYS_ADMIN) && namespace.ok() == Some(INITIAL_USER_NAMESPACE)
+}
+
+/// The first of the usual places where root listens. Without one, a place where a broker was and
+/// may be again; at last one that is not used, so that `status` says why.
+fn usual() -> Option<PathBuf> {
+    let mut others = Vec::new();
+    for place in usual_places().filter(|path| is_socket(path)) {
+        match tollgate_broker::look(&place) {
+            Ok(()) => return Some(place),
+            Err(error) => others.push((matches!(error, RegisterError::NotOfRoot(_)), place)),
+        }
+    }
+    others.into_iter().min_by_key(|(is_anothers, _)| *is_anothers).map(|(_, place)| place)
 }
 
 /// Where a user's server looks for one.
@@ -78,6 +91,10 @@ impl Broker {
             }
             RegisterError::Unreachable(error) => {
                 io::Error::new(error.kind(), format!("no broker answers at `{path}`: {error}"))
+            }
+            RegisterError::NotOfRoot(_) => {
+                let kind = io::ErrorKind::PermissionDenied;
+                io::Error::new(kind, format!("`{path}` is not used as the broker: {error}"))
             }
         }
     }

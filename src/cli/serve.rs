@@ -71,7 +71,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FROM", value_enum, default_value_t = SmallFilesArg::Auto)]
     pub(crate) small_files: SmallFilesArg,
 
-    /// Where a broker listens that registers files for this server; `auto`: at
+    /// Where a broker of root listens that registers files for this server; `auto`: at
     /// $XDG_RUNTIME_DIR/tollgate/broker.sock or /run/tollgate/broker.sock if this process may not
     /// register files itself; `off`: nowhere
     #[arg(long, value_name = "auto|off|PATH", default_value = "auto")]

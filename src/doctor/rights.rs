@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rustix::process::WaitOptions;
+use tollgate_broker::RegisterError;
 
 use super::check::{Check, line_of};
 use crate::control;
@@ -143,7 +144,7 @@ fn sockets() -> Check {
 fn broker() -> Check {
     let found: Vec<_> = crate::broker::usual_places()
         .map(|place| {
-            let answer = std::os::unix::net::UnixStream::connect(&place).map(drop);
+            let answer = tollgate_broker::look(&place);
             (place, answer)
         })
         .collect();
@@ -160,10 +161,9 @@ const BROKER_UNIT: &str = "tollgate-broker.socket";
 const UNIT_DIRECTORIES: [&str; 3] =
     ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
 
-/// Where a broker may listen, with what connecting to it as a stream said; whether systemd runs, and
-/// has the unit.
+/// Where a broker may listen, with what a look there found; whether systemd runs, and has the unit.
 fn broker_of(
-    found: Vec<(PathBuf, std::io::Result<()>)>,
+    found: Vec<(PathBuf, Result<(), RegisterError>)>,
     is_root: bool,
     has_systemd: bool,
     has_unit: bool,
@@ -171,15 +171,20 @@ fn broker_of(
     const NAME: &str = "broker";
     const EFFECT: &str = "no passthrough for this user: files are read and written by tollgate, \
                           slower";
-    let mut missed = Vec::new();
+    let (mut missed, mut strange) = (Vec::new(), String::new());
     for (place, answer) in found {
         match answer {
-            Ok(()) => return Check::ok(NAME, format!("listens at `{}`", place.display())),
-            // It talks in packets, and is there all the same.
-            Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => {
-                return Check::ok(NAME, format!("listens at `{}`", place.display()));
+            Ok(()) => {
+                return Check::ok(NAME, format!("listens at `{}`", place.display()) + &strange);
             }
-            Err(error) => missed.push(format!("none at `{}` ({error})", place.display())),
+            Err(RegisterError::Unreachable(error)) => {
+                missed.push(format!("none at `{}` ({error})", place.display()));
+            }
+            Err(error) => {
+                let text = format!("`{}` is not used ({error})", place.display());
+                strange += &format!("; {text}");
+                missed.push(text);
+            }
         }
     }
     if is_root {
@@ -200,18 +205,32 @@ fn broker_of(
 mod tests {
     use super::*;
 
+    fn failed(errno: i32) -> Result<(), RegisterError> {
+        Err(std::io::Error::from_raw_os_error(errno).into())
+    }
+
     fn told(errno: Option<i32>, is_root: bool, systemd: bool, unit: bool) -> Check {
-        let answer = errno.map_or(Ok(()), |errno| Err(std::io::Error::from_raw_os_error(errno)));
-        let own = (PathBuf::from("/own"), Err(std::io::Error::from_raw_os_error(libc::ENOENT)));
+        let answer = errno.map_or(Ok(()), failed);
+        let own = (PathBuf::from("/own"), failed(libc::ENOENT));
         broker_of(vec![own, ("/usual".into(), answer)], is_root, systemd, unit)
     }
 
     #[test]
     fn a_broker_that_listens_needs_no_remedy() {
-        for errno in [None, Some(libc::EPROTOTYPE)] {
-            let check = told(errno, false, true, true);
-            assert_eq!((check.found.as_str(), check.remedy), ("listens at `/usual`", None));
-        }
+        let check = told(None, false, true, true);
+        assert_eq!((check.found.as_str(), check.remedy), ("listens at `/usual`", None));
+    }
+
+    #[test]
+    fn one_of_another_user_is_named_and_not_used() {
+        let strange = || ("/own".into(), Err(RegisterError::NotOfRoot(1002)));
+        let told = |usual| broker_of(vec![strange(), ("/usual".into(), usual)], false, true, true);
+        let check = told(failed(libc::ENOENT));
+        assert!(check.found.starts_with("`/own` is not used (a process of user 1002"), "{check:?}");
+        assert!(check.remedy.is_some());
+        let check = told(Ok(()));
+        assert!(check.found.starts_with("listens at `/usual`; `/own` is not used"), "{check:?}");
+        assert!(check.remedy.is_none());
     }
 
     #[test]

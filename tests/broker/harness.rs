@@ -30,6 +30,16 @@ pub(crate) fn with_open_device(test: impl FnOnce() + Send) {
     }
 }
 
+/// The same with an empty `/run` for the test and its children alone.
+pub(crate) fn with_own_run(test: impl FnOnce() + Send) {
+    with_open_device(|| {
+        // The namespace of mounts is this thread's.
+        let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV;
+        rustix::mount::mount("run", "/run", "tmpfs", flags, c"mode=755").unwrap();
+        test();
+    });
+}
+
 /// The same where a user can mount outside of every user namespace of the user's own: by
 /// fusermount3, which is not part of every machine.
 pub(crate) fn with_mount_helper(test: impl FnOnce() + Send) {
@@ -191,7 +201,7 @@ impl Home {
         fs::set_permissions(self.below(name), fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    fn tollgate(&self) -> Command {
+    pub(crate) fn tollgate(&self) -> Command {
         self.as_user(self.at("tollgate"))
     }
 

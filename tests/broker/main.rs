@@ -12,3 +12,4 @@ mod identity;
 #[path = "../support/mounting.rs"]
 mod mounting;
 mod run;
+mod trust;

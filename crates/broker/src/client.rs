@@ -16,6 +16,7 @@ use rustix::net::{
 
 use crate::asking::decode_reply;
 use crate::protocol::{MESSAGE_BYTES, Refusal, Request};
+use crate::trusted::listening_user;
 
 /// How long the broker may take to answer before the client does without it.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -34,6 +35,18 @@ pub enum RegisterError {
     /// There is no broker at the socket, or it does not answer.
     #[error("the broker cannot be reached: {0}")]
     Unreachable(#[from] io::Error),
+    /// Somebody else than root listens there, who would be handed the server's descriptors. Root
+    /// outside of a user namespace that has no root appears as the overflow user (65534).
+    #[error("a process of user {0} listens there, and only root's can be a broker")]
+    NotOfRoot(u32),
+}
+
+/// Whether there is a broker of root at `path`, without asking it for anything.
+///
+/// # Errors
+/// [`RegisterError::Unreachable`] and [`RegisterError::NotOfRoot`].
+pub fn look(path: &Path) -> Result<(), RegisterError> {
+    open(path).map(drop)
 }
 
 /// A connection to the broker for one FUSE connection. It is made when it is needed first, and
@@ -128,7 +141,7 @@ impl Client {
         {
             return Err(io::Error::other(reason.clone()).into());
         }
-        let connected = open(&self.path).map_err(RegisterError::from).and_then(|socket| {
+        let connected = open(&self.path).and_then(|socket| {
             state.socket = Some(socket);
             state.ask(Request::Hello, device)
         });
@@ -142,8 +155,8 @@ impl Client {
             Err(error) => {
                 state.socket = None;
                 let reason = match &error {
-                    RegisterError::Refused(refusal) => refusal.to_string(),
                     RegisterError::Unreachable(error) => error.to_string(),
+                    other => other.to_string(),
                 };
                 state.failed = Some((Instant::now(), reason));
                 Err(error)
@@ -199,7 +212,16 @@ impl State {
     }
 }
 
-fn open(path: &Path) -> io::Result<OwnedFd> {
+/// Connects, and makes sure of who listens before anything is sent.
+fn open(path: &Path) -> Result<OwnedFd, RegisterError> {
+    let socket = connect(path)?;
+    match listening_user(&socket)? {
+        0 => Ok(socket),
+        uid => Err(RegisterError::NotOfRoot(uid)),
+    }
+}
+
+fn connect(path: &Path) -> io::Result<OwnedFd> {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     for timeout in [Timeout::Recv, Timeout::Send] {

@@ -12,8 +12,9 @@ mod asking;
 mod client;
 mod protocol;
 mod server;
+mod trusted;
 
 pub use asking::{DEFAULT_SOCKET, decode_reply};
-pub use client::{Client, RegisterError};
+pub use client::{Client, RegisterError, look};
 pub use protocol::{MESSAGE_BYTES, Refusal, Reply, Request, VERSION, encode_reply};
 pub use server::{listener, serve};
