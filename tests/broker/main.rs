@@ -11,5 +11,6 @@ mod harness;
 mod identity;
 #[path = "../support/mounting.rs"]
 mod mounting;
+mod open;
 mod run;
 mod trust;

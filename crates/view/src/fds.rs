@@ -12,6 +12,9 @@
 //! | real descriptors: user-space handles, directory handles, locks | the rest, in [shares](crate::shares) | `EMFILE`, `ENOLCK` |
 //!
 //! A file served by passthrough costs none: the kernel holds its own reference to the backing file.
+//! Where somebody else registers the files, one that is open to be written costs one (see
+//! [`crate::writers`]), as long as less than half of the maximum is held; beyond it such a file is
+//! opened when it is needed.
 
 use std::collections::VecDeque;
 use std::ffi::CStr;

@@ -26,6 +26,9 @@ const SMALL: u64 = 1 << 60;
 /// The number says that the file was opened to be executed; of handles of every kind.
 const EXECUTES: u64 = 1 << 59;
 
+/// The number says that the file was opened to be written; of handles without a descriptor.
+const WRITES: u64 = 1 << 58;
+
 /// Whether the kernel reads and writes the file itself.
 pub(crate) fn is_passthrough(handle: FileHandle) -> bool {
     handle.0 & PASSTHROUGH != 0
@@ -62,6 +65,22 @@ pub(crate) fn is_in_place(handle: FileHandle) -> bool {
     is_passthrough(handle) && handle.0 & IN_PLACE != 0
 }
 
+/// Whether the number says that the kernel writes the file itself for who opened it.
+pub(crate) fn is_written_below(handle: FileHandle) -> bool {
+    is_passthrough(handle) && handle.0 & WRITES != 0
+}
+
+/// What the number of a handle without state says of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    /// The kernel is to report each close.
+    pub(crate) flushes: bool,
+    /// It was opened for reading and writing.
+    pub(crate) in_place: bool,
+    /// It was opened for writing.
+    pub(crate) writes: bool,
+}
+
 /// Numbers for handles without state: each its own, so that a lock knows the handle that it
 /// was taken through. Counted per worker, so that no cache line is shared.
 #[derive(Debug, Default)]
@@ -70,11 +89,11 @@ pub(crate) struct PassthroughHandles([crossbeam_utils::CachePadded<AtomicU64>; S
 impl PassthroughHandles {
     const COUNTERS: usize = 16;
 
-    /// A handle of a file that `worker` opens. `flushes`: the kernel is to report each close.
-    pub(crate) fn next(&self, worker: usize, flushes: bool, in_place: bool) -> FileHandle {
+    /// A handle of a file that `worker` opens.
+    pub(crate) fn next(&self, worker: usize, kind: Kind) -> FileHandle {
         let flag = |is: bool, bit| if is { bit } else { 0 };
-        let flags = PASSTHROUGH | flag(flushes, FLUSHES) | flag(in_place, IN_PLACE);
-        FileHandle(flags | self.number(worker))
+        let flags = flag(kind.flushes, FLUSHES) | flag(kind.in_place, IN_PLACE);
+        FileHandle(PASSTHROUGH | flags | flag(kind.writes, WRITES) | self.number(worker))
     }
 
     /// A handle of a small file that is only read.
@@ -86,7 +105,7 @@ impl PassthroughHandles {
         let counter = worker % Self::COUNTERS;
         let count = self.0[counter].fetch_add(1, Ordering::Relaxed);
         let number = count * Self::COUNTERS as u64 + counter as u64;
-        assert!(number < EXECUTES, "fewer files are opened than could be counted in a century");
+        assert!(number < WRITES, "fewer files are opened than could be counted in a century");
         number
     }
 }
@@ -163,6 +182,10 @@ impl<T> Handles<T> {
 mod tests {
     use super::*;
 
+    fn kind(flushes: bool, in_place: bool) -> Kind {
+        Kind { flushes, in_place, writes: in_place }
+    }
+
     #[test]
     fn a_handle_is_found_until_it_is_removed() {
         let handles = Handles::new();
@@ -179,7 +202,7 @@ mod tests {
         let handles = Handles::new();
         let user = to_execute(handles.insert(41));
         let [passed, small] = [
-            PassthroughHandles::default().next(3, true, true),
+            PassthroughHandles::default().next(3, kind(true, true)),
             PassthroughHandles::default().next_small(3),
         ];
         assert!([user, to_execute(passed), to_execute(small)].into_iter().all(executes));
@@ -197,20 +220,23 @@ mod tests {
         assert!(!flushes(handle) && !is_in_place(handle));
         let table = Handles::new().insert(());
         assert!(has_descriptor(table) && !is_small(table));
-        assert!(!has_descriptor(PassthroughHandles::default().next(3, true, false)));
+        assert!(!has_descriptor(PassthroughHandles::default().next(3, kind(true, false))));
     }
 
     #[test]
     fn passthrough_handles_say_what_they_are_and_differ() {
         let handles = PassthroughHandles::default();
-        let numbers: Vec<_> = (0..100).map(|n| handles.next(n, n % 3 == 0, n % 2 == 0)).collect();
+        let numbers: Vec<_> =
+            (0..100).map(|n| handles.next(n, kind(n % 3 == 0, n % 2 == 0))).collect();
         for (n, number) in numbers.iter().enumerate() {
             assert!(is_passthrough(*number));
             assert_eq!((flushes(*number), is_in_place(*number)), (n % 3 == 0, n % 2 == 0));
+            assert_eq!(is_written_below(*number), n % 2 == 0);
         }
         let distinct: std::collections::HashSet<_> = numbers.iter().collect();
         assert_eq!(distinct.len(), numbers.len());
         let user = FileHandle(7);
         assert!(flushes(user) && !is_passthrough(user) && !is_in_place(user));
+        assert!(!is_written_below(user));
     }
 }

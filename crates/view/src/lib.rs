@@ -49,6 +49,7 @@ mod table;
 mod view;
 mod watch;
 mod watched;
+mod writers;
 
 pub use audit::{Access, Audit, AuditLevel, Detail, Event, Outcome};
 pub use borders::is_kernel_file_system;

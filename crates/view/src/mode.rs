@@ -4,7 +4,8 @@
 //! are kept here, per inode, while any handle is open. The registration may outlive the last
 //! handle: see [`crate::idle`].
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -58,6 +59,12 @@ pub(crate) struct Io {
     pub(crate) pages: Pages,
     /// Why it is open in [`IoMode::Cached`]: it was small and only read. Holds with the mode.
     small: bool,
+    /// Handles among them through which the kernel writes the lower file.
+    writers: u32,
+    /// While there are such, and the file's mode may keep this process from opening it again: a
+    /// descriptor for what the kernel does not do itself (ftruncate, fsync). Not longer, because
+    /// nobody can execute the file meanwhile.
+    writable: Option<(Arc<OwnedFd>, Held)>,
     /// How the view makes its bytes while it is open, if they are not those of the lower file. The
     /// handles of an inode share the pages of mappings, so they must show the same.
     made: Option<Made>,
@@ -172,6 +179,38 @@ impl Io {
     /// Whether it was written while it was open as a small file that is only read.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
+    }
+
+    /// The kernel writes the lower file through the handle opened last.
+    pub(crate) fn opened_to_write(&mut self) {
+        self.writers += 1;
+    }
+
+    /// One of those is closed. Returns the descriptor that was kept for them, after the last one, to
+    /// be dropped outside the lock.
+    pub(crate) fn writing_ended(&mut self) -> Option<(Arc<OwnedFd>, Held)> {
+        debug_assert!(self.writers > 0, "closed more often than opened");
+        self.writers = self.writers.saturating_sub(1);
+        if self.writers == 0 { self.writable.take() } else { None }
+    }
+
+    /// Keeps `fd`, open for reading and writing, until the last of those handles is closed.
+    ///
+    /// # Panics
+    /// If there is none of them.
+    pub(crate) fn keep_writable(&mut self, fd: OwnedFd, held: Held) {
+        assert!(self.writers > 0, "kept for whom?");
+        self.writable = Some((Arc::new(fd), held));
+    }
+
+    /// Whether such handles are open, and nothing is kept for them.
+    pub(crate) fn lacks_writable(&self) -> bool {
+        self.writers > 0 && self.writable.is_none()
+    }
+
+    /// What was kept so.
+    pub(crate) fn writable(&self) -> Option<&Arc<OwnedFd>> {
+        self.writable.as_ref().map(|(fd, _)| fd)
     }
 
     /// One handle fewer. Returns whether the file should go on an idle list.

@@ -47,6 +47,7 @@ use crate::sweeper::Sweeper;
 use crate::table::{Node, Table};
 use crate::watch::{self, FILES, LONG, NEGATIVE, Watch};
 use crate::watched::Level;
+use crate::writers::Writers;
 
 /// A lower directory seen through a policy. Served by handing it to a
 /// [`tollgate_fuse::Session`], configured by [`View::session_config`].
@@ -73,6 +74,7 @@ pub struct View {
     pub(crate) ahead: Ahead,
     pub(crate) sweeper: Sweeper,
     pub(crate) closer: Closer,
+    pub(crate) writers: Writers,
     pub(crate) files: Handles<UserFile>,
     pub(crate) passthrough_handles: PassthroughHandles,
     pub(crate) dirs: Handles<OpenDir>,
@@ -185,6 +187,7 @@ impl View {
             ahead: Ahead::default(),
             sweeper,
             closer,
+            writers: Writers::default(),
             files: Handles::new(),
             passthrough_handles: PassthroughHandles::default(),
             dirs: Handles::new(),

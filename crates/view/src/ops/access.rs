@@ -24,7 +24,12 @@ impl Access {
     }
 
     pub(super) fn writes(self) -> bool {
-        (self.flags & OFlags::ACCMODE) != OFlags::RDONLY || self.truncates()
+        self.writes_through() || self.truncates()
+    }
+
+    /// The handle is one to write through.
+    pub(super) fn writes_through(self) -> bool {
+        (self.flags & OFlags::ACCMODE) != OFlags::RDONLY
     }
 
     /// A mapping that can be written needs both.

@@ -167,6 +167,9 @@ impl View {
     ) -> Result<Attributes, Errno> {
         let path = self.fds.path_once(node)?;
         let fd = path.as_fd();
+        if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() {
+            self.writers.changing(&self.fds, node);
+        }
         if set.uid.is_some() || set.gid.is_some() {
             let uid = set.uid.map(Uid::from_raw);
             let gid = set.gid.map(Gid::from_raw);
@@ -214,12 +217,11 @@ impl View {
             let act = || asked_by(caller, || made.content.set_len(size));
             return self.powers.as_caller(caller, act);
         }
-        let own = match user_file {
-            Some(_) => None,
-            None => Some(lower::reopen(path, rustix::fs::OFlags::WRONLY)?),
+        let file = match user_file {
+            Some(user_file) => Arc::clone(&user_file.fd),
+            None => self.below(node, rustix::fs::OFlags::WRONLY)?,
         };
-        let file = user_file.as_ref().map_or(own.as_ref(), |file| Some(&*file.fd));
-        let file = file.ok_or(Errno::BADF)?;
+        let file = file.as_fd();
         self.act_on_data(caller, set.kill_suidgid, || rustix::fs::ftruncate(file, size))
     }
 

@@ -37,7 +37,7 @@ impl View {
         let read = |buffer: &mut [u8]| {
             let len = if is_small(handle) {
                 // Pages that the kernel gave up in the meantime.
-                let file = self.reopened(&self.node(id)?, OFlags::RDONLY)?;
+                let file = self.below(&self.node(id)?, OFlags::RDONLY)?;
                 lower::read_full(file.as_fd(), buffer, offset)?
             } else {
                 lower::read_full(self.user_file(handle)?.fd.as_fd(), buffer, offset)?
@@ -180,7 +180,7 @@ impl View {
         if let Some(error) = node.io.lock().sync_error {
             return Err(error);
         }
-        let result = sync(&self.reopened(&node, OFlags::RDONLY)?);
+        let result = sync(&*self.below(&node, OFlags::RDONLY)?);
         if let Err(error) = result {
             node.io.lock().sync_error = Some(error);
         }
@@ -188,10 +188,15 @@ impl View {
     }
 
     /// A real descriptor on an open file whose handle has none, for what the kernel does not do
-    /// itself.
-    fn reopened(&self, node: &Arc<Node>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    /// itself: the one that is kept while somebody writes the file, which is open for both, or a new
+    /// one.
+    pub(super) fn below(&self, node: &Arc<Node>, flags: OFlags) -> Result<Arc<OwnedFd>, Errno> {
+        let kept = node.io.lock().writable().cloned();
+        if let Some(fd) = kept {
+            return Ok(fd);
+        }
         let path = self.fds.path_once(node)?;
-        self.fds.retrying(|| lower::reopen(path.as_fd(), flags))
+        self.fds.retrying(|| lower::reopen(path.as_fd(), flags)).map(Arc::new)
     }
 
     /// Runs `act` on a descriptor of the handle.
@@ -203,7 +208,7 @@ impl View {
         act: impl FnOnce(&OwnedFd) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         if !has_descriptor(handle) {
-            act(&self.reopened(&self.node(id)?, flags)?)
+            act(&*self.below(&self.node(id)?, flags)?)
         } else {
             act(&self.user_file(handle)?.fd)
         }

@@ -17,7 +17,9 @@ use crate::content::asker::asked_by;
 use crate::content::open::How;
 use crate::content::to_open::ToOpen;
 use crate::fds::Descriptors;
-use crate::handles::{UserFile, executes, has_descriptor, is_in_place, to_execute};
+use crate::handles::{
+    Kind, UserFile, executes, has_descriptor, is_in_place, is_written_below, to_execute,
+};
 use crate::locks::wants_closes;
 use crate::lower::{self, Stat};
 use crate::mode::{Io, IoMode};
@@ -107,7 +109,7 @@ impl View {
         {
             return Ok(opened);
         }
-        let mut lower = LowerFile { view: self, node, fd: None, path: seen.map(|(fd, _)| fd) };
+        let mut lower = LowerFile::of(self, node, None, seen.map(|(fd, _)| fd));
         if let Some(how) = how {
             return self.open_made(req, io, &how, access, &mut lower);
         }
@@ -204,12 +206,17 @@ impl View {
                     io.opened(IoMode::Passthrough);
                     let closes = wants_closes(access.flags, lower.node.locks.get());
                     let no_flush = if closes { OpenReply::empty() } else { OpenReply::NOFLUSH };
-                    let (worker, in_place) = (req.worker(), access.is_in_place());
+                    let (in_place, writes) = (access.is_in_place(), access.writes_through());
                     if in_place {
                         self.mappable(lower.node);
                     }
+                    if writes {
+                        io.opened_to_write();
+                        self.keep_writable(io, lower);
+                    }
+                    let kind = Kind { flushes: closes, in_place, writes };
                     Ok(Opened {
-                        handle: self.passthrough_handles.next(worker, closes, in_place),
+                        handle: self.passthrough_handles.next(req.worker(), kind),
                         flags: OpenReply::PASSTHROUGH | no_flush,
                         backing: Some(id),
                     })
@@ -262,7 +269,7 @@ impl View {
                 return Ok(Err(NotRegistered::Refused(error)));
             }
             match lower.writable(&fd) {
-                Some(writable) => io.register(connection, writable.as_fd(), &self.powers, by_user),
+                Some(writable) => io.register(connection, writable, &self.powers, by_user),
                 None => return Ok(Err(NotRegistered::OnlyRead)),
             }
         } else {
@@ -290,6 +297,22 @@ impl View {
         let mut kept = node.fd.lock();
         if kept.is_none() {
             *kept = named().ok();
+        }
+    }
+
+    /// The descriptor that is at hand is kept of a file that somebody writes now; without one it is
+    /// opened once more, later (see [`crate::writers`]).
+    fn keep_writable(&self, io: &mut Io, lower: &mut LowerFile<'_>) {
+        if !io.lacks_writable() || !self.others_register() {
+            return;
+        }
+        match lower.fd.take().or_else(|| lower.shown.take()) {
+            Some(fd) => {
+                if let Some(held) = self.fds.hold_if_cheap() {
+                    io.keep_writable(fd, held);
+                }
+            }
+            None => self.writers.opened(&self.fds, io, lower.node),
         }
     }
 
@@ -478,7 +501,7 @@ impl View {
     ) -> Result<Opened, Errno> {
         let mut io = node.io.lock();
         let mode = self.mode_of(&io, subject);
-        let mut lower = LowerFile { view: self, node, fd: Some(fd), path: None };
+        let mut lower = LowerFile::of(self, node, Some(fd), None);
         let opened = match subject.and_then(How::of) {
             Some(how) => self.open_made(req, &mut io, &how, access, &mut lower),
             None => self.open_in_mode(req, &mut io, mode, access, &mut lower),
@@ -533,8 +556,10 @@ impl View {
         if is_in_place(handle) {
             node.mappable.fetch_sub(1, Ordering::Relaxed);
         }
+        let writable;
         let lingers = {
             let mut io = node.io.lock();
+            writable = if is_written_below(handle) { io.writing_ended() } else { None };
             let was_small = io.is_small();
             if executes(handle) {
                 io.execution_ended();
@@ -545,6 +570,7 @@ impl View {
             }
             lingers
         };
+        drop(writable);
         if lingers {
             self.sweeper.linger(req.worker(), &node);
         }
@@ -605,9 +631,20 @@ struct LowerFile<'a> {
     fd: Option<OwnedFd>,
     /// One that names it.
     path: Option<Arc<OwnedFd>>,
+    /// One for reading and writing, to show to a registrar.
+    shown: Option<OwnedFd>,
 }
 
-impl LowerFile<'_> {
+impl<'a> LowerFile<'a> {
+    fn of(
+        view: &'a View,
+        node: &'a Arc<Node>,
+        fd: Option<OwnedFd>,
+        path: Option<Arc<OwnedFd>>,
+    ) -> Self {
+        Self { view, node, fd, path, shown: None }
+    }
+
     /// A descriptor that names the file.
     fn path(&mut self) -> Result<Arc<OwnedFd>, Errno> {
         if let Some(path) = &self.path {
@@ -637,12 +674,12 @@ impl LowerFile<'_> {
 
     /// A descriptor open for reading and writing, to show to a registrar: the one of a file just
     /// made, or a new one of what `named` names; `None` if there is no permission.
-    fn writable(&self, named: &OwnedFd) -> Option<Writable<'_>> {
-        if let Some(fd) = &self.fd {
-            return Some(Writable::Made(fd.as_fd()));
+    fn writable(&mut self, named: &OwnedFd) -> Option<BorrowedFd<'_>> {
+        if self.fd.is_none() {
+            let open = || lower::reopen(named.as_fd(), OFlags::RDWR);
+            self.shown = self.view.fds.retrying(open).ok();
         }
-        let open = || lower::reopen(named.as_fd(), OFlags::RDWR);
-        self.view.fds.retrying(open).ok().map(Writable::Opened)
+        self.fd.as_ref().or(self.shown.as_ref()).map(AsFd::as_fd)
     }
 
     /// A descriptor to read and write through.
@@ -654,21 +691,6 @@ impl LowerFile<'_> {
         let open =
             |fd: BorrowedFd<'_>| self.view.fds.retrying(|| lower::reopen(fd, access.lower()));
         open(path.as_fd())
-    }
-}
-
-/// A descriptor open for reading and writing.
-enum Writable<'a> {
-    Made(BorrowedFd<'a>),
-    Opened(OwnedFd),
-}
-
-impl AsFd for Writable<'_> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Made(fd) => *fd,
-            Self::Opened(fd) => fd.as_fd(),
-        }
     }
 }
 

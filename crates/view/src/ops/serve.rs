@@ -49,6 +49,7 @@ impl Filesystem for View {
         self.sweeper.connected(connection);
         if connection.has_registrar() {
             self.sweeper.keep_longer();
+            self.writers.start(&self.fds);
         }
         self.connection.set(connection.clone()).map_err(|_| Errno::BUSY)?;
         self.start_reading_ahead();

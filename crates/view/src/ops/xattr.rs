@@ -31,6 +31,8 @@ impl View {
         self.count(req, Count::xattr);
         let node = self.node(id)?;
         self.permit(req, &node, Operation::Write, "setxattr")?;
+        // It may be an access control list.
+        self.writers.changing(&self.fds, &node);
         let done = self.set_attribute(req.caller(), &node, (name, value), flags, acl_kill_sgid);
         self.record_attribute(req, &node, "setxattr", name.to_bytes(), done.err());
         done
