@@ -13,12 +13,13 @@ pub fn fuzz_one(input: &[u8]) {
     match request {
         Ok(request) => assert_eq!(request.encode(), *input),
         Err(Refusal::Version(version)) => {
-            assert_eq!(version, VERSION);
-            assert!(input.len() >= 8 && input[4..6] != VERSION.to_le_bytes());
+            assert!(version != VERSION && input[4..6] == version.to_le_bytes());
         }
         Err(refusal) => assert_eq!(refusal, Refusal::Malformed),
     }
     match reply {
+        // The broker's own version, which it writes whatever it is asked to.
+        Ok(Err(Refusal::Version(version))) => assert_eq!(input[8..12], u32::from(version).to_le_bytes()),
         Ok(reply) => assert_eq!(encode_reply(reply), *input),
         Err(refusal) => {
             assert!(matches!(refusal, Refusal::Malformed | Refusal::Version(_)));

@@ -230,6 +230,9 @@ fn what_is_no_message_is_answered_and_extra_descriptors_are_closed() {
     later[4] = 2;
     stage.caller.send(&later, &[fd]);
     assert_eq!(stage.caller.reply(), Some(Err(Refusal::Version(1))));
+    stage
+        .broker
+        .has_said("the message has version 2 of the broker's protocol, this program speaks 1");
     stage.serves();
     // Standard streams, the socket and the device: nothing that came along is left.
     let child = stage.broker.children().pop().unwrap();
@@ -272,6 +275,29 @@ fn floods_are_refused_and_concern_their_user_alone() {
         stage.caller.reply();
     }
     assert!(stage.broker.said().lines().count() < 60, "{}", stage.broker.said());
+}
+
+/// Each connection is a process of its own, and they share one limit.
+#[test]
+fn connections_that_are_refused_flood_no_log() {
+    let Some(stage) = Stage::new(&[]) else { return };
+    let begun = std::time::Instant::now();
+    for _ in 0..300 {
+        let caller = Caller::connect(&stage.broker.socket, OTHER, &[]);
+        caller.try_send(b"x", &[]);
+        caller.reply();
+    }
+    // Some are refused by the listening process, as too many.
+    let lines = |user: u32| {
+        let of_user = format!("tollgate broker: user {user} ");
+        stage.broker.said().lines().filter(|line| line.starts_with(&of_user)).count()
+    };
+    let windows = begun.elapsed().as_secs() / 15 + 2;
+    let logged = lines(OTHER);
+    assert!((1..=12 * windows).contains(&(logged as u64)), "{logged} lines in {windows} windows");
+    // Another user's are not left out.
+    stage.refused(open("/dev/null", OFlags::RDONLY), Refusal::NotReadWrite);
+    assert_eq!(lines(USER), 1);
 }
 
 #[test]

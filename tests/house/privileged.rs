@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Lines without comments and tests.
-const MOST: usize = 600;
+const MOST: usize = 620;
 
 /// What is wrong with its size, or with what the page says of it.
 pub(crate) fn faults(root: &Path) -> Vec<String> {

@@ -45,7 +45,7 @@ fn refusal(code: u16, value: u32) -> Option<Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{MAGIC, VERSION, encode_reply};
+    use crate::protocol::{MAGIC, encode_reply};
 
     #[test]
     fn a_request_arrives_as_it_was_sent() {
@@ -87,7 +87,8 @@ mod tests {
         later[..4].copy_from_slice(&MAGIC);
         later[4] = 2;
         for len in 8..later.len() {
-            assert_eq!(Request::decode(&later[..len]), Err(Refusal::Version(VERSION)));
+            assert_eq!(Request::decode(&later[..len]), Err(Refusal::Version(2)));
+            assert_eq!(decode_reply(&later[..len]), Err(Refusal::Version(2)));
         }
     }
 }

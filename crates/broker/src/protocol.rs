@@ -66,7 +66,7 @@ pub(crate) fn fields(bytes: &[u8]) -> Result<(u16, u32), Refusal> {
         return Err(Refusal::Malformed);
     }
     if bytes[4..6] != VERSION.to_le_bytes() {
-        return Err(Refusal::Version(VERSION));
+        return Err(Refusal::Version(u16::from_le_bytes([bytes[4], bytes[5]])));
     }
     match bytes[6..] {
         [c0, c1, a, b, c, d, 0, 0, 0, 0] => {
@@ -81,8 +81,8 @@ macro_rules! refusals {
         /// Why the broker does not do what it was asked for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
         pub enum Refusal {
-            /// It speaks another version, this one.
-            #[error("the broker speaks version {0} of its protocol, this program {VERSION}")]
+            /// The other side speaks another version of the protocol, this one.
+            #[error("the message has version {0} of the broker's protocol, this program speaks {VERSION}")]
             Version(u16),
             /// The kernel refused the registration with this error.
             #[error("the kernel refused the file (error number {})", .0.raw_os_error())]
@@ -93,14 +93,14 @@ macro_rules! refusals {
         impl Refusal {
             pub(crate) fn code(self) -> (u16, u32) {
                 match self {
-                    Self::Version(version) => (1, u32::from(version)),
+                    Self::Version(_) => (1, u32::from(VERSION)),
                     Self::Kernel(errno) => (2, errno.raw_os_error().unsigned_abs()),
                     $(Self::$name => ($code, 0),)+
                 }
             }
 
             /// Every refusal, those with a number with one number.
-            pub const ALL: &[Self] = &[Self::Version(7), Self::Kernel(Errno::PERM), $(Self::$name),+];
+            pub const ALL: &[Self] = &[Self::Version(VERSION), Self::Kernel(Errno::PERM), $(Self::$name),+];
         }
     };
 }

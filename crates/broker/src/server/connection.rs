@@ -5,24 +5,20 @@ use std::convert::Infallible;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::mount::OpenTreeFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags};
 use rustix::thread::CpuSet;
 
 use super::check::{self, Broker};
-use super::peer::Peer;
+use super::peer::{Peer, WINDOW_S};
 use super::sandbox;
 use crate::protocol::{MESSAGE_BYTES, Refusal, Reply, Request, VERSION, encode_reply};
 
 /// How long a client may take to say HELLO, and a file system to tell what a file is. A process that
 /// takes longer is ended.
 const PATIENCE_S: i64 = 10;
-/// How long what a connection has used of its limits counts.
-const WINDOW: Duration = Duration::from_secs(15);
-/// Refusals that one connection has logged in a window.
-const MAX_LOGGED: u32 = 12;
 /// Files that it registers in a window, for each one that it may have at a time.
 const TURNS: usize = 15;
 
@@ -30,8 +26,8 @@ const TURNS: usize = 15;
 pub(super) fn serve(socket: OwnedFd, peer: Peer, broker: Broker) -> ! {
     let (dev, since, ids) = (broker.dev, Instant::now(), Vec::with_capacity(broker.max_files));
     let cpus = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-    let (cpu, registered, refused) = ((u32::MAX, 0), 0, 0);
-    let mut client = Connection { socket, peer, dev, ids, cpus, cpu, since, registered, refused };
+    let (cpu, registered) = ((u32::MAX, 0), 0);
+    let mut client = Connection { socket, peer, dev, ids, cpus, cpu, since, registered };
     // Nothing is dropped after this: the heap may not be given back any more.
     let Err(ended) = client.begin(broker).and_then(|device| client.run(&device));
     if ended.kind() != io::ErrorKind::UnexpectedEof {
@@ -51,10 +47,9 @@ struct Connection {
     /// again in turn.
     cpus: CpuSet,
     cpu: (u32, u32),
-    /// When the window began, and what was used in it.
+    /// When the window began, and what was registered in it.
     since: Instant,
     registered: usize,
-    refused: u32,
 }
 
 impl Connection {
@@ -90,8 +85,8 @@ impl Connection {
             sandbox::set_alarm(0)?;
             let received = receive(&self.socket)?;
             sandbox::set_alarm(PATIENCE_S)?;
-            if self.since.elapsed() > WINDOW {
-                (self.since, self.registered, self.refused) = (Instant::now(), 0, 0);
+            if self.since.elapsed().as_secs() >= WINDOW_S {
+                (self.since, self.registered) = (Instant::now(), 0);
             }
             let reply = match received {
                 Ok((Request::Register(cpu), Some(file))) => self.register(device, &file, cpu),
@@ -107,10 +102,7 @@ impl Connection {
 
     fn answer(&mut self, reply: Reply) -> io::Result<()> {
         if let Err(refusal) = reply {
-            self.refused += 1;
-            if self.refused <= MAX_LOGGED {
-                self.peer.log(format_args!("refused: {refusal}"));
-            }
+            self.peer.log(format_args!("refused: {refusal}"));
         }
         send(&self.socket, reply)
     }

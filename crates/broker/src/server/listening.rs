@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use rustix::fs::Mode;
@@ -15,7 +16,7 @@ use rustix::process::{Pid, WaitOptions};
 
 use super::check::Broker;
 use super::connection;
-use super::peer::Peer;
+use super::peer::{LOGGED, Peer};
 use super::sandbox;
 use crate::protocol::Refusal;
 
@@ -56,6 +57,8 @@ pub fn listener(path: &Path) -> io::Result<OwnedFd> {
 /// Before the first connection: when privilege is missing or the process cannot be confined.
 pub fn serve(listener: OwnedFd, group: Option<u32>, max_files: usize) -> io::Result<Infallible> {
     let broker = Broker::prepare(max_files)?;
+    // Before the first fork.
+    LazyLock::force(&LOGGED);
     sandbox::enter()?;
     eprintln!("tollgate broker: ready");
     let mut connections = Connections::new();

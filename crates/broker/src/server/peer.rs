@@ -4,8 +4,33 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::null_mut;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::Gid;
+
+/// How long a window lasts: of the log, and of what one connection registers.
+pub(super) const WINDOW_S: u64 = 15;
+/// Lines that a user has in the log in a window.
+const MAX_LOGGED: u64 = 12;
+
+/// The window of each user and the lines in it so far, the window's number in the upper half. Users
+/// whose ids are a multiple of 1,024 apart share a place.
+type Logged = [AtomicU64; 1024];
+
+/// When windows began to be counted, and one of these for all processes of the broker: memory that is
+/// shared with those that are forked.
+pub(super) static LOGGED: LazyLock<(Instant, &Logged)> = LazyLock::new(|| {
+    let (access, bytes) = (ProtFlags::READ | ProtFlags::WRITE, size_of::<Logged>());
+    // SAFETY: it is put where no memory is.
+    let memory = unsafe { mmap_anonymous(null_mut(), bytes, access, MapFlags::SHARED) };
+    // SAFETY: nothing else has it, and nobody unmaps it. It begins with a page, which suits the
+    // alignment, and is all zeros, a value of the type.
+    (Instant::now(), unsafe { &*memory.expect("8 KiB, at the start").cast::<Logged>() })
+});
 
 /// Who connected, as the kernel knew it at that moment, in the initial user namespace.
 #[derive(Debug)]
@@ -34,8 +59,16 @@ impl Peer {
     }
 
     /// Says what became of it, a line on standard error: in one write and without the heap, which
-    /// a connection's process must not ask the system for. What is longer is cut.
+    /// a connection's process must not ask the system for. What is longer is cut, and what a user has
+    /// too much of in a window is left out, however many connections it comes from.
     pub(super) fn log(&self, what: fmt::Arguments<'_>) {
+        let (begun, logged) = *LOGGED;
+        let window = (begun.elapsed().as_secs() / WINDOW_S) << 32;
+        let next = |was: u64| Some(was.max(window).wrapping_add(1));
+        let was = logged[self.uid as usize % logged.len()].fetch_update(Relaxed, Relaxed, next);
+        if was.is_ok_and(|was| was.max(window) - window >= MAX_LOGGED) {
+            return;
+        }
         let mut line = [0; 256];
         let mut rest = &mut line[..];
         let _ = writeln!(rest, "tollgate broker: user {} (process {}): {what}", self.uid, self.pid);
