@@ -12,10 +12,12 @@ use crate::cli::BrokerArgs;
 /// # Errors
 /// When it cannot listen, privilege is missing, or the process cannot be confined.
 pub(crate) fn run(args: &BrokerArgs) -> anyhow::Result<()> {
+    // Before there is a socket, which nobody would remove.
+    ensure!(super::may_register(), "it has to be started as root, in no user namespace of its own");
     let group = args.user_group.as_deref().map(group_id).transpose()?;
     let listener = listener(args)?;
     let served = tollgate_broker::serve(listener, group, args.max_files as usize);
-    match served.context("it cannot be confined, and has to be started as root")? {}
+    match served.context("it cannot be confined")? {}
 }
 
 fn group_id(name: &str) -> anyhow::Result<u32> {

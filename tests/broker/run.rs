@@ -281,3 +281,15 @@ fn the_broker_is_found_where_the_user_may_put_one() {
         assert_eq!(run.finish().stdout, b"served");
     });
 }
+
+#[test]
+fn a_broker_without_privilege_leaves_nothing() {
+    with_open_device(|| {
+        let home = Home::new();
+        let socket = home.at("run/bs");
+        let output = home.tollgate().arg("broker").arg("--socket").arg(&socket).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("started as root"), "{said}");
+        assert!(!socket.exists());
+    });
+}
