@@ -39,6 +39,10 @@ fn listener(args: &BrokerArgs) -> anyhow::Result<OwnedFd> {
     ensure!(rc == 0, "what it was started with cannot be closed (close_range)");
     if !handed_over {
         let at = args.socket.display();
+        if args.socket == std::path::Path::new(tollgate_broker::DEFAULT_SOCKET) {
+            // It lies beside root's control sockets, whose directory root alone may enter at first.
+            crate::control::directory().prepare_for_all()?;
+        }
         return tollgate_broker::listener(&args.socket)
             .with_context(|| format!("it cannot listen at `{at}` (--socket)"));
     }

@@ -12,5 +12,6 @@ mod identity;
 #[path = "../support/mounting.rs"]
 mod mounting;
 mod open;
+mod place;
 mod run;
 mod trust;

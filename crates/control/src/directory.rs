@@ -15,7 +15,11 @@ use crate::{ControlError, Peer, client};
 /// The most sockets that one discovery looks at.
 pub const SERVERS_MAX: usize = 4096;
 
-/// A directory of sockets, private to one user.
+/// The mode of a directory that others can enter, and neither list nor change.
+const ENTERED: u32 = 0o711;
+
+/// A directory of sockets, private to one user. Others may enter one of root, where a socket is for
+/// them ([`Directory::prepare_for_all`]); all others have mode 600, and ask who connects.
 ///
 /// A socket's name is `KIND-ID.sock`, where ID is random: processes of other pid namespaces share
 /// the directory, so a pid would not tell servers apart. A client learns the pid from the kernel.
@@ -167,10 +171,28 @@ impl Directory {
     pub fn prepare(&self) -> Result<(), ControlError> {
         match std::fs::DirBuilder::new().mode(0o700).create(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                Err(ControlError::system(&self.path, error))
+                return Err(ControlError::system(&self.path, error));
             }
-            _ => self.check(),
+            _ => {}
         }
+        let mode = self.check()?;
+        // Who may list root's could lock it for ever.
+        if mode & 0o044 == 0 { Ok(()) } else { self.set_mode(mode & ENTERED) }
+    }
+
+    /// The same, and lets others enter it if it is root's: one of its sockets is for them. They can
+    /// neither list nor change it.
+    ///
+    /// # Errors
+    /// It cannot be made or changed, or is not private to this user.
+    pub fn prepare_for_all(&self) -> Result<(), ControlError> {
+        self.prepare()?;
+        if own_uid() == 0 { self.set_mode(ENTERED) } else { Ok(()) }
+    }
+
+    fn set_mode(&self, mode: u32) -> Result<(), ControlError> {
+        std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(mode))
+            .map_err(|error| ControlError::system(&self.path, error))
     }
 
     /// A path in this directory for a socket of `kind` that is another user's
@@ -192,8 +214,7 @@ impl Directory {
             let why = "is not a directory that belongs to this user";
             return Err(ControlError::Directory { path: self.path.clone(), why });
         }
-        let mode = std::fs::Permissions::from_mode(0o711);
-        std::fs::set_permissions(&self.path, mode).map_err(failed)?;
+        self.set_mode(ENTERED)?;
         let entries = std::fs::read_dir(&self.path).map_err(failed)?;
         for entry in entries.flatten().take(SERVERS_MAX) {
             // One that is in use stays.
@@ -202,15 +223,27 @@ impl Directory {
         Ok(self.path.join(socket_name(kind, random_id(&self.path)?)))
     }
 
-    /// Others could put sockets into a directory that is not private.
-    fn check(&self) -> Result<(), ControlError> {
+    /// Others could put sockets into a directory that is not private. Returns its mode.
+    fn check(&self) -> Result<u32, ControlError> {
         let found = std::fs::symlink_metadata(&self.path)
             .map_err(|error| ControlError::system(&self.path, error))?;
-        if !found.is_dir() || found.uid() != own_uid() || found.mode() & 0o077 != 0 {
-            let why = "is not a directory that belongs to this user alone (mode 700)";
-            return Err(ControlError::Directory { path: self.path.clone(), why });
+        let (own, is_root) = (own_uid(), own_uid() == 0);
+        let not_private = |why| ControlError::Directory { path: self.path.clone(), why };
+        if !found.is_dir() || found.uid() != own {
+            return Err(not_private(match is_root {
+                true => "is not a directory of root: remove it",
+                false => {
+                    "is not a directory of this user: set XDG_RUNTIME_DIR to a directory of your own"
+                }
+            }));
         }
-        Ok(())
+        if is_root && found.mode() & 0o022 != 0 {
+            return Err(not_private("can be changed by others: `chmod 711` it"));
+        }
+        if !is_root && found.mode() & 0o077 != 0 {
+            return Err(not_private("is open to others: `chmod 700` it"));
+        }
+        Ok(found.mode() & 0o7777)
     }
 }
 

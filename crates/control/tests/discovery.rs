@@ -134,14 +134,39 @@ fn a_link_to_a_directory_is_not_followed() {
 fn a_directory_that_others_can_write_to_is_not_used() {
     let (home, directory) = fixture();
     drop(echo(&directory));
-    let open = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(directory.path(), open).unwrap();
-    let served = directory.serve(KIND, |_, _| String::new()).unwrap_err();
-    assert!(served.to_string().contains("mode 700"), "{served}");
-    assert!(directory.servers(KIND).unwrap_err().to_string().contains("mode 700"));
+    let remedy =
+        if rustix::process::geteuid().is_root() { "`chmod 711` it" } else { "`chmod 700` it" };
+    for mode in [0o777, 0o720, 0o702] {
+        let open = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(directory.path(), open).unwrap();
+        let served = directory.serve(KIND, |_, _| String::new()).unwrap_err();
+        assert!(served.to_string().contains(remedy), "{served}");
+        assert!(directory.servers(KIND).unwrap_err().to_string().contains(remedy));
+    }
     let link = home.path().join("link");
     std::os::unix::fs::symlink(directory.path(), &link).unwrap();
     assert!(Directory::at(link).serve(KIND, |_, _| String::new()).is_err());
+}
+
+#[test]
+fn roots_directory_may_be_entered_by_others_and_not_listed() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: for root alone");
+    }
+    let (_home, directory) = fixture();
+    let mode = || std::fs::metadata(directory.path()).unwrap().permissions().mode() & 0o7777;
+    directory.prepare().unwrap();
+    assert_eq!(mode(), 0o700);
+    directory.prepare_for_all().unwrap();
+    assert_eq!(mode(), 0o711);
+    drop(echo(&directory));
+    assert_eq!(mode(), 0o711);
+    // As others make directories of services; who may open it could lock it.
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let server = echo(&directory);
+    assert_eq!((mode(), found(&directory).len()), (0o711, 1));
+    let socket = std::fs::metadata(server.path()).unwrap().permissions().mode();
+    assert_eq!(socket & 0o777, 0o600);
 }
 
 #[test]
