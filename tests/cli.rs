@@ -658,3 +658,39 @@ fn a_server_that_hangs_up_is_left_out_of_the_list() {
         assert_eq!(answer.code(), 0, "{answer:?}");
     }
 }
+
+/// `/tmp/tollgate-UID` may have been made by anybody.
+#[test]
+fn a_directory_of_sockets_that_is_not_private_is_named_with_what_to_do() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: root alone can make directories of other users");
+    }
+    let place = Place::new();
+    let runtime = place.0.path().join("runtime");
+    let sockets = runtime.join("tollgate");
+    std::fs::create_dir_all(&sockets).unwrap();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(place.0.path(), open.clone()).unwrap();
+    let program = place.0.path().join("tollgate");
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_tollgate")).arg(&program).status();
+    assert!(copied.unwrap().success());
+    let user = 65534;
+    for (owner, mode, remedy) in [
+        (user, 0o755, "is open to others: `chmod 700` it"),
+        (user, 0o770, "is open to others: `chmod 700` it"),
+        (
+            4321,
+            0o777,
+            "is not a directory of this user: set XDG_RUNTIME_DIR to a directory of your",
+        ),
+    ] {
+        std::os::unix::fs::chown(&sockets, Some(owner), Some(owner)).unwrap();
+        std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(mode)).unwrap();
+        let mut status = Command::new(&program);
+        status.arg("status").env("XDG_RUNTIME_DIR", &runtime);
+        std::os::unix::process::CommandExt::uid(&mut status, user);
+        let said = Answer(status.output().unwrap());
+        let told = format!("`{}` {remedy}", sockets.display());
+        assert!(said.code() != 0 && said.err().contains(&told), "{said:?} without {told}");
+    }
+}

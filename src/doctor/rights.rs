@@ -134,8 +134,10 @@ fn sockets() -> Check {
         Err(error) => {
             let effect = "`tollgate status` and `reload` do not find servers";
             let found = crate::messages::in_words(&error.into());
-            Check::without(NAME, found, effect)
-                .mended_by(format!("remove `{shown}`, or give it to this user with mode 700"))
+            Check::without(NAME, found, effect).mended_by(format!(
+                "give `{shown}` to this user with mode 700, or set XDG_RUNTIME_DIR to a directory \
+                     of this user's"
+            ))
         }
     }
 }

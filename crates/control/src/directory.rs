@@ -15,6 +15,10 @@ use crate::{ControlError, Peer, client};
 /// The most sockets that one discovery looks at.
 pub const SERVERS_MAX: usize = 4096;
 
+/// The longest path of a directory: that of a socket has 107 bytes, and its name at least this many
+/// (`view-0123456789abcdef.sock`).
+const PATH_MAX: usize = 107 - "/".len() - 26;
+
 /// The mode of a directory that others can enter, and neither list nor change.
 const ENTERED: u32 = 0o711;
 
@@ -167,8 +171,13 @@ impl Directory {
     /// Makes the directory, or checks that it is private.
     ///
     /// # Errors
-    /// It cannot be made, or is not private to this user.
+    /// It cannot be made, or is not private to this user; no socket in it could have a name.
     pub fn prepare(&self) -> Result<(), ControlError> {
+        if self.path.as_os_str().len() > PATH_MAX {
+            let why = "is too long for the path of a socket in it (107 bytes): set XDG_RUNTIME_DIR to a \
+                       directory with a shorter path";
+            return Err(ControlError::Directory { path: self.path.clone(), why });
+        }
         match std::fs::DirBuilder::new().mode(0o700).create(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(ControlError::system(&self.path, error));

@@ -149,6 +149,24 @@ fn a_directory_that_others_can_write_to_is_not_used() {
 }
 
 #[test]
+fn a_directory_whose_path_is_too_long_is_named_with_what_to_do() {
+    let home = tempfile::tempdir().unwrap();
+    let fill = |len: usize| "d".repeat(len - home.path().as_os_str().len() - 1);
+    let longest = Directory::at(home.path().join(fill(80)));
+    let server = longest.serve("kind", |_, _| String::new()).unwrap();
+    assert_eq!(server.path().as_os_str().len(), 107);
+    let longer = Directory::at(home.path().join(fill(81)));
+    for error in
+        [longer.prepare().unwrap_err(), longer.serve(KIND, |_, _| String::new()).unwrap_err()]
+    {
+        let told = error.to_string();
+        assert!(told.contains(longer.path().to_str().unwrap()), "{told}");
+        assert!(told.contains("XDG_RUNTIME_DIR"), "{told}");
+    }
+    assert!(!longer.path().exists());
+}
+
+#[test]
 fn roots_directory_may_be_entered_by_others_and_not_listed() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: for root alone");
