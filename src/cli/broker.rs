@@ -16,7 +16,7 @@ reading and writing, on file systems that hold data. docs/broker.md has the list
 
 #[derive(Debug, Args)]
 pub(crate) struct BrokerArgs {
-    /// Where to listen; not with a socket that systemd hands over
+    /// Where to listen, in a directory that is there; not with a socket that systemd hands over
     #[arg(long, value_name = "PATH", default_value = tollgate_broker::DEFAULT_SOCKET)]
     pub(crate) socket: PathBuf,
 

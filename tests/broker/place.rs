@@ -99,6 +99,21 @@ fn a_directory_that_can_be_listed_is_used_and_closed() {
     });
 }
 
+/// A directory of root at `$XDG_RUNTIME_DIR/tollgate` would be none for the user's own sockets.
+#[test]
+fn a_directory_that_is_missing_elsewhere_is_not_made() {
+    with_own_run(|| {
+        let home = Home::new();
+        let directory = home.at("run/tollgate");
+        let mut command = tollgate();
+        command.arg("broker").arg("--socket").arg(directory.join("broker.sock"));
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("No such file or directory"), "{said}");
+        assert!(said.contains(directory.to_str().unwrap()) && !directory.exists(), "{said}");
+    });
+}
+
 /// Who makes the broker's place with the unit has it entered by all.
 #[test]
 fn the_unit_has_users_enter_the_directory() {

@@ -30,7 +30,8 @@ const BACKLOG: i32 = 64;
 /// The processes of connections, and their users.
 type Connections = HashMap<Pid, u32>;
 
-/// A socket at `path` that everybody may connect to. One that a dead broker left is replaced.
+/// A socket at `path` that everybody may connect to. One that a dead broker left is replaced. The
+/// directory has to be there: one that root made here would keep its user from it.
 ///
 /// # Errors
 /// `EADDRINUSE` if a broker listens there, and the errors of the system.
@@ -38,7 +39,6 @@ pub fn listener(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
-    std::fs::create_dir_all(path.parent().unwrap_or(path))?;
     if rustix::net::connect(&socket()?, &address) == Err(Errno::CONNREFUSED) {
         rustix::fs::unlink(path)?;
     }
