@@ -284,14 +284,12 @@ pub(crate) fn make_writable(path: &std::ffi::CStr) -> io::Result<()> {
     change_attributes(libc::AT_FDCWD, path, 0, (0, libc::MOUNT_ATTR_RDONLY), 0)
 }
 
-/// Makes every mount of this mount namespace read-only; with `without_devices`, device nodes on
-/// them have no effect, too.
+/// Makes every mount of this mount namespace read-only, and device nodes on them have no effect.
 ///
 /// # Errors
 /// The error of mount_setattr(2).
-pub(crate) fn restrict_all_mounts(without_devices: bool) -> io::Result<()> {
-    let devices = if without_devices { libc::MOUNT_ATTR_NODEV } else { 0 };
-    let restrictions = libc::MOUNT_ATTR_RDONLY | devices;
+pub(crate) fn restrict_all_mounts() -> io::Result<()> {
+    let restrictions = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NODEV;
     change_mount(libc::AT_FDCWD, c"/", libc::AT_RECURSIVE, restrictions, 0)
 }
 
@@ -301,15 +299,6 @@ pub(crate) fn restrict_all_mounts(without_devices: bool) -> io::Result<()> {
 /// The error of mount_setattr(2).
 pub(crate) fn without_devices(path: &std::ffi::CStr) -> io::Result<()> {
     change_mount(libc::AT_FDCWD, path, 0, libc::MOUNT_ATTR_NODEV, 0)
-}
-
-/// Makes the mount that `tree` names and all below it read-only.
-///
-/// # Errors
-/// The error of mount_setattr(2).
-pub(crate) fn make_tree_read_only(tree: BorrowedFd<'_>) -> io::Result<()> {
-    let flags = libc::AT_RECURSIVE | libc::AT_EMPTY_PATH;
-    change_mount(tree.as_raw_fd(), c"", flags, libc::MOUNT_ATTR_RDONLY, 0)
 }
 
 /// Makes the mounts of device nodes that `tree` names refuse every change of the nodes (`EROFS`).

@@ -141,6 +141,7 @@ const FLAGS: &[Row] = &[
         125,
         &["--allow", "`{D}/no` does not exist", "`mkdir -p {D}/no`"],
     ),
+    ("run --allow /dev/pts/ptmx {D}/dir -- true", 125, &["is a terminal", "`--allow /dev/pts`"]),
     ("run --user no-such-user {D}/dir -- true", 125, &["--user `no-such-user`", "no such user"]),
     ("run --user root:x {D}/dir -- true", 125, &["--user `root:x`", "NAME or UID[:GID]"]),
     ("top --once --count 2", 2, &["--once", "--count"]),

@@ -59,7 +59,7 @@ fn build_view(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
     let views = cover(plan, channel)?;
     // A mount of its own, which stays writable: the id maps of init are written there.
     let proc = native::detached_copy(&open_path("/proc")?).context("cannot keep /proc")?;
-    let built = build_fence(plan, &views, privilege)?;
+    let built = build_fence(plan, &views)?;
     ensure!(
         !plan.start.whole_fence || built.warnings.is_empty(),
         "--require fence: {}",
@@ -114,11 +114,9 @@ fn enter_mount_namespace() -> anyhow::Result<Privilege> {
     Ok(privilege)
 }
 
-fn build_fence(plan: &Plan, views: &[PathBuf], privilege: Privilege) -> anyhow::Result<Built> {
+fn build_fence(plan: &Plan, views: &[PathBuf]) -> anyhow::Result<Built> {
     match &plan.fence {
-        Some(fence) => {
-            fence::build(fence, views, &plan.start.cwd, plan.control.as_ref(), privilege)
-        }
+        Some(fence) => fence::build(fence, views, &plan.start.cwd, plan.control.as_ref()),
         None => {
             plan.control.as_ref().map_or(Ok(()), fence::protect)?;
             Ok(Built::default())

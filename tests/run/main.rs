@@ -29,6 +29,7 @@ mod project;
 mod record;
 mod reload;
 mod session;
+mod terminal;
 mod top;
 mod views;
 

@@ -32,6 +32,9 @@ pub(crate) fn check(
     args.iter().map(|arg| check_one(arg, dir, further, &mounts)).collect()
 }
 
+/// A file system that takes no file but those of its own terminals.
+const TERMINALS: &str = "/dev/pts";
+
 /// The path that exists, and what was written behind its colon, of `PATH:x`.
 fn with_another_mode(path: &Path) -> Option<(&str, &str)> {
     path.to_str()?.rsplit_once(':').filter(|(path, _)| Path::new(path).exists())
@@ -69,6 +72,11 @@ fn check_one(
         let view = view.display();
         bail!("--allow: `{shown}` lies in the `[[view]]` of `{view}`, whose rules decide");
     }
+    ensure!(
+        path.parent() != Some(Path::new(TERMINALS)),
+        "--allow: `{shown}` is a terminal, and CMD's own are in `{TERMINALS}`; `--allow \
+         {TERMINALS}` shows all of the machine's in their place"
+    );
     ensure!(path.parent().is_some(), "--allow: `/` would open everything; use --fence off");
     let kind = mountinfo::covering(mounts, &path).map(|mount| mount.kind.as_str());
     let steers = kind.is_some_and(|kind| kind == "proc" || KERNEL_FILE_SYSTEMS.contains(&kind));
@@ -82,12 +90,6 @@ fn check_one(
 
 /// The mounts of what is allowed.
 pub(super) fn kept(allowed: &[Allowed]) -> anyhow::Result<Vec<Kept>> {
-    let kept = |allowed: &Allowed| {
-        if allowed.writable {
-            Kept::copy(&allowed.path)
-        } else {
-            Kept::read_only_copy(&allowed.path)
-        }
-    };
+    let kept = |allowed: &Allowed| Kept::allowed(&allowed.path, allowed.writable);
     allowed.iter().map(kept).collect()
 }

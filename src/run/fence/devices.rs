@@ -1,6 +1,7 @@
-//! A /dev of CMD's own, for root: what an ordinary program needs, and no other node. Whatever
-//! reaches a disk, memory or the keyboard is not there, whatever its name, and does not appear when
-//! it is plugged in later.
+//! A /dev of CMD's own: what an ordinary program needs, and no other node. Whatever reaches a disk,
+//! memory or the keyboard is not there, whatever its name, and does not appear when it is plugged in
+//! later. An ordinary user's CMD needs it as root's does: the nodes of the user's other terminals
+//! belong to that user, so what is typed there could be read, and what is shown there written.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
@@ -27,6 +28,8 @@ const LINKS: &[(&str, &str)] = &[
     ("ptmx", "pts/ptmx"),
 ];
 const DEV: &str = "/dev";
+/// What CMD's terminal is called.
+const CONSOLE: &str = "console";
 
 /// The nodes that stay, and CMD's terminal as /dev/console: its own name leads to the terminals of
 /// others, too. They are the machine's own nodes, so CMD uses them and does not change them.
@@ -43,7 +46,7 @@ pub(super) fn kept() -> anyhow::Result<Vec<Kept>> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(terminal) = terminal() {
         let mut console = Kept::node(&terminal)?;
-        console.path = Path::new(DEV).join("console");
+        console.path = Path::new(DEV).join(CONSOLE);
         kept.push(console);
     }
     Ok(kept)
@@ -57,7 +60,7 @@ fn family(directory: &str, prefix: &str) -> Vec<PathBuf> {
     named.map(|entry| entry.path()).collect()
 }
 
-/// The node of the terminal on a standard stream.
+/// The node of the terminal on a standard stream. In another fence its name is that of the console.
 fn terminal() -> Option<PathBuf> {
     let streams = [
         std::io::stdin().as_fd().as_fd().try_clone_to_owned(),
@@ -65,10 +68,17 @@ fn terminal() -> Option<PathBuf> {
         std::io::stderr().as_fd().try_clone_to_owned(),
     ];
     streams.into_iter().flatten().find_map(|stream| {
-        let name = rustix::termios::ttyname(&stream, Vec::new()).ok()?;
-        let path = PathBuf::from(name.into_string().ok()?);
-        let (node, open) = (std::fs::metadata(&path).ok()?, rustix::fs::fstat(&stream).ok()?);
-        (node.rdev() == open.st_rdev).then_some(path)
+        let open = rustix::fs::fstat(&stream).ok().filter(|_| rustix::termios::isatty(&stream))?;
+        let name = rustix::termios::ttyname(&stream, Vec::new()).ok();
+        let named = name.and_then(|name| name.into_string().ok()).map(PathBuf::from);
+        // Each fence has terminals of its own, whose numbers begin anew: the device tells which
+        // instance of the file system a node is in.
+        let is_it = |path: &PathBuf| {
+            std::fs::metadata(path).is_ok_and(|node| {
+                (node.dev(), node.ino(), node.rdev()) == (open.st_dev, open.st_ino, open.st_rdev)
+            })
+        };
+        named.into_iter().chain([Path::new(DEV).join(CONSOLE)]).find(is_it)
     })
 }
 

@@ -39,6 +39,16 @@ impl Kept {
         Ok(Self::of(path, tree))
     }
 
+    /// The same; device nodes in it do not open. What the user names may be a device, at its own
+    /// path.
+    pub(super) fn allowed(path: &Path, writable: bool) -> anyhow::Result<Self> {
+        let kept = Self::copy(path)?;
+        let read_only = if writable { 0 } else { libc::MOUNT_ATTR_RDONLY };
+        let is_device = path.starts_with("/dev");
+        kept.restrict(read_only | if is_device { 0 } else { libc::MOUNT_ATTR_NODEV })?;
+        Ok(kept)
+    }
+
     /// The same, read-only.
     pub(super) fn read_only_copy(path: &Path) -> anyhow::Result<Self> {
         Self::read_only(path, Self::copy(path)?.tree)
@@ -46,9 +56,15 @@ impl Kept {
 
     /// A mount made by somebody else, from now on read-only.
     pub(super) fn read_only(path: &Path, tree: OwnedFd) -> anyhow::Result<Self> {
-        sys::make_tree_read_only(tree.as_fd())
-            .with_context(|| format!("cannot make `{}` read-only", path.display()))?;
-        Ok(Self::of(path, tree))
+        let kept = Self::of(path, tree);
+        // Nodes in it would open for a user, whose other terminals they may be.
+        kept.restrict(libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NODEV)?;
+        Ok(kept)
+    }
+
+    fn restrict(&self, attributes: u64) -> anyhow::Result<()> {
+        sys::restrict_mount(self.tree.as_fd(), attributes)
+            .with_context(|| format!("cannot restrict the mount of `{}`", self.path.display()))
     }
 
     /// What `place` names, read-only, to be shown at `path`.

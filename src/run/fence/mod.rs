@@ -31,7 +31,6 @@ pub(super) use shape::Fence;
 pub(super) use why::Outside;
 pub(super) use written::{Written, told};
 
-use super::privilege::Privilege;
 use crate::sys;
 use home::Home;
 use homes::Homes;
@@ -54,7 +53,6 @@ pub(super) fn build(
     views: &[PathBuf],
     cwd: &Path,
     control: Option<&Control>,
-    privilege: Privilege,
 ) -> anyhow::Result<Built> {
     let dir = &views[0];
     // From the inside out: one view may lie in another.
@@ -66,31 +64,24 @@ pub(super) fn build(
     kept.extend(allow::kept(&fence.allowed)?);
     kept.extend(control::hidden(fence, dir)?);
     kept.extend(control.map(Control::kept).transpose()?.into_iter().flatten());
-    if privilege == Privilege::Mounter {
-        kept.extend(devices::kept()?);
-    }
+    kept.extend(devices::kept()?);
     let mut homes = Homes::open(fence, dir, cwd)?;
     kept.append(&mut homes.kept);
     kept.extend(services::kept(&fence.allowed)?);
-    sys::restrict_all_mounts(privilege == Privilege::Mounter)
-        .context("cannot make the mounts outside of DIR read-only")?;
+    sys::restrict_all_mounts().context("cannot make the mounts outside of DIR read-only")?;
     // Where CMD gets no /proc of its own, a `run` in it maps its users by this one. What in it
     // steers the kernel stays read-only by mounts of its own.
     sys::make_writable(c"/proc").context("cannot keep /proc")?;
     let mut built = Built::default();
     let copy =
         homes.own.take().map(|home| copy(home, &mut kept, &mut built.warnings)).transpose()?;
-    places::cover(fence, privilege)?;
+    places::cover(fence)?;
     homes.cover_others()?;
-    if privilege == Privilege::Mounter {
-        devices::cover()?;
-    }
+    devices::cover()?;
     kept.extend(shown?);
     attach(kept, &[std::slice::from_ref(dir), &fence.further].concat())?;
     homes::finish(&homes.others)?;
-    if privilege == Privilege::Mounter {
-        devices::finish()?;
-    }
+    devices::finish()?;
     built.written = copy.map(Written::watch).transpose()?;
     Ok(built)
 }

@@ -10,11 +10,10 @@ use rustix::mount::MountFlags;
 
 use super::kept::Kept;
 use super::shape::Fence;
-use crate::run::privilege::Privilege;
 
 /// What everybody may write to, with the mode of the private one.
 const TEMPORARY: &[&str] = &["/tmp", "/var/tmp"];
-/// POSIX shared memory. Root has a private /dev, with this in it.
+/// POSIX shared memory. It is in the /dev of CMD's own.
 const SHARED_MEMORY: &str = "/dev/shm";
 const RUN: &str = "/run";
 /// What of /run is no service's socket: how names are resolved, and where NixOS keeps programs.
@@ -76,12 +75,9 @@ pub(super) fn is_private(path: &Path) -> bool {
 }
 
 /// Mounts the private places.
-pub(super) fn cover(fence: &Fence, privilege: Privilege) -> anyhow::Result<()> {
+pub(super) fn cover(fence: &Fence) -> anyhow::Result<()> {
     for place in TEMPORARY {
         private(Path::new(place), 0o1777)?;
-    }
-    if privilege == Privilege::User {
-        private(Path::new(SHARED_MEMORY), 0o1777)?;
     }
     if private(Path::new(RUN), 0o755)? {
         make(&Path::new(RUN).join("lock"), 0o1777)?;
