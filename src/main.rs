@@ -20,6 +20,7 @@ mod escape;
 mod explain;
 mod files;
 mod git;
+mod inherited;
 mod init;
 mod killed;
 mod learn;

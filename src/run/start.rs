@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
-use std::os::unix::process::CommandExt;
 
 use super::environment::Environment;
 use super::limits::Limits;
@@ -12,7 +11,7 @@ use super::user::User;
 use super::wire::{Channel, Message};
 use super::{fence, filter, network, signals};
 use crate::control::FOR_GUEST;
-use crate::{messages, sys};
+use crate::{inherited, messages, sys};
 
 /// Tells CMD, and what it starts, that it is in a view, and of which directory.
 pub(super) const IN_RUN: &str = "TOLLGATE_RUN";
@@ -51,8 +50,8 @@ impl Start {
     /// Becomes CMD, in the child of a fork.
     pub(super) fn become_command(&self, channel: &Channel) -> ! {
         let error = match self.prepare(channel) {
-            // Sets the default action for SIGPIPE and looks `PATH` through.
-            Ok(()) => self.program().exec(),
+            // Looks `PATH` through.
+            Ok(()) => inherited::exec(self.program()),
             Err(error) => {
                 let _ = channel.send(&Message::Failed(messages::in_words(&error)), None);
                 sys::exit_now(125);
@@ -96,7 +95,6 @@ impl Start {
             channel.send(&Message::Warning(text.to_owned()), None)?;
         }
         self.limits.apply().context("cannot limit the process")?;
-        sys::unblock_signals(signals::FORWARDED).context("cannot unblock signals")?;
         channel.send(&Message::Starting, None)?;
         self.user.as_ref().map_or(Ok(()), User::become_it)?;
         // After the change of user, which would undo it.

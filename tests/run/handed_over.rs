@@ -1,6 +1,8 @@
 //! What CMD has from the start without opening it: descriptors of whoever called `run`, and device
 //! nodes in a place that `--allow` names.
 
+use std::process::{Command, Stdio};
+
 use crate::project::{Project, SECRET, all, can_mount, text};
 
 /// A file, a directory and a device beneath the view, open when `run` is called.
@@ -69,4 +71,29 @@ fn nodes_in_an_allowed_place_do_not_open() {
     assert!(output.status.success(), "{said}");
     let read: Vec<_> = text(&output.stdout).lines().map(str::to_owned).collect();
     assert!(!read.is_empty() && read.iter().all(|line| line == "file"), "{said}");
+}
+
+/// As in programs that are started without `run`; also of the signals that `run` itself reads.
+#[test]
+fn signals_are_ignored_and_blocked_as_by_the_caller() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    for options in [
+        &["--default-signal=PIPE"][..],
+        &["--ignore-signal=PIPE,HUP", "--block-signal=USR1,USR2,CHLD,TSTP,42"],
+    ] {
+        let look = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"];
+        let looked = |program: &[&std::ffi::OsStr]| {
+            let mut command = Command::new("env");
+            command.args(options).args(program).args(look).current_dir(project.path("dir"));
+            let output = command.stdin(Stdio::null()).output().unwrap();
+            assert!(output.status.success(), "{}", all(&output));
+            text(&output.stdout)
+        };
+        let run = project.run();
+        let run: Vec<_> = [run.get_program()].into_iter().chain(run.get_args()).collect();
+        assert_eq!(looked(&run), looked(&[]), "{options:?}");
+    }
 }

@@ -1,0 +1,74 @@
+//! The signals that the caller of `tollgate` ignored and blocked, so that CMD of `run` finds them as
+//! if the caller had started it.
+//!
+//! Rust's runtime has SIGPIPE ignored before `main`, and resets it, with the mask, in every program
+//! that is executed. So what there was is remembered before the runtime begins.
+
+#![expect(unsafe_code, reason = "constructors, signal masks and what runs before exec")]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Of the kernel; a mask has a bit for each.
+const SIGNALS: libc::c_int = 64;
+
+/// Signal N is bit N - 1.
+static BLOCKED: AtomicU64 = AtomicU64::new(0);
+static IGNORES_CLOSED_PIPES: AtomicBool = AtomicBool::new(false);
+
+/// The C library calls what it finds in this section before it calls `main`.
+// SAFETY: the section holds pointers to functions of this type, which are called once, by the only
+// thread. This one needs nothing of Rust's runtime.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REMEMBER: extern "C" fn() = remember;
+
+extern "C" fn remember() {
+    let mut mask = MaybeUninit::uninit();
+    // SAFETY: a null new mask changes nothing; the old one is written to `mask`.
+    if unsafe { libc::sigprocmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr()) } == 0 {
+        // SAFETY: the call succeeded, so it is initialised.
+        let mask = unsafe { mask.assume_init() };
+        // SAFETY: the mask is initialised, and the number is one of a signal.
+        let is_blocked = |signal| unsafe { libc::sigismember(&raw const mask, signal) } == 1;
+        let bits = (1..=SIGNALS).filter(|signal| is_blocked(*signal));
+        BLOCKED.store(bits.fold(0, |all, signal| all | 1 << (signal - 1)), Ordering::Relaxed);
+    }
+    let mut action = MaybeUninit::uninit();
+    // SAFETY: a null new action changes nothing; the old one is written to `action`.
+    if unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), action.as_mut_ptr()) } == 0 {
+        // SAFETY: the call succeeded, so it is initialised.
+        let action = unsafe { action.assume_init() };
+        IGNORES_CLOSED_PIPES.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+    }
+}
+
+/// Replaces this process, as `CommandExt::exec` does, by a program that finds signals as the caller
+/// of this one left them. Returns only when that fails.
+pub(crate) fn exec(mut command: Command) -> io::Error {
+    // SAFETY: it makes system calls alone; there is one thread, which runs it.
+    unsafe { command.pre_exec(restore) };
+    command.exec()
+}
+
+fn restore() -> io::Result<()> {
+    if IGNORES_CLOSED_PIPES.load(Ordering::Relaxed) {
+        // SAFETY: ignoring a signal installs no handler.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    }
+    let blocked = BLOCKED.load(Ordering::Relaxed);
+    let mut mask = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set; sigaddset gets an initialised one, and refuses the
+    // signals that the C library keeps for itself. The mask that was may be null.
+    let result = unsafe {
+        libc::sigemptyset(mask.as_mut_ptr());
+        for signal in (1..=SIGNALS).filter(|signal| blocked & 1 << (signal - 1) != 0) {
+            libc::sigaddset(mask.as_mut_ptr(), signal);
+        }
+        libc::sigprocmask(libc::SIG_SETMASK, mask.as_ptr(), std::ptr::null_mut())
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
