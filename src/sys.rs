@@ -262,6 +262,37 @@ pub(crate) fn die_by_signal(signal: libc::c_int) {
     unsafe { libc::raise(signal) };
 }
 
+/// Has `signal`, which is blocked and waits for this process, stop it until it is continued. `false`
+/// where it does not: it is ignored, or no shell waits for this process group. The SIGCONT that came,
+/// if that is blocked, is taken from the queue; where it came first, nothing stops.
+pub(crate) fn stop_by_waiting(signal: libc::c_int) -> bool {
+    // In between, it stops.
+    let _ = unblock_signals(&[signal]);
+    let _ = block_signals(&[signal]);
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let continued = signal_set(&[libc::SIGCONT]);
+    let info = std::ptr::null_mut();
+    // SAFETY: the set and the time are initialised, and what is known of the signal may be null.
+    let came = unsafe { libc::sigtimedwait(&raw const continued, info, &raw const now) };
+    came == libc::SIGCONT
+}
+
+/// The number of this process's group; 0 for one that this pid namespace does not see.
+pub(crate) fn process_group() -> i32 {
+    // SAFETY: getpgrp has no precondition.
+    unsafe { libc::getpgrp() }
+}
+
+/// The number of the process group that has the terminal, as [`process_group`] would give it.
+///
+/// # Errors
+/// The error of tcgetpgrp(3).
+pub(crate) fn foreground_group(terminal: &impl AsFd) -> io::Result<i32> {
+    // SAFETY: the descriptor is open.
+    let group = unsafe { libc::tcgetpgrp(terminal.as_fd().as_raw_fd()) };
+    check(group).map(|()| group)
+}
+
 /// From now on, writing to a pipe without a reader ends this process, silently.
 pub(crate) fn end_on_closed_pipe() {
     // SAFETY: the default action installs no handler. It fails for no valid signal.

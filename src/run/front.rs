@@ -1,8 +1,8 @@
 //! The process that the terminal sees of the first `run` of a session.
 //!
 //! The server of a session serves others, too. If it were in the terminal's process group, Ctrl-Z
-//! would stop it along with CMD, and all that joined would hang. So a process stays in front, stops
-//! and goes on with CMD, passes signals on and ends as the server does:
+//! would stop it along with CMD, and all that joined would hang. So a process stays in front, which the
+//! server stops when CMD stops, passes signals on and ends as the server does:
 //!
 //! ```text
 //! tollgate (front)     in the terminal's process group
@@ -10,21 +10,20 @@
 //!    └─ builder, init, CMD, as always, in the terminal's group
 //! ```
 
-use std::os::fd::AsFd;
-
 use anyhow::{Context, ensure};
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::Pid;
 
 use super::ended::CommandEnd;
-use super::signals::{FORWARDED, die_with_parent};
-use super::waiting::until_ended;
+use super::job::Command;
+use super::signals::{self, die_with_parent};
+use super::waiting;
 use crate::sys::{self, Forked, SignalFd};
 
 /// Goes on in a child, which is answered `None`; the process itself waits and is answered how that
 /// ended.
 pub(super) fn server() -> anyhow::Result<Option<CommandEnd>> {
     // Before the fork, so that none is lost between it and the signal descriptor.
-    sys::block_signals(FORWARDED).context("cannot block signals")?;
+    sys::block_signals(&signals::read()).context("cannot block signals")?;
     let own = rustix::process::getpid();
     match sys::fork().context("cannot fork")? {
         Forked::Child => {
@@ -38,10 +37,9 @@ pub(super) fn server() -> anyhow::Result<Option<CommandEnd>> {
 }
 
 fn wait_for(server: Pid) -> anyhow::Result<CommandEnd> {
-    let signals = SignalFd::new(FORWARDED).context("cannot read signals")?;
-    let open = rustix::process::pidfd_open(server, PidfdFlags::empty())
-        .context("the server cannot be waited for")?;
-    until_ended(server, open.as_fd(), &signals, "the server")
+    let signals = SignalFd::new(&signals::read()).context("cannot read signals")?;
+    let server = Command::open(server).context("the server cannot be waited for")?;
+    waiting::for_server(&server, &signals)
 }
 
 /// Takes the server, and the proxy, out of the terminal's group. What they print does not stop them.

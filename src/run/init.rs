@@ -106,7 +106,7 @@ fn run_command(plan: &Plan, channel: &Channel, built: Built) -> anyhow::Result<(
     match sys::fork().context("cannot fork")? {
         Forked::Child => plan.start.become_command(channel),
         Forked::Parent(command) => {
-            let status = reap_until(command)?;
+            let status = reap_until(command, channel)?;
             tell_what_is_gone(plan, channel, built)?;
             channel.send(&Message::Ended(status), None)
         }
@@ -120,11 +120,16 @@ fn tell_what_is_gone(plan: &Plan, channel: &Channel, built: Built) -> anyhow::Re
     told.map_or(Ok(()), |text| channel.send(&Message::Note(text), None))
 }
 
-/// Collects children, our own and orphans, until `command` ended; its raw wait status.
-fn reap_until(command: Pid) -> anyhow::Result<i32> {
+/// Collects children, our own and orphans, until `command` ended; its raw wait status. Says each
+/// time that it stopped or goes on.
+fn reap_until(command: Pid, channel: &Channel) -> anyhow::Result<i32> {
     loop {
-        match rustix::process::wait(WaitOptions::empty()) {
-            Ok(Some((pid, status))) if pid == command => return Ok(status.as_raw()),
+        match rustix::process::wait(WaitOptions::UNTRACED | WaitOptions::CONTINUED) {
+            Ok(Some((pid, status))) if pid == command => match status.stopping_signal() {
+                Some(signal) => channel.send(&Message::Stopped(signal), None)?,
+                None if status.continued() => channel.send(&Message::Continued, None)?,
+                None => return Ok(status.as_raw()),
+            },
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error).context("cannot wait for CMD"),
         }

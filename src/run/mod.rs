@@ -11,6 +11,7 @@ mod filter;
 mod front;
 mod guard;
 mod init;
+mod job;
 mod joining;
 mod limits;
 mod network;
@@ -47,11 +48,11 @@ use crate::sys::{self, Forked, SignalFd};
 use crate::tree::{self, Tree};
 pub(crate) use ended::{CommandEnd, NotExecuted};
 use fence::Outside;
+use job::Job;
 use network::Network;
 use plan::Plan;
 use refused::Refused;
 use session::{Found, Session, Terms};
-use signals::FORWARDED;
 use supervise::Running;
 use views::{InOrder, Prepared, refuse_kernel_file_system};
 use wire::Channel;
@@ -143,8 +144,9 @@ fn start(
     session: Option<(Session, Terms)>,
 ) -> anyhow::Result<CommandEnd> {
     // Before the fork, so that no signal comes between it and the signal descriptor.
-    sys::block_signals(FORWARDED).context("cannot block signals")?;
-    let signals = SignalFd::new(FORWARDED).context("cannot read signals")?;
+    let job = Job::of_this_process(session.as_ref().and_then(|_| rustix::process::getppid()));
+    sys::block_signals(&signals::read()).context("cannot block signals")?;
+    let signals = SignalFd::new(&signals::read()).context("cannot read signals")?;
     let uid = plan.start.uid();
     let proxy = match &plan.network {
         Network::Hosts(hosts) => Some(network::start(hosts, uid)?),
@@ -160,7 +162,8 @@ fn start(
                 front::leave_terminal(proxy.as_ref().map(|proxy| proxy.process))?;
             }
             let refused = Refused::of(uid);
-            let mut running = Running::of(channel, signals, builder, proxy, refused, session);
+            let mut running =
+                Running::of(channel, (signals, job), builder, proxy, refused, session);
             let end = running.supervise(views, plan, args);
             running.collect();
             if let Ok(end) = &end {

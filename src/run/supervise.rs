@@ -5,14 +5,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::ended::{CommandEnd, end, not_executed};
+use super::job::{Command, Job};
 use super::network::Proxy;
 use super::plan::Plan;
 use super::refused::Refused;
 use super::require;
 use super::session::{Namespaces, Session, Terms};
+use super::signals;
 use super::views::{InOrder, Prepared};
 use super::wire::{Channel, Message, Received};
 use crate::cli::RunArgs;
@@ -32,7 +34,8 @@ pub(super) struct Running {
     /// Known once it is ready.
     init: Option<Pid>,
     /// CMD, from the moment it exists.
-    command: Option<OwnedFd>,
+    command: Option<Command>,
+    job: Job,
     proxy: Option<Proxy>,
     refused: Refused,
     session: Option<(Session, Terms)>,
@@ -41,14 +44,14 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn of(
         channel: Channel,
-        signals: SignalFd,
+        (signals, job): (SignalFd, Job),
         builder: Pid,
         proxy: Option<Proxy>,
         refused: Refused,
         session: Option<(Session, Terms)>,
     ) -> Self {
         let builder = Some(builder);
-        Self { channel, signals, builder, init: None, command: None, proxy, refused, session }
+        Self { channel, signals, builder, init: None, command: None, job, proxy, refused, session }
     }
 
     /// Serves the view until CMD ends, and says what came of it.
@@ -170,7 +173,13 @@ impl Running {
                     self.tell_of_session();
                     self.channel.send(&Message::Go, None)?;
                 }
-                Message::Starting => self.command = received.sender.and_then(open_process),
+                Message::Starting => self.command = received.sender.and_then(Command::open),
+                Message::Continued => self.job.continued(),
+                Message::Stopped(signal) => {
+                    if let Some(command) = &self.command {
+                        self.job.stop(command, signal);
+                    }
+                }
                 Message::NotExecuted(errno) => {
                     return Err(not_executed(&plan.start.command[0], errno));
                 }
@@ -216,7 +225,7 @@ impl Running {
                 PollFd::new(proxy.unwrap_or(&self.channel), PollFlags::IN),
                 PollFd::from_borrowed_fd(joins.unwrap_or(self.channel.as_fd()), PollFlags::IN),
             ];
-            match rustix::event::poll(&mut ready, None) {
+            match rustix::event::poll(&mut ready, self.job.patience().as_ref()) {
                 Err(Errno::INTR) => continue,
                 other => other.context("cannot wait for CMD")?,
             };
@@ -226,6 +235,9 @@ impl Running {
                 let lost = "the processes between tollgate and CMD were killed: from outside, or by \
                             the kernel for want of memory (--memory)";
                 return self.channel.receive()?.context(lost);
+            }
+            if let Some(command) = &self.command {
+                self.job.go_on_in_time(command);
             }
             if proxy {
                 self.hear_proxy()?;
@@ -275,19 +287,24 @@ impl Running {
         }
     }
 
-    fn pass_on(&self) -> anyhow::Result<()> {
+    fn pass_on(&mut self) -> anyhow::Result<()> {
         let arrived = self.signals.read().context("cannot read a signal")?;
         match &self.command {
             Some(command) => {
-                if arrived.by_process
-                    && let Some(signal) = Signal::from_named_raw(arrived.signal)
-                {
-                    // It may have ended by now.
-                    let _ = rustix::process::pidfd_send_signal(command, signal);
+                if arrived.signal == libc::SIGCONT {
+                    self.job.go_on(command);
+                } else {
+                    command.pass_on(&arrived);
                 }
                 Ok(())
             }
-            None if arrived.signal == libc::SIGWINCH => Ok(()),
+            None if signals::stops(arrived.signal) => {
+                self.job.stop_before_command(arrived.signal);
+                Ok(())
+            }
+            None if [libc::SIGWINCH, libc::SIGCONT, libc::SIGCHLD].contains(&arrived.signal) => {
+                Ok(())
+            }
             None => bail!("ended by signal {} before CMD was started", arrived.signal),
         }
     }
@@ -295,7 +312,7 @@ impl Running {
     /// Ends the processes in between, which are still there when we failed, and waits for them.
     /// With init, everything in its pid namespace ends.
     pub(super) fn collect(self) {
-        let Self { channel, builder, init, proxy, .. } = self;
+        let Self { channel, builder, init, proxy, job, .. } = self;
         let proxy = proxy.map(|proxy| proxy.process);
         // An init that is not ready ends by this.
         drop(channel);
@@ -306,15 +323,7 @@ impl Running {
             // Children that were not waited for: their ids cannot belong to other processes.
             let _ = rustix::process::kill_process(process, Signal::KILL);
         }
-        loop {
-            match rustix::process::wait(WaitOptions::empty()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(_) => return,
-            }
-        }
+        while let Ok(_) | Err(Errno::INTR) = rustix::process::wait(WaitOptions::empty()) {}
+        job.end();
     }
-}
-
-fn open_process(pid: Pid) -> Option<OwnedFd> {
-    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
 }

@@ -41,6 +41,10 @@ pub(super) enum Message {
     Starting,
     /// To the server: exec failed with this error number.
     NotExecuted(i32),
+    /// To the server: CMD was stopped by this signal.
+    Stopped(i32),
+    /// To the server: CMD, which was stopped, goes on.
+    Continued,
     /// To the server: CMD ended with this wait(2) status.
     Ended(i32),
     /// To the server: the sender failed, with the reason as text.
@@ -63,6 +67,8 @@ impl Message {
             Self::Go => vec![b'G'],
             Self::Starting => vec![b'S'],
             Self::NotExecuted(errno) => tagged(b'X', &errno.to_ne_bytes()),
+            Self::Stopped(signal) => tagged(b'T', &signal.to_ne_bytes()),
+            Self::Continued => vec![b'C'],
             Self::Ended(status) => tagged(b'E', &status.to_ne_bytes()),
             Self::Failed(text) => tagged(b'F', text.as_bytes()),
             Self::Warning(text) => tagged(b'W', text.as_bytes()),
@@ -84,6 +90,8 @@ impl Message {
             b'G' => Self::Go,
             b'S' => Self::Starting,
             b'X' => Self::NotExecuted(number()?),
+            b'T' => Self::Stopped(number()?),
+            b'C' => Self::Continued,
             b'E' => Self::Ended(number()?),
             b'F' => Self::Failed(text()),
             b'W' => Self::Warning(text()),
@@ -227,6 +235,8 @@ mod tests {
             Message::Go,
             Message::Starting,
             Message::NotExecuted(2),
+            Message::Stopped(20),
+            Message::Continued,
             Message::Ended(-1),
             Message::Failed(text()),
             Message::Warning(text()),

@@ -202,7 +202,11 @@ pub(super) fn allowed(duties: Duties) -> anyhow::Result<BTreeMap<i64, Vec<Seccom
     // A umask and working directory for each thread.
     allowed.insert(libc::SYS_unshare, vec![equal(0, u64::from(libc::CLONE_FS.cast_unsigned()))?]);
     allowed.insert(libc::SYS_prctl, one_of(0, PROCESS_CONTROLS)?);
-    allowed.insert(libc::SYS_ioctl, one_of(1, DEVICE_CONTROLS)?);
+    let mut controls = one_of(1, DEVICE_CONTROLS)?;
+    if duties.runs {
+        controls.extend(one_of(1, JOB_CONTROLS)?);
+    }
+    allowed.insert(libc::SYS_ioctl, controls);
     if duties.connects {
         let unix = u64::from(libc::AF_UNIX.cast_unsigned());
         allowed.insert(libc::SYS_socket, vec![equal(0, unix)?]);
@@ -231,6 +235,9 @@ const PROCESS_CONTROLS: &[u64] = &[
     // `PR_GET_AUXV`: rustix looks for the clock of the vDSO when it is first asked for the time.
     0x4155_5856,
 ];
+
+/// Which process group has the terminal.
+const JOB_CONTROLS: &[u64] = &[libc::TIOCGPGRP, libc::TIOCSPGRP];
 
 /// The commands of ioctl(2) that are used: none of them acts on a terminal or makes a device.
 const DEVICE_CONTROLS: &[u64] = &[

@@ -3,8 +3,8 @@
 /// What a server does besides serving.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Duties {
-    /// It ends processes of another user.
-    pub(crate) kills: bool,
+    /// It has started CMD: it ends processes of another user, and gives them its terminal back.
+    pub(crate) runs: bool,
     /// It looks at callers by itself.
     pub(crate) looks: bool,
     /// It connects to a broker, again when that was started again.

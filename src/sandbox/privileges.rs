@@ -28,7 +28,7 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
 fn needed(duties: Duties) -> CapabilitySet {
     let mut needed = KEPT;
     // CMD may run as another user.
-    needed.set(CapabilitySet::KILL, duties.kills);
+    needed.set(CapabilitySet::KILL, duties.runs);
     needed.set(CapabilitySet::NET_BIND_SERVICE, duties.listens);
     // To read which program a caller runs, unless another process does that.
     needed.set(CapabilitySet::SYS_PTRACE, duties.looks);

@@ -192,7 +192,7 @@ impl Spec {
     /// What this process does besides serving.
     fn duties(&self) -> Duties {
         Duties {
-            kills: self.kind == ServerKind::Run,
+            runs: self.kind == ServerKind::Run,
             // Until the sandbox has another process do that.
             looks: true,
             connects: self.broker.is_some(),

@@ -3,14 +3,16 @@
 #![expect(unsafe_code, reason = "openpty has no safe wrapper")]
 
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
 
-use crate::project::{Project, all, can_mount, text};
+use crate::project::{PATIENCE, Project, all, can_mount, text};
 
 /// A terminal, with both its ends.
 struct Terminal {
-    _master: File,
+    master: File,
     slave: OwnedFd,
 }
 
@@ -25,11 +27,102 @@ impl Terminal {
         assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
         // SAFETY: the call succeeded, and nobody else has these descriptors.
         let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
-        Self { _master: master, slave }
+        Self { master, slave }
     }
 
     fn path(&self) -> PathBuf {
         rustix::termios::ttyname(&self.slave, Vec::new()).unwrap().into_string().unwrap().into()
+    }
+}
+
+/// Runs a script of a shell with job control at a terminal; `$RUN` is `tollgate run` over the project.
+fn at_a_terminal(project: &Project, options: &[&str], script: &str) -> Output {
+    let mut terminal = Terminal::new();
+    // Somebody has typed a line.
+    terminal.master.write_all(b"x\n").unwrap();
+    let run = project.run_with(&[&["--quiet"], options].concat());
+    // A job that hangs must not hang the test.
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", &PATIENCE.as_secs().to_string(), "setsid", "--ctty", "--wait"]);
+    command.args(["bash", "--norc", "-mc", script]);
+    let words = run.get_args().map(|word| word.to_str().unwrap());
+    let words: Vec<_> = [env!("CARGO_BIN_EXE_tollgate")].into_iter().chain(words).collect();
+    command.env("RUN", words.join(" ")).env("LC_ALL", "C").current_dir(project.path("dir"));
+    // The shell takes the one on its standard error for its terminal.
+    command.stdin(terminal.slave.try_clone().unwrap());
+    command.stderr(terminal.slave.try_clone().unwrap()).output().unwrap()
+}
+
+/// The shell sees the job stopped, and has it go on; 148 is 128 and SIGTSTP.
+#[test]
+fn a_command_that_stops_has_its_shell_go_on() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    for (what, command, printed) in [
+        ("its group, as vim does", "$RUN sh -c 'kill -TSTP 0; echo on; exit 3'", "148\non\n3\n"),
+        ("itself, for good", "$RUN sh -c 'kill -STOP $$; echo on; exit 3'", "148\non\n3\n"),
+        (
+            "a shell with a group of its own",
+            "$RUN bash --norc -ic 'suspend -f; echo on; exit 3' 2>/dev/null",
+            "148\non\n3\n",
+        ),
+        ("a run in a run", "$RUN $RUN sh -c 'kill -TSTP 0; echo on; exit 3'", "148\non\n3\n"),
+        (
+            "called by a script",
+            "sh -c \"$RUN sh -c 'kill -TSTP 0; echo on'; echo script; exit 3\"",
+            "148\non\nscript\n3\n",
+        ),
+        (
+            "one that has the terminal, called by a script",
+            "sh -c \"$RUN bash --norc -ic 'suspend -f; echo on' 2>&-; stty echo && exit 3\"",
+            "148\non\n3\n",
+        ),
+    ] {
+        let script = format!("{command}; echo $?; fg >/dev/null; echo $?");
+        let session = format!("stops-{}", std::process::id());
+        for options in [&[][..], &["--session", &session]] {
+            let output = at_a_terminal(&project, options, &script);
+            assert_eq!(text(&output.stdout), printed, "{what} {options:?}: {}", all(&output));
+        }
+    }
+}
+
+/// What reads the terminal in the background stops; in the foreground it goes on, all of it.
+#[test]
+fn a_job_that_reads_in_the_background_waits_for_the_foreground() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let command = "$RUN sh -c 'echo up; dd bs=1 count=1 2>/dev/null; echo end; exit 4'";
+    let script = format!(
+        "{command} & until jobs | grep -q Stopped; do sleep 0.05; done; fg %1 >/dev/null; echo $?"
+    );
+    let output = at_a_terminal(&project, &[], &script);
+    assert_eq!(text(&output.stdout), "up\nxend\n4\n", "{}", all(&output));
+}
+
+/// Without a terminal, as from a supervisor: the rest of the process group does not stop, and SIGCONT for
+/// `tollgate` alone is enough.
+#[test]
+fn a_command_stops_and_goes_on_with_tollgate_where_no_terminal_is() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        "$@" & until grep -q "State:.T" /proc/$!/status; do sleep 0.02; done
+        echo alive; kill -CONT $!; wait $!; echo $?"#;
+    for options in [&[][..], &["--session", &format!("stops-itself-{}", std::process::id())]] {
+        let run = project.run_with(&[&["--quiet"], options].concat());
+        let mut command = Command::new("setsid");
+        command.args(["timeout", "-s", "KILL", &PATIENCE.as_secs().to_string()]);
+        command.args(["sh", "-c", script, "sh"]).arg(run.get_program()).args(run.get_args());
+        command.args(["sh", "-c", "kill -STOP $$; exit 7"]).current_dir(project.path("dir"));
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(text(&output.stdout), "alive\n7\n", "{options:?}: {}", all(&output));
     }
 }
 

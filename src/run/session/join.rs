@@ -7,15 +7,14 @@
 //!    CMD               in the process namespace of the session, which ends it, too
 //! ```
 
-use std::os::fd::{AsFd, OwnedFd};
-
 use anyhow::{Context, bail};
-use rustix::process::{DumpableBehavior, Pid, PidfdFlags, WaitOptions};
+use rustix::process::{DumpableBehavior, WaitOptions};
 
 use super::namespaces::Namespaces;
 use crate::messages;
 use crate::run::ended::{CommandEnd, not_executed};
-use crate::run::signals::FORWARDED;
+use crate::run::job::{Command, Job};
+use crate::run::signals;
 use crate::run::start::Start;
 use crate::run::waiting;
 use crate::run::wire::{Channel, Message};
@@ -30,8 +29,9 @@ pub(crate) fn join(
     namespaces: &Namespaces,
     cgroups: &[std::path::PathBuf],
 ) -> anyhow::Result<CommandEnd> {
-    sys::block_signals(FORWARDED).context("cannot block signals")?;
-    let signals = SignalFd::new(FORWARDED).context("cannot read signals")?;
+    sys::block_signals(&signals::read()).context("cannot block signals")?;
+    let mut job = Job::of_this_process(None);
+    let signals = SignalFd::new(&signals::read()).context("cannot read signals")?;
     let (channel, child_channel) = Channel::pair()?;
     match sys::fork().context("cannot fork")? {
         Forked::Child => {
@@ -45,7 +45,10 @@ pub(crate) fn join(
             drop(child_channel);
             let result = until_started(start, &channel);
             let _ = rustix::process::waitpid(Some(middle), WaitOptions::empty());
-            until_ended(&result?, &channel, start, &signals)
+            let result = result
+                .and_then(|command| until_ended(&command, &channel, start, &signals, &mut job));
+            job.end();
+            result
         }
     }
 }
@@ -81,14 +84,13 @@ fn enter(
 }
 
 /// CMD, once it exists.
-fn until_started(start: &Start, channel: &Channel) -> anyhow::Result<(Pid, OwnedFd)> {
+fn until_started(start: &Start, channel: &Channel) -> anyhow::Result<Command> {
     loop {
         let received = channel.receive()?.context("the session ended")?;
         match received.message {
             Message::Starting => {
                 let command = received.sender.context("CMD has no process id here")?;
-                let open = rustix::process::pidfd_open(command, PidfdFlags::empty());
-                return Ok((command, open.context("CMD cannot be waited for")?));
+                return Command::open(command).context("CMD cannot be waited for");
             }
             other => deal_with(other, start)?,
         }
@@ -108,17 +110,18 @@ fn deal_with(message: Message, start: &Start) -> anyhow::Result<()> {
 }
 
 fn until_ended(
-    (command, open): &(Pid, OwnedFd),
+    command: &Command,
     channel: &Channel,
     start: &Start,
     signals: &SignalFd,
+    job: &mut Job,
 ) -> anyhow::Result<CommandEnd> {
     // It is closed by exec, or carries why there was none.
     while let Some(received) = channel.receive()? {
         if let Err(error) = deal_with(received.message, start) {
-            let _ = rustix::process::waitpid(Some(*command), WaitOptions::empty());
+            let _ = rustix::process::waitpid(Some(command.process), WaitOptions::empty());
             return Err(error);
         }
     }
-    waiting::until_ended(*command, open.as_fd(), signals, "CMD")
+    waiting::for_command(command, signals, job)
 }
