@@ -291,3 +291,35 @@ fn the_command_cannot_touch_the_sockets_of_other_servers() {
     let output = project.in_mount_namespace(script);
     assert!(output.status.success() && output.stdout.is_empty(), "{}", all(&output));
 }
+
+/// CMD may make sockets in a directory that lies outside. Whatever else it leaves there goes with it.
+#[test]
+fn what_the_command_leaves_beside_its_sockets_goes_with_it() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let leave = "cd $XDG_RUNTIME_DIR/tollgate/in-*; echo x >big; cp /bin/true program; mkdir -p a/b; ln -s /etc link
+        ./program && echo a program runs there; chmod 0 a/b a .";
+    std::fs::write(project.path("leave"), leave).unwrap();
+    let script = r#"
+        cp $T ./tollgate; mkdir rt; chmod 755 . tollgate; chown -R 4321:4321 dir rt; chmod 700 rt
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+        export XDG_RUNTIME_DIR=$PWD/rt
+        run() { exec setpriv --reuid 4321 --regid 4321 --clear-groups ./tollgate run --quiet --policy none dir -- "$@"; }
+        (run sh -c '. ../leave')
+        ls -d rt/tollgate/in-* && echo left
+        run sh -c '. ../leave; : >$TOLLGATE_RUN/up; sleep 1000' & server=$!
+        until [ -e dir/up ]; do sleep 0.05; done
+        kill -9 $server; wait $server || true
+        [ -e rt/tollgate/in-*/big ] || echo nothing was left
+        (run true)
+        ls -d rt/tollgate/in-* && echo left after a kill; true"#;
+    let output = project.in_mount_namespace(script);
+    let all = all(&output);
+    if all.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {all}");
+        return;
+    }
+    assert!(output.status.success() && output.stdout.is_empty(), "{all}");
+}

@@ -54,6 +54,7 @@ pub mod fuzzing;
 mod lock;
 mod nested;
 mod peer;
+mod removal;
 mod request;
 mod reserve;
 mod server;

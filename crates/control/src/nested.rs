@@ -2,7 +2,7 @@
 //! and not to change them: their mount namespace has the outer directory read-only, and their own
 //! one writable in it.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use crate::ControlError;
 use crate::lock::Lock;
 use crate::peer::own_uid;
+use crate::removal::remove_all;
 
 /// How many directories may lie in each other.
 const DEPTH_MAX: usize = 8;
@@ -62,7 +63,8 @@ impl Drop for Nested {
 
 /// What cannot be removed is removed as a leftover, later.
 fn remove(path: &Path) {
-    if !path.exists() || std::fs::remove_dir_all(path).is_ok() {
+    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    if remove_all(path).as_ref().map_or_else(is_gone, |()| true) {
         let _ = std::fs::remove_file(lock_of(path));
     }
 }
@@ -71,9 +73,10 @@ fn lock_of(path: &Path) -> PathBuf {
     path.with_extension("lock")
 }
 
-/// Removes the directories that nobody uses any more. The parent is locked.
+/// Removes the directories that nobody uses any more, whatever their modes are now. The parent is
+/// locked.
 fn remove_leftovers(parent: &Path) {
-    for path in children(parent) {
+    for path in children(parent, |_| true) {
         if !is_used(&lock_of(&path)) {
             remove(&path);
         }
@@ -92,7 +95,7 @@ pub(crate) fn all(top: &Path) -> Vec<PathBuf> {
     let mut found = vec![top.to_owned()];
     let mut level = vec![top.to_owned()];
     for _ in 0..DEPTH_MAX {
-        level = level.iter().flat_map(|directory| children(directory)).collect();
+        level = level.iter().flat_map(|directory| children(directory, is_private)).collect();
         level.truncate(DIRECTORIES_MAX.saturating_sub(found.len()));
         found.extend(level.iter().cloned());
     }
@@ -108,16 +111,19 @@ pub(crate) fn writable(top: &Path) -> PathBuf {
     all(top).into_iter().find(is_writable).unwrap_or_else(|| top.to_owned())
 }
 
-/// Directories of this kind, private to this user, directly in `parent`.
-fn children(parent: &Path) -> Vec<PathBuf> {
+fn is_private(found: &Metadata) -> bool {
+    found.mode() & 0o077 == 0
+}
+
+/// Directories of this kind, of this user and as they are to be, directly in `parent`.
+fn children(parent: &Path, is_wanted: impl Fn(&Metadata) -> bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
     let paths = entries.filter(|entry| is_name(&entry.file_name())).map(|entry| entry.path());
-    let is_private = |path: &PathBuf| {
-        std::fs::symlink_metadata(path).is_ok_and(|found| {
-            found.is_dir() && found.uid() == own_uid() && found.mode() & 0o077 == 0
-        })
+    let is_one = |path: &PathBuf| {
+        std::fs::symlink_metadata(path)
+            .is_ok_and(|found| found.is_dir() && found.uid() == own_uid() && is_wanted(&found))
     };
-    paths.filter(is_private).take(DIRECTORIES_MAX).collect()
+    paths.filter(is_one).take(DIRECTORIES_MAX).collect()
 }
 
 fn is_name(name: &std::ffi::OsStr) -> bool {

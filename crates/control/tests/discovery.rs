@@ -117,6 +117,48 @@ fn a_nested_directory_that_a_dead_process_left_is_removed_and_others_stay() {
     assert_eq!(entries(&directory), 5);
 }
 
+/// Whoever uses a directory may leave anything in it, without permissions and at any depth.
+#[test]
+fn whatever_is_left_in_a_nested_directory_goes_with_it() {
+    let (home, directory) = fixture();
+    let outside = home.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("file"), "").unwrap();
+    let set_mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let fill = |top: &std::path::Path, mode| {
+        std::fs::create_dir_all(top.join("a/b/c")).unwrap();
+        std::fs::write(top.join("a/b/file"), "").unwrap();
+        std::os::unix::fs::symlink(&outside, top.join("a/link")).unwrap();
+        for place in ["a/b/c", "a/b", "a", ""] {
+            set_mode(&top.join(place), mode);
+        }
+    };
+    // More levels than descriptors, and than a path may name.
+    let deep = |top: &std::path::Path| {
+        let flags = rustix::fs::OFlags::PATH;
+        let mut place = rustix::fs::open(top, flags, rustix::fs::Mode::empty()).unwrap();
+        for _ in 0..5000 {
+            rustix::fs::mkdirat(&place, "d", rustix::fs::Mode::RWXU).unwrap();
+            place = rustix::fs::openat(&place, "d", flags, rustix::fs::Mode::empty()).unwrap();
+        }
+    };
+    let nested = directory.nested().unwrap();
+    deep(nested.path());
+    fill(nested.path(), 0);
+    drop(nested);
+    assert_eq!(entries(&directory), 0);
+    for mode in [0, 0o777] {
+        let left = directory.path().join("in-000000ff");
+        std::fs::create_dir(&left).unwrap();
+        fill(&left, mode);
+        drop(directory.nested().unwrap());
+        assert_eq!(entries(&directory), 0, "{mode:o}");
+    }
+    assert!(outside.join("file").exists());
+}
+
 #[test]
 fn a_link_to_a_directory_is_not_followed() {
     let (home, directory) = fixture();

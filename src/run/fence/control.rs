@@ -47,7 +47,7 @@ impl Control {
 
     /// What is to be attached: the outer one read-only, CMD's writable.
     pub(super) fn kept(&self) -> anyhow::Result<Vec<Kept>> {
-        let mut kept = vec![Kept::read_only_copy(&self.outer)?, Kept::copy(self.own.path())?];
+        let mut kept = vec![Kept::read_only_copy(&self.outer)?, Kept::of_sockets(self.own.path())?];
         if self.has_guest {
             kept.push(Kept::read_only_copy(Guest::directory())?);
         }

@@ -49,6 +49,14 @@ impl Kept {
         Ok(kept)
     }
 
+    /// The same, for sockets: what else is put there is no program and no device.
+    pub(super) fn of_sockets(path: &Path) -> anyhow::Result<Self> {
+        let kept = Self::copy(path)?;
+        let no_programs = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
+        kept.restrict(no_programs | libc::MOUNT_ATTR_NODEV)?;
+        Ok(kept)
+    }
+
     /// The same, read-only.
     pub(super) fn read_only_copy(path: &Path) -> anyhow::Result<Self> {
         Self::read_only(path, Self::copy(path)?.tree)
