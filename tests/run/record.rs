@@ -323,3 +323,32 @@ fn what_the_command_leaves_beside_its_sockets_goes_with_it() {
     }
     assert!(output.status.success() && output.stdout.is_empty(), "{all}");
 }
+
+/// Sockets are for questions; the view is there without.
+#[test]
+fn a_place_for_sockets_that_is_not_there_is_no_reason_not_to_run() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        cp $T ./tollgate; chmod 755 . tollgate; chown -R 4321:4321 dir; cd dir
+        mknod -m 666 ../fuse c 10 229; mount --bind ../fuse /dev/fuse
+        for place in $PWD/.run ${PWD%/dir}/none; do
+            XDG_RUNTIME_DIR=$place setpriv --reuid 4321 --regid 4321 --clear-groups \
+                ../tollgate run --quiet --policy none . -- sh -c 'cat a.txt; [ -e .run ] || exit 3' || echo $?
+        done"#;
+    let output = project.in_mount_namespace(script);
+    let all = all(&output);
+    if all.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {all}");
+        return;
+    }
+    assert_eq!(text(&output.stdout), "plain\n3\nplain\n3\n", "{all}");
+    assert_eq!(
+        all.matches("warning: `tollgate status` will not show this server").count(),
+        2,
+        "{all}"
+    );
+    assert_eq!(all.matches("warning: CMD would find a session").count(), 1, "{all}");
+}

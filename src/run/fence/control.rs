@@ -10,6 +10,7 @@ use super::kept::{Kept, open_path};
 use super::layers;
 use super::shape::Fence;
 use crate::control::Guest;
+use crate::messages;
 
 /// The name of a user's directory of sessions. Not the one of control sockets, which CMD sees.
 const SESSIONS: &str = "tollgate-sessions";
@@ -66,7 +67,11 @@ pub(crate) fn protect(control: &Control) -> anyhow::Result<()> {
 /// Empty directories in the place of those with the sockets of sessions, and of those where root
 /// would find the control sockets of other users, as far as `--allow` or a view would show them:
 /// who is answered at the former is handed the namespaces of a fence.
-pub(super) fn hidden(fence: &Fence, dir: &Path) -> anyhow::Result<Vec<Kept>> {
+pub(super) fn hidden(
+    fence: &Fence,
+    dir: &Path,
+    warnings: &mut Vec<String>,
+) -> anyhow::Result<Vec<Kept>> {
     let own = session_directory();
     let is_shown = |path: &Path| {
         let is_allowed = fence.allowed.iter().any(|allowed| path.starts_with(&allowed.path));
@@ -74,7 +79,13 @@ pub(super) fn hidden(fence: &Fence, dir: &Path) -> anyhow::Result<Vec<Kept>> {
     };
     if own.path().parent().is_some_and(is_shown) {
         // One that is made later would show.
-        own.prepare()?;
+        if let Err(error) = own.prepare() {
+            let reason = messages::in_words(&error.into());
+            warnings.push(format!(
+                "CMD would find a session that begins while it runs, as its place cannot be made \
+                 and hidden: {reason}"
+            ));
+        }
     }
     let of_users = |directory: &str| -> Vec<PathBuf> {
         let users = std::fs::read_dir("/run/user").into_iter().flatten().flatten();

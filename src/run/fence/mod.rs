@@ -60,9 +60,10 @@ pub(super) fn build(
     inner_first.sort_by_key(|view| std::cmp::Reverse(view.components().count()));
     let shown = inner_first.into_iter().map(|view| Kept::taken_away(view));
     let shown = shown.collect::<anyhow::Result<Vec<_>>>();
+    let mut built = Built::default();
     let mut kept = places::kept(fence, dir, cwd)?;
     kept.extend(allow::kept(&fence.allowed)?);
-    kept.extend(control::hidden(fence, dir)?);
+    kept.extend(control::hidden(fence, dir, &mut built.warnings)?);
     kept.extend(control.map(Control::kept).transpose()?.into_iter().flatten());
     kept.extend(devices::kept()?);
     let mut homes = Homes::open(fence, dir, cwd)?;
@@ -72,7 +73,6 @@ pub(super) fn build(
     // Where CMD gets no /proc of its own, a `run` in it maps its users by this one. What in it
     // steers the kernel stays read-only by mounts of its own.
     sys::make_writable(c"/proc").context("cannot keep /proc")?;
-    let mut built = Built::default();
     let copy =
         homes.own.take().map(|home| copy(home, &mut kept, &mut built.warnings)).transpose()?;
     places::cover(fence)?;
