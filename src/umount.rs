@@ -36,11 +36,23 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
     let lazy = args.lazy || server_of(view, &silent) == Server::Dead;
     match native::unmount_view(&path, &native_directories(&path, &reports), lazy) {
         Ok(()) => Ok(()),
-        Err(MountError::Busy { .. }) => bail!(
+        Err(error) if is_busy(&error) => bail!(
             "MNT `{shown}` is in use; end what works there, or detach it with `tollgate umount \
              --lazy`"
         ),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the view is in use, said by the kernel or by the helper, which has no other way to.
+fn is_busy(error: &MountError) -> bool {
+    let in_use = std::io::Error::from(rustix::io::Errno::BUSY).to_string();
+    // Without the number that the standard library adds.
+    let in_use = in_use.split(" (").next().unwrap_or_default();
+    match error {
+        MountError::Busy { .. } => true,
+        MountError::Helper { message, .. } => message.contains(in_use),
+        _ => false,
     }
 }
 

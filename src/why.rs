@@ -199,7 +199,10 @@ fn outside(own: &Report, all: &[Report], path: &Path, write: bool) -> anyhow::Re
         });
     };
     let remedy = if write { place.to_write } else { place.to_read };
-    let remedy = remedy.filter(|_| errno.is_some() || place.what.contains("gone when"));
+    // The permissions outside are the same, but for private places.
+    let is_private = place.what.contains("gone when");
+    let by_permissions = matches!(errno, Some(Errno::ACCESS | Errno::PERM));
+    let remedy = remedy.filter(|_| is_private || (errno.is_some() && !by_permissions));
     let reason = match errno {
         Some(Errno::ACCESS | Errno::PERM) => format!("by its permissions ({})", place.what),
         Some(Errno::NOENT) => format!("there is nothing at this path ({})", place.what),

@@ -6,6 +6,7 @@
 #[path = "support/mounting.rs"]
 mod mounting;
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
 use mounting::can_mount;
@@ -400,6 +401,16 @@ fn views_that_do_not_do() {
     let inside = std::fs::File::open(place.path("mnt/a.txt")).unwrap();
     place.check("umount {D}/mnt", 1, &["`{D}/mnt` is in use", "--lazy"]);
     drop(inside);
+    // A user is told so by a helper, which stands in for the one of the system here.
+    let helper = place.path("fusermount3");
+    let says = "#!/bin/sh\necho \"fusermount3: failed to unmount $3: Device or resource busy\" >&2; exit 1\n";
+    std::fs::write(&helper, says).unwrap();
+    std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_tollgate"), place.path("tollgate")).unwrap();
+    let script = place.filled("cd {D}; chmod 755 .; PATH=$PWD:$PATH exec setpriv --reuid 4321 --clear-groups ./tollgate umount mnt");
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let parts = ["`mnt` is in use".to_owned(), "--lazy".to_owned()];
+    assert_fails(&script, &output, 1, &parts);
     server.kill().unwrap();
     server.wait().unwrap();
     place.check("status {D}/mnt", 1, &["`{D}/mnt`", "its server is dead", "tollgate umount"]);
@@ -413,4 +424,32 @@ fn views_that_do_not_do() {
 fn the_table_is_not_short() {
     let rows = DIRECTORIES.len() + FLAGS.len() + FURTHER.len() + FILES.len() + POLICIES.len();
     assert!(rows > 100, "{rows} rows");
+}
+
+/// What is advised must not be refused in turn.
+#[test]
+fn the_root_of_all_paths_is_no_directory_to_run_in() {
+    let place = Place::new();
+    let mut command = place.command(&["run".into(), "--".into(), "true".into()]);
+    let output = command.current_dir("/").env("HOME", "/root").output().unwrap();
+    assert_fails("run in /", &output, 125, &["name a directory below it".to_owned()]);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("run / -- CMD"));
+}
+
+#[test]
+fn a_user_may_not_name_a_user() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    std::fs::copy(env!("CARGO_BIN_EXE_tollgate"), place.path("tollgate")).unwrap();
+    for (user, part) in [("4321", "leave it out"), ("4322", "another user")] {
+        let script = place.filled(&format!(
+            "cd {{D}}; chmod 755 .; export HOME=$PWD; exec setpriv --reuid 4321 --clear-groups \\
+             ./tollgate run --user {user} dir -- true"
+        ));
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let parts = ["only root may run CMD as another user".to_owned(), part.to_owned()];
+        assert_fails(&script, &output, 125, &parts);
+    }
 }

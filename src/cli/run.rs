@@ -29,7 +29,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) serve: ServeArgs,
 
-    /// Leave out the summary of what was refused, which `run` ends with
+    /// Leave out notes, and the summary of what was refused, which `run` ends with
     #[arg(long, short)]
     pub(crate) quiet: bool,
 

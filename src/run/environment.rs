@@ -113,23 +113,28 @@ impl Environment {
 
     /// What is said of it before CMD starts; never a value.
     pub(super) fn told(&self) -> Vec<String> {
-        let list = |names: &[OsString]| {
-            let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
-            (!names.is_empty()).then(|| names.join(", "))
-        };
         let secrets = list(&self.secrets).map(|names| {
             format!(
                 "CMD does not get these variables, which look like secrets: {names}; `--env NAME` \
                  passes one on"
             )
         });
-        let unset = list(&self.unset).map(|names| {
+        secrets.into_iter().collect()
+    }
+
+    /// What was asked for and cannot be had.
+    pub(super) fn missing(&self) -> Option<String> {
+        list(&self.unset).map(|names| {
             format!(
                 "--env: not set here, so CMD does not get it: {names}; `--env NAME=VALUE` sets it"
             )
-        });
-        secrets.into_iter().chain(unset).collect()
+        })
     }
+}
+
+fn list(names: &[OsString]) -> Option<String> {
+    let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 /// What was to be passed on from `all`, and is not there.
@@ -169,8 +174,8 @@ mod tests {
         let told = environment.told();
         assert!(told.len() == 1 && told[0].contains("A_TOKEN"), "{told:?}");
         assert!(!told[0].contains("B_TOKEN"), "{told:?}");
-        let told = of(&all, &["NOT_SET"], "sh", &[]).told();
-        assert!(told[1].contains("NOT_SET"), "{told:?}");
+        let missing = of(&all, &["NOT_SET"], "sh", &[]).missing();
+        assert!(missing.as_ref().is_some_and(|text| text.contains("NOT_SET")), "{missing:?}");
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub(super) fn run(
         true => Environment::fenced(options, command, &writable),
         false => Environment::open(options),
     };
+    environment.missing().iter().for_each(|text| messages::warn(text));
     if !args.quiet {
         environment.told().iter().for_each(|text| messages::note(text));
     }

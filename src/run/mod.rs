@@ -80,11 +80,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     };
     let here = working_directory()?;
     let (tree, source) = tree::open(args.dir.as_deref().unwrap_or(&around(&here)))?;
-    if args.dir.is_none() {
-        refuse_home(&tree.path)?;
-    }
     if tree.path.parent().is_none() {
         bail!("DIR is `/`: the view cannot cover the root of all paths; name a directory below it");
+    }
+    if args.dir.is_none() {
+        refuse_home(&tree.path)?;
     }
     refuse_kernel_file_system(&format!("DIR `{}`", shown(&tree.path)), &source)?;
     let cwd = start_directory(args.chdir.as_deref(), here, &tree)?;

@@ -34,6 +34,7 @@ pub(super) fn plan(
     let network = Network::of(&args.network)?;
     let dir = views.dir.tree.path.clone();
     let (fence, user, mut environment) = fence_and_user(args, &views)?;
+    environment.missing().iter().for_each(|text| messages::warn(text));
     if !args.quiet {
         environment.told().iter().for_each(|text| messages::note(text));
     }

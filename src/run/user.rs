@@ -31,9 +31,11 @@ impl User {
     /// When there is no such user, or this process may not become it.
     pub(super) fn find(text: &str) -> anyhow::Result<Self> {
         let user = Self::parse(text)?;
-        if !rustix::process::geteuid().is_root() && user.uid != rustix::process::geteuid().as_raw()
-        {
-            bail!("--user `{text}`: only root may run CMD as another user");
+        let own = rustix::process::geteuid();
+        if !own.is_root() {
+            let advice =
+                if user.uid == own.as_raw() { ", and CMD is this one's; leave it out" } else { "" };
+            bail!("--user `{text}`: only root may run CMD as another user{advice}");
         }
         Ok(user)
     }

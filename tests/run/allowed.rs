@@ -75,5 +75,10 @@ fn variables_with_secrets_in_their_values_are_left_out_and_named() {
     let (out, said) = (text(&output.stdout), text(&output.stderr));
     assert!(out.contains("SETTINGS=") && !out.contains("planted"), "{out}");
     assert!(said.contains("look like secrets: ACCOUNT, REMOTE, STORE"), "{said}");
-    assert!(said.contains("--env: not set here, so CMD does not get it: NOT_SET_HERE"), "{said}");
+    let unset = "warning: --env: not set here, so CMD does not get it: NOT_SET_HERE";
+    assert!(said.contains(unset), "{said}");
+    let quiet =
+        project.run_with(&["--quiet", "--env", "NOT_SET_HERE"]).arg("true").output().unwrap();
+    let said = text(&quiet.stderr);
+    assert!(said.contains(unset) && said.lines().count() == 1, "{said}");
 }

@@ -30,7 +30,7 @@ fn the_user_of_cmd_is_told_what_holds_for_a_path() {
     for fence in ["", "--fence off"] {
         let options = format!("{fence} --policy policy.toml");
         let script = "id -u; $T why a.txt; $T why --write a.txt; $T why .env
-            $T why --write docs/new; $T why /etc/hostname; $T why --json keys/id_rsa; $T status";
+            $T why --write docs/new; $T why /etc/hostname; $T why --write /etc/hosts; $T why --json keys/id_rsa; $T status";
         let (said, all) = said(&options, script);
         for line in [
             "/a.txt: yes, by the default",
@@ -44,6 +44,9 @@ fn the_user_of_cmd_is_told_what_holds_for_a_path() {
             assert!(said.contains(line), "{line}: {all}");
         }
         assert!(said.starts_with("4321\n"), "{all}");
+        // What its permissions refuse, no option of the fence allows.
+        let hosts = said.lines().find(|line| line.starts_with("/etc/hosts")).unwrap();
+        assert!(hosts.contains("no (EACCES)") && !hosts.contains("--allow"), "{hosts}");
     }
 }
 
