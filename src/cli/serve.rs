@@ -102,9 +102,9 @@ pub(crate) enum SandboxMode {
 /// Whether changes behind the view are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WatchArg {
-    /// Where the kernel permits it (root), and unless `--attr-timeout` is 0
+    /// Where the kernel permits it, also to users, and unless `--attr-timeout` is 0
     Auto,
-    /// Always; without permission, Tollgate does not start
+    /// Always; where the kernel does not permit it, Tollgate does not start
     On,
     /// Never
     Off,
