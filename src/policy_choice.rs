@@ -347,14 +347,16 @@ fn is_same(one: &Path, other: &Path) -> bool {
     real(one).is_some() && real(one) == real(other)
 }
 
-/// Where files are sealed, nobody in the view sees the keyring, nor the lock of who writes.
+/// Where files are sealed, nobody in the view sees the keyring, nor the lock of who writes, nor what
+/// is about to replace a file, or was replaced: rules are about the name that it has otherwise.
 fn hide_keyring(policy: Policy) -> anyhow::Result<Policy> {
     if !policy.seals() {
         return Ok(policy);
     }
-    let [ring, lock] = [crate::seal::IN_DIR, crate::seal::LOCK_IN_DIR].map(toml_string);
+    let hidden = [crate::seal::IN_DIR, crate::seal::LOCK_IN_DIR, crate::seal::NEW_IN_DIR];
+    let hidden = hidden.map(toml_string).join(", ");
     let name = BUILT_IN[1];
-    let text = format!("[[rule]]\nname = \"{name}\"\npath = [{ring}, {lock}]\naction = \"hide\"\n");
+    let text = format!("[[rule]]\nname = \"{name}\"\npath = [{hidden}]\naction = \"hide\"\n");
     let rule = Policy::parse(&text, "built-in")?;
     policy
         .preceded_by(rule)

@@ -431,11 +431,30 @@ pub(crate) fn landlock_version() -> io::Result<u32> {
     u32::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Holds off whoever would open `file` for writing, at most for /proc/sys/fs/lease-break-time.
+/// Whom a lease holds off, at most for /proc/sys/fs/lease-break-time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lease {
+    /// Whoever would open the file for writing.
+    Read,
+    /// Whoever would open the file.
+    Write,
+}
+
+impl Lease {
+    fn kind(self) -> libc::c_int {
+        match self {
+            Self::Read => libc::F_RDLCK,
+            Self::Write => libc::F_WRLCK,
+        }
+    }
+}
+
+/// Takes a lease on `file`, until it is closed.
 ///
 /// # Errors
-/// `WouldBlock` if somebody has it open for writing; other errors where there are no leases.
-pub(crate) fn lease(file: &impl AsFd) -> io::Result<()> {
+/// `WouldBlock` if somebody has it open whom the lease would have held off; other errors where there
+/// are no leases.
+pub(crate) fn lease(file: &impl AsFd, lease: Lease) -> io::Result<()> {
     // From fcntl.h of Linux, the same on x86-64 and aarch64; missing in libc.
     const F_SETSIG: libc::c_int = 10;
     let fd = file.as_fd().as_raw_fd();
@@ -443,14 +462,14 @@ pub(crate) fn lease(file: &impl AsFd) -> io::Result<()> {
     // SAFETY: the descriptor is open, and the argument is a signal's number.
     check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
     // SAFETY: the descriptor is open, and the argument is a kind of lease.
-    check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK) })
+    check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, lease.kind()) })
 }
 
-/// Whether nobody wants to open `file` for writing since [`lease`].
-pub(crate) fn still_leased(file: &impl AsFd) -> bool {
+/// Whether nobody wants to open `file` since [`lease`] who is held off by `lease`.
+pub(crate) fn still_leased(file: &impl AsFd, lease: Lease) -> bool {
     // SAFETY: the descriptor is open, and this command has no argument.
     let found = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_GETLEASE) };
-    found == libc::F_RDLCK
+    found == lease.kind()
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

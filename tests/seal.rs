@@ -359,6 +359,7 @@ fn a_killed_rotation_leaves_every_file_whole() {
     ok(&place.vault("rotate", &[]));
     assert!(ok(&place.vault("check", &[])).contains("42 files good"));
     assert_eq!(fs::read_dir(place.path("vault")).unwrap().count(), 42);
+    assert!(!place.path(".tollgate-seal.new").exists(), "what was not complete was left");
 }
 
 /// Killed again and again, until that came in its middle a few times.
@@ -398,6 +399,7 @@ fn a_killed_conversion_leaves_every_file_plain_or_sealed() {
     ok(&place.vault("convert", &[]));
     assert!(ok(&place.vault("check", &[])).contains("42 files good"));
     assert_eq!(fs::read_dir(place.path("vault")).unwrap().count(), 42);
+    assert!(!place.path(".tollgate-seal.new").exists(), "what was not complete was left");
 }
 
 #[test]
@@ -602,15 +604,23 @@ fn passwd_changes_the_passphrase_given_and_no_key_file() {
 fn what_only_looks_removes_nothing() {
     let place = Place::new();
     let left = place.path("vault/.tollgate-sealing-cccccccccccccccc");
-    fs::write(&left, b"half").unwrap();
+    let apart = place.path(".tollgate-seal.new");
+    let replaced = apart.join(".tollgate-sealing-dddddddddddddddd");
+    let leave = || {
+        fs::write(&left, b"half").unwrap();
+        fs::create_dir_all(&apart).unwrap();
+        fs::write(&replaced, b"replaced").unwrap();
+    };
+    leave();
     assert!(ok(&place.vault("convert", &["--dry-run"])).contains("2 files to be sealed"));
-    assert!(left.exists());
+    assert!(left.exists() && replaced.exists());
     assert!(ok(&place.vault("convert", &[])).contains("2 files sealed"));
-    assert!(!left.exists());
-    fs::write(&left, b"half").unwrap();
+    assert!(!left.exists() && !apart.exists());
+    leave();
     assert!(ok(&place.vault("check", &[])).contains("2 files good"));
+    assert!(ok(&place.seal(&["check", "--domain", "vault"])).contains("2 files good"));
     place.exported();
-    assert!(left.exists());
+    assert!(left.exists() && replaced.exists());
 }
 
 #[test]

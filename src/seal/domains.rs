@@ -9,8 +9,8 @@ use tollgate_policy::{Facts, HEAD_LEN, Kind, Made, Mode, Policy};
 
 use crate::cli::{SealFilesArgs, SealKeyArgs};
 use crate::policy_choice::{self, Origin};
-use crate::seal::files;
 use crate::seal::secret::shown;
+use crate::seal::unfinished;
 
 /// Where the domains come from.
 pub(super) enum Domains {
@@ -71,7 +71,7 @@ impl ByPolicy {
         if rules.hidden(Kind::File).is_some() {
             return Ok(None);
         }
-        let file = files::open(path)?;
+        let file = unfinished::open(path)?;
         let size = file.metadata()?.len();
         let mut head = vec![0; HEAD_LEN];
         let head = match rules.needs_head(Kind::File, size) {

@@ -1,6 +1,7 @@
 //! What is the same for all files of a command.
 
 use std::io::IsTerminal;
+use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tollgate_seal::MasterKeys;
@@ -11,6 +12,8 @@ use crate::cli::ProgressArg;
 pub(super) struct Job<'a> {
     pub(super) keys: &'a MasterKeys,
     pub(super) domain: &'a [u8],
+    /// The keyring's directory.
+    pub(super) dir: &'a Path,
     pub(super) progress: &'a Progress,
 }
 

@@ -1,12 +1,15 @@
 //! `tollgate seal`: keyrings, and files that are encrypted at rest.
 
+mod attributes;
 mod domains;
 mod files;
 mod job;
+mod replace;
 mod ring;
 mod secret;
 mod tasks;
 mod terminal;
+mod unfinished;
 mod work;
 
 use anyhow::Result;
@@ -14,6 +17,7 @@ use anyhow::Result;
 use crate::cli::SealCommand;
 
 pub(crate) use ring::{IN_DIR, LOCK_IN_DIR, keys_of};
+pub(crate) use unfinished::IN_DIR as NEW_IN_DIR;
 
 pub(crate) fn run(command: &SealCommand) -> Result<()> {
     match command {

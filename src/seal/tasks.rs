@@ -14,8 +14,10 @@ use crate::messages;
 use crate::seal::domains::Domains;
 use crate::seal::files::{self, State};
 use crate::seal::job::{Job, Progress};
+use crate::seal::replace;
 use crate::seal::ring::{self, Open};
 use crate::seal::secret;
+use crate::seal::unfinished;
 use crate::seal::work::{self, Found, Where};
 
 /// What came of a file.
@@ -48,7 +50,7 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
             return Ok(Done::LeftOut);
         }
         if args.dry_run {
-            files::hold(file)?;
+            replace::hold(file)?;
         } else {
             files::convert(&found.path, file, job)?;
         }
@@ -109,7 +111,7 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         |_, file, job| {
             Ok(match files::state(file, job)? {
                 // What cannot be done is named below. It does not keep others from a new key.
-                State::Sealed(epoch) if epoch < newest && !files::has_other_names(file)? => {
+                State::Sealed(epoch) if epoch < newest && !replace::has_other_names(file)? => {
                     Done::Changed
                 }
                 _ => Done::AsItWas,
@@ -167,9 +169,13 @@ fn over_files(
         };
         let Some(domain) = domain else { return Ok(Done::LeftOut) };
         let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
-        each(found, &file, &Job { keys, domain: domain.as_bytes(), progress: &progress })
+        let (domain, dir, progress) = (domain.as_bytes(), &*key.dir, &progress);
+        each(found, &file, &Job { keys, domain, dir, progress })
     });
     progress.end();
+    if which == (Where::InDir { to_change: true }) {
+        unfinished::leave(&key.dir);
+    }
     let mut results =
         Results { changed: 0, as_they_were: 0, left_out: 0, gone: 0, wrong: Vec::new() };
     for (file, done) in found.iter().zip(all) {

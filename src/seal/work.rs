@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::cli::{SealFilesArgs, SealKeyArgs};
 use crate::messages;
-use crate::seal::files;
 use crate::seal::ring::{IN_DIR, LOCK_IN_DIR};
 use crate::seal::secret::{self, shown};
+use crate::seal::unfinished;
 
 /// Most threads: beyond, a disk is slower rather than faster.
 const THREADS_MAX: usize = 16;
@@ -53,6 +53,9 @@ impl Where {
 /// # Errors
 /// With the path that cannot be read, or may not be named.
 pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Result<Vec<Found>> {
+    if which.tidies() {
+        tidy_in(&key.dir.join(unfinished::IN_DIR));
+    }
     // One path has each file once.
     let seen = (args.paths.len() > 1).then(HashSet::new);
     let mut search =
@@ -91,7 +94,7 @@ fn real(path: &Path, is_dir: bool) -> std::io::Result<PathBuf> {
     if is_dir {
         return fs::canonicalize(path);
     }
-    let dir = fs::canonicalize(files::directory_of(path))?;
+    let dir = fs::canonicalize(unfinished::directory_of(path))?;
     Ok(path.file_name().map_or(dir.clone(), |name| dir.join(name)))
 }
 
@@ -147,9 +150,12 @@ impl Search {
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let (kind, name) = (entry.file_type().with_context(named)?, entry.file_name());
+            if kind.is_dir() && name == unfinished::IN_DIR {
+                continue;
+            }
             if kind.is_dir() {
                 self.walk(&entry.path(), &real.join(&name), &below.join(&name), depth + 1)?;
-            } else if kind.is_file() && files::looks_unfinished(&name) {
+            } else if kind.is_file() && unfinished::looks_unfinished(&name) {
                 if self.tidies {
                     tidy(&entry.path());
                 }
@@ -166,9 +172,16 @@ impl Search {
     }
 }
 
+/// Removes what commands that were killed left in the directory for that.
+fn tidy_in(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        tidy(&entry.path());
+    }
+}
+
 /// Removes what a command that was killed left behind.
 fn tidy(path: &Path) {
-    if let Err(error) = files::remove_unfinished(path) {
+    if let Err(error) = unfinished::remove_unfinished(path) {
         let why = messages::in_words(&error);
         messages::note(&format!("{} is left as it is: {why}", shown(path)));
     }

@@ -6,5 +6,6 @@ mod harness;
 mod keys;
 #[path = "../support/mounting.rs"]
 mod mounting;
+mod replaced;
 mod view;
 mod writers;

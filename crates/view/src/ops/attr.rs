@@ -247,6 +247,7 @@ impl View {
         }
         let open = || self.fds.retrying(|| lower::reopen(path, rustix::fs::OFlags::RDWR));
         let fd = Arc::new(self.powers.as_caller(caller, open)?);
+        self.must_lead_here(node)?;
         let path = self.path_for_log(node);
         let begins_anew = size == 0;
         let file = ToOpen { fd, node, is_new: false, writes: true, begins_anew, path };

@@ -29,7 +29,7 @@ use crate::passthrough::NotRegistered;
 use crate::road::Made;
 use crate::small::only_reads;
 use crate::stats::Count;
-use crate::table::Node;
+use crate::table::{Node, Place};
 use crate::view::View;
 use crate::watched::Level;
 
@@ -340,6 +340,9 @@ impl View {
         let held = self.fds.hold(req.caller().uid)?;
         let is_new = lower.fd.is_some();
         let fd = Arc::new(lower.real(access.made())?);
+        if access.writes() && !is_new {
+            self.must_lead_here(lower.node)?;
+        }
         let path = self.path_for_log(lower.node);
         let (node, writes) = (lower.node, access.writes());
         let begins_anew = access.truncates();
@@ -359,6 +362,31 @@ impl View {
         self.count(req, Count::open_userspace);
         let flags = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
         Ok(Opened { handle, flags, backing: None })
+    }
+
+    /// Whether a file that was opened for writing just now still has a name that it is known by. `seal
+    /// rotate` may have put another file there before it was seen to be open, and does not any more
+    /// afterwards (`src/seal/replace.rs` has the whole of it). What lost its names in the view itself is
+    /// written by who has it alone.
+    ///
+    /// # Errors
+    /// `ESTALE`: the kernel looks the name up again.
+    pub(crate) fn must_lead_here(&self, node: &Node) -> Result<(), Errno> {
+        let places = node.places();
+        let leads_here = |place: &Place| {
+            let parent = self.fds.path(&place.parent)?;
+            let found = lower::stat_at(parent.as_fd(), &place.name)?;
+            Ok::<_, Errno>(found.key() == node.key)
+        };
+        let mut failure = None;
+        for place in &places {
+            match leads_here(place) {
+                Ok(true) => return Ok(()),
+                Err(error @ (Errno::MFILE | Errno::NFILE)) => failure = Some(error),
+                _ => failure = failure.or(Some(Errno::STALE)),
+            }
+        }
+        failure.map_or(Ok(()), Err)
     }
 
     /// One of the paths of a file; nothing if it has none.

@@ -1,0 +1,386 @@
+//! Putting a new file in the place of another one, without losing what somebody writes meanwhile.
+//!
+//! Whoever opens a file finds the inode by its name first and is seen to have it open a moment later. A
+//! rename in between leaves them an inode without a name: what they write and sync is gone with
+//! their last descriptor. So:
+//!
+//! 1. A read lease on the old file. It is refused while somebody has the file open for writing; from
+//!    then on, whoever would open it so waits in open(2), and so does who would cut it, until the
+//!    lease is given up. That they wait shows in the lease.
+//! 2. The new file is written under another name, synced, and gets a lease, too.
+//! 3. The two exchange their names ([`RenameFlags::EXCHANGE`]): the old file keeps one.
+//! 4. The directory is synced. Then the old lease is looked at.
+//! 5. If somebody waits, the names are exchanged back, and only then the leases are given up: who waits
+//!    goes on with the file that has the name. Nobody has written the new one, which is removed: who
+//!    would have waits on its own lease.
+//! 6. If nobody waits, the old file is removed, and the leases are given up.
+//!
+//! What is left is who found the old inode before 3 and is not seen to open it before 6.
+//!
+//! * A server of a view looks, after it has opened a sealed file for writing, whether a name of the
+//!   file still leads to what it opened, and else has the kernel look the name up again (`ESTALE`;
+//!   `View::must_lead_here`). It is seen to have the file open either before 4, and then 5 keeps the name for it
+//!   (or its open has not ended yet, and it looks after 5); or after 4, hence after 3, and then the name
+//!   leads elsewhere when it looks. So nothing is lost, and only servers write sealed files:
+//!   `rotate` needs no more.
+//! * A program that writes a plain file without a view cannot be made to look. `convert` therefore
+//!   waits between 3 and 4 for [`LATE`], which in the kernel takes microseconds unless the CPU is
+//!   taken away in between. Nothing that the kernel offers tells of those who take longer: the page
+//!   says so.
+//!
+//! A kill leaves the old or the new file under the name and at most one more, which the next command
+//! removes. Where the lower file system has no leases, or cannot exchange names, the times and the size
+//! of the old file are compared before a plain rename: that finds who has written, not who will.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
+use tempfile::{NamedTempFile, TempPath};
+
+use crate::escape::shown;
+use crate::seal::attributes::keep_attributes;
+use crate::seal::unfinished::{self, directory_of};
+use crate::sys::{self, Lease};
+
+/// For who found a plain file's inode, and is on the way to open it: some turns of other processes on
+/// their CPU.
+const LATE: Duration = Duration::from_millis(10);
+/// How often names are exchanged back that others move at the same time.
+const TRIES: usize = 5;
+
+/// A file that is to be replaced.
+pub(super) struct Old<'a> {
+    pub(super) path: &'a Path,
+    pub(super) file: &'a File,
+    /// The keyring's directory.
+    pub(super) dir: &'a Path,
+    pub(super) writers: Writers,
+}
+
+/// Who may write a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writers {
+    /// Servers of views, which look whether it still has its name.
+    Servers,
+    /// Any program.
+    Any,
+}
+
+/// A file that nobody has open for writing, and nobody opens so, as far as the file system can.
+pub(super) struct Held<'a> {
+    file: &'a File,
+    is_leased: bool,
+}
+
+impl Held<'_> {
+    /// # Errors
+    /// If somebody waits to open it for writing, or has it open so by now.
+    pub(super) fn is_undisturbed(&self) -> Result<()> {
+        if self.is_leased && !sys::still_leased(self.file, Lease::Read) {
+            bail!("was opened for writing meanwhile; run this again");
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file has other names, which would not be those of what replaces it.
+///
+/// # Errors
+/// That of fstat(2).
+pub(super) fn has_other_names(file: &File) -> Result<bool> {
+    Ok(file.metadata()?.nlink() > 1)
+}
+
+/// Holds off who would open `file` for writing, as far as the file system can.
+///
+/// # Errors
+/// If it cannot be replaced: it has several names, or is open for writing.
+pub(super) fn hold(file: &File) -> Result<Held<'_>> {
+    let names = file.metadata()?.nlink();
+    if names > 1 {
+        bail!("has {names} names (hard links); only one of them would be sealed");
+    }
+    // Whoever has it open would go on with the old file, and what they write would be lost.
+    let lease = sys::lease(file, Lease::Read);
+    if let Err(error) = &lease
+        && error.kind() == io::ErrorKind::WouldBlock
+    {
+        bail!("is open for writing elsewhere; close it and run this again");
+    }
+    Ok(Held { file, is_leased: lease.is_ok() })
+}
+
+/// Has `write` fill a new file, and puts it in the place of the old one.
+///
+/// # Errors
+/// As [`hold`], or if somebody opened or changed it meanwhile; then it is as it was.
+pub(super) fn replace(
+    old: &Old<'_>,
+    write: impl FnOnce(&File, &Held<'_>) -> Result<()>,
+) -> Result<()> {
+    let before = old.file.metadata()?;
+    let held = hold(old.file)?;
+    let new = unfinished::temporary_for(old.file, &directory_of(old.path), old.dir)?;
+    write(new.as_file(), &held)?;
+    keep_attributes(old.file, &before, new.as_file())?;
+    new.as_file().sync_all()?;
+    held.is_undisturbed()?;
+    let now = old.file.metadata()?;
+    let version = |of: &Metadata| (of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
+    if version(&now) != version(&before) || now.len() != before.len() {
+        bail!("was changed meanwhile; run this again");
+    }
+    put_in_place(old, &held, new, || ())
+}
+
+/// Steps 2 to 6; `meanwhile` is run after step 3.
+fn put_in_place(
+    old: &Old<'_>,
+    held: &Held<'_>,
+    new: NamedTempFile,
+    meanwhile: impl FnOnce(),
+) -> Result<()> {
+    if !held.is_leased {
+        return rename_over(old, new);
+    }
+    let (written, name) = new.into_parts();
+    // A lease for reading is given to who cannot write.
+    let new = File::open(own_path(&written))?;
+    unfinished::mark(&new)?;
+    drop(written);
+    sys::lease(&new, Lease::Read).context("the new file is open elsewhere; run this again")?;
+    let pair = Pair { old, new: &new, name };
+    match pair.exchange(old.path) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            pair.name.persist(old.path).map_err(|error| error.error)?;
+            return sync(&directory_of(old.path));
+        }
+        Err(Errno::NOENT) => bail!("was deleted or renamed meanwhile; run this again"),
+        exchanged => exchanged?,
+    }
+    let exchanged = Instant::now();
+    meanwhile();
+    let settled = sync(&directory_of(old.path)).and_then(|()| {
+        if old.writers == Writers::Any {
+            std::thread::sleep(LATE.saturating_sub(exchanged.elapsed()));
+        }
+        if !pair.has_apart(old.file)? {
+            bail!("was replaced meanwhile; run this again");
+        }
+        held.is_undisturbed()
+    });
+    if let Err(why) = settled {
+        if let Err(error) = pair.exchange_back() {
+            let kept = pair.keep_old();
+            return Err(why.context(format!("{error}; the file as it was is {}", shown(&kept))));
+        }
+        return Err(why);
+    }
+    pair.name.close()?;
+    Ok(())
+}
+
+/// Where nobody can be held off.
+fn rename_over(old: &Old<'_>, new: NamedTempFile) -> Result<()> {
+    new.persist(old.path).map_err(|error| error.error)?;
+    sync(&directory_of(old.path))
+}
+
+fn sync(dir: &Path) -> Result<()> {
+    Ok(File::open(dir)?.sync_all()?)
+}
+
+/// A path that leads to the very file.
+fn own_path(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// The two files whose names are exchanged.
+struct Pair<'a> {
+    old: &'a Old<'a>,
+    new: &'a File,
+    /// Where the new file is at first, and the old one then.
+    name: TempPath,
+}
+
+impl Pair<'_> {
+    fn exchange(&self, path: &Path) -> Result<(), Errno> {
+        let name: &Path = &self.name;
+        rustix::fs::renameat_with(CWD, name, CWD, path, RenameFlags::EXCHANGE)
+    }
+
+    /// Whether the name apart leads to `file`.
+    fn has_apart(&self, file: &File) -> Result<bool> {
+        let (found, file) = (std::fs::symlink_metadata(&self.name)?, file.metadata()?);
+        Ok((found.dev(), found.ino()) == (file.dev(), file.ino()))
+    }
+
+    /// Gives the old file the name that the new one has by now: others may have moved it.
+    fn exchange_back(&self) -> Result<()> {
+        for _ in 0..TRIES {
+            if self.new.metadata()?.nlink() == 0 {
+                // Removed, or replaced, by its name: that was meant for the old one.
+                return Ok(());
+            }
+            let path = std::fs::read_link(own_path(self.new));
+            let path = path.as_deref().unwrap_or(self.old.path);
+            match self.exchange(path) {
+                Err(Errno::NOENT) => continue,
+                exchanged => exchanged?,
+            }
+            if self.has_apart(self.new)? {
+                return sync(&directory_of(path));
+            }
+            // Something else had taken that name a moment before.
+            self.exchange(path)?;
+        }
+        Err(anyhow!("others move it at the same time"))
+    }
+
+    /// Keeps the old file, beside the new one where that name is free.
+    fn keep_old(self) -> PathBuf {
+        let mut beside = self.old.path.as_os_str().to_owned();
+        beside.push(".before-sealing");
+        let apart = self.name.to_path_buf();
+        match self.name.persist_noclobber(&beside) {
+            Ok(()) => PathBuf::from(beside),
+            // Dropped, the name would be removed.
+            Err(error) => error.path.keep().unwrap_or(apart),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use super::*;
+
+    struct Place {
+        dir: tempfile::TempDir,
+        path: PathBuf,
+    }
+
+    impl Place {
+        fn new() -> Place {
+            let dir = tempfile::tempdir().expect("a directory");
+            let path = dir.path().join("file");
+            std::fs::write(&path, "old ").expect("a file");
+            Place { dir, path }
+        }
+
+        /// Replaces the file by `new`, and has `meanwhile` run once that has the name.
+        fn replace(&self, meanwhile: impl FnOnce(&File)) -> Result<()> {
+            let file = unfinished::open(&self.path).expect("it is there");
+            let (path, dir, writers) = (&self.path, self.dir.path(), Writers::Servers);
+            let old = Old { path, file: &file, dir, writers };
+            let held = hold(&file)?;
+            assert!(held.is_leased, "leases are to be had where tests run");
+            let new = unfinished::temporary_for(&file, dir, dir)?;
+            new.as_file().write_all_at_start(b"new ");
+            put_in_place(&old, &held, new, || meanwhile(&file))
+        }
+
+        fn content(&self) -> String {
+            std::fs::read_to_string(&self.path).expect("a file")
+        }
+
+        /// What is in the directory beside the file.
+        fn others(&self) -> usize {
+            let apart = std::fs::read_dir(self.dir.path().join(unfinished::IN_DIR));
+            let beside = std::fs::read_dir(self.dir.path()).expect("a directory").count();
+            apart.map_or(0, Iterator::count) + beside - 2
+        }
+    }
+
+    trait WriteAtStart {
+        fn write_all_at_start(&self, bytes: &[u8]);
+    }
+
+    impl WriteAtStart for File {
+        fn write_all_at_start(&self, bytes: &[u8]) {
+            std::os::unix::fs::FileExt::write_all_at(self, bytes, 0).expect("written");
+        }
+    }
+
+    fn wait_until_disturbed(file: &File) {
+        let begun = Instant::now();
+        while sys::still_leased(file, Lease::Read) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "nobody waits for the lease");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// By the inode, as who found it by its name before that led elsewhere.
+    fn opens(file: &File) -> impl FnOnce() -> File + Send + 'static {
+        let flags = i32::try_from(rustix::fs::OFlags::PATH.bits()).expect("flags");
+        let inode = File::options().read(true).custom_flags(flags).open(own_path(file));
+        let inode = inode.expect("named");
+        move || File::options().append(true).open(own_path(&inode)).expect("opened")
+    }
+
+    #[test]
+    fn a_file_is_replaced_and_nothing_is_left_of_the_old_one() {
+        let place = Place::new();
+        place.replace(|_| ()).expect("nobody is in the way");
+        assert_eq!((place.content().as_str(), place.others()), ("new ", 0));
+    }
+
+    #[test]
+    fn who_found_the_old_inode_and_opens_it_after_the_rename_writes_what_has_the_name() {
+        let place = Place::new();
+        let mut late = None;
+        let said = place.replace(|file| {
+            let open = opens(file);
+            late = Some(std::thread::spawn(move || {
+                open().write_all(b"late").expect("written");
+            }));
+            wait_until_disturbed(file);
+        });
+        late.expect("begun").join().expect("written");
+        assert!(said.expect_err("somebody waits").to_string().contains("meanwhile"));
+        assert_eq!((place.content().as_str(), place.others()), ("old late", 0));
+    }
+
+    #[test]
+    fn who_waits_finds_the_file_under_the_name_that_others_gave_it() {
+        let place = Place::new();
+        let moved = place.dir.path().join("moved");
+        let mut late = None;
+        let said = place.replace(|file| {
+            std::fs::rename(&place.path, &moved).expect("renamed");
+            let open = opens(file);
+            late = Some(std::thread::spawn(move || {
+                open().write_all(b"late").expect("written");
+            }));
+            wait_until_disturbed(file);
+        });
+        late.expect("begun").join().expect("written");
+        said.expect_err("somebody waits");
+        assert_eq!(std::fs::read_to_string(&moved).expect("a file"), "old late");
+        assert!(!place.path.exists());
+    }
+
+    #[test]
+    fn a_file_that_others_put_there_stays() {
+        let place = Place::new();
+        let file = unfinished::open(&place.path).expect("it is there");
+        let other = place.dir.path().join("other");
+        std::fs::write(&other, "other").expect("a file");
+        std::fs::rename(&other, &place.path).expect("renamed");
+        let (dir, writers) = (place.dir.path(), Writers::Servers);
+        let old = Old { path: &place.path, file: &file, dir, writers };
+        let held = Held { file: &file, is_leased: sys::lease(&file, Lease::Read).is_ok() };
+        let new = unfinished::temporary_for(&file, dir, dir).expect("a file");
+        put_in_place(&old, &held, new, || ()).expect_err("it is another file");
+        assert_eq!((place.content().as_str(), place.others()), ("other", 0));
+    }
+}

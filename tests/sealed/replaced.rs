@@ -1,0 +1,109 @@
+//! Writers that meet a file at the moment at which another one takes its place.
+#![expect(unsafe_code, reason = "the standard library has no leases")]
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use crate::harness::{PATIENCE, Place, can_mount, eventually};
+
+/// Whether a lease holds off who would open the file for writing.
+fn hold(file: &File) -> bool {
+    const F_SETSIG: i32 = 10;
+    // Instead of the signal that would end this process.
+    // SAFETY: the descriptor is open, and the argument is a signal's number.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) }, 0);
+    // SAFETY: the descriptor is open, and the argument is a kind of lease.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) == 0 }
+}
+
+fn somebody_waits(file: &File) -> bool {
+    // SAFETY: the descriptor is open, and this command has no argument.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) != libc::F_RDLCK }
+}
+
+fn append(path: &Path) -> io::Result<()> {
+    let mut file = File::options().append(true).open(path)?;
+    file.write_all(b"late")?;
+    file.sync_all()
+}
+
+fn empty_and_write(path: &Path) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(b"late")?;
+    file.sync_all()
+}
+
+fn cut_by_name(path: &Path) -> io::Result<()> {
+    let done = Command::new("truncate").arg("-s2").arg(path).status()?;
+    if done.success() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EAGAIN)) }
+}
+
+/// `seal rotate` gives its lease up with another file under the name: who has waited for it found the
+/// file of before, which nobody will find any more.
+#[test]
+fn who_waits_while_a_file_is_replaced_writes_the_new_one() {
+    if !can_mount() {
+        return;
+    }
+    type Way = fn(&Path) -> io::Result<()>;
+    let ways: [(&str, Way, &[u8]); 3] = [
+        ("append", append, b"oldlate"),
+        ("empty", empty_and_write, b"late"),
+        ("cut", cut_by_name, b"ol"),
+    ];
+    let place = Place::new();
+    {
+        let view = place.mount(&[]);
+        for (name, way, expected) in ways {
+            let (path, below) = (view.at("vault").join(name), place.below("vault").join(name));
+            fs::write(&path, b"old").unwrap();
+            File::open(&path).unwrap().sync_all().unwrap();
+            let leased = File::open(&below).unwrap();
+            eventually("the server has closed it", || hold(&leased));
+            let new = place.below("vault").join("new");
+            fs::copy(&below, &new).unwrap();
+            let late = std::thread::spawn({
+                let path = path.clone();
+                move || {
+                    let begun = Instant::now();
+                    // The server waits a second for leases.
+                    while let Err(error) = way(&path) {
+                        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN), "{name}: {error}");
+                        assert!(begun.elapsed() < PATIENCE, "{name}");
+                    }
+                }
+            });
+            eventually("somebody waits", || somebody_waits(&leased));
+            fs::rename(&new, &below).unwrap();
+            drop(leased);
+            late.join().unwrap();
+            assert_eq!(fs::read(&path).unwrap(), expected, "{name}");
+        }
+    }
+    let view = place.mount(&[]);
+    for (name, _, expected) in ways {
+        assert_eq!(fs::read(view.at("vault").join(name)).unwrap(), expected, "{name}");
+    }
+}
+
+/// What is not complete yet, or was replaced a moment ago, would be judged by a name that no rule is
+/// about.
+#[test]
+fn what_a_command_is_at_work_on_is_not_shown() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let apart = place.below(".tollgate-seal.new");
+    fs::create_dir(&apart).unwrap();
+    fs::write(apart.join("plain"), b"to be sealed").unwrap();
+    let view = place.mount(&[]);
+    let error = fs::read(view.at(".tollgate-seal.new/plain")).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    let mut names = fs::read_dir(view.at("")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(!names.any(|name| name == ".tollgate-seal.new"));
+}
