@@ -118,12 +118,13 @@ fn behind_link(dir: &Path, path: &OsStr) -> String {
     }
 }
 
-/// The first bytes of a regular file; `None` when it cannot be read.
+/// The first bytes of a regular file; `None` when it cannot be read, or is sealed: a view does not
+/// know them either.
 fn head(fd: &OwnedFd) -> Option<Vec<u8>> {
     let file = std::fs::File::open(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).ok()?;
     let mut head = Vec::with_capacity(HEAD_LEN);
     file.take(HEAD_LEN as u64).read_to_end(&mut head).ok()?;
-    Some(head)
+    (!tollgate_seal::begins_sealed(&head)).then_some(head)
 }
 
 #[cfg(test)]

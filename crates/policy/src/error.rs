@@ -357,6 +357,20 @@ pub enum Problem {
         /// Its line.
         line: usize,
     },
+    /// A `seal` rule after one that looks at what is encrypted below.
+    #[error(
+        "rule `{rule}` on line {line} comes first and looks at the {condition} of files that this rule may \
+         seal: what lies below is encrypted, so it would be judged by other bytes; move this rule before \
+         it, or give one of them other paths"
+    )]
+    SealedJudged {
+        /// The rule before.
+        rule: String,
+        /// Its line.
+        line: usize,
+        /// `content` or `size`.
+        condition: &'static str,
+    },
     /// Too many native directories.
     #[error("more than {MAX_NATIVE} native directories")]
     TooManyNative,

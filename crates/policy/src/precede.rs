@@ -50,6 +50,17 @@ pub enum CannotJoin {
         /// What does not fit: a rule with its name, or the default.
         other: String,
     },
+    /// What is sealed would be judged by what lies below, which is encrypted.
+    #[error(
+        "rule `{seal}` seals files that rule `{rule}` of the other policy may judge by content or size, \
+         and below they are encrypted; write both rules into one policy, with `{seal}` first"
+    )]
+    Sealed {
+        /// The rule that seals.
+        seal: String,
+        /// The rule that looks at them.
+        rule: String,
+    },
     /// Too many rules.
     #[error("the two policies have more than {MAX_RULES} rules together")]
     TooManyRules,
@@ -60,7 +71,8 @@ impl Policy {
     /// what the other refuses. Rules of `other` whose names are taken get `suffix` after them.
     ///
     /// # Errors
-    /// A directory is native in one and not left alone by the other; there are too many rules.
+    /// A directory is native in one and not left alone by the other; one judges by content or size what
+    /// the other may seal; there are too many rules.
     ///
     /// # Panics
     /// If one of them was joined before.
@@ -71,6 +83,8 @@ impl Policy {
         }
         leaves_native_alone(&self, &other)?;
         leaves_native_alone(&other, &self)?;
+        leaves_sealed_alone(&self, &other)?;
+        leaves_sealed_alone(&other, &self)?;
         for rule in &mut other.rules {
             if self.rules.iter().any(|one| one.name == rule.name) {
                 rule.name.push_str(suffix);
@@ -88,6 +102,17 @@ impl Policy {
         policy.audits_default = audits_default;
         Ok(policy)
     }
+}
+
+/// Whether `other` judges nothing by content or size that `policy` may seal.
+fn leaves_sealed_alone(policy: &Policy, other: &Policy) -> Result<(), CannotJoin> {
+    for seal in policy.rules.iter().filter(|rule| rule.action == Action::Seal) {
+        if let Some(rule) = other.rules.iter().find(|rule| rule.judges_what_is_sealed_by(seal)) {
+            let (seal, rule) = (seal.name.clone(), rule.name.clone());
+            return Err(CannotJoin::Sealed { seal, rule });
+        }
+    }
+    Ok(())
 }
 
 /// Whether `other` says nothing about the native directories of `policy`.

@@ -131,6 +131,20 @@ impl Rule {
         self.domain.as_ref()
     }
 
+    /// Whether it looks at the content or the size of files that `seal` may be about. Long lists are
+    /// not compared, and taken to be about the same.
+    pub(crate) fn judges_what_is_sealed_by(&self, seal: &Self) -> bool {
+        /// So many comparisons take a tenth of a second.
+        const MAX_COMPARISONS: usize = 1 << 18;
+        let is_many = || self.globs.len() * seal.globs.len() > MAX_COMPARISONS;
+        let overlap =
+            || self.globs.iter().any(|one| seal.globs.iter().any(|other| one.may_overlap(other)));
+        (self.content.is_some() || self.size.is_some())
+            && self.kinds.has(Kind::File)
+            && seal.kinds.has(Kind::File)
+            && (is_many() || overlap())
+    }
+
     pub(crate) fn refuses(&self) -> bool {
         self.action.refuses()
     }

@@ -187,3 +187,40 @@ fn an_explanation_names_the_mode() {
     assert!(text.contains("  write: refused with EROFS, by rule `rule 1` (line 1)"), "{text}");
     assert!(text.contains("  I/O mode: redacted, by rule `rule 1`"), "{text}");
 }
+
+/// What lies below is encrypted: a key would not be found in it, and a small file be a large one.
+#[test]
+fn what_is_sealed_is_not_judged_by_content_or_size() {
+    let judging =
+        |path: &str, rest: &str| format!("[[rule]]\nname = 'j'\npath = '{path}'\n{rest}\n");
+    let content = "action = 'deny'\ncontent = { regex = 'PRIVATE KEY' }";
+    let size = "action = 'passthrough'\nsize = { min = 100 }";
+    let sealed = seal("v/**", "x");
+    for (path, rest, condition) in [
+        ("**", content, "content"),
+        ("**/*.pem", content, "content"),
+        ("v", size, "size"),
+        ("v/deep/*", "action = 'read-only'\nsize = { max = 5 }\nexe = ['/bin/a']", "size"),
+    ] {
+        let first = judging(path, rest);
+        let error = Policy::parse(&format!("{first}{sealed}"), "p.toml").unwrap_err();
+        let said = error.to_string();
+        let parts =
+            [&format!("rule `j` on line 1 comes first and looks at the {condition}"), "p.toml:"];
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        assert_eq!(error.line(), first.lines().count() + 1, "{said}");
+        // Behind the rule that seals it says nothing about what that seals.
+        policy(&format!("{sealed}{first}"));
+        // Two policies at once have no order.
+        for (one, other) in [(&first, &sealed), (&sealed, &first)] {
+            let error = policy(one).joined(policy(other), " (2)").unwrap_err();
+            assert!(error.to_string().contains("judge by content or size"), "{error}");
+        }
+    }
+    let elsewhere = judging("docs/**", content);
+    let directories = judging("**", "kind = 'directory'\naction = 'deny'\nsize = { min = 1 }");
+    for harmless in [elsewhere, directories, judging("**", "action = 'deny'\nuid = [1]")] {
+        policy(&format!("{harmless}{sealed}"));
+        policy(&harmless).joined(policy(&sealed), " (2)").unwrap();
+    }
+}

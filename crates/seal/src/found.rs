@@ -42,6 +42,13 @@ pub fn may_be_sealed(length: u64) -> bool {
     blocks || length == HEADER_SPACE + HEADER_LEN as u64
 }
 
+/// Whether these first bytes of a file are those of a sealed one.
+#[must_use]
+pub fn begins_sealed(head: &[u8]) -> bool {
+    let has_magic = |at: usize| head.get(at..).is_some_and(Header::has_magic);
+    has_magic(0) || usize::try_from(HEADER_SPACE).is_ok_and(has_magic)
+}
+
 /// Whether a file begins as sealed files do: said of either copy of the header, without a key.
 ///
 /// # Errors

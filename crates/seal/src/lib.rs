@@ -55,7 +55,7 @@ pub use beside::Task;
 pub use cipher::Cipher;
 pub use error::SealError;
 pub use file::{Options, SealedFile};
-pub use found::{Stat, looks_sealed, may_be_sealed, stat};
+pub use found::{Stat, begins_sealed, looks_sealed, may_be_sealed, stat};
 pub use keyring::{Keyring, KeyringError, PassphraseCost, RingKey};
 pub use keys::{Keys, MasterKey, MasterKeys};
 pub use store::Store;

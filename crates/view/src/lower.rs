@@ -487,8 +487,9 @@ pub(crate) fn read_full(
 
 /// The first `len` bytes (or all, of a shorter file) of the regular file that an `O_PATH`
 /// descriptor names. `None` for what is no regular file (a FIFO or a device put in its place), which
-/// is not opened, and for a file that somebody holds a write lease on, whose open would wait for up
-/// to 45 s.
+/// is not opened; for a file that somebody holds a write lease on, whose open would wait for up
+/// to 45 s; and for a sealed one, whose bytes are not its content. With a further name where no rule
+/// seals, that counts against the caller.
 pub(crate) fn read_head(path: BorrowedFd<'_>, len: usize) -> Result<Option<Vec<u8>>, Errno> {
     let stat = stat_fd(path)?;
     if stat.file_type() != FileType::RegularFile {
@@ -503,7 +504,7 @@ pub(crate) fn read_head(path: BorrowedFd<'_>, len: usize) -> Result<Option<Vec<u
     let mut head = vec![0; len.min(size.saturating_add(4096))];
     let read = read_full(fd.as_fd(), &mut head, 0)?;
     head.truncate(read);
-    Ok(Some(head))
+    Ok((!tollgate_seal::begins_sealed(&head)).then_some(head))
 }
 
 /// Writes `data` at `offset`, as much as the file takes. An error after a part was written is
@@ -593,6 +594,20 @@ mod tests {
         assert_eq!(head(c"file"), None);
         drop(leased);
         assert_eq!(head(c"file").as_deref(), Some(&b"cont"[..]));
+    }
+
+    #[test]
+    fn the_content_of_a_sealed_file_is_not_known() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let head = || read_head(file.as_file().as_fd(), 64 << 10).unwrap();
+        let mut sealed = vec![0; 8192];
+        sealed[4096..4104].copy_from_slice(b"TGSEALED");
+        std::fs::write(file.path(), &sealed).unwrap();
+        assert_eq!(head(), None, "the first copy of the header is damaged");
+        std::fs::write(file.path(), b"TGSEALED").unwrap();
+        assert_eq!(head(), None);
+        std::fs::write(file.path(), b"TGSEAL").unwrap();
+        assert_eq!(head().as_deref(), Some(&b"TGSEAL"[..]));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod automaton;
 mod component;
 pub(crate) mod index;
+mod overlap;
 mod pairs;
 mod syntax;
 

@@ -26,6 +26,7 @@ pub(super) fn policy(source: &Source<'_>, table: &DeTable<'_>) -> Result<Policy,
     };
     let audit_only = table.get("mode").map_or(Ok(false), |value| rule::is_audit(source, value))?;
     check::native(source, &rules)?;
+    check::sealed(source, &rules)?;
     warnings.extend(check::warnings(source, &rules));
     warnings.sort_by_key(|warning| (warning.line(), warning.column()));
     let mut rules: Vec<_> = rules.into_iter().map(|(rule, _)| rule).collect();

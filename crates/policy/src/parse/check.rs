@@ -96,6 +96,28 @@ pub(super) fn native(
     Ok(())
 }
 
+/// Refuses `seal` rules after one that looks at the content or the size of files that both may be
+/// about: that is judged by what lies below, which is encrypted. A key would not be found, and a
+/// small file be a large one.
+pub(super) fn sealed(
+    source: &Source<'_>,
+    rules: &[(Rule, Range<usize>)],
+) -> Result<(), PolicyError> {
+    for (number, (rule, span)) in rules.iter().enumerate() {
+        if rule.action != Action::Seal {
+            continue;
+        }
+        let mut earlier = rules[..number].iter().map(|(rule, _)| rule);
+        if let Some(first) = earlier.find(|first| first.judges_what_is_sealed_by(rule)) {
+            let (rule, line) = (first.name.clone(), first.line);
+            let condition = if first.content.is_some() { "content" } else { "size" };
+            let problem = Problem::SealedJudged { rule, line, condition };
+            return Err(source.error(span.clone(), problem));
+        }
+    }
+    Ok(())
+}
+
 /// Whether the rule may refuse, or show to the server, something at or below the directory.
 fn restricts_within(rule: &Rule, directory: &str) -> bool {
     let reaches = |glob: &Glob| glob.reaches_into(directory.as_bytes());
