@@ -233,7 +233,7 @@ fn a_file_whose_map_is_damaged_is_good_again_when_it_is_cut_to_nothing() {
 }
 
 /// Unmounted at the end of the test, whatever happens.
-struct SmallDisk(std::path::PathBuf);
+pub(crate) struct SmallDisk(std::path::PathBuf);
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
@@ -242,7 +242,7 @@ impl Drop for SmallDisk {
 }
 
 /// A place whose lower directory is a file system of 2 MiB.
-fn on_a_small_disk() -> (SmallDisk, Place) {
+pub(crate) fn on_a_small_disk() -> (SmallDisk, Place) {
     let base = tempfile::tempdir().unwrap();
     let lower = base.path().join("lower");
     fs::create_dir(&lower).unwrap();

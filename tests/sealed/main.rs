@@ -2,6 +2,7 @@
 
 mod crash;
 mod faults;
+mod full;
 mod harness;
 mod keys;
 #[path = "../support/mounting.rs"]

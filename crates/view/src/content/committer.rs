@@ -1,6 +1,10 @@
 //! Makes durable what was written and not synced: soon after a close, or a moment after the first
 //! write. By threads of its own, as each commit waits for the disk; several, as a disk makes many
 //! files durable in the time of one. They sleep while nothing changed.
+//!
+//! What cannot be made durable for want of space is kept and tried again: the file is closed, and
+//! who opens it next must neither find it as it was before nor be told by fsync that all is well. What
+//! cannot be kept is lost, and the next fsync says so.
 
 use std::io;
 use std::sync::Arc;
@@ -16,6 +20,9 @@ use crate::sync::{Condvar, JoinHandle, Mutex, now, spawn};
 const DELAY: Duration = Duration::from_secs(2);
 /// Files that wait; whoever closes a further one commits it.
 const WAITING_MAX: usize = if cfg!(loom) { 2 } else { 1024 };
+/// Files whose commit failed that are kept, of those that wait; each has a descriptor, and what was
+/// changed of its map. What a further one had to commit is lost.
+const FAILED_MAX: usize = 64;
 /// Files that are committed at once. There is one thread at the start, and then one more than had to
 /// do at any time.
 const THREADS_MAX: usize = if cfg!(loom) { 2 } else { 8 };
@@ -26,6 +33,23 @@ pub(super) trait Pending: Send + Sync {
     /// As the log names it.
     fn path(&self) -> &[u8];
     fn commit(&self) -> Result<(), Errno>;
+
+    /// After a commit that failed: whether all that was to be committed is still there, and may be
+    /// wanted.
+    fn can_try_again(&self) -> bool {
+        false
+    }
+
+    /// A commit failed that nobody waited for, and is not tried again.
+    fn is_lost(&self, _error: Errno) {}
+}
+
+/// A file that is to be committed.
+struct Waiting {
+    file: Arc<dyn Pending>,
+    due: Instant,
+    /// It was tried before.
+    has_failed: bool,
 }
 
 /// The threads and what they have to do. Dropping it commits everything.
@@ -42,7 +66,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    waiting: FxHashMap<NodeId, (Arc<dyn Pending>, Instant)>,
+    waiting: FxHashMap<NodeId, Waiting>,
     threads: Vec<JoinHandle>,
     /// Threads that commit a file now.
     busy: usize,
@@ -62,17 +86,18 @@ impl Committer {
     pub(super) fn changed(&self, file: &Arc<dyn Pending>, closed: bool) {
         let due = if closed { now() } else { now() + DELAY };
         let mut state = self.shared.state.lock();
-        if let Some((_, known)) = state.waiting.get_mut(&file.id()) {
-            if *known <= due {
+        if let Some(known) = state.waiting.get_mut(&file.id()) {
+            if known.due <= due {
                 return;
             }
-            *known = due;
+            known.due = due;
         } else if state.waiting.len() >= WAITING_MAX || state.stopping {
             drop(state);
-            commit(&**file);
+            self.shared.commit(&Waiting { file: Arc::clone(file), due, has_failed: false });
             return;
         } else {
-            state.waiting.insert(file.id(), (Arc::clone(file), due));
+            let waiting = Waiting { file: Arc::clone(file), due, has_failed: false };
+            state.waiting.insert(file.id(), waiting);
         }
         drop(state);
         self.shared.sooner.notify_one();
@@ -109,8 +134,8 @@ impl Shared {
     fn work(self: &Arc<Self>) {
         let mut state = self.state.lock();
         loop {
-            let earliest = state.waiting.iter().min_by_key(|(_, (_, due))| *due);
-            let Some((id, due)) = earliest.map(|(id, (_, due))| (*id, *due)) else {
+            let earliest = state.waiting.iter().min_by_key(|(_, waiting)| waiting.due);
+            let Some((id, due)) = earliest.map(|(id, waiting)| (*id, waiting.due)) else {
                 if state.stopping {
                     return;
                 }
@@ -121,16 +146,32 @@ impl Shared {
                 self.sooner.wait_until(&mut state, due);
                 continue;
             }
-            let Some((file, _)) = state.waiting.remove(&id) else { continue };
+            let Some(waiting) = state.waiting.remove(&id) else { continue };
             state.busy += 1;
             self.have_a_spare(&mut state);
             drop(state);
-            commit(&*file);
+            self.commit(&waiting);
             // Dropped without the lock: it may be the last who has the file open.
-            drop(file);
+            drop(waiting);
             state = self.state.lock();
             state.busy -= 1;
         }
+    }
+
+    /// Commits a file. If that fails it is kept, where it can be.
+    fn commit(&self, waiting: &Waiting) {
+        let file = &waiting.file;
+        let Err(error) = file.commit() else { return };
+        let path = file.path().escape_ascii();
+        if file.can_try_again() && self.state.lock().keep(file) {
+            if !waiting.has_failed {
+                let then = "it is tried again until it is";
+                tracing::error!(%path, %error, then, "what was written to a sealed file is not durable");
+            }
+            return;
+        }
+        tracing::error!(%path, %error, "what was written to a sealed file is not durable");
+        file.is_lost(error);
     }
 
     /// Sees to it that a thread waits for what becomes due while this one commits. Started here, not
@@ -148,10 +189,23 @@ impl Shared {
     }
 }
 
-fn commit(file: &dyn Pending) {
-    if let Err(error) = file.commit() {
-        let path = file.path().escape_ascii();
-        tracing::error!(%path, %error, "what was written to a sealed file is not durable");
+impl State {
+    /// Has a file whose commit failed wait for another one; whether there is room.
+    fn keep(&mut self, file: &Arc<dyn Pending>) -> bool {
+        if self.stopping {
+            return false;
+        }
+        if self.waiting.contains_key(&file.id()) {
+            // It was changed meanwhile.
+            return true;
+        }
+        let failed = self.waiting.values().filter(|waiting| waiting.has_failed).count();
+        if failed >= FAILED_MAX || self.waiting.len() >= WAITING_MAX {
+            return false;
+        }
+        let (file, due) = (Arc::clone(file), now() + DELAY);
+        self.waiting.insert(file.id(), Waiting { file, due, has_failed: true });
+        true
     }
 }
 
@@ -198,6 +252,90 @@ mod tests {
         while *count < THREADS_MAX {
             assert!(!begun.1.wait_until(&mut count, until).timed_out(), "{count} at once");
         }
+    }
+
+    /// A file without room for its commit, at first.
+    struct Full {
+        id: u64,
+        attempts_without_room: usize,
+        found: Mutex<Found>,
+        changed: Condvar,
+    }
+
+    #[derive(Debug, Default)]
+    struct Found {
+        attempts: usize,
+        lost: Vec<Errno>,
+    }
+
+    impl Full {
+        fn new(id: u64, attempts_without_room: usize) -> Arc<Full> {
+            let (found, changed) = (Mutex::default(), Condvar::new());
+            Arc::new(Full { id, attempts_without_room, found, changed })
+        }
+
+        fn wait_for_attempts(&self, count: usize) {
+            let until = Instant::now() + Duration::from_secs(60);
+            let mut found = self.found.lock();
+            while found.attempts < count {
+                assert!(!self.changed.wait_until(&mut found, until).timed_out(), "{found:?}");
+            }
+        }
+    }
+
+    impl Pending for Full {
+        fn id(&self) -> NodeId {
+            NodeId(self.id)
+        }
+
+        fn path(&self) -> &[u8] {
+            b"file"
+        }
+
+        fn commit(&self) -> Result<(), Errno> {
+            let mut found = self.found.lock();
+            found.attempts += 1;
+            self.changed.notify_all();
+            if found.attempts > self.attempts_without_room { Ok(()) } else { Err(Errno::NOSPC) }
+        }
+
+        fn can_try_again(&self) -> bool {
+            true
+        }
+
+        fn is_lost(&self, error: Errno) {
+            self.found.lock().lost.push(error);
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_tried_again_until_it_does() {
+        let committer = Committer::start().unwrap();
+        let file = Full::new(2, 1);
+        committer.changed(&(Arc::clone(&file) as Arc<dyn Pending>), true);
+        file.wait_for_attempts(2);
+        committer.finish();
+        let found = file.found.lock();
+        assert_eq!((found.attempts, &found.lost[..]), (2, &[][..]));
+    }
+
+    #[test]
+    fn what_finds_no_room_until_the_end_and_what_cannot_be_kept_is_lost_and_told_once() {
+        let committer = Committer::start().unwrap();
+        let most = u64::try_from(FAILED_MAX).unwrap();
+        let files: Vec<_> = (2..most + 4).map(|id| Full::new(id, usize::MAX)).collect();
+        for file in &files {
+            committer.changed(&(Arc::clone(file) as Arc<dyn Pending>), true);
+            file.wait_for_attempts(1);
+        }
+        let lost = |file: &Arc<Full>| file.found.lock().lost.clone();
+        let until = Instant::now() + Duration::from_secs(60);
+        while files.iter().filter(|file| !lost(file).is_empty()).count() < 2 {
+            assert!(Instant::now() < until, "two too many were kept");
+            std::thread::yield_now();
+        }
+        committer.finish();
+        assert!(files.iter().all(|file| lost(file) == [Errno::NOSPC]));
     }
 
     #[test]

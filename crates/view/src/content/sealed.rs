@@ -19,10 +19,11 @@ use tollgate_seal::{Options, SealError, SealedFile};
 use crate::audit::{Audit, Detail, Event, Outcome};
 use crate::content::asker::asker;
 use crate::content::committer::{Committer, Pending};
+use crate::content::lost::Lost;
 use crate::content::lower_store::LowerStore;
 use crate::content::to_open::ToOpen;
 use crate::content::{Beside, Content};
-use crate::lower::{self, Version};
+use crate::lower::{self, Key, Version};
 use crate::one_writer::OneWriter;
 use crate::road::lane::Lane;
 use crate::road::memory::{Part, Room};
@@ -37,7 +38,8 @@ const TRIES: usize = 5;
 /// An inode that is open under a `seal` rule.
 pub(super) struct OpenFile {
     id: NodeId,
-    inode: u64,
+    key: Key,
+    lost: Arc<Lost>,
     path: Box<[u8]>,
     domain: Arc<str>,
     file: RwLock<Arc<SealedFile<LowerStore>>>,
@@ -63,6 +65,7 @@ impl OpenFile {
         domain: &Arc<str>,
         keys: &Arc<SealKeys>,
         writer: &Arc<OneWriter>,
+        lost: &Arc<Lost>,
         audit: Option<Arc<dyn Audit>>,
     ) -> Result<OpenFile, Errno> {
         // Before the file is looked at: what another server writes after that is not seen.
@@ -83,7 +86,7 @@ impl OpenFile {
                 opened => opened,
             }
         };
-        let (id, inode) = (file.node.id, file.node.key.ino());
+        let (id, key) = (file.node.id, file.node.key);
         let told = AtomicU64::new(0);
         let path = file.path.clone().into_boxed_slice();
         match sealed {
@@ -91,10 +94,12 @@ impl OpenFile {
                 let file = RwLock::new(Arc::new(sealed));
                 let (setting_times, modified) = (Mutex::default(), RwLock::new(None));
                 let domain = Arc::clone(domain);
-                let (keys, _writer) = (Arc::clone(keys), Arc::clone(writer));
+                let (keys, _writer, lost) =
+                    (Arc::clone(keys), Arc::clone(writer), Arc::clone(lost));
                 Ok(OpenFile {
                     id,
-                    inode,
+                    key,
+                    lost,
                     path,
                     domain,
                     file,
@@ -107,7 +112,9 @@ impl OpenFile {
                     is_writers,
                 })
             }
-            Err(error) => Err(errno_of(&error, &path, |bytes| tell(&audit, &path, inode, bytes))),
+            Err(error) => {
+                Err(errno_of(&error, &path, |bytes| tell(&audit, &path, key.ino(), bytes)))
+            }
         }
     }
 
@@ -157,6 +164,11 @@ impl OpenFile {
         self.is_writers
     }
 
+    /// Whether what was written and not committed is gone.
+    pub(super) fn has_failed(&self) -> bool {
+        self.current().has_failed()
+    }
+
     /// Opens a file again that another server writes: its blocks may be elsewhere by now.
     fn renew(&self) -> Result<(), SealError> {
         let fd = self.current().store().fd();
@@ -201,7 +213,7 @@ impl OpenFile {
         errno_of(error, &self.path, |bytes| {
             let mark = bytes.as_ref().map_or(u64::MAX, |bytes| bytes.start + 1);
             if self.told.swap(mark, Ordering::Relaxed) != mark {
-                tell(&self.audit, &self.path, self.inode, bytes);
+                tell(&self.audit, &self.path, self.key.ino(), bytes);
             }
         })
     }
@@ -238,13 +250,30 @@ impl Pending for OpenFile {
         if done.is_ok() {
             *committed = Committed { file: Arc::downgrade(&file), changes };
         }
-        let done = done.and_then(|()| match file.changes() == changes {
-            true => set_modified(&fd, before.st_mtime, nanoseconds),
-            false => Ok(()),
-        });
+        // Also of one that failed: it is tried again and again.
+        let done = match file.changes() == changes {
+            true => done.and(set_modified(&fd, before.st_mtime, nanoseconds)),
+            false => done,
+        };
         *self.modified.write() = None;
         done
     }
+
+    /// A file without a name would only keep its space.
+    fn can_try_again(&self) -> bool {
+        let file = self.current();
+        file.is_changed() && !file.has_failed() && !is_deleted(&file)
+    }
+
+    fn is_lost(&self, error: Errno) {
+        if !is_deleted(&self.current()) {
+            self.lost.add(self.key, error);
+        }
+    }
+}
+
+fn is_deleted(file: &SealedFile<LowerStore>) -> bool {
+    rustix::fs::fstat(file.store().fd()).is_ok_and(|stat| stat.st_nlink == 0)
 }
 
 /// What the last commit made durable.
@@ -381,7 +410,10 @@ impl Content for Sealed {
     }
 
     fn commit(&self, data_only: bool) -> Result<(), Errno> {
-        self.open.commit()?;
+        let done = self.open.commit();
+        // What was lost behind a close, before this was opened or meanwhile, is told once.
+        let lost = self.open.lost.take(self.open.key);
+        done.and_then(|()| lost.map_or(Ok(()), Err))?;
         if !data_only {
             rustix::fs::fsync(self.open.current().store().fd())?;
         }

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use crate::audit::Audit;
 use crate::content::Content;
 use crate::content::committer::Committer;
+use crate::content::lost::Lost;
 use crate::content::sealed::{self, OpenFile, Sealed, Shown};
 use crate::content::to_open::ToOpen;
 use crate::lower::{Key, Version};
@@ -30,6 +31,7 @@ pub(super) struct Sealing {
     /// Of files that are not open: of what version, and the plain size if it is sealed.
     sizes: Mutex<FxHashMap<Key, (Version, Option<u64>)>>,
     committer: Arc<Committer>,
+    lost: Arc<Lost>,
     writer: Arc<OneWriter>,
 }
 
@@ -39,8 +41,8 @@ impl Sealing {
     pub(super) fn new(keys: Arc<SealKeys>, audit: Option<Arc<dyn Audit>>) -> io::Result<Sealing> {
         let committer = Arc::new(Committer::start()?);
         let writer = Arc::new(OneWriter::new(keys.open_lock()));
-        let (open, sizes) = (Mutex::default(), Mutex::default());
-        Ok(Sealing { keys, audit, open, sizes, committer, writer })
+        let (open, sizes, lost) = (Mutex::default(), Mutex::default(), Arc::default());
+        Ok(Sealing { keys, audit, open, sizes, committer, lost, writer })
     }
 
     /// Why this view does not write such files: `EWOULDBLOCK` if another one of the directory does.
@@ -59,6 +61,9 @@ impl Sealing {
         }
         let mut all = self.open.lock();
         let key = file.node.key;
+        if file.is_new {
+            self.lost.take(key);
+        }
         let known = all.get(&key).and_then(Weak::upgrade);
         // What was opened while another server wrote may be out of date, for whoever has it open.
         let open = match known.filter(|open| open.is_writers()) {
@@ -68,7 +73,8 @@ impl Sealing {
             }
             None => {
                 let audit = self.audit.clone();
-                let open = OpenFile::open(file, domain, &self.keys, &self.writer, audit)?;
+                let open =
+                    OpenFile::open(file, domain, &self.keys, &self.writer, &self.lost, audit)?;
                 let open = Arc::new(open);
                 if all.len() >= all.capacity() {
                     all.retain(|_, other| other.strong_count() > 0);
@@ -85,9 +91,11 @@ impl Sealing {
         self.open.lock().get(&key).and_then(Weak::upgrade)
     }
 
-    /// What is shown of a file that is open, or that was looked at before.
+    /// What is shown of a file that is open, or that was looked at before; of one that lost what was
+    /// written, what is durable.
     pub(super) fn known(&self, key: Key, version: Version) -> Option<Option<Shown>> {
-        if let Some(open) = self.if_open(key).filter(|open| open.is_writers()) {
+        let shows = |open: &Arc<OpenFile>| open.is_writers() && !open.has_failed();
+        if let Some(open) = self.if_open(key).filter(shows) {
             return Some(Some(open.shown()));
         }
         let known = self.sizes.lock().get(&key).copied();

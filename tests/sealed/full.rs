@@ -1,0 +1,134 @@
+//! What was closed, and cannot be made durable on a full disk: nobody is told that it is.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::faults::on_a_small_disk;
+use crate::harness::{Place, can_mount, eventually};
+
+/// Takes all room but so many pages.
+fn fill(place: &Place, left: u64) -> File {
+    let file = File::create(place.below("fill")).unwrap();
+    let mut full = 0;
+    while file.write_at(&[0; 4096], full).is_ok_and(|written| written == 4096) {
+        full += 4096;
+    }
+    file.set_len(full - left * 4096).unwrap();
+    file
+}
+
+fn write_and_sync(path: &Path, bytes: &[u8]) {
+    fs::write(path, bytes).unwrap();
+    File::open(path).unwrap().sync_all().unwrap();
+}
+
+fn cut(path: &Path, length: u64) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_len(length).unwrap();
+}
+
+/// As who opens it for that alone.
+fn sync(path: &Path) -> io::Result<()> {
+    File::options().read(true).write(true).open(path)?.sync_all()
+}
+
+fn no_room(result: io::Result<()>) -> bool {
+    result.is_err_and(|error| error.raw_os_error() == Some(libc::ENOSPC))
+}
+
+#[test]
+fn what_finds_no_room_behind_a_close_stays_and_is_told_to_who_syncs() {
+    if !can_mount() {
+        return;
+    }
+    let (_disk, place) = on_a_small_disk();
+    {
+        let view = place.mount(&[]);
+        let (long, new) = (view.at("vault/long"), view.at("vault/new"));
+        write_and_sync(&long, &[1; 500_000]);
+        fs::write(&new, b"").unwrap();
+        sync(&new).unwrap();
+        // For the block at the new end, and not for the map.
+        let room = fill(&place, 1);
+        cut(&long, 100_000);
+        let modified = || fs::metadata(&long).unwrap().modified().unwrap();
+        let cut_at = modified();
+        for _ in 0..3 {
+            assert!(no_room(sync(&long)), "it is not durable");
+            assert_eq!(fs::metadata(&long).unwrap().len(), 100_000);
+            assert_eq!(modified(), cut_at, "the content was not changed");
+        }
+        room.set_len(0).unwrap();
+        sync(&long).unwrap();
+        let room = fill(&place, 1);
+        fs::write(&new, [2; 4000]).unwrap();
+        for _ in 0..3 {
+            assert!(no_room(sync(&new)), "it is not durable");
+            assert_eq!(fs::read(&new).unwrap(), [2; 4000]);
+        }
+        room.set_len(0).unwrap();
+        sync(&new).unwrap();
+    }
+    assert!(place.is_good("vault"));
+    fs::remove_file(place.below("fill")).unwrap();
+    let view = place.mount(&[]);
+    assert!(fs::read(view.at("vault/long")).unwrap() == [1; 100_000]);
+    assert_eq!(fs::read(view.at("vault/new")).unwrap(), [2; 4000]);
+}
+
+/// More files than are kept. What is lost is told once, and shown as it is.
+#[test]
+fn what_is_lost_on_a_full_disk_is_told_once_and_not_shown_any_more() {
+    if !can_mount() {
+        return;
+    }
+    let (_disk, place) = on_a_small_disk();
+    let (kept, lost, names) = {
+        let view = place.mount(&[]);
+        let names: Vec<_> = (0..67).map(|number| format!("vault/{number}")).collect();
+        names.iter().for_each(|name| write_and_sync(&view.at(name), &[1; 8192]));
+        let room = fill(&place, 0);
+        names.iter().for_each(|name| cut(&view.at(name), 4096));
+        let is_lost = |name: &&String| fs::metadata(view.at(name)).unwrap().len() == 8192;
+        eventually("three are lost", || names.iter().filter(is_lost).count() == 3);
+        let (lost, kept): (Vec<_>, Vec<_>) = names.iter().partition(is_lost);
+        for name in &lost {
+            assert!(no_room(sync(&view.at(name))), "{name}: nobody was told");
+            sync(&view.at(name)).unwrap();
+            assert!(fs::read(view.at(name)).unwrap() == [1; 8192]);
+        }
+        assert!(kept.iter().all(|name| no_room(sync(&view.at(name)))));
+        assert!(kept.iter().all(|name| no_room(sync(&view.at(name)))));
+        room.set_len(0).unwrap();
+        kept.iter().for_each(|name| sync(&view.at(name)).unwrap());
+        let owned = |names: Vec<&String>| names.into_iter().cloned().collect::<Vec<_>>();
+        (owned(kept), owned(lost), names)
+    };
+    assert_eq!(kept.len() + lost.len(), names.len());
+    let view = place.mount(&[]);
+    assert!(kept.iter().all(|name| fs::read(view.at(name)).unwrap() == [1; 4096]));
+    assert!(lost.iter().all(|name| fs::read(view.at(name)).unwrap() == [1; 8192]));
+}
+
+/// Deleting what cannot be made durable gives its space back.
+#[test]
+fn a_deleted_file_is_not_kept() {
+    if !can_mount() {
+        return;
+    }
+    let (_disk, place) = on_a_small_disk();
+    let view = place.mount(&[]);
+    let path = view.at("vault/long");
+    write_and_sync(&path, &[1; 500_000]);
+    let _room = fill(&place, 1);
+    cut(&path, 100_000);
+    assert!(no_room(sync(&path)));
+    fs::remove_file(&path).unwrap();
+    let free = || {
+        let found = rustix::fs::statvfs(place.below("")).unwrap();
+        found.f_bfree * found.f_bsize
+    };
+    eventually("its space is free", || free() > 400_000);
+}
