@@ -423,6 +423,8 @@ fn what_is_damaged_is_named_and_the_others_go_on() {
     let mut swapped = changed(8192, &good[12288..16384]);
     swapped[12288..16384].copy_from_slice(&good[8192..12288]);
     damage("swapped blocks", swapped, "2 blocks; the first");
+    // All that lies behind the headers, so the map, too: which would name 85.
+    damage("the map", changed(8192, &vec![7; good.len() - 8192]), "7 blocks; the first");
     let mut version = changed(8, &[9]);
     version[4096 + 8] = 9;
     damage("an unknown version", version, "version 9");

@@ -235,7 +235,8 @@ impl<S: Store> SealedFile<S> {
     }
 
     /// Reads every block that is not in a hole. `each` learns of every range of blocks that was
-    /// read, with what is wrong there.
+    /// read, with what is wrong there: where a node of the map is damaged, of all blocks of the file
+    /// that it may name, as nobody knows which of them are holes.
     ///
     /// # Errors
     /// What the store says.
@@ -260,9 +261,14 @@ impl<S: Store> SealedFile<S> {
                     block = run.end;
                 }
                 Err(SealError::MapNotAuthentic { level, number }) => {
-                    let end = self.state().map.end_of_node(level, number);
+                    let (end, of_file) = {
+                        let state = self.state();
+                        let blocks = state.header.size.div_ceil(self.block_size as u64);
+                        (state.map.end_of_node(level, number), blocks)
+                    };
                     let error = SealError::MapNotAuthentic { level, number };
-                    each(block..end, Some(error));
+                    // A node has room for more than a small file has.
+                    each(block..end.min(of_file.max(block + 1)), Some(error));
                     block = end;
                 }
                 Err(error) => return Err(error),
