@@ -134,6 +134,10 @@ impl Removed {
 /// `None` where nothing is mounted, as after a deletion from outside.
 fn unmount_one(view: &Path, point: &Path) -> Result<Option<Removed>, MountError> {
     let system = |source: Errno| MountError::System { path: point.into(), source: source.into() };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // The kernel drops the mount of a directory that others have taken away when it looks for it, and
+    // not before.
+    let top = rustix::fs::open(point, flags, Mode::empty());
     let mounts = mountinfo::read().map_err(|error| MountError::System {
         path: point.into(),
         source: std::io::Error::other(error),
@@ -143,8 +147,7 @@ fn unmount_one(view: &Path, point: &Path) -> Result<Option<Removed>, MountError>
     if !points.iter().any(|at| *at == point) {
         return Ok(None);
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let top = rustix::fs::open(point, flags, Mode::empty()).map_err(system)?;
+    let top = top.map_err(system)?;
     let tree = detached_copy(&top).map_err(system)?;
     drop(top);
     // Deepest first; of several at one point, the kernel takes the latest.

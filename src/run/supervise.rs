@@ -71,7 +71,7 @@ impl Running {
         self.refused.record_with(server.recorder());
         server.complete_sandbox();
         let begin = std::time::SystemTime::now();
-        let end = self.until_ended(plan);
+        let end = self.until_ended(plan, &servers);
         let recorders: Vec<_> = servers.all().map(Server::recorder).collect();
         // The log ends with the view of DIR.
         servers.around.into_iter().chain(servers.beside).for_each(Server::finish);
@@ -163,11 +163,16 @@ impl Running {
     }
 
     /// Starts CMD and passes signals on until it ends.
-    fn until_ended(&mut self, plan: &Plan) -> anyhow::Result<CommandEnd> {
+    fn until_ended(
+        &mut self,
+        plan: &Plan,
+        servers: &InOrder<Server>,
+    ) -> anyhow::Result<CommandEnd> {
         loop {
             let received = self.next()?;
             match received.message {
                 Message::Ready => {
+                    servers.all().for_each(Server::native_is_mounted);
                     self.init = received.sender;
                     self.reap_builder();
                     self.tell_of_session();

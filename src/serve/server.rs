@@ -76,7 +76,8 @@ impl Server {
             watch_after: if spec.kind == ServerKind::Run { SHORT_COMMAND } else { Duration::ZERO },
             small_files: spec.small_files,
             max_descriptors: common.descriptors(),
-            mount_points: spec.mount_points(),
+            mount_points: spec.covered(),
+            native: spec.native().to_vec(),
             neighbours: common.neighbours(),
             only_ids: spec.only_ids,
             on_search: Some(messages::searching),
@@ -190,6 +191,7 @@ impl Server {
 
     /// The native directories are mounted in the view.
     pub(crate) fn native_is_mounted(&self) {
+        self.state.view.mounts_are_made();
         self.state.native_is_mounted.store(true, Ordering::Release);
     }
 

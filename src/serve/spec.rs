@@ -170,6 +170,11 @@ impl Spec {
         self.native.iter().chain(&self.covered).cloned().collect()
     }
 
+    /// Those of them that another view is mounted over.
+    pub(crate) fn covered(&self) -> Vec<PathBuf> {
+        self.covered.iter().cloned().collect()
+    }
+
     /// Answers questions about paths outside of DIR.
     pub(crate) fn with_outside(
         mut self,

@@ -23,6 +23,7 @@ mod mount;
 #[path = "../support/mounting.rs"]
 mod mounting;
 mod native;
+mod native_moved;
 mod network;
 mod overlay;
 mod project;

@@ -78,7 +78,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fd = std::fs::File::open(dir.path()).unwrap();
         std::fs::write(dir.path().join("a"), b"bytes").unwrap();
-        let table = Table::new(&stat_fd(fd.as_fd()).unwrap());
+        let table = Table::new(&stat_fd(fd.as_fd()).unwrap(), Vec::new());
         let stat = stat_at(fd.as_fd(), c"a").unwrap();
         let removed = || {
             let node = table.remember_unnamed(&stat);

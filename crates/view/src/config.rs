@@ -36,6 +36,11 @@ pub struct Config {
     /// directories above them can be renamed or removed (`EBUSY`): a rename would take the mount
     /// along.
     pub mount_points: Vec<PathBuf>,
+    /// Directories, relative to the root, that are about to be mounted natively, and may be until
+    /// [`crate::View::mounts_are_made`]. The same holds for them as long as the kernel has them
+    /// mounted: others can move them in the lower file system, which ends the mount. They are never
+    /// shown with it at another path.
+    pub native: Vec<PathBuf>,
     /// The views that the same server shows beside this one: a file that has names in several of
     /// their directories is judged by all of these.
     pub neighbours: Option<Arc<Neighbours>>,
@@ -65,6 +70,7 @@ impl Default for Config {
             small_files: SmallFiles::Auto,
             max_descriptors: None,
             mount_points: Vec::new(),
+            native: Vec::new(),
             neighbours: None,
             only_ids: None,
             on_search: None,
@@ -84,6 +90,7 @@ impl std::fmt::Debug for Config {
             .field("small_files", &self.small_files)
             .field("max_descriptors", &self.max_descriptors)
             .field("mount_points", &self.mount_points)
+            .field("native", &self.native)
             .field("audit", &self.audit.as_ref().map(|audit| audit.level()))
             .finish_non_exhaustive()
     }

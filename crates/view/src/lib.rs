@@ -4,6 +4,7 @@
 
 mod admission;
 mod ahead;
+mod anchors;
 mod audit;
 mod borders;
 mod budget;

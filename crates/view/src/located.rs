@@ -30,6 +30,17 @@ impl View {
         if !self.admission.policy().tells_names_apart() || node.is_root() || !self.is_due(node) {
             return Ok(());
         }
+        self.settle_place_now(node)
+    }
+
+    /// The same at once, whatever the policy.
+    ///
+    /// # Errors
+    /// `ESTALE` if it was moved behind the view.
+    pub(crate) fn settle_place_now(&self, node: &Arc<Node>) -> Result<(), Errno> {
+        if node.is_root() {
+            return Ok(());
+        }
         let Some(fd) = self.fd_to_locate(node) else { return Ok(()) };
         let Ok(known) = self.paths.of(node) else { return Ok(()) };
         if known.len() > 1 || node.place().is_none() {

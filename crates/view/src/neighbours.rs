@@ -205,5 +205,6 @@ impl Place {
     pub(crate) fn is_covered(&self, path: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(path));
         self.mount_points.iter().any(|point| path.starts_with(point))
+            || self.table.anchors().cover(path)
     }
 }

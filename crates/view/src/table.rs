@@ -9,6 +9,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::{Name, NodeId};
 
+use crate::anchors::Anchors;
 use crate::locks::FileLocks;
 use crate::lower::{Key, Stat};
 use crate::mode::Io;
@@ -69,6 +71,8 @@ pub(crate) struct Node {
     pub(crate) fd_used: AtomicBool,
     /// The descriptor is the only way to the inode (its last name is gone): never evicted.
     pub(crate) pinned: AtomicBool,
+    /// Something may be mounted on it or below, so that it is shown at one place: see `anchors.rs`.
+    anchored: AtomicBool,
     /// The path of a directory, with the rename count that it was built at.
     pub(crate) path: Mutex<Option<(u64, Arc<[u8]>)>>,
     /// The path under which a node without names is judged: where it was last, or was made.
@@ -98,6 +102,7 @@ impl Node {
             fd: Mutex::new(None),
             fd_used: AtomicBool::new(false),
             pinned: AtomicBool::new(false),
+            anchored: AtomicBool::new(false),
             path: Mutex::new(None),
             last_path: Mutex::new(None),
             io: Mutex::new(Io::default()),
@@ -115,6 +120,11 @@ impl Node {
 
     pub(crate) fn is_root(&self) -> bool {
         self.id == NodeId::ROOT
+    }
+
+    /// Whether something may be mounted on it, or below.
+    pub(crate) fn is_anchored(&self) -> bool {
+        self.anchored.load(Ordering::Relaxed)
     }
 
     /// The places where this node was last seen.
@@ -230,16 +240,20 @@ pub(crate) struct Table {
     by_key: [Mutex<FxHashMap<Key, Arc<Node>>>; SHARDS],
     next_id: AtomicU64,
     len: AtomicU64,
+    /// Directories that carry mounts.
+    anchors: Anchors,
 }
 
 impl Table {
-    /// A table that holds the root alone. The root is never forgotten.
-    pub(crate) fn new(root: &Stat) -> Self {
+    /// A table that holds the root alone, which is never forgotten. The directories `native` are
+    /// going to be mounted.
+    pub(crate) fn new(root: &Stat, native: Vec<PathBuf>) -> Self {
         let table = Self {
             by_id: std::array::from_fn(|_| RwLock::default()),
             by_key: std::array::from_fn(|_| Mutex::default()),
             next_id: AtomicU64::new(NodeId::ROOT.0 + 1),
             len: AtomicU64::new(1),
+            anchors: Anchors::new(native),
         };
         let node = Node::new(NodeId::ROOT, root.key(), FileType::Directory, Places::new());
         node.lookups.store(1, Ordering::Relaxed);
@@ -277,7 +291,8 @@ impl Table {
 
     /// Counts one lookup of the inode `stat`, found at `name` in `parent`, and makes its node if
     /// needed. A node that is known elsewhere gets the place noted if nothing can have moved it
-    /// since it was found (`settled`).
+    /// since it was found (`settled`). One that is anchored elsewhere is left to the kernel until that
+    /// forgets it, and the inode gets another.
     pub(crate) fn remember(
         &self,
         stat: &Stat,
@@ -287,7 +302,11 @@ impl Table {
     ) -> (Arc<Node>, Sighting) {
         let key = stat.key();
         let mut shard = self.key_shard(&key).lock();
-        if let Some(node) = shard.get(&key) {
+        let known = shard.get(&key);
+        let left = known.filter(|node| !self.may_be_at(node, parent, name)).cloned();
+        if left.is_some() {
+            shard.remove(&key);
+        } else if let Some(node) = known {
             node.lookups.fetch_add(1, Ordering::Relaxed);
             let node = Arc::clone(node);
             drop(shard);
@@ -301,7 +320,38 @@ impl Table {
         }
         let place = Place { parent: Arc::clone(parent), name: name.as_c_str().into() };
         let node = self.insert(&mut shard, stat, SmallVec::from_buf([place]));
-        (node, Sighting::New)
+        drop(shard);
+        let Some(left) = left else { return (node, Sighting::New) };
+        left.lost();
+        (node, Sighting::Replaced)
+    }
+
+    fn may_be_at(&self, node: &Node, parent: &Node, name: Name<'_>) -> bool {
+        !node.is_anchored() || self.anchors.allows(node.id, parent.id, name)
+    }
+
+    /// The mounts that native directories are.
+    pub(crate) fn anchors(&self) -> &Anchors {
+        &self.anchors
+    }
+
+    /// Anchors `node`, found as `name` in `parent`, at `path`, if a mount is going to be made there or
+    /// below.
+    pub(crate) fn anchor(&self, node: &Node, parent: &Node, name: Name<'_>, path: &[u8]) {
+        if self.anchors.add(node.id, parent.id, name, path) {
+            node.anchored.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// All mounts are made.
+    pub(crate) fn mounts_are_made(&self) {
+        self.free(&self.anchors.complete());
+    }
+
+    fn free(&self, nodes: &[NodeId]) {
+        for node in nodes.iter().filter_map(|id| self.get(*id).ok()) {
+            node.anchored.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Counts one lookup of a new inode that has no name yet (`O_TMPFILE`).
@@ -342,11 +392,10 @@ impl Table {
         if held > count || held == 0 {
             return None;
         }
-        let by_key = shard.remove(&node.key);
-        debug_assert!(
-            by_key.is_some_and(|found| Arc::ptr_eq(&found, &node)),
-            "a node is in both maps or in none"
-        );
+        // Another node has the inode if this one was anchored elsewhere.
+        if shard.get(&node.key).is_some_and(|found| Arc::ptr_eq(found, &node)) {
+            shard.remove(&node.key);
+        }
         shrink(&mut shard);
         let mut by_id = self.id_shard(id).write();
         let removed = by_id.remove(&id.0);
@@ -355,6 +404,9 @@ impl Table {
         drop(by_id);
         drop(shard);
         self.len.fetch_sub(1, Ordering::Relaxed);
+        if node.is_anchored() {
+            self.free(&self.anchors.forgotten(id));
+        }
         Some(node)
     }
 
@@ -385,6 +437,8 @@ pub(crate) enum Sighting {
     Known,
     /// Seen before, under another name.
     Moved,
+    /// Seen before, at another place where something is mounted: this node is the first of it here.
+    Replaced,
 }
 
 /// Gives memory back when a map has become much too large for what is in it.
@@ -403,7 +457,7 @@ mod tests {
     fn table() -> (tempfile::TempDir, std::fs::File, Table) {
         let dir = tempfile::tempdir().unwrap();
         let fd = std::fs::File::open(dir.path()).unwrap();
-        let table = Table::new(&stat_fd(fd.as_fd()).unwrap());
+        let table = Table::new(&stat_fd(fd.as_fd()).unwrap(), Vec::new());
         (dir, fd, table)
     }
 

@@ -149,7 +149,7 @@ impl View {
         }
         let fds = Arc::new(Descriptors::new(source, Budget::new(max)));
         let place = Arc::new(Place {
-            table: Arc::new(Table::new(&root)),
+            table: Arc::new(Table::new(&root, config.native)),
             connection: Arc::default(),
             root: Arc::clone(fds.root()),
             links: Arc::new(links),
@@ -253,6 +253,11 @@ impl View {
         self.contents.finish();
     }
 
+    /// All of [`Config::native`] is mounted that will be.
+    pub fn mounts_are_made(&self) {
+        self.table.mounts_are_made();
+    }
+
     /// State at this moment.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
@@ -342,7 +347,9 @@ impl View {
 
     /// The entry of `node`, found in a directory that was watched so when it was looked at.
     pub(crate) fn entry(&self, around: Level, node: &Arc<Node>, stat: &Stat) -> Entry {
-        let watched = around >= Level::Names;
+        // What carries a mount may go with its name only, and a directory above it can be moved
+        // where nobody is told.
+        let watched = around >= Level::Names && !node.is_anchored();
         if stat.nlink() == 1 {
             node.kept.is_here();
         }

@@ -453,12 +453,17 @@ impl View {
         spot: &Spot<'_>,
         what: &'static str,
     ) -> Result<(), Errno> {
-        if self.mount_points.is_empty() {
+        let anchors = self.table.anchors();
+        if self.mount_points.is_empty() && anchors.is_empty() {
             return Ok(());
         }
+        // The kernel moves the dentry that it has at this name, whatever is there by now.
+        let mut carries = anchors.carry(spot.dir.id, spot.name);
         let path = self.paths.of_child(&spot.dir, spot.name)?;
         let moved = Path::new(OsStr::from_bytes(&path));
-        if self.mount_points.iter().any(|point| point.starts_with(moved)) {
+        carries |= self.mount_points.iter().any(|point| point.starts_with(moved))
+            || anchors.may_lie_below(moved);
+        if carries {
             let refusal = Refusal { errno: Errno::BUSY, rule: None };
             return Err(self.refused(req, refusal, what, &path, Detail::None));
         }

@@ -46,10 +46,21 @@ impl View {
         name: Name<'_>,
     ) -> (Arc<Node>, bool) {
         let (node, sighting) = self.table.remember(stat, dir, name, true);
-        if sighting == Sighting::Moved && node.is_dir() {
+        if sighting == Sighting::Replaced || sighting == Sighting::Moved && node.is_dir() {
             self.paths.directory_moved();
         }
+        self.anchor(&node, dir, name);
         (node, sighting == Sighting::Known)
+    }
+
+    /// While mounts are being made: those on `node`, which is `name` in `dir`, and below stay there.
+    fn anchor(&self, node: &Arc<Node>, dir: &Arc<Node>, name: Name<'_>) {
+        if node.is_dir()
+            && self.table.anchors().may_grow()
+            && let Ok(path) = self.paths.of_child(dir, name)
+        {
+            self.table.anchor(node, dir, name, &path);
+        }
     }
 
     /// The inode is met under this name, which may be a further one that others gave it.
@@ -61,7 +72,28 @@ impl View {
     }
 
     /// Looks `name` up in `dir`, whose descriptor is `fd`, and notes where the inode is.
+    ///
+    /// # Errors
+    /// `ESTALE` also for a directory that something is mounted on, or below, if it has moved with
+    /// `dir`: the kernel then lets go of it, and of the mount.
     pub(crate) fn sight(
+        &self,
+        dir: &Arc<Node>,
+        fd: BorrowedFd<'_>,
+        name: Name<'_>,
+    ) -> Result<Sight, Errno> {
+        let sight = self.sight_in(dir, fd, name)?;
+        if let Sight::Inode(seen) = &sight
+            && seen.node.is_anchored()
+            && let Err(errno) = self.settle_place_now(dir)
+        {
+            self.do_forget(seen.node.id, 1);
+            return Err(errno);
+        }
+        Ok(sight)
+    }
+
+    fn sight_in(
         &self,
         dir: &Arc<Node>,
         fd: BorrowedFd<'_>,
@@ -123,16 +155,22 @@ impl Looking<'_> {
             return Ok(Ok(Sight::Hidden(stat.mode())));
         }
         let (node, sighting) = view.table.remember(&stat, dir, name, moment.is_none());
+        if sighting == Sighting::Replaced {
+            view.paths.directory_moved();
+        }
         let overtaken = || moment.is_some_and(|moment| !view.names.is_still(moment));
         match sighting {
-            Sighting::Known => {}
-            Sighting::New if overtaken() => return Ok(Err(Overtaken(Some(node)))),
+            Sighting::New | Sighting::Replaced if overtaken() => {
+                return Ok(Err(Overtaken(Some(node))));
+            }
+            Sighting::Known | Sighting::Replaced => {}
             // Where it is noted decides how it is judged: not while anything moves.
             Sighting::Moved if moment.is_some() => return Ok(Err(Overtaken(Some(node)))),
             Sighting::New => view.named(dir, name, &stat)?,
             Sighting::Moved if node.is_dir() => view.paths.directory_moved(),
             Sighting::Moved => view.named(dir, name, &stat)?,
         }
+        view.anchor(&node, dir, name);
         Ok(Ok(Sight::Inode(Seen { node, stat, around, known: sighting == Sighting::Known })))
     }
 }

@@ -73,7 +73,7 @@ mod tests {
             std::fs::write(dir.path().join(file), "").unwrap();
         }
         let open = |path: &str| std::fs::File::open(dir.path().join(path)).unwrap();
-        let table = Table::new(&stat_at(open("").as_fd(), c".").unwrap());
+        let table = Table::new(&stat_at(open("").as_fd(), c".").unwrap(), Vec::new());
         let root = table.get(NodeId::ROOT).unwrap();
         let node = |parent: &Arc<Node>, at: &str, name: &std::ffi::CStr| {
             let stat = stat_at(open(at).as_fd(), name).unwrap();
@@ -108,7 +108,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
         let open = |path: &str| std::fs::File::open(dir.path().join(path)).unwrap();
-        let table = Table::new(&stat_at(open("").as_fd(), c".").unwrap());
+        let table = Table::new(&stat_at(open("").as_fd(), c".").unwrap(), Vec::new());
         let root = table.get(NodeId::ROOT).unwrap();
         let name = |name| Name::new(name).unwrap();
         let (a, b) = (stat_at(open("").as_fd(), c"a").unwrap(), open("a"));

@@ -190,7 +190,10 @@ impl Watch {
     pub(crate) fn forgotten(&self, node: &Node, fd: Option<BorrowedFd<'_>>) {
         let mut dirs = self.shared.dirs.lock();
         if let Some(handle) = dirs.by_node.remove(&node.id) {
-            dirs.by_handle.remove(&handle);
+            // Another node may have taken the directory's place.
+            if dirs.by_handle.get(&handle) == Some(&node.id) {
+                dirs.by_handle.remove(&handle);
+            }
             node.watched.set(Level::None);
             if let Some(fd) = fd {
                 let _ = self.shared.group.unmark(fd, fanotify::NAMES | fanotify::FILES);
