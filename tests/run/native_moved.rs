@@ -330,3 +330,35 @@ fn no_reader_of_the_new_name_overtakes_the_move() {
         assert_eq!(tree.mounts(), [""; 0]);
     }
 }
+
+/// A directory that came in place of a native one is as others are, and so are those above it.
+#[test]
+fn what_replaces_a_native_directory_can_be_moved_and_removed() {
+    if !can_mount() {
+        return;
+    }
+    for watch in ["off", "auto"] {
+        let tree = Tree::new(POLICY);
+        let _view = Mounted::start(&tree, watch);
+        let at = |name: &str| tree.at("mnt").join(name);
+        let busy = |result: std::io::Result<()>| result.unwrap_err().raw_os_error();
+        assert_eq!(busy(fs::rename(at("web"), at("moved"))), Some(libc::EBUSY));
+        tree.exchange("web/deep/out", "denied");
+        fs::create_dir(tree.at("dir/web/deep/out")).unwrap();
+        let new = |from: &str, to: &str| {
+            until(&format!("--watch {watch}: {from} is renamed"), || {
+                fs::rename(at(from), at(to)).is_ok()
+            });
+        };
+        new("web/deep/out", "web/deep/other");
+        new("web/deep", "web/moved");
+        new("web", "there");
+        fs::create_dir(at("web")).unwrap();
+        fs::write(at("file"), "plain").unwrap();
+        fs::create_dir_all(at("web/deep/out")).unwrap();
+        fs::rename(at("file"), at("web/deep/out/file")).unwrap();
+        fs::remove_dir_all(at("web")).unwrap();
+        assert!(!tree.at("dir/web").exists());
+        assert_eq!(tried(&at("denied/it/file")), "no, no");
+    }
+}

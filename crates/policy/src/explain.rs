@@ -412,7 +412,7 @@ impl fmt::Display for Explanation {
             writeln!(
                 f,
                 "  native, by rule `{rule}`: the lower directory itself, without a request or an \
-                 audit record"
+                 audit record, if it is the one that was there when the view was mounted"
             )?;
         }
         match &self.mode_rule {

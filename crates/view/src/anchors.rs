@@ -44,11 +44,6 @@ impl Anchors {
         Self { native, complete, held: Mutex::default() }
     }
 
-    /// Whether there are no such directories.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.native.is_empty()
-    }
-
     /// Whether mounts are still being made, so that nodes have to be anchored.
     pub(crate) fn may_grow(&self) -> bool {
         !self.complete.load(Ordering::Acquire)

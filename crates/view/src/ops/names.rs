@@ -454,15 +454,16 @@ impl View {
         what: &'static str,
     ) -> Result<(), Errno> {
         let anchors = self.table.anchors();
-        if self.mount_points.is_empty() && anchors.is_empty() {
+        // The kernel moves the dentry that it has at this name, whatever is there by now: its own idea
+        // of where mounts are counts. Paths alone tell until all are made.
+        let mut carries = anchors.carry(spot.dir.id, spot.name);
+        if !carries && self.mount_points.is_empty() && !anchors.may_grow() {
             return Ok(());
         }
-        // The kernel moves the dentry that it has at this name, whatever is there by now.
-        let mut carries = anchors.carry(spot.dir.id, spot.name);
         let path = self.paths.of_child(&spot.dir, spot.name)?;
         let moved = Path::new(OsStr::from_bytes(&path));
         carries |= self.mount_points.iter().any(|point| point.starts_with(moved))
-            || anchors.may_lie_below(moved);
+            || anchors.may_grow() && anchors.may_lie_below(moved);
         if carries {
             let refusal = Refusal { errno: Errno::BUSY, rule: None };
             return Err(self.refused(req, refusal, what, &path, Detail::None));
