@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::harness::{View, can_mount};
 
@@ -73,6 +73,38 @@ fn a_file_that_was_replaced_and_removed_beneath_is_gone_at_once() {
                 let found = File::open(&shown).is_ok();
                 assert!(!found, "{policy:?}, {length}, round {round}: opened");
             }
+        }
+    }
+}
+
+/// Without another look at it: rename(2) looks its names up itself, and holds locks meanwhile that keep
+/// the kernel from moving what it knows. What comes in place of the old name does not matter.
+#[test]
+fn a_directory_that_others_moved_is_renamed_to_another_directory() {
+    if !can_mount() {
+        return;
+    }
+    for options in [&["--attr-timeout", "0"][..], &["--watch", "off"], &[]] {
+        for replaced in [false, true] {
+            let base = tempfile::tempdir().unwrap();
+            let dir = base.path().join("dir");
+            fs::create_dir_all(dir.join("q")).unwrap();
+            fs::create_dir_all(dir.join("v/s")).unwrap();
+            let view = View::of(&dir, "", options);
+            assert_eq!(fs::read_dir(view.at("v")).unwrap().count(), 1);
+            fs::rename(view.below("v"), view.below("q/a")).unwrap();
+            if replaced {
+                fs::create_dir(view.below("v")).unwrap();
+            }
+            let start = Instant::now();
+            while let Err(error) = fs::rename(view.at("q/a"), view.at("b")) {
+                let case = format!("{options:?}, replaced: {replaced}");
+                assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{case}");
+                assert!(start.elapsed() < Duration::from_secs(20), "{case}: it stays so");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            assert!(view.below("b/s").exists());
+            assert_eq!(view.at("v").exists(), replaced);
         }
     }
 }

@@ -18,6 +18,7 @@ mod fds;
 mod further_names;
 mod handles;
 mod idle;
+mod left;
 mod links;
 mod listings;
 mod located;

@@ -55,6 +55,7 @@ impl View {
                 if known.iter().any(|path| self.is_at(fd.as_fd(), path) != Some(false)) {
                     return Ok(());
                 }
+                node.place().iter().for_each(|place| self.left_names.add(place));
                 node.lost();
                 self.paths.directory_moved();
                 Err(Errno::STALE)

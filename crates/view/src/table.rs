@@ -161,16 +161,18 @@ impl Node {
     }
 
     /// The node was seen at `name` in `parent`. A file with one link has moved there; one with
-    /// several is also there.
-    pub(crate) fn seen_at(&self, parent: &Arc<Self>, name: Name<'_>, nlink: u32) {
+    /// several is also there. Returns the place that a directory has left.
+    pub(crate) fn seen_at(&self, parent: &Arc<Self>, name: Name<'_>, nlink: u32) -> Option<Place> {
         let mut places = self.places.lock();
         if places.iter().any(|place| place.is(parent, name)) {
-            return;
+            return None;
         }
+        let left = places.first().filter(|_| self.is_dir()).cloned();
         if nlink <= 1 || self.is_dir() {
             places.clear();
         }
         add(&mut places, parent, name);
+        left
     }
 
     /// The node got this name by a request of ours.
@@ -313,17 +315,16 @@ impl Table {
             if node.is_at(parent, name) {
                 return (node, Sighting::Known);
             }
-            if settled {
-                node.seen_at(parent, name, stat.nlink());
-            }
-            return (node, Sighting::Moved);
+            let left = settled.then(|| node.seen_at(parent, name, stat.nlink())).flatten();
+            return (node, Sighting::Moved { left });
         }
         let place = Place { parent: Arc::clone(parent), name: name.as_c_str().into() };
         let node = self.insert(&mut shard, stat, SmallVec::from_buf([place]));
         drop(shard);
-        let Some(left) = left else { return (node, Sighting::New) };
-        left.lost();
-        (node, Sighting::Replaced)
+        let Some(anchored) = left else { return (node, Sighting::New) };
+        let left = anchored.place();
+        anchored.lost();
+        (node, Sighting::Replaced { left })
     }
 
     fn may_be_at(&self, node: &Node, parent: &Node, name: Name<'_>) -> bool {
@@ -429,16 +430,16 @@ impl Table {
 }
 
 /// What a lookup meant for the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Sighting {
     /// First of this inode.
     New,
     /// Seen before at this very name.
     Known,
-    /// Seen before, under another name.
-    Moved,
+    /// Seen before, under another name, which a directory has left.
+    Moved { left: Option<Place> },
     /// Seen before, at another place where something is mounted: this node is the first of it here.
-    Replaced,
+    Replaced { left: Option<Place> },
 }
 
 /// Gives memory back when a map has become much too large for what is in it.
@@ -469,8 +470,8 @@ mod tests {
         let root = table.get(NodeId::ROOT).unwrap();
         let name = Name::new(c"a").unwrap();
         let (node, sighting) = table.remember(&stat, &root, name, true);
-        assert_eq!(sighting, Sighting::New);
-        assert_eq!(table.remember(&stat, &root, name, true).1, Sighting::Known);
+        assert!(matches!(sighting, Sighting::New));
+        assert!(matches!(table.remember(&stat, &root, name, true).1, Sighting::Known));
         assert!(table.forget(node.id, 1).is_none());
         assert!(table.get(node.id).is_ok());
         assert!(table.forget(node.id, 1).is_some());
@@ -499,7 +500,7 @@ mod tests {
         let (node, _) = table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, a, true);
         std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
         let (_, sighting) = table.remember(&stat_at(fd.as_fd(), c"b").unwrap(), &root, b, true);
-        assert_eq!(sighting, Sighting::Moved);
+        assert!(matches!(sighting, Sighting::Moved { .. }));
         assert_eq!(node.places().len(), 2);
         node.gone_from(&root, a);
         assert_eq!(node.places().len(), 1);

@@ -28,6 +28,7 @@ use crate::creds::Powers;
 use crate::fds::Descriptors;
 use crate::handles::{Handles, OpenDir, PassthroughHandles, UserFile};
 use crate::idle::LINGER;
+use crate::left::LeftNames;
 use crate::links::Links;
 use crate::listings::Listings;
 use crate::locks::Locks;
@@ -75,6 +76,7 @@ pub struct View {
     pub(crate) sweeper: Sweeper,
     pub(crate) closer: Closer,
     pub(crate) writers: Writers,
+    pub(crate) left_names: LeftNames,
     pub(crate) files: Handles<UserFile>,
     pub(crate) passthrough_handles: PassthroughHandles,
     pub(crate) dirs: Handles<OpenDir>,
@@ -188,6 +190,7 @@ impl View {
             sweeper,
             closer,
             writers: Writers::default(),
+            left_names: LeftNames::default(),
             files: Handles::new(),
             passthrough_handles: PassthroughHandles::default(),
             dirs: Handles::new(),
@@ -456,6 +459,10 @@ impl View {
 
     /// The connection stands: from now on what is stale can be dropped.
     pub(crate) fn start_watch(&self, connection: &Connection) {
+        let (table, fds) = (Arc::clone(&self.table), Arc::clone(&self.fds));
+        if let Err(error) = self.left_names.start(connection.clone(), table, fds) {
+            tracing::warn!(%error, "no thread for names that are left; they expire as configured");
+        }
         let Some(watch) = &self.watch else { return };
         let tree = watch::Tree {
             table: Arc::clone(&self.table),

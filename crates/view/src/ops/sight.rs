@@ -10,7 +10,7 @@ use tollgate_fuse::Name;
 use crate::borders;
 use crate::lower::{self, Stat};
 use crate::moving::{Moment, Turn};
-use crate::table::{Node, Sighting};
+use crate::table::{Node, Place, Sighting};
 use crate::view::View;
 use crate::watched::Level;
 
@@ -46,11 +46,19 @@ impl View {
         name: Name<'_>,
     ) -> (Arc<Node>, bool) {
         let (node, sighting) = self.table.remember(stat, dir, name, true);
-        if sighting == Sighting::Replaced || sighting == Sighting::Moved && node.is_dir() {
-            self.paths.directory_moved();
+        match &sighting {
+            Sighting::Replaced { left } => self.directory_left(left.as_ref()),
+            Sighting::Moved { left } if node.is_dir() => self.directory_left(left.as_ref()),
+            _ => {}
         }
         self.anchor(&node, dir, name);
-        (node, sighting == Sighting::Known)
+        (node, matches!(sighting, Sighting::Known))
+    }
+
+    /// A directory is not at this place any more, where others have moved it from.
+    fn directory_left(&self, place: Option<&Place>) {
+        self.paths.directory_moved();
+        place.iter().for_each(|place| self.left_names.add(place));
     }
 
     /// While mounts are being made: those on `node`, which is `name` in `dir`, and below stay there.
@@ -155,22 +163,23 @@ impl Looking<'_> {
             return Ok(Ok(Sight::Hidden(stat.mode())));
         }
         let (node, sighting) = view.table.remember(&stat, dir, name, moment.is_none());
-        if sighting == Sighting::Replaced {
-            view.paths.directory_moved();
+        if let Sighting::Replaced { left } = &sighting {
+            view.directory_left(left.as_ref());
         }
         let overtaken = || moment.is_some_and(|moment| !view.names.is_still(moment));
-        match sighting {
-            Sighting::New | Sighting::Replaced if overtaken() => {
+        match &sighting {
+            Sighting::New | Sighting::Replaced { .. } if overtaken() => {
                 return Ok(Err(Overtaken(Some(node))));
             }
-            Sighting::Known | Sighting::Replaced => {}
+            Sighting::Known | Sighting::Replaced { .. } => {}
             // Where it is noted decides how it is judged: not while anything moves.
-            Sighting::Moved if moment.is_some() => return Ok(Err(Overtaken(Some(node)))),
+            Sighting::Moved { .. } if moment.is_some() => return Ok(Err(Overtaken(Some(node)))),
             Sighting::New => view.named(dir, name, &stat)?,
-            Sighting::Moved if node.is_dir() => view.paths.directory_moved(),
-            Sighting::Moved => view.named(dir, name, &stat)?,
+            Sighting::Moved { left } if node.is_dir() => view.directory_left(left.as_ref()),
+            Sighting::Moved { .. } => view.named(dir, name, &stat)?,
         }
         view.anchor(&node, dir, name);
-        Ok(Ok(Sight::Inode(Seen { node, stat, around, known: sighting == Sighting::Known })))
+        let known = matches!(sighting, Sighting::Known);
+        Ok(Ok(Sight::Inode(Seen { node, stat, around, known })))
     }
 }

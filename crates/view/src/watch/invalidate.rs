@@ -19,6 +19,7 @@ use super::files::Files;
 use super::shared::{Dirs, Shared, Todo, Tree};
 use crate::fds::Descriptors;
 use crate::idle::retire_if_deleted;
+use crate::left::is_left;
 use crate::links::Links;
 use crate::lower::{self, DirStream, Stat};
 use crate::table::{Node, Place, Table};
@@ -339,13 +340,12 @@ impl Invalidator {
             Stale::Inode(node) => self.connection.invalidate_inode(*node, 0, 0),
             Stale::Attributes(node) => self.connection.invalidate_inode(*node, -1, 0),
             Stale::Name(dir, name) => match Name::new(name) {
-                // The kernel may have looked up what is there now before this report came. To forget
-                // that would take away what is mounted there, and where processes are. If what it has
-                // is another file, it notices when it asks.
-                Ok(name) if self.stat(*dir, name).is_some() => {
-                    self.connection.expire_entry(*dir, name)
+                // The kernel may have looked up what is there now before this report came. If what it
+                // has is another file, it notices when it asks.
+                Ok(name) if is_left(self.stat(*dir, name).as_ref(), &self.table) => {
+                    self.connection.invalidate_entry(*dir, name)
                 }
-                Ok(name) => self.connection.invalidate_entry(*dir, name),
+                Ok(name) => self.connection.expire_entry(*dir, name),
                 Err(_) => Ok(()),
             },
             Stale::Moved(dir) => {
