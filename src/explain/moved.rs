@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::Context;
 use rustix::io::Errno;
 use tollgate_policy::{
-    CallerFacts, HEAD_LEN, InodeFacts, Inside, Kind, Move, MoveReport, Policy, Verdict,
+    CallerFacts, HEAD_LEN, InodeFacts, Inside, Kind, Move, MoveReport, Operation, Policy, Verdict,
 };
 
 use super::look::{Found, look};
@@ -55,33 +55,34 @@ pub(super) fn explain(
         inside: inside.as_deref(),
     };
     let mut report = policy.explain_move(&wanted, caller);
+    // Whether it can be made is another question.
     let is_hidden = |path: &OsStr, inode: InodeFacts<'_>| {
         let explained = policy.explain(&inode.at(path.as_bytes()), None, caller);
-        explained.operations.iter().any(|one| one.verdict == Verdict::Hide)
+        let mut others =
+            explained.operations.iter().filter(|one| one.operation != Operation::Create);
+        others.any(|one| one.verdict == Verdict::Hide)
     };
-    if is_hidden(from, found.inode()) || report.errno == Some("EBUSY") {
+    // What is below a hidden directory is not found, whatever is to go there.
+    let directory = InodeFacts { kind: Kind::Directory, size: 0, head: None };
+    let is_out_of_sight = |path: &OsStr| {
+        let above = Path::new(path).parent().filter(|above| !above.as_os_str().is_empty());
+        above.is_some_and(|above| is_hidden(above.as_os_str(), directory))
+    };
+    if report.errno == Some("ENOENT") && (is_out_of_sight(from) || is_out_of_sight(to)) {
         return Ok(report);
+    }
+    // In the order of the kernel: the way to the new name, mounts, and then what has the names.
+    let mut refused = if is_there { no_way(dir, to)? } else { None };
+    if refused.is_none() {
+        let crosses = policy.move_crosses_a_border(from.as_bytes(), to.as_bytes());
+        if crosses || is_hidden(from, found.inode()) {
+            return Ok(report);
+        }
     }
     // Hidden, the kernel does not see it.
     let seen = over.as_ref().filter(|over| !is_hidden(to, over.inode()));
-    let refused = match is_there && report.errno != Some("ENOENT") {
-        true => no_way(dir, to)?,
-        false => None,
-    };
-    // What is below a hidden directory is not found, whatever is to go there.
-    let above = Path::new(to).parent().filter(|above| !above.as_os_str().is_empty());
-    let directory = InodeFacts { kind: Kind::Directory, size: 0, head: None };
-    let is_out_of_sight = above.is_some_and(|above| is_hidden(above.as_os_str(), directory));
-    if is_out_of_sight && report.errno == Some("ENOENT") {
-        return Ok(report);
-    }
-    // Native directories are mounts: their border is looked at before the names are.
-    let crosses = || policy.native().iter().any(|_| report.errno == Some("EXDEV"));
-    let refused = match refused {
-        None if crosses() => return Ok(report),
-        None => before_the_policy(from, found.kind, target, seen.map(|over| over.kind)),
-        some => some,
-    };
+    let by_kind = || before_the_policy(from, found.kind, target, seen.map(|over| over.kind));
+    refused = refused.or_else(by_kind);
     if is_there && refused.is_none() && seen.is_some() && are_one(&dir.join(from), &dir.join(to)) {
         (report.errno, report.reason, report.rule, report.line) = (None, None, None, None);
         return Ok(report);
@@ -102,14 +103,19 @@ const NOT_EMPTY: Refused = ("ENOTEMPTY", "the directory of that name is not empt
 /// Whether the directory that the new name is to be in is missing.
 fn no_way(dir: &Path, to: &OsStr) -> anyhow::Result<Option<Refused>> {
     let parent = Path::new(to).parent().unwrap_or(Path::new(""));
-    // With a dot, links are followed, and so refused, and files are no directories.
-    let Err(error) = look(dir, parent.join(".").as_os_str()) else { return Ok(None) };
-    match error.root_cause().downcast_ref::<Errno>() {
-        Some(&Errno::NOENT) => {
+    let error = match look(dir, parent.as_os_str()) {
+        Ok(found) if found.kind == Kind::Directory => return Ok(None),
+        // Rules are about real paths: refused by the name that was given.
+        Ok(found) if found.kind == Kind::Symlink => None,
+        Ok(_) => Some(Errno::NOTDIR),
+        Err(error) => error.root_cause().downcast_ref::<Errno>().copied(),
+    };
+    match error {
+        Some(Errno::NOENT) => {
             Ok(Some(("ENOENT", "the directory that it would be in is not there")))
         }
-        Some(&Errno::NOTDIR) => Ok(Some(("ENOTDIR", "what it would be in is no directory"))),
-        _ => Err(error),
+        Some(Errno::NOTDIR) => Ok(Some(("ENOTDIR", "what it would be in is no directory"))),
+        _ => look(dir, to).map(|_| None),
     }
 }
 

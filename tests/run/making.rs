@@ -28,7 +28,7 @@ for number, case in [(int(n), c.split(' ')) for n, c in (line.split(':') for lin
     if error is None and (replaces or tried(undo) is not None): break
 "#;
 
-const CASES: [&str; 64] = [
+const CASES: [&str; 99] = [
     "mkdir newdir",
     "mkdir newdir/",
     "mkdir .env",
@@ -93,9 +93,44 @@ const CASES: [&str; 64] = [
     "rename empty node_modules/empty",
     "rename docs node_modules/docs",
     "rename cert.pem cert.pem.link",
+    "rename built built",
+    "rename built docs",
+    "rename built a.txt",
+    "rename built empty",
+    "rename built built/x",
+    "rename built missing/x",
+    "rename built a.txt/x",
+    "rename built/y built",
+    "rename built/y built/z",
+    "rename built/y missing/z",
+    "rename built/y web/nm/y",
+    "rename a.txt built",
+    "rename a.txt built/",
+    "rename empty built",
+    "rename .env built/env",
+    "rename web site",
+    "rename web web",
+    "rename web web/x",
+    "rename web empty",
+    "rename web a.txt",
+    "rename web docs/web",
+    "rename web missing/x",
+    "rename web/file web",
+    "rename web/nm web",
+    "rename web/nm/f web/nm",
+    "rename web/nm web/nm/x",
+    "rename a.txt web",
+    "rename empty web",
+    "rename link web",
+    "rename web/nm web/other",
+    "rename deep/link deep",
+    "rename deep/link deep/b",
+    "rename deep/link empty",
+    "rename deep/link link",
+    "rename link deep/b",
 ];
 
-const POLICIES: [&str; 21] = [
+const POLICIES: [&str; 24] = [
     "",
     "default = 'read-only'",
     "default = 'deny'",
@@ -116,6 +151,11 @@ const POLICIES: [&str; 21] = [
     "[[rule]]\npath = 'logs'\naction = 'userspace'",
     "[[rule]]\npath = 'docs/**'\naction = 'deny'\nmode = 'audit'",
     "[[rule]]\npath = 'built'\naction = 'native'",
+    "[[rule]]\npath = ['built', 'web/nm']\naction = 'native'\n[[rule]]\npath = 'docs/**'\noperation = 'read'\n\
+     action = 'deny'\n[[rule]]\npath = '**/.env'\naction = 'hide'",
+    "[[rule]]\npath = 'web/nm'\naction = 'native'\n[[rule]]\npath = ['web', 'empty']\n\
+     operation = ['write', 'create']\naction = 'read-only'",
+    "[[rule]]\npath = '**/deep/**/x'\naction = 'hide'",
     "agent",
 ];
 
@@ -128,6 +168,9 @@ fn fill(project: &Project) {
     for name in ["docs/inner/.env", "docs/inner/x", "stage/tasks.json", "stage/config", "built/y"] {
         write(name, "x");
     }
+    for name in ["web/file", "web/nm/f", "deep/b/y"] {
+        write(name, "x");
+    }
     write("stage/hooks/x", "x");
     std::fs::create_dir_all(project.path("dir/empty")).unwrap();
     std::fs::create_dir_all(project.path("dir/node_modules")).unwrap();
@@ -136,7 +179,9 @@ fn fill(project: &Project) {
     write("cert.pem", "-----BEGIN CERTIFICATE-----\n");
     let link = project.path("dir/cert.pem.link");
     std::fs::hard_link(project.path("dir/cert.pem"), link).unwrap();
-    std::os::unix::fs::symlink("a.txt", project.path("dir/link")).unwrap();
+    for link in ["dir/link", "dir/deep/link"] {
+        std::os::unix::fs::symlink("a.txt", project.path(link)).unwrap();
+    }
 }
 
 /// The policy as an argument.
@@ -285,7 +330,13 @@ fn explain_says_what_cannot_be_asked() {
         assert!(said.contains(message), "{arguments:?}: {said}");
     }
     std::os::unix::fs::symlink("docs", dir.join("papers")).unwrap();
-    let (code, said) = said(&["papers/guide.md"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("name what it leads to: `docs/guide.md`"), "{said}");
+    for (arguments, named, meant) in [
+        (&["papers/guide.md"][..], "PATH `papers/guide.md` in DIR", "`docs/guide.md`"),
+        (&["--to", "papers/.env", "a.txt"], "PATH `papers/.env` in DIR", "`docs/.env`"),
+    ] {
+        let (code, said) = said(arguments);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(named), "{said}");
+        assert!(said.contains(&format!("name what it leads to: {meant}")), "{said}");
+    }
 }

@@ -93,13 +93,25 @@ impl Policy {
             })
         };
         let over = || over.map(|inode| Facts { path: to, ..inode.at(to) });
+        let border = match self.native_border(from.path, to) {
+            Border::None => None,
+            Border::Crossed => Some(Refused {
+                errno: "EXDEV",
+                reason: "the border of a native directory lies between, so `mv` copies".to_owned(),
+                decision: None,
+            }),
+            Border::Mount(native) => Some(busy(&native)),
+            // No view is asked about what is in it.
+            Border::Inside => return self.hidden_on_the_way(from.path, to),
+        };
         self.hidden_on_the_way(from.path, to)
-            .or_else(|| self.native_border(from.path, to))
+            .or(border)
             .or_else(|| ask(from, Operation::Write, "the old name cannot be removed"))
             .or_else(|| ask(&target, Operation::Create, "the new name cannot be made"))
             .or_else(|| self.not_made_below(wanted, caller))
             .or_else(|| self.weaker(wanted, caller))
             .or_else(|| ask(&over()?, Operation::Write, "what has that name cannot be replaced"))
+            .or_else(|| self.native_below(from.path, to))
     }
 
     fn hidden_on_the_way(&self, from: &[u8], to: &[u8]) -> Option<Refused> {
@@ -114,19 +126,38 @@ impl Policy {
         })
     }
 
-    /// Native directories are mounts of their own.
-    fn native_border(&self, from: &[u8], to: &[u8]) -> Option<Refused> {
+    /// Whether the names lie in different mounts, as native directories are: the kernel says so before
+    /// it looks at what has them.
+    #[must_use]
+    pub fn move_crosses_a_border(&self, from: &[u8], to: &[u8]) -> bool {
+        matches!(self.native_border(from, to), Border::Crossed)
+    }
+
+    /// Native directories are mounts of their own. The kernel compares those that the names are in, and
+    /// then looks whether something is mounted at a name itself.
+    fn native_border(&self, from: &[u8], to: &[u8]) -> Border {
         let all = self.native();
-        let of = |path: &[u8]| all.iter().position(|one| lies_at(path, one.path.as_bytes()));
-        let moves = |path: &[u8]| all.iter().find(|one| lies_at(one.path.as_bytes(), path));
-        let refused = |errno, reason| Refused { errno, reason, decision: None };
-        if let Some(native) = moves(from).or_else(|| moves(to)) {
-            let reason = format!("the native directory `{}` is mounted there", native.path);
-            return Some(refused("EBUSY", reason));
+        let within = |path: &[u8]| {
+            let lies_in = |dir: &str| path != dir.as_bytes() && lies_at(path, dir.as_bytes());
+            all.iter().position(|one| lies_in(&one.path))
+        };
+        if within(from) != within(to) {
+            return Border::Crossed;
         }
-        let is_border = of(from) != of(to);
-        let reason = "the border of a native directory lies between, so `mv` copies".to_owned();
-        is_border.then(|| refused("EXDEV", reason))
+        if within(from).is_some() {
+            return Border::Inside;
+        }
+        let mut mounts = all.into_iter().filter(|one| [from, to].contains(&one.path.as_bytes()));
+        mounts.next().map_or(Border::None, |one| Border::Mount(one.path))
+    }
+
+    /// A view looks last whether a mount would move along.
+    fn native_below(&self, from: &[u8], to: &[u8]) -> Option<Refused> {
+        let below = |path: &[u8]| {
+            let mut all = self.native().into_iter();
+            all.find(|one| lies_at(one.path.as_bytes(), path))
+        };
+        below(from).or_else(|| below(to)).map(|native| busy(&native.path))
     }
 
     /// What is in a directory is judged as made under its new name.
@@ -194,6 +225,22 @@ impl Policy {
     }
 }
 
+/// What native directories mean for two names.
+enum Border {
+    None,
+    /// It lies between them.
+    Crossed,
+    /// Both are in this one.
+    Inside,
+    /// This one is mounted at one of them.
+    Mount(String),
+}
+
+fn busy(native: &str) -> Refused {
+    let reason = format!("the native directory `{native}` is mounted there");
+    Refused { errno: "EBUSY", reason, decision: None }
+}
+
 /// Whether `path` is `dir`, or lies in it.
 fn lies_at(path: &[u8], dir: &[u8]) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
@@ -256,5 +303,7 @@ mod tests {
         assert_eq!(answer("a", Kind::File, "built/a").0, Some("EXDEV"));
         assert_eq!(answer("built", Kind::Directory, "b").0, Some("EBUSY"));
         assert_eq!(answer("built/a", Kind::File, "built/b").0, None);
+        assert_eq!(answer("built/a", Kind::Directory, "built").0, Some("EXDEV"));
+        assert_eq!(answer("built", Kind::Directory, "built/a").0, Some("EXDEV"));
     }
 }
