@@ -345,6 +345,12 @@ impl<'p> Subject<'p> {
         name.rules.weakens(&self.facts(), to, &target.facts())
     }
 
+    /// Whether the rules about the name of `target` are those about a name that it has, so that nothing
+    /// that is known of the inode, now or later, tells them apart.
+    pub(crate) fn has_name_like(&self, target: &Self) -> bool {
+        self.own_names().any(|name| name.rules.is_like(&target.names[0].rules))
+    }
+
     /// The names in this view.
     fn own_names(&self) -> impl Iterator<Item = &JudgedName<'p>> {
         self.names.iter().filter(|name| self.is_own(name))

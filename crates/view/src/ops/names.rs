@@ -337,7 +337,7 @@ impl View {
         if subject.any_name_would_weaken_to(&target) {
             self.would_refuse(req, refusal, "link", old, to);
         }
-        if self.is_open_more_freely(node, &target) {
+        if self.is_open_more_freely(node, &subject, &target) {
             let refusal = Refusal { errno: Errno::XDEV, rule: None };
             return Err(self.refused(req, refusal, "link", old, to));
         }
@@ -582,7 +582,7 @@ impl View {
         }
         let weaker = subject.first_name_weakens_to(&target)
             || is_dir && self.subtree_weakens(from.below(), old, target.path())?
-            || node.is_some_and(|node| self.is_open_more_freely(node, &target))
+            || node.is_some_and(|node| self.is_open_more_freely(node, &subject, &target))
             || is_dir && self.subtree_is_open_more_freely(old, target.path());
         let refusal = Refusal { errno: Errno::XDEV, rule: None };
         if weaker {

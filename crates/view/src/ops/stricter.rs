@@ -4,6 +4,9 @@
 //! it without asking. If it could get a name whose bytes the server has to see, whoever holds it
 //! would go on past the audit log. Such a rename or link is refused with `EXDEV`, as between file
 //! systems, so that `mv` and `ln` copy: the copy is a file of its own, opened in its own mode.
+//!
+//! A name with the rules of one that it has changes nothing, whatever its mode: a file that grew over
+//! the size that a rule is about, say, while it was open.
 
 use tollgate_policy::{InodeFacts, Kind, Mode};
 
@@ -13,9 +16,15 @@ use crate::table::Node;
 use crate::view::View;
 
 impl View {
-    /// Whether `node` is open in a laxer mode than its name `target` would ask for.
-    pub(super) fn is_open_more_freely(&self, node: &Node, target: &Subject<'_>) -> bool {
-        is_open_freely(node) && target.mode() >= Mode::Userspace
+    /// Whether `node`, which is `subject`, is open in a laxer mode than its name `target` would ask for,
+    /// by other rules than those about a name that it has.
+    pub(super) fn is_open_more_freely<'p>(
+        &self,
+        node: &Node,
+        subject: &Subject<'p>,
+        target: &Subject<'p>,
+    ) -> bool {
+        is_open_freely(node) && target.mode() >= Mode::Userspace && !subject.has_name_like(target)
     }
 
     /// Whether a file below the directory at `old` is open in a laxer mode than it would have if
@@ -32,9 +41,11 @@ impl View {
         let facts = InodeFacts { kind: Kind::File, size: u64::MAX, head: None };
         self.table.all().iter().filter(|node| is_open_freely(node)).any(|node| {
             let paths = self.paths.of(node).unwrap_or_default();
-            paths.iter().filter_map(|path| moves(path)).any(|path| {
+            paths.iter().filter_map(|path| Some((path, moves(path)?))).any(|(old, new)| {
                 let size = self.stat(node).map_or(facts.size, |stat| stat.size());
-                policy.at(&path).mode(&InodeFacts { size, ..facts }).0 >= Mode::Userspace
+                let rules = policy.at(&new);
+                rules.mode(&InodeFacts { size, ..facts }).0 >= Mode::Userspace
+                    && !policy.at(old).is_like(&rules)
             })
         })
     }

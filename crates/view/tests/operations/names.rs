@@ -82,6 +82,33 @@ fn a_rename_over_a_protected_file_is_refused() {
     assert_eq!(std::fs::read(view.below("watched/a")).unwrap(), b"b");
 }
 
+/// The handle stays as it is, under whichever of these names.
+#[test]
+fn a_file_that_outgrew_a_rule_while_it_is_open_gets_names_with_the_same_rules() {
+    let policy = "
+        [[rule]]
+        path = 'logs/**'
+        size.min = 100
+        action = 'userspace'
+        [[rule]]
+        path = ['watched', 'logs/watched']
+        action = 'userspace'";
+    let files = [("logs/new", "x"), ("logs/deep/new", "x")];
+    let view = Played::with(policy, &files);
+    let open = ["logs/new", "logs/deep/new"].map(|name| view.open(name, O_RDWR).unwrap());
+    assert!(open[0].is_passthrough() && open[1].is_passthrough());
+    for name in ["logs/new", "logs/deep/new"] {
+        std::fs::write(view.below(name), [b'x'; 200]).unwrap();
+    }
+    view.rename("logs/new", "logs/log", 0).unwrap();
+    // Other rules ask for the mode there, whatever the size.
+    assert_eq!(view.rename("logs/log", "logs/watched", 0).unwrap_err(), Errno::XDEV);
+    view.rename("logs/deep", "logs/moved", 0).unwrap();
+    view.link("logs/log", "logs/log.1").unwrap();
+    assert_eq!(view.rename("logs/log", "watched", 0).unwrap_err(), Errno::XDEV);
+    assert_eq!(view.link("logs/log", "logs/watched").map(drop).unwrap_err(), Errno::XDEV);
+}
+
 #[test]
 fn an_exchange_is_judged_in_both_directions() {
     let view = view();
