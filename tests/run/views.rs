@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::caseless::Caseless;
-use crate::project::{Project, SECRET, all, can_mount, text, tollgate};
+use crate::project::{Project, SECRET, all, can_mount, first_line, text, tollgate};
 
 /// A further name of a file.
 fn link(project: &Project, from: &str, to: &str) {
@@ -234,6 +234,38 @@ fn a_home_can_be_a_view() {
         ("plain\n".into(), "plain\nmore\n".into())
     );
     assert!(!project.path("home/moved").exists() && !project.path("home/dir").exists());
+}
+
+/// Others move DIR, or a directory above it, where the rules of the view around it hold.
+#[test]
+fn dir_is_shown_by_its_own_rules_alone_wherever_others_move_it() {
+    if !can_mount() {
+        return;
+    }
+    for (from, to) in [("home/work", "home/moved"), ("home/work/dir", "home/moved")] {
+        for look in ["true", "ls ~/work/dir >/dev/null"] {
+            for watch in ["off", "auto"] {
+                let project = project();
+                let below = if from == "home/work" { "moved/dir" } else { "moved" };
+                let options = ["--watch", watch, "--attr-timeout", "0.2"];
+                let script = format!(
+                    "echo ready; read line; {look}; sleep 0.5; {look}
+                    cat ~/{below}/.env ~/{below}/a.txt; ls ~/{below}; cat ~/work/dir/.env; cat ~/.profile"
+                );
+                let mut command = run(&project, "home.toml", "home/work/dir", &options);
+                command.args(["--", "sh", "-c", &script]).stdin(Stdio::piped());
+                command.stdout(Stdio::piped()).stderr(Stdio::piped());
+                let mut child = command.spawn().unwrap();
+                assert_eq!(first_line(&mut child), "ready");
+                fs::rename(project.path(from), project.path(to)).unwrap();
+                std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"\n").unwrap();
+                let output = child.wait_with_output().unwrap();
+                let said = all(&output);
+                assert_eq!(text(&output.stdout), "profile\n", "{said}");
+                assert!(!said.contains(SECRET), "{from}, {look}, {watch}: {said}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -10,6 +10,9 @@
 //!
 //! A mount holds its dentry, and that the inode. Once the kernel has forgotten the node of a mount
 //! point, nothing is mounted there any more, and the directory of that name is one like others.
+//!
+//! The same holds where the view of DIR is mounted in one that a `[[view]]` table names. What lies
+//! beneath that is then shown nowhere: see `View::sight`.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -20,11 +23,11 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tollgate_fuse::{Name, NodeId};
 
-/// Where native directories are mounted. Node ids are never reused, so that an id is enough.
+/// Where mounts of ours are. Node ids are never reused, so that an id is enough.
 #[derive(Debug, Default)]
 pub(crate) struct Anchors {
     /// Paths of the mount points.
-    native: Vec<PathBuf>,
+    points: Vec<PathBuf>,
     /// All is mounted that will be: what is looked up for the first time now carries nothing.
     complete: AtomicBool,
     /// At most the nodes that were at or above a mount point before that.
@@ -39,9 +42,9 @@ struct Anchor {
 }
 
 impl Anchors {
-    pub(crate) fn new(native: Vec<PathBuf>) -> Self {
-        let complete = AtomicBool::new(native.is_empty());
-        Self { native, complete, held: Mutex::default() }
+    pub(crate) fn new(points: Vec<PathBuf>) -> Self {
+        let complete = AtomicBool::new(points.is_empty());
+        Self { points, complete, held: Mutex::default() }
     }
 
     /// Whether mounts are still being made, so that nodes have to be anchored.
@@ -53,7 +56,7 @@ impl Anchors {
     /// mount point. Returns whether it did.
     pub(crate) fn add(&self, node: NodeId, parent: NodeId, name: Name<'_>, path: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(path));
-        if !self.native.iter().any(|point| point.starts_with(path)) {
+        if !self.points.iter().any(|point| point.starts_with(path)) {
             return false;
         }
         let mut held = self.held.lock();
@@ -81,7 +84,7 @@ impl Anchors {
 
     /// Whether `path` lies where something is mounted.
     pub(crate) fn cover(&self, path: &Path) -> bool {
-        let mut points = self.native.iter().filter(|point| path.starts_with(point));
+        let mut points = self.points.iter().filter(|point| path.starts_with(point));
         points.any(|point| {
             self.may_grow() || self.held.lock().values().any(|anchor| anchor.path == *point)
         })
@@ -89,7 +92,7 @@ impl Anchors {
 
     /// Whether moving `path` would take a mount along, as far as paths tell.
     pub(crate) fn may_lie_below(&self, path: &Path) -> bool {
-        self.native.iter().any(|point| point.starts_with(path))
+        self.points.iter().any(|point| point.starts_with(path))
     }
 
     /// The kernel forgot `node`. Returns the nodes that carry nothing any more.
@@ -104,7 +107,7 @@ impl Anchors {
     /// Takes those out that are above no mount point whose node the kernel remembers.
     fn without_mounts(&self, held: &mut FxHashMap<NodeId, Anchor>) -> Vec<NodeId> {
         let is_held = |point: &&PathBuf| held.values().any(|anchor| anchor.path == **point);
-        let mounted: Vec<_> = self.native.iter().filter(is_held).collect();
+        let mounted: Vec<_> = self.points.iter().filter(is_held).collect();
         let free = |anchor: &Anchor| !mounted.iter().any(|point| point.starts_with(&anchor.path));
         held.extract_if(|_, anchor| free(anchor)).map(|(node, _)| node).collect()
     }

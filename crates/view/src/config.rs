@@ -32,9 +32,10 @@ pub struct Config {
     pub small_files: SmallFiles,
     /// Most descriptors that the view keeps open; `None` for the process's limit less 64.
     pub max_descriptors: Option<usize>,
-    /// Directories, relative to the root, that something else is mounted on. Neither they nor the
-    /// directories above them can be renamed or removed (`EBUSY`): a rename would take the mount
-    /// along.
+    /// Directories, relative to the root, that another view is about to be mounted on, and is until
+    /// [`crate::View::mounts_are_made`]. Neither they nor the directories above them can be renamed or
+    /// removed (`EBUSY`): a rename would take the mount along. Where others move them to in the lower
+    /// file system they are not shown (`EACCES`): other rules hold there.
     pub mount_points: Vec<PathBuf>,
     /// Directories, relative to the root, that are about to be mounted natively, and may be until
     /// [`crate::View::mounts_are_made`]. The same holds for them as long as the kernel has them

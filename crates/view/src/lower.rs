@@ -6,10 +6,11 @@ use std::ffi::CStr;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use tollgate_fuse::{Attr, Name};
 
@@ -219,6 +220,14 @@ pub(crate) fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
 /// device's open side effects can happen.
 pub(crate) fn open_path(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// What identifies the inode at `path` below `dir`; no symbolic link is followed.
+pub(crate) fn key_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<Key, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let found = rustix::fs::openat2(dir, path, flags, Mode::empty(), beneath)?;
+    Ok(stat_fd(found.as_fd())?.key())
 }
 
 /// Opens what an `O_PATH` descriptor names. Only for regular files and directories: the magic link

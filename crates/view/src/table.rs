@@ -247,15 +247,15 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table that holds the root alone, which is never forgotten. The directories `native` are
-    /// going to be mounted.
-    pub(crate) fn new(root: &Stat, native: Vec<PathBuf>) -> Self {
+    /// A table that holds the root alone, which is never forgotten. Mounts are going to be made at
+    /// `points`.
+    pub(crate) fn new(root: &Stat, points: Vec<PathBuf>) -> Self {
         let table = Self {
             by_id: std::array::from_fn(|_| RwLock::default()),
             by_key: std::array::from_fn(|_| Mutex::default()),
             next_id: AtomicU64::new(NodeId::ROOT.0 + 1),
             len: AtomicU64::new(1),
-            anchors: Anchors::new(native),
+            anchors: Anchors::new(points),
         };
         let node = Node::new(NodeId::ROOT, root.key(), FileType::Directory, Places::new());
         node.lookups.store(1, Ordering::Relaxed);
@@ -331,7 +331,7 @@ impl Table {
         !node.is_anchored() || self.anchors.allows(node.id, parent.id, name)
     }
 
-    /// The mounts that native directories are.
+    /// What carries mounts.
     pub(crate) fn anchors(&self) -> &Anchors {
         &self.anchors
     }

@@ -32,7 +32,7 @@ use crate::left::LeftNames;
 use crate::links::Links;
 use crate::listings::Listings;
 use crate::locks::Locks;
-use crate::lower::{self, Stat};
+use crate::lower::{self, Key, Stat};
 use crate::moving::Moving;
 use crate::neighbours::{Neighbours, Place};
 use crate::passthrough::Passthrough;
@@ -98,6 +98,8 @@ pub struct View {
     pub(crate) neighbours: Option<Arc<Neighbours>>,
     pub(crate) clock: Instant,
     pub(crate) mount_points: Vec<PathBuf>,
+    /// What is there, beneath the mounts.
+    pub(crate) covered: Vec<Key>,
     only_ids: Option<(u32, u32)>,
     pub(crate) audit: Option<Arc<dyn Audit>>,
     stack_depth: u32,
@@ -149,9 +151,13 @@ impl View {
         if config.policy.makes_bytes() {
             road.start().map_err(OpenError::WorkQueues)?;
         }
+        let covered = config.mount_points.iter();
+        let covered = covered.filter_map(|path| lower::key_beneath(source.as_fd(), path).ok());
+        let covered: Vec<_> = covered.collect();
+        let anchored = config.native.iter().chain(&config.mount_points).cloned().collect();
         let fds = Arc::new(Descriptors::new(source, Budget::new(max)));
         let place = Arc::new(Place {
-            table: Arc::new(Table::new(&root, config.native)),
+            table: Arc::new(Table::new(&root, anchored)),
             connection: Arc::default(),
             root: Arc::clone(fds.root()),
             links: Arc::new(links),
@@ -205,6 +211,7 @@ impl View {
             neighbours: config.neighbours,
             clock: Instant::now(),
             mount_points: config.mount_points,
+            covered,
             only_ids: config.only_ids,
             audit: config.audit,
             stack_depth,

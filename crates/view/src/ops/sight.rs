@@ -90,15 +90,26 @@ impl View {
         fd: BorrowedFd<'_>,
         name: Name<'_>,
     ) -> Result<Sight, Errno> {
+        self.admit_uncovered(dir)?;
         let sight = self.sight_in(dir, fd, name)?;
-        if let Sight::Inode(seen) = &sight
-            && seen.node.is_anchored()
-            && let Err(errno) = self.settle_place_now(dir)
-        {
-            self.do_forget(seen.node.id, 1);
-            return Err(errno);
+        if let Sight::Inode(Seen { node, .. }) = &sight {
+            let settled = if node.is_anchored() { self.settle_place_now(dir) } else { Ok(()) };
+            if let Err(errno) = settled.and_then(|()| self.admit_uncovered(node)) {
+                self.do_forget(node.id, 1);
+                return Err(errno);
+            }
         }
         Ok(sight)
+    }
+
+    /// A directory that another view is mounted over is shown where that is the case, and nowhere else:
+    /// the rules of the other one hold for what is in it.
+    ///
+    /// # Errors
+    /// `EACCES` for one that others have moved from beneath the mount.
+    fn admit_uncovered(&self, node: &Node) -> Result<(), Errno> {
+        let may_be_seen = node.is_anchored() || !self.covered.contains(&node.key);
+        if may_be_seen || self.table.anchors().may_grow() { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
     fn sight_in(
