@@ -194,7 +194,7 @@ pub(crate) enum Warnings {
 /// # Errors
 /// When the directory is there and cannot be read, or is not private to this user.
 pub(crate) fn ask_all(request: &Request, warnings: Warnings) -> Result<Vec<Report>, ControlError> {
-    Ok(ask_all_in(&directory(), request, warnings)?.0)
+    Ok(ask_all_in(&directory(), None, request, warnings)?.0)
 }
 
 /// What all servers of this user report to `status`, in the order in which they started.
@@ -213,15 +213,23 @@ pub(crate) fn reports() -> Result<Vec<Value>, ControlError> {
 /// # Errors
 /// As [`ask_all`].
 pub(crate) fn survey() -> Result<Survey, ControlError> {
-    survey_in(&directory())
+    survey_in(&directory(), None)
 }
 
-fn survey_in(directory: &Directory) -> Result<Survey, ControlError> {
+/// The same of the server with this process id alone, if there is one.
+///
+/// # Errors
+/// As [`ask_all`].
+pub(crate) fn survey_of(server: Option<u32>) -> Result<Survey, ControlError> {
+    survey_in(&directory(), server)
+}
+
+fn survey_in(directory: &Directory, server: Option<u32>) -> Result<Survey, ControlError> {
     let with_pid = |Report { found, mut report }: Report| {
         report.insert("pid_here".to_owned(), found.pid.into());
         Value::Object(report)
     };
-    let (replies, silent) = ask_all_in(directory, &Request::Status, Warnings::Shown)?;
+    let (replies, silent) = ask_all_in(directory, server, &Request::Status, Warnings::Shown)?;
     // Finding them removes the sockets that killed servers left, here those of work queues.
     let _ = directory.servers(tollgate_workqueue::control::KIND);
     let mut reports: Vec<_> = replies.into_iter().map(with_pid).collect();
@@ -229,9 +237,10 @@ fn survey_in(directory: &Directory) -> Result<Survey, ControlError> {
     Ok(Survey { reports, silent })
 }
 
-/// The replies, and the servers that gave none in time.
+/// The replies, and the servers that gave none in time; of the process `only` if that has a socket here.
 fn ask_all_in(
     directory: &Directory,
+    only: Option<u32>,
     request: &Request,
     warnings: Warnings,
 ) -> Result<(Vec<Report>, Vec<Found>), ControlError> {
@@ -247,6 +256,10 @@ fn ask_all_in(
         other => other?,
     };
     discovery.found.extend(guests);
+    let is_wanted = |found: &Found| only.is_some() && found.pid == only;
+    if discovery.found.iter().any(is_wanted) {
+        discovery.found.retain(is_wanted);
+    }
     for trouble in discovery.troubles {
         warn(&messages::in_words(&trouble.into()));
     }
@@ -421,9 +434,9 @@ mod tests {
         let report =
             |pid: u32, started: &str| json!({ "pid": pid, "started": started, "pid_here": here });
         let expected = [report(6, "earlier"), report(5, "later")];
-        assert_eq!(survey_in(&directory).unwrap().reports, expected);
+        assert_eq!(survey_in(&directory, None).unwrap().reports, expected);
         drop(second);
-        assert_eq!(survey_in(&directory).unwrap().reports.len(), 1);
+        assert_eq!(survey_in(&directory, None).unwrap().reports.len(), 1);
     }
 
     #[test]
@@ -438,7 +451,7 @@ mod tests {
             };
             directory.serve(KIND, reply).unwrap()
         });
-        assert_eq!(survey_in(&directory).unwrap().reports.len(), 2);
+        assert_eq!(survey_in(&directory, None).unwrap().reports.len(), 2);
     }
 
     #[test]
@@ -456,7 +469,7 @@ mod tests {
         let (_home, directory) = fixture();
         let replies = ["not JSON", "[]", r#"{"error":"broken"}"#];
         let _servers = replies.map(|text| directory.serve(KIND, |_, _| text.to_owned()).unwrap());
-        let survey = survey_in(&directory).unwrap();
+        let survey = survey_in(&directory, None).unwrap();
         assert!(survey.reports.is_empty() && survey.silent.is_empty());
     }
 

@@ -18,6 +18,7 @@ const SIGNALS: libc::c_int = 64;
 /// Signal N is bit N - 1.
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
 static IGNORES_CLOSED_PIPES: AtomicBool = AtomicBool::new(false);
+static IGNORES_CHILDREN: AtomicBool = AtomicBool::new(false);
 
 /// The C library calls what it finds in this section before it calls `main`.
 // SAFETY: the section holds pointers to functions of this type, which are called once, by the only
@@ -37,13 +38,21 @@ extern "C" fn remember() {
         let bits = (1..=SIGNALS).filter(|signal| is_blocked(*signal));
         BLOCKED.store(bits.fold(0, |all, signal| all | 1 << (signal - 1)), Ordering::Relaxed);
     }
-    let mut action = MaybeUninit::uninit();
-    // SAFETY: a null new action changes nothing; the old one is written to `action`.
-    if unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), action.as_mut_ptr()) } == 0 {
-        // SAFETY: the call succeeded, so it is initialised.
-        let action = unsafe { action.assume_init() };
-        IGNORES_CLOSED_PIPES.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+    IGNORES_CLOSED_PIPES.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    if is_ignored(libc::SIGCHLD) {
+        IGNORES_CHILDREN.store(true, Ordering::Relaxed);
+        // The kernel would tell nothing of how children of this process ended.
+        // SAFETY: the default action installs no handler.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     }
+}
+
+fn is_ignored(signal: libc::c_int) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: a null new action changes nothing; the old one is written to `action`.
+    let result = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: where the call succeeded it is initialised.
+    result == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 /// Replaces this process, as `CommandExt::exec` does, by a program that finds signals as the caller
@@ -55,9 +64,12 @@ pub(crate) fn exec(mut command: Command) -> io::Error {
 }
 
 fn restore() -> io::Result<()> {
-    if IGNORES_CLOSED_PIPES.load(Ordering::Relaxed) {
-        // SAFETY: ignoring a signal installs no handler.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    let ignored = [(libc::SIGPIPE, &IGNORES_CLOSED_PIPES), (libc::SIGCHLD, &IGNORES_CHILDREN)];
+    for (signal, is_ignored) in ignored {
+        if is_ignored.load(Ordering::Relaxed) {
+            // SAFETY: ignoring a signal installs no handler.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
     }
     let blocked = BLOCKED.load(Ordering::Relaxed);
     let mut mask = MaybeUninit::uninit();

@@ -32,7 +32,9 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
         }
         None => bail!("MNT `{shown}` does not exist{}", crate::nearest::path(&args.mnt)),
     };
-    let Survey { reports, silent } = control::survey().unwrap_or_default();
+    // Others may not answer.
+    let server = view.minor_number().and_then(connection::holder);
+    let Survey { reports, silent } = control::survey_of(server).unwrap_or_default();
     let lazy = args.lazy || server_of(view, &silent) == Server::Dead;
     match native::unmount_view(&path, &native_directories(&path, &reports), lazy) {
         Ok(()) => Ok(()),

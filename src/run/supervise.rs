@@ -317,7 +317,7 @@ impl Running {
     /// Ends the processes in between, which are still there when we failed, and waits for them.
     /// With init, everything in its pid namespace ends.
     pub(super) fn collect(self) {
-        let Self { channel, builder, init, proxy, job, .. } = self;
+        let Self { channel, builder, init, proxy, job, session, .. } = self;
         let proxy = proxy.map(|proxy| proxy.process);
         // An init that is not ready ends by this.
         drop(channel);
@@ -328,6 +328,7 @@ impl Running {
             // Children that were not waited for: their ids cannot belong to other processes.
             let _ = rustix::process::kill_process(process, Signal::KILL);
         }
+        session.iter().for_each(|(session, _)| session.have_joined_go_on());
         while let Ok(_) | Err(Errno::INTR) = rustix::process::wait(WaitOptions::empty()) {}
         job.end();
     }

@@ -83,6 +83,8 @@ fn signals_are_ignored_and_blocked_as_by_the_caller() {
     for options in [
         &["--default-signal=PIPE"][..],
         &["--ignore-signal=PIPE,HUP", "--block-signal=USR1,USR2,CHLD,TSTP,42"],
+        // Whose children the kernel forgets: how CMD ended is to be known all the same.
+        &["--ignore-signal=CHLD"],
     ] {
         let look = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"];
         let looked = |program: &[&std::ffi::OsStr]| {

@@ -104,6 +104,25 @@ fn a_job_that_reads_in_the_background_waits_for_the_foreground() {
     assert_eq!(text(&output.stdout), "up\nxend\n4\n", "{}", all(&output));
 }
 
+/// The kernel keeps the processes of a session until each that joined has taken note of its end.
+#[test]
+fn a_session_ends_with_its_first_command_although_one_that_joined_is_stopped() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let session = format!("joined-stops-{}", std::process::id());
+    let script = format!(
+        "
+        $RUN sh -c 'touch begun; until [ -e go ]; do sleep 0.05; done; exit 3' & first=$!
+        until [ -e begun ]; do sleep 0.05; done
+        ${{RUN%% *}} run --quiet --session {session} -- sh -c 'kill -STOP $$'; echo stopped $?
+        touch go; wait $first; echo ended $?"
+    );
+    let output = at_a_terminal(&project, &["--session", &session], &script);
+    assert_eq!(text(&output.stdout), "stopped 148\nended 3\n", "{}", all(&output));
+}
+
 /// Without a terminal, as from a supervisor: the rest of the process group does not stop, and SIGCONT for
 /// `tollgate` alone is enough.
 #[test]

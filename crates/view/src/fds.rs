@@ -142,14 +142,18 @@ impl Descriptors {
 
     /// Leaves `fd` in the cache, unless the node has one by now; returns the one that is there.
     fn keep(&self, node: &Arc<Node>, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
-        {
+        let is_listed = {
             let mut slot = node.fd.lock();
             if let Some(known) = &*slot {
                 return Arc::clone(known);
             }
             *slot = Some(Arc::clone(&fd));
+            // Where another one was dropped otherwise, the node is still in the list.
+            node.fd_listed.swap(true, Ordering::Relaxed)
+        };
+        if !is_listed {
+            self.cached.lock().push_back(Arc::downgrade(node));
         }
-        self.cached.lock().push_back(Arc::downgrade(node));
         self.trim(self.max() / 2 - ROOT);
         fd
     }
@@ -319,6 +323,8 @@ impl Descriptors {
             let Some(weak) = cached.pop_front() else { return };
             let Some(node) = weak.upgrade() else { continue };
             if node.pinned.load(Ordering::Relaxed) {
+                // It has a descriptor, so that nobody is about to leave one in the cache.
+                node.fd_listed.store(false, Ordering::Relaxed);
                 continue;
             }
             if chances > 0 && node.fd_used.swap(false, Ordering::Relaxed) {
@@ -328,6 +334,7 @@ impl Descriptors {
             }
             // try_lock: whoever holds it is using the descriptor right now.
             if let Some(mut slot) = node.fd.try_lock() {
+                node.fd_listed.store(false, Ordering::Relaxed);
                 *slot = None;
             } else {
                 cached.push_back(weak);

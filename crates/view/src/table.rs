@@ -69,6 +69,8 @@ pub(crate) struct Node {
     pub(crate) fd: Mutex<Option<Arc<OwnedFd>>>,
     /// Used since the descriptor cache last looked (second chance).
     pub(crate) fd_used: AtomicBool,
+    /// In the descriptor cache's list, once. Changed with `fd` locked, unless it is pinned.
+    pub(crate) fd_listed: AtomicBool,
     /// The descriptor is the only way to the inode (its last name is gone): never evicted.
     pub(crate) pinned: AtomicBool,
     /// Something may be mounted on it or below, so that it is shown at one place: see `anchors.rs`.
@@ -101,6 +103,7 @@ impl Node {
             places: Mutex::new(places),
             fd: Mutex::new(None),
             fd_used: AtomicBool::new(false),
+            fd_listed: AtomicBool::new(false),
             pinned: AtomicBool::new(false),
             anchored: AtomicBool::new(false),
             path: Mutex::new(None),

@@ -1,15 +1,18 @@
 //! The socket of a session.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::namespaces::Namespaces;
 use super::terms::Terms;
@@ -34,6 +37,8 @@ pub(crate) struct Session {
     listener: OwnedFd,
     /// Its text, and what is handed to those who join.
     terms: Option<(String, Namespaces)>,
+    /// Those who were handed it and have not ended, as far as is known.
+    joined: RefCell<Vec<OwnedFd>>,
 }
 
 /// What there is of a session.
@@ -70,7 +75,14 @@ pub(crate) fn find(name: &str) -> anyhow::Result<Found> {
     rustix::net::bind(&listener, &address)
         .and_then(|()| rustix::net::listen(&listener, BACKLOG))
         .with_context(|| format!("--session: cannot listen at `{}`", path.display()))?;
-    Ok(Found::First(Session { name: name.to_owned(), path, is_own: true, listener, terms: None }))
+    Ok(Found::First(Session {
+        name: name.to_owned(),
+        path,
+        is_own: true,
+        listener,
+        terms: None,
+        joined: RefCell::default(),
+    }))
 }
 
 fn socket() -> anyhow::Result<OwnedFd> {
@@ -139,10 +151,31 @@ impl Session {
         let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) else {
             return;
         };
+        self.remember(&socket);
         let message = Message::Session(text.clone());
         if let Err(error) = Channel::of(socket).send_all(&message, &namespaces.fds()) {
             let why = messages::in_words(&error);
             messages::warn(&format!("session `{}`: nobody could join: {why}", self.name));
+        }
+    }
+
+    fn remember(&self, socket: &OwnedFd) {
+        let mut joined = self.joined.borrow_mut();
+        joined.retain(|process| {
+            let mut ended = [PollFd::new(process, PollFlags::IN)];
+            !matches!(rustix::event::poll(&mut ended, Some(&Timespec::default())), Ok(1..))
+        });
+        let process = rustix::net::sockopt::socket_peercred(socket).map(|peer| peer.pid);
+        let opened = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
+        joined.extend(opened);
+    }
+
+    /// The session ends. Whoever joined it and is stopped goes on: each of them has to take note that
+    /// its CMD has ended, and the kernel keeps the process namespace until then.
+    pub(crate) fn have_joined_go_on(&self) {
+        for process in self.joined.borrow().iter() {
+            // It may have ended by now.
+            let _ = pidfd_send_signal(process, Signal::CONT);
         }
     }
 }

@@ -96,6 +96,22 @@ fn few_descriptors_are_enough_for_many_directories() {
     assert!(snapshot.descriptors_used <= snapshot.descriptors_max, "{snapshot:?}");
 }
 
+/// A descriptor that is kept while a name may go, and dropped when it stays, counts once.
+#[test]
+fn names_that_stay_after_all_cost_no_descriptor_each_time() {
+    let view = Played::with("", &[("y/a/file", "x")]);
+    let mut used = 0;
+    for round in 0..20 {
+        assert_eq!(view.rmdir("y").unwrap_err(), Errno::NOTEMPTY);
+        assert_eq!(view.rename("y", "y/a/y", 0).unwrap_err(), Errno::INVAL);
+        let now = view.view().snapshot().descriptors_used;
+        if round == 0 {
+            used = now;
+        }
+        assert_eq!(now, used, "in round {round}");
+    }
+}
+
 /// A tree as deep as a caller likes to make it: nothing may recurse, whatever has to be walked
 /// again.
 #[test]
