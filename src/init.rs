@@ -69,7 +69,7 @@ fn suited(suits: Suits) -> Preset {
     }
 }
 
-/// What [`write`] would be refused for.
+/// What [`write()`] would be refused for.
 fn refuse_in_vain(file: &Path, force: bool) -> anyhow::Result<()> {
     if !force && file.symlink_metadata().is_ok() {
         bail!(is_there(file));
