@@ -53,8 +53,9 @@ pub struct SessionConfig {
     /// detached ones included; at least 1, at most [`SessionConfig::MAX_RING_DEPTH`]. More of them
     /// wait in the kernel.
     pub ring_depth: usize,
-    /// With io_uring and passthrough: closes of files that follow each other quickly wait in the kernel
-    /// until the next file is opened, or for some milliseconds, so that they wake no worker. Then one
+    /// With io_uring and passthrough, unless [`SessionConfig::may_hang`]: closes of files that follow
+    /// each other quickly wait in the kernel until the next file is opened, or for some milliseconds,
+    /// so that they wake no worker. Then one
     /// request that no process waits for is in flight for each CPU, whatever
     /// [`SessionConfig::max_background`] says, and [`InitFlags::ASYNC_READ`] and
     /// [`InitFlags::ASYNC_DIO`] are not used, which only files without passthrough would.
@@ -85,8 +86,13 @@ impl SessionConfig {
             max_payload_bytes: self.max_write as usize,
             buffer_bytes: self.buffer_bytes,
             ring_depth: self.ring_depth,
-            defer_releases: self.defer_releases,
+            defer_releases: self.defers_releases(),
         }
+    }
+
+    /// Helpers serve everything where handlers may wait for ever, and wake the owner by each reply.
+    fn defers_releases(&self) -> bool {
+        self.defer_releases && !self.may_hang
     }
 
     pub(crate) fn check(&self) -> Result<(), SessionError> {
@@ -121,7 +127,7 @@ impl SessionConfig {
             max_background: self.max_background,
             congestion_threshold: self.congestion_threshold,
             time_gran_ns: self.time_gran_ns,
-            defer_releases: self.defer_releases,
+            defer_releases: self.defers_releases(),
         }
     }
 }
@@ -163,5 +169,20 @@ impl std::fmt::Debug for SessionConfig {
             .field("transport", &self.transport)
             .field("spin", &self.spin)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_not_deferred_where_helpers_serve_everything() {
+        for may_hang in [false, true] {
+            let config =
+                SessionConfig { defer_releases: true, may_hang, ..SessionConfig::default() };
+            assert_eq!(config.queues().defer_releases, !may_hang);
+            assert_eq!(config.proposal(InitFlags::empty()).defer_releases, !may_hang);
+        }
     }
 }

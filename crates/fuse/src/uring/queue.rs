@@ -233,10 +233,9 @@ impl RingQueue {
 
     /// RELEASEs wait in the kernel, which has agreed to a `max_background` of 1, until a file is opened.
     pub(crate) fn defer_releases(&mut self) {
-        if !self.hands_all_over {
-            let queues: Vec<_> = self.shared.entries.iter().map(|entry| entry.queue).collect();
-            self.deferral = Some(Deferral::new(&queues));
-        }
+        let mut queues: Vec<_> = self.shared.entries.iter().map(|entry| entry.queue).collect();
+        queues.dedup();
+        self.deferral = Some(Deferral::new(&queues));
     }
 
     /// Connects the ring to a mounted device, which must stay open as long as the queue lives;
