@@ -108,3 +108,33 @@ fn a_directory_that_others_moved_is_renamed_to_another_directory() {
         }
     }
 }
+
+/// The kernel cannot use a directory that a listing shows below itself, and has the server forget it: over
+/// io_uring, whoever lists waits until that is answered.
+#[test]
+fn a_directory_that_others_moved_below_its_own_child_can_be_listed_there() {
+    if !can_mount() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let dir = base.path().join("dir");
+    fs::create_dir_all(dir.join("x/y/z")).unwrap();
+    let view = View::of(&dir, "", &["--watch", "off"]);
+    for known in ["", "x", "x/y", "x/y/z"] {
+        fs::read_dir(view.at(known)).unwrap().for_each(drop);
+    }
+    fs::rename(dir.join("x/y"), dir.join("y")).unwrap();
+    fs::rename(dir.join("x"), dir.join("y/z/x")).unwrap();
+    let (listed, names) = std::sync::mpsc::channel();
+    let below = view.at("x/y/z");
+    // Not joined: one that hangs ends with the server.
+    std::thread::spawn(move || {
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.map(|entry| entry.file_name());
+        let names = fs::read_dir(below)
+            .and_then(|entries| entries.map(name).collect::<std::io::Result<Vec<_>>>());
+        listed.send(names)
+    });
+    let names = names.recv_timeout(Duration::from_secs(10)).expect("the listing hangs");
+    // Or an error that says that it was moved.
+    assert!(names.is_err() || names.is_ok_and(|names| names == ["x"]));
+}

@@ -115,6 +115,14 @@ impl<'a> Message<'a> {
         Self::with_extensions(header, Some(fixed), rest)
     }
 
+    /// Whether the request lies in an entry of a ring. The kernel ends such a request when the entry is
+    /// submitted, with a reply for every operation: over /dev/fuse a FORGET, a BATCH_FORGET and an
+    /// INTERRUPT end when they are read. Linux (6.14 to 6.18) sends them there, but the FORGET of a node
+    /// that it was told of in a listing and cannot use comes here, and its caller waits for it.
+    pub(crate) fn is_in_entry(&self) -> bool {
+        self.fixed.is_some()
+    }
+
     fn with_extensions(
         header: InHeader,
         fixed: Option<&'a [u8]>,

@@ -108,7 +108,8 @@ pub struct TransportReport {
 pub enum RawRequest<'q> {
     /// Header, arguments and payload in one piece.
     Contiguous(&'q [u8]),
-    /// In three pieces, as io_uring delivers them.
+    /// In three pieces, as io_uring delivers them. Each is replied to, also those of operations that
+    /// have no reply over /dev/fuse.
     Split {
         /// The header.
         header: &'q [u8],

@@ -102,15 +102,23 @@ impl<F: Filesystem> Server<'_, F> {
             Operation::Interrupt { unique } => self.interrupt(unique),
             Operation::Destroy => {
                 RawReply::new(self.state, header.unique, area).answer(&());
+                return 0;
             }
             // A second handshake makes no sense.
             Operation::Init { .. } => {
                 RawReply::new(self.state, header.unique, area).error(Errno::IO);
+                return 0;
             }
             op => match message.supplementary_group() {
                 Ok(group) => return self.call(header, group, op, area),
-                Err(error) => self.refuse(header, error, area),
+                Err(error) => {
+                    self.refuse(header, error, message.is_in_entry(), area);
+                    return 0;
+                }
             },
+        }
+        if message.is_in_entry() {
+            RawReply::new(self.state, header.unique, area).answer(&());
         }
         0
     }
@@ -167,22 +175,28 @@ impl<F: Filesystem> Server<'_, F> {
     }
 
     fn malformed(&self, raw: RawRequest<'_>, error: DecodeError, area: &mut ReplyArea) {
-        let bytes = match raw {
-            RawRequest::Contiguous(bytes) => bytes,
-            RawRequest::Split { header, .. } => header,
+        let (bytes, is_in_entry) = match raw {
+            RawRequest::Contiguous(bytes) => (bytes, false),
+            RawRequest::Split { header, .. } => (header, true),
         };
         match InHeader::read_from_prefix(bytes) {
-            Ok((header, _)) => self.refuse(&header, error, area),
+            Ok((header, _)) => self.refuse(&header, error, is_in_entry, area),
             // Without a header there is nobody to reply to.
             Err(_) => add(&self.state.counters.malformed, 1),
         }
     }
 
-    fn refuse(&self, header: &InHeader, error: DecodeError, area: &mut ReplyArea) {
+    fn refuse(
+        &self,
+        header: &InHeader,
+        error: DecodeError,
+        is_in_entry: bool,
+        area: &mut ReplyArea,
+    ) {
         add(&self.state.counters.malformed, 1);
         tracing::debug!(%error, unique = header.unique, "malformed request");
         let silent = [opcode::FORGET, opcode::BATCH_FORGET, opcode::INTERRUPT];
-        if !silent.contains(&header.opcode) {
+        if is_in_entry || !silent.contains(&header.opcode) {
             RawReply::new(self.state, header.unique, area).error(error.errno());
         }
     }
