@@ -13,7 +13,7 @@ use loom::sync as lib;
 use std::sync as lib;
 
 pub(crate) use lib::MutexGuard;
-pub(crate) use lib::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use lib::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// A load, by a thread that changes the same location afterwards.
 ///

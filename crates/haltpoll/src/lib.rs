@@ -55,7 +55,7 @@ pub use mode::{Means, Mode, UnknownMode};
 pub use occupancy::Runnable;
 pub use pollers::PollingTime;
 pub use status::{State, Status};
-pub use sys::take_short_slices;
+pub use sys::{preempt_when_woken, take_short_slices};
 
 /// How long the monitor sleeps between two looks at the requests.
 ///

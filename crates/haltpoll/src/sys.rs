@@ -87,6 +87,27 @@ pub(crate) fn become_normal_class(tid: Pid) {
 /// Class, nice value and share of the CPU stay the same. Kernels before 6.12 have one length for all
 /// and ignore it.
 pub fn take_short_slices() {
+    /// `SCHED_FLAG_KEEP_POLICY`: only the parameters change.
+    const KEEP_POLICY: u64 = 0x08;
+    set_short_slices(libc::SCHED_OTHER, KEEP_POLICY);
+}
+
+/// Whether the calling thread takes the CPU from another one of a normal class when it wakes
+/// (`SCHED_OTHER`), or is let in when that one sleeps or has had its slice (`SCHED_BATCH`). It takes
+/// short slices in both. A thread of any other class keeps it.
+pub fn preempt_when_woken(preempts: bool) {
+    let (from, to) = match preempts {
+        true => (libc::SCHED_BATCH, libc::SCHED_OTHER),
+        false => (libc::SCHED_OTHER, libc::SCHED_BATCH),
+    };
+    // SAFETY: without memory arguments; 0 is the calling thread.
+    if unsafe { libc::sched_getscheduler(0) } == from {
+        set_short_slices(to, 0);
+    }
+}
+
+/// Gives the calling thread the class `policy`, unless `flags` keep its own, and slices of 0.1 ms.
+fn set_short_slices(policy: libc::c_int, flags: u64) {
     /// `struct sched_attr` in its first version (48 bytes), for fair classes: the runtime is the
     /// slice.
     #[repr(C)]
@@ -100,14 +121,12 @@ pub fn take_short_slices() {
         deadline_ns: u64,
         period_ns: u64,
     }
-    /// `SCHED_FLAG_KEEP_POLICY`: only the parameters change.
-    const KEEP_POLICY: u64 = 0x08;
     // The nice value is a parameter too, so it is read and set again.
     let nice = rustix::process::getpriority_process(None).unwrap_or(0);
     let attr = SchedAttr {
         size: 48,
-        policy: 0,
-        flags: KEEP_POLICY,
+        policy: policy.unsigned_abs(),
+        flags,
         nice,
         priority: 0,
         runtime_ns: 100_000,
@@ -138,11 +157,35 @@ mod tests {
     fn a_thread_enters_the_idle_class_and_its_slice_is_short() {
         std::thread::spawn(|| {
             become_idle_class().unwrap();
-            // SAFETY: without memory arguments.
-            assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_IDLE);
+            assert_eq!(class(), libc::SCHED_IDLE);
             let stat = std::fs::read_to_string("/proc/thread-self/sched").unwrap_or_default();
             if let Some(line) = stat.lines().find(|line| line.starts_with("se.slice")) {
                 assert!(line.ends_with(" 100000"), "{line}");
+            }
+            preempt_when_woken(true);
+            preempt_when_woken(false);
+            assert_eq!(class(), libc::SCHED_IDLE, "it keeps its class");
+        })
+        .join()
+        .unwrap();
+    }
+
+    fn class() -> libc::c_int {
+        // SAFETY: without memory arguments.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "schedules")]
+    fn a_thread_changes_between_the_normal_classes_and_keeps_its_nice_value() {
+        std::thread::spawn(|| {
+            rustix::process::setpriority_process(None, 3).unwrap();
+            for (preempts, wanted) in
+                [(true, libc::SCHED_OTHER), (false, libc::SCHED_BATCH), (true, libc::SCHED_OTHER)]
+            {
+                preempt_when_woken(preempts);
+                assert_eq!(class(), wanted);
+                assert_eq!(rustix::process::getpriority_process(None), Ok(3));
             }
         })
         .join()

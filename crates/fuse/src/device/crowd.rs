@@ -1,48 +1,62 @@
 //! Several callers at once: each of two workers stays active, on a CPU of its own.
 //!
-//! Two callers that make one request after the other have work for two workers. But between two
-//! requests each worker finds none for some microseconds. If it became a follower then, the next
-//! requests would wait behind the other worker until they are seen to queue up, and each change
-//! costs a wake-up on another CPU. So while requests come from different threads an active worker
-//! that finds none goes on asking for a while, and lets others use the CPU in between. Bound to
-//! different CPUs, each of the two is let in by the caller that it shares its CPU with, and no
-//! caller has to be woken across.
+//! A request wakes both workers. The caller waits for its reply, so that the worker of its CPU runs at
+//! once and receives the request. The other one, whose CPU another program has, does not preempt it
+//! ([`Member`](super::queue::Member) gives workers that are bound to a CPU the class SCHED_BATCH), and
+//! is let in when that program sleeps, most often for a request of its own: it is awake for it then.
+//! With one worker for two callers, the CPU of a caller that waits for a worker on the other CPU is
+//! idle, and the program there is interrupted.
 //!
-//! Only where there are two CPUs: how it does with more, where each of them would ask the one
-//! queue of the connection, was not measured.
+//! Only where there are two CPUs: how it does with more, where each request would wake them all, was
+//! not measured.
 
 use rustix::thread::CpuSet;
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Where it pays.
 const CPUS: usize = 2;
-/// Requests in a row from one thread, whoever received them, after which it is alone.
-const ALONE: u32 = 32;
+/// Requests in a row from one thread, whoever received them, after which it is alone: more than a
+/// compiler makes for the files that it reads, while another one computes.
+const ALONE: u32 = 512;
 
 /// What the workers of one connection know of their callers.
 #[derive(Debug)]
 pub(crate) struct Callers {
     /// Who made the latest request.
     latest: AtomicU64,
+    /// How many requests in a row that thread has made; [`ALONE`] at most.
+    in_a_row: AtomicU32,
     /// A bit for each CPU that a worker has for its own.
     taken: AtomicU64,
 }
 
 impl Callers {
     pub(crate) fn new() -> Self {
-        Self { latest: AtomicU64::new(0), taken: AtomicU64::new(0) }
+        Self {
+            latest: AtomicU64::new(0),
+            in_a_row: AtomicU32::new(ALONE),
+            taken: AtomicU64::new(0),
+        }
     }
 
-    /// Whether the request before came from `caller` too. A hint: two at once may both be missed.
-    fn is_the_same(&self, caller: u32) -> bool {
+    /// A worker received a request of thread `caller`. Requests that two workers receive at the same
+    /// time may be counted as one: the count is a hint.
+    fn request_from(&self, caller: u32) {
         let caller = u64::from(caller);
+        let in_a_row = self.in_a_row.load(Ordering::Relaxed);
         // Most often one thread calls: then nobody writes, and each CPU keeps its copy.
-        let same = self.latest.load(Ordering::Relaxed) == caller;
-        if !same {
+        if self.latest.load(Ordering::Relaxed) != caller {
             self.latest.store(caller, Ordering::Relaxed);
+            self.in_a_row.store(0, Ordering::Relaxed);
+        } else if in_a_row < ALONE {
+            self.in_a_row.store(in_a_row + 1, Ordering::Relaxed);
         }
-        same
+    }
+
+    /// Whether several threads call.
+    fn are_several(&self) -> bool {
+        self.in_a_row.load(Ordering::Relaxed) < ALONE
     }
 
     /// Takes the first of `cpus` that is free.
@@ -71,8 +85,6 @@ fn bit(cpu: usize) -> Option<u64> {
 #[derive(Debug)]
 pub(crate) struct Crowd {
     is_possible: bool,
-    /// Requests in a row for which the request before came from the same thread.
-    alone: u32,
     /// The CPU that this thread has for its own, and those that it may use otherwise.
     own: Option<(usize, CpuSet)>,
 }
@@ -80,20 +92,19 @@ pub(crate) struct Crowd {
 impl Crowd {
     /// Of a server that may use so many `cpus`.
     pub(crate) fn new(cpus: usize) -> Self {
-        Self { is_possible: cpus == CPUS, alone: ALONE, own: None }
+        Self { is_possible: cpus == CPUS, own: None }
     }
 
     /// This worker received a request of thread `caller`.
-    pub(crate) fn request_from(&mut self, callers: &Callers, caller: u32) {
+    pub(crate) fn request_from(&self, callers: &Callers, caller: u32) {
         if self.is_possible {
-            let same = callers.is_the_same(caller);
-            self.alone = if same { self.alone.saturating_add(1) } else { 0 };
+            callers.request_from(caller);
         }
     }
 
     /// Whether several threads call.
-    pub(crate) fn is_there(&self) -> bool {
-        self.alone < ALONE
+    pub(crate) fn is_there(&self, callers: &Callers) -> bool {
+        self.is_possible && callers.are_several()
     }
 
     /// Whether this thread has a CPU for its own.
@@ -103,7 +114,7 @@ impl Crowd {
 
     /// Whether this thread may have a CPU for its own.
     pub(crate) fn may_take_cpu(&self, callers: &Callers) -> bool {
-        self.is_there() && !callers.all_taken()
+        self.is_there(callers) && !callers.all_taken()
     }
 
     /// Binds this thread, which is bound to no CPU, to one that no other worker has.
@@ -141,28 +152,29 @@ mod tests {
     #[test]
     fn callers_that_alternate_are_a_crowd_whoever_serves_them() {
         let callers = Callers::new();
-        let [mut one, mut two] = [Crowd::new(CPUS), Crowd::new(CPUS)];
-        assert!(!one.is_there());
+        let [one, two] = [Crowd::new(CPUS), Crowd::new(CPUS)];
+        assert!(!one.is_there(&callers));
         // Each worker serves one caller, and yet knows that there are two.
         for _ in 0..100 {
             one.request_from(&callers, 7);
             two.request_from(&callers, 8);
-            assert!(one.is_there() && two.is_there());
+            assert!(one.is_there(&callers) && two.is_there(&callers));
         }
         for _ in 0..ALONE {
-            assert!(one.is_there());
+            assert!(one.is_there(&callers));
             one.request_from(&callers, 8);
         }
-        assert!(!one.is_there(), "the other caller is alone now");
+        assert!(!one.is_there(&callers), "the other caller is alone now");
+        assert!(!two.is_there(&callers), "a worker that receives nothing knows it too");
     }
 
     #[test]
     fn where_it_was_not_measured_there_is_no_crowd() {
         let callers = Callers::new();
         for cpus in [1, 3, 64] {
-            let mut crowd = Crowd::new(cpus);
+            let crowd = Crowd::new(cpus);
             (0..100).for_each(|caller| crowd.request_from(&callers, caller));
-            assert!(!crowd.is_there(), "{cpus} CPUs");
+            assert!(!crowd.is_there(&callers), "{cpus} CPUs");
         }
     }
 

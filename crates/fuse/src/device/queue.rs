@@ -126,6 +126,8 @@ pub(crate) struct Member {
     max_active: u32,
     affinity: CallerAffinity,
     crowd: Crowd,
+    /// The class of its thread.
+    preempts: bool,
     asking: Asking,
 }
 
@@ -153,6 +155,7 @@ impl Member {
             max_active: u32::try_from(cpus).unwrap_or(u32::MAX),
             affinity: CallerAffinity::new(),
             crowd: Crowd::new(cpus),
+            preempts: true,
             asking: Asking::default(),
         }
     }
@@ -181,21 +184,16 @@ impl Member {
                 Err(Errno::AGAIN) => self.backlog = self.backlog.saturating_sub(1),
                 other => return self.received(other, true),
             }
-            let pays = self.asking.pays();
-            if pays
-                && self.is_in_crowd()
-                && let Some(read) = self.poll_for(fd, spin, buffer)
-            {
-                return self.received(read, false);
-            }
-            if self.workers.step_back() {
+            // In a crowd others have work for this CPU: it sleeps at once.
+            let is_in_crowd = self.is_in_crowd();
+            if !is_in_crowd && self.workers.step_back() {
                 self.active = false;
-                self.crowd.leave(&self.workers.callers);
                 self.affinity.unbind();
+                self.follow_binding();
                 continue;
             }
-            if pays
-                && self.affinity.is_bound()
+            if self.affinity.is_bound()
+                && self.asking.pays()
                 && let Some(read) = self.poll_for(fd, spin, buffer)
             {
                 return self.received(read, false);
@@ -210,8 +208,9 @@ impl Member {
     /// a CPU for its own then.
     fn is_in_crowd(&mut self) -> bool {
         let callers = &self.workers.callers;
-        if !self.crowd.is_there() || self.workers.active() < 2 {
+        if !self.crowd.is_there(callers) || self.workers.active() < 2 {
             self.crowd.leave(callers);
+            self.follow_binding();
             return false;
         }
         if self.crowd.has_own_cpu() {
@@ -221,7 +220,20 @@ impl Member {
             return false;
         }
         self.affinity.unbind();
-        self.crowd.take_cpu(callers)
+        let taken = self.crowd.take_cpu(callers);
+        self.follow_binding();
+        taken
+    }
+
+    /// On a CPU that it is bound to, this worker lets the program that runs there go on until it
+    /// sleeps: a caller does so at once, to wait for its reply, and nobody waits for the RELEASE of a file
+    /// that a program has closed. Bound to no CPU, it takes the one where it is woken.
+    fn follow_binding(&mut self) {
+        let preempts = !self.affinity.is_bound() && !self.crowd.has_own_cpu();
+        if preempts != self.preempts {
+            self.preempts = preempts;
+            tollgate_haltpoll::preempt_when_woken(preempts);
+        }
     }
 
     /// Asks for `spin`; `None` if nothing came.
@@ -267,6 +279,7 @@ impl Observer for Member {
             self.crowd.request_from(&self.workers.callers, caller);
             if !self.crowd.has_own_cpu() {
                 self.affinity.request_from(caller);
+                self.follow_binding();
             }
         }
         let queued = self.backlog >= BACKLOG_LIMIT && self.workers.active() < self.max_active;
@@ -340,17 +353,29 @@ mod tests {
         let received = member.receive(&device, &Turn::default(), SPIN, &mut [0; 16]);
         is_over.store(true, Ordering::Relaxed);
         assert_eq!(received.unwrap(), 7);
-        assert!(member.crowd.has_own_cpu());
         assert_eq!(member.workers.active(), 2);
-        member.crowd.leave(&member.workers.callers);
+        assert!(member.crowd.has_own_cpu());
+        assert_eq!(class(), libc::SCHED_BATCH, "it lets who runs there go on");
+        (0..1000).for_each(|_| member.decoded(1, false));
+        assert!(!member.is_in_crowd(), "one caller is left");
+        assert!(!member.crowd.has_own_cpu());
+        assert_eq!(class(), libc::SCHED_OTHER);
         sender.join().and_then(|()| kicker.join()).unwrap();
+    }
+
+    fn class() -> libc::c_int {
+        #[expect(unsafe_code, reason = "sched_getscheduler has no wrapper")]
+        // SAFETY: without memory arguments.
+        unsafe {
+            libc::sched_getscheduler(0)
+        }
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "sockets, binds to a CPU")]
     fn a_worker_whose_caller_is_alone_leaves_the_rest_to_the_other() {
         let (mut member, [device, _kernel]) = two_active();
-        (0..100).for_each(|_| member.decoded(1, false));
+        (0..1000).for_each(|_| member.decoded(1, false));
         let is_over = Arc::new(AtomicBool::new(false));
         let kicker = kicker(&member, &is_over);
         let received = member.receive(&device, &Turn::default(), SPIN, &mut [0; 16]);
