@@ -220,7 +220,7 @@ impl std::fmt::Display for Origin {
 
 /// Finds the policy for DIR: `--policy`; else `$TOLLGATE_POLICY` or the user's configuration (for
 /// `command` first), tightened by `.tollgate.toml` of DIR; else that file; else the preset `agent`.
-/// Says which it is where nobody named it for this call.
+/// Says which it is where nobody named it for this call, unless `quiet`.
 ///
 /// # Errors
 /// When the configuration or the policy cannot be read, or is wrong.
@@ -228,8 +228,11 @@ pub(crate) fn choose(
     named: Option<&Path>,
     dir: &Path,
     command: Option<&OsStr>,
+    quiet: bool,
 ) -> anyhow::Result<Chosen> {
-    load(find(named, dir, command)?, dir)
+    let (origin, note) = search(named, dir, command)?;
+    tell(note.filter(|_| !quiet), named, dir);
+    load(origin, dir)
 }
 
 /// The policy of `origin` for the directory `dir`, with warnings on standard error.
@@ -252,6 +255,11 @@ pub(crate) fn find(
     command: Option<&OsStr>,
 ) -> anyhow::Result<Origin> {
     let (origin, note) = search(named, dir, command)?;
+    tell(note, named, dir);
+    Ok(origin)
+}
+
+fn tell(note: Option<String>, named: Option<&Path>, dir: &Path) {
     if let Some(note) = note {
         messages::note(&note);
     }
@@ -265,7 +273,6 @@ pub(crate) fn find(
             shown(&file)
         ));
     }
-    Ok(origin)
 }
 
 /// The nearest directory above DIR that has a policy, where DIR has none. Whoever worked in that

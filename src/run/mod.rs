@@ -89,7 +89,8 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     refuse_kernel_file_system(&format!("DIR `{}`", shown(&tree.path)), &source)?;
     let cwd = start_directory(args.chdir.as_deref(), here, &tree)?;
     let command = args.command.first().map(OsString::as_os_str);
-    let chosen = policy_choice::choose(args.serve.policy.as_deref(), &tree.path, command)?;
+    let named = args.serve.policy.as_deref();
+    let chosen = policy_choice::choose(named, &tree.path, command, args.quiet)?;
     let origin = chosen.origin.clone();
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Run)?;
     let spec = spec.quietly_if(args.quiet);

@@ -151,6 +151,8 @@ fn a_policy_is_found_in_the_order_that_is_documented() {
     let (found, messages) = which(&none, &[]);
     assert_eq!(found, "");
     assert_eq!(messages.matches("built-in preset `agent`").count(), 1, "{messages}");
+    let (_, messages) = which(&none, &["--quiet"]);
+    assert_eq!(messages.matches("note:").count(), 0, "{messages}");
     write("dir/.tollgate.toml", &policy("own"));
     let (found, messages) = which(&none, &[]);
     assert_eq!(found, "own");
