@@ -13,7 +13,7 @@ use tollgate_haltpoll::{PollingTime, Roots, Runnable};
 
 use crate::uring::roaming::{Change, Roaming};
 use crate::uring::shared::RingShared;
-use crate::uring::sharing::Sharing;
+use crate::uring::sharing::{Shared, Sharing};
 
 /// The owner's CPUs.
 #[derive(Debug)]
@@ -92,6 +92,7 @@ impl Place {
             return None;
         }
         let all = all.ok().filter(|_| cpus.len() == 1)?;
+        tollgate_haltpoll::preempt_when_woken(false);
         let roaming = Roaming::new(usize::try_from(all.count()).unwrap_or(1));
         let (left, clocks) = (Roaming::LOOK_EVERY, Clocks::read(&polling));
         let (sharing, let_in) = (Sharing::new(), times_others_were_let_in());
@@ -108,6 +109,18 @@ impl Place {
             polling,
             clocks,
         })
+    }
+
+    /// Whether the owner stays on the ring's CPU. It does not preempt who runs there: a caller sleeps at
+    /// once, to wait for its reply, and nobody waits for the RELEASE of a file that was closed.
+    fn is_bound(&self) -> bool {
+        self.roaming.is_bound()
+    }
+
+    /// Whether the owner asks for the next request for a while before it sleeps. Bound to the ring's CPU,
+    /// or where others compute everywhere, it would take time from who needs that CPU.
+    pub(crate) fn asks(&self) -> bool {
+        !self.is_bound() && self.sharing.asks()
     }
 
     /// A request came to the ring `own`, one of `rings`, whose caller has changed so often since the
@@ -130,14 +143,8 @@ impl Place {
         let before = std::mem::replace(&mut self.clocks, Clocks::read(&self.polling));
         let besides = self.clocks.besides_permille(&before);
         let change = self.roaming.look(std::mem::take(changes), besides, others);
-        // Some of these calls fail when the set of the process shrank meanwhile: the thread stays then.
         match change {
-            Some(Change::Bind) => {
-                let _ = rustix::thread::sched_setaffinity(None, &self.own);
-            }
-            Some(Change::Release) => {
-                let _ = rustix::thread::sched_setaffinity(None, &self.all);
-            }
+            Some(change) => self.follow(change),
             None => {
                 let now = times_others_were_let_in();
                 let let_in = now.saturating_sub(std::mem::replace(&mut self.let_in, now));
@@ -147,11 +154,21 @@ impl Place {
                     let runnable = runnable.and_then(Runnable::count);
                     runnable.is_some_and(|runnable| runnable <= cpus + spinning)
                 };
-                if !self.roaming.is_bound() && self.sharing.leaves(let_in, is_free) {
+                if !self.roaming.is_bound() && self.sharing.look(let_in, is_free) == Shared::Leave {
                     self.leave_this_cpu();
                 }
             }
         }
+    }
+
+    fn follow(&self, change: Change) {
+        let (cpus, preempts) = match change {
+            Change::Bind => (&self.own, false),
+            Change::Release => (&self.all, true),
+        };
+        // Fails when the set of the process shrank meanwhile: the thread stays then.
+        let _ = rustix::thread::sched_setaffinity(None, cpus);
+        tollgate_haltpoll::preempt_when_woken(preempts);
     }
 
     /// Moves to another CPU, and may be moved on from there.
@@ -220,10 +237,32 @@ mod tests {
             let here = rustix::thread::sched_getcpu();
             let place = Place::bind(&[here], PollingTime::default()).expect("one CPU");
             let bound = rustix::thread::sched_getaffinity(None).unwrap();
-            assert!(bound.count() == 1 && bound.is_set(here));
+            assert!(bound.count() == 1 && bound.is_set(here) && place.is_bound());
+            assert_eq!(class(), libc::SCHED_BATCH);
             place.leave_this_cpu();
             if before.count() > 1 {
                 assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), before);
+            }
+        });
+        owner.join().unwrap();
+    }
+
+    fn class() -> libc::c_int {
+        // SAFETY: without memory arguments.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "moves between CPUs")]
+    fn an_owner_preempts_while_it_is_not_bound() {
+        let owner = std::thread::spawn(|| {
+            let here = rustix::thread::sched_getcpu();
+            let place = Place::bind(&[here], PollingTime::default()).expect("one CPU");
+            for (change, wanted) in
+                [(Change::Release, libc::SCHED_OTHER), (Change::Bind, libc::SCHED_BATCH)]
+            {
+                place.follow(change);
+                assert_eq!(class(), wanted);
             }
         });
         owner.join().unwrap();

@@ -587,10 +587,13 @@ impl RingQueue {
         Ok(())
     }
 
-    /// Whether the caller that was just answered runs on this CPU, and may come back at once. An
-    /// owner of a single CPU has no other callers.
-    fn is_beside_its_caller(&mut self) -> bool {
-        if self.observer.may_move { self.observer.affinity.is_bound() } else { self.asking.pays() }
+    /// Whether to ask for a while. An owner of several CPUs does beside its caller, which may come back at
+    /// once. One of a single CPU does while nobody else needs the CPU where it is.
+    fn is_to_ask(&mut self) -> bool {
+        if self.observer.may_move {
+            return self.observer.affinity.is_bound();
+        }
+        self.place.as_ref().is_none_or(Place::asks) && self.asking.pays()
     }
 
     /// Sleeps until something completes.
@@ -601,7 +604,7 @@ impl RingQueue {
         }
         self.arm_tick();
         self.slept = false;
-        if !self.spin.is_zero() && self.is_beside_its_caller() {
+        if !self.spin.is_zero() && self.is_to_ask() {
             let begun = Instant::now();
             self.poll()?;
             if self.wake_armed {

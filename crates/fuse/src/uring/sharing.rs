@@ -1,4 +1,5 @@
-//! Whether an owner that may run anywhere leaves the CPU where it is. Pure.
+//! What an owner that may run anywhere does on a CPU that it shares: it leaves, or it sleeps between
+//! requests. Pure.
 //!
 //! Between requests an owner asks for the next one, and lets others run meanwhile. On the CPU of its
 //! caller the two take turns so, and neither sleeps for long: the scheduler has no occasion to place
@@ -6,9 +7,21 @@
 //! class SCHED_IDLE keeps that CPU awake. Each on a CPU of its own, they work at the same time:
 //! reading 6,000 files took 171 to 200 ms so, and 184 to 326 ms as the scheduler left them (Zen 1, two
 //! CPUs). Where others compute on all CPUs there is none to go to, and it is better left to the
-//! scheduler: an owner that went took `tar` half as long again.
+//! scheduler: an owner that went took `tar` half as long again. Nor does it ask for requests there: it
+//! would have to wait for its turn each time, where who wakes from sleep is let in soon.
 
 use crate::uring::roaming::Roaming;
+
+/// What to do about the CPU where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shared {
+    /// It has that to itself, or has left lately.
+    Stay,
+    /// Go to another one.
+    Leave,
+    /// Others compute everywhere.
+    Crowded,
+}
 
 /// One owner's choice.
 #[derive(Debug)]
@@ -16,6 +29,8 @@ pub(crate) struct Sharing {
     /// Looks until it may leave again, and how many follow the next time.
     left: u32,
     pause: u32,
+    /// Looks until it asks for requests again.
+    sleeps: u32,
 }
 
 impl Sharing {
@@ -26,26 +41,37 @@ impl Sharing {
     const LONGEST_PAUSE: u32 = 64;
 
     pub(crate) fn new() -> Self {
-        Self { left: 0, pause: 1 }
+        Self { left: 0, pause: 1, sleeps: 0 }
+    }
+
+    /// Whether to ask for requests before it sleeps.
+    pub(crate) fn asks(&self) -> bool {
+        self.sleeps == 0
     }
 
     /// Looks at how often others ran in the owner's place since the last look. `is_free` says whether
     /// there is a CPU that nobody uses, and is asked only when it matters.
-    pub(crate) fn leaves(&mut self, let_in: u64, is_free: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn look(&mut self, let_in: u64, is_free: impl FnOnce() -> bool) -> Shared {
+        if self.sleeps > 0 {
+            // Who sleeps is not seen to let others in.
+            self.sleeps -= 1;
+            return Shared::Crowded;
+        }
         if let_in < Self::SHARED {
             *self = Self::new();
-            return false;
+            return Shared::Stay;
         }
         if self.left > 0 {
             self.left -= 1;
-            return false;
+            return Shared::Stay;
         }
         if !is_free() {
-            return false;
+            self.sleeps = Self::LONGEST_PAUSE;
+            return Shared::Crowded;
         }
         self.left = self.pause;
         self.pause = (2 * self.pause).min(Self::LONGEST_PAUSE);
-        true
+        Shared::Leave
     }
 }
 
@@ -58,7 +84,7 @@ mod tests {
     #[test]
     fn an_owner_leaves_a_cpu_that_it_shares_and_stays_on_one_of_its_own() {
         let mut sharing = Sharing::new();
-        let mut leaves = |let_in| sharing.leaves(let_in, || true);
+        let mut leaves = |let_in| sharing.look(let_in, || true) == Shared::Leave;
         assert!(!leaves(0) && !leaves(SHARED - 1));
         assert!(leaves(SHARED));
         assert!(!leaves(1), "it has one of its own now");
@@ -66,22 +92,35 @@ mod tests {
     }
 
     #[test]
-    fn while_no_cpu_is_free_an_owner_stays_and_leaves_when_one_is() {
+    fn while_no_cpu_is_free_an_owner_sleeps_and_looks_again_now_and_then() {
         let mut sharing = Sharing::new();
-        assert!((0..100).all(|_| !sharing.leaves(SHARED, || false)));
-        assert!(sharing.leaves(SHARED, || true));
-        assert!(!sharing.leaves(0, || panic!("not asked without need")));
+        assert!(sharing.asks());
+        // It lets nobody in while it sleeps.
+        let let_in = |sharing: &Sharing| if sharing.asks() { SHARED } else { 0 };
+        let looks = |sharing: &mut Sharing| {
+            let now = let_in(sharing);
+            sharing.look(now, || false)
+        };
+        let crowded = (0..1_000).filter(|_| looks(&mut sharing) == Shared::Crowded).count();
+        assert_eq!(crowded, 1_000);
+        while !sharing.asks() {
+            sharing.look(0, || panic!("not asked without need"));
+        }
+        assert_eq!(sharing.look(SHARED, || true), Shared::Leave);
+        assert!(sharing.asks());
+        assert_eq!(sharing.look(0, || panic!("not asked without need")), Shared::Stay);
     }
 
     #[test]
     fn where_others_are_everywhere_it_leaves_less_and_less_often() {
         let mut sharing = Sharing::new();
         let all = u64::from(Roaming::LOOK_EVERY);
-        let looks: Vec<_> = (0..1_000).filter(|_| sharing.leaves(all, || true)).collect();
+        let mut leaves = |let_in| sharing.look(let_in, || true) == Shared::Leave;
+        let looks: Vec<_> = (0..1_000).filter(|_| leaves(all)).collect();
         assert_eq!(looks[..4], [0, 2, 5, 10]);
         let pauses = looks.windows(2).map(|pair| pair[1] - pair[0] - 1);
         assert_eq!(pauses.max(), Some(Sharing::LONGEST_PAUSE as usize));
-        assert!(!sharing.leaves(0, || true));
-        assert!(sharing.leaves(SHARED, || true), "at once, after a look without others");
+        assert!(!leaves(0));
+        assert!(leaves(SHARED), "at once, after a look without others");
     }
 }
