@@ -2,7 +2,9 @@
 //! if the caller had started it.
 //!
 //! Rust's runtime has SIGPIPE ignored before `main`, and resets it, with the mask, in every program
-//! that is executed. So what there was is remembered before the runtime begins.
+//! that is executed. So what there was is remembered before the runtime begins. SIGXFSZ is ignored
+//! here: a write beyond a limit on the size of files (`ulimit -f`) fails with `EFBIG` then, and does not
+//! end a server with all that it serves.
 
 #![expect(unsafe_code, reason = "constructors, signal masks and what runs before exec")]
 
@@ -19,6 +21,7 @@ const SIGNALS: libc::c_int = 64;
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
 static IGNORES_CLOSED_PIPES: AtomicBool = AtomicBool::new(false);
 static IGNORES_CHILDREN: AtomicBool = AtomicBool::new(false);
+static IGNORES_LARGE_FILES: AtomicBool = AtomicBool::new(false);
 
 /// The C library calls what it finds in this section before it calls `main`.
 // SAFETY: the section holds pointers to functions of this type, which are called once, by the only
@@ -39,6 +42,9 @@ extern "C" fn remember() {
         BLOCKED.store(bits.fold(0, |all, signal| all | 1 << (signal - 1)), Ordering::Relaxed);
     }
     IGNORES_CLOSED_PIPES.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    IGNORES_LARGE_FILES.store(is_ignored(libc::SIGXFSZ), Ordering::Relaxed);
+    // SAFETY: ignoring a signal installs no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if is_ignored(libc::SIGCHLD) {
         IGNORES_CHILDREN.store(true, Ordering::Relaxed);
         // The kernel would tell nothing of how children of this process ended.
@@ -64,12 +70,15 @@ pub(crate) fn exec(mut command: Command) -> io::Error {
 }
 
 fn restore() -> io::Result<()> {
-    let ignored = [(libc::SIGPIPE, &IGNORES_CLOSED_PIPES), (libc::SIGCHLD, &IGNORES_CHILDREN)];
+    let ignored = [
+        (libc::SIGPIPE, &IGNORES_CLOSED_PIPES),
+        (libc::SIGCHLD, &IGNORES_CHILDREN),
+        (libc::SIGXFSZ, &IGNORES_LARGE_FILES),
+    ];
     for (signal, is_ignored) in ignored {
-        if is_ignored.load(Ordering::Relaxed) {
-            // SAFETY: ignoring a signal installs no handler.
-            unsafe { libc::signal(signal, libc::SIG_IGN) };
-        }
+        let action = if is_ignored.load(Ordering::Relaxed) { libc::SIG_IGN } else { libc::SIG_DFL };
+        // SAFETY: neither action installs a handler.
+        unsafe { libc::signal(signal, action) };
     }
     let blocked = BLOCKED.load(Ordering::Relaxed);
     let mut mask = MaybeUninit::uninit();

@@ -68,6 +68,19 @@ impl Common {
     }
 }
 
+/// Writes for callers end at the hard limit, as they do in the bare directory for who raises their own:
+/// the soft limit of who starts a server is not theirs. CMD of `run` was forked before and keeps its own.
+pub(crate) fn raise_file_size() {
+    raise(Resource::Fsize);
+}
+
+fn raise(resource: Resource) {
+    let limit = rustix::process::getrlimit(resource);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    // Without it, the soft limit holds.
+    let _ = rustix::process::setrlimit(resource, raised);
+}
+
 /// Descriptors beside those that the views hold on their directories.
 const OTHER_DESCRIPTORS: u64 = 64;
 
@@ -81,10 +94,7 @@ impl DescriptorShare {
     /// # Errors
     /// When `wanted` is more than the process may open.
     pub(crate) fn of(wanted: Option<usize>, views: usize) -> anyhow::Result<Self> {
-        let limit = rustix::process::getrlimit(Resource::Nofile);
-        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        // Without it, the soft limit holds.
-        let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+        raise(Resource::Nofile);
         let now = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let most = now.saturating_sub(OTHER_DESCRIPTORS);
         match wanted {

@@ -13,7 +13,7 @@ use tollgate_policy::Policy;
 use tollgate_view::{AuditLevel, SmallFiles, Unavailable, WatchMode};
 
 use super::ServerKind;
-use super::common::{Common, DescriptorShare};
+use super::common::{Common, DescriptorShare, raise_file_size};
 use crate::audit::{AuditConfig, AuditLog, Origin, Recorder};
 use crate::broker::{self, Broker};
 use crate::cli::{AuditDetail, SandboxMode, ServeArgs, WatchArg};
@@ -131,6 +131,7 @@ impl Spec {
         mount_point: &Path,
     ) -> anyhow::Result<Common> {
         let share = DescriptorShare::of(self.max_descriptors, directories.len())?;
+        raise_file_size();
         let sandbox = Sandbox::begin(self.sandbox, self.duties(), directories, &self.places())?;
         let policy = self.policy_origin.file();
         let origin = Origin::new(self.kind.word(), &self.dir, mount_point, policy.as_deref());

@@ -82,7 +82,7 @@ fn signals_are_ignored_and_blocked_as_by_the_caller() {
     let project = Project::new();
     for options in [
         &["--default-signal=PIPE"][..],
-        &["--ignore-signal=PIPE,HUP", "--block-signal=USR1,USR2,CHLD,TSTP,42"],
+        &["--ignore-signal=PIPE,HUP,XFSZ", "--block-signal=USR1,USR2,CHLD,TSTP,42"],
         // Whose children the kernel forgets: how CMD ended is to be known all the same.
         &["--ignore-signal=CHLD"],
     ] {

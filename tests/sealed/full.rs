@@ -132,3 +132,35 @@ fn a_deleted_file_is_not_kept() {
     };
     eventually("its space is free", || free() > 400_000);
 }
+
+/// The kernel ends a process for a write beyond its limit, unless it ignores the signal.
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_for_who_writes() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    fs::write(view.at("vault/small"), "small").unwrap();
+    view.limit_files(64 << 10);
+    let path = view.at("vault/large");
+    let file = File::create(&path).unwrap();
+    let written = (0..64).try_for_each(|block| file.write_all_at(&[b'l'; 4096], block * 4096));
+    let synced = written.and_then(|()| file.sync_all());
+    assert_eq!(synced.map_err(|error| error.raw_os_error()), Err(Some(libc::EFBIG)));
+    drop(file);
+    assert_eq!(fs::read(view.at("vault/small")).unwrap(), b"small");
+    fs::remove_file(path).unwrap();
+    fs::write(view.at("vault/after"), "after").unwrap();
+    drop(view);
+    let key = place.key();
+    let dir = place.below("");
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", "ulimit -f 1; exec \"$@\"", "-", env!("CARGO_BIN_EXE_tollgate")]);
+    command.args(["seal", "rotate", "--key-file", &key, "--domain", "vault", "--dir"]).arg(&dir);
+    command.arg(dir.join("vault"));
+    let rotated = command.output().unwrap();
+    let said = String::from_utf8_lossy(&rotated.stderr);
+    assert_eq!(rotated.status.code(), Some(1), "{said}");
+    assert!(said.contains("File too large"), "{said}");
+}

@@ -146,6 +146,13 @@ impl View<'_> {
         self.root.join(path)
     }
 
+    /// The server may make no file larger than this any more.
+    pub(crate) fn limit_files(&self, bytes: u64) {
+        use rustix::process::{Pid, Resource, Rlimit, prlimit};
+        let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+        prlimit(Some(Pid::from_child(&self.server)), Resource::Fsize, limit).unwrap();
+    }
+
     /// Ends the server without a word, as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         self.server.kill().unwrap();
