@@ -10,38 +10,70 @@ use rustix::fs::{Timespec, Timestamps, XattrFlags};
 /// limit.
 const XATTR_MAX: usize = 64 << 10;
 
-/// Owner, mode, extended attributes and times of `old`.
-pub(super) fn keep_attributes(old: &File, before: &Metadata, new: &File) -> Result<()> {
-    std::os::unix::fs::fchown(new, Some(before.uid()), Some(before.gid()))
-        .context("the owner cannot be kept")?;
-    keep_xattrs(old, new)?;
-    new.set_permissions(std::fs::Permissions::from_mode(before.mode() & 0o7777))?;
-    let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
-    let times = Timestamps {
-        last_access: time(before.atime(), before.atime_nsec()),
-        last_modification: time(before.mtime(), before.mtime_nsec()),
-    };
-    rustix::fs::futimens(new, &times)?;
-    Ok(())
+/// Owner, mode, times and extended attributes of a file, and how many names it has.
+pub(super) struct Attributes {
+    pub(super) metadata: Metadata,
+    /// Names and values, in the order of the file system.
+    extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-fn keep_xattrs(old: &File, new: &File) -> Result<()> {
-    let mut names = vec![0_u8; XATTR_MAX];
-    let length = match rustix::fs::flistxattr(old, &mut names[..]) {
-        Ok(length) => length,
-        Err(rustix::io::Errno::OPNOTSUPP) => return Ok(()),
-        Err(error) => return Err(error).context("extended attributes cannot be read"),
-    };
-    let mut value = vec![0_u8; XATTR_MAX];
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let kept = || {
-            let length = rustix::fs::fgetxattr(old, name, &mut value[..])?;
-            rustix::fs::fsetxattr(new, name, &value[..length], XattrFlags::empty())
+impl Attributes {
+    /// # Errors
+    /// When they cannot be read.
+    pub(super) fn of(file: &File) -> Result<Self> {
+        let metadata = file.metadata()?;
+        let mut names = vec![0_u8; XATTR_MAX];
+        let length = match rustix::fs::flistxattr(file, &mut names[..]) {
+            Ok(length) => length,
+            Err(rustix::io::Errno::OPNOTSUPP) => 0,
+            Err(error) => return Err(error).context("extended attributes cannot be read"),
         };
-        let mut kept = kept;
-        kept().with_context(|| {
-            format!("extended attribute `{}` cannot be kept", String::from_utf8_lossy(name))
-        })?;
+        let mut value = vec![0_u8; XATTR_MAX];
+        let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        let extended = names.map(|name| {
+            let length = rustix::fs::fgetxattr(file, name, &mut value[..]);
+            let length = length.with_context(|| not_kept(name))?;
+            Ok((name.to_owned(), value[..length].to_owned()))
+        });
+        let extended = extended.collect::<Result<_>>()?;
+        Ok(Self { metadata, extended })
     }
-    Ok(())
+
+    /// Gives them to `new`.
+    ///
+    /// # Errors
+    /// When one of them cannot be had.
+    pub(super) fn give(&self, new: &File) -> Result<()> {
+        let had = &self.metadata;
+        std::os::unix::fs::fchown(new, Some(had.uid()), Some(had.gid()))
+            .context("the owner cannot be kept")?;
+        for (name, value) in &self.extended {
+            rustix::fs::fsetxattr(new, &name[..], value, XattrFlags::empty())
+                .with_context(|| not_kept(name))?;
+        }
+        new.set_permissions(std::fs::Permissions::from_mode(had.mode() & 0o7777))?;
+        let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+        let times = Timestamps {
+            last_access: time(had.atime(), had.atime_nsec()),
+            last_modification: time(had.mtime(), had.mtime_nsec()),
+        };
+        rustix::fs::futimens(new, &times)?;
+        Ok(())
+    }
+
+    /// Whether `file` has them still. Not the times of access and change, which are the kernel's.
+    ///
+    /// # Errors
+    /// As [`Attributes::of`].
+    pub(super) fn are_those_of(&self, file: &File) -> Result<bool> {
+        let now = Attributes::of(file)?;
+        let kept = |of: &Metadata| {
+            (of.uid(), of.gid(), of.mode(), of.nlink(), of.len(), of.mtime(), of.mtime_nsec())
+        };
+        Ok(kept(&now.metadata) == kept(&self.metadata) && now.extended == self.extended)
+    }
+}
+
+fn not_kept(name: &[u8]) -> String {
+    format!("extended attribute `{}` cannot be kept", String::from_utf8_lossy(name))
 }

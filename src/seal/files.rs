@@ -13,7 +13,7 @@ use tollgate_seal::{Options, SealError, SealedFile};
 use zeroize::Zeroizing;
 
 use crate::escape::shown;
-use crate::seal::attributes::keep_attributes;
+use crate::seal::attributes::Attributes;
 use crate::seal::job::Job;
 use crate::seal::replace::{Old, Writers, replace};
 use crate::seal::unfinished;
@@ -108,7 +108,7 @@ pub(super) fn export(file: &File, dest: &Path, below: &Path, job: &Job<'_>) -> R
     let sealed = SealedFile::open(file, job.keys, job.domain)?;
     copy(&sealed, job, |offset, bytes| Ok(new.as_file().write_all_at(bytes, offset)?))?;
     new.as_file().set_len(sealed.size())?;
-    keep_attributes(file, &file.metadata()?, new.as_file())?;
+    Attributes::of(file)?.give(new.as_file())?;
     new.as_file().sync_all()?;
     let persisted = new.persist_noclobber(here.join(name)).map_err(|error| error.error);
     persisted.map(drop).map_err(|error| match error.kind() {

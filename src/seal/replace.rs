@@ -9,10 +9,12 @@
 //!    lease is given up. That they wait shows in the lease.
 //! 2. The new file is written under another name, synced, and gets a lease, too.
 //! 3. The two exchange their names ([`RenameFlags::EXCHANGE`]): the old file keeps one.
-//! 4. The directory is synced. Then the old lease is looked at.
-//! 5. If somebody waits, the names are exchanged back, and only then the leases are given up: who waits
-//!    goes on with the file that has the name. Nobody has written the new one, which is removed: who
-//!    would have waits on its own lease.
+//! 4. What lies under the temporary name has to be the old file, with the attributes and the names
+//!    that it had: nothing holds off who renames, links, or changes attributes. The directory is synced,
+//!    and this looked at again. Then the old lease is looked at.
+//! 5. If somebody waits, or changed something, the names are exchanged back, and only then the leases are
+//!    given up: who waits goes on with the file that has the name. Nobody has written the new one, which
+//!    is removed: who would have waits on its own lease.
 //! 6. If nobody waits, the old file is removed, and the leases are given up.
 //!
 //! What is left is who found the old inode before 3 and is not seen to open it before 6.
@@ -28,9 +30,14 @@
 //!   taken away in between. Nothing that the kernel offers tells of those who take longer: the page
 //!   says so.
 //!
+//! The same holds for who changes attributes of the old inode, or gives it a further name, after 4: a
+//! server looks afterwards, too.
+//!
 //! A kill leaves the old or the new file under the name and at most one more, which the next command
-//! removes. Where the lower file system has no leases, or cannot exchange names, the times and the size
-//! of the old file are compared before a plain rename: that finds who has written, not who will.
+//! removes. If it is neither, but what others had just put there, that command puts it back: the
+//! temporary name says which two it was for. Where the lower file system has no leases, or cannot
+//! exchange names, the times and the size of the old file are compared before a plain rename: that finds
+//! who has written, not who will.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -45,13 +52,14 @@ use rustix::io::Errno;
 use tempfile::{NamedTempFile, TempPath};
 
 use crate::escape::shown;
-use crate::seal::attributes::keep_attributes;
+use crate::seal::attributes::Attributes;
 use crate::seal::unfinished::{self, directory_of};
 use crate::sys::{self, Lease};
 
 /// For who found a plain file's inode, and is on the way to open it: some turns of other processes on
 /// their CPU.
 const LATE: Duration = Duration::from_millis(10);
+const CHANGED: &str = "was changed meanwhile; run this again";
 /// How often names are exchanged back that others move at the same time.
 const TRIES: usize = 5;
 
@@ -125,25 +133,26 @@ pub(super) fn replace(
     old: &Old<'_>,
     write: impl FnOnce(&File, &Held<'_>) -> Result<()>,
 ) -> Result<()> {
-    let before = old.file.metadata()?;
+    let before = Attributes::of(old.file)?;
     let held = hold(old.file)?;
     let new = unfinished::temporary_for(old.file, &directory_of(old.path), old.dir)?;
     write(new.as_file(), &held)?;
-    keep_attributes(old.file, &before, new.as_file())?;
+    before.give(new.as_file())?;
     new.as_file().sync_all()?;
     held.is_undisturbed()?;
     let now = old.file.metadata()?;
     let version = |of: &Metadata| (of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
-    if version(&now) != version(&before) || now.len() != before.len() {
-        bail!("was changed meanwhile; run this again");
+    if version(&now) != version(&before.metadata) || now.len() != before.metadata.len() {
+        bail!(CHANGED);
     }
-    put_in_place(old, &held, new, || ())
+    put_in_place(old, &held, &before, new, || ())
 }
 
 /// Steps 2 to 6; `meanwhile` is run after step 3.
 fn put_in_place(
     old: &Old<'_>,
     held: &Held<'_>,
+    before: &Attributes,
     new: NamedTempFile,
     meanwhile: impl FnOnce(),
 ) -> Result<()> {
@@ -156,6 +165,7 @@ fn put_in_place(
     unfinished::mark(&new)?;
     drop(written);
     sys::lease(&new, Lease::Read).context("the new file is open elsewhere; run this again")?;
+    let name = unfinished::named_for(name, old.file, &new)?;
     let pair = Pair { old, new: &new, name };
     match pair.exchange(old.path) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
@@ -167,13 +177,13 @@ fn put_in_place(
     }
     let exchanged = Instant::now();
     meanwhile();
-    let settled = sync(&directory_of(old.path)).and_then(|()| {
+    // At once, too: what others put there in between is missing under its name until then.
+    let settled = pair.is_as_it_was(before).and_then(|()| {
+        sync(&directory_of(old.path))?;
         if old.writers == Writers::Any {
             std::thread::sleep(LATE.saturating_sub(exchanged.elapsed()));
         }
-        if !pair.has_apart(old.file)? {
-            bail!("was replaced meanwhile; run this again");
-        }
+        pair.is_as_it_was(before)?;
         held.is_undisturbed()
     });
     if let Err(why) = settled {
@@ -214,6 +224,17 @@ impl Pair<'_> {
     fn exchange(&self, path: &Path) -> Result<(), Errno> {
         let name: &Path = &self.name;
         rustix::fs::renameat_with(CWD, name, CWD, path, RenameFlags::EXCHANGE)
+    }
+
+    /// Whether the name apart leads to the old file, which nobody has changed.
+    fn is_as_it_was(&self, before: &Attributes) -> Result<()> {
+        if !self.has_apart(self.old.file)? {
+            bail!("was replaced meanwhile; run this again");
+        }
+        if !before.are_those_of(self.old.file)? {
+            bail!(CHANGED);
+        }
+        Ok(())
     }
 
     /// Whether the name apart leads to `file`.
@@ -260,7 +281,7 @@ impl Pair<'_> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
     use super::*;
 
@@ -286,7 +307,7 @@ mod tests {
             assert!(held.is_leased, "leases are to be had where tests run");
             let new = unfinished::temporary_for(&file, dir, dir)?;
             new.as_file().write_all_at_start(b"new ");
-            put_in_place(&old, &held, new, || meanwhile(&file))
+            put_in_place(&old, &held, &Attributes::of(&file)?, new, || meanwhile(&file))
         }
 
         fn content(&self) -> String {
@@ -369,6 +390,59 @@ mod tests {
         assert!(!place.path.exists());
     }
 
+    /// No lease holds these off.
+    #[test]
+    fn what_was_changed_meanwhile_has_the_name_again() {
+        let mode = |of: &Path| of.metadata().expect("there").mode() & 0o777;
+        let changes: [fn(&File); 3] = [
+            |file| file.set_permissions(std::fs::Permissions::from_mode(0o604)).expect("changed"),
+            |file| {
+                let set = rustix::fs::setxattr;
+                set(own_path(file), "user.k", b"v", rustix::fs::XattrFlags::empty()).expect("set");
+            },
+            |file| {
+                let further = std::fs::read_link(own_path(file)).expect("a path");
+                let further = further.ancestors().nth(2).expect("DIR").join("further");
+                let flags = rustix::fs::AtFlags::SYMLINK_FOLLOW;
+                rustix::fs::linkat(CWD, own_path(file), CWD, &further, flags).expect("linked");
+            },
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let place = Place::new();
+            let inode = || std::fs::metadata(&place.path).expect("there").ino();
+            let before = inode();
+            let said = place.replace(change).expect_err("it was changed");
+            assert!(said.to_string().contains("meanwhile"), "{said}");
+            assert_eq!((inode(), place.content().as_str()), (before, "old "), "{number}");
+            assert_eq!(mode(&place.path) == 0o604, number == 0);
+            assert_eq!(place.dir.path().join("further").exists(), number == 2);
+        }
+    }
+
+    /// Killed after the exchange: the file of others has the temporary name.
+    #[test]
+    fn what_others_put_there_before_a_kill_is_put_back_by_the_next_command() {
+        let place = Place::new();
+        let file = unfinished::open(&place.path).expect("it is there");
+        let other = place.dir.path().join("other");
+        std::fs::write(&other, "other").expect("a file");
+        let new = unfinished::temporary_for(&file, place.dir.path(), place.dir.path());
+        let (written, name) = new.expect("a file").into_parts();
+        written.write_all_at_start(b"new ");
+        // The new file has the times of the old one.
+        let past = std::time::SystemTime::now() - Duration::from_secs(10);
+        written.set_modified(past).expect("set");
+        let name = unfinished::named_for(name, &file, &written).expect("renamed");
+        let name = name.keep().expect("kept");
+        drop((written, file));
+        std::fs::rename(&other, &place.path).expect("renamed");
+        rustix::fs::renameat_with(CWD, &name, CWD, &place.path, RenameFlags::EXCHANGE)
+            .expect("exchanged");
+        assert_eq!(place.content(), "new ");
+        unfinished::remove_unfinished(&name, place.dir.path()).expect("put back");
+        assert_eq!((place.content().as_str(), place.others()), ("other", 0));
+    }
+
     #[test]
     fn a_file_that_others_put_there_stays() {
         let place = Place::new();
@@ -380,7 +454,8 @@ mod tests {
         let old = Old { path: &place.path, file: &file, dir, writers };
         let held = Held { file: &file, is_leased: sys::lease(&file, Lease::Read).is_ok() };
         let new = unfinished::temporary_for(&file, dir, dir).expect("a file");
-        put_in_place(&old, &held, new, || ()).expect_err("it is another file");
+        let before = Attributes::of(&file).expect("it is there");
+        put_in_place(&old, &held, &before, new, || ()).expect_err("it is another file");
         assert_eq!((place.content().as_str(), place.others()), ("other", 0));
     }
 }

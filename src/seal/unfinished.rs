@@ -7,15 +7,18 @@
 //! beside it.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, DirEntryExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags, RenameFlags, StatxFlags};
+use tempfile::TempPath;
 
+use crate::escape::shown;
+use crate::messages;
 use crate::sys::{self, Lease};
 
 /// Where in DIR such files lie.
@@ -111,16 +114,43 @@ pub(super) fn looks_unfinished(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
 }
 
-/// Removes what a command that was killed left behind, and nothing else that has such a name.
+/// The temporary name of `new`, which is to exchange names with `old`: it says which two files may have
+/// it, by their inodes. What else is found there came in between, and is somebody's.
+///
+/// # Errors
+/// Those of rename(2).
+pub(super) fn named_for(name: TempPath, old: &File, new: &File) -> io::Result<TempPath> {
+    let mut pair = name.to_path_buf().into_os_string();
+    pair.push(format!("-{:x}-{:x}", old.metadata()?.ino(), new.metadata()?.ino()));
+    std::fs::rename(&name, &pair)?;
+    // Dropped, it would remove a file that is not there any more.
+    let _ = name.keep();
+    TempPath::try_from_path(pair)
+}
+
+/// The inodes that a temporary name says it is for: the old one and the new one, or none. `None` if it is
+/// no such name.
+fn inodes_of(name: &OsStr) -> Option<Vec<u64>> {
+    let mut parts = name.to_str()?.strip_prefix(UNFINISHED)?.split('-');
+    let random = parts.next()?.as_bytes();
+    if random.len() != UNFINISHED_RANDOM || !random.iter().all(u8::is_ascii_alphanumeric) {
+        return None;
+    }
+    let inodes: Vec<_> =
+        parts.map(|part| u64::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
+    matches!(inodes.len(), 0 | 2).then_some(inodes)
+}
+
+/// Removes what a command that was killed left behind, and nothing else that has such a name. What
+/// others had put in the place of a file at that moment gets its name back; `dir` is where files are
+/// sealed.
 ///
 /// # Errors
 /// With why it is left as it is.
-pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
-    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    let random = name.strip_prefix(UNFINISHED.as_bytes()).unwrap_or_default();
-    if random.len() != UNFINISHED_RANDOM || !random.iter().all(u8::is_ascii_alphanumeric) {
+pub(super) fn remove_unfinished(path: &Path, dir: &Path) -> Result<()> {
+    let Some(inodes) = path.file_name().and_then(inodes_of) else {
         bail!("it was not made by this command, though its name begins so");
-    }
+    };
     let file = open(path)?;
     let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
     // A file that is being replaced has no lock of ours, which could be in the way of others' locks;
@@ -134,5 +164,76 @@ pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
     if held.nlink() != 1 || (held.dev(), held.ino()) != (named.dev(), named.ino()) {
         bail!("it has another name");
     }
+    if let [old, new] = inodes[..]
+        && ![old, new].contains(&held.ino())
+    {
+        return put_back(path, &held, new, dir);
+    }
     Ok(std::fs::remove_file(path)?)
+}
+
+/// Gives the file at `path`, which others had put in the place of one that was replaced at that moment,
+/// the name that the one with the inode `new` has by now; that one is removed.
+fn put_back(path: &Path, theirs: &Metadata, new: u64, dir: &Path) -> Result<()> {
+    const WHAT: &str = "it is what another program had put in the place of";
+    let Some(taken) = find_inode(dir, (theirs.dev(), new))? else {
+        bail!("{WHAT} a file that is gone; move it to where it belongs, or remove it");
+    };
+    let file = open(&taken)?;
+    let named = shown(&taken);
+    let written = |of: &Metadata| (of.mtime(), of.mtime_nsec());
+    if written(&file.metadata()?) > written(theirs) {
+        bail!("{WHAT} {named}, which was written since; keep one of the two, and remove the other");
+    }
+    if let Err(error) = sys::lease(&file, Lease::Read)
+        && error.kind() == io::ErrorKind::WouldBlock
+    {
+        bail!("{WHAT} {named}, which is open for writing; close that and run this again");
+    }
+    let exchange = || rustix::fs::renameat_with(CWD, path, CWD, &taken, RenameFlags::EXCHANGE);
+    exchange().with_context(|| named.clone())?;
+    if std::fs::symlink_metadata(path)?.ino() != new {
+        exchange().with_context(|| named.clone())?;
+        bail!("{WHAT} {named}, which others move at the same time; run this again");
+    }
+    File::open(directory_of(&taken))?.sync_all()?;
+    messages::note(&format!("{named} is again what another program had put there"));
+    Ok(std::fs::remove_file(path)?)
+}
+
+/// The regular file with this device and inode below `dir`.
+fn find_inode(dir: &Path, wanted: (u64, u64)) -> Result<Option<PathBuf>> {
+    let mut left = vec![dir.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in std::fs::read_dir(&dir).with_context(|| shown(&dir))? {
+            let entry = entry.with_context(|| shown(&dir))?;
+            let kind = entry.file_type().with_context(|| shown(&dir))?;
+            if kind.is_dir() && entry.file_name() != IN_DIR {
+                left.push(entry.path());
+            } else if kind.is_file() && entry.ino() == wanted.1 {
+                let found = entry.metadata().with_context(|| shown(&dir))?;
+                if (found.dev(), found.ino()) == wanted {
+                    return Ok(Some(entry.path()));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_temporary_name_says_which_files_may_have_it() {
+        let of = |name: &str| inodes_of(OsStr::new(name));
+        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ"), Some(Vec::new()));
+        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ-1f-20"), Some(vec![31, 32]));
+        for other in ["-1f", "-1f-20-21", "-1f-g", "-", "-1f-20-"] {
+            assert_eq!(of(&format!(".tollgate-sealing-0123456789abcXYZ{other}")), None, "{other}");
+        }
+        assert_eq!(of(".tollgate-sealing-short-1-2"), None);
+        assert_eq!(of("other"), None);
+    }
 }

@@ -54,12 +54,12 @@ impl Where {
 /// With the path that cannot be read, or may not be named.
 pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Result<Vec<Found>> {
     if which.tidies() {
-        tidy_in(&key.dir.join(unfinished::IN_DIR));
+        tidy_in(&key.dir);
     }
     // One path has each file once.
     let seen = (args.paths.len() > 1).then(HashSet::new);
-    let mut search =
-        Search { found: Vec::new(), seen, keys: Keys::of(key), tidies: which.tidies() };
+    let tidies = which.tidies().then(|| key.dir.clone());
+    let mut search = Search { found: Vec::new(), seen, keys: Keys::of(key), tidies };
     let all = [key.dir.clone()];
     for path in if args.paths.is_empty() { &all[..] } else { &args.paths } {
         let metadata = fs::symlink_metadata(path)
@@ -132,7 +132,8 @@ struct Search {
     /// Where the files lie, without links: of two names for a place the first one counts.
     seen: Option<HashSet<PathBuf>>,
     keys: Keys,
-    tidies: bool,
+    /// Where files are sealed, if what commands that were killed left behind is removed.
+    tidies: Option<PathBuf>,
 }
 
 impl Search {
@@ -156,8 +157,8 @@ impl Search {
             if kind.is_dir() {
                 self.walk(&entry.path(), &real.join(&name), &below.join(&name), depth + 1)?;
             } else if kind.is_file() && unfinished::looks_unfinished(&name) {
-                if self.tidies {
-                    tidy(&entry.path());
+                if let Some(dir) = &self.tidies {
+                    tidy(&entry.path(), dir);
                 }
             } else if kind.is_file() && name != IN_DIR && name != LOCK_IN_DIR {
                 if let Some(what) = self.keys.what_is(&entry.path()) {
@@ -172,16 +173,16 @@ impl Search {
     }
 }
 
-/// Removes what commands that were killed left in the directory for that.
+/// Removes what commands that were killed left in the directory for that, in the keyring's `dir`.
 fn tidy_in(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        tidy(&entry.path());
+    for entry in fs::read_dir(dir.join(unfinished::IN_DIR)).into_iter().flatten().flatten() {
+        tidy(&entry.path(), dir);
     }
 }
 
 /// Removes what a command that was killed left behind.
-fn tidy(path: &Path) {
-    if let Err(error) = unfinished::remove_unfinished(path) {
+fn tidy(path: &Path, dir: &Path) {
+    if let Err(error) = unfinished::remove_unfinished(path, dir) {
         let why = messages::in_words(&error);
         messages::note(&format!("{} is left as it is: {why}", shown(path)));
     }

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -106,4 +107,46 @@ fn what_a_command_is_at_work_on_is_not_shown() {
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
     let mut names = fs::read_dir(view.at("")).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(!names.any(|name| name == ".tollgate-seal.new"));
+}
+
+/// As by `seal rotate`, before the kernel has looked a name up again.
+#[test]
+fn what_is_changed_of_a_file_that_was_replaced_just_now_is_changed_of_the_new_one() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let names = ["mode", "attribute", "linked"].map(|name| format!("vault/{name}"));
+    let view = place.mount(&[]);
+    names.iter().for_each(|name| fs::write(view.at(name), "sealed").unwrap());
+    drop(view);
+    let view = place.mount(&["--watch", "off", "--attr-timeout", "600"]);
+    let apart = place.below("apart");
+    for name in &names {
+        let (seen, below) = (view.at(name), place.below(name));
+        // The server keeps the file that it has found here.
+        fs::read(&seen).unwrap();
+        fs::metadata(&seen).unwrap();
+        fs::copy(&below, &apart).unwrap();
+        let flags = rustix::fs::RenameFlags::EXCHANGE;
+        rustix::fs::renameat_with(rustix::fs::CWD, &apart, rustix::fs::CWD, &below, flags).unwrap();
+        match name.strip_prefix("vault/") {
+            Some("mode") => {
+                fs::set_permissions(&seen, fs::Permissions::from_mode(0o604)).unwrap();
+                assert_eq!(fs::metadata(&below).unwrap().mode() & 0o777, 0o604);
+            }
+            Some("attribute") => {
+                let none = rustix::fs::XattrFlags::empty();
+                rustix::fs::setxattr(&seen, "user.k", b"v", none).unwrap();
+                assert_eq!(rustix::fs::getxattr(&below, "user.k", &mut [0; 8]), Ok(1));
+            }
+            _ => {
+                fs::hard_link(&seen, view.at("vault/further")).unwrap();
+                let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+                assert_eq!(inode(&place.below("vault/further")), inode(&below));
+                assert_eq!(fs::metadata(&apart).unwrap().nlink(), 1);
+            }
+        }
+        assert_eq!(fs::read_to_string(&seen).unwrap(), "sealed");
+    }
 }

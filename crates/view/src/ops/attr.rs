@@ -155,6 +155,7 @@ impl View {
             self.permit(req, &node, asked, "setattr")?;
         }
         let done = self.set_attributes(req.caller(), &node, set);
+        let done = done.and_then(|done| self.must_still_lead_here(&node).map(|()| done));
         self.record_setattr(req, &node, set, done.as_ref().err().copied());
         done
     }
@@ -226,7 +227,7 @@ impl View {
     }
 
     /// How the bytes of a file are made, if the view makes them.
-    fn how_of(&self, node: &Arc<Node>) -> Result<Option<How>, Errno> {
+    pub(crate) fn how_of(&self, node: &Arc<Node>) -> Result<Option<How>, Errno> {
         if self.admission.is_trivial() || !self.admission.policy().makes_bytes() {
             return Ok(None);
         }

@@ -270,13 +270,15 @@ impl View {
         self.count(req, Count::change_names);
         let node = self.node(id)?;
         let spot = self.spot(new_parent, new_name)?;
+        // Before the lock: names may have to be searched for.
+        let is_sealed = self.is_sealed(&node)?;
         let mut looks = 0;
         let (before, looked, names) = loop {
             looks += 1;
             let mut before = self.stat(&node)?;
             let looked = Instant::now();
             if !self.admission.is_trivial() {
-                // Before the lock: names may have to be searched for.
+                // Before the lock, too.
                 drop(self.subject_of(&node, &before)?);
             }
             let names = self.names.read();
@@ -301,6 +303,14 @@ impl View {
             self.record_link(req, &node, spot.at(), linked.err());
             return Err(Errno::EXIST);
         }
+        let linked = linked.and_then(|()| {
+            let leads_here = if is_sealed { self.must_lead_here(&node) } else { Ok(()) };
+            if leads_here.is_err() {
+                // It would be a name of a file that has none else.
+                let _ = rustix::fs::unlinkat(&spot.fd, spot.name.as_c_str(), AtFlags::empty());
+            }
+            leads_here
+        });
         self.record_link(req, &node, spot.at(), linked.err());
         linked?;
         let around = spot.dir.watched.level();

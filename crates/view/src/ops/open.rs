@@ -389,6 +389,23 @@ impl View {
         failure.map_or(Ok(()), Err)
     }
 
+    /// The same for a file whose attributes or names were changed just now, if the rules seal it.
+    ///
+    /// # Errors
+    /// `ESTALE`, as above: what was changed is not the file that has the name.
+    pub(crate) fn must_still_lead_here(&self, node: &Arc<Node>) -> Result<(), Errno> {
+        if self.is_sealed(node)? { self.must_lead_here(node) } else { Ok(()) }
+    }
+
+    /// Whether the rules seal a file.
+    ///
+    /// # Errors
+    /// When its attributes cannot be read, or its names not be found.
+    pub(crate) fn is_sealed(&self, node: &Arc<Node>) -> Result<bool, Errno> {
+        let seals = self.admission.policy().seals();
+        Ok(seals && matches!(self.how_of(node)?, Some(How::Sealed(_))))
+    }
+
     /// One of the paths of a file; nothing if it has none.
     pub(crate) fn path_for_log(&self, node: &Arc<Node>) -> Vec<u8> {
         let paths = self.paths.of(node).ok();

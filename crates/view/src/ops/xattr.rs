@@ -34,6 +34,7 @@ impl View {
         // It may be an access control list.
         self.writers.changing(&self.fds, &node);
         let done = self.set_attribute(req.caller(), &node, (name, value), flags, acl_kill_sgid);
+        let done = done.and_then(|()| self.must_still_lead_here(&node));
         self.record_attribute(req, &node, "setxattr", name.to_bytes(), done.err());
         done
     }
@@ -124,7 +125,7 @@ impl View {
             let act = || rustix::fs::removexattr(ProcPath::of(fd.as_fd()).as_c_str(), name);
             self.powers.as_caller(req.caller(), act)
         };
-        let done = remove();
+        let done = remove().and_then(|()| self.must_still_lead_here(&node));
         self.record_attribute(req, &node, "removexattr", name.to_bytes(), done.err());
         done
     }
