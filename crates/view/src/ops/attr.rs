@@ -154,8 +154,11 @@ impl View {
             let asked = if leaves_a_part { Asked::ChangeInPart } else { write };
             self.permit(req, &node, asked, "setattr")?;
         }
-        let done = self.set_attributes(req.caller(), &node, set);
-        let done = done.and_then(|done| self.must_still_lead_here(&node).map(|()| done));
+        let is_sealed = self.is_sealed(&node)?;
+        let mut done = self.set_attributes(req.caller(), &node, set);
+        if is_sealed && done.is_ok() {
+            done = self.must_lead_here_again(&node).and(done);
+        }
         self.record_setattr(req, &node, set, done.as_ref().err().copied());
         done
     }

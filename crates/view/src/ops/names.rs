@@ -304,7 +304,7 @@ impl View {
             return Err(Errno::EXIST);
         }
         let linked = linked.and_then(|()| {
-            let leads_here = if is_sealed { self.must_lead_here(&node) } else { Ok(()) };
+            let leads_here = if is_sealed { self.must_lead_here_again(&node) } else { Ok(()) };
             if leads_here.is_err() {
                 // It would be a name of a file that has none else.
                 let _ = rustix::fs::unlinkat(&spot.fd, spot.name.as_c_str(), AtFlags::empty());

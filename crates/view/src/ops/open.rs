@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::MutexGuard;
 use rustix::fs::{AtFlags, FileType, Mode as Permissions, OFlags};
@@ -36,6 +37,11 @@ use crate::watched::Level;
 /// `STATX_ATTR_IMMUTABLE` and `STATX_ATTR_APPEND`.
 const IMMUTABLE: u64 = 0x10;
 const APPEND_ONLY: u64 = 0x20;
+
+/// How often, and how far apart, a file is looked for under its name that may get it back: `rotate` syncs a
+/// directory in between.
+const LOOKS_FOR_NAME: u32 = 50;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
 /// The type bits of a regular file's mode.
 const S_IFREG: u32 = libc::S_IFREG;
@@ -389,15 +395,25 @@ impl View {
         failure.map_or(Ok(()), Err)
     }
 
-    /// The same for a file whose attributes or names were changed just now, if the rules seal it.
+    /// The same for a sealed file whose attributes or names were changed just now: where `seal rotate` sees
+    /// that, it gives the file its name back, which is a matter of milliseconds.
     ///
     /// # Errors
     /// `ESTALE`, as above: what was changed is not the file that has the name.
-    pub(crate) fn must_still_lead_here(&self, node: &Arc<Node>) -> Result<(), Errno> {
-        if self.is_sealed(node)? { self.must_lead_here(node) } else { Ok(()) }
+    pub(crate) fn must_lead_here_again(&self, node: &Arc<Node>) -> Result<(), Errno> {
+        for _ in 0..LOOKS_FOR_NAME {
+            match self.must_lead_here(node) {
+                // Under the temporary name of `rotate`, or moved by others.
+                Err(Errno::STALE) if self.stat(node).is_ok_and(|stat| stat.nlink() > 0) => {
+                    std::thread::sleep(BETWEEN_LOOKS);
+                }
+                leads_here => return leads_here,
+            }
+        }
+        self.must_lead_here(node)
     }
 
-    /// Whether the rules seal a file.
+    /// Whether the rules seal a file. To be asked before it is changed: what has lost its name is not judged.
     ///
     /// # Errors
     /// When its attributes cannot be read, or its names not be found.

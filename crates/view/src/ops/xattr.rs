@@ -33,8 +33,11 @@ impl View {
         self.permit(req, &node, Operation::Write, "setxattr")?;
         // It may be an access control list.
         self.writers.changing(&self.fds, &node);
-        let done = self.set_attribute(req.caller(), &node, (name, value), flags, acl_kill_sgid);
-        let done = done.and_then(|()| self.must_still_lead_here(&node));
+        let is_sealed = self.is_sealed(&node)?;
+        let mut done = self.set_attribute(req.caller(), &node, (name, value), flags, acl_kill_sgid);
+        if is_sealed && done.is_ok() {
+            done = self.must_lead_here_again(&node);
+        }
         self.record_attribute(req, &node, "setxattr", name.to_bytes(), done.err());
         done
     }
@@ -125,7 +128,11 @@ impl View {
             let act = || rustix::fs::removexattr(ProcPath::of(fd.as_fd()).as_c_str(), name);
             self.powers.as_caller(req.caller(), act)
         };
-        let done = remove().and_then(|()| self.must_still_lead_here(&node));
+        let is_sealed = self.is_sealed(&node)?;
+        let mut done = remove();
+        if is_sealed && done.is_ok() {
+            done = self.must_lead_here_again(&node);
+        }
         self.record_attribute(req, &node, "removexattr", name.to_bytes(), done.err());
         done
     }
