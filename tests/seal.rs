@@ -236,6 +236,48 @@ fn rotation_seals_anew_and_goes_on_where_it_was_ended() {
     assert_eq!(place.exported(), plain);
 }
 
+/// As damage, or a hand that wrote without the view, leaves them.
+#[test]
+fn what_should_be_sealed_and_is_plain_is_named_by_every_command() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let policy = "[[rule]]\npath = 'vault/**'\nkind = 'file'\naction = 'seal'\ndomain = 'vault'\n";
+    fs::write(place.path("p.toml"), policy).unwrap();
+    fs::write(place.path("vault/cut"), "").unwrap();
+    fs::write(place.path("vault/over"), "over").unwrap();
+    let to = tempfile::tempdir().unwrap();
+    let to = |name: &str| to.path().join(name).to_str().unwrap().to_owned();
+    let named = ["vault/cut", "vault/over", "is plain", "2 files could not be done"];
+    let done = |said: &Output| String::from_utf8_lossy(&said.stdout).into_owned();
+    let said = place.vault("rotate", &[]);
+    fails(&said, &named);
+    assert_eq!(done(&said), "2 files sealed anew, epoch 2\n");
+    let said = place.vault("export", &["--to", &to("a")]);
+    fails(&said, &named);
+    assert_eq!(done(&said), "2 files written plain\n");
+    fails(&place.seal(&["rotate", "--policy", "p.toml"]), &named);
+    fails(&place.seal(&["export", "--policy", "p.toml", "--to", &to("b")]), &named);
+    // A domain alone does not say which of all files are its own.
+    let all = place.seal(&["rotate", "--domain", "vault"]);
+    let left = "3 plain files left out; `tollgate seal check` names each\n";
+    assert_eq!(ok(&all), format!("2 files sealed anew, epoch 4\n{left}"));
+    // As the view has it until its first commit.
+    let made = File::create(place.path("vault/cut")).unwrap();
+    fails(&place.vault("rotate", &[]), &["vault/cut", "open for writing", "vault/over"]);
+    drop(made);
+}
+
+#[test]
+fn files_of_the_newest_epoch_are_counted() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let old = fs::read(place.path("vault/plan")).unwrap();
+    ok(&place.vault("rotate", &[]));
+    fs::write(place.path("vault/plan"), old).unwrap();
+    let said = place.vault("rotate", &[]);
+    assert!(ok(&said).ends_with("1 file sealed anew, epoch 2\n1 file of that epoch already\n"));
+}
+
 /// A file with several names keeps the key that it has, and does not keep others from a new one.
 #[test]
 fn a_hard_link_is_named_by_each_rotation_and_ends_none() {

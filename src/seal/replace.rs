@@ -115,14 +115,22 @@ pub(super) fn hold(file: &File) -> Result<Held<'_>> {
     if names > 1 {
         bail!("has {names} names (hard links); only one of them would be sealed");
     }
-    // Whoever has it open would go on with the old file, and what they write would be lost.
+    Ok(Held { file, is_leased: refuse_if_written(file)? })
+}
+
+/// Takes a read lease on `file`; whether there is one to be had.
+///
+/// # Errors
+/// If it is open for writing: whoever has it open would go on with the old file, and what they write
+/// would be lost.
+pub(super) fn refuse_if_written(file: &File) -> Result<bool> {
     let lease = sys::lease(file, Lease::Read);
     if let Err(error) = &lease
         && error.kind() == io::ErrorKind::WouldBlock
     {
         bail!("is open for writing elsewhere; close it and run this again");
     }
-    Ok(Held { file, is_leased: lease.is_ok() })
+    Ok(lease.is_ok())
 }
 
 /// Has `write` fill a new file, and puts it in the place of the old one.

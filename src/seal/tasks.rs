@@ -28,8 +28,25 @@ enum Done {
     AsItWas,
     /// It is none that the command is about.
     LeftOut,
+    /// It is plain, and nothing says that it should be sealed.
+    Plain,
     /// It was deleted or renamed after it was found.
     Gone,
+}
+
+/// What becomes of a plain file where sealed ones are looked for: it was never sealed, or what was
+/// sealed has been cut or overwritten.
+///
+/// # Errors
+/// If it should be sealed: by a rule of the policy, or since it lies below a path that was named. A
+/// domain alone is no reason, as it says nothing of the files beside its own.
+fn plain(file: &File, args: &SealFilesArgs) -> Result<Done> {
+    if args.paths.is_empty() && args.policy.is_none() {
+        return Ok(Done::Plain);
+    }
+    // One that is being made in a view has nothing in it until its first commit.
+    replace::refuse_if_written(file)?;
+    bail!("is plain, where a sealed file is expected; `tollgate seal convert` seals it");
 }
 
 pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
@@ -90,12 +107,12 @@ pub(super) fn export(args: &SealExportArgs) -> Result<()> {
     let results =
         over_files(&args.files, &args.key, Where::Anywhere, &keys, |found, file, job| {
             if files::state(file, job)? == State::Plain {
-                return Ok(Done::AsItWas);
+                return plain(file, &args.files);
             }
             files::export(file, &args.to, &found.below, job)?;
             Ok(Done::Changed)
         })?;
-    results.report(args.key.json, "written plain", "plain before, left out")
+    results.report(args.key.json, "written plain", "")
 }
 
 /// A new epoch, unless files of older ones are left over from a rotation that was ended.
@@ -133,14 +150,15 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         Where::InDir { to_change: true },
         &keys,
         |found, file, job| match files::state(file, job)? {
+            State::Plain => plain(file, &args.files),
             State::Sealed(epoch) if epoch < newest => {
                 files::seal_anew(&found.path, file, job)?;
                 Ok(Done::Changed)
             }
-            _ => Ok(Done::AsItWas),
+            State::Sealed(_) => Ok(Done::AsItWas),
         },
     )?;
-    results.report(args.key.json, &format!("sealed anew, epoch {newest}"), "left as they are")
+    results.report(args.key.json, &format!("sealed anew, epoch {newest}"), "of that epoch already")
 }
 
 /// What came of all files.
@@ -148,6 +166,7 @@ struct Results {
     changed: usize,
     as_they_were: usize,
     left_out: usize,
+    plain: usize,
     gone: usize,
     wrong: Vec<(String, String, bool)>,
 }
@@ -177,12 +196,13 @@ fn over_files(
         unfinished::leave(&key.dir);
     }
     let mut results =
-        Results { changed: 0, as_they_were: 0, left_out: 0, gone: 0, wrong: Vec::new() };
+        Results { changed: 0, as_they_were: 0, left_out: 0, plain: 0, gone: 0, wrong: Vec::new() };
     for (file, done) in found.iter().zip(all) {
         match done {
             Ok(Done::Changed) => results.changed += 1,
             Ok(Done::AsItWas) => results.as_they_were += 1,
             Ok(Done::LeftOut) => results.left_out += 1,
+            Ok(Done::Plain) => results.plain += 1,
             Ok(Done::Gone) => results.gone += 1,
             Err(error) => {
                 let path = file.path.to_string_lossy().into_owned();
@@ -212,6 +232,7 @@ impl Results {
                     "done": self.changed,
                     "as_they_were": self.as_they_were,
                     "left_out": self.left_out,
+                    "plain": self.plain,
                     "gone": self.gone,
                     "wrong": wrong,
                 })
@@ -226,6 +247,10 @@ impl Results {
             }
             if self.left_out > 0 {
                 println!("{} left out", messages::count(self.left_out, "file"));
+            }
+            if self.plain > 0 {
+                let plain = messages::count(self.plain, "plain file");
+                println!("{plain} left out; `tollgate seal check` names each");
             }
             if self.gone > 0 {
                 println!("{} deleted or renamed meanwhile", messages::count(self.gone, "file"));
