@@ -718,6 +718,25 @@ fn only_what_the_program_left_behind_is_removed() {
     assert!(!held.exists() && own.exists());
 }
 
+/// It cannot be told what is to become of it: a file of somebody, put in the place of one that was replaced
+/// when the command was killed, and that is gone by now.
+#[test]
+fn what_is_somebodys_is_named_until_it_is_moved() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let left = place.path(".tollgate-seal.new/.tollgate-sealing-aaaaaaaaaaaaaaaa-1-2-3-4");
+    fs::create_dir(left.parent().unwrap()).unwrap();
+    fs::write(&left, "somebody's").unwrap();
+    for _ in 0..2 {
+        let said = place.vault("rotate", &[]);
+        fails(&said, &["another program", "that is gone", "1 file could not be done"]);
+        assert_eq!(fs::read(&left).unwrap(), b"somebody's");
+    }
+    fs::rename(&left, place.path("vault/back")).unwrap();
+    ok(&place.vault("convert", &[]));
+    ok(&place.vault("rotate", &[]));
+}
+
 #[test]
 fn a_file_that_is_named_twice_is_visited_once() {
     let place = Place::new();

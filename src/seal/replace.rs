@@ -292,6 +292,7 @@ mod tests {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
     use super::*;
+    use crate::seal::unfinished::Tidied;
 
     struct Place {
         dir: tempfile::TempDir,
@@ -442,13 +443,10 @@ mod tests {
         }
     }
 
-    /// Killed after the exchange: the file of others has the temporary name.
-    #[test]
-    fn what_others_put_there_before_a_kill_is_put_back_by_the_next_command() {
-        let place = Place::new();
+    /// Leaves what a kill after the exchange leaves, where `others` changed something just before. The
+    /// temporary name.
+    fn killed(place: &Place, others: impl FnOnce()) -> PathBuf {
         let file = unfinished::open(&place.path).expect("it is there");
-        let other = place.dir.path().join("other");
-        std::fs::write(&other, "other").expect("a file");
         let new = unfinished::temporary_for(&file, place.dir.path(), place.dir.path());
         let (written, name) = new.expect("a file").into_parts();
         written.write_all_at_start(b"new ");
@@ -458,12 +456,109 @@ mod tests {
         let name = unfinished::named_for(name, &file, &written).expect("renamed");
         let name = name.keep().expect("kept");
         drop((written, file));
-        std::fs::rename(&other, &place.path).expect("renamed");
+        others();
         rustix::fs::renameat_with(CWD, &name, CWD, &place.path, RenameFlags::EXCHANGE)
             .expect("exchanged");
         assert_eq!(place.content(), "new ");
-        unfinished::remove_unfinished(&name, place.dir.path()).expect("put back");
+        name
+    }
+
+    impl Place {
+        /// Others put a file in the place of the one that is being replaced.
+        fn put_other(&self) {
+            let other = self.dir.path().join("other");
+            std::fs::write(&other, "other").expect("a file");
+            std::fs::rename(&other, &self.path).expect("renamed");
+        }
+
+        /// Another test may be about to execute a program, which has files open until then.
+        fn remove_unfinished(&self, name: &Path) -> Tidied {
+            loop {
+                match unfinished::remove_unfinished(name, self.dir.path()) {
+                    Err(error) if error.to_string().contains("has it open") => {}
+                    tidied => return tidied.expect("nothing is in the way"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_others_put_there_before_a_kill_is_put_back_by_the_next_command() {
+        let place = Place::new();
+        let name = killed(&place, || place.put_other());
+        assert!(matches!(place.remove_unfinished(&name), Tidied::Done));
         assert_eq!((place.content().as_str(), place.others()), ("other", 0));
+    }
+
+    /// What was written since has another time of change, whatever time that is.
+    #[test]
+    fn what_was_written_since_a_kill_stays() {
+        let place = Place::new();
+        let name = killed(&place, || place.put_other());
+        std::fs::write(&place.path, "since").expect("written");
+        let long_ago = std::time::SystemTime::now() - Duration::from_secs(99);
+        File::options()
+            .write(true)
+            .open(&place.path)
+            .expect("open")
+            .set_modified(long_ago)
+            .expect("set");
+        let tidied = place.remove_unfinished(&name);
+        assert!(
+            matches!(&tidied, Tidied::Kept(why) if why.contains("written since")),
+            "{tidied:?}"
+        );
+        assert_eq!(place.content(), "since");
+        assert_eq!(std::fs::read_to_string(&name).expect("kept"), "other");
+    }
+
+    /// The inode of the new file is another one's, once that was deleted.
+    #[test]
+    fn a_file_that_only_has_the_inode_of_the_new_one_stays() {
+        let place = Place::new();
+        let name = killed(&place, || place.put_other());
+        let file = std::fs::metadata(&place.path).expect("there");
+        std::thread::sleep(Duration::from_millis(20));
+        let modified = file.modified().expect("a time");
+        let named = name.to_str().expect("UTF-8").to_owned();
+        let inode = format!("-{:x}-", file.ino());
+        // As if that inode were the one of a file that is made now.
+        let theirs = place.dir.path().join("theirs");
+        std::fs::write(&theirs, "theirs").expect("a file");
+        File::options()
+            .write(true)
+            .open(&theirs)
+            .expect("open")
+            .set_modified(modified)
+            .expect("set");
+        let other = format!("-{:x}-", std::fs::metadata(&theirs).expect("there").ino());
+        std::fs::remove_file(&place.path).expect("removed");
+        let renamed = PathBuf::from(named.replace(&inode, &other));
+        std::fs::rename(&name, &renamed).expect("renamed");
+        let tidied = place.remove_unfinished(&renamed);
+        assert!(matches!(&tidied, Tidied::Kept(why) if why.contains("that is gone")), "{tidied:?}");
+        assert_eq!(std::fs::read_to_string(&theirs).expect("there"), "theirs");
+        assert_eq!(std::fs::read_to_string(&renamed).expect("kept"), "other");
+    }
+
+    #[test]
+    fn names_that_were_given_before_a_kill_lead_to_one_file_again() {
+        let place = Place::new();
+        let further = place.dir.path().join("further");
+        let link = || std::fs::hard_link(&place.path, &further).expect("linked");
+        let name = killed(&place, link);
+        assert!(matches!(place.remove_unfinished(&name), Tidied::Done));
+        let inode = |path: &Path| std::fs::metadata(path).expect("there").ino();
+        assert_eq!((place.content().as_str(), inode(&place.path)), ("old ", inode(&further)));
+        assert!(!name.exists());
+        // Nothing is lost of one that was written since: each has its own content then.
+        std::fs::remove_file(&further).expect("removed");
+        let name = killed(&place, link);
+        std::fs::write(&place.path, "since").expect("written");
+        assert!(matches!(place.remove_unfinished(&name), Tidied::Done));
+        assert_eq!(place.content(), "since");
+        assert_eq!(std::fs::read_to_string(&further).expect("there"), "old ");
+        assert!(!name.exists());
     }
 
     #[test]

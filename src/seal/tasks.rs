@@ -179,7 +179,7 @@ fn over_files(
     each: impl Fn(&Found, &File, &Job<'_>) -> Result<Done> + Sync,
 ) -> Result<Results> {
     let domains = Domains::of(args, key)?;
-    let found = work::find(args, key, which)?;
+    let work::All { found, kept } = work::find(args, key, which)?;
     let progress = Progress::new(work::bytes(&found), args.progress);
     let all = work::for_each(&found, |found| {
         let domain = match domains.of_file(&found.path, &found.real) {
@@ -197,6 +197,9 @@ fn over_files(
     }
     let mut results =
         Results { changed: 0, as_they_were: 0, left_out: 0, plain: 0, gone: 0, wrong: Vec::new() };
+    for (path, why) in kept {
+        results.wrong.push((path.to_string_lossy().into_owned(), why, false));
+    }
     for (file, done) in found.iter().zip(all) {
         match done {
             Ok(Done::Changed) => results.changed += 1,

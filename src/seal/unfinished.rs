@@ -114,41 +114,91 @@ pub(super) fn looks_unfinished(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
 }
 
+/// What a temporary name says of the two files that may have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pair {
+    /// The inode of the old file. It is in use as long as its replacer, who has it open, lives.
+    old: u64,
+    new: Made,
+}
+
+/// A file that was made to replace another one, as it was then. Its inode alone does not tell: once it is
+/// deleted, a file of somebody may get the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Made {
+    inode: u64,
+    /// In nanoseconds; 0 where the file system does not tell.
+    born: u64,
+    /// The same. A file that was written has another one.
+    written: u64,
+}
+
+impl Made {
+    fn of(file: &File) -> io::Result<Made> {
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let found = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted)?;
+        // Before 1970, or after 2262, any number tells as much.
+        let at = |time: rustix::fs::StatxTimestamp| {
+            time.tv_sec
+                .cast_unsigned()
+                .wrapping_mul(1_000_000_000)
+                .wrapping_add(time.tv_nsec.into())
+        };
+        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let born = if has_birth { at(found.stx_btime) } else { 0 };
+        Ok(Made { inode: found.stx_ino, born, written: at(found.stx_mtime) })
+    }
+}
+
 /// The temporary name of `new`, which is to exchange names with `old`: it says which two files may have
-/// it, by their inodes. What else is found there came in between, and is somebody's.
+/// it. What else is found there came in between, and is somebody's.
 ///
 /// # Errors
 /// Those of rename(2).
 pub(super) fn named_for(name: TempPath, old: &File, new: &File) -> io::Result<TempPath> {
     let mut pair = name.to_path_buf().into_os_string();
-    pair.push(format!("-{:x}-{:x}", old.metadata()?.ino(), new.metadata()?.ino()));
+    let Made { inode, born, written } = Made::of(new)?;
+    pair.push(format!("-{:x}-{inode:x}-{born:x}-{written:x}", old.metadata()?.ino()));
     std::fs::rename(&name, &pair)?;
     // Dropped, it would remove a file that is not there any more.
     let _ = name.keep();
     TempPath::try_from_path(pair)
 }
 
-/// The inodes that a temporary name says it is for: the old one and the new one, or none. `None` if it is
-/// no such name.
-fn inodes_of(name: &OsStr) -> Option<Vec<u64>> {
+/// What a temporary name says that was made here: a pair, or that its file is not complete. `None` if it
+/// is no such name.
+fn pair_of(name: &OsStr) -> Option<Option<Pair>> {
     let mut parts = name.to_str()?.strip_prefix(UNFINISHED)?.split('-');
     let random = parts.next()?.as_bytes();
     if random.len() != UNFINISHED_RANDOM || !random.iter().all(u8::is_ascii_alphanumeric) {
         return None;
     }
-    let inodes: Vec<_> =
+    let numbers: Vec<_> =
         parts.map(|part| u64::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
-    matches!(inodes.len(), 0 | 2).then_some(inodes)
+    match numbers[..] {
+        [] => Some(None),
+        [old, inode, born, written] => Some(Some(Pair { old, new: Made { inode, born, written } })),
+        _ => None,
+    }
+}
+
+/// What became of something that a command left behind.
+#[derive(Debug)]
+pub(super) enum Tidied {
+    /// It is gone, or has its name again.
+    Done,
+    /// It is somebody's, and they have to say what becomes of it: why.
+    Kept(String),
 }
 
 /// Removes what a command that was killed left behind, and nothing else that has such a name. What
-/// others had put in the place of a file at that moment gets its name back; `dir` is where files are
-/// sealed.
+/// others had put in the place of a file at that moment gets its name back, and so does a file that they had
+/// given a further name; `dir` is where files are sealed.
 ///
 /// # Errors
 /// With why it is left as it is.
-pub(super) fn remove_unfinished(path: &Path, dir: &Path) -> Result<()> {
-    let Some(inodes) = path.file_name().and_then(inodes_of) else {
+pub(super) fn remove_unfinished(path: &Path, dir: &Path) -> Result<Tidied> {
+    let Some(pair) = path.file_name().and_then(pair_of) else {
         bail!("it was not made by this command, though its name begins so");
     };
     let file = open(path)?;
@@ -161,44 +211,75 @@ pub(super) fn remove_unfinished(path: &Path, dir: &Path) -> Result<()> {
         bail!("somebody has it open");
     }
     let (held, named) = (file.metadata()?, std::fs::symlink_metadata(path)?);
-    if held.nlink() != 1 || (held.dev(), held.ino()) != (named.dev(), named.ino()) {
-        bail!("it has another name");
+    if (held.dev(), held.ino()) != (named.dev(), named.ino()) {
+        bail!("others move it at the same time");
     }
-    if let [old, new] = inodes[..]
-        && ![old, new].contains(&held.ino())
-    {
-        return put_back(path, &held, new, dir);
+    match pair {
+        Some(Pair { old, new })
+            if held.ino() != new.inode && (held.ino() != old || held.nlink() > 1) =>
+        {
+            put_back(path, &held, new, dir)
+        }
+        _ if held.nlink() != 1 => bail!("it has another name"),
+        _ => removed(path),
     }
-    Ok(std::fs::remove_file(path)?)
 }
 
 /// Gives the file at `path`, which others had put in the place of one that was replaced at that moment,
-/// the name that the one with the inode `new` has by now; that one is removed.
-fn put_back(path: &Path, theirs: &Metadata, new: u64, dir: &Path) -> Result<()> {
-    const WHAT: &str = "it is what another program had put in the place of";
-    let Some(taken) = find_inode(dir, (theirs.dev(), new))? else {
-        bail!("{WHAT} a file that is gone; move it to where it belongs, or remove it");
+/// or given a further name, the name that the `new` one has by now; that one is removed.
+fn put_back(path: &Path, theirs: &Metadata, new: Made, dir: &Path) -> Result<Tidied> {
+    let kept = |of: &str| {
+        Ok(Tidied::Kept(format!("is what another program had put in the place of {of}")))
     };
-    let file = open(&taken)?;
+    let has_further_name = theirs.nlink() > 1;
+    let Some((taken, file)) = find_made(dir, theirs.dev(), new)? else {
+        if has_further_name {
+            return removed(path);
+        }
+        return kept("a file that is gone; move it to where it belongs, or remove it");
+    };
     let named = shown(&taken);
-    let written = |of: &Metadata| (of.mtime(), of.mtime_nsec());
-    if written(&file.metadata()?) > written(theirs) {
-        bail!("{WHAT} {named}, which was written since; keep one of the two, and remove the other");
+    if Made::of(&file)?.written != new.written {
+        if has_further_name {
+            let since = "was written since, and is a file of its own";
+            messages::note(&format!("{named} had got a further name; it {since}"));
+            return removed(path);
+        }
+        return kept(&format!(
+            "{named}, which was written since; keep one of the two, and remove the other"
+        ));
+    }
+    if file.metadata()?.nlink() > 1 {
+        return kept(&format!("{named}, which has further names by now; remove one of the two"));
     }
     if let Err(error) = sys::lease(&file, Lease::Read)
         && error.kind() == io::ErrorKind::WouldBlock
     {
-        bail!("{WHAT} {named}, which is open for writing; close that and run this again");
+        return kept(&format!("{named}, which is open for writing; close that and run this again"));
     }
     let exchange = || rustix::fs::renameat_with(CWD, path, CWD, &taken, RenameFlags::EXCHANGE);
     exchange().with_context(|| named.clone())?;
-    if std::fs::symlink_metadata(path)?.ino() != new {
+    if std::fs::symlink_metadata(path)?.ino() != new.inode {
         exchange().with_context(|| named.clone())?;
-        bail!("{WHAT} {named}, which others move at the same time; run this again");
+        return kept(&format!("{named}, which others move at the same time; run this again"));
     }
     File::open(directory_of(&taken))?.sync_all()?;
     messages::note(&format!("{named} is again what another program had put there"));
-    Ok(std::fs::remove_file(path)?)
+    removed(path)
+}
+
+fn removed(path: &Path) -> Result<Tidied> {
+    std::fs::remove_file(path)?;
+    Ok(Tidied::Done)
+}
+
+/// The file that a name says was made, wherever it is by now.
+fn find_made(dir: &Path, device: u64, new: Made) -> Result<Option<(PathBuf, File)>> {
+    let Some(path) = find_inode(dir, (device, new.inode))? else { return Ok(None) };
+    let file = open(&path)?;
+    let found = Made::of(&file)?;
+    let is_same = (found.inode, found.born) == (new.inode, new.born);
+    Ok(is_same.then_some((path, file)))
 }
 
 /// The regular file with this device and inode below `dir`.
@@ -227,13 +308,14 @@ mod tests {
 
     #[test]
     fn a_temporary_name_says_which_files_may_have_it() {
-        let of = |name: &str| inodes_of(OsStr::new(name));
-        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ"), Some(Vec::new()));
-        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ-1f-20"), Some(vec![31, 32]));
-        for other in ["-1f", "-1f-20-21", "-1f-g", "-", "-1f-20-"] {
+        let of = |name: &str| pair_of(OsStr::new(name));
+        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ"), Some(None));
+        let pair = Pair { old: 31, new: Made { inode: 32, born: 10, written: 11 } };
+        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ-1f-20-a-b"), Some(Some(pair)));
+        for other in ["-1f", "-1f-20", "-1f-20-a-b-c", "-1f-20-a-g", "-", "-1f-20-a-"] {
             assert_eq!(of(&format!(".tollgate-sealing-0123456789abcXYZ{other}")), None, "{other}");
         }
-        assert_eq!(of(".tollgate-sealing-short-1-2"), None);
+        assert_eq!(of(".tollgate-sealing-short-1-2-3-4"), None);
         assert_eq!(of("other"), None);
     }
 }

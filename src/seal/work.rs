@@ -13,7 +13,7 @@ use crate::cli::{SealFilesArgs, SealKeyArgs};
 use crate::messages;
 use crate::seal::ring::{IN_DIR, LOCK_IN_DIR};
 use crate::seal::secret::{self, shown};
-use crate::seal::unfinished;
+use crate::seal::unfinished::{self, Tidied};
 
 /// Most threads: beyond, a disk is slower rather than faster.
 const THREADS_MAX: usize = 16;
@@ -28,6 +28,13 @@ pub(super) struct Found {
     pub(super) real: PathBuf,
     /// What the command line named, and where in it the file lies.
     pub(super) below: PathBuf,
+}
+
+/// What there is.
+pub(super) struct All {
+    pub(super) found: Vec<Found>,
+    /// What commands that were killed left of others' files, and why it is still there.
+    pub(super) kept: Vec<(PathBuf, String)>,
 }
 
 /// Which files a command may work on, and how.
@@ -52,14 +59,15 @@ impl Where {
 ///
 /// # Errors
 /// With the path that cannot be read, or may not be named.
-pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Result<Vec<Found>> {
+pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Result<All> {
+    let mut kept = Vec::new();
     if which.tidies() {
-        tidy_in(&key.dir);
+        tidy_in(&key.dir, &mut kept);
     }
     // One path has each file once.
     let seen = (args.paths.len() > 1).then(HashSet::new);
     let tidies = which.tidies().then(|| key.dir.clone());
-    let mut search = Search { found: Vec::new(), seen, keys: Keys::of(key), tidies };
+    let mut search = Search { found: Vec::new(), kept, seen, keys: Keys::of(key), tidies };
     let all = [key.dir.clone()];
     for path in if args.paths.is_empty() { &all[..] } else { &args.paths } {
         let metadata = fs::symlink_metadata(path)
@@ -86,7 +94,7 @@ pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Res
         let below = path.file_name().map(PathBuf::from).unwrap_or_default();
         search.add(Found { path: path.clone(), real, below });
     }
-    Ok(search.found)
+    Ok(All { found: search.found, kept: search.kept })
 }
 
 /// The path without links on the way.
@@ -129,6 +137,7 @@ impl Keys {
 
 struct Search {
     found: Vec<Found>,
+    kept: Vec<(PathBuf, String)>,
     /// Where the files lie, without links: of two names for a place the first one counts.
     seen: Option<HashSet<PathBuf>>,
     keys: Keys,
@@ -158,7 +167,7 @@ impl Search {
                 self.walk(&entry.path(), &real.join(&name), &below.join(&name), depth + 1)?;
             } else if kind.is_file() && unfinished::looks_unfinished(&name) {
                 if let Some(dir) = &self.tidies {
-                    tidy(&entry.path(), dir);
+                    tidy(&entry.path(), dir, &mut self.kept);
                 }
             } else if kind.is_file() && name != IN_DIR && name != LOCK_IN_DIR {
                 if let Some(what) = self.keys.what_is(&entry.path()) {
@@ -174,17 +183,21 @@ impl Search {
 }
 
 /// Removes what commands that were killed left in the directory for that, in the keyring's `dir`.
-fn tidy_in(dir: &Path) {
+fn tidy_in(dir: &Path, kept: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(dir.join(unfinished::IN_DIR)).into_iter().flatten().flatten() {
-        tidy(&entry.path(), dir);
+        tidy(&entry.path(), dir, kept);
     }
 }
 
 /// Removes what a command that was killed left behind.
-fn tidy(path: &Path, dir: &Path) {
-    if let Err(error) = unfinished::remove_unfinished(path, dir) {
-        let why = messages::in_words(&error);
-        messages::note(&format!("{} is left as it is: {why}", shown(path)));
+fn tidy(path: &Path, dir: &Path, kept: &mut Vec<(PathBuf, String)>) {
+    match unfinished::remove_unfinished(path, dir) {
+        Ok(Tidied::Done) => {}
+        Ok(Tidied::Kept(why)) => kept.push((path.to_owned(), why)),
+        Err(error) => {
+            let why = messages::in_words(&error);
+            messages::note(&format!("{} is left as it is: {why}", shown(path)));
+        }
     }
 }
 
