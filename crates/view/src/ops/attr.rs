@@ -154,10 +154,10 @@ impl View {
             let asked = if leaves_a_part { Asked::ChangeInPart } else { write };
             self.permit(req, &node, asked, "setattr")?;
         }
-        let is_sealed = self.is_sealed(&node)?;
+        let sealed = self.if_sealed(&node)?;
         let mut done = self.set_attributes(req.caller(), &node, set);
-        if is_sealed && done.is_ok() {
-            done = self.must_lead_here_again(&node).and(done);
+        if let (Some(held), Ok(_)) = (&sealed, &done) {
+            done = self.must_lead_here_again(&node, held).and(done);
         }
         self.record_setattr(req, &node, set, done.as_ref().err().copied());
         done

@@ -271,7 +271,7 @@ impl View {
         let node = self.node(id)?;
         let spot = self.spot(new_parent, new_name)?;
         // Before the lock: names may have to be searched for.
-        let is_sealed = self.is_sealed(&node)?;
+        let sealed = self.if_sealed(&node)?;
         let mut looks = 0;
         let (before, looked, names) = loop {
             looks += 1;
@@ -304,7 +304,10 @@ impl View {
             return Err(Errno::EXIST);
         }
         let linked = linked.and_then(|()| {
-            let leads_here = if is_sealed { self.must_lead_here_again(&node) } else { Ok(()) };
+            let leads_here = match &sealed {
+                Some(held) => self.must_lead_here_again(&node, held),
+                None => Ok(()),
+            };
             if leads_here.is_err() {
                 // It would be a name of a file that has none else.
                 let _ = rustix::fs::unlinkat(&spot.fd, spot.name.as_c_str(), AtFlags::empty());

@@ -396,15 +396,18 @@ impl View {
     }
 
     /// The same for a sealed file whose attributes or names were changed just now: where `seal rotate` sees
-    /// that, it gives the file its name back, which is a matter of milliseconds.
+    /// that, it gives the file its name back, which is a matter of milliseconds. `held` is the file: no name
+    /// that is known leads to it meanwhile.
     ///
     /// # Errors
     /// `ESTALE`, as above: what was changed is not the file that has the name.
-    pub(crate) fn must_lead_here_again(&self, node: &Arc<Node>) -> Result<(), Errno> {
+    pub(crate) fn must_lead_here_again(&self, node: &Node, held: impl AsFd) -> Result<(), Errno> {
         for _ in 0..LOOKS_FOR_NAME {
             match self.must_lead_here(node) {
                 // Under the temporary name of `rotate`, or moved by others.
-                Err(Errno::STALE) if self.stat(node).is_ok_and(|stat| stat.nlink() > 0) => {
+                Err(Errno::STALE)
+                    if lower::stat_fd(held.as_fd()).is_ok_and(|stat| stat.nlink() > 0) =>
+                {
                     std::thread::sleep(BETWEEN_LOOKS);
                 }
                 leads_here => return leads_here,
@@ -413,13 +416,15 @@ impl View {
         self.must_lead_here(node)
     }
 
-    /// Whether the rules seal a file. To be asked before it is changed: what has lost its name is not judged.
+    /// The file, if the rules seal it. To be asked before it is changed: what has lost its name is not
+    /// judged, nor found.
     ///
     /// # Errors
     /// When its attributes cannot be read, or its names not be found.
-    pub(crate) fn is_sealed(&self, node: &Arc<Node>) -> Result<bool, Errno> {
+    pub(crate) fn if_sealed(&self, node: &Arc<Node>) -> Result<Option<Arc<OwnedFd>>, Errno> {
         let seals = self.admission.policy().seals();
-        Ok(seals && matches!(self.how_of(node)?, Some(How::Sealed(_))))
+        let is_sealed = seals && matches!(self.how_of(node)?, Some(How::Sealed(_)));
+        is_sealed.then(|| self.fds.path_once(node)).transpose()
     }
 
     /// One of the paths of a file; nothing if it has none.

@@ -33,10 +33,10 @@ impl View {
         self.permit(req, &node, Operation::Write, "setxattr")?;
         // It may be an access control list.
         self.writers.changing(&self.fds, &node);
-        let is_sealed = self.is_sealed(&node)?;
+        let sealed = self.if_sealed(&node)?;
         let mut done = self.set_attribute(req.caller(), &node, (name, value), flags, acl_kill_sgid);
-        if is_sealed && done.is_ok() {
-            done = self.must_lead_here_again(&node);
+        if let (Some(held), Ok(_)) = (&sealed, &done) {
+            done = self.must_lead_here_again(&node, held);
         }
         self.record_attribute(req, &node, "setxattr", name.to_bytes(), done.err());
         done
@@ -128,10 +128,10 @@ impl View {
             let act = || rustix::fs::removexattr(ProcPath::of(fd.as_fd()).as_c_str(), name);
             self.powers.as_caller(req.caller(), act)
         };
-        let is_sealed = self.is_sealed(&node)?;
+        let sealed = self.if_sealed(&node)?;
         let mut done = remove();
-        if is_sealed && done.is_ok() {
-            done = self.must_lead_here_again(&node);
+        if let (Some(held), Ok(_)) = (&sealed, &done) {
+            done = self.must_lead_here_again(&node, held);
         }
         self.record_attribute(req, &node, "removexattr", name.to_bytes(), done.err());
         done
