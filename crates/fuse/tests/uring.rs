@@ -342,6 +342,14 @@ fn a_registration_that_fails_after_the_handshake_falls_back() {
     assert_eq!(report.in_use, TransportInUse::DevFuse);
     let reason = report.uring_unavailable.as_ref().unwrap().to_string();
     assert!(reason.starts_with("IORING_REGISTER_FILES failed"), "{reason}");
+    // What threads that serve rings are bound to does not hold for those that serve /dev/fuse.
+    let cpus = rustix::thread::sched_getaffinity(None).unwrap().count();
+    for thread in fs::read_dir("/proc/self/task").unwrap() {
+        let thread = thread.unwrap().file_name().to_str().unwrap().parse().unwrap();
+        let thread = rustix::process::Pid::from_raw(thread);
+        let bound = rustix::thread::sched_getaffinity(thread).map(|set| set.count());
+        assert!(bound.is_ok_and(|bound| bound == cpus), "{thread:?} is bound to {bound:?} CPUs");
+    }
     assert_eq!(fs::read(at.path().join("direct")).unwrap(), b"here");
     drop(running);
     drop(mount);

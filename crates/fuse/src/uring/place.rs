@@ -13,7 +13,7 @@ use tollgate_haltpoll::{PollingTime, Roots, Runnable};
 
 use crate::uring::roaming::{Change, Roaming};
 use crate::uring::shared::RingShared;
-use crate::uring::sharing::{Shared, Sharing};
+use crate::uring::sharing::Sharing;
 
 /// The owner's CPUs.
 #[derive(Debug)]
@@ -154,11 +154,16 @@ impl Place {
                     let runnable = runnable.and_then(Runnable::count);
                     runnable.is_some_and(|runnable| runnable <= cpus + spinning)
                 };
-                if !self.roaming.is_bound() && self.sharing.look(let_in, is_free) == Shared::Leave {
+                if !self.roaming.is_bound() && self.sharing.leaves(let_in, is_free) {
                     self.leave_this_cpu();
                 }
             }
         }
+    }
+
+    /// The thread is to serve something else than the ring.
+    pub(crate) fn give_up(&self) {
+        self.follow(Change::Release);
     }
 
     fn follow(&self, change: Change) {

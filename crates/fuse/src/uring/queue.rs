@@ -293,6 +293,16 @@ impl RingQueue {
         self.shared.owner.store(this_thread(), Ordering::Relaxed);
         self.observer.may_move = self.cpus.len() > 1;
         self.place = Place::bind(&self.cpus, polling);
+        let registered = self.register_together();
+        if registered.is_err()
+            && let Some(place) = self.place.take()
+        {
+            place.give_up();
+        }
+        registered
+    }
+
+    fn register_together(&mut self) -> Result<(), UringUnavailable> {
         let registered = self.register_entries();
         let Some(arrival) = self.arrival.take() else { return registered };
         let all = arrival.wait_for_others(registered);

@@ -303,17 +303,17 @@ impl View {
             self.record_link(req, &node, spot.at(), linked.err());
             return Err(Errno::EXIST);
         }
-        let linked = linked.and_then(|()| {
-            let leads_here = match &sealed {
-                Some(held) => self.must_lead_here_again(&node, held),
-                None => Ok(()),
-            };
-            if leads_here.is_err() {
-                // It would be a name of a file that has none else.
-                let _ = rustix::fs::unlinkat(&spot.fd, spot.name.as_c_str(), AtFlags::empty());
-            }
-            leads_here
-        });
+        if let (Some(held), Ok(())) = (&sealed, linked)
+            && let Err(error) = self.must_lead_here(&node)
+        {
+            // It would be a name of a file that has none else.
+            let _ = rustix::fs::unlinkat(&spot.fd, spot.name.as_c_str(), AtFlags::empty());
+            drop((moving, names));
+            // The kernel tries once more, when it is settled which file has the name.
+            let _ = self.must_lead_here_again(&node, held);
+            self.record_link(req, &node, spot.at(), Some(error));
+            return Err(error);
+        }
         self.record_link(req, &node, spot.at(), linked.err());
         linked?;
         let around = spot.dir.watched.level();
