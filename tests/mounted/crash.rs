@@ -53,7 +53,9 @@ fn kill_under_load(policy: &str, after: Duration) {
     let mnt = view.root().to_owned();
     // The kernel may answer from what it remembers, but not this.
     let error = fs::File::create(mnt.join("new")).unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+    // Over io_uring the connection may end a moment after the process: a request of that moment is aborted.
+    let gone = [libc::ENOTCONN, libc::ECONNABORTED];
+    assert!(error.raw_os_error().is_some_and(|errno| gone.contains(&errno)), "{error}");
     for (writer, count) in durable.iter().enumerate() {
         let count = count.load(Ordering::SeqCst);
         // A writer may not have begun.
