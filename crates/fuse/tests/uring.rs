@@ -344,12 +344,12 @@ fn a_registration_that_fails_after_the_handshake_falls_back() {
     assert!(reason.starts_with("IORING_REGISTER_FILES failed"), "{reason}");
     // What threads that serve rings are bound to does not hold for those that serve /dev/fuse.
     let cpus = rustix::thread::sched_getaffinity(None).unwrap().count();
-    for thread in fs::read_dir("/proc/self/task").unwrap() {
+    let is_free = |thread: std::io::Result<fs::DirEntry>| {
         let thread = thread.unwrap().file_name().to_str().unwrap().parse().unwrap();
         let thread = rustix::process::Pid::from_raw(thread);
-        let bound = rustix::thread::sched_getaffinity(thread).map(|set| set.count());
-        assert!(bound.is_ok_and(|bound| bound == cpus), "{thread:?} is bound to {bound:?} CPUs");
-    }
+        rustix::thread::sched_getaffinity(thread).is_ok_and(|set| set.count() == cpus)
+    };
+    until("no thread is bound to a CPU", || fs::read_dir("/proc/self/task").unwrap().all(is_free));
     assert_eq!(fs::read(at.path().join("direct")).unwrap(), b"here");
     drop(running);
     drop(mount);
