@@ -81,6 +81,21 @@ fn raise(resource: Resource) {
     let _ = rustix::process::setrlimit(resource, raised);
 }
 
+/// What the kernel's table of descriptors has room for from the start: 128 KiB of kernel memory.
+const ROOM_FOR_DESCRIPTORS: u64 = 16_384;
+
+/// Makes room for many descriptors at once, of which the process may open so many. The kernel doubles a
+/// full table, and who needs the descriptor waits for an RCU grace period if there are other threads: 10 ms and more
+/// (Linux 6.18, `expand_fdtable`) for the open of a file that happens to be the 257th. A table does not shrink.
+fn grow_descriptor_table(may_open: u64) {
+    let last = may_open.min(ROOM_FOR_DESCRIPTORS).saturating_sub(1);
+    let Ok(last) = i32::try_from(last) else { return };
+    // Standard input, or whatever took its place: `inherited.rs` leaves none of the three closed.
+    let room = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), last);
+    // Without it, the table grows when it has to.
+    drop(room);
+}
+
 /// Descriptors beside those that the views hold on their directories.
 const OTHER_DESCRIPTORS: u64 = 64;
 
@@ -96,6 +111,7 @@ impl DescriptorShare {
     pub(crate) fn of(wanted: Option<usize>, views: usize) -> anyhow::Result<Self> {
         raise(Resource::Nofile);
         let now = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        grow_descriptor_table(now);
         let most = now.saturating_sub(OTHER_DESCRIPTORS);
         match wanted {
             Some(wanted) if wanted as u64 > most => bail!(

@@ -79,6 +79,30 @@ fn more_files_than_descriptors() {
     assert!(after <= most, "{before} KiB before, {full} KiB full, {after} KiB after");
 }
 
+/// Files that are open need a descriptor each, and nobody who opens one waits until the kernel has made
+/// the server's table of descriptors larger.
+#[test]
+fn the_table_of_descriptors_has_room() {
+    const FILES: usize = 600;
+    if !can_mount() {
+        return;
+    }
+    let view = View::new("");
+    (0..FILES).for_each(|n| fs::write(view.below(&format!("f{n}")), "text").unwrap());
+    let room = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", view.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    let before = room();
+    let open = |n| fs::File::options().write(true).open(view.at(&format!("f{n}"))).unwrap();
+    let files: Vec<_> = (0..FILES).map(open).collect();
+    let (used, after) = (view.status("descriptors_used"), room());
+    drop(files);
+    assert!(used >= FILES as u64, "{used} descriptors: the test shows nothing");
+    assert_eq!(after, before, "the table grew while {used} descriptors were used");
+}
+
 /// A caller who holds write leases on files does not stop others while somebody opens or truncates
 /// those files.
 #[test]
