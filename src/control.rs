@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
@@ -194,7 +196,38 @@ pub(crate) enum Warnings {
 /// # Errors
 /// When the directory is there and cannot be read, or is not private to this user.
 pub(crate) fn ask_all(request: &Request, warnings: Warnings) -> Result<Vec<Report>, ControlError> {
-    Ok(ask_all_in(&directory(), None, request, warnings)?.0)
+    Ok(ask_all_in(&directory(), Of::All, request, warnings)?.0)
+}
+
+/// The same for who wants to know about one server: `is_meant` says whether a reply is its. Others that do not
+/// answer soon after that one are left out.
+///
+/// # Errors
+/// As [`ask_all`].
+pub(crate) fn ask_for(
+    is_meant: &dyn Fn(&Map<String, Value>) -> bool,
+    request: &Request,
+    warnings: Warnings,
+) -> Result<Vec<Report>, ControlError> {
+    Ok(ask_all_in(&directory(), Of::Meant(is_meant), request, warnings)?.0)
+}
+
+/// Whether a report or a list of requests is about the view at `mnt`.
+pub(crate) fn is_at(mnt: &Path) -> impl Fn(&Map<String, Value>) -> bool {
+    move |reply| {
+        let point = reply.get("mount_point").and_then(Value::as_str);
+        point.is_some_and(|point| Path::new(point) == mnt)
+    }
+}
+
+/// Which servers' replies are wanted.
+#[derive(Clone, Copy)]
+enum Of<'a> {
+    All,
+    /// That of this process, if it has a socket here; else those of all.
+    Process(u32),
+    /// The one whose reply is as this says, and of the others what comes soon.
+    Meant(&'a dyn Fn(&Map<String, Value>) -> bool),
 }
 
 /// What all servers of this user report to `status`, in the order in which they started.
@@ -213,7 +246,7 @@ pub(crate) fn reports() -> Result<Vec<Value>, ControlError> {
 /// # Errors
 /// As [`ask_all`].
 pub(crate) fn survey() -> Result<Survey, ControlError> {
-    survey_in(&directory(), None)
+    survey_in(&directory(), Of::All)
 }
 
 /// The same of the server with this process id alone, if there is one.
@@ -221,15 +254,24 @@ pub(crate) fn survey() -> Result<Survey, ControlError> {
 /// # Errors
 /// As [`ask_all`].
 pub(crate) fn survey_of(server: Option<u32>) -> Result<Survey, ControlError> {
-    survey_in(&directory(), server)
+    survey_in(&directory(), server.map_or(Of::All, Of::Process))
 }
 
-fn survey_in(directory: &Directory, server: Option<u32>) -> Result<Survey, ControlError> {
+/// As [`survey`], for who wants to know about the view at `mnt`: others that do not answer soon after
+/// its server are left out.
+///
+/// # Errors
+/// As [`ask_all`].
+pub(crate) fn survey_at(mnt: &Path) -> Result<Survey, ControlError> {
+    survey_in(&directory(), Of::Meant(&is_at(mnt)))
+}
+
+fn survey_in(directory: &Directory, of: Of<'_>) -> Result<Survey, ControlError> {
     let with_pid = |Report { found, mut report }: Report| {
         report.insert("pid_here".to_owned(), found.pid.into());
         Value::Object(report)
     };
-    let (replies, silent) = ask_all_in(directory, server, &Request::Status, Warnings::Shown)?;
+    let (replies, silent) = ask_all_in(directory, of, &Request::Status, Warnings::Shown)?;
     // Finding them removes the sockets that killed servers left, here those of work queues.
     let _ = directory.servers(tollgate_workqueue::control::KIND);
     let mut reports: Vec<_> = replies.into_iter().map(with_pid).collect();
@@ -237,10 +279,10 @@ fn survey_in(directory: &Directory, server: Option<u32>) -> Result<Survey, Contr
     Ok(Survey { reports, silent })
 }
 
-/// The replies, and the servers that gave none in time; of the process `only` if that has a socket here.
+/// The replies, and the servers that gave none in time.
 fn ask_all_in(
     directory: &Directory,
-    only: Option<u32>,
+    of: Of<'_>,
     request: &Request,
     warnings: Warnings,
 ) -> Result<(Vec<Report>, Vec<Found>), ControlError> {
@@ -256,7 +298,7 @@ fn ask_all_in(
         other => other?,
     };
     discovery.found.extend(guests);
-    let is_wanted = |found: &Found| only.is_some() && found.pid == only;
+    let is_wanted = |found: &Found| matches!(of, Of::Process(pid) if found.pid == Some(pid));
     if discovery.found.iter().any(is_wanted) {
         discovery.found.retain(is_wanted);
     }
@@ -265,7 +307,11 @@ fn ask_all_in(
     }
     let mut replies = Vec::new();
     let mut silent = Vec::new();
-    for (found, answer) in ask_at_once(&discovery.found, request) {
+    let is_meant = |answer: &Answer| match (of, answer) {
+        (Of::Meant(is_meant), Some(reply)) => is_meant(reply),
+        _ => false,
+    };
+    for (found, answer) in ask_at_once(&discovery.found, request, is_meant) {
         match answer {
             Ok(report) => replies.extend(report.map(|report| Report { found, report })),
             Err(error) => {
@@ -289,29 +335,49 @@ fn of_guest() -> Vec<Found> {
 
 /// Servers that are asked at the same time: those that do not answer hold up the others once.
 const AT_ONCE: usize = 64;
+/// How long the others have for their answers once the server that is meant has given its own.
+const FOR_OTHERS: Duration = Duration::from_millis(250);
 
-/// Asks all servers, at the same time; the answers, in the order of the servers.
-fn ask_at_once(servers: &[Found], request: &Request) -> Vec<(Found, anyhow::Result<Answer>)> {
+/// Asks all servers, at the same time; the answers, in the order of the servers. Those that did not answer
+/// in time after one that `is_meant` are left out.
+fn ask_at_once(
+    servers: &[Found],
+    request: &Request,
+    is_meant: impl Fn(&Answer) -> bool,
+) -> Vec<(Found, anyhow::Result<Answer>)> {
     let mut answers = Vec::new();
+    let mut until = None;
     for some in servers.chunks(AT_ONCE) {
-        std::thread::scope(|scope| {
-            let asking: Vec<_> = some
-                .iter()
-                .map(|found| {
-                    std::thread::Builder::new().spawn_scoped(scope, move || ask_one(found, request))
-                })
-                .collect();
-            for (found, asked) in some.iter().zip(asking) {
-                let answer = match asked {
-                    Ok(thread) => {
-                        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                    }
-                    // Without another thread it is asked here.
-                    Err(_) => ask_one(found, request),
-                };
-                answers.push((found.clone(), answer));
+        let (sender, receiver) = channel();
+        for (place, found) in some.iter().enumerate() {
+            let (found, request, sender) = (found.clone(), request.clone(), sender.clone());
+            let ask = move || {
+                // Nobody may wait for it any more.
+                let _ = sender.send((place, ask_one(&found, &request)));
+            };
+            let here = ask.clone();
+            // Not scoped: who does not answer is not waited for.
+            if std::thread::Builder::new().spawn(ask).is_err() {
+                // Without another thread it is asked here.
+                here();
             }
-        });
+        }
+        drop(sender);
+        let mut received = Vec::new();
+        loop {
+            let left = until.map(|until: Instant| until.saturating_duration_since(Instant::now()));
+            let next = match left {
+                None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(left) => receiver.recv_timeout(left),
+            };
+            let Ok((place, answer)) = next else { break };
+            if answer.as_ref().is_ok_and(&is_meant) {
+                until.get_or_insert_with(|| Instant::now() + FOR_OTHERS);
+            }
+            received.push((place, answer));
+        }
+        received.sort_by_key(|(place, _)| *place);
+        answers.extend(received.into_iter().map(|(place, answer)| (some[place].clone(), answer)));
     }
     answers
 }
@@ -434,9 +500,9 @@ mod tests {
         let report =
             |pid: u32, started: &str| json!({ "pid": pid, "started": started, "pid_here": here });
         let expected = [report(6, "earlier"), report(5, "later")];
-        assert_eq!(survey_in(&directory, None).unwrap().reports, expected);
+        assert_eq!(survey_in(&directory, Of::All).unwrap().reports, expected);
         drop(second);
-        assert_eq!(survey_in(&directory, None).unwrap().reports.len(), 1);
+        assert_eq!(survey_in(&directory, Of::All).unwrap().reports.len(), 1);
     }
 
     #[test]
@@ -451,7 +517,27 @@ mod tests {
             };
             directory.serve(KIND, reply).unwrap()
         });
-        assert_eq!(survey_in(&directory, None).unwrap().reports.len(), 2);
+        assert_eq!(survey_in(&directory, Of::All).unwrap().reports.len(), 2);
+    }
+
+    #[test]
+    fn who_asks_about_one_server_does_not_wait_for_one_that_does_not_answer() {
+        let (_home, directory) = fixture();
+        let (ends, end) = std::sync::mpsc::channel::<()>();
+        let end = std::sync::Mutex::new(end);
+        let silent = directory.serve(KIND, move |_, _| {
+            let _ = end.lock().unwrap().recv();
+            "{}".to_owned()
+        });
+        let at =
+            |point: &str| serve_in(&directory, Arc::new(Fixed(json!({ "mount_point": point }))));
+        let _servers = [silent.unwrap(), at("/a").unwrap(), at("/b").unwrap()];
+        let begun = Instant::now();
+        let survey = survey_in(&directory, Of::Meant(&is_at(Path::new("/a")))).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        // Those that answer soon are there, too: who asks may compare.
+        assert_eq!((survey.reports.len(), survey.silent.len()), (2, 0));
+        drop(ends);
     }
 
     #[test]
@@ -469,7 +555,7 @@ mod tests {
         let (_home, directory) = fixture();
         let replies = ["not JSON", "[]", r#"{"error":"broken"}"#];
         let _servers = replies.map(|text| directory.serve(KIND, |_, _| text.to_owned()).unwrap());
-        let survey = survey_in(&directory, None).unwrap();
+        let survey = survey_in(&directory, Of::All).unwrap();
         assert!(survey.reports.is_empty() && survey.silent.is_empty());
     }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tollgate_policy::{Facts, Kind, Operation, Policy, Verdict};
 use tollgate_view::View;
 
@@ -55,13 +56,15 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
     let path = plain(&std::path::absolute(&args.path).context("PATH")?);
     let directory = path.is_dir() || args.path.as_os_str().as_bytes().ends_with(b"/");
     let about = About { path: path.clone(), write: args.write, directory };
-    let replies = control::ask_all(&Request::Why(about), Warnings::Left)?;
     // As JSON has it, whose text is UTF-8.
     let named = dir.to_string_lossy();
-    let of_dir = |reply: &&Report| reply.report.get("dir").is_some_and(|dir| *dir == *named);
+    let of_dir = |reply: &Map<String, Value>| reply.get("dir").is_some_and(|dir| *dir == *named);
     // Another `run` may be over the same directory.
     let shown = connection_at(&dir);
-    let own = replies.iter().filter(of_dir).find(|reply| connection(reply) == shown);
+    let is_own = |reply: &Map<String, Value>| of_dir(reply) && connection(reply) == shown;
+    let replies = control::ask_for(&is_own, &Request::Why(about), Warnings::Left)?;
+    let of_dir = |reply: &&Report| of_dir(&reply.report);
+    let own = replies.iter().find(|reply| is_own(&reply.report));
     let Some(own) = own.or_else(|| replies.iter().rev().find(of_dir)) else {
         bail!(
             "the server of `{0}` does not answer; it answers the user who started it, root, and the \
@@ -72,11 +75,11 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
         );
     };
     // Another directory of the same policy.
-    let further = own.report.get("further").and_then(serde_json::Value::as_array);
+    let further = own.report.get("further").and_then(Value::as_array);
     let is_further = |reply: &&Report| {
         let dir = reply.report.get("dir");
         further.is_some_and(|all| all.iter().any(|one| Some(one) == dir))
-            && connection(reply) == connection_at(&path)
+            && connection(&reply.report) == connection_at(&path)
     };
     let answer = match in_view(replies.iter().find(is_further).unwrap_or(own)) {
         Some(answer) => as_it_is(answer, &path, args.write),
@@ -106,8 +109,8 @@ fn in_view(reply: &Report) -> Option<Answer> {
 }
 
 /// The number of the connection that a server has, where it is known.
-fn connection(reply: &Report) -> Option<u64> {
-    reply.report.get("connection")?.as_u64()
+fn connection(reply: &Map<String, Value>) -> Option<u64> {
+    reply.get("connection")?.as_u64()
 }
 
 /// The number of the connection that serves what is at `path`, or above it if that does not exist.
@@ -182,7 +185,7 @@ fn by_other_names(answer: Answer, path: &Path) -> Answer {
 fn outside(own: &Report, all: &[Report], path: &Path, write: bool) -> anyhow::Result<Answer> {
     let errno = tried(path, write).err();
     // In another view, as where one `run` is inside another.
-    let around = all.iter().filter(|reply| connection(reply) == connection_at(path));
+    let around = all.iter().filter(|reply| connection(&reply.report) == connection_at(path));
     let refused = around.filter_map(in_view).find(|answer| !answer.allowed);
     if let (Some(answer), Some(_)) = (refused, errno) {
         let reason = format!("{}, in the policy of the `run` around this one", answer.reason);

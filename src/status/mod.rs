@@ -32,16 +32,18 @@ pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
     if args.requests {
         return requests(mnt.as_deref(), args.json);
     }
-    let Survey { mut reports, silent } = control::survey()?;
+    let Survey { mut reports, silent } = match &mnt {
+        Some(mnt) => control::survey_at(mnt)?,
+        None => control::survey()?,
+    };
     let all = reports.clone();
     for report in &mut reports {
         report["other_views"] = other_paths::other_views(report, &all).into();
     }
-    if let Some(mnt) = &args.mnt {
-        let path = std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.clone());
-        reports.retain(|report| shows_at(report, &path));
+    if let (Some(mnt), Some(path)) = (&args.mnt, &mnt) {
+        reports.retain(|report| shows_at(report, path));
         if reports.is_empty() {
-            bail!("no server of this user shows at `{}`; {}", shown(mnt), hint(&path, &silent));
+            bail!("no server of this user shows at `{}`; {}", shown(mnt), hint(path, &silent));
         }
     }
     if args.json {
@@ -75,7 +77,11 @@ fn requests(mnt: Option<&Path>, json: bool) -> anyhow::Result<()> {
 }
 
 fn metrics(mnt: Option<&Path>) -> anyhow::Result<()> {
-    let mut servers = control::ask_all(&control::Request::Status, control::Warnings::Shown)?;
+    let (request, warnings) = (control::Request::Status, control::Warnings::Shown);
+    let mut servers = match mnt {
+        Some(mnt) => control::ask_for(&control::is_at(mnt), &request, warnings)?,
+        None => control::ask_all(&request, warnings)?,
+    };
     let point = |server: &control::Report| {
         server.report.get("mount_point").and_then(Value::as_str).map(PathBuf::from)
     };

@@ -14,7 +14,7 @@ pub(crate) use rates::{Rates, Span};
 pub(crate) use table::text;
 
 use crate::cli::TopArgs;
-use crate::control::{self, Warnings};
+use crate::control::{self, Request, Warnings};
 use crate::messages;
 use crate::requests::Requests;
 
@@ -60,7 +60,10 @@ pub(crate) fn measure(mnt: Option<&Path>, interval: Duration) -> anyhow::Result<
 }
 
 fn look(mnt: Option<&Path>, warnings: Warnings) -> anyhow::Result<Vec<Look>> {
-    let replies = control::ask_all(&control::Request::Requests, warnings)?;
+    let replies = match mnt {
+        Some(mnt) => control::ask_for(&control::is_at(mnt), &Request::Requests, warnings)?,
+        None => control::ask_all(&Request::Requests, warnings)?,
+    };
     let looks = replies.into_iter().filter_map(|reply| {
         let requests = match serde_json::from_value::<Requests>(Value::Object(reply.report)) {
             Ok(requests) => requests,
