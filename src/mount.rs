@@ -38,7 +38,7 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let mnt = tree::check_mount_point(&args.mnt, &tree)?;
     refuse_circle(&mnt, &tree.path)?;
     let origin = policy_choice::find(args.serve.policy.as_deref(), &tree.path, None)?;
-    let (origin, views) = one_of_its_views(origin, &tree.path)?;
+    let (origin, views) = one_of_its_views(origin, args.serve.policy.is_some(), &tree.path)?;
     let chosen = policy_choice::load(origin, &tree.path)?;
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Mount)?
         .with_further(Vec::new(), views)
@@ -57,9 +57,13 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
 
 /// A view that is mounted shows one directory: DIR, or one that has a `[[view]]`, by the rules of
 /// that. Also returns the directories of all that the policy has.
-fn one_of_its_views(origin: Origin, dir: &Path) -> anyhow::Result<(Origin, Vec<String>)> {
+fn one_of_its_views(
+    origin: Origin,
+    was_named: bool,
+    dir: &Path,
+) -> anyhow::Result<(Origin, Vec<String>)> {
     let home = std::env::home_dir();
-    let further = policy_views::of(&origin, true, dir, home.as_deref())?;
+    let further = policy_views::of(&origin, was_named, dir, home.as_deref())?;
     if let Some(first) = further.first()
         && !policy_views::is_among(&further, dir)
     {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use tollgate_policy::ViewEntry;
 
 use crate::escape::{escaped, shown};
 use crate::policy_choice::{IN_DIR, Origin};
@@ -39,16 +40,7 @@ pub(crate) fn of(
 ) -> anyhow::Result<Vec<Further>> {
     let mut all = Vec::new();
     for file in origin.files() {
-        for view in policy_file::parse_all(file)?.views {
-            ensure!(
-                was_named || std::path::absolute(file)? != dir.join(IN_DIR),
-                "{}:{}: a policy that is found in DIR cannot have `[[view]]` tables, as who writes \
-                 in DIR would open other directories by them; name it, `--policy {}`, if you mean \
-                 that",
-                shown(file),
-                view.line,
-                shown(file)
-            );
+        for view in tables(file, was_named, dir)? {
             let dir = match view.dir.strip_prefix('~') {
                 None => PathBuf::from(&view.dir),
                 Some(rest) => home
@@ -65,6 +57,24 @@ pub(crate) fn of(
     Ok(all)
 }
 
+/// The `[[view]]` tables of `file`, a policy for DIR that was named by somebody or found.
+///
+/// # Errors
+/// As [`of`].
+fn tables(file: &Path, was_named: bool, dir: &Path) -> anyhow::Result<Vec<ViewEntry>> {
+    let views = policy_file::parse_all(file)?.views;
+    let may_have_some = was_named || std::path::absolute(file)? != dir.join(IN_DIR);
+    if let Some(first) = views.first().filter(|_| !may_have_some) {
+        let (file, line) = (shown(file), first.line);
+        bail!(
+            "{file}:{line}: a policy that is found in DIR cannot have `[[view]]` tables, as who \
+             writes in DIR would open other directories by them; name it, `--policy {file}`, if \
+             you mean that"
+        );
+    }
+    Ok(views)
+}
+
 /// The directories of `further`, as the policy has them.
 pub(crate) fn named(further: &[Further]) -> Vec<String> {
     let named = further.iter().filter_map(|one| match &one.origin {
@@ -79,9 +89,11 @@ pub(crate) fn named(further: &[Further]) -> Vec<String> {
 /// `mount` does, `only_dir`.
 ///
 /// # Errors
-/// When a file is wrong.
+/// When a file is wrong, or was found in DIR and has such tables: no start would take it.
 pub(crate) fn not_applied(
     origin: &Origin,
+    was_named: bool,
+    dir: &Path,
     before: &[String],
     only_dir: bool,
 ) -> anyhow::Result<Vec<String>> {
@@ -92,7 +104,7 @@ pub(crate) fn not_applied(
     let mut texts = Vec::new();
     let mut now = Vec::new();
     for file in origin.files() {
-        for view in policy_file::parse_all(file)?.views {
+        for view in tables(file, was_named, dir)? {
             if !before.contains(&view.dir) {
                 let how = how_to_show(file, &view.dir, only_dir);
                 texts.push(format!("`[[view]]` of `{}` is new: {how}", escaped(&view.dir)));

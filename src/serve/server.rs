@@ -101,6 +101,7 @@ impl Server {
             mount_point: mount_point.to_owned(),
             policy_file,
             policy_origin: spec.policy_origin,
+            policy_was_named: spec.policy_was_named,
             native: spec.native,
             native_is_mounted: AtomicBool::new(false),
             unavailable: spec.unavailable,

@@ -31,6 +31,7 @@ pub(crate) struct Spec {
     pub(super) dir: PathBuf,
     pub(super) policy: Arc<Policy>,
     pub(super) policy_origin: policy_choice::Origin,
+    pub(super) policy_was_named: bool,
     pub(super) seal_keys: Option<Arc<tollgate_view::SealKeys>>,
     pub(super) audit: Option<AuditConfig>,
     pub(super) timeout: Duration,
@@ -93,6 +94,7 @@ impl Spec {
             native: prepared.to_mount,
             policy: Arc::new(policy),
             policy_origin,
+            policy_was_named: args.policy.is_some(),
             audit: args.audit.as_deref().map(|file| audit_config(args, file, tree)).transpose()?,
             timeout: args.attr_timeout,
             watch: match args.watch {

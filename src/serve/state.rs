@@ -37,6 +37,8 @@ pub(super) struct State {
     pub(super) mount_point: PathBuf,
     pub(super) policy_file: Option<PathBuf>,
     pub(super) policy_origin: policy_choice::Origin,
+    /// Not found in DIR, nor configured.
+    pub(super) policy_was_named: bool,
     pub(super) native: Vec<PathBuf>,
     /// From now on a native directory that is not mounted has lost its mount.
     pub(super) native_is_mounted: AtomicBool,
@@ -87,8 +89,13 @@ impl State {
         files::take_out_of_reach();
         let (policy, warnings) = self.policy_origin.read_again(&self.dir)?;
         let only_dir = self.kind == ServerKind::Mount;
-        let (origin, before) = (&self.policy_origin, &self.further_named);
-        let not_applied = policy_views::not_applied(origin, before, only_dir)?;
+        let not_applied = policy_views::not_applied(
+            &self.policy_origin,
+            self.policy_was_named,
+            &self.dir,
+            &self.further_named,
+            only_dir,
+        )?;
         if let Some(file) = files::take_out_of_reach() {
             bail!(
                 "`{}` cannot be read, as it was not read at the start; end the view and start it again",

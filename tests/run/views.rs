@@ -474,6 +474,39 @@ fn a_reload_says_which_views_it_does_not_change() {
     running.wait().unwrap();
 }
 
+/// A policy that `run` would refuse in DIR is no policy to reload: the rules that held go on to hold.
+#[test]
+fn a_reload_does_not_take_views_from_a_policy_that_was_found_in_dir() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let own = project.path("dir/.tollgate.toml");
+    fs::write(project.path("dir/hidden"), "text").unwrap();
+    fs::write(&own, "[[rule]]\npath = \"hidden\"\naction = \"hide\"\n").unwrap();
+    let mut command = tollgate();
+    command.args(["run", "--quiet"]).arg(project.path("dir"));
+    command.args(["--", "sh", "-c", "echo ready; read go; cat hidden; echo $?"]);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut running = command.spawn().unwrap();
+    let mut said = BufReader::new(running.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    fs::write(&own, "[[view]]\ndir = \"/etc\"\n[[rule]]\npath = \"x\"\naction = \"deny\"\n")
+        .unwrap();
+    let output = tollgate().arg("reload").arg(project.path("dir")).output().unwrap();
+    let told = all(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let refused = ".tollgate.toml:1: a policy that is found in DIR cannot have `[[view]]` tables";
+    assert!(told.contains("keeps its policy") && told.contains(refused), "{told}");
+    drop(running.stdin.take());
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "1\n", "it is still hidden");
+    running.wait().unwrap();
+}
+
 /// `mount` shows DIR alone: a view that is added later is not in force, and what would show it is
 /// said. One that was there at the start was told of then.
 #[test]
