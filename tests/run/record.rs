@@ -38,6 +38,24 @@ fn run_ends_with_what_was_refused() {
     assert!(said.contains("open docs/guide.md: EROFS by rule `docs`, once"), "{said}");
 }
 
+/// What is hidden because another of its names is: the rule that says so is named, not the default.
+#[test]
+fn a_further_name_is_recorded_with_the_rule_that_hides_it() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    fs::hard_link(project.path("dir/.env"), project.path("dir/further")).unwrap();
+    let script = "cat further; ln a.txt further; true";
+    let out = audited(&project, &[]).args(["sh", "-c", script]).output().unwrap();
+    let said = text(&out.stderr);
+    assert!(said.contains("lookup further: ENOENT, hidden by rule `env`"), "{said}");
+    let lines = lines(&project.path("audit.jsonl"));
+    let refused: Vec<_> = lines.iter().filter(|line| line["path"] == "further").collect();
+    assert!(refused.iter().any(|line| line["errno"] == "EACCES"), "{refused:#?}");
+    assert!(refused.iter().all(|line| line["rule"] == "env"), "{refused:#?}");
+}
+
 #[test]
 fn run_says_nothing_when_nothing_was_refused_or_quiet_is_asked_for() {
     if !can_mount() {

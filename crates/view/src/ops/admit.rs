@@ -181,32 +181,39 @@ impl View {
         refusal.errno
     }
 
-    /// Whether a name that exists must look as if it did not.
-    pub(crate) fn is_hidden(
+    /// The rule by which a name that exists must look as if it did not, if there is one.
+    pub(crate) fn hidden_by(
         &self,
         dir: &Arc<Node>,
         name: Name<'_>,
         stat: &Stat,
         turn: Turn,
-    ) -> Result<bool, Errno> {
+    ) -> Result<Option<Box<str>>, Errno> {
         if !self.can_hide() {
-            return Ok(false);
+            return Ok(None);
         }
         let path = self.paths.of_child(dir, name)?;
-        let is_hidden =
-            |path: &[u8]| matches!(self.admission.hidden(path, stat.mode()), Hidden::Yes(_));
-        if is_hidden(&path) {
-            return Ok(true);
+        let by = |path: &[u8]| match self.admission.hidden(path, stat.mode()) {
+            Hidden::Yes(rule) => Some(Box::from(rule)),
+            Hidden::No | Hidden::WouldBe(_) => None,
+        };
+        if let Some(rule) = by(&path) {
+            return Ok(Some(rule));
         }
         if !self.has_names_to_find(stat) {
-            return Ok(false);
+            return Ok(None);
         }
         // An inode that is hidden under one name is hidden under all.
         let names = self.all_names(KnownPaths::from_iter([path]), stat, Some(dir), turn);
+        if let Some(rule) = names.paths.iter().find_map(|path| by(path)) {
+            return Ok(Some(rule));
+        }
         let kind = Kind::from_mode(stat.mode());
-        let mut elsewhere = names.elsewhere.names.iter();
-        Ok(names.paths.iter().any(|path| is_hidden(path))
-            || elsewhere.any(|(rules, path)| rules.policy.hidden(path, kind).is_some()))
+        let elsewhere = names.elsewhere.names.iter().find_map(|(rules, path)| {
+            let rule = rules.policy.hidden(path, kind)?;
+            Some(Box::from(rules.policy.rule(rule).name()))
+        });
+        Ok(elsewhere)
     }
 
     /// A name could not be made in `dir` because it exists: one that is hidden cannot be made,
@@ -222,11 +229,9 @@ impl View {
             return Ok(());
         }
         let Ok(stat) = lower::stat_at(fd, name.as_c_str()) else { return Ok(()) };
-        if !self.is_hidden(dir, name, &stat, Turn::Free)? {
-            return Ok(());
-        }
+        let Some(rule) = self.hidden_by(dir, name, &stat, Turn::Free)? else { return Ok(()) };
         let path = self.paths.of_child(dir, name)?;
-        let refusal = Refusal { errno: Errno::ACCESS, rule: None };
+        let refusal = Refusal { errno: Errno::ACCESS, rule: Some(&*rule) };
         Err(self.refused(req, refusal, what, &path, Detail::None))
     }
 
@@ -237,24 +242,19 @@ impl View {
             || others.any(|other| other.policies.current().policy.can_hide())
     }
 
-    /// Counts and records that somebody asked for a name that is hidden.
+    /// Counts and records that somebody asked for a name that is hidden by `rule`.
     pub(crate) fn conceal(
         &self,
         req: &Request<'_>,
         dir: &Arc<Node>,
         name: Name<'_>,
-        mode: u32,
+        rule: &str,
     ) -> Result<(), Errno> {
         let path = self.paths.of_child(dir, name)?;
-        let rule = match self.admission.hidden(&path, mode) {
-            Hidden::Yes(rule) => Some(rule),
-            // Another name of the inode is hidden.
-            Hidden::No | Hidden::WouldBe(_) => None,
-        };
         self.count(req, Count::hidden);
         self.admission.concealed.add(dir.id, name);
         let outcome = Outcome::Refused(Errno::NOENT);
-        self.record_refusal(req, outcome, rule, "lookup", &path, Detail::None);
+        self.record_refusal(req, outcome, Some(rule), "lookup", &path, Detail::None);
         Ok(())
     }
 

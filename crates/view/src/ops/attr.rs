@@ -39,8 +39,8 @@ impl View {
         let seen = match self.sight(&dir, dir_fd.as_fd(), name)? {
             Sight::Inode(seen) => seen,
             Sight::Nothing => return Ok(self.no_entry(&dir)),
-            Sight::Hidden(mode) => {
-                self.conceal(req, &dir, name, mode)?;
+            Sight::Hidden { mode, rule } => {
+                self.conceal(req, &dir, name, &rule)?;
                 return Ok(self.hidden_entry(&dir, name, mode));
             }
         };

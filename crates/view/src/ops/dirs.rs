@@ -260,7 +260,7 @@ impl Lister<'_> {
         let seen = match self.view.sight(self.node, dir_fd.as_fd(), child) {
             Ok(Sight::Inode(seen)) => seen,
             Ok(Sight::Nothing) => return Ok(()),
-            Ok(Sight::Hidden(_)) => {
+            Ok(Sight::Hidden { .. }) => {
                 // The listing is not hidden itself.
                 self.view.counters.add(self.req.worker(), Count::hidden, 1);
                 return Ok(());
@@ -291,7 +291,7 @@ impl Lister<'_> {
             Err(Errno::NOENT) => return Ok(()),
             Err(e) => return Err(e),
         };
-        if self.view.is_hidden(self.node, child, &stat, Turn::Free)? {
+        if self.view.hidden_by(self.node, child, &stat, Turn::Free)?.is_some() {
             self.view.counters.add(self.req.worker(), Count::hidden, 1);
             return Ok(());
         }

@@ -18,8 +18,11 @@ use crate::watched::Level;
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and most are inodes")]
 pub(crate) enum Sight {
     Nothing,
-    /// Something of this mode that must look as if it did not exist.
-    Hidden(u32),
+    /// Something of this mode that must look as if it did not exist, by this rule.
+    Hidden {
+        mode: u32,
+        rule: Box<str>,
+    },
     /// An inode, with one lookup counted.
     Inode(Seen),
 }
@@ -170,8 +173,8 @@ impl Looking<'_> {
         view.admit_mount(self.fd, name, &stat)?;
         borders::admit(dir.key.dev(), self.fd, name.as_c_str(), &stat)?;
         let turn = if moment.is_some() { Turn::Free } else { Turn::Held(Instant::now()) };
-        if view.is_hidden(dir, name, &stat, turn)? {
-            return Ok(Ok(Sight::Hidden(stat.mode())));
+        if let Some(rule) = view.hidden_by(dir, name, &stat, turn)? {
+            return Ok(Ok(Sight::Hidden { mode: stat.mode(), rule }));
         }
         let (node, sighting) = view.table.remember(&stat, dir, name, moment.is_none());
         if let Sighting::Replaced { left } = &sighting {
