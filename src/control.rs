@@ -184,6 +184,14 @@ pub(crate) struct Survey {
     pub(crate) silent: Vec<Found>,
 }
 
+/// What servers replied to one request.
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    pub(crate) replies: Vec<Report>,
+    /// Servers that gave none in time.
+    pub(crate) silent: Vec<Found>,
+}
+
 /// Whether servers that cannot be asked are reported on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warnings {
@@ -195,8 +203,8 @@ pub(crate) enum Warnings {
 ///
 /// # Errors
 /// When the directory is there and cannot be read, or is not private to this user.
-pub(crate) fn ask_all(request: &Request, warnings: Warnings) -> Result<Vec<Report>, ControlError> {
-    Ok(ask_all_in(&directory(), Of::All, request, warnings)?.0)
+pub(crate) fn ask_all(request: &Request, warnings: Warnings) -> Result<Replies, ControlError> {
+    ask_all_in(&directory(), Of::All, request, warnings)
 }
 
 /// The same for who wants to know about one server: `is_meant` says whether a reply is its. Others that do not
@@ -208,8 +216,8 @@ pub(crate) fn ask_for(
     is_meant: &dyn Fn(&Map<String, Value>) -> bool,
     request: &Request,
     warnings: Warnings,
-) -> Result<Vec<Report>, ControlError> {
-    Ok(ask_all_in(&directory(), Of::Meant(is_meant), request, warnings)?.0)
+) -> Result<Replies, ControlError> {
+    ask_all_in(&directory(), Of::Meant(is_meant), request, warnings)
 }
 
 /// Whether a report or a list of requests is about the view at `mnt`.
@@ -271,21 +279,20 @@ fn survey_in(directory: &Directory, of: Of<'_>) -> Result<Survey, ControlError> 
         report.insert("pid_here".to_owned(), found.pid.into());
         Value::Object(report)
     };
-    let (replies, silent) = ask_all_in(directory, of, &Request::Status, Warnings::Shown)?;
+    let asked = ask_all_in(directory, of, &Request::Status, Warnings::Shown)?;
     // Finding them removes the sockets that killed servers left, here those of work queues.
     let _ = directory.servers(tollgate_workqueue::control::KIND);
-    let mut reports: Vec<_> = replies.into_iter().map(with_pid).collect();
+    let mut reports: Vec<_> = asked.replies.into_iter().map(with_pid).collect();
     reports.sort_by_cached_key(|report| report["started"].to_string());
-    Ok(Survey { reports, silent })
+    Ok(Survey { reports, silent: asked.silent })
 }
 
-/// The replies, and the servers that gave none in time.
 fn ask_all_in(
     directory: &Directory,
     of: Of<'_>,
     request: &Request,
     warnings: Warnings,
-) -> Result<(Vec<Report>, Vec<Found>), ControlError> {
+) -> Result<Replies, ControlError> {
     let warn = |text: &str| {
         if warnings == Warnings::Shown {
             messages::warn(text);
@@ -323,7 +330,7 @@ fn ask_all_in(
         }
     }
     replies.sort_by_cached_key(|reply| reply.report.get("mount_point").map(ToString::to_string));
-    Ok((replies, silent))
+    Ok(Replies { replies, silent })
 }
 
 /// The servers that answer this process as a guest.
@@ -428,10 +435,14 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// That there is no server, at `mnt` if one was asked for.
-pub(crate) fn nobody(mnt: Option<&Path>) -> String {
-    match mnt {
-        None => match std::env::var_os("TOLLGATE_RUN").filter(|_| !is_root()) {
+/// That there is no server, at `mnt` if one was asked for, or none that answers.
+pub(crate) fn nobody(mnt: Option<&Path>, silent: &[Found]) -> String {
+    match (mnt, no_answer(silent)) {
+        (None, Some(who)) => format!("no server of this user answers: {who}"),
+        (Some(mnt), Some(who)) => {
+            format!("no server that answers shows at `{}`; {who}", shown(mnt))
+        }
+        (None, None) => match std::env::var_os("TOLLGATE_RUN").filter(|_| !is_root()) {
             // The user of `--user` may have lost the variable that names the server's socket.
             Some(dir) => format!(
                 "no server of this user runs; ask outside about that of `{}`",
@@ -439,10 +450,29 @@ pub(crate) fn nobody(mnt: Option<&Path>) -> String {
             ),
             None => "no server of this user runs".to_owned(),
         },
-        Some(mnt) => format!(
+        (Some(mnt), None) => format!(
             "no server of this user shows at `{}`; `tollgate status` lists those that run",
             shown(mnt)
         ),
+    }
+}
+
+/// That these servers did not answer.
+pub(crate) fn no_answer(silent: &[Found]) -> Option<String> {
+    let names: Vec<_> = silent
+        .iter()
+        .map(|found| match found.pid {
+            Some(pid) => format!("process {pid}"),
+            None => format!("that of `{}`", shown(&found.path)),
+        })
+        .collect();
+    match names.as_slice() {
+        [] => None,
+        [one] => Some(format!("{one} does not answer (stopped, frozen, or it hangs)")),
+        [some @ .., last] => Some(format!(
+            "{} and {last} do not answer (stopped, frozen, or they hang)",
+            some.join(", ")
+        )),
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cli::ReloadArgs;
-use crate::control::{self, Report, Request, Warnings};
+use crate::control::{self, Replies, Report, Request, Warnings};
 use crate::escape::{escaped, shown};
 use crate::messages;
 
@@ -57,7 +57,7 @@ impl Reloaded {
 /// # Errors
 /// When no server shows DIR, or one of them keeps its old policy.
 pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
-    let servers = servers(args)?;
+    let Replies { replies: servers, silent } = servers(args)?;
     let mut in_part = 0;
     let mut failed = 0;
     let mut replies = Vec::new();
@@ -81,6 +81,9 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     if args.json {
         println!("{:#}", Value::from(replies));
     }
+    if let Some(who) = control::no_answer(&silent) {
+        bail!("{who}, and keeps its policy");
+    }
     match (failed, in_part) {
         (0, 0) => Ok(()),
         (0, _) => bail!(
@@ -94,11 +97,13 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The views to reload: all, or those of the servers that show DIR; without DIR, of the only one.
-fn servers(args: &ReloadArgs) -> anyhow::Result<Vec<Report>> {
-    let mut servers = control::ask_all(&Request::Status, Warnings::Shown)?;
+/// The views to reload: all, with the servers that do not answer, or those of the servers that show DIR;
+/// without DIR, of the only one.
+fn servers(args: &ReloadArgs) -> anyhow::Result<Replies> {
+    let Replies { replies: mut servers, silent } =
+        control::ask_all(&Request::Status, Warnings::Shown)?;
     if args.all {
-        return Ok(servers);
+        return Ok(Replies { replies: servers, silent });
     }
     let meant: Vec<_> = match &args.dir {
         Some(dir) => {
@@ -118,15 +123,18 @@ fn servers(args: &ReloadArgs) -> anyhow::Result<Vec<Report>> {
     // One server shows all directories of a policy, which it was started with.
     servers.retain(|server| meant.contains(&process(server)));
     if servers.is_empty() {
-        match &args.dir {
-            Some(dir) => bail!(
+        match (&args.dir, control::no_answer(&silent)) {
+            (Some(dir), Some(who)) => {
+                bail!("no server that answers shows `{}`; {who}", shown(dir))
+            }
+            (Some(dir), None) => bail!(
                 "no server of this user shows `{}`; `tollgate status` lists those that run",
                 shown(dir)
             ),
-            None => bail!("{}", control::nobody(None)),
+            (None, _) => bail!("{}", control::nobody(None, &silent)),
         }
     }
-    Ok(servers)
+    Ok(Replies { replies: servers, silent: Vec::new() })
 }
 
 /// What tells servers apart: the process id in the server's namespace, and here.

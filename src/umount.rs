@@ -38,6 +38,12 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
     let lazy = args.lazy || server_of(view, &silent) == Server::Dead;
     match native::unmount_view(&path, &native_directories(&path, &reports), lazy) {
         Ok(()) => Ok(()),
+        // Which directories in it are native, that one alone knows.
+        Err(error) if is_busy(&error) && !silent.is_empty() => bail!(
+            "MNT `{shown}` is in use, by a program or by native directories, and its server cannot \
+             be asked: {}; detach it with `tollgate umount --lazy`",
+            control::no_answer(&silent).unwrap_or_default()
+        ),
         Err(error) if is_busy(&error) => bail!(
             "MNT `{shown}` is in use; end what works there, or detach it with `tollgate umount \
              --lazy`"

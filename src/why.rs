@@ -62,7 +62,7 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
     // Another `run` may be over the same directory.
     let shown = connection_at(&dir);
     let is_own = |reply: &Map<String, Value>| of_dir(reply) && connection(reply) == shown;
-    let replies = control::ask_for(&is_own, &Request::Why(about), Warnings::Left)?;
+    let replies = control::ask_for(&is_own, &Request::Why(about), Warnings::Left)?.replies;
     let of_dir = |reply: &&Report| of_dir(&reply.report);
     let own = replies.iter().find(|reply| is_own(&reply.report));
     let Some(own) = own.or_else(|| replies.iter().rev().find(of_dir)) else {

@@ -13,7 +13,7 @@ use tollgate_control::Found;
 pub(crate) use report::{Report, VERSION, keep_awake, negotiated, transport};
 
 use crate::cli::StatusArgs;
-use crate::control::{self, Survey};
+use crate::control::{self, Replies, Survey};
 use crate::escape::shown;
 use crate::umount::{self, Server};
 use crate::{killed, mountinfo, other_paths, top};
@@ -21,7 +21,7 @@ use crate::{killed, mountinfo, other_paths, top};
 /// Runs `tollgate status`.
 ///
 /// # Errors
-/// When MNT is given and no server of this user shows there.
+/// When MNT is given and no server of this user shows there; without MNT, when a server does not answer.
 pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
     killed::end_connections();
     let mnt = args.mnt.as_deref();
@@ -48,27 +48,31 @@ pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
     }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&reports)?);
-    } else if reports.is_empty() {
-        println!("{}", control::nobody(None));
+    } else if reports.is_empty() && silent.is_empty() {
+        println!("{}", control::nobody(None, &silent));
     } else {
         let texts: Vec<_> = reports.iter().map(|report| text::text(report, verbose)).collect();
         print!("{}", texts.join("\n"));
     }
-    Ok(())
+    // Whoever looks at the list alone would take them for ended.
+    match control::no_answer(&silent) {
+        Some(who) if args.mnt.is_none() => bail!("{who}, and is missing above"),
+        _ => Ok(()),
+    }
 }
 
 /// How long `status --requests` counts for its rates.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 fn requests(mnt: Option<&Path>, json: bool) -> anyhow::Result<()> {
-    let rates = top::measure(mnt, INTERVAL)?;
-    if rates.is_empty() && mnt.is_some() {
-        bail!(control::nobody(mnt));
+    let (rates, silent) = top::measure(mnt, INTERVAL)?;
+    if rates.is_empty() && (mnt.is_some() || !silent.is_empty()) {
+        bail!(control::nobody(mnt, &silent));
     }
     if json {
         println!("{}", serde_json::to_string_pretty(&rates)?);
     } else if rates.is_empty() {
-        println!("{}", control::nobody(mnt));
+        println!("{}", control::nobody(mnt, &silent));
     } else {
         let texts: Vec<_> = rates.iter().map(top::text).collect();
         print!("{}", texts.join("\n"));
@@ -78,7 +82,7 @@ fn requests(mnt: Option<&Path>, json: bool) -> anyhow::Result<()> {
 
 fn metrics(mnt: Option<&Path>) -> anyhow::Result<()> {
     let (request, warnings) = (control::Request::Status, control::Warnings::Shown);
-    let mut servers = match mnt {
+    let Replies { replies: mut servers, silent } = match mnt {
         Some(mnt) => control::ask_for(&control::is_at(mnt), &request, warnings)?,
         None => control::ask_all(&request, warnings)?,
     };
@@ -89,7 +93,7 @@ fn metrics(mnt: Option<&Path>) -> anyhow::Result<()> {
     servers.retain(|server| mnt.is_none_or(|mnt| point(server).as_deref() == Some(mnt)));
     match servers.as_slice() {
         [server] => print!("{}", control::metrics(&server.found.path)?),
-        [] => bail!(control::nobody(mnt)),
+        [] => bail!(control::nobody(mnt, &silent)),
         _ => bail!("more than one server runs; give the mount point of one"),
     }
     Ok(())

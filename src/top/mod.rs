@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use anyhow::bail;
 use serde_json::Value;
+use tollgate_control::Found;
 
 pub(crate) use rates::{Rates, Span};
 pub(crate) use table::text;
 
 use crate::cli::TopArgs;
-use crate::control::{self, Request, Warnings};
+use crate::control::{self, Replies, Request, Warnings};
 use crate::messages;
 use crate::requests::Requests;
 
@@ -34,9 +35,9 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     let mnt = mnt.map(|mnt| std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.to_owned()));
     let mnt = mnt.as_deref();
     // Warnings would be drawn over later.
-    let mut before = look(mnt, Warnings::Shown)?;
+    let (mut before, silent) = look(mnt, Warnings::Shown)?;
     if before.is_empty() {
-        bail!(control::nobody(mnt));
+        bail!(control::nobody(mnt, &silent));
     }
     let screen = terminal::Screen::take(!args.json && !args.once)?;
     let mut left = if args.once { Some(1) } else { args.count };
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
         if screen.ended_within(args.interval)? {
             return Ok(());
         }
-        let now = look(mnt, Warnings::Left)?;
+        let (now, _) = look(mnt, Warnings::Left)?;
         screen.show(&shown(&between(&before, &now, Span::BetweenLooks), args.json)?)?;
         before = now;
         left = left.map(|left| left - 1);
@@ -52,15 +53,20 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The requests of each server since its start, with rates over `interval`.
-pub(crate) fn measure(mnt: Option<&Path>, interval: Duration) -> anyhow::Result<Vec<Rates>> {
-    let before = look(mnt, Warnings::Shown)?;
+/// The requests of each server since its start, with rates over `interval`, and the servers that do
+/// not answer.
+pub(crate) fn measure(
+    mnt: Option<&Path>,
+    interval: Duration,
+) -> anyhow::Result<(Vec<Rates>, Vec<Found>)> {
+    let (before, silent) = look(mnt, Warnings::Shown)?;
     std::thread::sleep(interval);
-    Ok(between(&before, &look(mnt, Warnings::Left)?, Span::SinceStart))
+    let (now, _) = look(mnt, Warnings::Left)?;
+    Ok((between(&before, &now, Span::SinceStart), silent))
 }
 
-fn look(mnt: Option<&Path>, warnings: Warnings) -> anyhow::Result<Vec<Look>> {
-    let replies = match mnt {
+fn look(mnt: Option<&Path>, warnings: Warnings) -> anyhow::Result<(Vec<Look>, Vec<Found>)> {
+    let Replies { replies, silent } = match mnt {
         Some(mnt) => control::ask_for(&control::is_at(mnt), &Request::Requests, warnings)?,
         None => control::ask_all(&Request::Requests, warnings)?,
     };
@@ -79,7 +85,7 @@ fn look(mnt: Option<&Path>, warnings: Warnings) -> anyhow::Result<Vec<Look>> {
         let (pid_here, socket) = (reply.found.pid, reply.found.path);
         wanted.then_some(Look { requests, pid_here, socket })
     });
-    Ok(looks.collect())
+    Ok((looks.collect(), silent))
 }
 
 /// A server that started meanwhile has no rates yet, one that ended has none any more.

@@ -303,6 +303,44 @@ fn who_asks_about_a_view_whose_server_hangs_gets_an_answer() {
     }
 }
 
+/// Who looks for servers must not take one that hangs for one that ended, nor its native directories for a
+/// program that uses the view.
+#[test]
+fn a_server_that_hangs_is_named_by_whoever_looks_for_servers() {
+    if !can_mount() {
+        return;
+    }
+    let script = r#"
+        set -eu
+        mount -t tmpfs none /run
+        mkdir -p d/nat m
+        printf '[[rule]]\npath = "nat"\naction = "native"\n' > p.toml
+        "$T" mount --daemon --policy p.toml d m 2> /dev/null
+        pid=$("$T" status --json m | sed -n 's/^ *"pid": \([0-9]*\).*/\1/p')
+        kill -STOP "$pid"
+        trap 'kill -CONT "$pid"; umount --lazy m 2> /dev/null || true' EXIT
+        is_named() {
+            if timeout 60 "$T" "$@" > "$out" 2>&1; then echo "$*: status 0"; exit 1; fi
+            grep -q "process $pid does not answer" "$out" || { echo "$*:"; cat "$out"; exit 1; }
+        }
+        out=1 is_named status & waiting="$!"
+        out=2 is_named status --json & waiting="$waiting $!"
+        out=3 is_named top --once & waiting="$waiting $!"
+        out=4 is_named reload d & waiting="$waiting $!"
+        out=5 is_named reload --all & waiting="$waiting $!"
+        out=6 is_named umount m & waiting="$waiting $!"
+        for one in $waiting; do wait "$one"; done
+        grep -q native 6
+        "$T" umount --lazy m
+    "#;
+    let place = tempfile::tempdir().unwrap();
+    let mut shell = Command::new("unshare");
+    shell.args(["--mount", "sh", "-c", script]).current_dir(place.path());
+    let output = shell.env("T", env!("CARGO_BIN_EXE_tollgate")).output().unwrap();
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "{said:?}");
+}
+
 fn read_once(path: &Path) -> std::io::Result<usize> {
     fs::File::open(path)?.read_at(&mut [1; 4096], 8192)
 }
