@@ -53,6 +53,30 @@ fn a_view_over_a_view_obeys_both_policies() {
     assert_eq!((below("made"), below("a.txt")), ("new\n".into(), "plain\nmore\n".into()));
 }
 
+/// The kernel opens the file of the view beneath for the one above, and says EIO for whatever that answers.
+#[test]
+fn what_the_view_beneath_denies_is_denied_with_its_error() {
+    if !can_mount() {
+        return;
+    }
+    let beneath = View::new("[[rule]]\npath = 'secret'\naction = 'deny'\n");
+    fs::write(beneath.below("secret"), SECRET).unwrap();
+    fs::write(beneath.below("plain"), "plain").unwrap();
+    let view = View::of(beneath.root(), "", &[]);
+    for _ in 0..2 {
+        let errors = [
+            fs::read(view.at("secret")).unwrap_err(),
+            fs::File::options().append(true).open(view.at("secret")).unwrap_err(),
+            fs::File::create(view.at("secret")).unwrap_err(),
+        ];
+        assert_eq!(errors.map(|error| error.raw_os_error()), [Some(libc::EACCES); 3]);
+    }
+    assert_eq!(fs::read(view.at("plain")).unwrap(), b"plain");
+    fs::write(view.at("plain"), "changed").unwrap();
+    assert_eq!(fs::read(beneath.below("plain")).unwrap(), b"changed");
+    assert_eq!(fs::read_to_string(beneath.below("secret")).unwrap(), SECRET);
+}
+
 /// Without the inner view, and to the processes between the two, the outer one shows the key.
 #[test]
 fn there_is_no_way_past_the_inner_view() {

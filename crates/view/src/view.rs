@@ -67,6 +67,8 @@ pub struct View {
     pub(crate) root_dev: u64,
     /// The lower file system keeps blocks for a user (root, unless it was told otherwise).
     pub(crate) reserves_by_user: bool,
+    /// The lower file system asks somebody else about each open: another view, another machine.
+    pub(crate) lower_may_refuse: bool,
     pub(crate) passthrough: Passthrough,
     /// Files whose bytes the view makes, and where their requests run.
     pub(crate) contents: Contents,
@@ -188,6 +190,7 @@ impl View {
             entry_timeout: config.entry_timeout,
             root_dev: root.dev(),
             reserves_by_user,
+            lower_may_refuse: may_hang,
             passthrough: Passthrough::default(),
             contents,
             road,

@@ -205,6 +205,10 @@ impl View {
         access: Access,
         lower: &mut LowerFile<'_>,
     ) -> Result<Opened, Errno> {
+        if mode == IoMode::Passthrough && self.lower_may_refuse && lower.fd.is_none() {
+            // The kernel opens the backing file while the caller waits, and says EIO for whatever error.
+            drop(lower.real(access)?);
+        }
         match mode {
             IoMode::Passthrough => match self.backing(io, lower)? {
                 Ok(id) => {
