@@ -74,6 +74,15 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
             control::FOR_GUEST
         );
     };
+    let served = connection(&own.report);
+    if served.is_some() && served != shown && path.starts_with(&dir) {
+        bail!(
+            "`{0}` is not what it was when `run` began: the directory was moved or removed outside, and the \
+             view went with it. What is at that path now is not behind the view, and no rule holds for \
+             it",
+            escape::shown(&dir)
+        );
+    }
     // Another directory of the same policy.
     let further = own.report.get("further").and_then(Value::as_array);
     let is_further = |reply: &&Report| {

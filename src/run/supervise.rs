@@ -73,6 +73,7 @@ impl Running {
         let begin = std::time::SystemTime::now();
         let end = self.until_ended(plan, &servers);
         let recorders: Vec<_> = servers.all().map(Server::recorder).collect();
+        servers.all().filter_map(Server::moved).for_each(|moved| messages::warn(&moved));
         // The log ends with the view of DIR.
         servers.around.into_iter().chain(servers.beside).for_each(Server::finish);
         servers.dir.finish();

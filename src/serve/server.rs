@@ -144,6 +144,11 @@ impl Server {
         self.passthrough
     }
 
+    /// That the directory is elsewhere by now.
+    pub(crate) fn moved(&self) -> Option<String> {
+        self.state.moved()
+    }
+
     /// One line about what is served.
     pub(crate) fn summary(&self) -> String {
         let how = match (self.passthrough, &self.state.broker) {

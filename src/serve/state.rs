@@ -19,6 +19,7 @@ use super::spec::Outside;
 use crate::audit::{self, AuditLog, Recorder};
 use crate::broker::Broker;
 use crate::control;
+use crate::escape::shown;
 use crate::files;
 use crate::messages;
 use crate::native;
@@ -126,6 +127,12 @@ impl State {
     pub(super) fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.view.snapshot();
         snapshot.unavailable.extend(self.unavailable.iter().cloned());
+        snapshot.unavailable.extend(
+            self.moved().map(|reason| Unavailable {
+                feature: "rules at the path of DIR".to_owned(),
+                reason,
+            }),
+        );
         for directory in self.native_now().1 {
             snapshot.unavailable.push(Unavailable {
                 feature: format!("native directory `{}`", directory.display()),
@@ -135,6 +142,21 @@ impl State {
             });
         }
         snapshot
+    }
+
+    /// That the directory is elsewhere by now, and that something else may be at its path, where the view
+    /// is over the directory itself.
+    pub(super) fn moved(&self) -> Option<String> {
+        if self.kind == ServerKind::Mount && self.mount_point != self.dir {
+            return None;
+        }
+        let now = self.view.moved_to()?;
+        Some(format!(
+            "`{}` was moved or removed outside since the start (it is `{}` now), and the view went with \
+             it: what is at that path since then is not behind the view, and no rule holds for it",
+            shown(&self.dir),
+            shown(&now)
+        ))
     }
 
     /// The native directories that are mounted, and those that are no more. Those of a `run` are in

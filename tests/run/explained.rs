@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::project::{Project, all, can_mount, text, tollgate};
+use crate::project::{Project, all, can_mount, first_line, text, tollgate};
 
 /// Tries each operation on each path, each on a fresh copy of what it changes, and prints what came
 /// of it: `PATH OPERATION ERRNO`.
@@ -200,4 +200,36 @@ fn status_is_answered_across_pid_namespaces() {
     let said = text(&output.stderr);
     assert!(!said.contains("does not answer") && !said.contains("roken pipe"), "{said}");
     assert!(said.contains("in another pid namespace"), "{said}");
+}
+
+/// The mount is on the directory, and goes with it: what somebody outside puts at its path shows by no
+/// rule. CMD cannot bring that about, but whoever looks is told.
+#[test]
+fn a_directory_that_was_replaced_outside_is_told_of() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let dir = project.path("dir");
+    let mut command = project.run();
+    let script = "echo ready; read go; \"$T\" why keys/id_rsa 2>&1; \"$T\" why \"$DIR/.env\" 2>&1";
+    command.args(["sh", "-c", script]).env("T", env!("CARGO_BIN_EXE_tollgate")).env("DIR", &dir);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    assert_eq!(first_line(&mut running), "ready");
+    let unavailable = || {
+        let output = tollgate().args(["status", "--json"]).arg(&dir).output().unwrap();
+        let reports: Value = serde_json::from_slice(&output.stdout).unwrap();
+        reports[0]["view"]["unavailable"].to_string()
+    };
+    assert!(!unavailable().contains("was moved"), "{}", unavailable());
+    std::fs::rename(&dir, project.path("elsewhere")).unwrap();
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join(".env"), "another").unwrap();
+    assert!(unavailable().contains("was moved or removed outside"), "{}", unavailable());
+    drop(running.stdin.take());
+    let output = running.wait_with_output().unwrap();
+    let (said, told) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(said.matches("is not what it was when `run` began").count(), 1, "{said}");
+    assert!(told.contains("warning: `") && told.contains("elsewhere` now"), "{told}");
 }

@@ -1,7 +1,8 @@
 //! The view's state.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
@@ -65,6 +66,8 @@ pub struct View {
     pub(crate) attr_timeout: Duration,
     pub(crate) entry_timeout: Duration,
     pub(crate) root_dev: u64,
+    /// The path of the lower directory at the start, where it is known.
+    path_at_start: Option<Vec<u8>>,
     /// The lower file system keeps blocks for a user (root, unless it was told otherwise).
     pub(crate) reserves_by_user: bool,
     /// The lower file system asks somebody else about each open: another view, another machine.
@@ -126,6 +129,7 @@ impl View {
         }
         lower::stat_at(source.as_fd(), lower::ProcPath::of(source.as_fd()).as_c_str())
             .map_err(OpenError::NoProc)?;
+        let path_at_start = lower::path_of(source.as_fd());
         let stack_depth = probe::stack_depth(source.as_fd());
         let may_hang = probe::may_hang(source.as_fd());
         let reserves_by_user = probe::reserves_by_user(source.as_fd());
@@ -189,6 +193,7 @@ impl View {
             attr_timeout: config.attr_timeout,
             entry_timeout: config.entry_timeout,
             root_dev: root.dev(),
+            path_at_start,
             reserves_by_user,
             lower_may_refuse: may_hang,
             passthrough: Passthrough::default(),
@@ -269,6 +274,15 @@ impl View {
     /// All of [`Config::native`] is mounted that will be.
     pub fn mounts_are_made(&self) {
         self.table.mounts_are_made();
+    }
+
+    /// Where the lower directory is now, if others have moved it, or one above it, since the start; after
+    /// a removal its last path with ` (deleted)`. The file system is not asked.
+    #[must_use]
+    pub fn moved_to(&self) -> Option<PathBuf> {
+        let now = lower::path_of(self.fds.root().as_fd())?;
+        let is_elsewhere = self.path_at_start.as_ref().is_some_and(|before| *before != now);
+        is_elsewhere.then(|| PathBuf::from(OsString::from_vec(now)))
     }
 
     /// State at this moment.
