@@ -220,12 +220,15 @@ pub(crate) fn ask_for(
     ask_all_in(&directory(), Of::Meant(is_meant), request, warnings)
 }
 
+/// Whether this member of a reply is `path`. Text in JSON is UTF-8: of other paths it has what is shown of
+/// them.
+pub(crate) fn is_path(member: &Value, path: &Path) -> bool {
+    member.as_str().is_some_and(|text| text == path.to_string_lossy())
+}
+
 /// Whether a report or a list of requests is about the view at `mnt`.
 pub(crate) fn is_at(mnt: &Path) -> impl Fn(&Map<String, Value>) -> bool {
-    move |reply| {
-        let point = reply.get("mount_point").and_then(Value::as_str);
-        point.is_some_and(|point| Path::new(point) == mnt)
-    }
+    move |reply| reply.get("mount_point").is_some_and(|point| is_path(point, mnt))
 }
 
 /// Which servers' replies are wanted.
@@ -568,6 +571,16 @@ mod tests {
         // Those that answer soon are there, too: who asks may compare.
         assert_eq!((survey.reports.len(), survey.silent.len()), (2, 0));
         drop(ends);
+    }
+
+    #[test]
+    fn a_view_is_found_by_a_path_of_any_bytes() {
+        use std::os::unix::ffi::OsStrExt;
+        let path = Path::new(std::ffi::OsStr::from_bytes(b"/a/x\xff"));
+        let report = json!({ "mount_point": path.to_string_lossy() });
+        assert!(is_at(path)(report.as_object().unwrap()));
+        assert!(!is_at(Path::new("/a/x"))(report.as_object().unwrap()));
+        assert!(!is_path(&Value::Null, path));
     }
 
     #[test]

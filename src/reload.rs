@@ -147,7 +147,7 @@ fn dir_of(server: &Report) -> &str {
 }
 
 fn shows(report: &serde_json::Map<String, Value>, path: &Path) -> bool {
-    let is = |key: &str| report.get(key).and_then(Value::as_str).map(Path::new) == Some(path);
+    let is = |key: &str| report.get(key).is_some_and(|member| control::is_path(member, path));
     is("dir") || is("mount_point")
 }
 

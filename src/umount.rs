@@ -67,7 +67,7 @@ fn is_busy(error: &MountError) -> bool {
 /// The native directories of the view at `path`, as its server reports them. Without a server to
 /// ask there is nothing to do about them: the view is detached with all that is mounted in it.
 fn native_directories(path: &Path, reports: &[Value]) -> Vec<PathBuf> {
-    let shows = |report: &&Value| report["mount_point"].as_str().map(Path::new) == Some(path);
+    let shows = |report: &&Value| control::is_path(&report["mount_point"], path);
     let native = reports.iter().find(shows).and_then(|report| report["native"].as_array());
     native.into_iter().flatten().filter_map(Value::as_str).map(PathBuf::from).collect()
 }

@@ -3,7 +3,7 @@
 mod report;
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -86,11 +86,8 @@ fn metrics(mnt: Option<&Path>) -> anyhow::Result<()> {
         Some(mnt) => control::ask_for(&control::is_at(mnt), &request, warnings)?,
         None => control::ask_all(&request, warnings)?,
     };
-    let point = |server: &control::Report| {
-        server.report.get("mount_point").and_then(Value::as_str).map(PathBuf::from)
-    };
     servers.retain(|server| server.report.get("brief").is_none());
-    servers.retain(|server| mnt.is_none_or(|mnt| point(server).as_deref() == Some(mnt)));
+    servers.retain(|server| mnt.is_none_or(|mnt| control::is_at(mnt)(&server.report)));
     match servers.as_slice() {
         [server] => print!("{}", control::metrics(&server.found.path)?),
         [] => bail!(control::nobody(mnt, &silent)),
@@ -100,7 +97,7 @@ fn metrics(mnt: Option<&Path>) -> anyhow::Result<()> {
 }
 
 fn shows_at(report: &Value, path: &Path) -> bool {
-    report["mount_point"].as_str().is_some_and(|point| Path::new(point) == path)
+    control::is_path(&report["mount_point"], path)
 }
 
 /// What to do about a view at `mnt`, absolute, that no server which answered shows; `silent` ones did not

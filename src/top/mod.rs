@@ -81,7 +81,7 @@ fn look(mnt: Option<&Path>, warnings: Warnings) -> anyhow::Result<(Vec<Look>, Ve
                 return None;
             }
         };
-        let wanted = mnt.is_none_or(|mnt| Path::new(&requests.mount_point) == mnt);
+        let wanted = mnt.is_none_or(|mnt| requests.mount_point == mnt.to_string_lossy());
         let (pid_here, socket) = (reply.found.pid, reply.found.path);
         wanted.then_some(Look { requests, pid_here, socket })
     });
