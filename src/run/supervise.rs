@@ -71,7 +71,7 @@ impl Running {
         self.refused.record_with(server.recorder());
         server.complete_sandbox();
         let begin = std::time::SystemTime::now();
-        let end = self.until_ended(plan, &servers);
+        let end = self.until_ended(plan, args, &servers);
         let recorders: Vec<_> = servers.all().map(Server::recorder).collect();
         servers.all().filter_map(Server::moved).for_each(|moved| messages::warn(&moved));
         // The log ends with the view of DIR.
@@ -167,6 +167,7 @@ impl Running {
     fn until_ended(
         &mut self,
         plan: &Plan,
+        args: &RunArgs,
         servers: &InOrder<Server>,
     ) -> anyhow::Result<CommandEnd> {
         loop {
@@ -176,7 +177,9 @@ impl Running {
                     servers.all().for_each(Server::native_is_mounted);
                     self.init = received.sender;
                     self.reap_builder();
-                    self.tell_of_session();
+                    if !args.quiet {
+                        self.tell_of_session();
+                    }
                     self.channel.send(&Message::Go, None)?;
                 }
                 Message::Starting => self.command = received.sender.and_then(Command::open),

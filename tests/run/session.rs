@@ -112,6 +112,7 @@ fn the_first_says_what_is_writable_and_how_to_join() {
     let unfenced = said(&["--fence", "off"]);
     let everywhere = format!("{begin}, and wherever else its user may; {join}");
     assert!(unfenced.contains(&everywhere), "{unfenced}");
+    assert_eq!(said(&["--quiet"]), "");
 }
 
 #[test]
