@@ -2,7 +2,7 @@
 
 use crate::cipher::Cipher;
 use crate::error::SealError;
-use crate::header::{BLOCK_LOG2_MIN, HEADER_LEN, HEADER_SPACE, Header};
+use crate::header::{BLOCK_LOG2_MIN, HEADER_LEN, HEADER_SPACE, Header, MAGIC};
 use crate::keys::{FileKeys, Keys, domain_digest};
 use crate::store::Store;
 
@@ -56,8 +56,9 @@ pub fn begins_sealed(head: &[u8]) -> bool {
 pub fn looks_sealed<S: Store>(store: &S) -> std::io::Result<bool> {
     let length = store.len()?;
     for copy in [0, HEADER_SPACE] {
-        let mut bytes = [0; HEADER_LEN];
-        if copy + (HEADER_LEN as u64) <= length {
+        // A header that is cut tells as much: nothing is read of it here.
+        let mut bytes = [0; MAGIC.len()];
+        if copy + (bytes.len() as u64) <= length {
             store.read_at(&mut bytes, copy)?;
             if Header::has_magic(&bytes) {
                 return Ok(true);

@@ -27,7 +27,7 @@ pub(crate) const HEADER_SPACE: u64 = 4096;
 /// The bytes of a copy that have a meaning.
 pub(crate) const HEADER_LEN: usize = 160;
 const SIGNED_LEN: usize = 128;
-const MAGIC: &[u8; 8] = b"TGSEALED";
+pub(crate) const MAGIC: &[u8; 8] = b"TGSEALED";
 const VERSION: u16 = 1;
 pub(crate) const BLOCK_LOG2_MIN: u8 = 12;
 pub(crate) const BLOCK_LOG2_MAX: u8 = 16;
