@@ -1,14 +1,16 @@
 //! One file: sealed, sealed anew, written plain. Each as a whole, or not at all.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use tempfile::NamedTempFile;
 use tollgate_seal::{Options, SealError, SealedFile};
 use zeroize::Zeroizing;
 
@@ -16,6 +18,7 @@ use crate::escape::shown;
 use crate::seal::attributes::Attributes;
 use crate::seal::job::Job;
 use crate::seal::replace::{Old, Writers, replace};
+use crate::seal::spot::{Spot, path_of};
 use crate::seal::unfinished;
 
 /// Read and written at a time.
@@ -34,8 +37,8 @@ pub(super) enum State {
 ///
 /// # Errors
 /// Those of open(2), or if it is not a regular file.
-pub(super) fn open_unless_gone(path: &Path) -> Result<Option<File>> {
-    match unfinished::open(path) {
+pub(super) fn open_unless_gone(spot: &Spot) -> Result<Option<File>> {
+    match unfinished::open(&spot.path()) {
         Ok(file) => Ok(Some(file)),
         Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(error),
@@ -58,8 +61,8 @@ pub(super) fn state(file: &File, job: &Job<'_>) -> Result<State> {
 ///
 /// # Errors
 /// If it has several names, or is open elsewhere, or was changed meanwhile; then it is as it was.
-pub(super) fn convert(path: &Path, file: &File, job: &Job<'_>) -> Result<()> {
-    let old = Old { path, file, dir: job.dir, writers: Writers::Any };
+pub(super) fn convert(spot: &Spot, file: &File, job: &Job<'_>) -> Result<()> {
+    let old = Old { spot, file, dir: job.dir, writers: Writers::Any };
     replace(&old, |new, held| {
         let sealed = SealedFile::create(new, job.keys, job.domain, Options::default())?;
         let size = file.metadata()?.len();
@@ -78,8 +81,8 @@ pub(super) fn convert(path: &Path, file: &File, job: &Job<'_>) -> Result<()> {
 ///
 /// # Errors
 /// As [`convert`], or if a block is not authentic.
-pub(super) fn seal_anew(path: &Path, file: &File, job: &Job<'_>) -> Result<()> {
-    let old = Old { path, file, dir: job.dir, writers: Writers::Servers };
+pub(super) fn seal_anew(spot: &Spot, file: &File, job: &Job<'_>) -> Result<()> {
+    let old = Old { spot, file, dir: job.dir, writers: Writers::Servers };
     replace(&old, |new, held| {
         let old = SealedFile::open(file, job.keys, job.domain)?;
         let sealed = SealedFile::create(new, job.keys, job.domain, Options::default())?;
@@ -102,21 +105,61 @@ pub(super) fn export(file: &File, dest: &Path, below: &Path, job: &Job<'_>) -> R
     let named = || shown(&dest.join(below));
     let name = below.file_name().context("has no name")?;
     let dir = made_beneath(dest, below.parent().unwrap_or(Path::new("")))?;
-    // The directory itself, however its path changes meanwhile.
-    let here = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-    let new = unfinished::temporary(&here).with_context(named)?;
+    let new = Copy::in_directory(&dir).with_context(named)?;
     let sealed = SealedFile::open(file, job.keys, job.domain)?;
     copy(&sealed, job, |offset, bytes| Ok(new.as_file().write_all_at(bytes, offset)?))?;
     new.as_file().set_len(sealed.size())?;
     Attributes::of(file)?.give(new.as_file())?;
     new.as_file().sync_all()?;
-    let persisted = new.persist_noclobber(here.join(name)).map_err(|error| error.error);
-    persisted.map(drop).map_err(|error| match error.kind() {
+    new.named(&dir, name).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
             anyhow!("{} is there already; remove it, or name another directory by --to", named())
         }
         _ => anyhow::Error::from(error).context(named()),
     })
+}
+
+/// A plain copy that is not complete yet.
+enum Copy {
+    /// A kill leaves nothing of it.
+    Unnamed(File),
+    /// Where the file system has no files without names.
+    Apart(NamedTempFile),
+}
+
+impl Copy {
+    fn in_directory(dir: &OwnedFd) -> Result<Self> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match rustix::fs::openat(dir, ".", flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => Ok(Copy::Unnamed(file.into())),
+            // EISDIR: the kernel is older than such files.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                Ok(Copy::Apart(unfinished::temporary(&path_of(dir))?))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn as_file(&self) -> &File {
+        match self {
+            Copy::Unnamed(file) => file,
+            Copy::Apart(file) => file.as_file(),
+        }
+    }
+
+    /// Gives it its name, unless there is a file of that name.
+    fn named(self, dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        match self {
+            Copy::Unnamed(file) => {
+                let follow = AtFlags::SYMLINK_FOLLOW;
+                Ok(rustix::fs::linkat(CWD, path_of(&file), dir, name, follow)?)
+            }
+            Copy::Apart(file) => {
+                file.persist_noclobber(path_of(dir).join(name)).map_err(|error| error.error)?;
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Opens the directory `below` in `dest`, and makes both if they are missing.
@@ -219,13 +262,15 @@ mod tests {
     #[test]
     fn a_file_that_vanished_is_none_and_other_errors_stay() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("file");
-        assert!(open_unless_gone(&path).expect("it is only gone").is_none());
+        let top = dir.path().canonicalize().expect("a path");
+        let path = top.join("file");
+        let open = |path: &Path| open_unless_gone(&Spot::of(path).expect("a directory"));
+        assert!(open(&path).expect("it is only gone").is_none());
         std::fs::write(&path, "x").expect("a file");
-        assert!(open_unless_gone(&path).expect("it is there").is_some());
-        assert!(open_unless_gone(dir.path()).is_err(), "a directory is not a regular file");
-        let link = dir.path().join("link");
+        assert!(open(&path).expect("it is there").is_some());
+        assert!(open(&top).is_err(), "a directory is not a regular file");
+        let link = top.join("link");
         std::os::unix::fs::symlink(&path, &link).expect("a link");
-        assert!(open_unless_gone(&link).is_err(), "links are not followed");
+        assert!(open(&link).is_err(), "links are not followed");
     }
 }

@@ -7,6 +7,7 @@ mod job;
 mod replace;
 mod ring;
 mod secret;
+mod spot;
 mod tasks;
 mod terminal;
 mod unfinished;

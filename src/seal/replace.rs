@@ -41,7 +41,6 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -49,11 +48,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
-use tempfile::{NamedTempFile, TempPath};
+use tempfile::TempPath;
 
 use crate::escape::shown;
 use crate::seal::attributes::Attributes;
-use crate::seal::unfinished::{self, directory_of};
+use crate::seal::spot::{Spot, path_of};
+use crate::seal::unfinished::{self, Temporary};
 use crate::sys::{self, Lease};
 
 /// For who found a plain file's inode, and is on the way to open it: some turns of other processes on
@@ -65,7 +65,7 @@ const TRIES: usize = 5;
 
 /// A file that is to be replaced.
 pub(super) struct Old<'a> {
-    pub(super) path: &'a Path,
+    pub(super) spot: &'a Spot,
     pub(super) file: &'a File,
     /// The keyring's directory.
     pub(super) dir: &'a Path,
@@ -143,7 +143,7 @@ pub(super) fn replace(
 ) -> Result<()> {
     let before = Attributes::of(old.file)?;
     let held = hold(old.file)?;
-    let new = unfinished::temporary_for(old.file, &directory_of(old.path), old.dir)?;
+    let new = unfinished::temporary_for(old.file, &old.spot.directory(), old.dir)?;
     write(new.as_file(), &held)?;
     before.give(new.as_file())?;
     new.as_file().sync_all()?;
@@ -161,24 +161,24 @@ fn put_in_place(
     old: &Old<'_>,
     held: &Held<'_>,
     before: &Attributes,
-    new: NamedTempFile,
+    new: Temporary,
     meanwhile: impl FnOnce(),
 ) -> Result<()> {
     if !held.is_leased {
         return rename_over(old, new);
     }
-    let (written, name) = new.into_parts();
+    let (written, name, place) = new.into_parts();
     // A lease for reading is given to who cannot write.
-    let new = File::open(own_path(&written))?;
+    let new = File::open(path_of(&written))?;
     unfinished::mark(&new)?;
     drop(written);
     sys::lease(&new, Lease::Read).context("the new file is open elsewhere; run this again")?;
     let name = unfinished::named_for(name, old.file, &new)?;
-    let pair = Pair { old, new: &new, name };
-    match pair.exchange(old.path) {
+    let pair = Pair { old, new: &new, name, _place: place };
+    match pair.exchange(old.spot) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            pair.name.persist(old.path).map_err(|error| error.error)?;
-            return sync(&directory_of(old.path));
+            pair.name.persist(old.spot.path()).map_err(|error| error.error)?;
+            return Ok(old.spot.sync()?);
         }
         Err(Errno::NOENT) => bail!("was deleted or renamed meanwhile; run this again"),
         exchanged => exchanged?,
@@ -187,7 +187,7 @@ fn put_in_place(
     meanwhile();
     // At once, too: what others put there in between is missing under its name until then.
     let settled = pair.is_as_it_was(before).and_then(|()| {
-        sync(&directory_of(old.path))?;
+        old.spot.sync()?;
         if old.writers == Writers::Any {
             std::thread::sleep(LATE.saturating_sub(exchanged.elapsed()));
         }
@@ -206,18 +206,10 @@ fn put_in_place(
 }
 
 /// Where nobody can be held off.
-fn rename_over(old: &Old<'_>, new: NamedTempFile) -> Result<()> {
-    new.persist(old.path).map_err(|error| error.error)?;
-    sync(&directory_of(old.path))
-}
-
-fn sync(dir: &Path) -> Result<()> {
-    Ok(File::open(dir)?.sync_all()?)
-}
-
-/// A path that leads to the very file.
-fn own_path(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+fn rename_over(old: &Old<'_>, new: Temporary) -> Result<()> {
+    let (_file, name, _place) = new.into_parts();
+    name.persist(old.spot.path()).map_err(|error| error.error)?;
+    Ok(old.spot.sync()?)
 }
 
 /// The two files whose names are exchanged.
@@ -226,12 +218,14 @@ struct Pair<'a> {
     new: &'a File,
     /// Where the new file is at first, and the old one then.
     name: TempPath,
+    /// What that path leads through.
+    _place: Option<File>,
 }
 
 impl Pair<'_> {
-    fn exchange(&self, path: &Path) -> Result<(), Errno> {
+    fn exchange(&self, spot: &Spot) -> Result<(), Errno> {
         let name: &Path = &self.name;
-        rustix::fs::renameat_with(CWD, name, CWD, path, RenameFlags::EXCHANGE)
+        rustix::fs::renameat_with(CWD, name, CWD, spot.path(), RenameFlags::EXCHANGE)
     }
 
     /// Whether the name apart leads to the old file, which nobody has changed.
@@ -258,31 +252,34 @@ impl Pair<'_> {
                 // Removed, or replaced, by its name: that was meant for the old one.
                 return Ok(());
             }
-            let path = std::fs::read_link(own_path(self.new));
-            let path = path.as_deref().unwrap_or(self.old.path);
-            match self.exchange(path) {
+            let moved = std::fs::read_link(path_of(self.new)).and_then(|path| Spot::of(&path));
+            // Others may be moving its directory, too.
+            let Ok(spot) = &moved else { continue };
+            match self.exchange(spot) {
                 Err(Errno::NOENT) => continue,
                 exchanged => exchanged?,
             }
             if self.has_apart(self.new)? {
-                return sync(&directory_of(path));
+                return Ok(spot.sync()?);
             }
             // Something else had taken that name a moment before.
-            self.exchange(path)?;
+            self.exchange(spot)?;
         }
         Err(anyhow!("others move it at the same time"))
     }
 
     /// Keeps the old file, beside the new one where that name is free.
     fn keep_old(self) -> PathBuf {
-        let mut beside = self.old.path.as_os_str().to_owned();
+        let mut beside = self.old.spot.name().to_owned();
         beside.push(".before-sealing");
+        let beside = self.old.spot.directory().join(beside);
         let apart = self.name.to_path_buf();
-        match self.name.persist_noclobber(&beside) {
-            Ok(()) => PathBuf::from(beside),
+        let kept = match self.name.persist_noclobber(&beside) {
+            Ok(()) => beside,
             // Dropped, the name would be removed.
             Err(error) => error.path.keep().unwrap_or(apart),
-        }
+        };
+        std::fs::read_link(path_of(self.old.file)).unwrap_or(kept)
     }
 }
 
@@ -325,13 +322,18 @@ mod tests {
 
         fn try_replace(&self, meanwhile: impl FnOnce(&File)) -> Result<()> {
             let file = unfinished::open(&self.path).expect("it is there");
-            let (path, dir, writers) = (&self.path, self.dir.path(), Writers::Servers);
-            let old = Old { path, file: &file, dir, writers };
+            let (spot, dir, writers) = (self.spot(), self.dir.path(), Writers::Servers);
+            let old = Old { spot: &spot, file: &file, dir, writers };
             let held = hold(&file)?;
             assert!(held.is_leased, "leases are to be had where tests run");
             let new = unfinished::temporary_for(&file, dir, dir)?;
             new.as_file().write_all_at_start(b"new ");
             put_in_place(&old, &held, &Attributes::of(&file)?, new, || meanwhile(&file))
+        }
+
+        fn spot(&self) -> Spot {
+            let dir = self.dir.path().canonicalize().expect("a path");
+            Spot::of(&dir.join("file")).expect("its directory is there")
         }
 
         fn content(&self) -> String {
@@ -367,9 +369,9 @@ mod tests {
     /// By the inode, as who found it by its name before that led elsewhere.
     fn opens(file: &File) -> impl FnOnce() -> File + Send + 'static {
         let flags = i32::try_from(rustix::fs::OFlags::PATH.bits()).expect("flags");
-        let inode = File::options().read(true).custom_flags(flags).open(own_path(file));
+        let inode = File::options().read(true).custom_flags(flags).open(path_of(file));
         let inode = inode.expect("named");
-        move || File::options().append(true).open(own_path(&inode)).expect("opened")
+        move || File::options().append(true).open(path_of(&inode)).expect("opened")
     }
 
     #[test]
@@ -422,13 +424,13 @@ mod tests {
             |file| file.set_permissions(std::fs::Permissions::from_mode(0o604)).expect("changed"),
             |file| {
                 let set = rustix::fs::setxattr;
-                set(own_path(file), "user.k", b"v", rustix::fs::XattrFlags::empty()).expect("set");
+                set(path_of(file), "user.k", b"v", rustix::fs::XattrFlags::empty()).expect("set");
             },
             |file| {
-                let further = std::fs::read_link(own_path(file)).expect("a path");
+                let further = std::fs::read_link(path_of(file)).expect("a path");
                 let further = further.ancestors().nth(2).expect("DIR").join("further");
                 let flags = rustix::fs::AtFlags::SYMLINK_FOLLOW;
-                rustix::fs::linkat(CWD, own_path(file), CWD, &further, flags).expect("linked");
+                rustix::fs::linkat(CWD, path_of(file), CWD, &further, flags).expect("linked");
             },
         ];
         for (number, change) in changes.into_iter().enumerate() {
@@ -448,13 +450,15 @@ mod tests {
     fn killed(place: &Place, others: impl FnOnce()) -> PathBuf {
         let file = unfinished::open(&place.path).expect("it is there");
         let new = unfinished::temporary_for(&file, place.dir.path(), place.dir.path());
-        let (written, name) = new.expect("a file").into_parts();
+        let (written, name, _place) = new.expect("a file").into_parts();
         written.write_all_at_start(b"new ");
         // The new file has the times of the old one.
         let past = std::time::SystemTime::now() - Duration::from_secs(10);
         written.set_modified(past).expect("set");
         let name = unfinished::named_for(name, &file, &written).expect("renamed");
-        let name = name.keep().expect("kept");
+        let _ = name.keep().expect("kept");
+        // Not through the place, which is closed.
+        let name = std::fs::read_link(path_of(&written)).expect("a path");
         drop((written, file));
         others();
         rustix::fs::renameat_with(CWD, &name, CWD, &place.path, RenameFlags::EXCHANGE)
@@ -474,7 +478,7 @@ mod tests {
         /// Another test may be about to execute a program, which has files open until then.
         fn remove_unfinished(&self, name: &Path) -> Tidied {
             loop {
-                match unfinished::remove_unfinished(name, self.dir.path()) {
+                match unfinished::remove_unfinished(name, self.dir.path(), true) {
                     Err(error) if error.to_string().contains("has it open") => {}
                     tidied => return tidied.expect("nothing is in the way"),
                 }
@@ -569,7 +573,8 @@ mod tests {
         std::fs::write(&other, "other").expect("a file");
         std::fs::rename(&other, &place.path).expect("renamed");
         let (dir, writers) = (place.dir.path(), Writers::Servers);
-        let old = Old { path: &place.path, file: &file, dir, writers };
+        let spot = place.spot();
+        let old = Old { spot: &spot, file: &file, dir, writers };
         let held = Held { file: &file, is_leased: sys::lease(&file, Lease::Read).is_ok() };
         let new = unfinished::temporary_for(&file, dir, dir).expect("a file");
         let before = Attributes::of(&file).expect("it is there");

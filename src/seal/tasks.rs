@@ -17,6 +17,7 @@ use crate::seal::job::{Job, Progress};
 use crate::seal::replace;
 use crate::seal::ring::{self, Open};
 use crate::seal::secret;
+use crate::seal::spot::Spot;
 use crate::seal::unfinished;
 use crate::seal::work::{self, Found, Where};
 
@@ -57,7 +58,7 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
     let (keys, ring) = (open.keys()?, open.ring.clone());
     drop(open);
     let which = Where::InDir { to_change: !args.dry_run };
-    let results = over_files(&args.files, &args.key, which, &keys, |found, file, job| {
+    let results = over_files(&args.files, &args.key, which, &keys, |found, spot, file, job| {
         if files::state(file, job)? != State::Plain {
             return Ok(Done::AsItWas);
         }
@@ -69,7 +70,7 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
         if args.dry_run {
             replace::hold(file)?;
         } else {
-            files::convert(&found.path, file, job)?;
+            files::convert(spot, file, job)?;
         }
         Ok(Done::Changed)
     })?;
@@ -79,7 +80,7 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
 
 pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
     let keys = Open::of(&args.key)?.keys()?;
-    let results = over_files(&args.files, &args.key, Where::Anywhere, &keys, |_, file, job| {
+    let results = over_files(&args.files, &args.key, Where::Anywhere, &keys, |_, _, file, job| {
         if files::state(file, job)? == State::Plain {
             bail!("is plain, where a sealed file is expected; `tollgate seal convert` seals it");
         }
@@ -105,7 +106,7 @@ pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
 pub(super) fn export(args: &SealExportArgs) -> Result<()> {
     let keys = Open::of(&args.key)?.keys()?;
     let results =
-        over_files(&args.files, &args.key, Where::Anywhere, &keys, |found, file, job| {
+        over_files(&args.files, &args.key, Where::Anywhere, &keys, |found, _, file, job| {
             if files::state(file, job)? == State::Plain {
                 return plain(file, &args.files);
             }
@@ -125,7 +126,7 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         &args.key,
         Where::InDir { to_change: true },
         &keys,
-        |_, file, job| {
+        |_, _, file, job| {
             Ok(match files::state(file, job)? {
                 // What cannot be done is named below. It does not keep others from a new key.
                 State::Sealed(epoch) if epoch < newest && !replace::has_other_names(file)? => {
@@ -149,10 +150,10 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         &args.key,
         Where::InDir { to_change: true },
         &keys,
-        |found, file, job| match files::state(file, job)? {
+        |_, spot, file, job| match files::state(file, job)? {
             State::Plain => plain(file, &args.files),
             State::Sealed(epoch) if epoch < newest => {
-                files::seal_anew(&found.path, file, job)?;
+                files::seal_anew(spot, file, job)?;
                 Ok(Done::Changed)
             }
             State::Sealed(_) => Ok(Done::AsItWas),
@@ -176,20 +177,24 @@ fn over_files(
     key: &SealKeyArgs,
     which: Where,
     keys: &MasterKeys,
-    each: impl Fn(&Found, &File, &Job<'_>) -> Result<Done> + Sync,
+    each: impl Fn(&Found, &Spot, &File, &Job<'_>) -> Result<Done> + Sync,
 ) -> Result<Results> {
     let domains = Domains::of(args, key)?;
     let work::All { found, kept } = work::find(args, key, which)?;
     let progress = Progress::new(work::bytes(&found), args.progress);
     let all = work::for_each(&found, |found| {
-        let domain = match domains.of_file(&found.path, &found.real) {
+        let spot = match Spot::of(&found.real) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Done::Gone),
+            spot => spot?,
+        };
+        let domain = match domains.of_file(&spot.path(), &found.real) {
             Err(error) if files::is_gone(&error) => return Ok(Done::Gone),
             domain => domain?,
         };
         let Some(domain) = domain else { return Ok(Done::LeftOut) };
-        let Some(file) = files::open_unless_gone(&found.path)? else { return Ok(Done::Gone) };
+        let Some(file) = files::open_unless_gone(&spot)? else { return Ok(Done::Gone) };
         let (domain, dir, progress) = (domain.as_bytes(), &*key.dir, &progress);
-        each(found, &file, &Job { keys, domain, dir, progress })
+        each(found, &spot, &file, &Job { keys, domain, dir, progress })
     });
     progress.end();
     if which == (Where::InDir { to_change: true }) {

@@ -10,15 +10,16 @@ use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, DirEntryExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, DirEntryExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags, RenameFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, StatxFlags};
 use tempfile::TempPath;
 
 use crate::escape::shown;
 use crate::messages;
+use crate::seal::spot::{Spot, path_of};
 use crate::sys::{self, Lease};
 
 /// Where in DIR such files lie.
@@ -44,40 +45,70 @@ pub(super) fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-pub(super) fn directory_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(dir) if dir != Path::new("") => dir.to_owned(),
-        _ => PathBuf::from("."),
-    }
-}
-
 /// A new file that is to take the place of `file`, which is in `beside`.
 ///
 /// # Errors
 /// Those of making it.
-pub(super) fn temporary_for(
-    file: &File,
-    beside: &Path,
-    dir: &Path,
-) -> Result<tempfile::NamedTempFile> {
-    let apart = dir.join(IN_DIR);
+pub(super) fn temporary_for(file: &File, beside: &Path, dir: &Path) -> Result<Temporary> {
     // Another command may remove the directory at its end, at any moment.
     for _ in 0..TRIES {
-        let made = std::fs::DirBuilder::new().mode(0o700).create(&apart);
-        if made.is_err_and(|error| error.kind() != io::ErrorKind::AlreadyExists) {
+        let apart = match apart(dir) {
+            Ok(apart) => apart,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(_) => break,
+        };
+        if mount_of(&apart)? != mount_of(file)? {
             break;
         }
-        let Ok(opened) = File::open(&apart) else { continue };
-        if mount_of(&opened)? != mount_of(file)? {
-            break;
-        }
-        match temporary(&apart) {
-            Ok(made) => return Ok(made),
+        match temporary(&path_of(&apart)) {
+            Ok(file) => return Ok(Temporary { file, place: Some(apart) }),
             // A full disk is one beside the file, too.
             Err(_) => continue,
         }
     }
-    temporary(beside).with_context(|| beside.display().to_string())
+    let file = temporary(beside).context("no file can be made beside it")?;
+    Ok(Temporary { file, place: None })
+}
+
+/// A file that is not complete, by a path that leads through `place`.
+pub(super) struct Temporary {
+    file: tempfile::NamedTempFile,
+    place: Option<File>,
+}
+
+impl Temporary {
+    pub(super) fn as_file(&self) -> &File {
+        self.file.as_file()
+    }
+
+    /// The file, its name, and what has to be open as long as that is used.
+    pub(super) fn into_parts(self) -> (File, TempPath, Option<File>) {
+        let (file, name) = self.file.into_parts();
+        (file, name, self.place)
+    }
+}
+
+/// The directory of such files in `dir`, made if it is missing; through no link, which would lead
+/// them elsewhere.
+///
+/// # Errors
+/// Those of open(2).
+fn apart(dir: &Path) -> io::Result<File> {
+    let apart = dir.join(IN_DIR);
+    match std::fs::DirBuilder::new().mode(0o700).create(&apart) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    open_apart(dir)
+}
+
+/// The same if it is there.
+///
+/// # Errors
+/// Those of open(2).
+pub(super) fn open_apart(dir: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(dir.join(IN_DIR), flags, Mode::empty())?))
 }
 
 /// What a rename stays within.
@@ -193,11 +224,12 @@ pub(super) enum Tidied {
 
 /// Removes what a command that was killed left behind, and nothing else that has such a name. What
 /// others had put in the place of a file at that moment gets its name back, and so does a file that they had
-/// given a further name; `dir` is where files are sealed.
+/// given a further name; `dir` is where files are sealed. What is not `apart`, in [`IN_DIR`], is looked at:
+/// a file of somebody may have such a name.
 ///
 /// # Errors
 /// With why it is left as it is.
-pub(super) fn remove_unfinished(path: &Path, dir: &Path) -> Result<Tidied> {
+pub(super) fn remove_unfinished(path: &Path, dir: &Path, is_apart: bool) -> Result<Tidied> {
     let Some(pair) = path.file_name().and_then(pair_of) else {
         bail!("it was not made by this command, though its name begins so");
     };
@@ -221,8 +253,18 @@ pub(super) fn remove_unfinished(path: &Path, dir: &Path) -> Result<Tidied> {
             put_back(path, &held, new, dir)
         }
         _ if held.nlink() != 1 => bail!("it has another name"),
+        None if !is_apart && !is_written_here(&file)? => {
+            bail!("its content is none that this command writes");
+        }
         _ => removed(path),
     }
+}
+
+/// Whether a file begins as one that is being sealed: with a header, or with nothing before that is there.
+fn is_written_here(file: &File) -> io::Result<bool> {
+    let mut head = [0; 8];
+    let length = file.read_at(&mut head, 0)?;
+    Ok(head[..length].iter().all(|byte| *byte == 0) || tollgate_seal::looks_sealed(file)?)
 }
 
 /// Gives the file at `path`, which others had put in the place of one that was replaced at that moment,
@@ -257,13 +299,14 @@ fn put_back(path: &Path, theirs: &Metadata, new: Made, dir: &Path) -> Result<Tid
     {
         return kept(&format!("{named}, which is open for writing; close that and run this again"));
     }
-    let exchange = || rustix::fs::renameat_with(CWD, path, CWD, &taken, RenameFlags::EXCHANGE);
+    let spot = Spot::of(&taken).with_context(|| named.clone())?;
+    let exchange = || rustix::fs::renameat_with(CWD, path, CWD, spot.path(), RenameFlags::EXCHANGE);
     exchange().with_context(|| named.clone())?;
     if std::fs::symlink_metadata(path)?.ino() != new.inode {
         exchange().with_context(|| named.clone())?;
         return kept(&format!("{named}, which others move at the same time; run this again"));
     }
-    File::open(directory_of(&taken))?.sync_all()?;
+    spot.sync()?;
     messages::note(&format!("{named} is again what another program had put there"));
     removed(path)
 }
@@ -275,7 +318,8 @@ fn removed(path: &Path) -> Result<Tidied> {
 
 /// The file that a name says was made, wherever it is by now.
 fn find_made(dir: &Path, device: u64, new: Made) -> Result<Option<(PathBuf, File)>> {
-    let Some(path) = find_inode(dir, (device, new.inode))? else { return Ok(None) };
+    let dir = std::fs::canonicalize(dir).with_context(|| shown(dir))?;
+    let Some(path) = find_inode(&dir, (device, new.inode))? else { return Ok(None) };
     let file = open(&path)?;
     let found = Made::of(&file)?;
     let is_same = (found.inode, found.born) == (new.inode, new.born);

@@ -1,6 +1,7 @@
 //! Many files at once: which ones, by how many threads, how far.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use crate::cli::{SealFilesArgs, SealKeyArgs};
 use crate::messages;
 use crate::seal::ring::{IN_DIR, LOCK_IN_DIR};
 use crate::seal::secret::{self, shown};
+use crate::seal::spot::{Spot, path_of};
 use crate::seal::unfinished::{self, Tidied};
 
 /// Most threads: beyond, a disk is slower rather than faster.
@@ -102,8 +104,15 @@ fn real(path: &Path, is_dir: bool) -> std::io::Result<PathBuf> {
     if is_dir {
         return fs::canonicalize(path);
     }
-    let dir = fs::canonicalize(unfinished::directory_of(path))?;
+    let dir = fs::canonicalize(directory_of(path))?;
     Ok(path.file_name().map_or(dir.clone(), |name| dir.join(name)))
+}
+
+fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(dir) if dir != Path::new("") => dir.to_owned(),
+        _ => PathBuf::from("."),
+    }
 }
 
 /// The files without which nothing that is sealed can be read: sealed themselves, they were lost.
@@ -154,49 +163,81 @@ impl Search {
 
     /// Adds what is in `dir`, whose path without links is `real`.
     fn walk(&mut self, dir: &Path, real: &Path, below: &Path, depth: usize) -> Result<()> {
-        let named = || dir.display().to_string();
-        anyhow::ensure!(depth < DEPTH_MAX, "{} is {DEPTH_MAX} directories deep", named());
-        let mut entries = fs::read_dir(dir).with_context(named)?.collect::<Result<Vec<_>, _>>()?;
-        entries.sort_by_key(fs::DirEntry::file_name);
-        for entry in entries {
-            let (kind, name) = (entry.file_type().with_context(named)?, entry.file_name());
+        anyhow::ensure!(depth < DEPTH_MAX, "{} is {DEPTH_MAX} directories deep", dir.display());
+        let entries = match entries(dir) {
+            Ok(entries) => entries,
+            Err(error) if depth == 0 => return Err(error).context(dir.display().to_string()),
+            // It was there when its directory was listed.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => {
+                self.kept.push((dir.to_owned(), format!("cannot be listed: {error}")));
+                return Ok(());
+            }
+        };
+        for (name, kind) in entries {
+            let path = dir.join(&name);
             if kind.is_dir() && name == unfinished::IN_DIR {
                 continue;
             }
             if kind.is_dir() {
-                self.walk(&entry.path(), &real.join(&name), &below.join(&name), depth + 1)?;
+                self.walk(&path, &real.join(&name), &below.join(&name), depth + 1)?;
             } else if kind.is_file() && unfinished::looks_unfinished(&name) {
-                if let Some(dir) = &self.tidies {
-                    tidy(&entry.path(), dir, &mut self.kept);
+                if let Some(dir) = &self.tidies
+                    && let Ok(spot) = Spot::of(&real.join(&name))
+                {
+                    tidy((&spot.path(), &path), dir, false, &mut self.kept);
                 }
             } else if kind.is_file() && name != IN_DIR && name != LOCK_IN_DIR {
-                if let Some(what) = self.keys.what_is(&entry.path()) {
-                    messages::note(&format!("{} is {what}; left out", shown(&entry.path())));
+                if let Some(what) = self.keys.what_is(&path) {
+                    messages::note(&format!("{} is {what}; left out", shown(&path)));
                     continue;
                 }
                 let (real, below) = (real.join(&name), below.join(&name));
-                self.add(Found { path: entry.path(), real, below });
+                self.add(Found { path, real, below });
             }
         }
         Ok(())
     }
 }
 
+/// What is in a directory, by name; without what vanishes meanwhile.
+fn entries(dir: &Path) -> std::io::Result<Vec<(OsString, fs::FileType)>> {
+    let mut entries = Vec::new();
+    // None is kept: each would keep the directory open.
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        match entry.file_type() {
+            Ok(kind) => entries.push((entry.file_name(), kind)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(entries)
+}
+
 /// Removes what commands that were killed left in the directory for that, in the keyring's `dir`.
 fn tidy_in(dir: &Path, kept: &mut Vec<(PathBuf, String)>) {
-    for entry in fs::read_dir(dir.join(unfinished::IN_DIR)).into_iter().flatten().flatten() {
-        tidy(&entry.path(), dir, kept);
+    let Ok(apart) = unfinished::open_apart(dir) else { return };
+    for entry in fs::read_dir(path_of(&apart)).into_iter().flatten().flatten() {
+        let shown = dir.join(unfinished::IN_DIR).join(entry.file_name());
+        tidy((&entry.path(), &shown), dir, true, kept);
     }
 }
 
-/// Removes what a command that was killed left behind.
-fn tidy(path: &Path, dir: &Path, kept: &mut Vec<(PathBuf, String)>) {
-    match unfinished::remove_unfinished(path, dir) {
+/// Removes what a command that was killed left behind at `path`, which is called `named`.
+fn tidy(
+    (path, named): (&Path, &Path),
+    dir: &Path,
+    is_apart: bool,
+    kept: &mut Vec<(PathBuf, String)>,
+) {
+    match unfinished::remove_unfinished(path, dir, is_apart) {
         Ok(Tidied::Done) => {}
-        Ok(Tidied::Kept(why)) => kept.push((path.to_owned(), why)),
+        Ok(Tidied::Kept(why)) => kept.push((named.to_owned(), why)),
         Err(error) => {
             let why = messages::in_words(&error);
-            messages::note(&format!("{} is left as it is: {why}", shown(path)));
+            messages::note(&format!("{} is left as it is: {why}", shown(named)));
         }
     }
 }
