@@ -18,6 +18,7 @@ use crate::cli::{
 };
 use crate::messages;
 use crate::seal::secret::{Secret, cost, shown};
+use crate::seal::unfinished;
 
 /// The keyring's name in the directory whose files it seals.
 pub(crate) const IN_DIR: &str = ".tollgate-seal";
@@ -175,11 +176,15 @@ fn text_of(file: OwnedFd) -> Result<String> {
 fn save(path: &Path, ring: &Keyring) -> Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     let named = || format!("keyring {}", shown(path));
-    let mut file = tempfile::NamedTempFile::new_in(dir).with_context(named)?;
-    file.write_all(ring.to_string().as_bytes()).with_context(named)?;
-    file.as_file().sync_all().with_context(named)?;
-    file.persist(path).map_err(|error| error.error).with_context(named)?;
-    File::open(dir).and_then(|dir| dir.sync_all()).with_context(named)
+    let here = File::open(dir).with_context(named)?;
+    // Views hide it there, and the next command removes what a kill leaves.
+    let new = unfinished::temporary_for(&here, dir, dir).with_context(named)?;
+    new.as_file().write_all(ring.to_string().as_bytes()).with_context(named)?;
+    new.as_file().sync_all().with_context(named)?;
+    let (_file, name, _place) = new.into_parts();
+    name.persist(path).map_err(|error| error.error).with_context(named)?;
+    unfinished::leave(dir);
+    here.sync_all().with_context(named)
 }
 
 fn enter(ring: &mut Keyring, key: &RingKey, name: &str, new: &SealNewArgs) -> Result<()> {
