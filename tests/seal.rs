@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -229,7 +230,7 @@ fn rotation_seals_anew_and_goes_on_where_it_was_ended() {
     assert_eq!(place.exported(), plain);
     // As a kill between two files leaves it: one of the old epoch, and a file not complete.
     fs::write(place.path("vault/plan"), old).unwrap();
-    fs::write(place.path("vault/.tollgate-sealing-0123456789abcXYZ"), b"half").unwrap();
+    fs::write(place.path("vault/.tollgate-sealing-0123456789abcXYZ"), b"TGSEALED half").unwrap();
     let said = place.vault("rotate", &[]);
     assert!(ok(&said).contains("1 file sealed anew, epoch 2"), "{said:?}");
     assert!(!place.path("vault/.tollgate-sealing-0123456789abcXYZ").exists());
@@ -651,7 +652,7 @@ fn what_only_looks_removes_nothing() {
     let apart = place.path(".tollgate-seal.new");
     let replaced = apart.join(".tollgate-sealing-dddddddddddddddd");
     let leave = || {
-        fs::write(&left, b"half").unwrap();
+        fs::write(&left, b"TGSEALED half").unwrap();
         fs::create_dir_all(&apart).unwrap();
         fs::write(&replaced, b"replaced").unwrap();
     };
@@ -690,19 +691,27 @@ fn a_key_file_that_nobody_named_is_not_sealed() {
 #[test]
 fn only_what_the_program_left_behind_is_removed() {
     let place = Place::new();
-    let [own, long, linked, held] =
-        ["mine", "0123456789abcdef.txt", "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"]
-            .map(|end| place.path(&format!("vault/.tollgate-sealing-{end}")));
-    for file in [&own, &long, &linked, &held] {
+    let [own, long, written, linked, held] = [
+        "mine",
+        "0123456789abcdef.txt",
+        "MyNotesOfAugust1",
+        "aaaaaaaaaaaaaaaa",
+        "bbbbbbbbbbbbbbbb",
+    ]
+    .map(|end| place.path(&format!("vault/.tollgate-sealing-{end}")));
+    for file in [&own, &long, &written, &linked, &held] {
         fs::write(file, b"mine").unwrap();
     }
     fs::hard_link(&linked, place.path("second")).unwrap();
     let holder = File::options().append(true).open(&held).unwrap();
-    fs::write(place.path("vault/.tollgate-sealing-cccccccccccccccc"), b"half").unwrap();
+    for (name, content) in [("c", &b"TGSEALED half"[..]), ("d", &[0; 99]), ("e", b"")] {
+        let name = format!("vault/.tollgate-sealing-{}", name.repeat(16));
+        fs::write(place.path(&name), content).unwrap();
+    }
     let said = place.vault("convert", &[]);
     assert!(ok(&said).contains("2 files sealed"), "{said:?}");
     let notes = String::from_utf8_lossy(&said.stderr);
-    for file in [&own, &long, &linked, &held] {
+    for file in [&own, &long, &written, &linked, &held] {
         assert_eq!(fs::read(file).unwrap(), b"mine");
         assert!(
             notes.contains(&format!(
@@ -712,10 +721,185 @@ fn only_what_the_program_left_behind_is_removed() {
             "{notes}"
         );
     }
-    assert!(!place.path("vault/.tollgate-sealing-cccccccccccccccc").exists());
+    for name in ["c", "d", "e"] {
+        let name = format!("vault/.tollgate-sealing-{}", name.repeat(16));
+        assert!(!place.path(&name).exists(), "{name}");
+    }
+    fs::write(&held, b"TGSEALED").unwrap();
+    ok(&place.vault("rotate", &[]));
+    assert!(held.exists());
     drop(holder);
     ok(&place.vault("rotate", &[]));
-    assert!(!held.exists() && own.exists());
+    assert!(!held.exists() && own.exists() && written.exists());
+}
+
+/// Somebody who may write in DIR puts a link in the place of a directory while its files are worked on. The
+/// ways to a file are walked once, and through no link.
+#[test]
+fn what_a_link_leads_to_outside_stays_as_it_is() {
+    const FILES: usize = 20;
+    let place = Place::new();
+    let outside = tempfile::tempdir().unwrap();
+    let (inner, apart) = (place.path("vault/inner"), place.path("vault/apart"));
+    fs::create_dir(&inner).unwrap();
+    for n in 0..FILES {
+        fs::write(inner.join(format!("f{n}")), format!("inside {n}")).unwrap();
+        fs::write(outside.path().join(format!("f{n}")), format!("outside {n}")).unwrap();
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                fs::rename(&inner, &apart).unwrap();
+                symlink(outside.path(), &inner).unwrap();
+                fs::remove_file(&inner).unwrap();
+                fs::rename(&apart, &inner).unwrap();
+            }
+        });
+        for _ in 0..40 {
+            place.vault("convert", &[]);
+            place.vault("rotate", &[]);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let all = fs::read_dir(outside.path()).unwrap().count();
+    assert_eq!(all, FILES, "nothing came to lie outside");
+    for n in 0..FILES {
+        let content = fs::read_to_string(outside.path().join(format!("f{n}"))).unwrap();
+        assert_eq!(content, format!("outside {n}"));
+    }
+    ok(&place.vault("convert", &[]));
+    let to = tempfile::tempdir().unwrap();
+    ok(&place.vault("export", &["--to", to.path().to_str().unwrap()]));
+    for n in 0..FILES {
+        let content = fs::read_to_string(to.path().join(format!("inner/f{n}"))).unwrap();
+        assert_eq!(content, format!("inside {n}"));
+    }
+}
+
+/// Each file is replaced in its own directory, whatever that is called by then.
+#[test]
+fn directories_that_are_exchanged_keep_their_files() {
+    const FILES: usize = 20;
+    let place = Place::new();
+    let [one, other, between] = ["one", "other", "between"].map(|it| place.path("vault").join(it));
+    for dir in [&one, &other] {
+        fs::create_dir(dir).unwrap();
+        let own = dir.file_name().unwrap().to_str().unwrap();
+        (0..FILES).for_each(|n| fs::write(dir.join(format!("f{n}")), own).unwrap());
+    }
+    ok(&place.vault("convert", &[]));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                fs::rename(&one, &between).unwrap();
+                fs::rename(&other, &one).unwrap();
+                fs::rename(&between, &other).unwrap();
+            }
+        });
+        for _ in 0..40 {
+            place.vault("rotate", &[]);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let to = tempfile::tempdir().unwrap();
+    ok(&place.vault("export", &["--to", to.path().to_str().unwrap()]));
+    for dir in ["one", "other"] {
+        let files = fs::read_dir(to.path().join(dir)).unwrap().map(|file| file.unwrap().path());
+        let contents: Vec<_> = files.map(|file| fs::read_to_string(file).unwrap()).collect();
+        assert_eq!(contents.len(), FILES, "{dir}");
+        assert!(contents.iter().all(|content| *content == contents[0]), "{dir}: {contents:?}");
+    }
+}
+
+/// A directory that vanishes, or cannot be listed, is no reason to leave out the others.
+#[test]
+fn what_cannot_be_listed_is_named_and_the_others_go_on() {
+    let place = Place::new();
+    let is_over = AtomicBool::new(false);
+    let passing = place.path("vault/passing");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                fs::create_dir(&passing).unwrap();
+                fs::remove_dir(&passing).unwrap();
+            }
+        });
+        for _ in 0..40 {
+            ok(&place.vault("convert", &[]));
+            ok(&place.vault("check", &[]));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    // Longer than a path may be.
+    let name = "d".repeat(200);
+    let script = "cd vault; for n in $(seq 25); do mkdir $0 && cd $0; done 2>/dev/null; true";
+    let mut made = Command::new("sh");
+    made.args(["-c", script, &name]).current_dir(place.dir.path());
+    assert!(made.status().unwrap().success());
+    fs::write(place.path("vault/zz"), "after it").unwrap();
+    let said = place.vault("convert", &[]);
+    fails(&said, &["cannot be listed: File name too long"]);
+    assert!(fs::read(place.path("vault/zz")).unwrap().starts_with(b"TGSEALED"), "{said:?}");
+    let mut removed = Command::new("rm");
+    removed.args(["-rf", "vault"]).current_dir(place.dir.path());
+    assert!(removed.status().unwrap().success());
+}
+
+/// A header that is cut is damage: who seals such a file as a plain one hides it.
+#[test]
+fn a_sealed_file_that_is_cut_anywhere_is_no_plain_one() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    for length in [8, 12, 159, 160, 5000] {
+        fs::copy(place.path("vault/plan"), place.path("vault/cut")).unwrap();
+        File::options().write(true).open(place.path("vault/cut")).unwrap().set_len(length).unwrap();
+        // Where the header is whole, `check` alone looks at what follows.
+        let commands = ["check", "convert", "rotate"];
+        for command in &commands[..if length < 160 { 3 } else { 1 }] {
+            let said = place.vault(command, &[]);
+            fails(&said, &["vault/cut"]);
+            let told = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert!(!told.contains("is plain"), "{length}, {command}: {told}");
+        }
+    }
+}
+
+/// Whenever they are killed: of the keyring no copy, and of an export no part stays under another name.
+#[test]
+fn a_kill_leaves_no_copy_of_the_keyring_and_no_plain_text() {
+    let place = Place::new();
+    fs::write(place.path("vault/large"), vec![b'x'; 8 << 20]).unwrap();
+    ok(&place.vault("convert", &[]));
+    let to = tempfile::tempdir().unwrap();
+    let to_named = to.path().join("copies").to_str().unwrap().to_owned();
+    for n in 0..60 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let key = ["--domain", "vault", "--key-file", &place.key()].map(str::to_owned);
+        command.arg("seal").current_dir(place.dir.path());
+        let _ = fs::remove_dir_all(&to_named);
+        match n % 2 {
+            0 => command.arg("rotate").args(key).arg("vault/empty"),
+            _ => command.args(["export", "--to", &to_named]).args(key).arg("vault"),
+        };
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(5 + n));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let names = |dir: &Path| -> Vec<_> {
+            let all = fs::read_dir(dir).into_iter().flatten();
+            all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        let own = [".tollgate-seal", ".tollgate-seal.lock", ".tollgate-seal.new", "vault"];
+        let others: Vec<_> = names(place.dir.path());
+        assert!(others.iter().all(|name| own.contains(&name.as_str())), "{others:?}");
+        let copies = names(Path::new(&to_named));
+        let whole = ["plan", "empty", "large"];
+        assert!(copies.iter().all(|name| whole.contains(&name.as_str())), "{copies:?}");
+    }
+    ok(&place.vault("rotate", &[]));
+    assert!(!place.path(".tollgate-seal.new").exists());
 }
 
 /// It cannot be told what is to become of it: a file of somebody, put in the place of one that was replaced
