@@ -21,6 +21,25 @@ fn replace(path: &Path, text: &[u8]) {
     fs::rename(new, path).unwrap();
 }
 
+/// A server keeps a file for a while after it was open. A further name is for the one that has the name by
+/// now.
+#[test]
+fn a_file_that_was_replaced_beneath_just_now_is_linked() {
+    if !can_mount() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let (dir, below) = (base.path().join("dir"), base.path().join("dir/f"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(&below, b"old").unwrap();
+    let view = View::of(&dir, "", &["--attr-timeout", "600", "--watch", "off"]);
+    drop(File::options().append(true).open(view.at("f")).unwrap());
+    replace(&below, b"new");
+    fs::hard_link(view.at("f"), view.at("further")).unwrap();
+    let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+    assert_eq!(inode(&dir.join("further")), inode(&below));
+}
+
 /// Whoever has it open has the old one, with attributes, and can open it again.
 #[test]
 fn who_has_a_file_open_keeps_it_when_it_is_replaced_beneath() {

@@ -296,6 +296,10 @@ impl View {
         let moving = self.names.begin();
         let from = self.fds.path_once(&node)?;
         let linked = self.powers.as_caller(req.caller(), || link_fd(from.as_fd(), &spot));
+        if linked == Err(Errno::NOENT) && is_replaced(&node, from.as_fd()) {
+            // The kernel looks the name up again.
+            return Err(Errno::STALE);
+        }
         if linked == Err(Errno::EXIST) {
             // Names may have to be searched for.
             drop((moving, names));
@@ -618,6 +622,11 @@ impl LastName<'_> {
             node.unpin();
         }
     }
+}
+
+/// Whether a file that is known by a name has none any more below: another one has come in its place.
+fn is_replaced(node: &Node, fd: BorrowedFd<'_>) -> bool {
+    node.place().is_some() && lower::stat_fd(fd).is_ok_and(|stat| stat.nlink() == 0)
 }
 
 /// Gives what `from` names the name at `spot`. The direct form needs a capability; the other goes
