@@ -4,6 +4,7 @@ mod attributes;
 mod domains;
 mod files;
 mod job;
+mod locked;
 mod replace;
 mod ring;
 mod secret;

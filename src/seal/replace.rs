@@ -52,6 +52,7 @@ use tempfile::TempPath;
 
 use crate::escape::shown;
 use crate::seal::attributes::Attributes;
+use crate::seal::locked::is_locked;
 use crate::seal::spot::{Spot, path_of};
 use crate::seal::unfinished::{self, Temporary};
 use crate::sys::{self, Lease};
@@ -115,7 +116,16 @@ pub(super) fn hold(file: &File) -> Result<Held<'_>> {
     if names > 1 {
         bail!("has {names} names (hard links); only one of them would be sealed");
     }
-    Ok(Held { file, is_leased: refuse_if_written(file)? })
+    let is_leased = refuse_if_written(file)?;
+    refuse_if_locked(file)?;
+    Ok(Held { file, is_leased })
+}
+
+fn refuse_if_locked(file: &File) -> Result<()> {
+    if is_locked(file)? {
+        bail!("is locked by a program; run this again when that has ended");
+    }
+    Ok(())
 }
 
 /// Takes a read lease on `file`; whether there is one to be had.
@@ -192,6 +202,7 @@ fn put_in_place(
             std::thread::sleep(LATE.saturating_sub(exchanged.elapsed()));
         }
         pair.is_as_it_was(before)?;
+        refuse_if_locked(old.file)?;
         held.is_undisturbed()
     });
     if let Err(why) = settled {

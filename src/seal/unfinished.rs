@@ -234,12 +234,11 @@ pub(super) fn remove_unfinished(path: &Path, dir: &Path, is_apart: bool) -> Resu
         bail!("it was not made by this command, though its name begins so");
     };
     let file = open(path)?;
-    let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
     // A file that is being replaced has no lock of ours, which could be in the way of others' locks;
-    // but whoever replaces it has it open.
+    // but whoever replaces it has it open. That first: they would see our lock.
     let alone = sys::lease(&file, Lease::Write);
     let is_open = alone.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-    if locked.is_err() || is_open {
+    if is_open || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         bail!("somebody has it open");
     }
     let (held, named) = (file.metadata()?, std::fs::symlink_metadata(path)?);

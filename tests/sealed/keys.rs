@@ -9,7 +9,7 @@ use crate::harness::{Place, can_mount, eventually};
 
 impl Place {
     /// `tollgate seal COMMAND` for the domain `vault`.
-    fn seal_vault(&self, command: &str) -> std::process::Output {
+    pub(crate) fn seal_vault(&self, command: &str) -> std::process::Output {
         let (dir, below) = (self.below(""), self.below("vault"));
         let (dir, below) = (dir.to_str().unwrap(), below.to_str().unwrap());
         let key = self.key();

@@ -7,7 +7,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
 
 use crate::harness::{PATIENCE, Place, can_mount, eventually};
 
@@ -149,4 +151,40 @@ fn what_is_changed_of_a_file_that_was_replaced_just_now_is_changed_of_the_new_on
         }
         assert_eq!(fs::read_to_string(&seen).unwrap(), "sealed");
     }
+}
+
+/// What takes the place of a file has no lock, and nobody is kept out by the one on the old file.
+#[test]
+fn a_file_that_is_locked_is_not_replaced() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    fs::write(view.at("vault/lock"), "sealed").unwrap();
+    let rotate = || {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let done = place.seal_vault("rotate");
+            // The server has it open to write for a moment longer.
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            if !said.contains("open for writing elsewhere") {
+                return (done.status.code(), said);
+            }
+            assert!(Instant::now() < deadline, "{said}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    assert_eq!(rotate().0, Some(0));
+    let file = File::open(view.at("vault/lock")).unwrap();
+    for lock in [FlockOperation::LockShared, FlockOperation::LockExclusive] {
+        rustix::fs::flock(&file, lock).unwrap();
+        let (code, said) = rotate();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("vault/lock: is locked by a program"), "{said}");
+        rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
+    }
+    let (code, said) = rotate();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(fs::read_to_string(view.at("vault/lock")).unwrap(), "sealed");
 }
