@@ -22,8 +22,8 @@ pub(crate) struct MountInfo {
     pub(crate) point: PathBuf,
     /// Type of the file system, with its subtype.
     pub(crate) kind: String,
-    /// Options of the file system, separated by commas.
-    pub(crate) options: String,
+    /// Options of the file system, each as it was given: there may be commas in them.
+    pub(crate) options: Vec<OsString>,
 }
 
 impl MountInfo {
@@ -68,8 +68,9 @@ fn parse(line: &[u8]) -> Option<MountInfo> {
     // Options and any number of optional fields, ended by a dash.
     let mut rest = words.skip_while(|word| *word != b"-").skip(1);
     let kind = text(rest.next()?)?;
-    // After the source. Paths in them are escaped as the others are.
-    let options = rest.nth(1).map(path).unwrap_or_default().to_string_lossy().into_owned();
+    // After the source. A comma that belongs to an option is escaped, so they are taken apart first.
+    let options = rest.nth(1).unwrap_or_default().split(|byte| *byte == b',');
+    let options = options.map(|option| path(option).into_os_string()).collect();
     Some(MountInfo { id, device, root, point, kind, options })
 }
 
@@ -77,7 +78,7 @@ fn text(word: &[u8]) -> Option<String> {
     String::from_utf8(word.to_vec()).ok()
 }
 
-/// Undoes the kernel's octal escapes for space, tab, newline and backslash.
+/// Undoes the kernel's octal escapes for space, tab, newline and backslash, and in options the comma.
 fn path(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;
@@ -116,6 +117,13 @@ mod tests {
         assert_eq!(mount.root, Path::new("/mnt1"));
         assert_eq!(mount.point, Path::new("/a b\\c"));
         assert_eq!(mount.kind, "fuse.tollgate");
+        assert_eq!(mount.options, ["rw"]);
+    }
+
+    #[test]
+    fn a_comma_in_an_option_does_not_end_it() {
+        let line = br"36 35 0:9 / /a rw - overlay x rw,lowerdir+=/lo\054d\134e,upperdir=/u";
+        assert_eq!(parse(line).unwrap().options, ["rw", r"lowerdir+=/lo,d\e", "upperdir=/u"]);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Paths to the files of DIR that are not the view's: what a user has to know of them.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use tollgate_policy::Policy;
 use tollgate_view::Unavailable;
 
-use crate::escape::shown;
 use crate::mountinfo::{self, MountInfo};
 use crate::tree::Tree;
 
@@ -17,28 +18,74 @@ pub(crate) fn layers(tree: &Tree, policy: &Policy) -> Option<Unavailable> {
     }
     let mounts = mountinfo::read().ok()?;
     let layers = layers_of(&mounts, &tree.path);
-    let reachable: Vec<_> = layers.iter().filter(|layer| layer.is_dir()).collect();
-    let list: Vec<_> = reachable.iter().map(|layer| format!("`{}`", shown(layer))).collect();
-    (!list.is_empty()).then(|| Unavailable {
+    let (known, unknown): (Vec<_>, Vec<_>) = layers.iter().partition(|layer| means_the_same(layer));
+    let reachable = quoted(known.into_iter().filter(|layer| layer.is_dir()));
+    let unknown = quoted(unknown.into_iter());
+    let mut reasons = Vec::new();
+    if !reachable.is_empty() {
+        reasons.push(format!("the same files can be reached in {reachable}"));
+    }
+    if !unknown.is_empty() {
+        reasons.push(format!(
+            "the place of the layers mounted as {unknown} is not known, since only the process that \
+             mounted them can follow such a path: what the rules protect may be readable there"
+        ));
+    }
+    (!reasons.is_empty()).then(|| Unavailable {
         feature: "the policy for the layers of the overlay that DIR lies on".to_owned(),
-        reason: format!("the same files can be reached in {}", list.join(", ")),
+        reason: reasons.join("; "),
     })
 }
 
-/// The directories that an overlay is made of; empty where `dir` lies on none.
+/// Whether the path that somebody mounted a layer by leads to it from here. A relative one began at
+/// their working directory, and one in /proc is mostly a descriptor of theirs.
+fn means_the_same(layer: &Path) -> bool {
+    layer.is_absolute() && !layer.starts_with("/proc")
+}
+
+fn quoted<'p>(paths: impl Iterator<Item = &'p PathBuf>) -> String {
+    paths.map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", ")
+}
+
+/// The directories that an overlay is made of, as they were given; empty where `dir` lies on none.
 fn layers_of(mounts: &[MountInfo], dir: &Path) -> Vec<PathBuf> {
-    let home = mounts
-        .iter()
-        .filter(|mount| dir.starts_with(&mount.point))
-        .max_by_key(|mount| mount.point.components().count());
-    let Some(overlay) = home.filter(|mount| mount.kind == "overlay") else { return Vec::new() };
-    let options = overlay.options.split(',').filter_map(|option| option.split_once('='));
-    options
-        .filter(|(key, _)| matches!(*key, "lowerdir" | "lowerdir+" | "datadir+" | "upperdir"))
-        .flat_map(|(_, value)| value.split(':'))
-        .filter(|path| path.starts_with('/'))
-        .map(PathBuf::from)
-        .collect()
+    let overlay = mountinfo::covering(mounts, dir).filter(|mount| mount.kind == "overlay");
+    let options = overlay.into_iter().flat_map(|overlay| &overlay.options);
+    let layers = options.flat_map(|option| {
+        let option = option.as_bytes();
+        let equals = option.iter().position(|byte| *byte == b'=').unwrap_or(option.len());
+        let (key, value) = (&option[..equals], option.get(equals + 1..).unwrap_or_default());
+        match key {
+            b"lowerdir" => separated(value),
+            // One path. As in `lowerdir`, a backslash takes the next character as it is.
+            b"upperdir" => vec![unescaped(value)],
+            // One path, in which no character has a meaning.
+            b"lowerdir+" | b"datadir+" => vec![value.to_owned()],
+            _ => Vec::new(),
+        }
+    });
+    layers.filter(|path| !path.is_empty()).map(|path| OsString::from_vec(path).into()).collect()
+}
+
+/// The paths in `lowerdir`, between colons that no backslash precedes. Two colons begin the layers
+/// that only have data.
+fn separated(value: &[u8]) -> Vec<Vec<u8>> {
+    let mut is_escaped = false;
+    let separates = |byte: &u8| {
+        let separates = *byte == b':' && !is_escaped;
+        is_escaped = *byte == b'\\' && !is_escaped;
+        separates
+    };
+    value.split(separates).map(unescaped).collect()
+}
+
+fn unescaped(path: &[u8]) -> Vec<u8> {
+    let mut bytes = path.iter();
+    let next = || match bytes.next()? {
+        b'\\' => bytes.next(),
+        byte => Some(byte),
+    };
+    std::iter::from_fn(next).copied().collect()
 }
 
 /// Other servers that show `dir`, a directory above it or one below it, by their mount points: who
@@ -66,16 +113,19 @@ pub(crate) fn other_views(
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_layers_of_an_overlay_are_found() {
-        let mount = |point: &str, kind: &str, options: &str| MountInfo {
+    fn mount(point: &str, kind: &str, options: &str) -> MountInfo {
+        MountInfo {
             id: 1,
             device: "0:1".to_owned(),
             root: "/".into(),
             point: point.into(),
             kind: kind.to_owned(),
-            options: options.to_owned(),
-        };
+            options: options.split(',').map(Into::into).collect(),
+        }
+    }
+
+    #[test]
+    fn the_layers_of_an_overlay_are_found() {
         let overlay = "rw,lowerdir=/l1:/l2,upperdir=/up,workdir=/work";
         let mounts = [mount("/", "ext4", "rw"), mount("/merged", "overlay", overlay)];
         assert_eq!(
@@ -83,6 +133,16 @@ mod tests {
             ["/l1", "/l2", "/up"].map(PathBuf::from)
         );
         assert!(layers_of(&mounts, Path::new("/l1")).is_empty());
+    }
+
+    #[test]
+    fn the_path_of_a_layer_is_read_as_the_kernel_read_it() {
+        let layers = |options: &str| layers_of(&[mount("/m", "overlay", options)], Path::new("/m"));
+        let paths = |all: &[&str]| all.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let escaped = r"lowerdir=/l\:1:/l\\2:l3::/data,upperdir=/u\:p";
+        assert_eq!(layers(escaped), paths(&["/l:1", r"/l\2", "l3", "/data", "/u:p"]));
+        let plain = r"lowerdir+=/l:1,lowerdir+=/l\2,datadir+=/data";
+        assert_eq!(layers(plain), paths(&["/l:1", r"/l\2", "/data"]));
     }
 
     #[test]

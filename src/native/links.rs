@@ -35,11 +35,11 @@ enum What {
 
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let directory = shown(&self.directory);
+        let directory = self.directory.display();
         write!(f, "`{directory}` is not native but served by tollgate: ")?;
         match &self.what {
             What::Link { inside, protected } => {
-                let (inside, protected) = (shown(inside), shown(protected));
+                let (inside, protected) = (inside.display(), protected.display());
                 write!(f, "`{inside}` is a further name of `{protected}`, which has stricter rules")
             }
             What::TooMany => {

@@ -44,7 +44,7 @@ mod tests {
             root: root.into(),
             point: point.into(),
             kind: "ext4".to_owned(),
-            options: String::new(),
+            options: Vec::new(),
         };
         let found = |device: &str, root: &str| {
             let mounts = [

@@ -12,7 +12,7 @@ use tollgate_view::Unavailable;
 
 use super::links::{self, Beside};
 use super::mounts;
-use crate::escape::shown;
+use crate::escape::{escaped, shown};
 use crate::{messages, mountinfo, tree};
 
 /// What is native, and what is not although the policy asks for it.
@@ -26,7 +26,7 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     fn leave_out(&mut self, directory: &Path, reason: String) {
-        let feature = format!("native directory `{}`", shown(directory));
+        let feature = format!("native directory `{}`", directory.display());
         self.not_native.push(Unavailable { feature, reason });
     }
 }
@@ -45,8 +45,9 @@ pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Prepa
     for native in policy.native() {
         let path = PathBuf::from(&native.path);
         if let Some(hidden) = hidden_above(policy, &path) {
-            let reason = format!("the policy hides `{}`, so nobody can reach it", shown(hidden));
-            messages::note(&format!("native directory `{}`: {reason}", shown(&path)));
+            let reason = format!("the policy hides `{}`, so nobody can reach it", hidden.display());
+            let left_out = format!("native directory `{}`: {reason}", path.display());
+            messages::note(&escaped(&left_out));
             prepared.leave_out(&path, reason);
         } else if is_there(&native, source)? {
             prepared.to_mount.push(path);
@@ -55,7 +56,7 @@ pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Prepa
         }
     }
     for link in links::find(policy, source, &prepared.to_mount) {
-        messages::warn(&link.to_string());
+        messages::warn(&escaped(&link.to_string()));
         prepared.to_mount.retain(|directory| *directory != link.directory);
         prepared.leave_out(&link.directory, link.to_string());
     }
@@ -87,12 +88,12 @@ pub(crate) fn leave_out_mounted(
         };
         let reason = format!(
             "what is mounted at `{}` shows files that rules decide over; unmount it",
-            shown(&point)
+            point.display()
         );
-        messages::warn(&format!(
+        messages::warn(&escaped(&format!(
             "`{}` is not native but served by tollgate: {reason}",
-            shown(directory)
-        ));
+            directory.display()
+        )));
         prepared.leave_out(directory, reason);
         false
     });
@@ -109,7 +110,7 @@ pub(crate) fn leave_out_linked(
     let mut prepared = Prepared::default();
     for link in links::find_beside(source, native, others) {
         if native.contains(&link.directory) {
-            messages::warn(&link.to_string());
+            messages::warn(&escaped(&link.to_string()));
             native.retain(|directory| *directory != link.directory);
             prepared.leave_out(&link.directory, link.to_string());
         }

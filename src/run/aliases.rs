@@ -136,7 +136,7 @@ mod tests {
 
     fn mount(id: u64, device: &str, root: &str, point: &str) -> MountInfo {
         let (device, kind) = (device.to_owned(), "ext4".to_owned());
-        let options = String::new();
+        let options = Vec::new();
         MountInfo { id, device, root: root.into(), point: point.into(), kind, options }
     }
 

@@ -18,6 +18,7 @@ use super::{ServerKind, Spec};
 use crate::audit::Recorder;
 use crate::broker;
 use crate::control::{self, Guest};
+use crate::escape::escaped;
 use crate::messages;
 use crate::policy_choice::Origin;
 use crate::prometheus;
@@ -254,7 +255,7 @@ fn tell_what_is_missing(state: &State, no_passthrough: Option<&String>, quiet: b
             messages::warn(&only_reads_sealed(&state.dir, &missing.reason));
             continue;
         }
-        tell(&format!("not available: {} ({})", missing.feature, missing.reason));
+        tell(&escaped(&format!("not available: {} ({})", missing.feature, missing.reason)));
     }
 }
 

@@ -59,3 +59,44 @@ fn the_layers_that_dir_lies_on_are_named() {
         .unwrap();
     assert_eq!(text(&output.stdout), "1\n0\n", "{}", all(&output));
 }
+
+/// Also where the path of a layer cannot be followed from elsewhere, or has characters in it that
+/// separate or escape in a list of paths.
+#[test]
+fn layers_with_a_relative_or_a_strange_path_are_named() {
+    if !can_mount() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let rule = "[[rule]]\npath = \"a\"\naction = \"hide\"\n";
+    std::fs::write(home.path().join("p.toml"), rule).unwrap();
+    let script = r#"mount -t tmpfs t mnt; cd mnt; mkdir lower upper work dir 'lo:c' 'lo\e' strange
+         mount -t overlay o -o lowerdir=lower,upperdir="$PWD/upper",workdir=work dir
+         mount -t overlay o -o "lowerdir+=$PWD/lo:c,lowerdir+=$PWD/lo\\e" strange
+         for dir in dir strange; do
+             $T run --policy ../p.toml --fence off $dir -- "$T" status >said 2>note
+             grep '^  without.*overlay' said
+             grep 'note: .*overlay' note
+         done"#;
+    std::fs::create_dir(home.path().join("mnt")).unwrap();
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-ec", script])
+        .env_remove("TOLLGATE_POLICY")
+        .env("T", env!("CARGO_BIN_EXE_tollgate"))
+        .current_dir(home.path())
+        .output()
+        .unwrap();
+    let said = text(&output.stdout);
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 4, "{}", all(&output));
+    let mnt = home.path().canonicalize().unwrap().join("mnt");
+    let mnt = mnt.to_str().unwrap();
+    for line in &lines[..2] {
+        assert!(line.contains(&format!("can be reached in `{mnt}/upper`; ")), "{line}");
+        assert!(line.contains("the layers mounted as `lower` is not known"), "{line}");
+    }
+    for line in &lines[2..] {
+        let layers = format!(r"can be reached in `{mnt}/lo:c`, `{mnt}/lo\\e`");
+        assert!(line.contains(&layers), "{line}");
+    }
+}

@@ -148,7 +148,8 @@ impl Counters {
 /// The feature that a view lacks whose sealed files another server writes.
 pub const WRITING_SEALED: &str = "writing sealed files";
 
-/// Something that could not be had, and why.
+/// Something that could not be had, and why. Names of files are in it as they are: who prints it makes
+/// them safe for a terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unavailable {
     /// What is missing.

@@ -28,7 +28,7 @@ pub(super) fn find(controller: Option<&str>, own: &str, mounts: &[MountInfo]) ->
     })?;
     let kind = if controller.is_some() { "cgroup" } else { "cgroup2" };
     let has = |mount: &&MountInfo| {
-        let named = |name| mount.options.split(',').any(|option| option == name);
+        let named = |name| mount.options.iter().any(|option| option == name);
         mount.kind == kind && controller.is_none_or(named)
     };
     let mount = mounts.iter().rev().find(has)?;
@@ -50,7 +50,7 @@ mod tests {
             root: root.into(),
             point: point.to_owned(),
             kind: kind.to_owned(),
-            options: options.to_owned(),
+            options: options.split(',').map(Into::into).collect(),
         }
     }
 
