@@ -53,7 +53,10 @@ fn mount_one(lower: BorrowedFd<'_>, view: BorrowedFd<'_>, directory: &Path) -> a
     let copy = detached_copy(&from)?;
     sys::confine_mount(copy.as_fd()).context("its mount cannot be restricted")?;
     let onto = tree::open_beneath(view, directory).map_err(|error| {
-        anyhow!(error).context("it cannot be reached through the view; does a rule hide it?")
+        anyhow!(error).context(match error {
+            Errno::CONNABORTED | Errno::NOTCONN => "the server of the view has ended",
+            _ => "it cannot be reached through the view; does a rule hide it?",
+        })
     })?;
     attach(&copy, &onto).context("it cannot be mounted")
 }

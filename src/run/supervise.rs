@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
+use tollgate_fuse::SessionError;
 
 use super::ended::{CommandEnd, end, not_executed};
 use super::job::{Command, Job};
@@ -125,13 +126,13 @@ impl Running {
     ) -> anyhow::Result<Server> {
         let Prepared { spec, source, tree } = view;
         Server::start_in(common, spec, source, device, &tree.path, number).map_err(|error| {
-            // Without a view the connection ends, and the other side's failure only follows from
-            // it. Else the connection ends when the processes that hold the mount fail: their reason
-            // is the better one.
-            if error.is::<tollgate_view::OpenError>() {
-                return error;
+            // The connection ends when the processes that hold the mount fail: then their reason is
+            // the better one. Where the server fails by itself, it ends the connection, and the
+            // other side's failure only follows from that.
+            if connection_ended(&error) {
+                return self.reported_failure().unwrap_or(error);
             }
-            self.reported_failure().unwrap_or(error)
+            error
         })
     }
 
@@ -336,4 +337,11 @@ impl Running {
         while let Ok(_) | Err(Errno::INTR) = rustix::process::wait(WaitOptions::empty()) {}
         job.end();
     }
+}
+
+/// Whether a server did not start because its connection had ended.
+fn connection_ended(error: &anyhow::Error) -> bool {
+    use SessionError::{Gone, NotMounted, Receive, Reply};
+    let session = error.downcast_ref::<SessionError>();
+    session.is_some_and(|error| matches!(error, Gone | NotMounted | Receive(_) | Reply(_)))
 }

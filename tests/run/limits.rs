@@ -103,6 +103,39 @@ fn a_user_has_limits_in_a_cgroup_of_his_own() {
     assert!(said.contains("--processes kept CMD from starting"), "{said}");
 }
 
+/// Where the server's threads cannot be started, the mount of a native directory fails as well: that is
+/// not the reason.
+#[test]
+fn too_few_processes_for_the_server_are_the_reason_with_a_native_directory_too() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        top=/sys/fs/cgroup/pids; group=tollgate-test-$$
+        if grep -qsw pids /sys/fs/cgroup/cgroup.controllers; then
+            top=/sys/fs/cgroup
+            echo +pids >$top/cgroup.subtree_control || { echo skipped; exit; }
+        fi
+        mkdir $top/$group || { echo skipped; exit; }
+        mkdir dir/nat; printf '[[rule]]\npath = "nat"\naction = "native"\n' >nat.toml
+        for most in 7 9 11 13; do
+            echo $most >$top/$group/pids.max
+            sh -c "echo \$\$ >$top/$group/cgroup.procs
+                   exec $T run --quiet --transport devfuse --threads 8 --policy nat.toml dir -- true" || echo $?
+        done
+        rmdir $top/$group 2>/dev/null || { sleep 1; rmdir $top/$group; }
+    "#;
+    let output = project.in_mount_namespace(script);
+    let (told, said) = (text(&output.stdout), text(&output.stderr));
+    if told.starts_with("skipped") {
+        return eprintln!("skipped: no cgroup can be made here: {said}");
+    }
+    assert_eq!(told, "125\n".repeat(4), "{said}");
+    assert_eq!(said.matches(" could not be started: Resource").count(), 4, "{said}");
+    assert!(!said.contains("through the view"), "{said}");
+}
+
 #[test]
 fn the_share_of_cpus_is_set() {
     if !can_mount() {
