@@ -9,6 +9,7 @@ mod audit;
 mod brief;
 mod broker;
 mod check;
+mod chroot;
 mod cli;
 mod connection;
 mod control;

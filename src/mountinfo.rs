@@ -38,13 +38,21 @@ impl MountInfo {
 /// # Errors
 /// When /proc is not mounted; the message says so.
 pub(crate) fn read() -> anyhow::Result<Vec<MountInfo>> {
-    let text = std::fs::read("/proc/self/mountinfo").with_context(|| {
+    read_of("self").with_context(|| {
         if Path::new("/proc/self").exists() {
             "cannot read /proc/self/mountinfo"
         } else {
             "/proc is not mounted here, and tollgate needs it: `mount -t proc proc /proc`"
         }
-    })?;
+    })
+}
+
+/// The same as the process `pid` sees it: in its mount namespace, and below its root.
+///
+/// # Errors
+/// Those of read(2).
+pub(crate) fn read_of(pid: &str) -> std::io::Result<Vec<MountInfo>> {
+    let text = std::fs::read(format!("/proc/{pid}/mountinfo"))?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 

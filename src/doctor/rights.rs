@@ -6,8 +6,8 @@ use rustix::process::WaitOptions;
 use tollgate_broker::RegisterError;
 
 use super::check::{Check, line_of};
-use crate::control;
 use crate::sys::{self, Forked};
+use crate::{chroot, control};
 
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = vec![namespaces()];
@@ -38,6 +38,9 @@ fn try_namespaces(flags: libc::c_int) -> std::io::Result<()> {
 fn namespaces() -> Check {
     const NAME: &str = "namespaces";
     let privileged = try_namespaces(libc::CLONE_NEWNS | libc::CLONE_NEWPID).is_ok();
+    if chroot::is_around() {
+        return Check::broken(NAME, chroot::FOUND).mended_by(chroot::REMEDY);
+    }
     match try_namespaces(libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID) {
         Ok(()) if privileged => Check::ok(NAME, "mount, pid and user namespaces, with privilege"),
         Ok(()) => Check::ok(NAME, "user namespaces, and mount and pid namespaces in them"),

@@ -67,9 +67,7 @@ fn prepare(
     }
     guard::cover_other_proc(&mounts)?;
     let memory = if plan.fence.is_some() { libc::CLONE_NEWIPC } else { 0 };
-    sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS | memory).context(
-        "cannot lock the view: no second user namespace (sysctl user.max_user_namespaces)",
-    )?;
+    sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS | memory).map_err(no_second_namespace)?;
     builder.write_all(&number.to_ne_bytes()).context("the builder is gone")?;
     if builder.read_exact(&mut [0]).is_err() {
         sys::exit_now(1);
@@ -86,6 +84,16 @@ fn prepare(
         Some(received) => bail!("unexpected {:?}", received.message),
         None => Ok(false),
     }
+}
+
+fn no_second_namespace(error: std::io::Error) -> anyhow::Error {
+    // The limit is ENOSPC; EPERM comes from a chroot or from a security module.
+    let setting = match error.raw_os_error() {
+        Some(libc::EPERM) => "",
+        _ => " (sysctl user.max_user_namespaces)",
+    };
+    let text = format!("cannot lock the view: no second user namespace{setting}");
+    anyhow::Error::new(error).context(text)
 }
 
 /// This process's number in the /proc that the builder has, which may be that of a process namespace

@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde_json::json;
 
+use crate::chroot;
 use crate::cli::RunArgs;
 use crate::control::Guest;
 use crate::escape::shown;
@@ -165,7 +166,7 @@ fn start(
             let refused = Refused::of(uid);
             let mut running =
                 Running::of(channel, (signals, job), builder, proxy, refused, session);
-            let end = running.supervise(views, plan, args);
+            let end = running.supervise(views, plan, args).map_err(chroot::or);
             running.collect();
             if let Ok(end) = &end {
                 // 126 and 127: a shell did not find what it was to start.

@@ -44,6 +44,37 @@ fn is_fenced(output: &Output) {
     assert!(!said.contains("the planted one"), "{said}");
 }
 
+/// The kernel makes no user namespaces in a chroot, whether its directory is a mount or not.
+#[test]
+fn in_a_chroot_there_is_no_run_and_the_reason_is_said() {
+    if !can_mount() {
+        return;
+    }
+    let tollgate = env!("CARGO_BIN_EXE_tollgate");
+    for made_a_mount in ["", "mount --bind root root"] {
+        let place = Place::new();
+        let output = place.script(&format!(
+            "set -e; here=$PWD; mkdir root; {made_a_mount}
+             for each in /*; do
+                 if [ -h $each ]; then cp -P $each root$each
+                 elif [ -d $each ]; then mkdir root$each; mount --rbind $each root$each; fi
+             done
+             try() {{ chroot root env --chdir=$here {tollgate} \"$@\" 2>&1 || echo status $?; }}
+             try run --policy policy.toml dir -- cat a
+             try doctor dir | grep -A 1 'BROKEN  namespaces'
+             try mount --daemon --policy policy.toml dir mnt
+             chroot root ls $here/mnt
+             try umount mnt"
+        ));
+        let said = said(&output);
+        assert!(said.starts_with("tollgate: run: this process runs in a chroot"), "{said}");
+        assert_eq!(said.matches("runs in a chroot").count(), 2, "{said}");
+        assert_eq!(said.matches("remedy: enter the directory with").count(), 1, "{said}");
+        assert_eq!(said.matches("status 125\n").count(), 1, "{said}");
+        assert!(said.contains("\na\nmade\nprogram\n"), "{said}");
+    }
+}
+
 #[test]
 fn without_the_device_there_is_no_view_and_the_reason_is_said() {
     if !can_mount() {
