@@ -14,6 +14,7 @@ use crate::policy_choice::Origin;
 use crate::sandbox::{Mounter, NotUnmounted};
 use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
+use crate::tree::Tree;
 use crate::{
     control, escape, killed, mount_flags, mountinfo, policy_choice, policy_views, tree, umount,
 };
@@ -31,15 +32,19 @@ const AFTER_UNMOUNT: Duration = Duration::from_secs(1);
 /// background.
 pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     mount_flags::check(&args.flags)?;
-    killed::end_connections();
+    if !args.fake {
+        killed::end_connections();
+    }
     let (tree, source) = tree::open(&args.dir)?;
     let source = mount_flags::restricted(&args.flags, source)?;
-    clean_leftover(&args.mnt)?;
-    let mnt = tree::check_mount_point(&args.mnt, &tree)?;
+    let mnt = place(args, &tree)?;
     refuse_circle(&mnt, &tree.path)?;
     let origin = policy_choice::find(args.serve.policy.as_deref(), &tree.path, None)?;
     let (origin, views) = one_of_its_views(origin, args.serve.policy.is_some(), &tree.path)?;
     let chosen = policy_choice::load(origin, &tree.path)?;
+    if args.fake {
+        return Spec::check(&args.serve, &tree);
+    }
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Mount)?
         .with_further(Vec::new(), views)
         .without_native_unless_permitted(&source);
@@ -53,6 +58,19 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
         Side::Starter => Ok(()),
         Side::Server(ready) => view.serve(Some(ready)),
     }
+}
+
+/// MNT without symbolic links, where the view can be mounted. A fake mount is also for what is
+/// mounted already, and leaves there what a dead server left.
+fn place(args: &MountArgs, tree: &Tree) -> anyhow::Result<PathBuf> {
+    if !args.fake {
+        clean_leftover(&args.mnt)?;
+    } else if let Ok(mnt) = std::fs::canonicalize(&args.mnt)
+        && mountinfo::at(&mountinfo::read()?, &mnt).is_some_and(|at| at.kind == mountinfo::VIEW)
+    {
+        return Ok(mnt);
+    }
+    tree::check_mount_point(&args.mnt, tree)
 }
 
 /// A view that is mounted shows one directory: DIR, or one that has a `[[view]]`, by the rules of

@@ -54,7 +54,7 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
 /// Arguments that are named as fstab(5) names them.
 const IN_WORDS_OF_FSTAB: &[&str] = &["read-only", "noexec", "noatime"];
 /// Arguments of `tollgate mount` that are no options of a mount.
-const NOT_OPTIONS: &[&str] = &["daemon", "help", "verbose", "allow-other"];
+const NOT_OPTIONS: &[&str] = &["daemon", "fake", "help", "verbose", "allow-other"];
 
 /// The command line that stands for `arguments`, if the program was called as a helper.
 pub(crate) fn command_line(arguments: &[OsString]) -> Option<anyhow::Result<Vec<OsString>>> {
@@ -90,6 +90,9 @@ fn mount(arguments: &[OsString]) -> anyhow::Result<Vec<OsString>> {
         bail!("expected DIR and MNT, as in `mount -t fuse.tollgate DIR MNT`");
     };
     let mut line: Vec<OsString> = ["tollgate", "mount", "--daemon"].map(OsString::from).to_vec();
+    if given.fake_or_force {
+        line.push("--fake".into());
+    }
     let mut flags = Flags { source: source.clone(), ..Flags::default() };
     for option in split(given.options.as_bytes()) {
         line.extend(flags.take(&option)?);
@@ -104,7 +107,8 @@ fn umount(arguments: &[OsString]) -> anyhow::Result<Vec<OsString>> {
     let given = Given::read(arguments)?;
     let [mnt] = &given.places[..] else { bail!("expected MNT alone, as in `umount MNT`") };
     let mut line: Vec<OsString> = ["tollgate", "umount"].map(OsString::from).to_vec();
-    if given.lazy {
+    // Detaching ends what waits for a dead server, which is what force is for.
+    if given.lazy || given.fake_or_force {
         line.push("--lazy".into());
     }
     line.extend(["--".into(), mnt.clone()]);
@@ -118,6 +122,8 @@ struct Given {
     /// All that `-o` gave, joined by commas.
     options: OsString,
     lazy: bool,
+    /// `-f`, which is `--fake` of mount(8) and `--force` of umount(8).
+    fake_or_force: bool,
 }
 
 impl Given {
@@ -133,8 +139,8 @@ impl Given {
                 }
                 Some("-t") => drop(value()?),
                 Some("-N") => bail!("-N is not supported: enter the namespace with nsenter(1)"),
-                // Detaching ends what waits for a dead server, which is what force is for.
-                Some("-l" | "-f") => given.lazy = true,
+                Some("-l") => given.lazy = true,
+                Some("-f") => given.fake_or_force = true,
                 Some("-s" | "-n" | "-v" | "-r") => {}
                 Some(flag) if flag.starts_with('-') => bail!("`{flag}` is not known"),
                 _ => given.places.push(argument.clone()),
@@ -290,6 +296,15 @@ mod tests {
     }
 
     #[test]
+    fn a_fake_mount_only_checks() {
+        assert_eq!(
+            line(&["mount.fuse.tollgate", "/d", "/m", "-f", "-o", "rw"]).unwrap(),
+            "tollgate mount --daemon --fake --source=/d -- /d /m"
+        );
+        assert!(with_options("fake").unwrap_err().contains("`fake` is not known"));
+    }
+
+    #[test]
     fn a_wrong_option_is_named_with_what_would_be_right() {
         for (options, named) in [
             ("polcy=/p", "`polcy=/p` is not known; there are ro"),
@@ -316,6 +331,10 @@ mod tests {
     fn umount_takes_its_flags() {
         assert_eq!(
             line(&["umount.fuse.tollgate", "/m", "-l", "-t", "fuse.tollgate"]).unwrap(),
+            "tollgate umount --lazy -- /m"
+        );
+        assert_eq!(
+            line(&["umount.fuse.tollgate", "/m", "-f"]).unwrap(),
             "tollgate umount --lazy -- /m"
         );
         assert!(line(&["umount.fuse.tollgate"]).is_err());

@@ -34,6 +34,10 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "FILE", requires = "daemon")]
     pub(crate) log: Option<PathBuf>,
 
+    /// Check the arguments and the policy, and mount nothing: `mount -f` of the helper
+    #[arg(long, hide = true)]
+    pub(crate) fake: bool,
+
     /// The directory to show
     pub(crate) dir: PathBuf,
 

@@ -122,6 +122,14 @@ impl Spec {
         })
     }
 
+    /// Checks where the audit log goes, as [`Spec::load`] does, and prepares nothing.
+    ///
+    /// # Errors
+    /// When it would lie inside DIR, or in no directory.
+    pub(crate) fn check(args: &ServeArgs, tree: &Tree) -> anyhow::Result<()> {
+        args.audit.as_deref().map_or(Ok(()), |file| audit_config(args, file, tree).map(drop))
+    }
+
     /// Confines the process to `directories`, of this view and of the further ones.
     ///
     /// # Errors

@@ -99,6 +99,34 @@ fn mount_shows_a_view_and_umount_ends_its_server() {
     assert!(log.contains("is unmounted"), "{log}");
 }
 
+/// `mount -f` checks what a mount would, and changes nothing.
+#[test]
+fn a_fake_mount_checks_and_mounts_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    std::fs::remove_dir_all(place.path("dir/made")).unwrap();
+    let policy = "[[rule]]\npath = \"made\"\naction = \"native\"\ncreate = true\n";
+    std::fs::write(place.path("policy.toml"), policy).unwrap();
+    let output = place.script(
+        "fake() { mount -f -t fuse.tollgate -o \"$@\"; echo $?; findmnt mnt; }
+         fake $O dir mnt; fake $O,ro dir mnt; ls dir log
+         fake policy=/no/such/file dir mnt; fake polcy=/p dir mnt; fake audit=dir/log dir mnt
+         fake $O missing mnt; fake $O dir dir
+         mount -t fuse.tollgate -o $O dir mnt; mount -f -t fuse.tollgate -o $O dir mnt; echo $?
+         cat mnt/a; umount mnt",
+    );
+    let said = err(&output);
+    let codes: Vec<_> = out(&output).lines().map(str::to_owned).collect();
+    assert_eq!(codes[..4], ["0", "0", "dir:", "a"].map(str::to_owned), "{codes:?} {said}");
+    assert_eq!(codes[4..], ["program", "1", "1", "1", "1", "1", "0", "plain"], "{said}");
+    for named in ["policy `/no/such/file`", "`polcy=/p` is not known", "lies inside DIR"] {
+        assert!(said.contains(named), "{named}: {said}");
+    }
+    assert!(said.contains("cannot access 'log'") && said.contains("`missing` does not"), "{said}");
+}
+
 #[test]
 fn fstab_is_enough() {
     if !can_mount() {
