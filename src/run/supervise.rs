@@ -19,7 +19,7 @@ use super::signals;
 use super::views::{InOrder, Prepared};
 use super::wire::{Channel, Message, Received};
 use crate::cli::RunArgs;
-use crate::escape::shown;
+use crate::escape::{escaped, shown};
 use crate::git::IndexBefore;
 use crate::sandbox::Ender;
 use crate::serve::{Common, Server};
@@ -74,7 +74,7 @@ impl Running {
         let begin = std::time::SystemTime::now();
         let end = self.until_ended(plan, args, &servers);
         let recorders: Vec<_> = servers.all().map(Server::recorder).collect();
-        servers.all().filter_map(Server::moved).for_each(|moved| messages::warn(&moved));
+        servers.all().filter_map(Server::moved).for_each(|moved| messages::warn(&escaped(&moved)));
         // The log ends with the view of DIR.
         servers.around.into_iter().chain(servers.beside).for_each(Server::finish);
         servers.dir.finish();

@@ -19,7 +19,6 @@ use super::spec::Outside;
 use crate::audit::{self, AuditLog, Recorder};
 use crate::broker::Broker;
 use crate::control;
-use crate::escape::shown;
 use crate::files;
 use crate::messages;
 use crate::native;
@@ -145,7 +144,7 @@ impl State {
     }
 
     /// That the directory is elsewhere by now, and that something else may be at its path, where the view
-    /// is over the directory itself.
+    /// is over the directory itself. Names are in it as they are.
     pub(super) fn moved(&self) -> Option<String> {
         if self.kind == ServerKind::Mount && self.mount_point != self.dir {
             return None;
@@ -154,8 +153,8 @@ impl State {
         Some(format!(
             "`{}` was moved or removed outside since the start (it is `{}` now), and the view went with \
              it: what is at that path since then is not behind the view, and no rule holds for it",
-            shown(&self.dir),
-            shown(&now)
+            self.dir.display(),
+            now.display()
         ))
     }
 
