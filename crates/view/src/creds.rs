@@ -217,17 +217,53 @@ thread_local! {
 impl Powers {
     /// Prepares the calling thread to act for callers: a umask (and working directory) of its own,
     /// and no supplementary groups, which would count as the caller's. Once per worker thread,
-    /// before its first request.
+    /// before its first request. Where the groups have to stay, the thread acts for its own user all
+    /// the same.
     ///
     /// # Errors
-    /// The error of unshare(2) or setgroups(2).
+    /// The error of unshare(2).
     pub(crate) fn prepare_thread(&self) -> Result<(), Errno> {
         if self.may_switch {
-            rustix::thread::set_thread_groups(&[])?;
-            HAS_NO_GROUPS.set(true);
+            match leave_groups() {
+                Ok(()) => HAS_NO_GROUPS.set(true),
+                Err(error) => GROUPS_STAY.call_once(|| tell_of_groups(error)),
+            }
         }
         private_umask()
     }
+}
+
+/// Said once for all threads.
+static GROUPS_STAY: std::sync::Once = std::sync::Once::new();
+
+/// A user namespace can forbid setgroups(2), also to who has none to leave.
+fn leave_groups() -> Result<(), Errno> {
+    if rustix::process::getgroups().is_ok_and(|groups| groups.is_empty()) {
+        return Ok(());
+    }
+    rustix::thread::set_thread_groups(&[])
+}
+
+/// Nothing follows from it where there is no other user to act for.
+fn tell_of_groups(error: Errno) {
+    let map = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    if ["/proc/self/uid_map", "/proc/self/gid_map"].iter().all(|file| is_of_one(&map(file))) {
+        return;
+    }
+    let setgroups = map("/proc/self/setgroups");
+    let why =
+        if setgroups.trim() == "deny" { " (this user namespace denies setgroups)" } else { "" };
+    tracing::warn!(
+        %error,
+        "the server cannot leave its supplementary groups{why}: what other users than its own ask \
+         for may be refused, with `Operation not permitted`"
+    );
+}
+
+/// Whether an id map, lines of `inside outside count`, has a single id.
+fn is_of_one(map: &str) -> bool {
+    let mut counts = map.lines().map(|line| line.split_whitespace().nth(2));
+    (counts.next(), counts.next()) == (Some(Some("1")), None)
 }
 
 /// Gives the calling thread a umask of its own.
@@ -325,13 +361,14 @@ impl<'p> Switched<'p> {
         // the privilege that the user id gives up.
         // Each call makes the kernel copy the thread's credentials and costs a microsecond.
         let in_groups = !(groups.is_empty() && HAS_NO_GROUPS.get());
-        let guard = Self { own, in_groups };
         let gid = Gid::from_raw(caller.gid);
         if in_groups {
             let groups: smallvec::SmallVec<[Gid; 32]> =
                 groups.iter().map(|group| Gid::from_raw(*group)).collect();
+            // Where this is refused, there is nothing to take back, and it could not be.
             rustix::thread::set_thread_groups(&groups)?;
         }
+        let guard = Self { own, in_groups };
         rustix::thread::set_thread_res_gid(
             Gid::from_raw(own.own_gid),
             gid,
@@ -421,6 +458,14 @@ mod tests {
                 assert_eq!((inside(&[]), own()), (vec![], vec![]));
             }
         });
+    }
+
+    #[test]
+    fn a_map_of_one_id_is_told_from_others() {
+        assert!(is_of_one("         0       1000          1\n"));
+        for map in ["", "0 1000 1\n1 100000 65536\n", "0 0 4294967295\n"] {
+            assert!(!is_of_one(map), "{map}");
+        }
     }
 
     #[test]

@@ -251,7 +251,7 @@ impl View {
                 if let Err(error) = powers.prepare_thread() {
                     tracing::error!(
                         %error,
-                        "a worker shares umask and groups; new files may get wrong modes"
+                        "a worker shares its umask; new files may get wrong modes"
                     );
                 }
             })),

@@ -157,7 +157,7 @@ impl View {
     fn prepare_pausing_thread(&self) {
         tollgate_fuse::blocking::prepare_thread();
         if let Err(error) = self.powers.prepare_thread() {
-            tracing::error!(%error, "a thread shares umask and groups with others");
+            tracing::error!(%error, "a thread shares its umask with others");
         }
     }
 }

@@ -57,7 +57,7 @@ impl Running {
     pub(super) fn start(powers: Powers) -> Result<Self, StartError> {
         let prepare = move || {
             if let Err(error) = powers.prepare_thread() {
-                tracing::error!(%error, "a worker shares umask and groups");
+                tracing::error!(%error, "a worker shares its umask");
             }
         };
         let runtime = Runtime::builder()
