@@ -248,6 +248,9 @@ fn log(verbose: bool) {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(false)
+        // A line that cannot be written would be told of by a macro that panics then, in whatever
+        // thread it is: a worker that ends so leaves its requests without an answer.
+        .log_internal_errors(false)
         .without_time()
         .init();
 }

@@ -282,6 +282,21 @@ fn a_view_that_an_unprivileged_user_cannot_have_is_the_reason_inside_a_fence_too
     assert!(all.contains("fs.fanotify.max_user_groups"), "{all}");
 }
 
+/// Whoever read the messages may be gone: what is logged then ends no thread.
+#[test]
+fn a_standard_error_that_nobody_reads_does_no_harm() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = project.run_with(&["--verbose"]);
+    command.args(["cat", "a.txt"]).stdin(Stdio::null()).stderr(writer);
+    let output = command.output().unwrap();
+    assert_eq!((text(&output.stdout).as_str(), output.status.code()), ("plain\n", Some(0)));
+}
+
 #[test]
 fn run_works_inside_run() {
     if !can_mount() {
