@@ -586,7 +586,11 @@ mod tests {
         let (dir, writers) = (place.dir.path(), Writers::Servers);
         let spot = place.spot();
         let old = Old { spot: &spot, file: &file, dir, writers };
-        let held = Held { file: &file, is_leased: sys::lease(&file, Lease::Read).is_ok() };
+        // Another test may be about to execute a program, which has it open to write until then.
+        while sys::lease(&file, Lease::Read).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let held = Held { file: &file, is_leased: true };
         let new = unfinished::temporary_for(&file, dir, dir).expect("a file");
         let before = Attributes::of(&file).expect("it is there");
         put_in_place(&old, &held, &before, new, || ()).expect_err("it is another file");
