@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use tollgate_policy::{Facts, HEAD_LEN, Kind, Made, Mode, Policy};
 
-use crate::cli::{SealFilesArgs, SealKeyArgs};
+use crate::cli::SealFilesArgs;
 use crate::policy_choice::{self, Origin};
 use crate::seal::secret::shown;
 use crate::seal::unfinished;
@@ -31,11 +31,11 @@ pub(super) struct ByPolicy {
 impl Domains {
     /// # Errors
     /// If the policy cannot be read, or is wrong.
-    pub(super) fn of(args: &SealFilesArgs, key: &SealKeyArgs) -> Result<Domains> {
+    pub(super) fn of(args: &SealFilesArgs, dir: &Path) -> Result<Domains> {
         let Some(named) = &args.policy else {
             return Ok(Domains::Named(args.domain.clone().unwrap_or_default()));
         };
-        let top = std::fs::canonicalize(&key.dir).with_context(|| shown(&key.dir))?;
+        let top = std::fs::canonicalize(dir).with_context(|| shown(dir))?;
         let origin = Origin::named(named);
         let policy = origin.parse(&top)?;
         ensure!(

@@ -18,6 +18,7 @@ use crate::cli::{
 };
 use crate::messages;
 use crate::seal::secret::{Secret, cost, shown};
+use crate::seal::spot::path_of;
 use crate::seal::unfinished;
 
 /// The keyring's name in the directory whose files it seals.
@@ -36,8 +37,9 @@ pub(super) struct Open {
     path: PathBuf,
     pub(super) ring: Keyring,
     pub(super) key: RingKey,
-    /// Held while the keyring may be changed: two commands must not lose what the other wrote.
-    _lock: File,
+    /// The directory, whatever its path leads to by now. Locked while the keyring may be changed: two
+    /// commands must not lose what the other wrote.
+    locked: File,
 }
 
 impl Open {
@@ -50,15 +52,24 @@ impl Open {
     }
 
     fn with_secret(args: &SealKeyArgs) -> Result<(Open, Secret)> {
-        let lock = lock(&args.dir)?;
-        let (path, ring) = read(&args.dir, ", or name its directory with `--dir`")?;
+        let locked = lock(&args.dir)?;
+        let or = ", or name its directory with `--dir`";
+        let (path, ring) = read((&path_of(&locked), &args.dir), or)?;
         let secret = Secret::of(&args.secret)?;
         let key = open(&path, &ring, &secret)?;
-        Ok((Open { path, ring, key, _lock: lock }, secret))
+        Ok((Open { path, ring, key, locked }, secret))
     }
 
     pub(super) fn save(&self) -> Result<()> {
-        save(&self.path, &self.ring)
+        save(&self.locked, &self.path, &self.ring)
+    }
+
+    /// The directory, whose files are worked on without the lock.
+    ///
+    /// # Errors
+    /// That of open(2).
+    pub(super) fn directory(&self) -> Result<File> {
+        File::open(path_of(&self.locked)).with_context(|| shown(&self.path))
     }
 
     pub(super) fn keys(&self) -> Result<MasterKeys> {
@@ -72,7 +83,7 @@ impl Open {
 /// # Errors
 /// With what is missing, damaged or wrong.
 pub(crate) fn keys_of(dir: &Path, source: &OwnedFd, secret: &SealSecretArgs) -> Result<SealKeys> {
-    let (path, ring) = read(dir, "")?;
+    let (path, ring) = read((dir, dir), "")?;
     let key = open(&path, &ring, &Secret::of(secret)?)?;
     let keys = ring.master_keys(&key).with_context(|| format!("keyring {}", shown(&path)))?;
     let source = source.try_clone().with_context(|| format!("directory {}", shown(dir)))?;
@@ -144,16 +155,16 @@ fn lock(dir: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// The keyring of `dir`; `or` says what else to do where there is none.
-fn read(dir: &Path, or: &str) -> Result<(PathBuf, Keyring)> {
-    let path = dir.join(IN_DIR);
-    let text = match rustix::fs::open(&path, OPENING, Mode::empty()) {
+/// The keyring of `dir`, which is called `named`; `or` says what else to do where there is none.
+fn read((dir, named): (&Path, &Path), or: &str) -> Result<(PathBuf, Keyring)> {
+    let path = named.join(IN_DIR);
+    let text = match rustix::fs::open(dir.join(IN_DIR), OPENING, Mode::empty()) {
         Ok(file) => text_of(file).with_context(|| format!("keyring {}", shown(&path)))?,
         Err(Errno::LOOP) => bail!("keyring {} is a symbolic link, not a file", shown(&path)),
         Err(Errno::NOENT) => bail!(
             "there is no keyring {}; make one with `tollgate seal init {}`{or}",
             shown(&path),
-            dir.display()
+            named.display()
         ),
         Err(error) => return Err(error).with_context(|| format!("keyring {}", shown(&path))),
     };
@@ -172,19 +183,18 @@ fn text_of(file: OwnedFd) -> Result<String> {
     Ok(text)
 }
 
-/// The new ring is there as a whole, or the old one still is.
-fn save(path: &Path, ring: &Keyring) -> Result<()> {
-    let dir = path.parent().unwrap_or(Path::new("."));
+/// The new ring is there as a whole, or the old one still is; in `dir`, where it is called `path`.
+fn save(dir: &File, path: &Path, ring: &Keyring) -> Result<()> {
     let named = || format!("keyring {}", shown(path));
-    let here = File::open(dir).with_context(named)?;
+    let here = path_of(dir);
     // Views hide it there, and the next command removes what a kill leaves.
-    let new = unfinished::temporary_for(&here, dir, dir).with_context(named)?;
+    let new = unfinished::temporary_for(dir, &here, &here).with_context(named)?;
     new.as_file().write_all(ring.to_string().as_bytes()).with_context(named)?;
     new.as_file().sync_all().with_context(named)?;
     let (_file, name, _place) = new.into_parts();
-    name.persist(path).map_err(|error| error.error).with_context(named)?;
-    unfinished::leave(dir);
-    here.sync_all().with_context(named)
+    name.persist(here.join(IN_DIR)).map_err(|error| error.error).with_context(named)?;
+    unfinished::leave(&here);
+    dir.sync_all().with_context(named)
 }
 
 fn enter(ring: &mut Keyring, key: &RingKey, name: &str, new: &SealNewArgs) -> Result<()> {
@@ -196,14 +206,14 @@ fn enter(ring: &mut Keyring, key: &RingKey, name: &str, new: &SealNewArgs) -> Re
 }
 
 pub(super) fn init(args: &SealInitArgs) -> Result<()> {
-    let _lock = lock(&args.dir)?;
+    let locked = lock(&args.dir)?;
     let path = args.dir.join(IN_DIR);
-    if path.try_exists().unwrap_or(true) {
+    if path_of(&locked).join(IN_DIR).try_exists().unwrap_or(true) {
         bail!("there is a keyring {} already; `add` a recipient to it", shown(&path));
     }
     let (mut ring, key) = Keyring::generate()?;
     enter(&mut ring, &key, &args.name, &args.new)?;
-    save(&path, &ring)?;
+    save(&locked, &path, &ring)?;
     say(args.json, &path, &ring, &format!("made keyring {}", shown(&path)));
     if !args.json {
         println!(

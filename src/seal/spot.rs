@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -44,9 +45,26 @@ impl Spot {
         self.dir.sync_all()
     }
 
+    /// Which directory it is: device and inode.
+    ///
+    /// # Errors
+    /// That of fstat(2).
+    pub(super) fn directory_key(&self) -> io::Result<(u64, u64)> {
+        key_of(&self.dir)
+    }
+
     pub(super) fn name(&self) -> &OsStr {
         &self.name
     }
+}
+
+/// Device and inode.
+///
+/// # Errors
+/// That of fstat(2).
+pub(super) fn key_of(file: &File) -> io::Result<(u64, u64)> {
+    let found = file.metadata()?;
+    Ok((found.dev(), found.ino()))
 }
 
 /// A path that leads to the very file or directory, as long as it is open.

@@ -6,9 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tollgate_seal::{MasterKeys, SealedFile};
 
-use crate::cli::{
-    SealCheckArgs, SealConvertArgs, SealExportArgs, SealFilesArgs, SealKeyArgs, SealRotateArgs,
-};
+use crate::cli::{SealCheckArgs, SealConvertArgs, SealExportArgs, SealFilesArgs, SealRotateArgs};
 use crate::escape::escaped;
 use crate::messages;
 use crate::seal::domains::Domains;
@@ -17,9 +15,9 @@ use crate::seal::job::{Job, Progress};
 use crate::seal::replace;
 use crate::seal::ring::{self, Open};
 use crate::seal::secret;
-use crate::seal::spot::Spot;
+use crate::seal::spot::{Spot, path_of};
 use crate::seal::unfinished;
-use crate::seal::work::{self, Found, Where};
+use crate::seal::work::{self, Found, Top, Where};
 
 /// What came of a file.
 enum Done {
@@ -56,9 +54,10 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
     }
     let open = Open::of(&args.key)?;
     let (keys, ring) = (open.keys()?, open.ring.clone());
+    let top = Top { key: &args.key, dir: &open.directory()? };
     drop(open);
     let which = Where::InDir { to_change: !args.dry_run };
-    let results = over_files(&args.files, &args.key, which, &keys, |found, spot, file, job| {
+    let results = over_files(&args.files, &top, which, &keys, |found, spot, file, job| {
         if files::state(file, job)? != State::Plain {
             return Ok(Done::AsItWas);
         }
@@ -79,8 +78,11 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
 }
 
 pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
-    let keys = Open::of(&args.key)?.keys()?;
-    let results = over_files(&args.files, &args.key, Where::Anywhere, &keys, |_, _, file, job| {
+    let open = Open::of(&args.key)?;
+    let (keys, dir) = (open.keys()?, open.directory()?);
+    drop(open);
+    let top = Top { key: &args.key, dir: &dir };
+    let results = over_files(&args.files, &top, Where::Anywhere, &keys, |_, _, file, job| {
         if files::state(file, job)? == State::Plain {
             bail!("is plain, where a sealed file is expected; `tollgate seal convert` seals it");
         }
@@ -104,15 +106,17 @@ pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
 }
 
 pub(super) fn export(args: &SealExportArgs) -> Result<()> {
-    let keys = Open::of(&args.key)?.keys()?;
-    let results =
-        over_files(&args.files, &args.key, Where::Anywhere, &keys, |found, _, file, job| {
-            if files::state(file, job)? == State::Plain {
-                return plain(file, &args.files);
-            }
-            files::export(file, &args.to, &found.below, job)?;
-            Ok(Done::Changed)
-        })?;
+    let open = Open::of(&args.key)?;
+    let (keys, dir) = (open.keys()?, open.directory()?);
+    drop(open);
+    let top = Top { key: &args.key, dir: &dir };
+    let results = over_files(&args.files, &top, Where::Anywhere, &keys, |found, _, file, job| {
+        if files::state(file, job)? == State::Plain {
+            return plain(file, &args.files);
+        }
+        files::export(file, &args.to, &found.below, job)?;
+        Ok(Done::Changed)
+    })?;
     results.report(args.key.json, "written plain", "")
 }
 
@@ -120,10 +124,12 @@ pub(super) fn export(args: &SealExportArgs) -> Result<()> {
 pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
     let mut open = Open::of(&args.key)?;
     let mut keys = open.keys()?;
+    let dir = open.directory()?;
+    let top = Top { key: &args.key, dir: &dir };
     let newest = ring::newest(&keys);
     let older = over_files(
         &args.files,
-        &args.key,
+        &top,
         Where::InDir { to_change: true },
         &keys,
         |_, _, file, job| {
@@ -147,7 +153,7 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
     let newest = ring::newest(&keys);
     let results = over_files(
         &args.files,
-        &args.key,
+        &top,
         Where::InDir { to_change: true },
         &keys,
         |_, spot, file, job| match files::state(file, job)? {
@@ -174,31 +180,36 @@ struct Results {
 
 fn over_files(
     args: &SealFilesArgs,
-    key: &SealKeyArgs,
+    top: &Top<'_>,
     which: Where,
     keys: &MasterKeys,
     each: impl Fn(&Found, &Spot, &File, &Job<'_>) -> Result<Done> + Sync,
 ) -> Result<Results> {
-    let domains = Domains::of(args, key)?;
-    let work::All { found, kept } = work::find(args, key, which)?;
+    let here = path_of(top.dir);
+    let domains = Domains::of(args, &here)?;
+    let work::All { found, kept } = work::find(args, top, which)?;
     let progress = Progress::new(work::bytes(&found), args.progress);
     let all = work::for_each(&found, |found| {
         let spot = match Spot::of(&found.real) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Done::Gone),
             spot => spot?,
         };
+        // Another one may have been mounted over it, or moved there, since it was listed.
+        if spot.directory_key()? != found.directory {
+            bail!("its directory was moved or replaced meanwhile; run this again");
+        }
         let domain = match domains.of_file(&spot.path(), &found.real) {
             Err(error) if files::is_gone(&error) => return Ok(Done::Gone),
             domain => domain?,
         };
         let Some(domain) = domain else { return Ok(Done::LeftOut) };
         let Some(file) = files::open_unless_gone(&spot)? else { return Ok(Done::Gone) };
-        let (domain, dir, progress) = (domain.as_bytes(), &*key.dir, &progress);
+        let (domain, dir, progress) = (domain.as_bytes(), &*here, &progress);
         each(found, &spot, &file, &Job { keys, domain, dir, progress })
     });
     progress.end();
     if which == (Where::InDir { to_change: true }) {
-        unfinished::leave(&key.dir);
+        unfinished::leave(&here);
     }
     let mut results =
         Results { changed: 0, as_they_were: 0, left_out: 0, plain: 0, gone: 0, wrong: Vec::new() };

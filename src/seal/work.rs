@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use crate::cli::{SealFilesArgs, SealKeyArgs};
 use crate::messages;
 use crate::seal::ring::{IN_DIR, LOCK_IN_DIR};
 use crate::seal::secret::{self, shown};
-use crate::seal::spot::{Spot, path_of};
+use crate::seal::spot::{self, Spot, path_of};
 use crate::seal::unfinished::{self, Tidied};
 
 /// Most threads: beyond, a disk is slower rather than faster.
@@ -30,6 +30,14 @@ pub(super) struct Found {
     pub(super) real: PathBuf,
     /// What the command line named, and where in it the file lies.
     pub(super) below: PathBuf,
+    /// Device and inode of the directory that lists it.
+    pub(super) directory: (u64, u64),
+}
+
+/// The directory of the keyring: what names it, and what it is.
+pub(super) struct Top<'a> {
+    pub(super) key: &'a SealKeyArgs,
+    pub(super) dir: &'a File,
 }
 
 /// What there is.
@@ -61,15 +69,16 @@ impl Where {
 ///
 /// # Errors
 /// With the path that cannot be read, or may not be named.
-pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Result<All> {
+pub(super) fn find(args: &SealFilesArgs, top: &Top<'_>, which: Where) -> Result<All> {
+    let (key, here) = (top.key, path_of(top.dir));
     let mut kept = Vec::new();
     if which.tidies() {
-        tidy_in(&key.dir, &mut kept);
+        tidy_in((&here, &key.dir), &mut kept);
     }
     // One path has each file once.
     let seen = (args.paths.len() > 1).then(HashSet::new);
-    let tidies = which.tidies().then(|| key.dir.clone());
-    let mut search = Search { found: Vec::new(), kept, seen, keys: Keys::of(key), tidies };
+    let tidies = which.tidies().then(|| here.clone());
+    let mut search = Search { found: Vec::new(), kept, seen, keys: Keys::of(key, &here), tidies };
     let all = [key.dir.clone()];
     for path in if args.paths.is_empty() { &all[..] } else { &args.paths } {
         let metadata = fs::symlink_metadata(path)
@@ -77,7 +86,7 @@ pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Res
             .with_context(|| path.display().to_string())?;
         let real = real(path, metadata.is_dir()).with_context(|| shown(path))?;
         if which != Where::Anywhere {
-            let dir = fs::canonicalize(&key.dir).with_context(|| shown(&key.dir))?;
+            let dir = fs::canonicalize(&here).with_context(|| shown(&key.dir))?;
             if !real.starts_with(&dir) {
                 bail!(
                     "{} is not in {}, the directory of the keyring; name another with `--dir`",
@@ -94,7 +103,9 @@ pub(super) fn find(args: &SealFilesArgs, key: &SealKeyArgs, which: Where) -> Res
             bail!("{} is {what}, which is never sealed; name the other files", shown(path));
         }
         let below = path.file_name().map(PathBuf::from).unwrap_or_default();
-        search.add(Found { path: path.clone(), real, below });
+        let directory = Spot::of(&real).and_then(|spot| spot.directory_key());
+        let directory = directory.with_context(|| shown(path))?;
+        search.add(Found { path: path.clone(), real, below, directory });
     }
     Ok(All { found: search.found, kept: search.kept })
 }
@@ -122,10 +133,10 @@ struct Keys {
 }
 
 impl Keys {
-    fn of(key: &SealKeyArgs) -> Keys {
+    fn of(key: &SealKeyArgs, dir: &Path) -> Keys {
         let inode = |path: PathBuf| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let openers = secret::files(&key.secret).into_iter().filter_map(inode).collect();
-        Keys { ring: inode(key.dir.join(IN_DIR)), openers }
+        Keys { ring: inode(dir.join(IN_DIR)), openers }
     }
 
     fn what_is(&self, path: &Path) -> Option<&'static str> {
@@ -163,9 +174,13 @@ impl Search {
 
     /// Adds what is in `dir`, whose path without links is `real`.
     fn walk(&mut self, dir: &Path, real: &Path, below: &Path, depth: usize) -> Result<()> {
-        anyhow::ensure!(depth < DEPTH_MAX, "{} is {DEPTH_MAX} directories deep", dir.display());
-        let entries = match entries(dir) {
-            Ok(entries) => entries,
+        if depth >= DEPTH_MAX {
+            let why = format!("is {DEPTH_MAX} directories deep, and what is in it is left out");
+            self.kept.push((dir.to_owned(), why));
+            return Ok(());
+        }
+        let Listed { directory, entries } = match list(real) {
+            Ok(listed) => listed,
             Err(error) if depth == 0 => return Err(error).context(dir.display().to_string()),
             // It was there when its directory was listed.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -193,18 +208,26 @@ impl Search {
                     continue;
                 }
                 let (real, below) = (real.join(&name), below.join(&name));
-                self.add(Found { path, real, below });
+                self.add(Found { path, real, below, directory });
             }
         }
         Ok(())
     }
 }
 
-/// What is in a directory, by name; without what vanishes meanwhile.
-fn entries(dir: &Path) -> std::io::Result<Vec<(OsString, fs::FileType)>> {
+/// A directory, by device and inode, and what is in it, by name.
+struct Listed {
+    directory: (u64, u64),
+    entries: Vec<(OsString, fs::FileType)>,
+}
+
+/// Lists what is at `real`, a path without links; without what vanishes meanwhile.
+fn list(real: &Path) -> std::io::Result<Listed> {
     let mut entries = Vec::new();
+    // Through no link that has come there since.
+    let dir = spot::directory(real)?;
     // None is kept: each would keep the directory open.
-    for entry in fs::read_dir(dir)? {
+    for entry in fs::read_dir(path_of(&dir))? {
         let entry = entry?;
         match entry.file_type() {
             Ok(kind) => entries.push((entry.file_name(), kind)),
@@ -213,14 +236,14 @@ fn entries(dir: &Path) -> std::io::Result<Vec<(OsString, fs::FileType)>> {
         }
     }
     entries.sort_by(|(one, _), (other, _)| one.cmp(other));
-    Ok(entries)
+    Ok(Listed { directory: spot::key_of(&dir)?, entries })
 }
 
 /// Removes what commands that were killed left in the directory for that, in the keyring's `dir`.
-fn tidy_in(dir: &Path, kept: &mut Vec<(PathBuf, String)>) {
+fn tidy_in((dir, named): (&Path, &Path), kept: &mut Vec<(PathBuf, String)>) {
     let Ok(apart) = unfinished::open_apart(dir) else { return };
     for entry in fs::read_dir(path_of(&apart)).into_iter().flatten().flatten() {
-        let shown = dir.join(unfinished::IN_DIR).join(entry.file_name());
+        let shown = named.join(unfinished::IN_DIR).join(entry.file_name());
         tidy((&entry.path(), &shown), dir, true, kept);
     }
 }
