@@ -34,7 +34,11 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
     };
     // Others may not answer.
     let server = view.minor_number().and_then(connection::holder);
-    let Survey { reports, silent } = control::survey_of(server).unwrap_or_default();
+    let Survey { reports, silent } = match args.lazy {
+        // Which directories are native does not matter: all that is mounted in it goes along.
+        true => Survey::default(),
+        false => control::survey_of(server).unwrap_or_default(),
+    };
     let lazy = args.lazy || server_of(view, &silent) == Server::Dead;
     match native::unmount_view(&path, &native_directories(&path, &reports), lazy) {
         Ok(()) => Ok(()),

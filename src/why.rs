@@ -74,14 +74,30 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
             control::FOR_GUEST
         );
     };
-    let served = connection(&own.report);
-    if served.is_some() && served != shown && path.starts_with(&dir) {
-        bail!(
-            "`{0}` is not what it was when `run` began: the directory was moved or removed outside, and the \
-             view went with it. What is at that path now is not behind the view, and no rule holds for \
-             it",
-            escape::shown(&dir)
-        );
+    // Others, too, that the policy has by `[[view]]`.
+    let of_own = |reply: &&Report| {
+        let dir = reply.report.get("dir");
+        let further = own.report.get("further").and_then(Value::as_array);
+        dir == own.report.get("dir")
+            || further.is_some_and(|all| all.iter().any(|one| Some(one) == dir))
+    };
+    for reply in replies.iter().filter(of_own) {
+        let dir = reply.report.get("dir").and_then(Value::as_str).unwrap_or_default();
+        let served = connection(&reply.report);
+        let is_elsewhere = served.is_some() && served != connection_at(Path::new(dir));
+        // Several `run`s may be over one directory.
+        let is_anothers = replies.iter().any(|other| {
+            other.report.get("dir") == reply.report.get("dir")
+                && connection(&other.report) == connection_at(Path::new(dir))
+        });
+        if is_elsewhere && !is_anothers && path.starts_with(dir) {
+            bail!(
+                "`{}` is not what it was when `run` began: the directory was moved or removed \
+                 outside, and the view went with it. What is at that path now is not behind the \
+                 view, and no rule holds for it",
+                escape::escaped(dir)
+            );
+        }
     }
     // Another directory of the same policy.
     let further = own.report.get("further").and_then(Value::as_array);

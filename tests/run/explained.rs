@@ -233,3 +233,24 @@ fn a_directory_that_was_replaced_outside_is_told_of() {
     assert_eq!(said.matches("is not what it was when `run` began").count(), 1, "{said}");
     assert!(told.contains("warning: `") && told.contains("elsewhere` now"), "{told}");
 }
+
+/// The view stays where it is when the mount beneath DIR is detached, or moved, elsewhere.
+#[test]
+fn a_mount_that_was_detached_outside_is_no_moved_directory() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        mount --make-rprivate /; mkdir tm to; mount -t tmpfs none tm; echo secret >tm/hidden
+        printf '[[rule]]\npath = "hidden"\naction = "hide"\n' >p.toml; mkfifo go
+        for change in "umount --lazy tm" "mount --move tm to"; do
+            rm -f said
+            $T run --quiet --policy p.toml tm -- sh -c 'echo ready; read go <../go; ls' >said 2>told &
+            while ! grep -qs ready said; do sleep 0.01; done
+            $change; echo >go; wait $!
+            cat said told; mountpoint -q to && umount to; mount -t tmpfs none tm; echo >tm/hidden
+        done"#;
+    let output = project.in_mount_namespace(script);
+    assert_eq!(all(&output), "ready\nready\n", "nothing is said, and nothing shows");
+}

@@ -545,6 +545,7 @@ fn mount_shows_one_directory_by_the_rules_of_that() {
         "mount -t tmpfs none /run
         $T mount --daemon --policy several.toml dir mnt
         ls mnt/.env || echo hidden; $T umount mnt
+        until $T status | grep -q 'no server'; do sleep 0.1; done
         $T mount --daemon --policy several.toml notes mnt
         ls mnt/secret || echo hidden; cat mnt/plan
         $T reload; $T umount mnt; until $T status | grep -q 'no server'; do sleep 0.1; done

@@ -64,6 +64,24 @@ pub(crate) fn read() -> Result<Vec<Mount>, Errno> {
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
+/// A mount, and where it was at some time.
+pub(crate) struct MountPoint {
+    id: u64,
+    point: PathBuf,
+}
+
+impl MountPoint {
+    /// `None` where the mount `id` is not in the table.
+    pub(crate) fn of(id: u64) -> Option<Self> {
+        let mount = read().ok()?.into_iter().find(|mount| mount.id == id)?;
+        Some(Self { id, point: mount.point })
+    }
+
+    pub(crate) fn is_where_it_was(&self) -> bool {
+        Self::of(self.id).is_some_and(|now| now.point == self.point)
+    }
+}
+
 /// Whether a file system of this type takes two spellings of a name for one.
 pub(crate) fn is_caseless(kind: &str) -> bool {
     CASELESS.contains(&kind)

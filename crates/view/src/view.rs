@@ -34,6 +34,7 @@ use crate::links::Links;
 use crate::listings::Listings;
 use crate::locks::Locks;
 use crate::lower::{self, Key, Stat};
+use crate::mounts::MountPoint;
 use crate::moving::Moving;
 use crate::neighbours::{Neighbours, Place};
 use crate::passthrough::Passthrough;
@@ -67,7 +68,7 @@ pub struct View {
     pub(crate) entry_timeout: Duration,
     pub(crate) root_dev: u64,
     /// The path of the lower directory at the start, where it is known.
-    path_at_start: Option<Vec<u8>>,
+    path_at_start: Option<(Vec<u8>, MountPoint)>,
     /// The lower file system keeps blocks for a user (root, unless it was told otherwise).
     pub(crate) reserves_by_user: bool,
     /// The lower file system asks somebody else about each open: another view, another machine.
@@ -130,6 +131,7 @@ impl View {
         lower::stat_at(source.as_fd(), lower::ProcPath::of(source.as_fd()).as_c_str())
             .map_err(OpenError::NoProc)?;
         let path_at_start = lower::path_of(source.as_fd());
+        let path_at_start = path_at_start.zip(MountPoint::of(root.mount_id()));
         let stack_depth = probe::stack_depth(source.as_fd());
         let may_hang = probe::may_hang(source.as_fd());
         let reserves_by_user = probe::reserves_by_user(source.as_fd());
@@ -281,7 +283,9 @@ impl View {
     #[must_use]
     pub fn moved_to(&self) -> Option<PathBuf> {
         let now = lower::path_of(self.fds.root().as_fd())?;
-        let is_elsewhere = self.path_at_start.as_ref().is_some_and(|before| *before != now);
+        let (before, mount) = self.path_at_start.as_ref()?;
+        // Where its mount was moved or detached, its path tells nothing.
+        let is_elsewhere = *before != now && mount.is_where_it_was();
         is_elsewhere.then(|| PathBuf::from(OsString::from_vec(now)))
     }
 
