@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -91,6 +91,48 @@ fn a_file_that_was_replaced_and_removed_beneath_is_gone_at_once() {
                 std::thread::sleep(Duration::from_millis(round % 4));
                 let found = File::open(&shown).is_ok();
                 assert!(!found, "{policy:?}, {length}, round {round}: opened");
+            }
+        }
+    }
+}
+
+/// Also while a program has the file open, which opens it again as often as it likes through `/proc`,
+/// and through a descriptor that names it only.
+#[test]
+fn a_file_that_is_open_and_was_removed_beneath_has_no_name_at_once() {
+    if !can_mount() {
+        return;
+    }
+    // The kernel keeps what it knows until it is told, or for long.
+    let options = [&[][..], &["--attr-timeout", "600", "--watch", "off"]];
+    let cases = || POLICIES.into_iter().flat_map(|policy| LENGTHS.map(|length| (policy, length)));
+    for (options, (policy, length)) in
+        options.into_iter().flat_map(|one| cases().map(move |case| (one, case)))
+    {
+        for replaced in [false, true] {
+            let case = format!("{policy:?}, {length}, {options:?}, replaced: {replaced}");
+            let base = tempfile::tempdir().unwrap();
+            let (dir, path) = (base.path().join("dir"), base.path().join("dir/f"));
+            fs::create_dir(&dir).unwrap();
+            let text = vec![b'a'; length];
+            fs::write(&path, &text).unwrap();
+            let view = View::of(&dir, policy, options);
+            let shown = view.at("f");
+            let held = File::open(&shown).unwrap();
+            let named = File::options().read(true).custom_flags(libc::O_PATH).open(&shown).unwrap();
+            if replaced {
+                replace(&path, b"new");
+                assert_eq!(fs::read(&shown).unwrap(), b"new", "{case}");
+            } else {
+                fs::remove_file(&path).unwrap();
+                let error = File::open(&shown).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::ENOENT), "{case}");
+            }
+            for _ in 0..3 {
+                for file in [&held, &named] {
+                    let again = fs::read(format!("/proc/self/fd/{}", file.as_raw_fd()));
+                    assert!(again.is_ok_and(|again| again == text), "{case}");
+                }
             }
         }
     }

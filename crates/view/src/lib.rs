@@ -39,6 +39,7 @@ mod pauses;
 mod policies;
 mod probe;
 mod reload;
+mod removed;
 mod revalidate;
 mod road;
 mod seal_keys;

@@ -42,6 +42,7 @@ use crate::paths::Paths;
 use crate::pauses::Pauses;
 use crate::policies::Policies;
 use crate::probe;
+use crate::removed::Removed;
 use crate::road::Road;
 use crate::shares::ShareStatus;
 use crate::small::Small;
@@ -83,6 +84,7 @@ pub struct View {
     pub(crate) closer: Closer,
     pub(crate) writers: Writers,
     pub(crate) left_names: LeftNames,
+    pub(crate) removed: Removed,
     pub(crate) files: Handles<UserFile>,
     pub(crate) passthrough_handles: PassthroughHandles,
     pub(crate) dirs: Handles<OpenDir>,
@@ -207,6 +209,7 @@ impl View {
             closer,
             writers: Writers::default(),
             left_names: LeftNames::default(),
+            removed: Removed::default(),
             files: Handles::new(),
             passthrough_handles: PassthroughHandles::default(),
             dirs: Handles::new(),

@@ -83,7 +83,9 @@ impl View {
         if access.only_empties() && io.is_executed() {
             return Err(Errno::TXTBSY);
         }
-        if !io.is_open() && is_gone(node, opening.seen_as()) {
+        if is_gone(node, opening.seen_as())
+            && !self.removed.asks_again(node.id, opening.req.caller().pid)
+        {
             return Err(Errno::STALE);
         }
         let opened = self.open_locked(opening, &mut io)?;
@@ -676,9 +678,9 @@ fn refuse_protected(stat: &Stat, access: Access) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether a file that nobody has open was removed beneath since the kernel looked it up, though a
-/// descriptor that was kept for the next open still names it: the kernel looks the name up again then.
-/// What lost its name in the view is not looked up any more, and opened by who has it alone.
+/// Whether a file was removed beneath since the kernel looked it up, though a descriptor still names it
+/// that is kept for who has it open, or for the next open. What lost its name in the view is not looked
+/// up any more, and opened by who has it alone.
 fn is_gone(node: &Node, seen: Option<&Stat>) -> bool {
     if node.place().is_none() {
         return false;
