@@ -86,6 +86,39 @@ fn any_way_to_open_goes_with_any_other() {
     }
 }
 
+/// A log that two write, or that somebody copies and empties: each append goes to the end, wherever that is
+/// by now.
+#[test]
+fn what_is_appended_goes_behind_what_others_appended() {
+    if !can_mount() {
+        return;
+    }
+    for policy in ["", "default = 'userspace'"] {
+        let view = View::with(policy, &[("log", "first\n")]);
+        let append = |path| fs::File::options().append(true).open(path).unwrap();
+        let (mut inside, mut outside) = (append(view.at("log")), append(view.below("log")));
+        let mut expected = String::from("first\n");
+        for round in 0..50 {
+            for (file, side) in [(&mut inside, "in"), (&mut outside, "out, and longer")] {
+                let line = format!("{side} {round}\n");
+                file.write_all(line.as_bytes()).unwrap();
+                expected.push_str(&line);
+            }
+            assert_eq!(fs::read_to_string(view.below("log")).unwrap(), expected, "{policy:?}");
+            if round == 20 {
+                outside.set_len(0).unwrap();
+                expected.clear();
+            }
+        }
+        assert_eq!(fs::read_to_string(view.at("log")).unwrap(), expected, "{policy:?}");
+        // More than one request holds.
+        let large = vec![b'x'; 5 << 20];
+        inside.write_all(&large).unwrap();
+        let text = fs::read(view.below("log")).unwrap();
+        assert!(text[expected.len()..] == large, "{policy:?}");
+    }
+}
+
 const TWO_NAMES: &str = "[[rule]]\npath = 'slow'\naction = 'userspace'\n";
 
 /// An inode with two names of which one asks for user space, opened by either first.

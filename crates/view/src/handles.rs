@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use tollgate_fuse::{Caller, FileHandle};
 
+use crate::appends::Appends;
 use crate::budget::Held;
 use crate::lower::DirStream;
 use crate::road::Made;
@@ -120,6 +121,7 @@ pub(crate) struct UserFile {
     pub(crate) made: Option<Arc<Made>>,
     /// Who opened it: pages that the kernel kept are written on their behalf.
     pub(crate) opener: Caller,
+    pub(crate) appends: Appends,
     pub(crate) _held: Held,
 }
 

@@ -5,6 +5,7 @@
 mod admission;
 mod ahead;
 mod anchors;
+mod appends;
 mod audit;
 mod borders;
 mod budget;

@@ -11,7 +11,6 @@ use tollgate_policy::Operation;
 use crate::content::asker::asked_by;
 use crate::handles::{UserFile, has_descriptor, is_passthrough, is_small};
 use crate::lower;
-use crate::mode::IoMode;
 use crate::road::{Asking, Made};
 use crate::stats::Count;
 use crate::table::Node;
@@ -58,13 +57,14 @@ impl View {
         self.count(req, Count::write);
         let args::Write { handle, offset, data, from_cache, kill_suidgid, appends, .. } = args;
         let file = self.user_file(handle)?;
-        // The kernel takes the size it knows for the end. Where it caches pages, a file can have
-        // become longer behind the view, and what was appended there must not be overwritten. The
-        // kernel asks for the size before it reads again, and then drops its pages.
-        let at_end = appends && self.node(id)?.io.lock().mode() == Some(IoMode::Cached);
-        let write = || match at_end {
-            true => lower::append_full(file.fd.as_fd(), data),
-            false => lower::write_full(file.fd.as_fd(), data, offset),
+        let write = || {
+            if !appends {
+                return lower::write_full(file.fd.as_fd(), data, offset);
+            }
+            // Where the kernel caches pages, it asks for the size before it reads again, and then drops
+            // them.
+            let most = self.connection.get().map_or(u32::MAX, |c| c.negotiated().max_write);
+            file.appends.write(file.fd.as_fd(), (data, offset), most.into())
         };
         let caller = if from_cache { file.opener } else { req.caller() };
         // Root keeps its privilege unless the kernel says otherwise, so it need not be looked at.

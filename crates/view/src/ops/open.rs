@@ -14,6 +14,7 @@ use tollgate_fuse::{
 use tollgate_policy::{Mode, Operation};
 
 use crate::admission::Subject;
+use crate::appends::Appends;
 use crate::content::asker::asked_by;
 use crate::content::open::How;
 use crate::content::to_open::ToOpen;
@@ -368,7 +369,9 @@ impl View {
         })?;
         let made = Some(Arc::new(Made::new(content)));
         let opener = Caller { pid: 0, ..req.caller() };
-        let handle = self.files.insert(UserFile { fd: Arc::clone(&fd), made, opener, _held: held });
+        let appends = Appends::default();
+        let file = UserFile { fd: Arc::clone(&fd), made, opener, appends, _held: held };
+        let handle = self.files.insert(file);
         io.opened_made(how.made().clone());
         self.keep_found(lower.node, io, || lower.naming(&fd));
         self.count(req, Count::open_userspace);
@@ -453,6 +456,7 @@ impl View {
             fd: Arc::clone(&fd),
             made: None,
             opener: Caller { pid: 0, ..req.caller() },
+            appends: Appends::default(),
             _held: held,
         });
         io.opened(mode);

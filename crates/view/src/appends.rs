@@ -1,0 +1,143 @@
+//! Where what a program appends goes in the lower file.
+//!
+//! The kernel sends an append with the offset that it takes for the end of the file. Others write the
+//! file, too, directly or in another view, so the end may be elsewhere: what they appended must not be
+//! overwritten, and where they emptied the file no hole may come to be. So it goes to the end of the
+//! lower file.
+//!
+//! But an append by asynchronous I/O that does not fit one request comes in several at the same time,
+//! which may be served in any order: one that comes before those in front of it lies beyond the end by what
+//! they hold.
+
+use std::os::fd::BorrowedFd;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use crate::lower;
+
+/// Up to so many bytes less than the largest request holds are in one that others follow: the kernel sends
+/// whole pages of a buffer that may begin and end within one.
+const SLACK: u64 = 2 * 4096;
+
+/// Appends through one handle. Holds where the latest one ended that came before those in front of it.
+#[derive(Debug, Default)]
+pub(crate) struct Appends(Mutex<Option<u64>>);
+
+impl Appends {
+    /// Writes `data`, which the kernel would append at `offset`. A request holds at most `most` bytes.
+    /// Returns how many bytes were written, as write(2) does.
+    ///
+    /// # Errors
+    /// Those of fstat(2) and write(2).
+    pub(crate) fn write(
+        &self,
+        fd: BorrowedFd<'_>,
+        (data, offset): (&[u8], u64),
+        most: u64,
+    ) -> Result<usize, Errno> {
+        // Held over the write: two requests look at the end one after the other.
+        let mut ahead = self.0.lock();
+        let end = lower::stat_fd(fd)?.size();
+        if is_one_of_several(end, offset, most, *ahead) {
+            let len = lower::write_full(fd, data, offset)?;
+            *ahead = Some(end.max(offset + len as u64));
+            return Ok(len);
+        }
+        *ahead = None;
+        lower::append_full(fd, data)
+    }
+}
+
+/// Whether an append at `offset` is known to belong there: it is far enough beyond the `end` for others
+/// in front of it, or such a one ended there.
+fn is_one_of_several(end: u64, offset: u64, most: u64, ahead: Option<u64>) -> bool {
+    if ahead == Some(end) {
+        return true;
+    }
+    let Some(beyond) = offset.checked_sub(end).filter(|beyond| *beyond > 0) else { return false };
+    let parts = beyond.div_ceil(most);
+    parts * most - beyond <= parts * SLACK
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const MOST: u64 = 1 << 20;
+
+    fn written(
+        before: &[u8],
+        appends: &[(&[u8], u64)],
+        between: impl Fn(&std::fs::File),
+    ) -> Vec<u8> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), before).unwrap();
+        let handle = Appends::default();
+        for (data, offset) in appends {
+            let len = handle.write(file.as_file().as_fd(), (data, *offset), MOST).unwrap();
+            assert_eq!(len, data.len());
+            between(file.as_file());
+        }
+        std::fs::read(file.path()).unwrap()
+    }
+
+    #[test]
+    fn what_others_appended_stays() {
+        let other = |file: &std::fs::File| {
+            lower::append_full(file.as_fd(), b"out").unwrap();
+        };
+        assert_eq!(written(b"old", &[(b"one", 3), (b"two", 6)], other), b"oldoneouttwoout");
+    }
+
+    #[test]
+    fn no_hole_comes_to_be_where_others_emptied_the_file() {
+        let other = |file: &std::fs::File| file.set_len(0).unwrap();
+        assert_eq!(written(b"old", &[(b"one", 3), (b"two", 6)], other), b"");
+        let appends: [(&[u8], u64); 2] = [(b"one", 3), (b"two", 6)];
+        let once = |file: &std::fs::File| {
+            if file.metadata().unwrap().len() == 6 {
+                other(file);
+            }
+        };
+        assert_eq!(written(b"old", &appends, once), b"two");
+    }
+
+    #[test]
+    fn parts_of_one_append_may_come_in_any_order() {
+        for unaligned in [0, 100, 4_095] {
+            let sizes = [MOST - unaligned, MOST - unaligned, 5];
+            let mut offset = 3;
+            let parts = sizes.iter().zip([b'a', b'b', b'c']).map(|(size, byte)| {
+                let part = (vec![byte; usize::try_from(*size).unwrap()], offset);
+                offset += size;
+                part
+            });
+            let parts: Vec<_> = parts.collect();
+            let expected: Vec<u8> =
+                b"old".iter().chain(parts.iter().flat_map(|(data, _)| data)).copied().collect();
+            for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+                let parts = order.map(|part| (&*parts[part].0, parts[part].1));
+                assert!(written(b"old", &parts, |_| ()) == expected, "{unaligned} {order:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn after_parts_others_are_seen_again() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let handle = Appends::default();
+        let append = |data: &[u8], offset| {
+            handle.write(file.as_file().as_fd(), (data, offset), MOST).unwrap();
+        };
+        append(b"tail", MOST);
+        append(&vec![b'a'; 1 << 20], 0);
+        file.as_file().write_at(b"out", MOST + 4).unwrap();
+        append(b"next", MOST + 4);
+        let text = std::fs::read(file.path()).unwrap();
+        assert_eq!(&text[1 << 20..], b"tailoutnext");
+    }
+}
