@@ -49,7 +49,7 @@ pub(crate) struct TreeOptions {
 /// A group of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Part {
-    /// find, find again, grep -r, tar, cp -r, rm -rf
+    /// find by name, find, find again, grep -r, tar, cp -r, rm -rf
     Walk,
     /// git status
     Git,
