@@ -43,4 +43,5 @@ mod storm;
 mod taken_over;
 mod unprivileged;
 mod uring;
+mod walkers;
 mod watch;

@@ -51,6 +51,7 @@ mod sweeper;
 mod sync;
 mod table;
 mod view;
+mod walkers;
 mod watch;
 mod watched;
 mod writers;

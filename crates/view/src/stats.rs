@@ -90,6 +90,8 @@ counters! {
     write_bytes,
     /// READDIR and READDIRPLUS requests.
     readdir,
+    /// Files that were listed without their attributes.
+    listed_by_name,
     /// Requests that make, remove or rename names.
     change_names,
     /// Requests on extended attributes.

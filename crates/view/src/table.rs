@@ -24,6 +24,7 @@ use crate::anchors::Anchors;
 use crate::locks::FileLocks;
 use crate::lower::{Key, Stat};
 use crate::mode::Io;
+use crate::walkers::Listed;
 use crate::watched::{Kept, Level, Watched};
 
 /// Where an inode can be found: a name in a directory.
@@ -87,6 +88,8 @@ pub(crate) struct Node {
     pub(crate) locks: OnceLock<Arc<FileLocks>>,
     /// How much is reported of changes behind the view; directories only.
     pub(crate) watched: Watched,
+    /// What the kernel has of its names; directories only.
+    pub(crate) listed: Listed,
     /// Whether attributes are cached until a change is reported; files only.
     pub(crate) kept: Kept,
     /// When the place was last compared with where the inode is: see `located.rs`.
@@ -112,6 +115,7 @@ impl Node {
             mappable: AtomicU32::new(0),
             locks: OnceLock::new(),
             watched: Watched::default(),
+            listed: Listed::default(),
             kept: Kept::default(),
             located: AtomicU64::new(0),
         }

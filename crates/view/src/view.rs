@@ -49,6 +49,7 @@ use crate::small::Small;
 use crate::stats::{Count, Counters, Snapshot, Unavailable, WRITING_SEALED};
 use crate::sweeper::Sweeper;
 use crate::table::{Node, Table};
+use crate::walkers::Walkers;
 use crate::watch::{self, FILES, LONG, NEGATIVE, Watch};
 use crate::watched::Level;
 use crate::writers::Writers;
@@ -95,6 +96,8 @@ pub struct View {
     pub(crate) own: Weak<Self>,
     /// Listings of directories that were not opened.
     pub(crate) listings: Listings,
+    /// Who gets attributes with names.
+    pub(crate) walkers: Walkers,
     pub(crate) connection: Arc<OnceLock<Connection>>,
     pub(crate) counters: Counters,
     /// Who moves names, and who may not meanwhile.
@@ -216,6 +219,7 @@ impl View {
             locks,
             pauses: Arc::default(),
             listings: Listings::default(),
+            walkers: Walkers::default(),
             connection: Arc::clone(&place.connection),
             counters: Counters::new(),
             names: Arc::clone(&place.moving),

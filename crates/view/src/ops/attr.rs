@@ -38,8 +38,12 @@ impl View {
         let dir_fd = self.fds.path(&dir)?;
         let seen = match self.sight(&dir, dir_fd.as_fd(), name)? {
             Sight::Inode(seen) => seen,
-            Sight::Nothing => return Ok(self.no_entry(&dir)),
+            Sight::Nothing => {
+                dir.listed.has_no(name);
+                return Ok(self.no_entry(&dir));
+            }
             Sight::Hidden { mode, rule } => {
+                dir.listed.has_no(name);
                 self.conceal(req, &dir, name, &rule)?;
                 return Ok(self.hidden_entry(&dir, name, mode));
             }
@@ -49,8 +53,19 @@ impl View {
         if seen.known {
             // It was asked for before: what comes next is covered, this reply is not.
             self.watch_dir(&dir);
+        } else if dir.listed.lacks_attributes() && !seen.node.is_dir() {
+            self.looked_up_after_listing(&dir);
         }
         Ok(entry)
+    }
+
+    /// A file whose attributes were not listed is looked up.
+    fn looked_up_after_listing(&self, dir: &Node) {
+        if let Some(dirs) = self.walkers.looked_up(dir.id)
+            && let Some(watch) = &self.watch
+        {
+            watch.list_anew(dirs);
+        }
     }
 
     pub(crate) fn do_forget(&self, node: NodeId, lookups: u64) {
@@ -66,6 +81,9 @@ impl View {
                 let path = node.place().map(|_| self.fds.path_once(&node));
                 let path = path.as_ref().map(|path| path.as_ref().map(AsFd::as_fd).map_err(|e| *e));
                 watch.forgotten_file(&node, path);
+            }
+            if node.listed.lacks_attributes() {
+                self.walkers.forgotten(node.id);
             }
             node.let_go();
             self.sweeper.forgotten();

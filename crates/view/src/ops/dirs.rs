@@ -13,11 +13,12 @@ use tollgate_policy::Operation;
 
 use super::sight::Sight;
 use crate::handles::OpenDir;
-use crate::lower::{self, DirEntry, DirStream};
+use crate::lower::{self, DirEntry, DirStream, Stat};
 use crate::moving::Turn;
 use crate::stats::Count;
 use crate::table::Node;
 use crate::view::View;
+use crate::walkers::{NOTHING, Omit};
 use crate::watched::Level;
 
 /// What the kernel sends for a directory that was not opened. No open directory has it.
@@ -85,16 +86,26 @@ impl View {
         mut reply: DirReply<'_>,
     ) {
         self.count(req, Count::readdir);
-        let mut looked_up = LookedUp { view: self, nodes: SmallVec::new() };
+        let begins = plus && offset == 0;
+        let mut given = Given { view: self, nodes: SmallVec::new(), omit: NOTHING, omitted: 0 };
         let filled = self.node(id).and_then(|node| {
+            let omit = if begins { self.walkers.lists(req.caller().pid) } else { NOTHING };
+            if !node.listed.knows_files() {
+                given.omit = omit;
+            }
             let lister = Lister { view: self, req, node: &node, plus };
             if handle == NO_HANDLE && self.listings.are_unopened() {
                 self.permit_unopened(req, &node)?;
-                return lister.list_unopened(offset, &mut reply, &mut looked_up);
+                lister.list_unopened(offset, &mut reply, &mut given)?;
+            } else {
+                let open = self.dirs.get(handle)?;
+                let mut stream = open.stream.lock();
+                lister.fill(&mut stream, offset, &mut reply, &mut given)?;
             }
-            let open = self.dirs.get(handle)?;
-            let mut stream = open.stream.lock();
-            lister.fill(&mut stream, offset, &mut reply, &mut looked_up).map(drop)
+            if begins {
+                self.attributes_left_out(req, &node, given.omitted);
+            }
+            Ok(())
         });
         let delivered = match filled {
             Ok(()) => reply.send(),
@@ -104,7 +115,16 @@ impl View {
             }
         };
         if delivered {
-            looked_up.delivered();
+            given.delivered();
+        }
+    }
+
+    /// The kernel gets the first names of directory `node` without the attributes of `omitted` files.
+    fn attributes_left_out(&self, req: &Request<'_>, node: &Node, omitted: u32) {
+        let lacked = node.listed.lack_attributes(omitted > 0);
+        if lacked || omitted > 0 {
+            self.counters.add(req.worker(), Count::listed_by_name, omitted.into());
+            self.walkers.omits(req.caller().pid, node.id, omitted);
         }
     }
 
@@ -131,21 +151,25 @@ impl View {
     }
 }
 
-/// Nodes that a reply counts a lookup of. The kernel counts them when it takes the reply; if it
-/// does not, the lookups are taken back.
-struct LookedUp<'a> {
+/// What a reply gives besides names.
+struct Given<'a> {
     view: &'a View,
-    /// As many as fit a reply of 4 KiB, the kernel's first size; more are kept on the heap.
+    /// Nodes that it counts a lookup of. The kernel counts them when it takes the reply; if it does
+    /// not, the lookups are taken back. As many as fit a reply of 4 KiB, the kernel's first size; more
+    /// are kept on the heap.
     nodes: SmallVec<[NodeId; 32]>,
+    /// Of which files it leaves the attributes out, and of how many it did.
+    omit: Omit,
+    omitted: u32,
 }
 
-impl LookedUp<'_> {
+impl Given<'_> {
     fn delivered(mut self) {
         self.nodes.clear();
     }
 }
 
-impl Drop for LookedUp<'_> {
+impl Drop for Given<'_> {
     fn drop(&mut self) {
         for node in &self.nodes {
             self.view.do_forget(*node, 1);
@@ -173,7 +197,7 @@ impl Lister<'_> {
         &self,
         offset: u64,
         reply: &mut DirReply<'_>,
-        looked_up: &mut LookedUp<'_>,
+        given: &mut Given<'_>,
     ) -> Result<(), Errno> {
         let listings = &self.view.listings;
         if offset == 0 {
@@ -189,7 +213,7 @@ impl Lister<'_> {
             let mut stream = open.stream.lock();
             // What was read ahead may have waited for long, and the kernel caches what it gets.
             stream.refresh()?;
-            let filled = self.fill(&mut stream, offset, reply, looked_up)?;
+            let filled = self.fill(&mut stream, offset, reply, given)?;
             (stream.position(), filled)
         };
         match filled {
@@ -206,7 +230,7 @@ impl Lister<'_> {
         stream: &mut DirStream,
         offset: u64,
         reply: &mut DirReply<'_>,
-        looked_up: &mut LookedUp<'_>,
+        given: &mut Given<'_>,
     ) -> Result<Filled, Errno> {
         stream.seek(offset)?;
         let mut empty = true;
@@ -220,7 +244,7 @@ impl Lister<'_> {
                     if !reply.fits(entry.name.to_bytes().len(), self.plus) {
                         return Ok(Filled::InPart);
                     }
-                    self.add(&entry, reply, looked_up)?;
+                    self.add(&entry, reply, given)?;
                     empty = false;
                 }
             }
@@ -233,7 +257,7 @@ impl Lister<'_> {
         &self,
         entry: &DirEntry<'_>,
         reply: &mut DirReply<'_>,
-        looked_up: &mut LookedUp<'_>,
+        given: &mut Given<'_>,
     ) -> Result<(), Errno> {
         let name = entry.name.to_bytes();
         let kind = u32::from(entry.kind);
@@ -253,6 +277,11 @@ impl Lister<'_> {
             reply.add(entry.ino, kind, entry.next_offset, name);
             return Ok(());
         }
+        // A name that the kernel took for missing is there for it once it has the attributes.
+        let may_omit = has_no_entries(entry) && !self.node.listed.may_have_no(child);
+        if self.plus && may_omit && given.omit.covers(given.omitted) {
+            return self.add_without_attributes(entry, child, reply, given);
+        }
         let dir_fd = self.view.fds.path(self.node)?;
         if !self.plus {
             return self.add_name(entry, child, dir_fd.as_fd(), reply);
@@ -270,7 +299,7 @@ impl Lister<'_> {
             Err(e) => return Err(e),
         };
         let (node, stat, around) = (seen.node, seen.stat, seen.around);
-        looked_up.nodes.push(node.id);
+        given.nodes.push(node.id);
         let stat = self.view.watch_child(&node, (dir_fd.as_fd(), around), entry.name, stat);
         let added =
             reply.add_plus(&self.view.entry(around, &node, &stat), kind, entry.next_offset, name);
@@ -286,18 +315,48 @@ impl Lister<'_> {
         dir: BorrowedFd<'_>,
         reply: &mut DirReply<'_>,
     ) -> Result<(), Errno> {
+        if let Some(stat) = self.look_if_shown(entry, child, dir)? {
+            let ino = stat.attr(self.view.root_dev).ino;
+            reply.add(ino, u32::from(entry.kind), entry.next_offset, entry.name.to_bytes());
+        }
+        Ok(())
+    }
+
+    /// Adds the name of a file, unless it is hidden, and leaves its attributes to a look-up.
+    fn add_without_attributes(
+        &self,
+        entry: &DirEntry<'_>,
+        child: Name<'_>,
+        reply: &mut DirReply<'_>,
+        given: &mut Given<'_>,
+    ) -> Result<(), Errno> {
+        if self.view.can_hide() {
+            let dir = self.view.fds.path(self.node)?;
+            if self.look_if_shown(entry, child, dir.as_fd())?.is_none() {
+                return Ok(());
+            }
+        }
+        given.omitted += 1;
+        self.add_unseen(entry, reply)
+    }
+
+    /// What has this name; `None` if it vanished since it was listed, or is hidden.
+    fn look_if_shown(
+        &self,
+        entry: &DirEntry<'_>,
+        child: Name<'_>,
+        dir: BorrowedFd<'_>,
+    ) -> Result<Option<Stat>, Errno> {
         let stat = match lower::stat_at(dir, entry.name) {
             Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(None),
             Err(e) => return Err(e),
         };
         if self.view.hidden_by(self.node, child, &stat, Turn::Free)?.is_some() {
             self.view.counters.add(self.req.worker(), Count::hidden, 1);
-            return Ok(());
+            return Ok(None);
         }
-        let ino = stat.attr(self.view.root_dev).ino;
-        reply.add(ino, u32::from(entry.kind), entry.next_offset, entry.name.to_bytes());
-        Ok(())
+        Ok(Some(stat))
     }
 
     /// Adds a name of which nothing but the listing is known; the kernel looks it up by itself.
@@ -309,4 +368,9 @@ impl Lister<'_> {
         reply.add_plus(&unseen, kind, entry.next_offset, entry.name.to_bytes());
         Ok(())
     }
+}
+
+/// Whether `entry` is known to be no directory.
+fn has_no_entries(entry: &DirEntry<'_>) -> bool {
+    !matches!(entry.kind, libc::DT_DIR | libc::DT_UNKNOWN)
 }

@@ -55,6 +55,9 @@ impl View {
             _ => {}
         }
         self.anchor(&node, dir, name);
+        if !node.is_dir() {
+            dir.listed.knows_file();
+        }
         (node, matches!(sighting, Sighting::Known))
     }
 
@@ -193,6 +196,9 @@ impl Looking<'_> {
             Sighting::Moved { .. } => view.named(dir, name, &stat)?,
         }
         view.anchor(&node, dir, name);
+        if !node.is_dir() {
+            dir.listed.knows_file();
+        }
         let known = matches!(sighting, Sighting::Known);
         Ok(Ok(Sight::Inode(Seen { node, stat, around, known })))
     }

@@ -117,6 +117,9 @@ impl Invalidator {
             if todo.everything {
                 self.drop_everything();
             }
+            for dir in &todo.list_anew {
+                let _ = self.connection.invalidate_inode(*dir, 0, 0);
+            }
             self.moved.extend(todo.moved);
             self.send_again();
             self.drop_moved();

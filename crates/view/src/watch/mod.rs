@@ -41,7 +41,7 @@ use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use serde::Serialize;
-use tollgate_fuse::Connection;
+use tollgate_fuse::{Connection, NodeId};
 
 use crate::table::Node;
 use crate::watched::Level;
@@ -182,6 +182,12 @@ impl Watch {
             }
         }
         drop(todo);
+        self.shared.wake();
+    }
+
+    /// The kernel asks for the listings of `dirs` again when somebody lists them.
+    pub(crate) fn list_anew(&self, dirs: Vec<NodeId>) {
+        self.shared.todo.lock().list_anew.extend(dirs);
         self.shared.wake();
     }
 

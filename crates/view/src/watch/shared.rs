@@ -66,6 +66,8 @@ pub(super) struct Todo {
     pub(super) written: Vec<Arc<Node>>,
     /// Directories that were moved in the view. At most [`MAX_MOVED`].
     pub(super) moved: Vec<NodeId>,
+    /// Directories whose listings the kernel should not keep. At most as many as it keeps.
+    pub(super) list_anew: Vec<NodeId>,
     /// All that is cached has to go.
     pub(super) everything: bool,
 }
