@@ -153,6 +153,34 @@ fn what_is_changed_of_a_file_that_was_replaced_just_now_is_changed_of_the_new_on
     }
 }
 
+/// As by `seal rotate`, which found that the file had got a further name, and put it back.
+#[test]
+fn a_file_that_was_put_back_is_found_by_its_first_name_when_the_further_one_is_gone() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&["--watch", "off", "--attr-timeout", "600"]);
+    let (first, further) = (view.at("vault/first"), view.at("vault/further"));
+    fs::write(&first, "sealed").unwrap();
+    fs::hard_link(&first, &further).unwrap();
+    let (below, apart) = (place.below("vault/first"), place.below("apart"));
+    fs::copy(&below, &apart).unwrap();
+    let exchange = || {
+        let flags = rustix::fs::RenameFlags::EXCHANGE;
+        rustix::fs::renameat_with(rustix::fs::CWD, &apart, rustix::fs::CWD, &below, flags).unwrap();
+    };
+    let inode = fs::metadata(&below).unwrap().ino();
+    exchange();
+    // The server looks at the names here.
+    fs::set_permissions(&further, fs::Permissions::from_mode(0o640)).unwrap();
+    exchange();
+    fs::remove_file(&further).unwrap();
+    fs::set_permissions(&first, fs::Permissions::from_mode(0o604)).unwrap();
+    let found = fs::metadata(&below).unwrap();
+    assert_eq!((found.ino(), found.mode() & 0o777), (inode, 0o604));
+}
+
 /// What takes the place of a file has no lock, and nobody is kept out by the one on the old file.
 #[test]
 fn a_file_that_is_locked_is_not_replaced() {

@@ -51,16 +51,17 @@ impl Paths {
     /// Every known path of `node`.
     ///
     /// # Errors
-    /// `EACCES` for an inode that has no name and never had one; `ESTALE` or `ENOENT` if no name of
-    /// it leads to the root any more.
+    /// `ESTALE` if no name of it is known, or `ESTALE` or `ENOENT` if none leads to the root any more.
     pub(crate) fn of(&self, node: &Arc<Node>) -> Result<KnownPaths, Errno> {
         if node.is_root() {
             return Ok(SmallVec::from_buf([Vec::new()]));
         }
         let places = node.places();
         if places.is_empty() {
-            // Its last name is gone (or it never had one): the last decision stays.
-            return Ok(SmallVec::from_buf([node.last_path().ok_or(Errno::ACCESS)?]));
+            // Its last name is gone (or it never had one): the last decision stays. Without one, others
+            // moved it, or gave it back a name that led elsewhere for a moment, as `seal rotate` does:
+            // the kernel looks the name up again.
+            return Ok(SmallVec::from_buf([node.last_path().ok_or(Errno::STALE)?]));
         }
         let mut known = KnownPaths::new();
         let mut lost = None;
