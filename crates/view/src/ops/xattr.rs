@@ -86,10 +86,11 @@ impl View {
             let fd = self.fds.path_once(&node)?;
             let path = ProcPath::of(fd.as_fd());
             // `rustix` takes an empty buffer for what it is, not for the question of the length.
-            self.powers.as_caller(req.caller(), || match buffer.is_empty() {
+            let got = self.powers.as_caller(req.caller(), || match buffer.is_empty() {
                 true => rustix::fs::getxattr_query(path.as_c_str(), name),
                 false => rustix::fs::getxattr(path.as_c_str(), name, &mut *buffer),
-            })
+            });
+            got.map_err(|errno| if is_no_label(name, errno) { Errno::OPNOTSUPP } else { errno })
         };
         reply_sized(size, reply, read);
     }
@@ -162,4 +163,11 @@ fn reply_sized(
     } else {
         reply.fill((size as usize).min(MAX_LEN), read);
     }
+}
+
+/// Whether a file has no SELinux label, which each file has where SELinux is used. `ls -l` asks for that
+/// of every file, until it is told that the file system has none: each time a request, as the kernel
+/// keeps no attributes.
+fn is_no_label(name: &CStr, errno: Errno) -> bool {
+    name == c"security.selinux" && errno == Errno::NODATA
 }

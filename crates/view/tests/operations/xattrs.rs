@@ -50,6 +50,22 @@ fn attributes_are_set_read_listed_and_removed() {
     assert_eq!(get(&view, "a", "user.one", 100).unwrap_err(), Errno::NODATA);
 }
 
+/// Where SELinux is used each file has one.
+#[test]
+fn a_file_without_a_label_is_on_a_file_system_without_labels() {
+    let view = view();
+    let label = |view: &Played, name| get(view, name, "security.selinux", 100);
+    if std::path::Path::new("/sys/fs/selinux/enforce").exists() {
+        assert!(!label(&view, "a").unwrap().is_empty());
+        return;
+    }
+    assert_eq!(label(&view, "a").unwrap_err(), Errno::OPNOTSUPP);
+    // Only root may set one.
+    if set(&view, "a", "security.selinux", b"system_u:object_r:etc_t:s0").is_ok() {
+        assert_eq!(label(&view, "a").unwrap(), b"system_u:object_r:etc_t:s0");
+    }
+}
+
 #[test]
 fn attributes_follow_the_policy() {
     let view = view();
