@@ -192,6 +192,34 @@ impl Origin {
         }
     }
 
+    /// The same with each file at the path that `now` has for it.
+    ///
+    /// # Errors
+    /// Those of `now`.
+    pub(crate) fn relocated(
+        &self,
+        now: &impl Fn(&Path) -> anyhow::Result<PathBuf>,
+    ) -> anyhow::Result<Self> {
+        Ok(match self {
+            Self::None | Self::Preset(_) => self.clone(),
+            Self::File(file) => Self::File(now(file)?),
+            Self::View { file, dir, covered } => {
+                Self::View { file: now(file)?, dir: dir.clone(), covered: covered.clone() }
+            }
+            Self::Tightened(configured, own) => {
+                Self::Tightened(Box::new(configured.relocated(now)?), now(own)?)
+            }
+        })
+    }
+
+    /// A file that decides over a view of `dir` and leads into it, but is named by a path outside of it:
+    /// a link leads there, or the user's configuration is in it.
+    pub(crate) fn leads_into(&self, dir: &Path) -> Option<PathBuf> {
+        let linked = self.files().into_iter().filter(|file| !file.starts_with(dir));
+        let all = linked.map(Path::to_owned).chain(UserConfig::places());
+        all.into_iter().find(|file| !policy_places::inside(file, dir).is_empty())
+    }
+
     /// The files that it is read from.
     pub(crate) fn files(&self) -> Vec<&Path> {
         match self {

@@ -6,6 +6,7 @@ mod named;
 mod quote;
 mod run_later;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +17,7 @@ use crate::messages;
 
 pub(crate) use fit::{Findings, Suits, look};
 pub(crate) use quote::{escape_glob, toml_string};
+use run_later::RunLater;
 
 /// A built-in policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -45,11 +47,36 @@ const PARTS: [(&str, &str); 5] = [
 /// Where the rules for what was found in DIR stand.
 const FITTED: &str = "# %FITTED%\n";
 
-/// The directory that a preset was fitted to last, and what was found there: looking takes a while
-/// where it is large.
-static FITTED_TO: Mutex<Option<(PathBuf, Findings)>> = Mutex::new(None);
+/// The directory that a preset was fitted to last: looking takes a while where it is large.
+static FITTED_TO: Mutex<Option<Fitted>> = Mutex::new(None);
 
-fn fitted() -> MutexGuard<'static, Option<(PathBuf, Findings)>> {
+/// What was found in a directory.
+#[derive(Clone)]
+struct Fitted {
+    dir: PathBuf,
+    /// Device and inode number.
+    identity: Option<(u64, u64)>,
+    findings: Findings,
+    /// Of these, what was found when the directory had another path.
+    before_moves: RunLater,
+}
+
+impl Fitted {
+    /// Looks at `dir`. Where it was moved since the `last` look, absolute paths in it may lead nowhere now,
+    /// and do so again as soon as it is moved back: what was found by them stays.
+    fn to(dir: &Path, last: Option<Fitted>) -> Self {
+        let identity = std::fs::metadata(dir).ok().map(|found| (found.dev(), found.ino()));
+        let mut findings = look(dir);
+        let last = last.filter(|last| identity.is_some() && last.identity == identity);
+        let before_moves = last.map_or_else(RunLater::default, |last| {
+            if last.dir == dir { last.before_moves } else { last.findings.later }
+        });
+        findings.later.add(&before_moves);
+        Self { dir: dir.to_owned(), identity, findings, before_moves }
+    }
+}
+
+fn fitted() -> MutexGuard<'static, Option<Fitted>> {
     FITTED_TO.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -105,8 +132,10 @@ impl Preset {
     /// Never with the presets as they are; their text, and its regular expressions, are tested.
     pub(crate) fn policy(self, dir: &Path) -> anyhow::Result<Policy> {
         let origin = format!("preset {}", self.name());
-        let findings = look(dir);
-        *fitted() = Some((dir.to_owned(), findings.clone()));
+        let last = fitted().clone();
+        let now = Fitted::to(dir, last);
+        let findings = now.findings.clone();
+        *fitted() = Some(now);
         if !findings.later.whole {
             messages::warn(&format!(
                 "`{}` has too many directories or repositories to look for all repositories below \
@@ -120,8 +149,8 @@ impl Preset {
 
     /// The text of the policy that [`Preset::policy`] made last, if that was for `dir`.
     pub(crate) fn fitted_text(self, dir: &Path) -> String {
-        let last = fitted().clone().filter(|(of, _)| of == dir);
-        self.text(&last.map_or_else(|| look(dir), |(_, findings)| findings))
+        let last = fitted().clone().filter(|last| last.dir == dir);
+        self.text(&last.map_or_else(|| look(dir), |last| last.findings))
     }
 }
 

@@ -62,10 +62,7 @@ pub(super) fn look(dir: &Path) -> RunLater {
     found
         .repositories
         .retain(|path| path != Path::new(".git") && !path.starts_with(".git/modules"));
-    for list in [&mut found.paths, &mut found.repositories] {
-        list.sort();
-        list.dedup();
-    }
+    found.put_in_order();
     found
 }
 
@@ -245,6 +242,20 @@ fn beneath(dir: &Path, path: &Path) -> Option<PathBuf> {
 }
 
 impl RunLater {
+    /// Takes what `other` has, too.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.paths.extend_from_slice(&other.paths);
+        self.repositories.extend_from_slice(&other.repositories);
+        self.put_in_order();
+    }
+
+    fn put_in_order(&mut self) {
+        for list in [&mut self.paths, &mut self.repositories] {
+            list.sort();
+            list.dedup();
+        }
+    }
+
     /// The rules for what was found, as text; empty when there is nothing to add.
     pub(super) fn rules(&self) -> String {
         let paths = self.paths.iter().map(|path| glob(path));

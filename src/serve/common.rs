@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit};
 use tollgate_haltpoll::KeepAwake;
 use tollgate_view::Neighbours;
 
+use super::served::Served;
 use crate::audit::Recorder;
 use crate::sandbox::Sandbox;
 
@@ -21,6 +22,7 @@ pub(crate) struct Common {
     keep_awake: OnceLock<Arc<KeepAwake>>,
     share: DescriptorShare,
     neighbours: Option<Arc<Neighbours>>,
+    pub(super) served: Arc<Served>,
 }
 
 impl Common {
@@ -41,7 +43,7 @@ impl Common {
             several => Some(Arc::new(Neighbours::new(several)?)),
         };
         let (dir, keep_awake) = (dir.to_owned(), OnceLock::new());
-        Ok(Self { sandbox, recorder, dir, keep_awake, share, neighbours })
+        Ok(Self { sandbox, recorder, dir, keep_awake, share, neighbours, served: Arc::default() })
     }
 
     /// Where the views ask each other about files that have names in several of them.

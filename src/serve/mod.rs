@@ -3,6 +3,7 @@
 mod common;
 mod device;
 mod queues;
+mod served;
 mod server;
 mod spec;
 mod state;

@@ -96,12 +96,15 @@ impl Server {
         let running = Session::new(device.into(), view.clone(), session_config)
             .start()
             .context("the FUSE connection cannot be started")?;
+        common.served.add(&spec.dir, &view);
         let state = Arc::new(State {
             kind: spec.kind,
-            dir: spec.dir,
             mount_point: mount_point.to_owned(),
             policy_file,
+            leads_into_dir: spec.policy_origin.leads_into(&spec.dir),
             policy_origin: spec.policy_origin,
+            served: Arc::clone(&common.served),
+            dir: spec.dir,
             policy_was_named: spec.policy_was_named,
             native: spec.native,
             native_is_mounted: AtomicBool::new(false),

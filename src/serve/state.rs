@@ -15,14 +15,16 @@ use tollgate_view::{Snapshot, Unavailable, View};
 
 use super::ServerKind;
 use super::queues::QueuesSocket;
+use super::served::Served;
 use super::spec::Outside;
 use crate::audit::{self, AuditLog, Recorder};
 use crate::broker::Broker;
 use crate::control;
+use crate::escape::shown;
 use crate::files;
 use crate::messages;
 use crate::native;
-use crate::policy_choice;
+use crate::policy_choice::Origin;
 use crate::policy_views;
 use crate::prometheus;
 use crate::reload::Reloaded;
@@ -36,7 +38,9 @@ pub(super) struct State {
     pub(super) dir: PathBuf,
     pub(super) mount_point: PathBuf,
     pub(super) policy_file: Option<PathBuf>,
-    pub(super) policy_origin: policy_choice::Origin,
+    pub(super) policy_origin: Origin,
+    /// A file of the policy, or the user's configuration, that was in DIR at the start by another path.
+    pub(super) leads_into_dir: Option<PathBuf>,
     /// Not found in DIR, nor configured.
     pub(super) policy_was_named: bool,
     pub(super) native: Vec<PathBuf>,
@@ -48,6 +52,8 @@ pub(super) struct State {
     pub(super) clock: Instant,
     pub(super) started: SystemTime,
     pub(super) view: Arc<View>,
+    /// This view, and the others of the process.
+    pub(super) served: Arc<Served>,
     pub(super) connection: Connection,
     pub(super) recorder: Arc<Recorder>,
     pub(super) keep_awake: Arc<KeepAwake>,
@@ -87,12 +93,13 @@ impl State {
         let file = file.context("it was started without a policy file")?;
         // What a confined server could not read would be taken for empty.
         files::take_out_of_reach();
-        let (policy, warnings) = self.policy_origin.read_again(&self.dir)?;
+        let (dir, origin) = self.policy_now()?;
+        let (policy, warnings) = origin.read_again(&dir)?;
         let only_dir = self.kind == ServerKind::Mount;
         let not_applied = policy_views::not_applied(
-            &self.policy_origin,
+            &origin,
             self.policy_was_named,
-            &self.dir,
+            &dir,
             &self.further_named,
             only_dir,
         )?;
@@ -102,6 +109,11 @@ impl State {
                 file.display()
             );
         }
+        // What was found may be another directory's that was put at the path meanwhile.
+        if self.policy_now()? != (dir.clone(), origin.clone()) {
+            bail!("`{}` was moved while its policy was read; reload it again", shown(&dir));
+        }
+        let file = &origin.file().unwrap_or_else(|| file.to_owned());
         let policy = Arc::new(policy);
         let changed = self.view.replace_policy(Arc::clone(&policy))?;
         *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
@@ -109,7 +121,7 @@ impl State {
             self.queues.open(runtime);
         }
         if let Some(log) = self.recorder.log() {
-            log.policy_changed(audit::digest_of(file, &self.dir));
+            log.policy_changed(audit::digest_of(file, &dir));
         }
         let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
         Ok(Reloaded {
@@ -120,6 +132,21 @@ impl State {
             not_revoked: changed.not_revoked,
             still_open: changed.still_open.iter().map(text).collect(),
         })
+    }
+
+    /// The directory by a path of now, and where its policy comes from: what was in it went with it.
+    fn policy_now(&self) -> anyhow::Result<(PathBuf, Origin)> {
+        let dir = self.served.now(&self.dir)?;
+        if let Some(file) = self.leads_into_dir.as_ref().filter(|_| dir != self.dir) {
+            bail!(
+                "`{}` led into `{}`, which is `{}` now: what protects it there is found by its path; \
+                 move the directory back, or end the view and start it again",
+                shown(file),
+                shown(&self.dir),
+                shown(&dir)
+            );
+        }
+        Ok((dir, self.policy_origin.relocated(&|file| self.served.now(file))?))
     }
 
     /// The view's state, and what this server has to do without.

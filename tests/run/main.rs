@@ -30,6 +30,7 @@ mod overlay;
 mod project;
 mod record;
 mod reload;
+mod reload_moved;
 mod session;
 mod terminal;
 mod top;

@@ -3,7 +3,8 @@
 use std::ffi::{CStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -294,6 +295,22 @@ impl View {
         // Where its mount was moved or detached, its path tells nothing.
         let is_elsewhere = *before != now && mount.is_where_it_was();
         is_elsewhere.then(|| PathBuf::from(OsString::from_vec(now)))
+    }
+
+    /// A path that leads to the lower directory now: `at_start`, or else the one that the kernel has for
+    /// it. None where neither does, as after its removal, or where something is mounted over it.
+    #[must_use]
+    pub fn path_now(&self, at_start: &Path) -> Option<PathBuf> {
+        let root = rustix::fs::fstat(self.fds.root()).ok()?;
+        let leads_there = |path: &Path| {
+            let found = std::fs::metadata(path);
+            found.is_ok_and(|found| (found.dev(), found.ino()) == (root.st_dev, root.st_ino))
+        };
+        if leads_there(at_start) {
+            return Some(at_start.to_owned());
+        }
+        let now = PathBuf::from(OsString::from_vec(lower::path_of(self.fds.root().as_fd())?));
+        leads_there(&now).then_some(now)
     }
 
     /// State at this moment.
