@@ -66,6 +66,12 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
             messages::note(&format!("{name} is a key file of the keyring; left out"));
             return Ok(Done::LeftOut);
         }
+        if found.real.file_name().is_some_and(unfinished::is_temporary_name) {
+            bail!(
+                "is plain, and has a name that these commands give to files of their own, which the next \
+                 one removes; rename it"
+            );
+        }
         if args.dry_run {
             replace::hold(file)?;
         } else {
@@ -176,6 +182,7 @@ struct Results {
     plain: usize,
     gone: usize,
     wrong: Vec<(String, String, bool)>,
+    notes: Vec<String>,
 }
 
 fn over_files(
@@ -187,7 +194,7 @@ fn over_files(
 ) -> Result<Results> {
     let here = path_of(top.dir);
     let domains = Domains::of(args, &here)?;
-    let work::All { found, kept } = work::find(args, top, which)?;
+    let work::All { found, kept, notes } = work::find(args, top, which)?;
     let progress = Progress::new(work::bytes(&found), args.progress);
     let all = work::for_each(&found, |found| {
         let spot = match Spot::of(&found.real) {
@@ -211,11 +218,11 @@ fn over_files(
     if which == (Where::InDir { to_change: true }) {
         unfinished::leave(&here);
     }
+    let kept =
+        kept.into_iter().map(|(path, why)| (path.to_string_lossy().into_owned(), why, false));
+    let wrong = kept.collect();
     let mut results =
-        Results { changed: 0, as_they_were: 0, left_out: 0, plain: 0, gone: 0, wrong: Vec::new() };
-    for (path, why) in kept {
-        results.wrong.push((path.to_string_lossy().into_owned(), why, false));
-    }
+        Results { changed: 0, as_they_were: 0, left_out: 0, plain: 0, gone: 0, wrong, notes };
     for (file, done) in found.iter().zip(all) {
         match done {
             Ok(Done::Changed) => results.changed += 1,
@@ -237,6 +244,7 @@ impl Results {
     /// # Errors
     /// If something was wrong with a file.
     fn report(&self, as_json: bool, changed: &str, as_they_were: &str) -> Result<()> {
+        self.notes.iter().for_each(|note| messages::note(note));
         if as_json {
             let wrong: Vec<Value> = self
                 .wrong

@@ -140,9 +140,22 @@ pub(super) fn mark(file: &File) -> io::Result<()> {
     Ok(rustix::fs::flock(file, FlockOperation::LockShared)?)
 }
 
-/// Whether a name is one of those that files have that are not complete, or only begins so.
-pub(super) fn looks_unfinished(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
+/// Whether a name is one of those that files have that are not complete. Files of somebody may begin so.
+pub(super) fn is_temporary_name(name: &OsStr) -> bool {
+    pair_of(name).is_some()
+}
+
+/// Whether the file at `path`, which has such a name, is one that was made here, by all that can be told
+/// without taking it from who has it open.
+pub(super) fn is_temporary(path: &Path) -> bool {
+    let Some(pair) = path.file_name().and_then(pair_of) else { return false };
+    let Ok(file) = open(path) else { return false };
+    let Ok(found) = file.metadata() else { return false };
+    let is_made_here = match pair {
+        None => is_written_here(&file).unwrap_or(false),
+        Some(Pair { old, new }) => [old, new.inode].contains(&found.ino()),
+    };
+    is_made_here && found.nlink() == 1
 }
 
 /// What a temporary name says of the two files that may have it.
@@ -220,6 +233,8 @@ pub(super) enum Tidied {
     Done,
     /// It is somebody's, and they have to say what becomes of it: why.
     Kept(String),
+    /// It is no such thing, although it has such a name.
+    Theirs,
 }
 
 /// Removes what a command that was killed left behind, and nothing else that has such a name. What
@@ -234,6 +249,9 @@ pub(super) fn remove_unfinished(path: &Path, dir: &Path, is_apart: bool) -> Resu
         bail!("it was not made by this command, though its name begins so");
     };
     let file = open(path)?;
+    if pair.is_none() && !is_apart && !is_written_here(&file)? {
+        return Ok(Tidied::Theirs);
+    }
     // A file that is being replaced has no lock of ours, which could be in the way of others' locks;
     // but whoever replaces it has it open. That first: they would see our lock.
     let alone = sys::lease(&file, Lease::Write);
@@ -251,10 +269,7 @@ pub(super) fn remove_unfinished(path: &Path, dir: &Path, is_apart: bool) -> Resu
         {
             put_back(path, &held, new, dir)
         }
-        _ if held.nlink() != 1 => bail!("it has another name"),
-        None if !is_apart && !is_written_here(&file)? => {
-            bail!("its content is none that this command writes");
-        }
+        _ if held.nlink() != 1 => Ok(Tidied::Theirs),
         _ => removed(path),
     }
 }

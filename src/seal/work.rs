@@ -45,6 +45,8 @@ pub(super) struct All {
     pub(super) found: Vec<Found>,
     /// What commands that were killed left of others' files, and why it is still there.
     pub(super) kept: Vec<(PathBuf, String)>,
+    /// What else a user may want to know.
+    pub(super) notes: Vec<String>,
 }
 
 /// Which files a command may work on, and how.
@@ -71,14 +73,14 @@ impl Where {
 /// With the path that cannot be read, or may not be named.
 pub(super) fn find(args: &SealFilesArgs, top: &Top<'_>, which: Where) -> Result<All> {
     let (key, here) = (top.key, path_of(top.dir));
-    let mut kept = Vec::new();
+    let mut left = Left::default();
     if which.tidies() {
-        tidy_in((&here, &key.dir), &mut kept);
+        left.tidy_in(&here, &key.dir);
     }
     // One path has each file once.
     let seen = (args.paths.len() > 1).then(HashSet::new);
     let tidies = which.tidies().then(|| here.clone());
-    let mut search = Search { found: Vec::new(), kept, seen, keys: Keys::of(key, &here), tidies };
+    let mut search = Search { found: Vec::new(), left, seen, keys: Keys::of(key, &here), tidies };
     let all = [key.dir.clone()];
     for path in if args.paths.is_empty() { &all[..] } else { &args.paths } {
         let metadata = fs::symlink_metadata(path)
@@ -107,7 +109,7 @@ pub(super) fn find(args: &SealFilesArgs, top: &Top<'_>, which: Where) -> Result<
         let directory = directory.with_context(|| shown(path))?;
         search.add(Found { path: path.clone(), real, below, directory });
     }
-    Ok(All { found: search.found, kept: search.kept })
+    Ok(All { found: search.found, kept: search.left.kept, notes: search.left.notes })
 }
 
 /// The path without links on the way.
@@ -157,7 +159,7 @@ impl Keys {
 
 struct Search {
     found: Vec<Found>,
-    kept: Vec<(PathBuf, String)>,
+    left: Left,
     /// Where the files lie, without links: of two names for a place the first one counts.
     seen: Option<HashSet<PathBuf>>,
     keys: Keys,
@@ -176,7 +178,7 @@ impl Search {
     fn walk(&mut self, dir: &Path, real: &Path, below: &Path, depth: usize) -> Result<()> {
         if depth >= DEPTH_MAX {
             let why = format!("is {DEPTH_MAX} directories deep, and what is in it is left out");
-            self.kept.push((dir.to_owned(), why));
+            self.left.kept.push((dir.to_owned(), why));
             return Ok(());
         }
         let Listed { directory, entries } = match list(real) {
@@ -185,7 +187,7 @@ impl Search {
             // It was there when its directory was listed.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => {
-                self.kept.push((dir.to_owned(), format!("cannot be listed: {error}")));
+                self.left.kept.push((dir.to_owned(), format!("cannot be listed: {error}")));
                 return Ok(());
             }
         };
@@ -196,15 +198,11 @@ impl Search {
             }
             if kind.is_dir() {
                 self.walk(&path, &real.join(&name), &below.join(&name), depth + 1)?;
-            } else if kind.is_file() && unfinished::looks_unfinished(&name) {
-                if let Some(dir) = &self.tidies
-                    && let Ok(spot) = Spot::of(&real.join(&name))
-                {
-                    tidy((&spot.path(), &path), dir, false, &mut self.kept);
-                }
+            } else if kind.is_file() && self.leaves_out(&path, &real.join(&name)) {
+                continue;
             } else if kind.is_file() && name != IN_DIR && name != LOCK_IN_DIR {
                 if let Some(what) = self.keys.what_is(&path) {
-                    messages::note(&format!("{} is {what}; left out", shown(&path)));
+                    self.left.notes.push(format!("{} is {what}; left out", shown(&path)));
                     continue;
                 }
                 let (real, below) = (real.join(&name), below.join(&name));
@@ -212,6 +210,17 @@ impl Search {
             }
         }
         Ok(())
+    }
+
+    /// Whether the file is one that these commands made for the moment. Left by one that was killed, it is
+    /// removed by a command that changes files.
+    fn leaves_out(&mut self, path: &Path, real: &Path) -> bool {
+        if !path.file_name().is_some_and(unfinished::is_temporary_name) {
+            return false;
+        }
+        let Ok(spot) = Spot::of(real) else { return false };
+        let Some(dir) = &self.tidies else { return unfinished::is_temporary(&spot.path()) };
+        self.left.tidy((&spot.path(), path), dir, false)
     }
 }
 
@@ -239,29 +248,37 @@ fn list(real: &Path) -> std::io::Result<Listed> {
     Ok(Listed { directory: spot::key_of(&dir)?, entries })
 }
 
-/// Removes what commands that were killed left in the directory for that, in the keyring's `dir`.
-fn tidy_in((dir, named): (&Path, &Path), kept: &mut Vec<(PathBuf, String)>) {
-    let Ok(apart) = unfinished::open_apart(dir) else { return };
-    for entry in fs::read_dir(path_of(&apart)).into_iter().flatten().flatten() {
-        let shown = named.join(unfinished::IN_DIR).join(entry.file_name());
-        tidy((&entry.path(), &shown), dir, true, kept);
-    }
+/// What is not worked on although it was found.
+#[derive(Default)]
+struct Left {
+    kept: Vec<(PathBuf, String)>,
+    notes: Vec<String>,
 }
 
-/// Removes what a command that was killed left behind at `path`, which is called `named`.
-fn tidy(
-    (path, named): (&Path, &Path),
-    dir: &Path,
-    is_apart: bool,
-    kept: &mut Vec<(PathBuf, String)>,
-) {
-    match unfinished::remove_unfinished(path, dir, is_apart) {
-        Ok(Tidied::Done) => {}
-        Ok(Tidied::Kept(why)) => kept.push((named.to_owned(), why)),
-        Err(error) => {
-            let why = messages::in_words(&error);
-            messages::note(&format!("{} is left as it is: {why}", shown(named)));
+impl Left {
+    /// Removes what commands that were killed left in the directory for that, in the keyring's `dir`, which
+    /// is called `named`.
+    fn tidy_in(&mut self, dir: &Path, named: &Path) {
+        let Ok(apart) = unfinished::open_apart(dir) else { return };
+        for entry in fs::read_dir(path_of(&apart)).into_iter().flatten().flatten() {
+            let shown = named.join(unfinished::IN_DIR).join(entry.file_name());
+            self.tidy((&entry.path(), &shown), dir, true);
         }
+    }
+
+    /// Removes what a command that was killed left behind at `path`, which is called `named`; whether it is
+    /// such a thing.
+    fn tidy(&mut self, (path, named): (&Path, &Path), dir: &Path, is_apart: bool) -> bool {
+        match unfinished::remove_unfinished(path, dir, is_apart) {
+            Ok(Tidied::Done) => {}
+            Ok(Tidied::Kept(why)) => self.kept.push((named.to_owned(), why)),
+            Ok(Tidied::Theirs) => return false,
+            Err(error) => {
+                let why = messages::in_words(&error);
+                self.notes.push(format!("{} is left as it is: {why}", shown(named)));
+            }
+        }
+        true
     }
 }
 

@@ -603,46 +603,69 @@ fn a_key_file_that_nobody_named_is_not_sealed() {
 #[test]
 fn only_what_the_program_left_behind_is_removed() {
     let place = Place::new();
-    let [own, long, written, linked, held] = [
-        "mine",
-        "0123456789abcdef.txt",
-        "MyNotesOfAugust1",
-        "aaaaaaaaaaaaaaaa",
-        "bbbbbbbbbbbbbbbb",
-    ]
-    .map(|end| place.path(&format!("vault/.tollgate-sealing-{end}")));
-    for file in [&own, &long, &written, &linked, &held] {
+    let at = |end: &str| place.path(&format!("vault/.tollgate-sealing-{end}"));
+    let [own, long] = ["mine", "0123456789abcdef.txt"].map(at);
+    // With names that only their content tells apart.
+    let [written, linked] = ["MyNotesOfAugust1", "aaaaaaaaaaaaaaaa"].map(at);
+    for file in [&own, &long, &written, &linked] {
         fs::write(file, b"mine").unwrap();
     }
     fs::hard_link(&linked, place.path("second")).unwrap();
-    let holder = File::options().append(true).open(&held).unwrap();
     for (name, content) in [("c", &b"TGSEALED half"[..]), ("d", &[0; 99]), ("e", b"")] {
-        let name = format!("vault/.tollgate-sealing-{}", name.repeat(16));
-        fs::write(place.path(&name), content).unwrap();
+        fs::write(at(&name.repeat(16)), content).unwrap();
     }
     let said = place.vault("convert", &[]);
-    assert!(ok(&said).contains("2 files sealed"), "{said:?}");
-    let notes = String::from_utf8_lossy(&said.stderr);
-    for file in [&own, &long, &written, &linked, &held] {
+    fails(
+        &said,
+        &["MyNotesOfAugust1", "rename it", "aaaaaaaaaaaaaaaa", "2 files could not be done"],
+    );
+    assert!(String::from_utf8_lossy(&said.stdout).contains("4 files sealed"), "{said:?}");
+    for file in [&written, &linked] {
         assert_eq!(fs::read(file).unwrap(), b"mine");
-        assert!(
-            notes.contains(&format!(
-                "{}` is left as it is",
-                file.file_name().unwrap().to_str().unwrap()
-            )),
-            "{notes}"
-        );
     }
     for name in ["c", "d", "e"] {
-        let name = format!("vault/.tollgate-sealing-{}", name.repeat(16));
-        assert!(!place.path(&name).exists(), "{name}");
+        assert!(!at(&name.repeat(16)).exists(), "{name}");
     }
+    fs::remove_file(&written).unwrap();
+    fs::remove_file(&linked).unwrap();
+    let held = at("bbbbbbbbbbbbbbbb");
     fs::write(&held, b"TGSEALED").unwrap();
-    ok(&place.vault("rotate", &[]));
+    let holder = File::options().append(true).open(&held).unwrap();
+    let said = place.vault("rotate", &[]);
+    assert!(ok(&said).contains("4 files sealed anew"), "{said:?}");
+    let notes = String::from_utf8_lossy(&said.stderr);
+    assert_eq!(notes.matches("bbb` is left as it is: somebody has it open").count(), 1, "{notes}");
     assert!(held.exists());
     drop(holder);
     ok(&place.vault("rotate", &[]));
-    assert!(!held.exists() && own.exists() && written.exists());
+    assert!(!held.exists() && own.exists() && long.exists());
+}
+
+/// A view seals them as any others.
+#[test]
+fn a_file_is_looked_at_although_its_name_begins_as_those_of_the_program() {
+    let place = Place::new();
+    let at = |end: &str| place.path(&format!("vault/.tollgate-sealing-{end}"));
+    fs::write(at("abc"), b"a secret").unwrap();
+    assert!(ok(&place.vault("convert", &[])).contains("3 files sealed"));
+    assert!(ok(&place.vault("check", &[])).contains("3 files good"));
+    assert!(ok(&place.vault("rotate", &[])).contains("3 files sealed anew, epoch 2"));
+    let to = tempfile::tempdir().unwrap();
+    let to = |name: &str| to.path().join(name);
+    ok(&place.vault("export", &["--to", to("a").to_str().unwrap()]));
+    assert_eq!(fs::read(to("a/.tollgate-sealing-abc")).unwrap(), b"a secret");
+    for name in ["plain", "ffffffffffffffff", "ffffffffffffffff-1-2-3-4"] {
+        fs::write(at(name), b"plain").unwrap();
+        let named = [name, "is plain", "1 file could not be done"];
+        fails(&place.vault("check", &[]), &named);
+        fails(&place.vault("export", &["--to", to(name).to_str().unwrap()]), &named);
+        assert_eq!(fs::read(at(name)).unwrap(), b"plain");
+        fs::remove_file(at(name)).unwrap();
+    }
+    let mut damaged = fs::read(at("abc")).unwrap();
+    *damaged.last_mut().unwrap() ^= 1;
+    fs::write(at("abc"), damaged).unwrap();
+    fails(&place.vault("check", &[]), &["sealing-abc", "1 file could not be done"]);
 }
 
 /// It cannot be told what is to become of it: a file of somebody, put in the place of one that was replaced
