@@ -90,7 +90,7 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
             other.report.get("dir") == reply.report.get("dir")
                 && connection(&other.report) == connection_at(Path::new(dir))
         });
-        if is_elsewhere && !is_anothers && path.starts_with(dir) {
+        if is_elsewhere && !is_anothers && path.starts_with(dir) && !shows(reply, &path) {
             bail!(
                 "`{}` is not what it was when `run` began: the directory was moved or removed \
                  outside, and the view went with it. What is at that path now is not behind the \
@@ -100,15 +100,16 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
         }
     }
     // Another directory of the same policy.
-    let further = own.report.get("further").and_then(Value::as_array);
     let is_further = |reply: &&Report| {
-        let dir = reply.report.get("dir");
-        further.is_some_and(|all| all.iter().any(|one| Some(one) == dir))
-            && connection(&reply.report) == connection_at(&path)
+        reply.report.get("dir") != own.report.get("dir") && of_own(reply) && shows(reply, &path)
     };
-    let answer = match in_view(replies.iter().find(is_further).unwrap_or(own)) {
+    let around = replies.iter().find(is_further).unwrap_or(own);
+    let answer = match in_view(around).filter(|_| path.starts_with(&dir) || shows(around, &path)) {
         Some(answer) => as_it_is(answer, &path, args.write),
-        None => outside(own, &replies, &path, args.write)?,
+        None => {
+            refuse_unknown_place(around, &path)?;
+            outside(own, &replies, &path, args.write)?
+        }
     };
     if args.json {
         let mut json = serde_json::to_value(&answer)?;
@@ -125,6 +126,30 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
     let remedy = answer.remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));
     let text = format!("{}: {verdict}, {}{remedy}", escape::shown(&path), answer.reason);
     println!("{}", without_controls(&text));
+    Ok(())
+}
+
+/// Whether the server that replied serves what is at `path`.
+fn shows(reply: &Report, path: &Path) -> bool {
+    connection(&reply.report) == connection_at(path)
+}
+
+/// A view that was moved outside takes its rules along: none can be named where its server does not know
+/// that the path is in it.
+///
+/// # Errors
+/// When that is so.
+fn refuse_unknown_place(reply: &Report, path: &Path) -> anyhow::Result<()> {
+    let is_moved = reply.report.get("moved").and_then(Value::as_bool).unwrap_or_default();
+    if is_moved && shows(reply, path) {
+        let dir = reply.report.get("dir").and_then(Value::as_str).unwrap_or_default();
+        bail!(
+            "`{}` is in the view of `{}`, which was moved or removed outside: by which of its rules \
+             cannot be told; start `run` again for the directory where it is now",
+            escape::shown(path),
+            escape::escaped(dir)
+        );
+    }
     Ok(())
 }
 

@@ -274,7 +274,9 @@ impl control::Reporter for State {
 
     fn why(&self, about: &control::About) -> Value {
         let policy = Arc::clone(&self.policy.lock().unwrap_or_else(PoisonError::into_inner));
-        let inside = about.path.strip_prefix(&self.dir).ok();
+        let now = self.view.moved_to();
+        let mut dirs = now.iter().chain([&self.dir]);
+        let inside = dirs.find_map(|dir| about.path.strip_prefix(dir).ok());
         let inside = inside.map(|inside| {
             let answer = crate::why::in_dir(&policy, inside, about);
             crate::why::under_all_names(answer, &self.view, inside, about)
@@ -284,6 +286,7 @@ impl control::Reporter for State {
         json!({
             "dir": self.dir.to_string_lossy(),
             "connection": self.connection_number,
+            "moved": self.moved().is_some(),
             "why": inside,
             "outside": outside,
             "further": further,

@@ -234,6 +234,58 @@ fn a_directory_that_was_replaced_outside_is_told_of() {
     assert!(told.contains("warning: `") && told.contains("elsewhere` now"), "{told}");
 }
 
+/// The rules go with it, and are asked for by its new path.
+#[test]
+fn why_knows_the_rules_of_a_directory_where_others_have_moved_it() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let more = project.path("more");
+    std::fs::create_dir(&more).unwrap();
+    std::fs::write(more.join("secret"), "x").unwrap();
+    let view = format!(
+        "\n[[view]]\ndir = '{}'\n[[view.rule]]\nname = 'of more'\npath = 'secret'\naction = 'deny'\n",
+        more.display()
+    );
+    let policy = std::fs::read_to_string(project.path("policy.toml")).unwrap();
+    std::fs::write(project.path("policy.toml"), policy + &view).unwrap();
+    let script = r#"
+        echo ready; read go; cd "$HERE"
+        for path in more.old/secret dir/old/.env; do "$T" why $path; done
+        for path in more.old/f dir/old/f; do "$T" why --write $path && echo x >$path; done
+        "$T" why more.old; "$T" why more/secret; "$T" why --write more/f; "$T" why elsewhere/x; "$T" why dir/x"#;
+    let mut command = project.run();
+    command.args(["sh", "-c", script]).env("T", env!("CARGO_BIN_EXE_tollgate"));
+    command.env("HERE", project.path("")).stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    assert_eq!(first_line(&mut running), "ready");
+    for name in ["more", "dir"] {
+        let from = project.path(name);
+        std::fs::rename(&from, from.with_extension("old")).unwrap();
+        std::fs::create_dir(&from).unwrap();
+    }
+    // Into the directory that has its path now.
+    std::fs::rename(project.path("dir.old"), project.path("dir/old")).unwrap();
+    drop(running.stdin.take());
+    let output = running.wait_with_output().unwrap();
+    let said = text(&output.stdout);
+    let answer = |path: &str| {
+        let found = said.lines().find(|line| line.contains(&format!("/{path}: ")));
+        found.unwrap_or_else(|| panic!("{path}: {}", all(&output))).to_owned()
+    };
+    assert!(answer("more.old/secret").contains("no (EACCES), by rule `of more`"), "{said}");
+    assert!(answer("dir/old/.env").contains(": no (ENOENT), by rule `"), "{said}");
+    for path in ["more.old/f", "dir/old/f", "more.old"] {
+        assert!(answer(path).contains(": yes, by the default"), "{said}");
+        assert!(path == "more.old" || project.path(path).exists(), "{}", all(&output));
+    }
+    let told = text(&output.stderr);
+    assert_eq!(told.matches("is not what it was when `run` began").count(), 3, "{told}");
+    assert!(answer("elsewhere/x").contains("no (ENOENT), there is nothing at this path"), "{said}");
+}
+
 /// The view stays where it is when the mount beneath DIR is detached, or moved, elsewhere.
 #[test]
 fn a_mount_that_was_detached_outside_is_no_moved_directory() {
