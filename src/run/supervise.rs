@@ -75,10 +75,13 @@ impl Running {
         let end = self.until_ended(plan, args, &servers);
         let recorders: Vec<_> = servers.all().map(Server::recorder).collect();
         servers.all().filter_map(Server::moved).for_each(|moved| messages::warn(&escaped(&moved)));
+        let now = servers.dir.directory();
         // The log ends with the view of DIR.
         servers.around.into_iter().chain(servers.beside).for_each(Server::finish);
         servers.dir.finish();
-        crate::git::left_behind(dir, begin).iter().for_each(|line| messages::warn(line));
+        // Others may have moved it; that it cannot be reached was said.
+        let left = now.map_or_else(Vec::new, |now| crate::git::left_behind(&now, begin));
+        left.iter().for_each(|line| messages::warn(line));
         let lost = index.and_then(|index| index.lost(&policy));
         lost.iter().for_each(|line| messages::warn(line));
         if !args.quiet {

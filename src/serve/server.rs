@@ -1,7 +1,7 @@
 //! A view that is being served.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -151,6 +151,11 @@ impl Server {
     /// That the directory is elsewhere by now.
     pub(crate) fn moved(&self) -> Option<String> {
         self.state.moved()
+    }
+
+    /// A path of the directory now, if there is one.
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
+        self.state.served.now(&self.state.dir).ok()
     }
 
     /// One line about what is served.

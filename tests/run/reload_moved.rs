@@ -1,4 +1,5 @@
-//! A reload when others have moved DIR: the view went with it, and so did what its rules are made of.
+//! What is read again when others have moved DIR: the view went with it, and so did what its rules are made
+//! of, and what CMD left there.
 
 use std::fs;
 use std::io::Write;
@@ -220,4 +221,25 @@ fn a_directory_that_cannot_be_reached_keeps_its_policy() {
     assert!(output.status.success(), "{said}");
     assert!(said.contains("no path leads to the directory any more that was `"), "{said}");
     assert!(!said.contains("reloaded") && !said.contains("written"), "{said}");
+}
+
+#[test]
+fn a_hook_that_the_command_left_is_named_where_the_directory_is_by_then() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let mut command = project.run();
+    let script = "echo ready; read go; mkdir -p new/.git/hooks; echo x >new/.git/HEAD
+        echo x >new/.git/hooks/pre-commit; chmod +x new/.git/hooks/pre-commit";
+    command.args(["sh", "-c", script]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    assert_eq!(first_line(&mut running), "ready");
+    replace_dir(&project);
+    running.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let output = running.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("`new` is a git repository whose hooks or settings changed"), "{said}");
 }
