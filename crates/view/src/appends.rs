@@ -16,13 +16,21 @@ use rustix::io::Errno;
 
 use crate::lower;
 
-/// Up to so many bytes less than the largest request holds are in one that others follow: the kernel sends
-/// whole pages of a buffer that may begin and end within one.
-const SLACK: u64 = 2 * 4096;
+/// A request that others follow holds so much less than the largest one, if it is the first: the kernel sends
+/// whole pages, and the buffer may begin within one.
+const PAGE: u64 = 4096;
 
-/// Appends through one handle. Holds where the latest one ended that came before those in front of it.
+/// Appends through one handle.
 #[derive(Debug, Default)]
-pub(crate) struct Appends(Mutex<Option<u64>>);
+pub(crate) struct Appends(Mutex<Latest>);
+
+#[derive(Debug, Default)]
+struct Latest {
+    /// Where the file ended after the latest append.
+    end: u64,
+    /// That came before others in front of it.
+    overtook: bool,
+}
 
 impl Appends {
     /// Writes `data`, which the kernel would append at `offset`. A request holds at most `most` bytes.
@@ -37,27 +45,34 @@ impl Appends {
         most: u64,
     ) -> Result<usize, Errno> {
         // Held over the write: two requests look at the end one after the other.
-        let mut ahead = self.0.lock();
+        let mut latest = self.0.lock();
         let end = lower::stat_fd(fd)?.size();
-        if is_one_of_several(end, offset, most, *ahead) {
+        if latest.fits_at(offset, end, most) {
             let len = lower::write_full(fd, data, offset)?;
-            *ahead = Some(end.max(offset + len as u64));
+            *latest = Latest { end: end.max(offset + len as u64), overtook: true };
             return Ok(len);
         }
-        *ahead = None;
-        lower::append_full(fd, data)
+        let len = lower::append_full(fd, data)?;
+        let overtook = latest.overtook && (latest.end, offset) == (end, end);
+        *latest = Latest { end: end + len as u64, overtook };
+        Ok(len)
     }
 }
 
-/// Whether an append at `offset` is known to belong there: it is far enough beyond the `end` for others
-/// in front of it, or such a one ended there.
-fn is_one_of_several(end: u64, offset: u64, most: u64, ahead: Option<u64>) -> bool {
-    if ahead == Some(end) {
-        return true;
+impl Latest {
+    /// Whether an append at `offset`, in a file that ends at `end`, is a part of one that belongs there: it
+    /// leaves room for parts in front of it, or is one for which another left it. A file that became
+    /// shorter was cut by others.
+    fn fits_at(&self, offset: u64, end: u64, most: u64) -> bool {
+        if end < self.end || offset == end {
+            return false;
+        }
+        if offset < end {
+            return self.overtook && self.end == end;
+        }
+        let beyond = offset - end;
+        beyond.div_ceil(most) * most - beyond < PAGE
     }
-    let Some(beyond) = offset.checked_sub(end).filter(|beyond| *beyond > 0) else { return false };
-    let parts = beyond.div_ceil(most);
-    parts * most - beyond <= parts * SLACK
 }
 
 #[cfg(test)]
@@ -104,12 +119,20 @@ mod tests {
             }
         };
         assert_eq!(written(b"old", &appends, once), b"two");
+        // Also where as much is gone as whole requests hold.
+        let large = vec![b'a'; 2 << 20];
+        let once = |file: &std::fs::File| {
+            if file.metadata().unwrap().len() == 2 * MOST {
+                other(file);
+            }
+        };
+        assert_eq!(written(b"", &[(&large, 0), (b"two", 2 * MOST)], once), b"two");
     }
 
     #[test]
     fn parts_of_one_append_may_come_in_any_order() {
         for unaligned in [0, 100, 4_095] {
-            let sizes = [MOST - unaligned, MOST - unaligned, 5];
+            let sizes = [MOST - unaligned, MOST, 5];
             let mut offset = 3;
             let parts = sizes.iter().zip([b'a', b'b', b'c']).map(|(size, byte)| {
                 let part = (vec![byte; usize::try_from(*size).unwrap()], offset);
