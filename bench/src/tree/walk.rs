@@ -69,10 +69,7 @@ pub(super) fn rows(site: &mut Site, tree: &str, suffix: &str, report: &mut Repor
     let columns: Vec<_> = columns.iter().map(String::as_str).collect();
     report.measure_many(&rows, &columns, |round, column| {
         let place = &mut site.places_mut()[column];
-        place.remount(&[])?;
-        if !place.contestant.is_bare() {
-            sleep(SETTLED_AFTER);
-        }
+        mount_afresh(place)?;
         let mut run = Run { place, tree, counting: round == 1 };
         let mut values = Vec::new();
         for (index, &step) in steps.iter().enumerate() {
@@ -87,6 +84,15 @@ pub(super) fn rows(site: &mut Site, tree: &str, suffix: &str, report: &mut Repor
     })?;
     for (row, column, requests) in counts {
         report.add_counts(&rows[row], columns[column], requests);
+    }
+    Ok(())
+}
+
+/// The kernel knows no name of the view then.
+fn mount_afresh(place: &mut Place) -> Result<()> {
+    place.remount(&[])?;
+    if !place.contestant.is_bare() {
+        sleep(SETTLED_AFTER);
     }
     Ok(())
 }
@@ -122,10 +128,7 @@ impl Run<'_> {
         let knows_names = all.contains(&Step::Find) || all.contains(&Step::FindAgain);
         match step {
             Step::Find if all.contains(&Step::Names) => {
-                self.place.remount(&[])?;
-                if !self.place.contestant.is_bare() {
-                    sleep(SETTLED_AFTER);
-                }
+                mount_afresh(self.place)?;
             }
             Step::FindAgain => {
                 if !all.contains(&Step::Find) {
