@@ -309,6 +309,9 @@ impl Table {
         name: Name<'_>,
         settled: bool,
     ) -> (Arc<Node>, Sighting) {
+        if stat.file_type() != FileType::Directory {
+            parent.listed.knows_file();
+        }
         let key = stat.key();
         let mut shard = self.key_shard(&key).lock();
         let known = shard.get(&key);

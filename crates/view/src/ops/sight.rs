@@ -55,9 +55,6 @@ impl View {
             _ => {}
         }
         self.anchor(&node, dir, name);
-        if !node.is_dir() {
-            dir.listed.knows_file();
-        }
         (node, matches!(sighting, Sighting::Known))
     }
 
@@ -196,9 +193,6 @@ impl Looking<'_> {
             Sighting::Moved { .. } => view.named(dir, name, &stat)?,
         }
         view.anchor(&node, dir, name);
-        if !node.is_dir() {
-            dir.listed.knows_file();
-        }
         let known = matches!(sighting, Sighting::Known);
         Ok(Ok(Sight::Inode(Seen { node, stat, around, known })))
     }
