@@ -1,6 +1,6 @@
 //! Which programs that list directories use the attributes of the files in them.
 //!
-//! READDIRPLUS brings names and attributes, and the kernel makes an inode of each: three quarters of
+//! READDIRPLUS brings names and attributes, and the kernel makes an inode of each: more than half of
 //! what the first `find -name` in a view costs, which looks at no file. The kernel asks so for every
 //! directory, because it does not know what the program will do; nor does it tell whether attributes
 //! that it has are used. So in some listings a few files come without attributes: if they are looked up,
