@@ -48,13 +48,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
-use tempfile::TempPath;
 
 use crate::escape::shown;
 use crate::seal::attributes::Attributes;
 use crate::seal::locked::is_locked;
 use crate::seal::spot::{Spot, path_of};
-use crate::seal::unfinished::{self, Temporary};
+use crate::seal::unfinished::{self, Name, Temporary};
 use crate::sys::{self, Lease};
 
 /// For who found a plain file's inode, and is on the way to open it: some turns of other processes on
@@ -177,17 +176,17 @@ fn put_in_place(
     if !held.is_leased {
         return rename_over(old, new);
     }
-    let (written, name, place) = new.into_parts();
+    let (written, name) = new.into_parts();
     // A lease for reading is given to who cannot write.
     let new = File::open(path_of(&written))?;
     unfinished::mark(&new)?;
     drop(written);
     sys::lease(&new, Lease::Read).context("the new file is open elsewhere; run this again")?;
     let name = unfinished::named_for(name, old.file, &new)?;
-    let pair = Pair { old, new: &new, name, _place: place };
+    let pair = Pair { old, new: &new, name };
     match pair.exchange(old.spot) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            pair.name.persist(old.spot.path()).map_err(|error| error.error)?;
+            pair.name.path.persist(old.spot.path()).map_err(|error| error.error)?;
             return Ok(old.spot.sync()?);
         }
         Err(Errno::NOENT) => bail!("was deleted or renamed meanwhile; run this again"),
@@ -212,14 +211,14 @@ fn put_in_place(
         }
         return Err(why);
     }
-    pair.name.close()?;
+    pair.name.path.close()?;
     Ok(())
 }
 
 /// Where nobody can be held off.
 fn rename_over(old: &Old<'_>, new: Temporary) -> Result<()> {
-    let (_file, name, _place) = new.into_parts();
-    name.persist(old.spot.path()).map_err(|error| error.error)?;
+    let (_file, name) = new.into_parts();
+    name.path.persist(old.spot.path()).map_err(|error| error.error)?;
     Ok(old.spot.sync()?)
 }
 
@@ -228,14 +227,12 @@ struct Pair<'a> {
     old: &'a Old<'a>,
     new: &'a File,
     /// Where the new file is at first, and the old one then.
-    name: TempPath,
-    /// What that path leads through.
-    _place: Option<File>,
+    name: Name,
 }
 
 impl Pair<'_> {
     fn exchange(&self, spot: &Spot) -> Result<(), Errno> {
-        let name: &Path = &self.name;
+        let name: &Path = &self.name.path;
         rustix::fs::renameat_with(CWD, name, CWD, spot.path(), RenameFlags::EXCHANGE)
     }
 
@@ -252,7 +249,7 @@ impl Pair<'_> {
 
     /// Whether the name apart leads to `file`.
     fn has_apart(&self, file: &File) -> Result<bool> {
-        let (found, file) = (std::fs::symlink_metadata(&self.name)?, file.metadata()?);
+        let (found, file) = (std::fs::symlink_metadata(&self.name.path)?, file.metadata()?);
         Ok((found.dev(), found.ino()) == (file.dev(), file.ino()))
     }
 
@@ -284,8 +281,8 @@ impl Pair<'_> {
         let mut beside = self.old.spot.name().to_owned();
         beside.push(".before-sealing");
         let beside = self.old.spot.directory().join(beside);
-        let apart = self.name.to_path_buf();
-        let kept = match self.name.persist_noclobber(&beside) {
+        let apart = self.name.path.to_path_buf();
+        let kept = match self.name.path.persist_noclobber(&beside) {
             Ok(()) => beside,
             // Dropped, the name would be removed.
             Err(error) => error.path.keep().unwrap_or(apart),
@@ -461,13 +458,13 @@ mod tests {
     fn killed(place: &Place, others: impl FnOnce()) -> PathBuf {
         let file = unfinished::open(&place.path).expect("it is there");
         let new = unfinished::temporary_for(&file, place.dir.path(), place.dir.path());
-        let (written, name, _place) = new.expect("a file").into_parts();
+        let (written, name) = new.expect("a file").into_parts();
         written.write_all_at_start(b"new ");
         // The new file has the times of the old one.
         let past = std::time::SystemTime::now() - Duration::from_secs(10);
         written.set_modified(past).expect("set");
         let name = unfinished::named_for(name, &file, &written).expect("renamed");
-        let _ = name.keep().expect("kept");
+        let _ = name.path.keep().expect("kept");
         // Not through the place, which is closed.
         let name = std::fs::read_link(path_of(&written)).expect("a path");
         drop((written, file));
@@ -591,9 +588,30 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         let held = Held { file: &file, is_leased: true };
-        let new = unfinished::temporary_for(&file, dir, dir).expect("a file");
         let before = Attributes::of(&file).expect("it is there");
-        put_in_place(&old, &held, &before, new, || ()).expect_err("it is another file");
+        let said = loop {
+            let new = unfinished::temporary_for(&file, dir, dir).expect("a file");
+            let said = put_in_place(&old, &held, &before, new, || ()).expect_err("another file");
+            if !said.to_string().contains("elsewhere") {
+                break said.to_string();
+            }
+        };
+        assert!(said.contains("replaced meanwhile"), "{said}");
         assert_eq!((place.content().as_str(), place.others()), ("other", 0));
+    }
+
+    #[test]
+    fn a_new_file_that_is_open_elsewhere_is_removed() {
+        let place = Place::new();
+        let file = unfinished::open(&place.path).expect("it is there");
+        let (spot, dir, writers) = (place.spot(), place.dir.path(), Writers::Servers);
+        let old = Old { spot: &spot, file: &file, dir, writers };
+        let held = Held { file: &file, is_leased: true };
+        let new = unfinished::temporary_for(&file, dir, dir).expect("a file");
+        let _elsewhere = new.as_file().try_clone().expect("a descriptor");
+        let before = Attributes::of(&file).expect("it is there");
+        let said = put_in_place(&old, &held, &before, new, || ()).expect_err("it is open");
+        assert!(said.to_string().contains("open elsewhere"), "{said}");
+        assert_eq!((place.content().as_str(), place.others()), ("old ", 0));
     }
 }

@@ -191,8 +191,8 @@ fn save(dir: &File, path: &Path, ring: &Keyring) -> Result<()> {
     let new = unfinished::temporary_for(dir, &here, &here).with_context(named)?;
     new.as_file().write_all(ring.to_string().as_bytes()).with_context(named)?;
     new.as_file().sync_all().with_context(named)?;
-    let (_file, name, _place) = new.into_parts();
-    name.persist(here.join(IN_DIR)).map_err(|error| error.error).with_context(named)?;
+    let (_file, name) = new.into_parts();
+    name.path.persist(here.join(IN_DIR)).map_err(|error| error.error).with_context(named)?;
     unfinished::leave(&here);
     dir.sync_all().with_context(named)
 }

@@ -61,31 +61,41 @@ pub(super) fn temporary_for(file: &File, beside: &Path, dir: &Path) -> Result<Te
             break;
         }
         match temporary(&path_of(&apart)) {
-            Ok(file) => return Ok(Temporary { file, place: Some(apart) }),
+            Ok(file) => return Ok(Temporary::of(file, Some(apart))),
             // A full disk is one beside the file, too.
             Err(_) => continue,
         }
     }
     let file = temporary(beside).context("no file can be made beside it")?;
-    Ok(Temporary { file, place: None })
+    Ok(Temporary::of(file, None))
 }
 
-/// A file that is not complete, by a path that leads through `place`.
+/// A file that is not complete, and its name.
 pub(super) struct Temporary {
-    file: tempfile::NamedTempFile,
-    place: Option<File>,
+    file: File,
+    name: Name,
 }
 
 impl Temporary {
-    pub(super) fn as_file(&self) -> &File {
-        self.file.as_file()
+    fn of(file: tempfile::NamedTempFile, place: Option<File>) -> Temporary {
+        let (file, path) = file.into_parts();
+        Temporary { file, name: Name { path, _place: place } }
     }
 
-    /// The file, its name, and what has to be open as long as that is used.
-    pub(super) fn into_parts(self) -> (File, TempPath, Option<File>) {
-        let (file, name) = self.file.into_parts();
-        (file, name, self.place)
+    pub(super) fn as_file(&self) -> &File {
+        &self.file
     }
+
+    pub(super) fn into_parts(self) -> (File, Name) {
+        (self.file, self.name)
+    }
+}
+
+/// A temporary name. What has it is removed when this is dropped.
+pub(super) struct Name {
+    // Dropped before the directory that it leads through is closed.
+    pub(super) path: TempPath,
+    _place: Option<File>,
 }
 
 /// The directory of such files in `dir`, made if it is missing; through no link, which would lead
@@ -199,14 +209,15 @@ impl Made {
 ///
 /// # Errors
 /// Those of rename(2).
-pub(super) fn named_for(name: TempPath, old: &File, new: &File) -> io::Result<TempPath> {
-    let mut pair = name.to_path_buf().into_os_string();
+pub(super) fn named_for(name: Name, old: &File, new: &File) -> io::Result<Name> {
+    let mut pair = name.path.to_path_buf().into_os_string();
     let Made { inode, born, written } = Made::of(new)?;
     pair.push(format!("-{:x}-{inode:x}-{born:x}-{written:x}", old.metadata()?.ino()));
-    std::fs::rename(&name, &pair)?;
+    std::fs::rename(&name.path, &pair)?;
+    let Name { path, _place } = name;
     // Dropped, it would remove a file that is not there any more.
-    let _ = name.keep();
-    TempPath::try_from_path(pair)
+    let _ = path.keep();
+    Ok(Name { path: TempPath::try_from_path(pair)?, _place })
 }
 
 /// What a temporary name says that was made here: a pair, or that its file is not complete. `None` if it
