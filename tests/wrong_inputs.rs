@@ -6,7 +6,6 @@
 #[path = "support/mounting.rs"]
 mod mounting;
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
 use mounting::can_mount;
@@ -402,13 +401,14 @@ fn views_that_do_not_do() {
     place.check("umount {D}/mnt", 1, &["`{D}/mnt` is in use", "--lazy"]);
     drop(inside);
     // A user is told so by a helper, which stands in for the one of the system here.
-    let helper = place.path("fusermount3");
     let says = "#!/bin/sh\necho \"fusermount3: failed to unmount $3: Device or resource busy\" >&2; exit 1\n";
-    std::fs::write(&helper, says).unwrap();
-    std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_tollgate"), place.path("tollgate")).unwrap();
-    let script = place.filled("cd {D}; chmod 755 .; PATH=$PWD:$PATH exec setpriv --reuid 4321 --clear-groups ./tollgate umount mnt");
-    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    std::fs::write(place.path("says"), says).unwrap();
+    // What is executed is written by another process: a child that another test forks at this moment
+    // would hold it open.
+    let script = place.filled("cd {D}; cp says fusermount3; cp $BINARY .; chmod 755 . fusermount3; PATH=$PWD:$PATH exec setpriv --reuid 4321 --clear-groups ./tollgate umount mnt");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).env("BINARY", env!("CARGO_BIN_EXE_tollgate"));
+    let output = command.output().unwrap();
     let parts = ["`mnt` is in use".to_owned(), "--lazy".to_owned()];
     assert_fails(&script, &output, 1, &parts);
     server.kill().unwrap();

@@ -5,7 +5,6 @@
 //! nobody.
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Barrier;
@@ -58,11 +57,11 @@ fn files_that_close_at_execve_do_not_stop_it() {
 
 /// A program in the view that sleeps, with `length` bytes at least.
 fn sleeper(path: &Path, length: usize) -> Vec<u8> {
-    let mut program = fs::read("/bin/sleep").unwrap();
-    program.resize(program.len().max(length), 0);
-    fs::write(path, &program).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    program
+    // By other processes: a child that another test forks at this moment would hold it open.
+    let run = |command: &mut Command| assert!(command.arg(path).status().unwrap().success());
+    run(Command::new("cp").arg("/bin/sleep"));
+    run(Command::new("truncate").arg(format!("--size=>{length}")));
+    fs::read(path).unwrap()
 }
 
 fn empty(program: &Path, access: OFlags) -> Result<(), Errno> {

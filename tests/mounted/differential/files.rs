@@ -265,7 +265,9 @@ fn execute(dir: &Path, log: &mut Log) {
         child.wait().unwrap();
         log.opened("write afterwards", open(&program, OFlags::WRONLY, MODE));
     }
-    std::fs::write(dir.join("script"), "#!/bin/sh\nexit 7\n").unwrap();
+    let write = "printf '#!/bin/sh\nexit 7\n' >script";
+    let written = std::process::Command::new("sh").args(["-c", write]).current_dir(dir).status();
+    assert!(written.unwrap().success());
     log.opened("not executable", run("script", ""));
     std::fs::set_permissions(dir.join("script"), PermissionsExt::from_mode(0o755)).unwrap();
     if let Some(mut child) = log.opened("script", run("script", "")) {
