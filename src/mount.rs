@@ -35,8 +35,11 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     if !args.fake {
         killed::end_connections();
     }
-    let (tree, source) = tree::open(&args.dir)?;
-    let source = mount_flags::restricted(&args.flags, source)?;
+    let (tree, found) = tree::open(&args.dir)?;
+    let (source, found) = match mount_flags::restricted(&args.flags, &found)? {
+        Some(copy) => (copy, Some(found)),
+        None => (found, None),
+    };
     let mnt = place(args, &tree)?;
     refuse_circle(&mnt, &tree.path)?;
     let origin = policy_choice::find(args.serve.policy.as_deref(), &tree.path, None)?;
@@ -47,6 +50,7 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     }
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Mount)?
         .with_further(Vec::new(), views)
+        .found_at(found)
         .without_native_unless_permitted(&source);
     let mut options = serve::mount_options(&tree)?;
     mount_flags::apply(&args.flags, &mut options);

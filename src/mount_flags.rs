@@ -41,11 +41,15 @@ pub(crate) fn apply(args: &MountFlagArgs, options: &mut MountOptions) {
 
 /// DIR as the server and native directories reach it. The view's own mount cannot restrict what the
 /// kernel does on the lower mount (access times), nor what is mounted into the view from there
-/// (native directories): so the server works on a copy of the lower mount that is restricted alike.
+/// (native directories): so the server works on a copy of the lower mount that is restricted alike. `None`
+/// where that is not needed.
 ///
 /// # Errors
 /// When the kernel refuses the copy.
-pub(crate) fn restricted(args: &MountFlagArgs, source: OwnedFd) -> anyhow::Result<OwnedFd> {
+pub(crate) fn restricted(
+    args: &MountFlagArgs,
+    source: &OwnedFd,
+) -> anyhow::Result<Option<OwnedFd>> {
     let mut attributes = 0;
     for (wanted, attribute) in [
         (args.read_only, libc::MOUNT_ATTR_RDONLY),
@@ -55,10 +59,10 @@ pub(crate) fn restricted(args: &MountFlagArgs, source: OwnedFd) -> anyhow::Resul
         attributes |= if wanted { attribute } else { 0 };
     }
     if attributes == 0 || !rustix::process::geteuid().is_root() {
-        return Ok(source);
+        return Ok(None);
     }
-    let copy = native::detached_copy(&source).context("the mount of DIR cannot be copied")?;
+    let copy = native::detached_copy(source).context("the mount of DIR cannot be copied")?;
     let done = sys::restrict_mount(copy.as_fd(), attributes);
     done.context("the copy of DIR's mount cannot be restricted")?;
-    Ok(copy)
+    Ok(Some(copy))
 }

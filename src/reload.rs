@@ -148,7 +148,7 @@ fn dir_of(server: &Report) -> &str {
 
 fn shows(report: &serde_json::Map<String, Value>, path: &Path) -> bool {
     let is = |key: &str| report.get(key).is_some_and(|member| control::is_path(member, path));
-    is("dir") || is("mount_point")
+    is("dir") || is("dir_now") || is("mount_point")
 }
 
 fn ask(socket: &Path) -> anyhow::Result<Reloaded> {

@@ -29,6 +29,8 @@ use crate::tree::Tree;
 pub(crate) struct Spec {
     pub(super) kind: ServerKind,
     pub(super) dir: PathBuf,
+    /// That directory where it was found, if it is served on a copy of its mount.
+    pub(super) found: Option<OwnedFd>,
     pub(super) policy: Arc<Policy>,
     pub(super) policy_origin: policy_choice::Origin,
     pub(super) policy_was_named: bool,
@@ -111,6 +113,7 @@ impl Spec {
             metrics_port: args.metrics_port,
             broker: broker::find(&args.broker).map(Arc::new),
             sandbox: args.sandbox,
+            found: None,
             only_ids: (kind == ServerKind::Run).then(own_ids_alone).flatten(),
             quiet: false,
             outside: None,
@@ -148,6 +151,11 @@ impl Spec {
         let log = self.audit.take().map(|config| start_audit(config, origin)).transpose()?;
         Common::of(sandbox, Recorder::new(log), &self.dir, share, directories)
             .context("the directories of the policy cannot be looked at")
+    }
+
+    /// Gives the directory where it was found, if it is served on a copy of its mount.
+    pub(crate) fn found_at(self, found: Option<OwnedFd>) -> Self {
+        Self { found, ..self }
     }
 
     /// Names the directories of the further views that the same process serves; as the policy has

@@ -220,6 +220,7 @@ impl State {
             pid: std::process::id(),
             kind: self.kind.word(),
             dir: self.dir.to_string_lossy().into_owned(),
+            dir_now: self.view.moved_to().map(|now| now.to_string_lossy().into_owned()),
             mount_point: self.mount_point.to_string_lossy().into_owned(),
             policy: self.policy_file.as_ref().map(|file| file.to_string_lossy().into_owned()),
             tightened_by: self

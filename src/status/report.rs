@@ -21,6 +21,8 @@ pub(crate) struct Report {
     pub(crate) pid: u32,
     pub(crate) kind: &'static str,
     pub(crate) dir: String,
+    /// Where it is now, if others have moved it.
+    pub(crate) dir_now: Option<String>,
     pub(crate) mount_point: String,
     pub(crate) policy: Option<String>,
     /// The policy of `dir`, which makes `policy` stricter.

@@ -56,6 +56,9 @@ fn brief(report: &Value, to: &mut String) {
 fn head(report: &Value, to: &mut String) {
     let word = |key: &str| escaped(report[key].as_str().unwrap_or("?"));
     say!(to, "{} at {}", word("dir"), word("mount_point"));
+    if let Some(now) = report["dir_now"].as_str() {
+        say!(to, "  moved      the directory is {} now", escaped(now));
+    }
     let uptime = report["uptime_seconds"].as_u64().unwrap_or(0);
     say!(
         to,

@@ -91,6 +91,33 @@ fn repositories_in_a_directory_that_was_moved_stay_as_they_are() {
 }
 
 #[test]
+fn a_directory_that_was_moved_is_reloaded_by_its_new_path_and_named_whatever_the_mount_is_like() {
+    if !can_mount() {
+        return;
+    }
+    for flag in ["--small-files=auto", "--read-only", "--noexec", "--noatime"] {
+        let project = Project::new();
+        fs::write(project.path("dir/.tollgate.toml"), "default = 'passthrough'\n").unwrap();
+        let _daemon = mounted(&project, &[flag]);
+        let status = || {
+            let output = tollgate().arg("status").arg(project.path("mnt")).output().unwrap();
+            text(&output.stdout).to_owned()
+        };
+        assert!(!status().contains("  moved"), "{flag}: {}", status());
+        replace_dir(&project);
+        let now = format!("  moved      the directory is {} now", project.path("moved").display());
+        assert!(status().contains(&now), "{flag}: {}", status());
+        let rule = "[[rule]]\npath = 'f'\naction = 'deny'\n";
+        fs::write(project.path("moved/.tollgate.toml"), rule).unwrap();
+        fs::write(project.path("moved/f"), "f").unwrap();
+        let output = tollgate().arg("reload").arg(project.path("moved")).output().unwrap();
+        assert!(output.status.success(), "{flag}: {}", all(&output));
+        let read = fs::read(project.path("mnt/f")).unwrap_err();
+        assert_eq!(read.kind(), std::io::ErrorKind::PermissionDenied, "{flag}");
+    }
+}
+
+#[test]
 fn repositories_stay_as_they_are_in_a_run_whose_directory_was_moved() {
     if !can_mount() {
         return;

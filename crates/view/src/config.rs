@@ -1,5 +1,6 @@
 //! What a view is made from.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +38,9 @@ pub struct Config {
     /// removed (`EBUSY`): a rename would take the mount along. Where others move them to in the lower
     /// file system they are not shown (`EACCES`): other rules hold there.
     pub mount_points: Vec<PathBuf>,
+    /// The lower directory where it was found, if the view is of it on a copy of that mount: the kernel
+    /// has no path of such a copy.
+    pub found: Option<Arc<OwnedFd>>,
     /// Directories, relative to the root, that are about to be mounted natively, and may be until
     /// [`crate::View::mounts_are_made`]. The same holds for them as long as the kernel has them
     /// mounted: others can move them in the lower file system, which ends the mount. They are never
@@ -71,6 +75,7 @@ impl Default for Config {
             small_files: SmallFiles::Auto,
             max_descriptors: None,
             mount_points: Vec::new(),
+            found: None,
             native: Vec::new(),
             neighbours: None,
             only_ids: None,

@@ -70,7 +70,9 @@ pub struct View {
     pub(crate) attr_timeout: Duration,
     pub(crate) entry_timeout: Duration,
     pub(crate) root_dev: u64,
-    /// The path of the lower directory at the start, where it is known.
+    /// The lower directory where it was found, if that is on another mount.
+    found: Option<Arc<OwnedFd>>,
+    /// Its path at the start, where it is known.
     path_at_start: Option<(Vec<u8>, MountPoint)>,
     /// The lower file system keeps blocks for a user (root, unless it was told otherwise).
     pub(crate) reserves_by_user: bool,
@@ -136,8 +138,9 @@ impl View {
         }
         lower::stat_at(source.as_fd(), lower::ProcPath::of(source.as_fd()).as_c_str())
             .map_err(OpenError::NoProc)?;
-        let path_at_start = lower::path_of(source.as_fd());
-        let path_at_start = path_at_start.zip(MountPoint::of(root.mount_id()));
+        let found = config.found.as_deref().unwrap_or(&source).as_fd();
+        let mount = lower::stat_fd(found).map_err(OpenError::Unreadable)?.mount_id();
+        let path_at_start = lower::path_of(found).zip(MountPoint::of(mount));
         let stack_depth = probe::stack_depth(source.as_fd());
         let may_hang = probe::may_hang(source.as_fd());
         let reserves_by_user = probe::reserves_by_user(source.as_fd());
@@ -201,6 +204,7 @@ impl View {
             attr_timeout: config.attr_timeout,
             entry_timeout: config.entry_timeout,
             root_dev: root.dev(),
+            found: config.found,
             path_at_start,
             reserves_by_user,
             lower_may_refuse: may_hang,
@@ -290,7 +294,7 @@ impl View {
     /// a removal its last path with ` (deleted)`. The file system is not asked.
     #[must_use]
     pub fn moved_to(&self) -> Option<PathBuf> {
-        let now = lower::path_of(self.fds.root().as_fd())?;
+        let now = lower::path_of(self.found())?;
         let (before, mount) = self.path_at_start.as_ref()?;
         // Where its mount was moved or detached, its path tells nothing.
         let is_elsewhere = *before != now && mount.is_where_it_was();
@@ -309,8 +313,13 @@ impl View {
         if leads_there(at_start) {
             return Some(at_start.to_owned());
         }
-        let now = PathBuf::from(OsString::from_vec(lower::path_of(self.fds.root().as_fd())?));
+        let now = PathBuf::from(OsString::from_vec(lower::path_of(self.found())?));
         leads_there(&now).then_some(now)
+    }
+
+    /// The lower directory where the kernel has a path of it.
+    fn found(&self) -> BorrowedFd<'_> {
+        self.found.as_deref().unwrap_or(self.fds.root()).as_fd()
     }
 
     /// State at this moment.
