@@ -68,6 +68,14 @@ impl Place {
     }
 }
 
+/// For scripts that execute copies: a child that another test forks at this moment would hold open
+/// what is written here.
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).env("BINARY", env!("CARGO_BIN_EXE_tollgate"));
+    command
+}
+
 fn assert_fails(line: &str, output: &Output, status: i32, parts: &[String]) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{line}: {said}");
@@ -403,12 +411,8 @@ fn views_that_do_not_do() {
     // A user is told so by a helper, which stands in for the one of the system here.
     let says = "#!/bin/sh\necho \"fusermount3: failed to unmount $3: Device or resource busy\" >&2; exit 1\n";
     std::fs::write(place.path("says"), says).unwrap();
-    // What is executed is written by another process: a child that another test forks at this moment
-    // would hold it open.
     let script = place.filled("cd {D}; cp says fusermount3; cp $BINARY .; chmod 755 . fusermount3; PATH=$PWD:$PATH exec setpriv --reuid 4321 --clear-groups ./tollgate umount mnt");
-    let mut command = Command::new("sh");
-    command.args(["-c", &script]).env("BINARY", env!("CARGO_BIN_EXE_tollgate"));
-    let output = command.output().unwrap();
+    let output = shell(&script).output().unwrap();
     let parts = ["`mnt` is in use".to_owned(), "--lazy".to_owned()];
     assert_fails(&script, &output, 1, &parts);
     server.kill().unwrap();
@@ -442,13 +446,12 @@ fn a_user_may_not_name_a_user() {
         return;
     }
     let place = Place::new();
-    std::fs::copy(env!("CARGO_BIN_EXE_tollgate"), place.path("tollgate")).unwrap();
     for (user, part) in [("4321", "leave it out"), ("4322", "another user")] {
         let script = place.filled(&format!(
-            "cd {{D}}; chmod 755 .; export HOME=$PWD; exec setpriv --reuid 4321 --clear-groups \\
-             ./tollgate run --user {user} dir -- true"
+            "cd {{D}}; cp $BINARY .; chmod 755 .; export HOME=$PWD; exec setpriv --reuid 4321 \\
+             --clear-groups ./tollgate run --user {user} dir -- true"
         ));
-        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let output = shell(&script).output().unwrap();
         let parts = ["only root may run CMD as another user".to_owned(), part.to_owned()];
         assert_fails(&script, &output, 125, &parts);
     }

@@ -2,7 +2,6 @@
 //! look like secrets, sockets of services.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -39,9 +38,16 @@ fn fill(home: &Path) {
     write(home, ".npmrc", &format!("fund=false\n//r/:_authToken={SECRET}\n"));
     write(home, ".gitconfig", "[user]\n\tname = me\n");
     write(home, ".cargo/registry/cached", "crate\n");
-    write(home, ".local/bin/tool", "#!/bin/sh\necho tool\n");
-    let tool = home.join(".local/bin/tool");
-    fs::set_permissions(tool, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&home.join(".local/bin/tool"), "#!/bin/sh\necho tool\n");
+}
+
+/// By another process: a child that another test forks at this moment would hold open what is written
+/// here.
+fn write_program(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"]);
+    assert!(command.arg(path).arg(text).status().unwrap().success());
 }
 
 fn write(home: &Path, name: &str, text: &str) {
@@ -97,8 +103,7 @@ fn what_is_allowed_of_a_home_is_there() {
         assert!(!home.join(".ssh/new").exists() && !home.join("new").exists(), "{allow}");
     }
     let (command, other) = (home.join("tools/agent"), home.join("tools/secret"));
-    write(&home, "tools/agent", "#!/bin/sh\ncat ${0%/*}/secret; echo started\n");
-    fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&command, "#!/bin/sh\ncat ${0%/*}/secret; echo started\n");
     fs::write(other, SECRET).unwrap();
     // A program that is named is there, and what lies beside it is not.
     let output = project.run().arg(&command).env("HOME", &home).output().unwrap();
@@ -116,8 +121,7 @@ fn an_agent_has_its_own_settings() {
     fill(&home);
     write(&home, ".claude/settings.json", "{}\n");
     let agent = project.path("claude");
-    fs::write(&agent, "#!/bin/sh\ncat ~/.claude/settings.json ~/.claude.json\n").unwrap();
-    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&agent, "#!/bin/sh\ncat ~/.claude/settings.json ~/.claude.json\n");
     let output = project.run().arg(&agent).env("HOME", &home).output().unwrap();
     assert_eq!(text(&output.stdout), format!("{{}}\n{SECRET}"), "{}", all(&output));
 }

@@ -51,9 +51,14 @@ fn readers_writers_and_commits_at_once_see_whole_blocks() {
         done.store(true, Relaxed);
         written.into_iter().for_each(|result| result.unwrap());
     });
-    // What readers held back is used again by now.
-    let length = file.store().metadata().unwrap().len();
-    assert!(length < 4096 * BLOCKS * 8, "{length}");
+    // What readers held back is used again now; how much that was is up to the scheduler.
+    let length = || file.store().metadata().unwrap().len();
+    let before = length();
+    for block in (0..BLOCKS - 3).cycle().take(400) {
+        file.write_at(&[1; 3 * 4096], block * 4096).unwrap();
+        file.commit().unwrap();
+    }
+    assert!(length() <= before.max(4096 * BLOCKS * 8), "{before}, {}", length());
 }
 
 /// Parts of one block, written by several threads: none is lost.
