@@ -8,6 +8,7 @@ use std::process::Command;
 
 use crate::harness::{View, can_mount};
 use crate::mapping::Map;
+use crate::small::soon;
 
 /// Runs a shell command in another process; `$1` is `path`.
 #[track_caller]
@@ -116,6 +117,27 @@ fn what_is_appended_goes_behind_what_others_appended() {
         inside.write_all(&large).unwrap();
         let text = fs::read(view.below("log")).unwrap();
         assert!(text[expected.len()..] == large, "{policy:?}");
+        // Where a whole number of requests is gone, too; and where nobody has appended before.
+        for size in [3_u64 << 20, (3 << 20) - 100] {
+            let mut inside = inside.try_clone().unwrap();
+            for name in ["log", "fresh"] {
+                if name == "fresh" {
+                    fs::write(view.below(name), "").unwrap();
+                    inside = append(view.at(name));
+                }
+                let outside = append(view.below(name));
+                outside.set_len(size - 1).unwrap();
+                soon("it has grown", || fs::metadata(view.at(name)).unwrap().len() == size - 1);
+                if name == "log" {
+                    inside.write_all(b"x").unwrap();
+                }
+                outside.set_len(0).unwrap();
+                inside.write_all(b"one\n").unwrap();
+                inside.write_all(b"two\n").unwrap();
+                let text = fs::read(view.below(name)).unwrap();
+                assert!(text == b"one\ntwo\n", "{policy:?} {size} {name}: {}", text.len());
+            }
+        }
     }
 }
 

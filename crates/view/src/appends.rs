@@ -3,15 +3,17 @@
 //! The kernel sends an append with the offset that it takes for the end of the file. Others write the
 //! file, too, directly or in another view, so the end may be elsewhere: what they appended must not be
 //! overwritten, and where they emptied the file no hole may come to be. So it goes to the end of the
-//! lower file.
+//! lower file, whatever the offset.
 //!
-//! But an append by asynchronous I/O that does not fit one request comes in several at the same time,
-//! which may be served in any order: one that comes before those in front of it lies beyond the end by what
-//! they hold.
+//! The offset tells in which order parts belong: an append by asynchronous I/O, or with `O_DIRECT`, that
+//! does not fit one request comes in several at the same time, which may be served in any order. One that
+//! comes before those in front of it waits for them. They have been received by then, or are about to be, as the
+//! kernel sends them in order.
 
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::lower;
@@ -19,17 +21,17 @@ use crate::lower;
 /// A request that others follow holds so much less than the largest one, if it is the first: the kernel sends
 /// whole pages, and the buffer may begin within one.
 const PAGE: u64 = 4096;
+/// How long a request waits for what is in front of it. Where others cut the file, one in 256 looks so
+/// by chance, and nothing comes; else whoever serves what comes may wait for a CPU.
+const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Appends through one handle.
+/// Appends to one file through the view.
 #[derive(Debug, Default)]
-pub(crate) struct Appends(Mutex<Latest>);
-
-#[derive(Debug, Default)]
-struct Latest {
-    /// Where the file ended after the latest append.
-    end: u64,
-    /// That came before others in front of it.
-    overtook: bool,
+pub(crate) struct Appends {
+    /// The offset at which the kernel sends the next one, if it has not looked at the file since the
+    /// latest.
+    next: Mutex<Option<u64>>,
+    served: Condvar,
 }
 
 impl Appends {
@@ -44,123 +46,167 @@ impl Appends {
         (data, offset): (&[u8], u64),
         most: u64,
     ) -> Result<usize, Errno> {
-        // Held over the write: two requests look at the end one after the other.
-        let mut latest = self.0.lock();
-        let end = lower::stat_fd(fd)?.size();
-        if latest.fits_at(offset, end, most) {
-            let len = lower::write_full(fd, data, offset)?;
-            *latest = Latest { end: end.max(offset + len as u64), overtook: true };
-            return Ok(len);
+        self.write_within(fd, (data, offset), most, PATIENCE)
+    }
+
+    /// The same, with another bound of the wait.
+    fn write_within(
+        &self,
+        fd: BorrowedFd<'_>,
+        (data, offset): (&[u8], u64),
+        most: u64,
+        patience: Duration,
+    ) -> Result<usize, Errno> {
+        // Held over the write: what waits for it comes after it.
+        let mut next = self.next.lock();
+        let mut until = None;
+        loop {
+            let end = lower::stat_fd(fd)?.size();
+            let is_next = *next == Some(offset) || offset == end;
+            if is_next || ![Some(end), *next].iter().flatten().any(|at| is_part(offset, *at, most))
+            {
+                break;
+            }
+            let until = *until.get_or_insert_with(|| Instant::now() + patience);
+            if self.served.wait_until(&mut next, until).timed_out() {
+                break;
+            }
         }
         let len = lower::append_full(fd, data)?;
-        let overtook = latest.overtook && (latest.end, offset) == (end, end);
-        *latest = Latest { end: end + len as u64, overtook };
+        *next = Some(offset + len as u64);
+        self.served.notify_all();
         Ok(len)
     }
 }
 
-impl Latest {
-    /// Whether an append at `offset`, in a file that ends at `end`, is a part of one that belongs there: it
-    /// leaves room for parts in front of it, or is one for which another left it. A file that became
-    /// shorter was cut by others.
-    fn fits_at(&self, offset: u64, end: u64, most: u64) -> bool {
-        if end < self.end || offset == end {
-            return false;
-        }
-        if offset < end {
-            return self.overtook && self.end == end;
-        }
-        let beyond = offset - end;
-        beyond.div_ceil(most) * most - beyond < PAGE
-    }
+/// Whether an append at `offset` leaves room for parts of the same in front of it, if that began at `start`.
+fn is_part(offset: u64, start: u64, most: u64) -> bool {
+    let Some(front) = offset.checked_sub(start).filter(|front| *front > 0) else { return false };
+    front.div_ceil(most) * most - front < PAGE
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::fd::AsFd;
-    use std::os::unix::fs::FileExt;
 
     use super::*;
 
     const MOST: u64 = 1 << 20;
 
-    fn written(
-        before: &[u8],
-        appends: &[(&[u8], u64)],
-        between: impl Fn(&std::fs::File),
-    ) -> Vec<u8> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), before).unwrap();
-        let handle = Appends::default();
-        for (data, offset) in appends {
-            let len = handle.write(file.as_file().as_fd(), (data, *offset), MOST).unwrap();
-            assert_eq!(len, data.len());
-            between(file.as_file());
+    /// A file that is appended to through the view.
+    struct Appended {
+        file: tempfile::NamedTempFile,
+        appends: Appends,
+    }
+
+    impl Appended {
+        fn new(before: &[u8]) -> Appended {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), before).unwrap();
+            Appended { file, appends: Appends::default() }
         }
-        std::fs::read(file.path()).unwrap()
+
+        fn append(&self, data: &[u8], offset: u64) {
+            self.append_within(data, offset, PATIENCE);
+        }
+
+        fn append_within(&self, data: &[u8], offset: u64, patience: Duration) {
+            let fd = self.other().as_fd();
+            let len = self.appends.write_within(fd, (data, offset), MOST, patience).unwrap();
+            assert_eq!(len, data.len());
+        }
+
+        /// As others have it.
+        fn other(&self) -> &File {
+            self.file.as_file()
+        }
+
+        fn content(&self) -> Vec<u8> {
+            std::fs::read(self.file.path()).unwrap()
+        }
+    }
+
+    fn bytes(byte: u8, count: u64) -> Vec<u8> {
+        vec![byte; usize::try_from(count).unwrap()]
     }
 
     #[test]
     fn what_others_appended_stays() {
-        let other = |file: &std::fs::File| {
-            lower::append_full(file.as_fd(), b"out").unwrap();
-        };
-        assert_eq!(written(b"old", &[(b"one", 3), (b"two", 6)], other), b"oldoneouttwoout");
+        let file = Appended::new(b"old");
+        file.append(b"one", 3);
+        lower::append_full(file.other().as_fd(), b"out").unwrap();
+        file.append(b"two", 6);
+        assert_eq!(file.content(), b"oldoneouttwo");
     }
 
+    /// Whatever is gone, also as much as whole requests hold, or nearly.
     #[test]
-    fn no_hole_comes_to_be_where_others_emptied_the_file() {
-        let other = |file: &std::fs::File| file.set_len(0).unwrap();
-        assert_eq!(written(b"old", &[(b"one", 3), (b"two", 6)], other), b"");
-        let appends: [(&[u8], u64); 2] = [(b"one", 3), (b"two", 6)];
-        let once = |file: &std::fs::File| {
-            if file.metadata().unwrap().len() == 6 {
-                other(file);
-            }
-        };
-        assert_eq!(written(b"old", &appends, once), b"two");
-        // Also where as much is gone as whole requests hold.
-        let large = vec![b'a'; 2 << 20];
-        let once = |file: &std::fs::File| {
-            if file.metadata().unwrap().len() == 2 * MOST {
-                other(file);
-            }
-        };
-        assert_eq!(written(b"", &[(&large, 0), (b"two", 2 * MOST)], once), b"two");
-    }
-
-    #[test]
-    fn parts_of_one_append_may_come_in_any_order() {
-        for unaligned in [0, 100, 4_095] {
-            let sizes = [MOST - unaligned, MOST, 5];
-            let mut offset = 3;
-            let parts = sizes.iter().zip([b'a', b'b', b'c']).map(|(size, byte)| {
-                let part = (vec![byte; usize::try_from(*size).unwrap()], offset);
-                offset += size;
-                part
-            });
-            let parts: Vec<_> = parts.collect();
-            let expected: Vec<u8> =
-                b"old".iter().chain(parts.iter().flat_map(|(data, _)| data)).copied().collect();
-            for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-                let parts = order.map(|part| (&*parts[part].0, parts[part].1));
-                assert!(written(b"old", &parts, |_| ()) == expected, "{unaligned} {order:?}");
+    fn no_hole_comes_to_be_where_others_cut_the_file() {
+        for size in [6, MOST, 2 * MOST - 6, 3 * MOST, 200 * MOST - 4_000] {
+            for left in [0, 5] {
+                let file = Appended::new(b"");
+                file.other().set_len(size - 1).unwrap();
+                file.append(b"x", size - 1);
+                file.other().set_len(left).unwrap();
+                for (place, record) in [b"one", b"two", b"six"].iter().enumerate() {
+                    file.append(*record, size + 3 * place as u64);
+                }
+                let expected = [&bytes(0, left), &b"onetwosix"[..]].concat();
+                assert_eq!(file.content(), expected, "{size} {left}");
             }
         }
     }
 
+    /// Nothing was appended through the view before.
     #[test]
-    fn after_parts_others_are_seen_again() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let handle = Appends::default();
-        let append = |data: &[u8], offset| {
-            handle.write(file.as_file().as_fd(), (data, offset), MOST).unwrap();
-        };
-        append(b"tail", MOST);
-        append(&vec![b'a'; 1 << 20], 0);
-        file.as_file().write_at(b"out", MOST + 4).unwrap();
-        append(b"next", MOST + 4);
-        let text = std::fs::read(file.path()).unwrap();
-        assert_eq!(&text[1 << 20..], b"tailoutnext");
+    fn no_hole_comes_to_be_where_others_cut_the_file_before_the_first_append() {
+        let file = Appended::new(b"");
+        file.append(b"one", 8 * MOST);
+        // What was waited for once is not waited for again.
+        let years = Duration::from_secs(1 << 30);
+        file.append_within(b"two", 8 * MOST + 3, years);
+        file.append_within(b"six", 8 * MOST + 6, years);
+        assert_eq!(file.content(), b"onetwosix");
+    }
+
+    /// Each in a thread of its own, one after the other.
+    #[test]
+    fn parts_of_one_append_may_come_in_any_order() {
+        for (unaligned, by_others) in [(0, ""), (100, ""), (4_095, ""), (100, "cut"), (100, "grew")]
+        {
+            let sizes = [MOST - unaligned, MOST, 5];
+            // The kernel takes this for the end.
+            let end = 3 * MOST + 7;
+            let mut offset = end;
+            let parts = sizes.iter().zip([b'a', b'b', b'c']).map(|(size, byte)| {
+                let part = (bytes(byte, *size), offset);
+                offset += size;
+                part
+            });
+            let parts: Vec<_> = parts.collect();
+            for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+                let file = Appended::new(b"");
+                file.other().set_len(end - 1).unwrap();
+                file.append(b"x", end - 1);
+                match by_others {
+                    "cut" => file.other().set_len(1).unwrap(),
+                    "grew" => file.other().set_len(6 * MOST).unwrap(),
+                    _ => (),
+                }
+                let before = file.content();
+                let file = &file;
+                std::thread::scope(|scope| {
+                    for part in order.map(|part| &parts[part]) {
+                        let patience = Duration::from_secs(60);
+                        scope.spawn(move || file.append_within(&part.0, part.1, patience));
+                        std::thread::sleep(Duration::from_millis(3));
+                    }
+                });
+                let parts = parts.iter().flat_map(|(data, _)| data);
+                let expected: Vec<u8> = before.iter().chain(parts).copied().collect();
+                assert!(file.content() == expected, "{unaligned} {by_others} {order:?}");
+            }
+        }
     }
 }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use tollgate_fuse::{BackingFile, BackingId, Connection};
 use tollgate_policy::Made;
 
+use crate::appends::Appends;
 use crate::budget::Held;
 use crate::creds::Powers;
 use crate::lower::Version;
@@ -68,6 +69,8 @@ pub(crate) struct Io {
     /// How the view makes its bytes while it is open, if they are not those of the lower file. The
     /// handles of an inode share the pages of mappings, so they must show the same.
     made: Option<Made>,
+    /// Where appends through the view go; made with the first handle that may write.
+    appends: Option<Arc<Appends>>,
     /// Somebody wrote it while it was open in that way: passthrough would have been better.
     busy: bool,
     /// The kernel got these pages before anybody opened the file.
@@ -107,6 +110,11 @@ impl Io {
         );
         self.mode = Some(mode);
         self.opens = self.opens.checked_add(1).expect("fewer handles than memory has bytes");
+    }
+
+    /// What the handles of the file that may write it append by.
+    pub(crate) fn appends(&mut self) -> Arc<Appends> {
+        Arc::clone(self.appends.get_or_insert_default())
     }
 
     /// The handle opened last is of who executes the file.

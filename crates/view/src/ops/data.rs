@@ -64,7 +64,8 @@ impl View {
             // Where the kernel caches pages, it asks for the size before it reads again, and then drops
             // them.
             let most = self.connection.get().map_or(u32::MAX, |c| c.negotiated().max_write);
-            file.appends.write(file.fd.as_fd(), (data, offset), most.into())
+            let appends = file.appends.as_ref().ok_or(Errno::BADF)?;
+            appends.write(file.fd.as_fd(), (data, offset), most.into())
         };
         let caller = if from_cache { file.opener } else { req.caller() };
         // Root keeps its privilege unless the kernel says otherwise, so it need not be looked at.

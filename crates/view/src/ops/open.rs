@@ -14,7 +14,6 @@ use tollgate_fuse::{
 use tollgate_policy::{Mode, Operation};
 
 use crate::admission::Subject;
-use crate::appends::Appends;
 use crate::content::asker::asked_by;
 use crate::content::open::How;
 use crate::content::to_open::ToOpen;
@@ -369,8 +368,7 @@ impl View {
         })?;
         let made = Some(Arc::new(Made::new(content)));
         let opener = Caller { pid: 0, ..req.caller() };
-        let appends = Appends::default();
-        let file = UserFile { fd: Arc::clone(&fd), made, opener, appends, _held: held };
+        let file = UserFile { fd: Arc::clone(&fd), made, opener, appends: None, _held: held };
         let handle = self.files.insert(file);
         io.opened_made(how.made().clone());
         self.keep_found(lower.node, io, || lower.naming(&fd));
@@ -456,7 +454,7 @@ impl View {
             fd: Arc::clone(&fd),
             made: None,
             opener: Caller { pid: 0, ..req.caller() },
-            appends: Appends::default(),
+            appends: access.writes().then(|| io.appends()),
             _held: held,
         });
         io.opened(mode);
