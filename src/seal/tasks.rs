@@ -1,6 +1,8 @@
 //! The commands about files.
 
+use std::collections::HashSet;
 use std::fs::File;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -31,7 +33,11 @@ enum Done {
     Plain,
     /// It was deleted or renamed after it was found.
     Gone,
+    /// Its directory is not where it was found.
+    WithoutDirectory,
 }
+
+const MOVED: &str = "its directory was moved or replaced meanwhile; run this again";
 
 /// What becomes of a plain file where sealed ones are looked for: it was never sealed, or what was
 /// sealed has been cut or overwritten.
@@ -175,6 +181,7 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
 }
 
 /// What came of all files.
+#[derive(Default)]
 struct Results {
     changed: usize,
     as_they_were: usize,
@@ -194,16 +201,18 @@ fn over_files(
 ) -> Result<Results> {
     let here = path_of(top.dir);
     let domains = Domains::of(args, &here)?;
-    let work::All { found, kept, notes } = work::find(args, top, which)?;
-    let progress = Progress::new(work::bytes(&found), args.progress);
-    let all = work::for_each(&found, |found| {
+    let mut all = work::find(args, top, which)?;
+    let progress = Progress::new(work::bytes(&all.found), args.progress);
+    let done = work::for_each(&all.found, |found| {
         let spot = match Spot::of(&found.real) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Done::Gone),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Done::WithoutDirectory);
+            }
             spot => spot?,
         };
         // Another one may have been mounted over it, or moved there, since it was listed.
         if spot.directory_key()? != found.directory {
-            bail!("its directory was moved or replaced meanwhile; run this again");
+            bail!(MOVED);
         }
         let domain = match domains.of_file(&spot.path(), &found.real) {
             Err(error) if files::is_gone(&error) => return Ok(Done::Gone),
@@ -218,29 +227,48 @@ fn over_files(
     if which == (Where::InDir { to_change: true }) {
         unfinished::leave(&here);
     }
-    let kept =
-        kept.into_iter().map(|(path, why)| (path.to_string_lossy().into_owned(), why, false));
-    let wrong = kept.collect();
-    let mut results =
-        Results { changed: 0, as_they_were: 0, left_out: 0, plain: 0, gone: 0, wrong, notes };
-    for (file, done) in found.iter().zip(all) {
+    let moved = moved(&all, &done);
+    let (notes, kept) = (std::mem::take(&mut all.notes), std::mem::take(&mut all.kept));
+    let mut results = Results { notes, ..Results::default() };
+    kept.iter().for_each(|(path, why)| results.name(path, why.clone(), false));
+    for (path, _) in all.vanished.iter().filter(|(_, key)| moved.contains(key)) {
+        let why = "was moved meanwhile, and what is in it is left out; run this again";
+        results.name(path, why.to_owned(), false);
+    }
+    for (file, done) in all.found.iter().zip(done) {
         match done {
             Ok(Done::Changed) => results.changed += 1,
             Ok(Done::AsItWas) => results.as_they_were += 1,
             Ok(Done::LeftOut) => results.left_out += 1,
             Ok(Done::Plain) => results.plain += 1,
-            Ok(Done::Gone) => results.gone += 1,
+            Ok(Done::WithoutDirectory) if moved.contains(&file.directory) => {
+                results.name(&file.path, MOVED.to_owned(), false);
+            }
+            Ok(Done::Gone | Done::WithoutDirectory) => results.gone += 1,
             Err(error) => {
-                let path = file.path.to_string_lossy().into_owned();
                 let damaged = files::is_damage(&error);
-                results.wrong.push((path, messages::in_words(&error), damaged));
+                results.name(&file.path, messages::in_words(&error), damaged);
             }
         }
     }
     Ok(results)
 }
 
+/// Of the directories that are not where they were, those that are elsewhere.
+fn moved(all: &work::All, done: &[Result<Done>]) -> HashSet<work::Key> {
+    let files = all.found.iter().zip(done);
+    let of_files = files.filter(|(_, done)| matches!(done, Ok(Done::WithoutDirectory)));
+    let missing = of_files.map(|(file, _)| file.directory);
+    let missing: HashSet<_> = missing.chain(all.vanished.iter().map(|(_, key)| *key)).collect();
+    if missing.is_empty() { missing } else { all.moved(&missing) }
+}
+
 impl Results {
+    /// Names what could not be done, and whether its file is damaged.
+    fn name(&mut self, path: &Path, why: String, is_damaged: bool) {
+        self.wrong.push((path.to_string_lossy().into_owned(), why, is_damaged));
+    }
+
     /// # Errors
     /// If something was wrong with a file.
     fn report(&self, as_json: bool, changed: &str, as_they_were: &str) -> Result<()> {

@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
@@ -30,9 +31,12 @@ pub(super) struct Found {
     pub(super) real: PathBuf,
     /// What the command line named, and where in it the file lies.
     pub(super) below: PathBuf,
-    /// Device and inode of the directory that lists it.
-    pub(super) directory: (u64, u64),
+    /// The directory that lists it.
+    pub(super) directory: Key,
 }
+
+/// Device and inode of a directory.
+pub(super) type Key = (u64, u64);
 
 /// The directory of the keyring: what names it, and what it is.
 pub(super) struct Top<'a> {
@@ -43,10 +47,42 @@ pub(super) struct Top<'a> {
 /// What there is.
 pub(super) struct All {
     pub(super) found: Vec<Found>,
+    /// Directories that were not there any more when they were to be listed.
+    pub(super) vanished: Vec<(PathBuf, Key)>,
+    /// The keyring's directory, and what was named: the directories, and those of files.
+    tops: Vec<File>,
+    /// When the search began.
+    begun: SystemTime,
     /// What commands that were killed left of others' files, and why it is still there.
     pub(super) kept: Vec<(PathBuf, String)>,
     /// What else a user may want to know.
     pub(super) notes: Vec<String>,
+}
+
+impl All {
+    /// Which of these directories are somewhere in what was named, or beside the keyring: others have
+    /// moved them.
+    pub(super) fn moved(&self, wanted: &HashSet<Key>) -> HashSet<Key> {
+        let mut moved = HashSet::new();
+        let mut left: Vec<_> = self.tops.iter().map(|top| (path_of(top), 0)).collect();
+        while let Some((dir, depth)) = left.pop() {
+            if moved.len() == wanted.len() {
+                break;
+            }
+            if let Ok(found) = fs::metadata(&dir) {
+                let key = (found.dev(), found.ino());
+                // A new directory may have got the number of one that was removed.
+                let is_new = found.created().is_ok_and(|created| created >= self.begun);
+                moved.extend(Some(key).filter(|key| !is_new && wanted.contains(key)));
+            }
+            for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+                if depth < DEPTH_MAX && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    left.push((entry.path(), depth + 1));
+                }
+            }
+        }
+        moved
+    }
 }
 
 /// Which files a command may work on, and how.
@@ -80,7 +116,11 @@ pub(super) fn find(args: &SealFilesArgs, top: &Top<'_>, which: Where) -> Result<
     // One path has each file once.
     let seen = (args.paths.len() > 1).then(HashSet::new);
     let tidies = which.tidies().then(|| here.clone());
-    let mut search = Search { found: Vec::new(), left, seen, keys: Keys::of(key, &here), tidies };
+    let keys = Keys::of(key, &here);
+    let (found, vanished) = (Vec::new(), Vec::new());
+    let mut search = Search { found, vanished, left, seen, keys, tidies };
+    let begun = now();
+    let mut tops = vec![top.dir.try_clone().with_context(|| shown(&key.dir))?];
     let all = [key.dir.clone()];
     for path in if args.paths.is_empty() { &all[..] } else { &args.paths } {
         let metadata = fs::symlink_metadata(path)
@@ -98,18 +138,28 @@ pub(super) fn find(args: &SealFilesArgs, top: &Top<'_>, which: Where) -> Result<
             }
         }
         if metadata.is_dir() {
-            search.walk(path, &real, Path::new(""), 0)?;
+            tops.push(spot::directory(&real).with_context(|| shown(path))?);
+            search.walk(path, &real, Path::new(""), (0, (0, 0)))?;
             continue;
         }
         if let Some(what) = search.keys.what_is(path) {
             bail!("{} is {what}, which is never sealed; name the other files", shown(path));
         }
         let below = path.file_name().map(PathBuf::from).unwrap_or_default();
-        let directory = Spot::of(&real).and_then(|spot| spot.directory_key());
-        let directory = directory.with_context(|| shown(path))?;
+        let top = spot::directory(real.parent().unwrap_or(&real)).with_context(|| shown(path))?;
+        let directory = spot::key_of(&top).with_context(|| shown(path))?;
+        tops.push(top);
         search.add(Found { path: path.clone(), real, below, directory });
     }
-    Ok(All { found: search.found, kept: search.left.kept, notes: search.left.notes })
+    let Search { found, vanished, left: Left { kept, notes }, .. } = search;
+    Ok(All { found, vanished, tops, begun, kept, notes })
+}
+
+/// As a file gets it that is made now.
+fn now() -> SystemTime {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let nanos = now.tv_nsec.try_into().unwrap_or(0);
+    SystemTime::UNIX_EPOCH + Duration::new(now.tv_sec.try_into().unwrap_or(0), nanos)
 }
 
 /// The path without links on the way.
@@ -159,6 +209,7 @@ impl Keys {
 
 struct Search {
     found: Vec<Found>,
+    vanished: Vec<(PathBuf, Key)>,
     left: Left,
     /// Where the files lie, without links: of two names for a place the first one counts.
     seen: Option<HashSet<PathBuf>>,
@@ -174,8 +225,15 @@ impl Search {
         }
     }
 
-    /// Adds what is in `dir`, whose path without links is `real`.
-    fn walk(&mut self, dir: &Path, real: &Path, below: &Path, depth: usize) -> Result<()> {
+    /// Adds what is in `dir`, whose path without links is `real`, so many directories deep, with the key
+    /// of what was there when the directory above it was listed.
+    fn walk(
+        &mut self,
+        dir: &Path,
+        real: &Path,
+        below: &Path,
+        (depth, key): (usize, Key),
+    ) -> Result<()> {
         if depth >= DEPTH_MAX {
             let why = format!("is {DEPTH_MAX} directories deep, and what is in it is left out");
             self.left.kept.push((dir.to_owned(), why));
@@ -185,19 +243,27 @@ impl Search {
             Ok(listed) => listed,
             Err(error) if depth == 0 => return Err(error).context(dir.display().to_string()),
             // It was there when its directory was listed.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.vanished.push((dir.to_owned(), key));
+                return Ok(());
+            }
             Err(error) => {
                 self.left.kept.push((dir.to_owned(), format!("cannot be listed: {error}")));
                 return Ok(());
             }
         };
-        for (name, kind) in entries {
+        for Entry { name, kind, inode } in entries {
             let path = dir.join(&name);
             if kind.is_dir() && name == unfinished::IN_DIR {
                 continue;
             }
             if kind.is_dir() {
-                self.walk(&path, &real.join(&name), &below.join(&name), depth + 1)?;
+                self.walk(
+                    &path,
+                    &real.join(&name),
+                    &below.join(&name),
+                    (depth + 1, (directory.0, inode)),
+                )?;
             } else if kind.is_file() && self.leaves_out(&path, &real.join(&name)) {
                 continue;
             } else if kind.is_file() && name != IN_DIR && name != LOCK_IN_DIR {
@@ -226,8 +292,14 @@ impl Search {
 
 /// A directory, by device and inode, and what is in it, by name.
 struct Listed {
-    directory: (u64, u64),
-    entries: Vec<(OsString, fs::FileType)>,
+    directory: Key,
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    name: OsString,
+    kind: fs::FileType,
+    inode: u64,
 }
 
 /// Lists what is at `real`, a path without links; without what vanishes meanwhile.
@@ -239,12 +311,14 @@ fn list(real: &Path) -> std::io::Result<Listed> {
     for entry in fs::read_dir(path_of(&dir))? {
         let entry = entry?;
         match entry.file_type() {
-            Ok(kind) => entries.push((entry.file_name(), kind)),
+            Ok(kind) => {
+                entries.push(Entry { name: entry.file_name(), kind, inode: entry.ino() });
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
     }
-    entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+    entries.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(Listed { directory: spot::key_of(&dir)?, entries })
 }
 

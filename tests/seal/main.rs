@@ -46,12 +46,17 @@ impl Place {
     }
 
     fn bare(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         for name in ["TOLLGATE_SEAL_KEY_FILE", "TOLLGATE_SEAL_PASSPHRASE_FILE"] {
             command.env_remove(name);
         }
         command.env_remove("CREDENTIALS_DIRECTORY").current_dir(self.dir.path());
-        command.arg("seal").args(arguments).output().unwrap()
+        command.arg("seal").args(arguments);
+        command
     }
 
     fn seal(&self, arguments: &[&str]) -> Output {

@@ -2,13 +2,22 @@
 //! that are killed meanwhile.
 
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::{Place, fails, ok};
+
+/// Ends what others do meanwhile, also where an assertion fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 fn ok_in_part(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
@@ -29,6 +38,7 @@ fn what_a_link_leads_to_outside_stays_as_it_is() {
     }
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = Over(&is_over);
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 fs::rename(&inner, &apart).unwrap();
@@ -41,7 +51,6 @@ fn what_a_link_leads_to_outside_stays_as_it_is() {
             place.vault("convert", &[]);
             place.vault("rotate", &[]);
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     let all = fs::read_dir(outside.path()).unwrap().count();
     assert_eq!(all, FILES, "nothing came to lie outside");
@@ -72,6 +81,7 @@ fn directories_that_are_exchanged_keep_their_files() {
     ok(&place.vault("convert", &[]));
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = Over(&is_over);
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 fs::rename(&one, &between).unwrap();
@@ -82,7 +92,6 @@ fn directories_that_are_exchanged_keep_their_files() {
         for _ in 0..40 {
             place.vault("rotate", &[]);
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     let to = tempfile::tempdir().unwrap();
     ok(&place.vault("export", &["--to", to.path().to_str().unwrap()]));
@@ -101,6 +110,7 @@ fn what_cannot_be_listed_is_named_and_the_others_go_on() {
     let is_over = AtomicBool::new(false);
     let passing = place.path("vault/passing");
     std::thread::scope(|scope| {
+        let _over = Over(&is_over);
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 fs::create_dir(&passing).unwrap();
@@ -111,7 +121,6 @@ fn what_cannot_be_listed_is_named_and_the_others_go_on() {
             ok(&place.vault("convert", &[]));
             ok(&place.vault("check", &[]));
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     // One with a path that is longer than one may be, and one that could be without end.
     for (name, count) in [("d".repeat(200), 25), ("e".to_owned(), 300)] {
@@ -271,4 +280,47 @@ fn files_that_are_deleted_meanwhile_are_counted_and_no_failure() {
         let json: serde_json::Value = serde_json::from_str(ok(&said)).unwrap();
         assert!(json["wrong"].as_array().unwrap().is_empty(), "{json}");
     }
+}
+
+/// By then some files are done and the others are not: they are named, not counted as deleted.
+#[test]
+fn files_of_a_directory_that_is_moved_meanwhile_are_named() {
+    let place = Place::new();
+    let (vault, elsewhere) = (place.path("vault"), place.path("elsewhere"));
+    let files = |of: &Path| (0..300).map(|n| of.join(format!("in/f{n:03}"))).collect::<Vec<_>>();
+    fs::create_dir(vault.join("in")).unwrap();
+    let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+    let moves = [(&vault, &elsewhere), (&vault.join("in"), &place.path("further"))];
+    let mut in_time = 0;
+    for (from, to) in moves.iter().cycle().take(4) {
+        files(&vault).iter().for_each(|file| fs::write(file, "content").unwrap());
+        let first = &files(&vault)[0];
+        let before = inode(first);
+        let plain =
+            || files(&vault).iter().filter(|file| fs::read(file).unwrap() == b"content").count();
+        let key = place.key();
+        let convert = ["convert", "--domain", "vault", "vault", "--key-file", &key];
+        let mut converting = place.command(&convert);
+        let converting = converting.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut converting = converting.spawn().unwrap();
+        while inode(first) == before && converting.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fs::rename(from, to).unwrap();
+        let output = converting.wait_with_output().unwrap();
+        fs::rename(to, from).unwrap();
+        let (said, plain) = (String::from_utf8_lossy(&output.stderr), plain());
+        in_time += usize::from(plain > 0);
+        if plain == 0 {
+            continue;
+        }
+        let is_named = |line: &&str| line.contains("/in/f") && line.contains("directory was moved");
+        assert_eq!(said.lines().filter(is_named).count(), plain, "{said}");
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(!ok_in_part(&output).contains("deleted"), "{}", ok_in_part(&output));
+    }
+    assert!(in_time > 0, "all were done before the move, four times");
+    // Moved elsewhere, or removed: nobody can tell.
+    fs::remove_dir_all(vault.join("in")).unwrap();
+    ok(&place.vault("convert", &[]));
 }
