@@ -286,3 +286,38 @@ fn a_file_without_a_good_header_is_begun_anew_by_who_cuts_it() {
     drop(view);
     assert!(place.is_good("vault"));
 }
+
+/// A log that a program empties while another one goes on to append: the kernel knows of the cut only when
+/// the open returns, and sends some records with the old end as their place.
+#[test]
+fn what_is_appended_while_the_file_is_emptied_is_there_once_and_in_order() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    for round in 0..150 {
+        let path = view.at(&format!("vault/log{round}"));
+        let mut log = File::options().append(true).create(true).open(&path).unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let count = std::thread::scope(|scope| {
+            let appending = scope.spawn(|| {
+                let mut count = 0;
+                while count < 200 || !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    log.write_all(format!("{count:09}\n").as_bytes()).unwrap();
+                    count += 1;
+                }
+                count
+            });
+            std::thread::sleep(Duration::from_millis(1));
+            File::options().write(true).truncate(true).open(&path).unwrap();
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            appending.join().unwrap()
+        });
+        let text = fs::read_to_string(&path).unwrap();
+        let first = count - text.lines().count();
+        let expected: String = (first..count).map(|record| format!("{record:09}\n")).collect();
+        assert!(text == expected, "round {round}, {count} records: {:?}", text.get(..200));
+        fs::remove_file(&path).unwrap();
+    }
+}

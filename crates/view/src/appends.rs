@@ -1,22 +1,19 @@
-//! Where what a program appends goes in the lower file.
+//! Where what a program appends goes in the file.
 //!
-//! The kernel sends an append with the offset that it takes for the end of the file. Others write the
+//! The kernel sends an append with the offset that it takes for the end of the file. Others write the lower
 //! file, too, directly or in another view, so the end may be elsewhere: what they appended must not be
-//! overwritten, and where they emptied the file no hole may come to be. So it goes to the end of the
-//! lower file, whatever the offset.
+//! overwritten, and where they emptied the file no hole may come to be. In the view itself, an open with
+//! `O_TRUNC` does not hold off who appends. So it goes to the end of the file, whatever the offset.
 //!
 //! The offset tells in which order parts belong: an append by asynchronous I/O, or with `O_DIRECT`, that
 //! does not fit one request comes in several at the same time, which may be served in any order. One that
 //! comes before those in front of it waits for them. They have been received by then, or are about to be, as the
 //! kernel sends them in order.
 
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
-
-use crate::lower;
 
 /// A request that others follow holds so much less than the largest one, if it is the first: the kernel sends
 /// whole pages, and the buffer may begin within one.
@@ -35,48 +32,79 @@ pub(crate) struct Appends {
 }
 
 impl Appends {
-    /// Writes `data`, which the kernel would append at `offset`. A request holds at most `most` bytes.
-    /// Returns how many bytes were written, as write(2) does.
+    /// Has `write` append what the kernel would append at `offset`, at the end of the file, which `size` tells. A
+    /// request holds at most `most` bytes. Returns how many bytes were written, as write(2) does.
     ///
     /// # Errors
-    /// Those of fstat(2) and write(2).
-    pub(crate) fn write(
+    /// Those of `size` and `write`.
+    pub(crate) fn append(
         &self,
-        fd: BorrowedFd<'_>,
-        (data, offset): (&[u8], u64),
-        most: u64,
+        (offset, most): (u64, u64),
+        size: impl Fn() -> Result<u64, Errno>,
+        write: impl FnOnce(u64) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
-        self.write_within(fd, (data, offset), most, PATIENCE)
+        self.append_within(PATIENCE, (offset, most), size, write)
     }
 
     /// The same, with another bound of the wait.
-    fn write_within(
+    fn append_within(
         &self,
-        fd: BorrowedFd<'_>,
-        (data, offset): (&[u8], u64),
-        most: u64,
         patience: Duration,
+        (offset, most): (u64, u64),
+        size: impl Fn() -> Result<u64, Errno>,
+        write: impl FnOnce(u64) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         // Held over the write: what waits for it comes after it.
         let mut next = self.next.lock();
         let mut until = None;
-        loop {
-            let end = lower::stat_fd(fd)?.size();
-            let is_next = *next == Some(offset) || offset == end;
-            if is_next || ![Some(end), *next].iter().flatten().any(|at| is_part(offset, *at, most))
-            {
-                break;
+        let end = loop {
+            let end = size()?;
+            if !is_early(offset, end, *next, most) {
+                break end;
             }
             let until = *until.get_or_insert_with(|| Instant::now() + patience);
             if self.served.wait_until(&mut next, until).timed_out() {
-                break;
+                break size()?;
             }
-        }
-        let len = lower::append_full(fd, data)?;
+        };
+        let len = write(end)?;
         *next = Some(offset + len as u64);
         self.served.notify_all();
         Ok(len)
     }
+
+    /// The same where nothing has to be waited for; else `None`, and nothing is done.
+    pub(crate) fn append_at_once(
+        &self,
+        (offset, most): (u64, u64),
+        size: impl FnOnce() -> Result<u64, Errno>,
+        write: impl FnOnce(u64) -> Option<usize>,
+    ) -> Option<usize> {
+        let mut next = self.next.try_lock()?;
+        let end = size().ok()?;
+        if is_early(offset, end, *next, most) {
+            return None;
+        }
+        let len = write(end)?;
+        *next = Some(offset + len as u64);
+        self.served.notify_all();
+        Some(len)
+    }
+
+    /// Runs `change`, which cuts the file, while nothing is appended: the end is where it was looked for.
+    pub(crate) fn held_off<T>(&self, change: impl FnOnce() -> T) -> T {
+        let _held = self.next.lock();
+        change()
+    }
+}
+
+/// Whether an append at `offset`, to a file that ends at `end`, comes before a part of the same in front of it. The
+/// kernel sends the next one at `next`.
+fn is_early(offset: u64, end: u64, next: Option<u64>, most: u64) -> bool {
+    if next == Some(offset) || offset == end {
+        return false;
+    }
+    [Some(end), next].iter().flatten().any(|at| is_part(offset, *at, most))
 }
 
 /// Whether an append at `offset` leaves room for parts of the same in front of it, if that began at `start`.
@@ -91,6 +119,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+    use crate::lower;
 
     const MOST: u64 = 1 << 20;
 
@@ -113,7 +142,9 @@ mod tests {
 
         fn append_within(&self, data: &[u8], offset: u64, patience: Duration) {
             let fd = self.other().as_fd();
-            let len = self.appends.write_within(fd, (data, offset), MOST, patience).unwrap();
+            let size = || Ok(lower::stat_fd(fd)?.size());
+            let write = |_| lower::append_full(fd, data);
+            let len = self.appends.append_within(patience, (offset, MOST), size, write).unwrap();
             assert_eq!(len, data.len());
         }
 

@@ -121,7 +121,7 @@ pub(crate) struct UserFile {
     pub(crate) made: Option<Arc<Made>>,
     /// Who opened it: pages that the kernel kept are written on their behalf.
     pub(crate) opener: Caller,
-    /// Of a file that is not made.
+    /// Where it can be written.
     pub(crate) appends: Option<Arc<Appends>>,
     pub(crate) _held: Held,
 }

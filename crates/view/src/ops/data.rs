@@ -11,7 +11,7 @@ use tollgate_policy::Operation;
 use crate::content::asker::asked_by;
 use crate::handles::{UserFile, has_descriptor, is_passthrough, is_small};
 use crate::lower;
-use crate::road::{Asking, Made};
+use crate::road::{Asking, Made, WriteAt};
 use crate::stats::Count;
 use crate::table::Node;
 use crate::view::View;
@@ -63,9 +63,10 @@ impl View {
             }
             // Where the kernel caches pages, it asks for the size before it reads again, and then drops
             // them.
-            let most = self.connection.get().map_or(u32::MAX, |c| c.negotiated().max_write);
-            let appends = file.appends.as_ref().ok_or(Errno::BADF)?;
-            appends.write(file.fd.as_fd(), (data, offset), most.into())
+            let (appends, fd) = (file.appends.as_ref().ok_or(Errno::BADF)?, file.fd.as_fd());
+            let size = || Ok(lower::stat_fd(fd)?.size());
+            let write = |_| lower::append_full(fd, data);
+            appends.append((offset, self.most_written()), size, write)
         };
         let caller = if from_cache { file.opener } else { req.caller() };
         // Root keeps its privilege unless the kernel says otherwise, so it need not be looked at.
@@ -77,6 +78,11 @@ impl View {
         self.counters.add(req.worker(), Count::write_bytes, len as u64);
         self.record_span(req, id, "write", offset, len as u64);
         u32::try_from(len).map_err(|_| Errno::IO)
+    }
+
+    /// Most bytes of one request to write.
+    fn most_written(&self) -> u64 {
+        self.connection.get().map_or(u32::MAX, |c| c.negotiated().max_write).into()
     }
 
     /// Answers a write: at once, or where the file's bytes are made.
@@ -94,11 +100,19 @@ impl View {
         self.count(req, Count::write);
         self.counters.add(req.worker(), Count::write_bytes, args.data.len() as u64);
         self.record_span(req, id, "write", args.offset, args.data.len() as u64);
-        let caller = match self.user_file(args.handle) {
-            Ok(file) if args.from_cache => file.opener,
+        let file = self.user_file(args.handle).ok();
+        let caller = match &file {
+            Some(file) if args.from_cache => file.opener,
             _ => req.caller(),
         };
-        let written = (args.data, args.offset, args.durable);
+        let appends = file.filter(|_| args.appends).and_then(|file| file.appends.clone());
+        let place = match appends {
+            None => WriteAt::Offset(args.offset),
+            Some(appends) => {
+                WriteAt::End { appends, offset: args.offset, most: self.most_written() }
+            }
+        };
+        let written = (args.data, place, args.durable);
         self.road.write(&made, written, (asking(req), caller), reply);
     }
 

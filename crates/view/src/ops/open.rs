@@ -359,16 +359,22 @@ impl View {
         let (node, writes) = (lower.node, access.writes());
         let begins_anew = access.truncates();
         let file = ToOpen { fd: Arc::clone(&fd), node, is_new, writes, begins_anew, path };
-        let content = asked_by(req.caller(), || {
+        let appends = access.writes().then(|| io.appends());
+        let open = || {
             let content = self.contents.open(file, how)?;
             if access.truncates() {
                 content.set_len(0)?;
             }
             Ok(content)
+        };
+        // The kernel does not hold off who appends, as it does for truncate(2).
+        let content = asked_by(req.caller(), || match &appends {
+            Some(appends) if access.truncates() => appends.held_off(open),
+            _ => open(),
         })?;
         let made = Some(Arc::new(Made::new(content)));
         let opener = Caller { pid: 0, ..req.caller() };
-        let file = UserFile { fd: Arc::clone(&fd), made, opener, appends: None, _held: held };
+        let file = UserFile { fd: Arc::clone(&fd), made, opener, appends, _held: held };
         let handle = self.files.insert(file);
         io.opened_made(how.made().clone());
         self.keep_found(lower.node, io, || lower.naming(&fd));

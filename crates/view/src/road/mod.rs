@@ -37,6 +37,7 @@ use tollgate_fuse::{Caller, Reply};
 use tollgate_hugepage::wipe;
 use tollgate_seal::Task;
 
+use crate::appends::Appends;
 use crate::content::asker::asked_by;
 use crate::content::{Beside, Content};
 use crate::creds::Powers;
@@ -71,6 +72,46 @@ impl Made {
 impl std::fmt::Debug for Made {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Made")
+    }
+}
+
+/// Where in a file a request writes.
+pub(crate) enum WriteAt {
+    Offset(u64),
+    /// At its end, which the kernel takes to be at `offset`. A request holds at most `most` bytes.
+    End {
+        appends: Arc<Appends>,
+        offset: u64,
+        most: u64,
+    },
+}
+
+impl WriteAt {
+    /// As [`Content::write`].
+    fn write(
+        &self,
+        content: &dyn Content,
+        data: &mut [u8],
+        beside: &Beside<'_>,
+    ) -> Result<usize, Errno> {
+        match self {
+            WriteAt::Offset(offset) => content.write(data, *offset, beside),
+            WriteAt::End { appends, offset, most } => {
+                let write = |end| content.write(data, end, beside);
+                appends.append((*offset, *most), || content.size(), write)
+            }
+        }
+    }
+
+    /// As [`Content::write_at_once`].
+    fn write_at_once(&self, content: &dyn Content, data: &[u8]) -> Option<usize> {
+        match self {
+            WriteAt::Offset(offset) => content.write_at_once(data, *offset),
+            WriteAt::End { appends, offset, most } => {
+                let write = |end| content.write_at_once(data, end);
+                appends.append_at_once((*offset, *most), || content.size(), write)
+            }
+        }
     }
 }
 
@@ -156,12 +197,12 @@ impl Road {
     pub(crate) fn write(
         &self,
         file: &Arc<Made>,
-        (data, offset, durable): (&[u8], u64, Durable),
+        (data, place, durable): (&[u8], WriteAt, Durable),
         (request, caller): (Asking, Caller),
         reply: Reply<'_, u32>,
     ) {
         if data.len() <= AT_ONCE_MAX {
-            let write = || file.content.write_at_once(data, offset).ok_or(Errno::AGAIN);
+            let write = || place.write_at_once(&*file.content, data).ok_or(Errno::AGAIN);
             if let Ok(written) = self.powers.as_caller(caller, write) {
                 return self.answer_written(file, (written, durable), caller, reply);
             }
@@ -196,7 +237,7 @@ impl Road {
                 _ => queue.for_each_mut(tasks, 1, as_caller),
             };
             let beside = Beside { ways, run: &run };
-            let written = asked_by(caller, || content.write(&mut buffer, offset, &beside));
+            let written = asked_by(caller, || place.write(&*content, &mut buffer, &beside));
             drop((buffer, room));
             match (written, durable) {
                 (Ok(written), Durable::Data | Durable::All) => {
