@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::harness::{View, as_user, can_mount};
+use crate::small::soon;
 
 const SECRET: &str = "the secret";
 const POLICY: &str = r#"
@@ -119,6 +120,39 @@ fn names_that_others_make_later_are_found() {
     fs::remove_file(dir.path().join("vault/plain")).unwrap();
     wait_for_timeouts();
     assert_eq!(fs::read_to_string(view.at("open/plain")).unwrap(), "plain");
+}
+
+/// Nothing of that changes in the directory that lists the file, so the kernel would keep its listing.
+#[test]
+fn a_name_that_is_hidden_by_another_one_leaves_listings_and_comes_back() {
+    if !can_mount() {
+        return;
+    }
+    let dir = linked_tree();
+    for name in ["open/a", "open/b"] {
+        fs::write(dir.path().join(name), "plain").unwrap();
+    }
+    fs::hard_link(dir.path().join("open/b"), dir.path().join("hidden/b")).unwrap();
+    let view = View::of(dir.path(), POLICY, &[]);
+    let listed = |name: &str| {
+        let entries = fs::read_dir(view.at("open")).unwrap();
+        let mut names = entries.map(|entry| entry.unwrap().file_name());
+        names.any(|listed| listed == *name)
+    };
+    let shown = |name: &str| fs::symlink_metadata(view.at("open").join(name)).is_ok();
+    let is = |name: &str, there: bool| listed(name) == there && shown(name) == there;
+    for _ in 0..3 {
+        assert!(is("a", true) && is("b", false));
+        wait_for_timeouts();
+    }
+    for [hidden, free] in [["a", "b"], ["b", "a"]] {
+        fs::hard_link(view.below("open").join(hidden), view.below("hidden").join(hidden)).unwrap();
+        fs::remove_file(view.below("hidden").join(free)).unwrap();
+        soon("one is hidden, and the other is not", || is(hidden, false) && is(free, true));
+    }
+    // Another name of what is hidden becomes a free one.
+    fs::rename(view.below("hidden/b"), view.below("open/c")).unwrap();
+    soon("it is moved", || is("b", true) && is("c", true));
 }
 
 /// What others take away does not count any longer, also where the view had looked it up.

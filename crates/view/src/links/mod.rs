@@ -214,6 +214,11 @@ impl Links {
         record.is_confirmed(State::of(stat), fresh, waited).then(|| record.judged(policy))
     }
 
+    /// Whether names count, so that all were searched for.
+    pub(crate) fn are_searched(&self) -> bool {
+        self.searches.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether removed names of some file go on counting.
     pub(crate) fn keeps_removed(&self) -> bool {
         self.removed.load(Ordering::Relaxed) > 0

@@ -20,6 +20,14 @@ use crate::stats::{Count, Unavailable};
 use crate::table::Node;
 use crate::view::View;
 
+/// By what a name is hidden.
+pub(crate) struct HiddenBy {
+    pub(crate) rule: Box<str>,
+    /// Because of another name of the file, which others may remove: nothing of that is seen in this
+    /// one's directory.
+    pub(crate) further_name: bool,
+}
+
 impl View {
     /// What the policy judges, for an inode that exists and has the attributes `stat`.
     pub(crate) fn subject_of(&self, node: &Arc<Node>, stat: &Stat) -> Result<Subject<'_>, Errno> {
@@ -115,7 +123,17 @@ impl View {
             return Ok(());
         }
         let subject = self.subject_of(node, &self.stat(node)?)?;
-        self.permit_subject(req, &subject, [asked], what)
+        let permitted = self.permit_subject(req, &subject, [asked], what);
+        self.note_if_hidden(node, permitted.err());
+        permitted
+    }
+
+    /// The kernel asked about `node`, which it was shown, and got this error: a file may be hidden since,
+    /// because of a name elsewhere.
+    pub(crate) fn note_if_hidden(&self, node: &Node, error: Option<Errno>) {
+        if let Some(watch) = self.watch.as_ref().filter(|_| error == Some(Errno::NOENT)) {
+            watch.hidden_since(node.id);
+        }
     }
 
     pub(crate) fn permit_subject(
@@ -181,14 +199,14 @@ impl View {
         refusal.errno
     }
 
-    /// The rule by which a name that exists must look as if it did not, if there is one.
+    /// By what a name that exists must look as if it did not, if there is such a rule.
     pub(crate) fn hidden_by(
         &self,
         dir: &Arc<Node>,
         name: Name<'_>,
         stat: &Stat,
         turn: Turn,
-    ) -> Result<Option<Box<str>>, Errno> {
+    ) -> Result<Option<HiddenBy>, Errno> {
         if !self.can_hide() {
             return Ok(None);
         }
@@ -198,20 +216,21 @@ impl View {
             Hidden::No | Hidden::WouldBe(_) => None,
         };
         if let Some(rule) = by(&path) {
-            return Ok(Some(rule));
+            return Ok(Some(HiddenBy { rule, further_name: false }));
         }
         if !self.has_names_to_find(stat) {
             return Ok(None);
         }
         // An inode that is hidden under one name is hidden under all.
         let names = self.all_names(KnownPaths::from_iter([path]), stat, Some(dir), turn);
+        let hidden = |rule| HiddenBy { rule, further_name: true };
         if let Some(rule) = names.paths.iter().find_map(|path| by(path)) {
-            return Ok(Some(rule));
+            return Ok(Some(hidden(rule)));
         }
         let kind = Kind::from_mode(stat.mode());
         let elsewhere = names.elsewhere.names.iter().find_map(|(rules, path)| {
             let rule = rules.policy.hidden(path, kind)?;
-            Some(Box::from(rules.policy.rule(rule).name()))
+            Some(hidden(Box::from(rules.policy.rule(rule).name())))
         });
         Ok(elsewhere)
     }
@@ -229,7 +248,8 @@ impl View {
             return Ok(());
         }
         let Ok(stat) = lower::stat_at(fd, name.as_c_str()) else { return Ok(()) };
-        let Some(rule) = self.hidden_by(dir, name, &stat, Turn::Free)? else { return Ok(()) };
+        let hidden = self.hidden_by(dir, name, &stat, Turn::Free)?;
+        let Some(HiddenBy { rule, .. }) = hidden else { return Ok(()) };
         let path = self.paths.of_child(dir, name)?;
         let refusal = Refusal { errno: Errno::ACCESS, rule: Some(&*rule) };
         Err(self.refused(req, refusal, what, &path, Detail::None))

@@ -42,9 +42,9 @@ impl View {
                 dir.listed.has_no(name);
                 return Ok(self.no_entry(&dir));
             }
-            Sight::Hidden { mode, rule } => {
+            Sight::Hidden { mode, by } => {
                 dir.listed.has_no(name);
-                self.conceal(req, &dir, name, &rule)?;
+                self.conceal(req, &dir, name, &by.rule)?;
                 return Ok(self.hidden_entry(&dir, name, mode));
             }
         };

@@ -11,6 +11,7 @@ use tollgate_fuse::{
 };
 use tollgate_policy::Operation;
 
+use super::admit::HiddenBy;
 use super::sight::Sight;
 use crate::handles::OpenDir;
 use crate::lower::{self, DirEntry, DirStream, Stat};
@@ -87,7 +88,8 @@ impl View {
     ) {
         self.count(req, Count::readdir);
         let begins = plus && offset == 0;
-        let mut given = Given { view: self, nodes: SmallVec::new(), omit: NOTHING, omitted: 0 };
+        let (nodes, omit) = (SmallVec::new(), NOTHING);
+        let mut given = Given { view: self, nodes, omit, omitted: 0, expires: false };
         let filled = self.node(id).and_then(|node| {
             let omit = if begins { self.walkers.lists(req.caller().pid) } else { NOTHING };
             if !node.listed.knows_files() {
@@ -114,6 +116,9 @@ impl View {
                 false
             }
         };
+        if let Some(watch) = self.watch.as_ref().filter(|_| given.expires) {
+            watch.listing_expires(id);
+        }
         if delivered {
             given.delivered();
         }
@@ -161,6 +166,8 @@ struct Given<'a> {
     /// Of which files it leaves the attributes out, and of how many it did.
     omit: Omit,
     omitted: u32,
+    /// What it leaves out may be there at any moment, and nothing in the directory changes then.
+    expires: bool,
 }
 
 impl Given<'_> {
@@ -284,14 +291,13 @@ impl Lister<'_> {
         }
         let dir_fd = self.view.fds.path(self.node)?;
         if !self.plus {
-            return self.add_name(entry, child, dir_fd.as_fd(), reply);
+            return self.add_name(entry, (child, dir_fd.as_fd()), reply, given);
         }
         let seen = match self.view.sight(self.node, dir_fd.as_fd(), child) {
             Ok(Sight::Inode(seen)) => seen,
             Ok(Sight::Nothing) => return Ok(()),
-            Ok(Sight::Hidden { .. }) => {
-                // The listing is not hidden itself.
-                self.view.counters.add(self.req.worker(), Count::hidden, 1);
+            Ok(Sight::Hidden { by, .. }) => {
+                self.hides(&by, given);
                 return Ok(());
             }
             // What is mounted there is not entered; its name is there all the same.
@@ -311,11 +317,11 @@ impl Lister<'_> {
     fn add_name(
         &self,
         entry: &DirEntry<'_>,
-        child: Name<'_>,
-        dir: BorrowedFd<'_>,
+        (child, dir): (Name<'_>, BorrowedFd<'_>),
         reply: &mut DirReply<'_>,
+        given: &mut Given<'_>,
     ) -> Result<(), Errno> {
-        if let Some(stat) = self.look_if_shown(entry, child, dir)? {
+        if let Some(stat) = self.look_if_shown(entry, (child, dir), given)? {
             let ino = stat.attr(self.view.root_dev).ino;
             reply.add(ino, u32::from(entry.kind), entry.next_offset, entry.name.to_bytes());
         }
@@ -332,7 +338,7 @@ impl Lister<'_> {
     ) -> Result<(), Errno> {
         if self.view.can_hide() {
             let dir = self.view.fds.path(self.node)?;
-            if self.look_if_shown(entry, child, dir.as_fd())?.is_none() {
+            if self.look_if_shown(entry, (child, dir.as_fd()), given)?.is_none() {
                 return Ok(());
             }
         }
@@ -344,19 +350,25 @@ impl Lister<'_> {
     fn look_if_shown(
         &self,
         entry: &DirEntry<'_>,
-        child: Name<'_>,
-        dir: BorrowedFd<'_>,
+        (child, dir): (Name<'_>, BorrowedFd<'_>),
+        given: &mut Given<'_>,
     ) -> Result<Option<Stat>, Errno> {
         let stat = match lower::stat_at(dir, entry.name) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
             Err(e) => return Err(e),
         };
-        if self.view.hidden_by(self.node, child, &stat, Turn::Free)?.is_some() {
-            self.view.counters.add(self.req.worker(), Count::hidden, 1);
+        if let Some(by) = self.view.hidden_by(self.node, child, &stat, Turn::Free)? {
+            self.hides(&by, given);
             return Ok(None);
         }
         Ok(Some(stat))
+    }
+
+    /// A name is left out. The listing is not hidden itself.
+    fn hides(&self, by: &HiddenBy, given: &mut Given<'_>) {
+        self.view.counters.add(self.req.worker(), Count::hidden, 1);
+        given.expires |= by.further_name;
     }
 
     /// Adds a name of which nothing but the listing is known; the kernel looks it up by itself.

@@ -156,7 +156,9 @@ impl View {
         let subject = if trivial { None } else { Some(self.subject_of(node, &stat)?) };
         if let Some(subject) = &subject {
             let what = ("open", subject.path(), access_of(access.flags));
-            self.permit_detailed(req, subject, access.asked(), what)?;
+            let permitted = self.permit_detailed(req, subject, access.asked(), what);
+            self.note_if_hidden(node, permitted.err());
+            permitted?;
         }
         if access.writes() {
             refuse_protected(&stat, access).map_err(|errno| {

@@ -7,6 +7,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use tollgate_fuse::Name;
 
+use super::admit::HiddenBy;
 use crate::borders;
 use crate::lower::{self, Stat};
 use crate::moving::{Moment, Turn};
@@ -21,7 +22,7 @@ pub(crate) enum Sight {
     /// Something of this mode that must look as if it did not exist, by this rule.
     Hidden {
         mode: u32,
-        rule: Box<str>,
+        by: HiddenBy,
     },
     /// An inode, with one lookup counted.
     Inode(Seen),
@@ -173,8 +174,8 @@ impl Looking<'_> {
         view.admit_mount(self.fd, name, &stat)?;
         borders::admit(dir.key.dev(), self.fd, name.as_c_str(), &stat)?;
         let turn = if moment.is_some() { Turn::Free } else { Turn::Held(Instant::now()) };
-        if let Some(rule) = view.hidden_by(dir, name, &stat, turn)? {
-            return Ok(Ok(Sight::Hidden { mode: stat.mode(), rule }));
+        if let Some(by) = view.hidden_by(dir, name, &stat, turn)? {
+            return Ok(Ok(Sight::Hidden { mode: stat.mode(), by }));
         }
         let (node, sighting) = view.table.remember(&stat, dir, name, moment.is_none());
         if let Sighting::Replaced { left } = &sighting {

@@ -120,6 +120,14 @@ impl Invalidator {
             for dir in &todo.list_anew {
                 let _ = self.connection.invalidate_inode(*dir, 0, 0);
             }
+            for dir in todo.listed {
+                self.forget(Stale::Inode(dir));
+            }
+            for file in todo.hidden {
+                if let Ok(file) = self.table.get(file) {
+                    self.forget_names(&file);
+                }
+            }
             self.moved.extend(todo.moved);
             self.send_again();
             self.drop_moved();
@@ -179,21 +187,39 @@ impl Invalidator {
     }
 
     fn take_reports_of_files(&mut self, buffer: &mut [u8]) {
-        let (mut changed, table) = (Vec::new(), Arc::clone(&self.table));
+        let (mut changed, table) = (Vec::<Arc<Node>>::new(), Arc::clone(&self.table));
         let Ok(root_dev) = table.get(NodeId::ROOT).map(|root| root.key.dev()) else { return };
         let lost = self.files.read(&self.shared, self.own_pid, buffer, |inode| {
             for node in table.of_inode(root_dev, inode) {
                 node.kept.changed(true);
                 retire_if_deleted(&node);
-                changed.push(node.id);
+                changed.push(node);
             }
         });
         for node in changed {
-            self.forget(Stale::Attributes(node));
+            self.forget(Stale::Attributes(node.id));
+            if self.may_be_hidden_since(&node) {
+                self.forget_names(&node);
+            }
         }
         if lost {
             self.shared.counts.overflows.fetch_add(1, Ordering::Relaxed);
             self.drop_kept();
+        }
+    }
+
+    /// Whether a name that others gave the file may hide those that the kernel has.
+    fn may_be_hidden_since(&self, node: &Arc<Node>) -> bool {
+        let is_file = !node.is_dir() && self.links.are_searched();
+        let stat = || lower::stat_fd(self.fds.path(node).ok()?.as_fd()).ok();
+        is_file && stat().is_some_and(|stat| stat.nlink() > 1)
+    }
+
+    /// The kernel looks a file up again, and lists the directories that it is in.
+    fn forget_names(&mut self, node: &Node) {
+        for Place { parent, name } in node.places() {
+            self.forget(Stale::Name(parent.id, name.into()));
+            self.forget(Stale::Inode(parent.id));
         }
     }
 

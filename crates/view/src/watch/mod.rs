@@ -191,6 +191,19 @@ impl Watch {
         self.shared.wake();
     }
 
+    /// The kernel is not to keep the listing of `dir` that it gets now.
+    pub(crate) fn listing_expires(&self, dir: NodeId) {
+        self.shared.todo.lock().listed.insert(dir);
+        self.shared.wake();
+    }
+
+    /// The kernel looks `file` up again, and lists the directories that it is in again: it was shown, and is
+    /// hidden now because of a name elsewhere.
+    pub(crate) fn hidden_since(&self, file: NodeId) {
+        self.shared.todo.lock().hidden.insert(file);
+        self.shared.wake();
+    }
+
     /// The kernel forgot a directory; its id is never used again. Its mark is taken away through
     /// `fd`; where the directory is not found any more (`None`), the mark goes with the inode.
     pub(crate) fn forgotten(&self, node: &Node, fd: Option<BorrowedFd<'_>>) {

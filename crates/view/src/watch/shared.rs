@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tollgate_fuse::NodeId;
 
 use super::fanotify::{Group, Handle};
@@ -68,6 +68,10 @@ pub(super) struct Todo {
     pub(super) moved: Vec<NodeId>,
     /// Directories whose listings the kernel should not keep. At most as many as it keeps.
     pub(super) list_anew: Vec<NodeId>,
+    /// Directories whose listings depend on what is elsewhere.
+    pub(super) listed: FxHashSet<NodeId>,
+    /// Files that are hidden because of names that were made elsewhere.
+    pub(super) hidden: FxHashSet<NodeId>,
     /// All that is cached has to go.
     pub(super) everything: bool,
 }
