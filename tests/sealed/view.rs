@@ -3,6 +3,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Mode, OFlags};
@@ -299,11 +300,12 @@ fn what_is_appended_while_the_file_is_emptied_is_there_once_and_in_order() {
     for round in 0..150 {
         let path = view.at(&format!("vault/log{round}"));
         let mut log = File::options().append(true).create(true).open(&path).unwrap();
-        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let is_over = AtomicBool::new(false);
         let count = std::thread::scope(|scope| {
             let appending = scope.spawn(|| {
                 let mut count = 0;
-                while count < 200 || !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                // Ends of itself where an assertion fails.
+                while count < 200 || (count < 100_000 && !is_over.load(Ordering::Relaxed)) {
                     log.write_all(format!("{count:09}\n").as_bytes()).unwrap();
                     count += 1;
                 }
@@ -311,7 +313,7 @@ fn what_is_appended_while_the_file_is_emptied_is_there_once_and_in_order() {
             });
             std::thread::sleep(Duration::from_millis(1));
             File::options().write(true).truncate(true).open(&path).unwrap();
-            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            is_over.store(true, Ordering::Relaxed);
             appending.join().unwrap()
         });
         let text = fs::read_to_string(&path).unwrap();
