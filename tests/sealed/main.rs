@@ -1,5 +1,6 @@
 //! Sealed files in a mounted view: plain to programs, encrypted below, whole after a crash.
 
+mod async_io;
 mod crash;
 mod faults;
 mod full;

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 
 /// A request that others follow holds so much less than the largest one, if it is the first: the kernel sends
@@ -46,7 +46,30 @@ impl Appends {
         self.append_within(PATIENCE, (offset, most), size, write)
     }
 
-    /// The same, with another bound of the wait.
+    /// The same after [`Appends::wait`]: what is in front of it is there, or does not come.
+    pub(crate) fn append_now(
+        &self,
+        size: impl FnOnce() -> Result<u64, Errno>,
+        offset: u64,
+        write: impl FnOnce(u64) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let mut next = self.next.lock();
+        let len = write(size()?)?;
+        self.follow(&mut next, offset, len);
+        Ok(len)
+    }
+
+    /// Waits as [`Appends::append`] does, and appends nothing: for threads that may wait, before others do
+    /// the work.
+    pub(crate) fn wait(
+        &self,
+        (offset, most): (u64, u64),
+        size: impl Fn() -> Result<u64, Errno>,
+    ) -> Result<(), Errno> {
+        self.wait_within(PATIENCE, &mut self.next.lock(), (offset, most), size).map(|_| ())
+    }
+
+    /// [`Appends::append`] with another bound of the wait.
     fn append_within(
         &self,
         patience: Duration,
@@ -56,21 +79,37 @@ impl Appends {
     ) -> Result<usize, Errno> {
         // Held over the write: what waits for it comes after it.
         let mut next = self.next.lock();
+        let end = self.wait_within(patience, &mut next, (offset, most), size)?;
+        let len = write(end)?;
+        self.follow(&mut next, offset, len);
+        Ok(len)
+    }
+
+    /// Returns the end of the file, to which nothing is appended as long as `next` is held.
+    fn wait_within(
+        &self,
+        patience: Duration,
+        next: &mut MutexGuard<'_, Option<u64>>,
+        (offset, most): (u64, u64),
+        size: impl Fn() -> Result<u64, Errno>,
+    ) -> Result<u64, Errno> {
         let mut until = None;
-        let end = loop {
+        loop {
             let end = size()?;
-            if !is_early(offset, end, *next, most) {
-                break end;
+            if !is_early(offset, end, **next, most) {
+                return Ok(end);
             }
             let until = *until.get_or_insert_with(|| Instant::now() + patience);
-            if self.served.wait_until(&mut next, until).timed_out() {
-                break size()?;
+            if self.served.wait_until(next, until).timed_out() {
+                return size();
             }
-        };
-        let len = write(end)?;
+        }
+    }
+
+    /// So much was appended of what the kernel sent for `offset`.
+    fn follow(&self, next: &mut Option<u64>, offset: u64, len: usize) {
         *next = Some(offset + len as u64);
         self.served.notify_all();
-        Ok(len)
     }
 
     /// The same where nothing has to be waited for; else `None`, and nothing is done.
@@ -86,8 +125,7 @@ impl Appends {
             return None;
         }
         let len = write(end)?;
-        *next = Some(offset + len as u64);
-        self.served.notify_all();
+        self.follow(&mut next, offset, len);
         Some(len)
     }
 

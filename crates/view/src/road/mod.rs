@@ -96,10 +96,19 @@ impl WriteAt {
     ) -> Result<usize, Errno> {
         match self {
             WriteAt::Offset(offset) => content.write(data, *offset, beside),
-            WriteAt::End { appends, offset, most } => {
+            WriteAt::End { appends, offset, .. } => {
                 let write = |end| content.write(data, end, beside);
-                appends.append((*offset, *most), || content.size(), write)
+                appends.append_now(|| content.size(), *offset, write)
             }
+        }
+    }
+
+    /// Waits for what is to be written before, on the thread that received the request: those of a queue are
+    /// few, and would wait for what is queued behind them.
+    fn wait(&self, content: &dyn Content) {
+        if let WriteAt::End { appends, offset, most } = self {
+            // An error comes back from the write.
+            let _ = appends.wait((*offset, *most), || content.size());
         }
     }
 
@@ -209,6 +218,7 @@ impl Road {
         }
         let Some((running, reply)) = self.start_for(reply) else { return };
         running.keep_trimmed();
+        place.wait(&*file.content);
         let Some((reply, room)) = ToWrite::wait(running.memory(), request, reply.detach()) else {
             return;
         };
