@@ -153,6 +153,15 @@ fn a_name_that_is_hidden_by_another_one_leaves_listings_and_comes_back() {
     // Another name of what is hidden becomes a free one.
     fs::rename(view.below("hidden/b"), view.below("open/c")).unwrap();
     soon("it is moved", || is("b", true) && is("c", true));
+    // A directory that others move takes a name along.
+    fs::create_dir(view.below("part")).unwrap();
+    fs::hard_link(view.below("open/b"), view.below("part/b")).unwrap();
+    for _ in 0..2 {
+        soon("it is shown", || is("b", true));
+        fs::rename(view.below("part"), view.below("hidden/part")).unwrap();
+        soon("its directory is hidden", || is("b", false) && is("c", false));
+        fs::rename(view.below("hidden/part"), view.below("part")).unwrap();
+    }
 }
 
 /// What others take away does not count any longer, also where the view had looked it up.

@@ -413,9 +413,12 @@ impl View {
     pub(crate) fn entry(&self, around: Level, node: &Arc<Node>, stat: &Stat) -> Entry {
         // What carries a mount may go with its name only, and a directory above it can be moved
         // where nobody is told.
-        let watched = around >= Level::Names && !node.is_anchored();
+        let mut watched = around >= Level::Names && !node.is_anchored();
         if stat.nlink() == 1 {
             node.kept.is_here();
+        } else if !node.is_dir() && self.can_hide() {
+            // Another name of it may come to hide it, by a move of a directory elsewhere.
+            watched = false;
         }
         Entry {
             node: node.id,

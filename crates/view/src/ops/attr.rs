@@ -45,6 +45,10 @@ impl View {
             Sight::Hidden { mode, by } => {
                 dir.listed.has_no(name);
                 self.conceal(req, &dir, name, &by.rule)?;
+                if let Some(watch) = self.watch.as_ref().filter(|_| by.further_name) {
+                    // The kernel may have listed it.
+                    watch.listing_expires(dir.id);
+                }
                 return Ok(self.hidden_entry(&dir, name, mode));
             }
         };
