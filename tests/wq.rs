@@ -1,7 +1,7 @@
 //! `tollgate wq` against the work queues of this very process.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -242,6 +242,10 @@ fn what_is_no_living_runtime_is_named() {
     std::fs::write(place.join("file.sock"), "x").unwrap();
     fails(&dump("file.sock"), &["file.sock", "is not a socket"]);
     drop(UnixListener::bind(place.join("dead.sock")).unwrap());
+    // A child that another test forks at this moment listens, too, until it executes its program.
+    while UnixStream::connect(place.join("dead.sock")).is_ok() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     fails(&dump("dead.sock"), &["nobody listens", "dead.sock"]);
     let _other =
         control::Server::start(&place.join("b.sock"), |_, _| "{\"pid\":1}".to_owned()).unwrap();

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
 
 use crate::project::{Daemon, Project, all, can_mount, first_line, text, tollgate, until};
@@ -34,7 +35,11 @@ fn status_removes_sockets_that_killed_servers_left() {
     // Makes the directory of the sockets, if it is not there.
     let _daemon = Daemon::start(&project);
     let left = format!("/run/tollgate/wq-{:016x}.sock", std::process::id());
-    drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
+    drop(UnixListener::bind(&left).unwrap());
+    // A child that another test forks at this moment listens, too, until it executes its program.
+    while UnixStream::connect(&left).is_ok() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let output = tollgate().arg("status").output().unwrap();
     assert!(output.status.success(), "{}", all(&output));
     assert!(!std::path::Path::new(&left).exists());
