@@ -202,10 +202,11 @@ fn a_file_that_changes_by_a_name_elsewhere_is_seen_within_the_second() {
         let home = Home::new();
         home.write("sub/file", b"file\n", 0o644);
         let look = "stat -c %a sub/file; ls sub";
-        let script = format!("read go; {look}; {look}; read go; {look}; read go");
+        let script = format!("read go; {look}; {look}; : >looked; read go; {look}; read go");
         let mut run = home.start(&["--broker", "off"], &script);
         std::thread::sleep(std::time::Duration::from_millis(500));
         run.say("go");
+        until("it looked", || home.below("looked").exists());
         run.report(|report| report["view"]["watch"]["directories"].as_u64() >= Some(1));
         fs::hard_link(home.below("sub/file"), home.at("elsewhere")).unwrap();
         fs::set_permissions(home.at("elsewhere"), PermissionsExt::from_mode(0o600)).unwrap();
