@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::site::Site;
+use super::walk::mount_afresh;
 use crate::harness::{Better, Options, Report, Row};
 use crate::programs::timed_ms;
 use crate::project::NEEDLE;
@@ -30,7 +31,7 @@ pub(super) fn run(site: &mut Site, options: &Options, report: &mut Report) -> Re
         let columns: Vec<_> = columns.iter().map(String::as_str).collect();
         report.measure_many(&rows, &columns, |_, column| {
             let place = &mut site.places_mut()[column];
-            place.remount(&[])?;
+            mount_afresh(place)?;
             let root = place.root.join(&tree);
             let per_file = |program: &str, arguments: &[&str]| -> Result<f64> {
                 let mut command = Command::new(program);

@@ -88,8 +88,8 @@ pub(super) fn rows(site: &mut Site, tree: &str, suffix: &str, report: &mut Repor
     Ok(())
 }
 
-/// The kernel knows no name of the view then.
-fn mount_afresh(place: &mut Place) -> Result<()> {
+/// The kernel knows no name of the view then, and the server what waking a CPU costs.
+pub(super) fn mount_afresh(place: &mut Place) -> Result<()> {
     place.remount(&[])?;
     if !place.contestant.is_bare() {
         sleep(SETTLED_AFTER);
