@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use tollgate_control::{ControlError, Directory, Discovery, Found, Peer, Server, error_reply};
 
 use crate::escape::shown;
-use crate::messages;
+use crate::{lingering, messages, mountinfo};
 
 /// The name of this user's directory of sockets. Programs with work queues put theirs there, too.
 pub(crate) const DIRECTORY: &str = "tollgate";
@@ -241,7 +241,8 @@ enum Of<'a> {
     Meant(&'a dyn Fn(&Map<String, Value>) -> bool),
 }
 
-/// What all servers of this user report to `status`, in the order in which they started.
+/// What all servers of this user report to `status`, in the order in which they started; those whose
+/// views are not mounted here are last.
 ///
 /// Each report gets the member `pid_here`: the server's process id in the pid namespace of this
 /// process, or null if the server is not in it.
@@ -286,7 +287,11 @@ fn survey_in(directory: &Directory, of: Of<'_>) -> Result<Survey, ControlError> 
     // Finding them removes the sockets that killed servers left, here those of work queues.
     let _ = directory.servers(tollgate_workqueue::control::KIND);
     let mut reports: Vec<_> = asked.replies.into_iter().map(with_pid).collect();
-    reports.sort_by_cached_key(|report| report["started"].to_string());
+    let mounts = mountinfo::read().unwrap_or_default();
+    // Of two at one path, the one that shows there comes first.
+    reports.sort_by_cached_key(|report| {
+        (lingering::is_not_here(report, &mounts), report["started"].to_string())
+    });
     Ok(Survey { reports, silent: asked.silent })
 }
 

@@ -25,6 +25,7 @@ mod inherited;
 mod init;
 mod killed;
 mod learn;
+mod lingering;
 mod machine;
 mod man_pages;
 mod messages;

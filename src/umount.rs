@@ -11,7 +11,7 @@ use crate::cli::UmountArgs;
 use crate::control::{self, Survey};
 use crate::escape::shown;
 use crate::mountinfo::{self, MountInfo};
-use crate::{connection, killed, native, tree};
+use crate::{connection, killed, lingering, messages, native, tree};
 
 /// Unmounts a view; of one whose server is dead, cleans up.
 ///
@@ -41,7 +41,10 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
     };
     let lazy = args.lazy || server_of(view, &silent) == Server::Dead;
     match native::unmount_view(&path, &native_directories(&path, &reports), lazy) {
-        Ok(()) => Ok(()),
+        Ok(()) => {
+            tell_who_keeps(view);
+            Ok(())
+        }
         // Which directories in it are native, that one alone knows.
         Err(error) if is_busy(&error) && !silent.is_empty() => bail!(
             "MNT `{shown}` is in use, by a program or by native directories, and its server cannot \
@@ -53,6 +56,19 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
              --lazy`"
         ),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Says for whom a view that was unmounted here is still mounted.
+fn tell_who_keeps(view: &MountInfo) {
+    let Some(number) = view.minor_number() else { return };
+    let processes = lingering::elsewhere(number.into());
+    if !processes.is_empty() {
+        messages::note(&format!(
+            "the view is unmounted here; in another mount namespace, {} still has it, and its server \
+             goes on until that ends",
+            lingering::in_words(&processes)
+        ));
     }
 }
 

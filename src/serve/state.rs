@@ -222,6 +222,7 @@ impl State {
             dir: self.dir.to_string_lossy().into_owned(),
             dir_now: self.view.moved_to().map(|now| now.to_string_lossy().into_owned()),
             mount_point: self.mount_point.to_string_lossy().into_owned(),
+            connection: self.connection_number,
             policy: self.policy_file.as_ref().map(|file| file.to_string_lossy().into_owned()),
             tightened_by: self
                 .policy_origin

@@ -15,8 +15,10 @@ pub(crate) use report::{Report, VERSION, keep_awake, negotiated, transport};
 use crate::cli::StatusArgs;
 use crate::control::{self, Replies, Survey};
 use crate::escape::shown;
+use crate::lingering::{self, Process};
+use crate::mountinfo::{self, MountInfo};
 use crate::umount::{self, Server};
-use crate::{killed, mountinfo, other_paths, top};
+use crate::{killed, other_paths, top};
 
 /// Runs `tollgate status`.
 ///
@@ -37,8 +39,13 @@ pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
         None => control::survey()?,
     };
     let all = reports.clone();
+    let mounts = mountinfo::read()?;
     for report in &mut reports {
         report["other_views"] = other_paths::other_views(report, &all).into();
+        // The brief answer, to another user, says nothing of mounts.
+        if report.get("brief").is_none() {
+            report["mounted_elsewhere"] = mounted_elsewhere(report, &mounts);
+        }
     }
     if let (Some(mnt), Some(path)) = (&args.mnt, &mnt) {
         reports.retain(|report| shows_at(report, path));
@@ -88,12 +95,27 @@ fn metrics(mnt: Option<&Path>) -> anyhow::Result<()> {
     };
     servers.retain(|server| server.report.get("brief").is_none());
     servers.retain(|server| mnt.is_none_or(|mnt| control::is_at(mnt)(&server.report)));
+    if mnt.is_some() && servers.len() > 1 {
+        let mounts = mountinfo::read()?;
+        let report = |server: &control::Report| Value::Object(server.report.clone());
+        servers.retain(|server| !lingering::is_not_here(&report(server), &mounts));
+    }
     match servers.as_slice() {
         [server] => print!("{}", control::metrics(&server.found.path)?),
         [] => bail!(control::nobody(mnt, &silent)),
         _ => bail!("more than one server runs; give the mount point of one"),
     }
     Ok(())
+}
+
+/// Of a view that is not mounted here: processes for which it is. Null of one that is.
+fn mounted_elsewhere(report: &Value, mounts: &[MountInfo]) -> Value {
+    match report["connection"].as_u64() {
+        Some(number) if lingering::is_not_here(report, mounts) => {
+            lingering::elsewhere(number).iter().map(Process::in_json).collect()
+        }
+        _ => Value::Null,
+    }
 }
 
 fn shows_at(report: &Value, path: &Path) -> bool {

@@ -24,6 +24,8 @@ pub(crate) struct Report {
     /// Where it is now, if others have moved it.
     pub(crate) dir_now: Option<String>,
     pub(crate) mount_point: String,
+    /// Its number in /sys/fs/fuse/connections, where it is known.
+    pub(crate) connection: Option<u32>,
     pub(crate) policy: Option<String>,
     /// The policy of `dir`, which makes `policy` stricter.
     pub(crate) tightened_by: Option<String>,

@@ -59,6 +59,9 @@ fn head(report: &Value, to: &mut String) {
     if let Some(now) = report["dir_now"].as_str() {
         say!(to, "  moved      the directory is {} now", escaped(now));
     }
+    if let Some(processes) = report["mounted_elsewhere"].as_array() {
+        say!(to, "  unmounted  {}", lingers(processes));
+    }
     let uptime = report["uptime_seconds"].as_u64().unwrap_or(0);
     say!(
         to,
@@ -82,6 +85,25 @@ fn head(report: &Value, to: &mut String) {
         report["native"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if !native.is_empty() {
         say!(to, "  native     {}", escaped(&native.join(", ")));
+    }
+}
+
+/// Why the server of a view that is not mounted here goes on.
+fn lingers(processes: &[Value]) -> String {
+    let process = |process: &Value| {
+        let name = process["name"].as_str().map(escaped).unwrap_or_default();
+        format!("process {} ({name})", process["pid"])
+    };
+    match processes {
+        [] => "here; files in it are open, or another mount namespace has it: the server goes on until then"
+            .to_owned(),
+        [first, rest @ ..] => {
+            let more = if rest.is_empty() { "" } else { " and others" };
+            format!(
+                "here; {}{more} still has it, in another mount namespace: the server goes on until then",
+                process(first)
+            )
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod crash;
 #[path = "../support/device.rs"]
 mod device;
 mod differential;
+mod elsewhere;
 mod executing;
 mod fsx;
 mod harness;
