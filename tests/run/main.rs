@@ -23,6 +23,7 @@ mod masked;
 mod mount;
 #[path = "../support/mounting.rs"]
 mod mounting;
+mod moved_names;
 mod native;
 mod native_moved;
 mod network;

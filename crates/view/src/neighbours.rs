@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::{Connection, Name};
 
-use crate::links::{Links, Top};
+use crate::links::{Links, Looked, Top};
 use crate::lower::{self, Key, Stat};
 use crate::moving::{Moving, Turn};
 use crate::policies::{InForce, Policies};
@@ -121,25 +121,30 @@ impl std::fmt::Debug for Place {
 
 impl Place {
     /// Adds the names that a file with the attributes `stat`, which another view asks about, has
-    /// here. `looked`: that view looked at its names so long ago.
+    /// here. `looked`: that view looked at its names so long ago. Returns whether a name that was known
+    /// here is gone, which may have come to another view.
     pub(crate) fn add_names<'v>(
         &'v self,
         stat: &Stat,
         turn: Turn,
         looked: Duration,
         elsewhere: &mut Elsewhere<'v>,
-    ) {
+    ) -> bool {
         let in_force = self.policies.current();
+        let mut lost = false;
         let confirmed = self.links.confirmed(stat, self.fresh, looked, &in_force.policy);
         let names = confirmed.unwrap_or_else(|| {
             // In its turn it may not wait for ours.
-            if turn != Turn::Free || !self.find(&[], stat, || self.search()) {
+            let looked = (turn == Turn::Free).then(|| self.find(&[], stat, || self.search()));
+            lost = looked.is_some_and(|looked| looked.lost);
+            if !looked.is_some_and(|looked| looked.all_known) {
                 elsewhere.unknown.push(in_force);
             }
             self.links.judged(&stat.key(), &in_force.policy)
         });
         let own = names.into_iter().filter(|path| !self.is_covered(path));
         elsewhere.names.extend(own.map(|path| (in_force, path)));
+        lost
     }
 
     /// Adds names that were removed here and go on counting.
@@ -157,27 +162,26 @@ impl Place {
     }
 
     /// Looks at the known names of an inode, and those of `known`, and searches for others with
-    /// `search` if there are more. Returns whether all are known then.
-    pub(crate) fn find(&self, known: &[Vec<u8>], stat: &Stat, search: impl Fn() -> bool) -> bool {
+    /// `search` if there are more.
+    pub(crate) fn find(&self, known: &[Vec<u8>], stat: &Stat, search: impl Fn() -> bool) -> Looked {
         let root = self.root.as_fd();
-        let verify = |searched| {
+        let mut lost = false;
+        let mut verify = |searched| {
             let _still = self.moving.write();
-            self.links.verify(root, stat, known, searched)
+            let looked = self.links.verify(root, stat, known, searched);
+            lost |= looked.lost;
+            looked.all_known
         };
-        if verify(false) {
-            return true;
-        }
+        let mut all_known = verify(false);
         for _ in 0..MAX_SEARCHES {
-            if !search() {
-                return false;
+            if all_known || !search() {
+                break;
             }
             // What the search did not find lies elsewhere, unless names were moved meanwhile.
             let now = self.links.stat_by_name(root, &stat.key(), None);
-            if verify(now.is_none_or(|now| now.changed() == stat.changed())) {
-                return true;
-            }
+            all_known = verify(now.is_none_or(|now| now.changed() == stat.changed()));
         }
-        false
+        Looked { all_known, lost }
     }
 
     /// The kernel asks again for every name, and for all that it has of inodes whose contents it

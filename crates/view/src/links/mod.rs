@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use rustix::io::Errno;
 use serde::Serialize;
 use tollgate_policy::Policy;
 
@@ -91,6 +92,23 @@ struct Last {
 pub(crate) struct Top<'a> {
     pub(crate) fd: BorrowedFd<'a>,
     pub(crate) path: &'a [u8],
+}
+
+/// What looking at the known names of an inode came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Looked {
+    /// All its names are known.
+    pub(crate) all_known: bool,
+    /// One that was known is not there any more.
+    pub(crate) lost: bool,
+}
+
+/// Whether `path` is certainly no name of the inode `key` beneath `root`.
+pub(crate) fn is_no_name(root: BorrowedFd<'_>, path: &[u8], key: &Key) -> bool {
+    match beneath::stat(root, path) {
+        Ok(stat) => stat.key() != *key,
+        Err(errno) => matches!(errno, Errno::NOENT | Errno::NOTDIR),
+    }
 }
 
 /// Attributes of what `path` leads to beneath `root`, if it is there and leads through no link.
@@ -277,8 +295,8 @@ impl Links {
     }
 
     /// Looks whether the known names of the inode, and those of `own`, lead to it beneath `root`,
-    /// and forgets those that do not. Returns whether all are known then. `searched`: a complete
-    /// search has just been made, so that those that are missing lie elsewhere.
+    /// and forgets those that do not. `searched`: a complete search has just been made, so that those
+    /// that are missing lie elsewhere.
     ///
     /// No rename of the view may be under way.
     pub(crate) fn verify(
@@ -287,7 +305,7 @@ impl Links {
         stat: &Stat,
         own: &[Vec<u8>],
         searched: bool,
-    ) -> bool {
+    ) -> Looked {
         let (key, at) = (stat.key(), Instant::now());
         let mut now = *stat;
         let mut is_there = |path: &[u8]| {
@@ -299,17 +317,33 @@ impl Links {
         let (there, gone): (Vec<_>, Vec<_>) = candidates.iter().partition(|path| is_there(path));
         let mut shard = self.shard(&key).lock();
         let record = shard.entry(key).or_default();
-        gone.iter().filter(|path| record.remove(path)).for_each(|path| self.count_out(path));
+        let mut lost = false;
+        for path in gone.iter().filter(|path| record.remove(path)) {
+            self.count_out(path);
+            lost = true;
+        }
         there.iter().filter(|path| record.add(path)).for_each(|path| self.count(path));
         let state = State::of(&now);
         if searched {
             record.conclude(state, at);
         }
-        let complete = record.confirm_if_complete(state, at);
+        let all_known = record.confirm_if_complete(state, at);
         if record.is_empty() {
             shard.remove(&key);
         }
-        complete
+        Looked { all_known, lost }
+    }
+
+    /// A name of the inode that lay in another directory is not there any more, and may be here: it
+    /// is searched for before the inode is judged the next time.
+    pub(crate) fn doubt(&self, key: &Key) {
+        let mut shard = self.shard(key).lock();
+        if let Some(record) = shard.get_mut(key) {
+            record.doubt();
+            if record.is_empty() {
+                shard.remove(key);
+            }
+        }
     }
 
     fn names(&self, key: &Key) -> Vec<Box<[u8]>> {
@@ -487,6 +521,10 @@ mod tests {
             stat_at(dir.as_fd(), &std::ffi::CString::new(name).unwrap()).unwrap()
         }
 
+        fn verify(&self, stat: &Stat, searched: bool) -> bool {
+            self.links.verify(self.root.as_fd(), stat, &[], searched).all_known
+        }
+
         fn confirmed(&self, name: &str) -> Option<Vec<String>> {
             let fresh = Duration::from_secs(3600);
             let names =
@@ -505,9 +543,9 @@ mod tests {
         std::fs::rename(tree.dir.path().join("a/two"), tree.dir.path().join("b/two")).unwrap();
         assert_eq!(tree.confirmed("one"), None);
         let stat = tree.stat("one");
-        assert!(!tree.links.verify(tree.root.as_fd(), &stat, &[], false), "one is missing");
+        assert!(!tree.verify(&stat, false), "one is missing");
         assert!(tree.links.search(&Top { fd: tree.root.as_fd(), path: b"" }));
-        assert!(tree.links.verify(tree.root.as_fd(), &stat, &[], true));
+        assert!(tree.verify(&stat, true));
         assert_eq!(tree.confirmed("one").unwrap(), ["b/three", "b/two", "one"]);
     }
 
@@ -517,8 +555,8 @@ mod tests {
         let tree = Tree::new(&["one", "a/two"]);
         std::fs::hard_link(tree.dir.path().join("one"), outside.path().join("x")).unwrap();
         let stat = tree.stat("one");
-        assert!(!tree.links.verify(tree.root.as_fd(), &stat, &[], false));
-        assert!(tree.links.verify(tree.root.as_fd(), &stat, &[], true));
+        assert!(!tree.verify(&stat, false));
+        assert!(tree.verify(&stat, true));
         assert_eq!(tree.confirmed("one").unwrap(), ["a/two", "one"]);
     }
 

@@ -158,6 +158,12 @@ impl Record {
         complete
     }
 
+    /// A name that was counted as elsewhere is not there any more: it may be here.
+    pub(super) fn doubt(&mut self) {
+        self.elsewhere = 0;
+        self.confirmed = None;
+    }
+
     /// The view made or removed a name. If the names were confirmed before (since `confirmed`),
     /// they are in the state `after` too, unless somebody else changed their number.
     pub(super) fn follow(&mut self, after: State, confirmed: Option<Instant>) {

@@ -216,6 +216,11 @@ impl View {
             Hidden::No | Hidden::WouldBe(_) => None,
         };
         if let Some(rule) = by(&path) {
+            // For the other names of a file, whichever name it was hidden by before.
+            if self.has_names_to_find(stat) {
+                let path = || Ok::<_, Errno>(path.clone());
+                self.links.sighted(&stat.key(), path)?;
+            }
             return Ok(Some(HiddenBy { rule, further_name: false }));
         }
         if !self.has_names_to_find(stat) {

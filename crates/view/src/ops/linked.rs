@@ -5,12 +5,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashMap;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use tollgate_fuse::Name;
 use tollgate_policy::{InodeFacts, Kind};
 
-use crate::links::{Change, Top};
+use crate::links::{Change, Top, is_no_name};
 use crate::lower::{self, MOUNT_ROOT, Stat};
 use crate::moving::Turn;
 use crate::neighbours::{Elsewhere, Place};
@@ -21,6 +22,9 @@ use crate::view::View;
 /// Times that one rename or link looks at the names of a file that goes on changing meanwhile. Then
 /// it is judged as if a name were missing.
 pub(crate) const MAX_LOOKS: usize = 10;
+/// Times that a request looks again in all views of the server because one of them lost a name.
+/// Then a name counts as missing.
+const MAX_ROUNDS: usize = 3;
 
 impl View {
     /// Whether the names of a file with these attributes have to be known.
@@ -39,6 +43,29 @@ impl View {
         dir: Option<&Arc<Node>>,
         turn: Turn,
     ) -> Names<'_> {
+        if self.neighbours.is_none() {
+            return self.look_for_names(paths, stat, dir, turn).0;
+        }
+        let (mut names, mut lost) = self.look_for_names(paths.clone(), stat, dir, turn);
+        for _ in 0..MAX_ROUNDS {
+            if !lost {
+                return names;
+            }
+            // What another view lost may be here, or in one that was asked before.
+            (names, lost) = self.look_for_names(paths.clone(), stat, dir, turn);
+        }
+        names.all_known &= !lost;
+        names
+    }
+
+    /// Looks once; also whether another view lost a name meanwhile.
+    fn look_for_names(
+        &self,
+        paths: KnownPaths,
+        stat: &Stat,
+        dir: Option<&Arc<Node>>,
+        turn: Turn,
+    ) -> (Names<'_>, bool) {
         let waited = match turn {
             Turn::Held(looked) => looked.elapsed(),
             Turn::Free => Duration::ZERO,
@@ -46,13 +73,32 @@ impl View {
         let (mut paths, all_known) = if !self.has_names_to_find(stat) {
             (self.with_removed(paths, stat), true)
         } else if let Some(judged) = self.confirmed_names(stat, waited) {
-            (first_and(paths, judged), true)
+            (self.first_and(paths, judged, stat), true)
+        } else if turn == Turn::Free && self.find_names(&paths, stat, dir) {
+            let judged = self.links.judged(&stat.key(), self.admission.shared_policy());
+            (self.first_and(paths, judged, stat), true)
         } else {
-            let all_known = turn == Turn::Free && self.find_names(&paths, stat, dir);
-            (self.known_names(paths, stat), all_known)
+            (self.known_names(paths, stat), false)
         };
-        let elsewhere = self.names_elsewhere(stat, turn, waited, &mut paths);
-        Names { paths, all_known, elsewhere }
+        let (elsewhere, lost) = self.names_elsewhere(stat, turn, waited, &mut paths);
+        (Names { paths, all_known, elsewhere }, lost)
+    }
+
+    /// The path by which a file was met, and its names as they were confirmed. Other places that it is
+    /// known at were not confirmed: they are no names any more. Nor is the path, if it leads nowhere.
+    fn first_and(&self, mut paths: KnownPaths, judged: Vec<Vec<u8>>, stat: &Stat) -> KnownPaths {
+        paths.truncate(1);
+        let (key, root) = (stat.key(), self.fds.root());
+        let is_stale = !judged.is_empty()
+            && !judged.contains(&paths[0])
+            && !self.links.has_name(&key, &paths[0])
+            && is_no_name(root.as_fd(), &paths[0], &key);
+        if is_stale {
+            paths.clear();
+        }
+        let others: Vec<_> = judged.into_iter().filter(|path| !paths.contains(path)).collect();
+        paths.extend(others);
+        paths
     }
 
     /// The names of a file in the other views of the same server. Those of `paths`, but the first,
@@ -63,24 +109,29 @@ impl View {
         turn: Turn,
         waited: Duration,
         paths: &mut KnownPaths,
-    ) -> Elsewhere<'_> {
+    ) -> (Elsewhere<'_>, bool) {
         let mut elsewhere = Elsewhere::default();
         if self.neighbours.is_none() || stat.file_type() == FileType::Directory {
-            return elsewhere;
+            return (elsewhere, false);
         }
         let known = paths.len();
         let mut is_first = true;
         paths.retain(|path| std::mem::take(&mut is_first) || !self.place.is_covered(path));
         let may_have_some =
             stat.nlink() > 1 && (paths.len() < known || self.links.is_elsewhere(&stat.key()));
+        let mut lost_one = false;
         for other in self.neighbours() {
-            if may_have_some {
-                other.add_names(stat, turn, waited, &mut elsewhere);
-            } else {
+            if !may_have_some {
                 other.add_removed(&stat.key(), &mut elsewhere);
+            } else if other.add_names(stat, turn, waited, &mut elsewhere) {
+                lost_one = true;
+                self.links.doubt(&stat.key());
+                self.neighbours()
+                    .filter(|third| !std::ptr::eq(*third, other))
+                    .for_each(|third| third.links.doubt(&stat.key()));
             }
         }
-        elsewhere
+        (elsewhere, lost_one)
     }
 
     /// The other views of the same server.
@@ -156,22 +207,49 @@ impl View {
         // The view's own moves note places after they were made.
         let _still = self.names.write();
         let places = node.places();
-        // In a directory that is not found, the name may be there all the same.
-        let is_gone = |place: &table::Place| {
-            let dir = self.fds.path(&place.parent);
-            match dir.map(|dir| lower::stat_at(dir.as_fd(), &place.name)) {
-                Ok(Ok(found)) => found.key() != node.key,
-                Ok(Err(errno)) => errno == Errno::NOENT,
-                Err(_) => false,
-            }
-        };
-        let gone: Vec<_> = places.iter().filter(|place| is_gone(place)).collect();
+        let gone = self.gone_places(node, stat, &places);
         // If none is left, where the file is now is not known: all go on counting.
         if gone.len() < places.len() {
             for place in gone {
                 let _ = Name::new(&place.name).map(|name| node.gone_from(&place.parent, name));
             }
         }
+    }
+
+    /// Of these places of a file, those that are none any more.
+    fn gone_places<'p>(
+        &self,
+        node: &Node,
+        stat: &Stat,
+        places: &'p [table::Place],
+    ) -> Vec<&'p table::Place> {
+        // `None`: in a directory that is not found, the name may be there all the same.
+        let is_there = |place: &table::Place| {
+            let dir = self.fds.path(&place.parent).ok()?;
+            match lower::stat_at(dir.as_fd(), &place.name) {
+                Ok(found) => Some(found.key() == node.key),
+                Err(errno) => (errno == Errno::NOENT).then_some(false),
+            }
+        };
+        let mut looked: Vec<_> = places.iter().map(|place| (place, is_there(place))).collect();
+        // A directory may be known twice: it was forgotten, and met again by another name. Then its
+        // files have two places that are one name, of which one path leads there.
+        let mut there = FxHashMap::<_, u32>::default();
+        for (place, _) in looked.iter().filter(|(_, is_there)| *is_there == Some(true)) {
+            *there.entry((place.parent.key, &place.name)).or_default() += 1;
+        }
+        let root = self.fds.root();
+        for (place, is_there) in looked.iter_mut().filter(|(_, is_there)| *is_there == Some(true)) {
+            let is_twice = there.get(&(place.parent.key, &place.name)).is_some_and(|n| *n > 1);
+            let path = || self.paths.of_child(&place.parent, Name::new(&place.name).ok()?).ok();
+            if is_twice && path().is_some_and(|path| is_no_name(root.as_fd(), &path, &node.key)) {
+                *is_there = Some(false);
+            }
+        }
+        let all_are_there = there.len() as u64 >= stat.nlink().into();
+        let is_gone = |is_there: Option<bool>| !is_there.unwrap_or(!all_are_there);
+        let gone = looked.iter().filter(|(_, there)| is_gone(*there));
+        gone.map(|(place, _)| *place).collect()
     }
 
     /// Finds the names of an inode before a lock of [`View::names`] is taken.
@@ -194,7 +272,11 @@ impl View {
     }
 
     fn find_names(&self, paths: &KnownPaths, stat: &Stat, dir: Option<&Arc<Node>>) -> bool {
-        self.place.find(paths, stat, || self.search_around(dir).unwrap_or(false))
+        let looked = self.place.find(paths, stat, || self.search_around(dir).unwrap_or(false));
+        if looked.lost {
+            self.neighbours().for_each(|other| other.links.doubt(&stat.key()));
+        }
+        looked.all_known
     }
 
     /// Searches the file system that `dir` lies in: DIR, or what is mounted below it.
@@ -231,12 +313,4 @@ impl View {
             self.links.changed(before, &change, after.as_ref());
         }
     }
-}
-
-fn first_and(mut paths: KnownPaths, judged: Vec<Vec<u8>>) -> KnownPaths {
-    // Other places that the node is known at were not confirmed: they are no names any more.
-    paths.truncate(1);
-    let others: Vec<_> = judged.into_iter().filter(|path| *path != paths[0]).collect();
-    paths.extend(others);
-    paths
 }
