@@ -13,9 +13,9 @@
 //! No request is lost: it is put in under the lock under which a helper looks before it sleeps.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sync::{Condvar, Mutex};
+use crate::uring::slowness::Slowness;
 
 /// Requests on their way from owners to helpers.
 #[derive(Debug)]
@@ -165,41 +165,6 @@ impl<J> Handover<J> {
     }
 }
 
-/// How often handlers waited of late, of all rings: the disk that one of them waits for is most often
-/// the next one's too.
-///
-/// One slow handler says little, because a thread that others keep from running is slow too. Two
-/// within a few requests mean that handlers wait for something.
-#[derive(Debug, Default)]
-pub(crate) struct Slowness(AtomicU32);
-
-impl Slowness {
-    /// A handler that takes longer than this waited. Most take 5 to 50 us.
-    const SLOW_NS: u64 = 500_000;
-    const SLOW_ADDS: u32 = 12;
-    const LIMIT: u32 = 16;
-    /// Quick requests in a row that end it.
-    const MOST: u32 = 64;
-
-    /// A handler took `ns`. One that was known to wait does not count.
-    pub(crate) fn note(&self, ns: u64) {
-        let now = self.0.load(Ordering::Relaxed);
-        let next = match ns {
-            _ if ns > Self::SLOW_NS => (now + Self::SLOW_ADDS).min(Self::MOST),
-            // Most often: nothing is written that other CPUs read.
-            _ if now == 0 => return,
-            _ => now - 1,
-        };
-        // Another thread's note may be lost: this is a measure, not a count.
-        self.0.store(next, Ordering::Relaxed);
-    }
-
-    /// Whether to give requests to helpers.
-    pub(crate) fn is_high(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= Self::LIMIT
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -229,20 +194,6 @@ mod tests {
         handover.served(Length::Moves);
         handover.served(Length::Waits);
         assert_eq!(handover.take(), Taken::Job(2, Length::Waits));
-    }
-
-    #[test]
-    fn two_slow_handlers_close_together_count_and_one_does_not() {
-        let slowness = Slowness::default();
-        slowness.note(1_000_000);
-        assert!(!slowness.is_high());
-        (0..20).for_each(|_| slowness.note(5_000));
-        slowness.note(1_000_000);
-        assert!(!slowness.is_high());
-        slowness.note(1_000_000);
-        assert!(slowness.is_high());
-        (0..64).for_each(|_| slowness.note(5_000));
-        assert!(!slowness.is_high());
     }
 }
 

@@ -13,6 +13,7 @@ use crate::transport::{NoObserver, Queue, ReceiveError, Received, ReplySink};
 use crate::uring::commit::Missing;
 use crate::uring::handover::{Handover, Length, Taken};
 use crate::uring::shared::RingShared;
+use crate::uring::slowness::Handler;
 
 /// A request in the hands of a helper, or on its way there.
 #[derive(Debug)]
@@ -34,13 +35,15 @@ pub(crate) struct HelperQueue {
     current: Option<(Job, Length, usize)>,
     area: ReplyArea,
     observer: NoObserver,
+    handler: Handler,
 }
 
 impl HelperQueue {
     /// A helper of all `rings`.
     pub(crate) fn new(handover: Arc<Handover<Job>>, rings: Arc<[Arc<RingShared>]>) -> Self {
         let area = ReplyArea::new(0);
-        Self { handover, rings, current: None, area, observer: NoObserver }
+        let handler = Handler::default();
+        Self { handover, rings, current: None, area, observer: NoObserver, handler }
     }
 }
 
@@ -59,6 +62,9 @@ impl Queue for HelperQueue {
         };
         *reply_at = at;
         self.area = area;
+        if job.quick {
+            self.handler.begins(self.handover.slowness());
+        }
         Ok(Received { raw, area: &mut self.area, observer: &mut self.observer })
     }
 
@@ -66,7 +72,7 @@ impl Queue for HelperQueue {
         let Some((job, length, reply_at)) = self.current.take() else { return };
         self.handover.served(length);
         if job.quick {
-            self.handover.slowness().note(handler_ns);
+            self.handler.ends(self.handover.slowness(), handler_ns);
         }
         // SAFETY: this helper began the request, and takes it out of `current` here.
         if unsafe { job.ring.entry(job.entry).handler_returned(reply_at + self.area.used()) } {

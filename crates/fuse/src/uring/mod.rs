@@ -30,7 +30,9 @@ mod ring;
 mod roaming;
 mod shared;
 mod sharing;
+mod slowness;
 mod standing;
+mod switches;
 mod unavailable;
 
 use std::io;

@@ -1,6 +1,5 @@
 //! Has the owner of a ring run on the CPUs that `roaming.rs` chooses, and leave one that it shares by
 //! `sharing.rs`.
-#![expect(unsafe_code, reason = "getrusage has no safe wrapper")]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +13,7 @@ use tollgate_haltpoll::{PollingTime, Roots, Runnable};
 use crate::uring::roaming::{Change, Roaming};
 use crate::uring::shared::RingShared;
 use crate::uring::sharing::Sharing;
+use crate::uring::switches::Switches;
 
 /// The owner's CPUs.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Place {
         tollgate_haltpoll::preempt_when_woken(false);
         let roaming = Roaming::new(usize::try_from(all.count()).unwrap_or(1));
         let (left, clocks) = (Roaming::LOOK_EVERY, Clocks::read(&polling));
-        let (sharing, let_in) = (Sharing::new(), times_others_were_let_in());
+        let (sharing, let_in) = (Sharing::new(), Switches::of_this_thread().involuntary);
         let runnable = Runnable::open(&Roots::default());
         Some(Self {
             roaming,
@@ -146,7 +146,7 @@ impl Place {
         match change {
             Some(change) => self.follow(change),
             None => {
-                let now = times_others_were_let_in();
+                let now = Switches::of_this_thread().involuntary;
                 let let_in = now.saturating_sub(std::mem::replace(&mut self.let_in, now));
                 let spinning = self.clocks.spinning(&before);
                 let (cpus, runnable) = (self.all.count() as usize, self.runnable.as_ref());
@@ -188,20 +188,6 @@ impl Place {
             let _ = rustix::thread::sched_setaffinity(None, &self.all);
         }
     }
-}
-
-/// How often the calling thread was ready to run and others ran instead; `sched_yield` counts where it
-/// let somebody in.
-fn times_others_were_let_in() -> u64 {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
-    // SAFETY: the call writes the whole structure, or fails.
-    let usage = unsafe {
-        if libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) != 0 {
-            return 0;
-        }
-        usage.assume_init()
-    };
-    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -253,8 +239,11 @@ mod tests {
     }
 
     fn class() -> libc::c_int {
+        #[expect(unsafe_code, reason = "sched_getscheduler has no wrapper")]
         // SAFETY: without memory arguments.
-        unsafe { libc::sched_getscheduler(0) }
+        unsafe {
+            libc::sched_getscheduler(0)
+        }
     }
 
     #[test]
@@ -294,9 +283,9 @@ mod tests {
             });
             let sharer = scope.spawn(|| {
                 bind();
-                let before = times_others_were_let_in();
+                let before = Switches::of_this_thread().involuntary;
                 let start = std::time::Instant::now();
-                while times_others_were_let_in() < before + 100 {
+                while Switches::of_this_thread().involuntary < before + 100 {
                     assert!(start.elapsed() < Duration::from_secs(30));
                     std::thread::yield_now();
                 }

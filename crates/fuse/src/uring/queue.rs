@@ -35,6 +35,7 @@ use crate::uring::place::Place;
 use crate::uring::registration::Arrival;
 use crate::uring::ring::{Completion, Ring};
 use crate::uring::shared::RingShared;
+use crate::uring::slowness::Handler;
 use crate::uring::standing::{Refused, Standing};
 use crate::uring::unavailable::UringUnavailable;
 
@@ -140,6 +141,7 @@ pub(crate) struct RingQueue {
     /// To the helpers, and which entries they have, with what kind of request.
     handover: Option<Arc<Handover<Job>>>,
     handed: Vec<Option<Kind>>,
+    handler: Handler,
     /// Nudges so far, which gives each request that they make an id of its own.
     nudges: u32,
     /// Where nudges find a file, and who makes them otherwise.
@@ -214,6 +216,7 @@ impl RingQueue {
             place: None,
             handover: None,
             handed: vec![None; planned],
+            handler: Handler::default(),
             nudges: 0,
             rings: Arc::new([]),
             askers: None,
@@ -499,6 +502,7 @@ impl RingQueue {
     }
 
     fn present(&mut self, index: usize) -> Received<'_> {
+        self.watch_handler();
         let entry = self.shared.entry(index);
         // SAFETY: this is the owner, and the entry has just been received. It is submitted by
         // `queue_commits` at the earliest, which needs `self` exclusively: the results are gone by
@@ -512,6 +516,13 @@ impl RingQueue {
         self.current = Some((index, reply_at));
         self.area = area;
         Received { raw, area: &mut self.area, observer: &mut self.observer }
+    }
+
+    /// A handler is about to run on this thread.
+    fn watch_handler(&mut self) {
+        if let Some(handover) = &self.handover {
+            self.handler.begins(handover.slowness());
+        }
     }
 
     /// Gives a request to the helpers if its handler may wait, or answers it if it is a nudge.
@@ -663,6 +674,7 @@ impl Queue for RingQueue {
             }
             if let Some(len) = self.look_at_device() {
                 self.device_buffers.received = len;
+                self.watch_handler();
                 let Buffers { request, reply, .. } = &mut self.device_buffers;
                 let raw = RawRequest::Contiguous(&request[..len]);
                 return Ok(Received { raw, area: reply, observer: &mut self.observer });
@@ -698,7 +710,7 @@ impl Queue for RingQueue {
 
     fn finish(&mut self, handler_ns: u64) {
         if let Some(handover) = &self.handover {
-            handover.slowness().note(handler_ns);
+            self.handler.ends(handover.slowness(), handler_ns);
         }
         let Some((index, reply_at)) = self.current.take() else {
             self.device_buffers.clear();
