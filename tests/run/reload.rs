@@ -81,6 +81,29 @@ fn open_files_that_show_more_than_the_new_policy_are_named() {
     assert!(said.contains("\n    small\n") && said.contains("\n    written\n"), "{said}");
 }
 
+/// Of a file with several names, nobody need have met the one that is refused.
+#[test]
+fn open_files_that_are_refused_by_another_name_are_named() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let (dir, at) = (project.path("dir"), |path: &str| project.path("mnt").join(path));
+    for name in ["denied", "hidden"] {
+        fs::hard_link(dir.join("a.txt"), dir.join(name)).unwrap();
+    }
+    let _daemon = Daemon::start(&project);
+    let _held = fs::File::open(at("a.txt")).unwrap();
+    for (name, action) in [("denied", "deny"), ("hidden", "hide")] {
+        let policy = format!("[[rule]]\npath = '{name}'\naction = '{action}'\n");
+        fs::write(project.path("policy.toml"), policy).unwrap();
+        let said = text(&reload(&project).stdout);
+        assert!(said.contains("1 of 1 open files cannot be taken back"), "{name}: {said}");
+        assert!(said.contains("\n    a.txt\n"), "{name}: {said}");
+        assert!(fs::File::open(at("a.txt")).is_err(), "{name}");
+    }
+}
+
 /// The kernel keeps targets of links for everybody, as the first policy allowed.
 #[test]
 fn a_policy_that_tells_callers_apart_at_links_comes_too_late() {

@@ -19,6 +19,7 @@ use crate::admission::Subject;
 use crate::concealed::Names;
 use crate::content::open::How;
 use crate::mode::IoMode;
+use crate::moving::Turn;
 use crate::neighbours::Place;
 use crate::policies::MAX_POLICIES;
 use crate::table::Node;
@@ -136,8 +137,7 @@ impl View {
         if shows_too_much(node, open, &subject) {
             return Ok(Some(subject.path().to_vec()));
         }
-        let policy = self.admission.policy();
-        let refused = |path: &Vec<u8>| {
+        let refused = |policy: &Policy, path: &[u8]| {
             let kind = Kind::from_mode(stat.mode());
             let facts = Facts { path, kind, size: stat.size(), head: None };
             let nobody = CallerFacts { uid: u32::MAX, gid: u32::MAX, exe: None };
@@ -145,7 +145,19 @@ impl View {
                 |operation| policy.decide(&facts, operation, &nobody).verdict != Verdict::Allow;
             refuses(Operation::Read) || refuses(Operation::Write)
         };
-        Ok(self.paths.of(node)?.into_iter().find(refused))
+        let known = self.paths.of(node)?;
+        let dir = node.place().map(|place| place.parent);
+        let names = self.all_names(known.clone(), &stat, dir.as_ref(), Turn::Free);
+        let policy = self.admission.policy();
+        let own = || names.paths.iter().any(|path| refused(policy, path));
+        let elsewhere = || {
+            let mut names = names.elsewhere.names.iter();
+            names.any(|(rules, path)| refused(&rules.policy, path))
+        };
+        // A name that somebody met it by says more than one that nobody did.
+        let by_name = known.iter().position(|path| refused(policy, path));
+        let by_name = by_name.or_else(|| (own() || elsewhere()).then_some(0));
+        Ok(by_name.and_then(|n| known.into_iter().nth(n)))
     }
 }
 
