@@ -64,6 +64,8 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<String> {
     opened.take(limit).read_to_end(&mut bytes)?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        anyhow!("it is not UTF-8 (byte {at})")
+        let before = error.as_bytes()[..at].iter();
+        let line = 1 + before.filter(|byte| **byte == b'\n').count();
+        anyhow!("line {line} is not UTF-8 (byte {at} of the file)")
     })
 }

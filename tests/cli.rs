@@ -315,7 +315,7 @@ fn a_policy_that_cannot_be_read_is_refused() {
     tollgate(["check", "/dev/zero"]).fails(1, &["not a regular file"]);
     let binary = place.path("binary");
     std::fs::write(&binary, b"default = \"\xff\"").unwrap();
-    tollgate(["check", &binary]).fails(1, &["not UTF-8", "byte 11"]);
+    tollgate(["check", &binary]).fails(1, &["line 1 is not UTF-8", "byte 11"]);
     let fifo = place.path("fifo");
     let made = Command::new("mkfifo").arg(&fifo).status();
     assert!(made.is_ok_and(|status| status.success()), "mkfifo");
