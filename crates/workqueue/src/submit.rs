@@ -6,13 +6,14 @@ use std::mem::ManuallyDrop;
 
 use tollgate_topology::CpuId;
 use tollgate_wakequeue::sync::{Ordering, seq_cst_gap};
-use tollgate_wakequeue::{ItemCell, PushError, ShardId};
+use tollgate_wakequeue::{Closed, ItemCell, PushError, ShardId};
 
 use crate::blocking::blocking;
 use crate::context;
 use crate::core::{DRAINED, LIMITED, ORDERED, QueueCore, SHUT, WhenFull};
 use crate::error::SubmitError;
 use crate::forked;
+use crate::in_flight::CounterSlot;
 use crate::job::{Job, Tag};
 use crate::pool::{MAX_OVERFLOW, Pool};
 use crate::queue_ref::QueueRef;
@@ -25,6 +26,12 @@ const SHARE_OF_SHARD: usize = 8;
 
 /// How deep items run inside items that found no room; beyond, they are refused.
 const MAX_INLINE_DEPTH: usize = 32;
+
+/// A job that was not queued, and why. Whoever counts it out drops it after that.
+struct Refused {
+    error: SubmitError,
+    job: Job,
+}
 
 impl QueueCore {
     /// Queues a closure, issued on this CPU or on behalf of `near`. One that is refused is dropped.
@@ -53,7 +60,17 @@ impl QueueCore {
         } else {
             self.submit_in_mode(mode, pool, Job::new(QueueRef::of(self), tag, closure))
         };
-        queued.inspect_err(|_| self.turn_away(counter_slot, phase))
+        queued.map_err(|refused| self.refuse(refused, counter_slot, phase))
+    }
+
+    /// Counts out first and drops then: the destructor of what the closure owns may panic, or wait
+    /// for this queue.
+    #[cold]
+    fn refuse(&self, refused: Refused, counter_slot: CounterSlot, phase: u8) -> SubmitError {
+        self.turn_away(counter_slot, phase);
+        let Refused { error, job } = refused;
+        drop(job);
+        error
     }
 
     /// Decides where a job goes.
@@ -139,7 +156,7 @@ impl QueueCore {
 
     /// Makes the job where it will lie.
     #[inline]
-    fn put_closure<F>(&self, pool: &Pool, tag: Tag, closure: F) -> Result<(), SubmitError>
+    fn put_closure<F>(&self, pool: &Pool, tag: Tag, closure: F) -> Result<(), Refused>
     where
         F: FnOnce() + Send + 'static,
     {
@@ -150,8 +167,7 @@ impl QueueCore {
         match pool.push_with(tag.shard(), make) {
             Ok(()) => Ok(()),
             Err(PushError::Closed(())) => {
-                drop(ManuallyDrop::into_inner(closure));
-                Err(SubmitError::ShutDown(self.name()))
+                Err(self.shut(Job::new(me, tag, ManuallyDrop::into_inner(closure))))
             }
             Err(PushError::Full(())) => {
                 let job = Job::new(me, tag, ManuallyDrop::into_inner(closure));
@@ -162,7 +178,7 @@ impl QueueCore {
 
     /// As `put_closure`, in an ordered queue.
     #[inline]
-    fn put_closure_in_order<F>(&self, tag: Tag, closure: F) -> Result<(), SubmitError>
+    fn put_closure_in_order<F>(&self, tag: Tag, closure: F) -> Result<(), Refused>
     where
         F: FnOnce() + Send + 'static,
     {
@@ -180,12 +196,12 @@ impl QueueCore {
         Ok(())
     }
 
-    fn submit_in_mode(&self, mode: u32, pool: &Pool, job: Job) -> Result<(), SubmitError> {
+    fn submit_in_mode(&self, mode: u32, pool: &Pool, job: Job) -> Result<(), Refused> {
         if mode & SHUT != 0 {
-            return Err(SubmitError::ShutDown(self.name()));
+            return Err(self.shut(job));
         }
         if mode & DRAINED != 0 && !context::is_inside_queue(self) {
-            return Err(SubmitError::Drained(self.name()));
+            return Err(Refused { error: SubmitError::Drained(self.name()), job });
         }
         if mode & ORDERED != 0 {
             return self.put_in_order(job);
@@ -193,19 +209,21 @@ impl QueueCore {
         if mode & LIMITED != 0 {
             let limit = &self.limits[usize::from(job.tag.node())];
             while limit.is_full() {
-                self.wait_or_refuse(|| limit.wait_for_room())?;
+                if let Err(error) = self.wait_or_refuse(|| limit.wait_for_room()) {
+                    return Err(Refused { error, job });
+                }
             }
         }
         let shard = job.tag.shard();
         match pool.push(shard, job) {
             Ok(()) => Ok(()),
-            Err(PushError::Closed(_)) => Err(SubmitError::ShutDown(self.name())),
+            Err(PushError::Closed(job)) => Err(self.shut(job)),
             Err(PushError::Full(job)) => self.put_when_full(pool, job, shard),
         }
     }
 
     #[cold]
-    fn put_in_order(&self, job: Job) -> Result<(), SubmitError> {
+    fn put_in_order(&self, job: Job) -> Result<(), Refused> {
         let cpu = job.tag.cpu();
         let mut job = job;
         loop {
@@ -217,7 +235,9 @@ impl QueueCore {
                 Entry::Waits => return Ok(()),
                 Entry::Full(back) => job = back,
             }
-            self.wait_or_refuse(|| self.sequence.wait_for_room())?;
+            if let Err(error) = self.wait_or_refuse(|| self.sequence.wait_for_room()) {
+                return Err(Refused { error, job });
+            }
         }
     }
 
@@ -233,24 +253,23 @@ impl QueueCore {
     }
 
     #[cold]
-    fn put_when_full(&self, pool: &Pool, job: Job, shard: ShardId) -> Result<(), SubmitError> {
-        let full = || {
+    fn put_when_full(&self, pool: &Pool, job: Job, shard: ShardId) -> Result<(), Refused> {
+        let full = |job| {
             let capacity = pool.queue.capacity();
-            Err(SubmitError::Full { queue: self.name(), capacity })
+            Err(Refused { error: SubmitError::Full { queue: self.name(), capacity }, job })
         };
         let room_beside = pool.queue.len(shard) < pool.queue.capacity() + MAX_OVERFLOW;
         if room_beside && self.has_little_in_flight(pool.queue.capacity()) {
-            return (pool.push_unbounded(shard, job))
-                .map_err(|_| SubmitError::ShutDown(self.name()));
+            return pool.push_unbounded(shard, job).map_err(|Closed(job)| self.shut(job));
         }
         let (when_full, _) = self.full_policy();
         if when_full == WhenFull::Refuse {
-            return full();
+            return full(job);
         }
         let anywhere = !self.is_gated() && !pool.key.sharding.strict;
         if when_full == WhenFull::RunInline && anywhere {
             if context::depth() >= MAX_INLINE_DEPTH {
-                return full();
+                return full(job);
             }
             self.run_inline(job);
             return Ok(());
@@ -260,9 +279,14 @@ impl QueueCore {
         } else if room_beside {
             pool.push_unbounded(shard, job)
         } else {
-            return full();
+            return full(job);
         };
-        pushed.map_err(|_| SubmitError::ShutDown(self.name()))
+        pushed.map_err(|Closed(job)| self.shut(job))
+    }
+
+    #[cold]
+    fn shut(&self, job: Job) -> Refused {
+        Refused { error: SubmitError::ShutDown(self.name()), job }
     }
 
     /// Whether others have filled the shard, and not this queue.

@@ -1,7 +1,7 @@
 //! Who drops what, when: handles, items, queues and runtimes in any order, aborts against runs.
 
 use std::future::Future;
-use std::panic::panic_any;
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
@@ -9,7 +9,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use tollgate_workqueue::{JoinError, Queued, Runtime, SubmitError};
+use tollgate_workqueue::{JoinError, Queue, Queued, Runtime, SubmitError, WhenFull};
 
 use crate::process::kept;
 use crate::{Hold, LONG, hold, kinds, until};
@@ -226,6 +226,89 @@ fn workers_that_end_at_once_lose_nothing() {
             }
             queue.flush().unwrap();
             assert_eq!(runs.load(Ordering::SeqCst), 900);
+        }
+    });
+}
+
+/// Posts a closure that panics when it is dropped without having been run. It fits into a job
+/// where it is not `large`.
+fn post_grumpy(queue: &Queue, large: bool) -> Result<(), SubmitError> {
+    let (grumpy, ballast) = (Grumpy, [0_u64; 16]);
+    if large {
+        queue.post(move || drop(std::hint::black_box((grumpy, ballast))))
+    } else {
+        queue.post(move || drop(std::hint::black_box(grumpy)))
+    }
+}
+
+/// Posts what is refused, and whose destructor panics: that is the caller's, and nobody else's.
+fn refused(queue: &Queue) {
+    let before = queue.in_flight();
+    for large in [false, true] {
+        let outcome = catch_unwind(AssertUnwindSafe(|| post_grumpy(queue, large)));
+        assert!(outcome.is_err(), "the destructor's panic comes out where it was posted");
+        assert_eq!(queue.in_flight(), before, "what was refused is not in flight");
+    }
+}
+
+#[test]
+fn what_is_refused_may_panic_when_it_is_dropped() {
+    kept("drops::what_is_refused_may_panic_when_it_is_dropped", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queues = kinds(&runtime);
+        for queue in &queues {
+            queue.drain().unwrap();
+            refused(queue);
+            queue.drain().unwrap();
+            queue.flush().unwrap();
+        }
+        drop(runtime);
+        for queue in &queues {
+            refused(queue);
+            queue.flush().unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_finds_no_room_may_panic_when_it_is_dropped() {
+    kept("drops::what_finds_no_room_may_panic_when_it_is_dropped", || {
+        let runtime = Runtime::builder().shard_capacity(4).max_workers(1).build().unwrap();
+        let full = |name| runtime.queue(name).when_full(WhenFull::Refuse);
+        let queues = [
+            full("plain").build().unwrap(),
+            full("ordered").ordered().backlog(4).build().unwrap(),
+            full("limited").max_active(1).backlog(4).build().unwrap(),
+        ];
+        for queue in &queues {
+            let open = hold(queue, Hold::Declared);
+            for cpu in &runtime.topology().allowed().clone() {
+                while queue.post_on(cpu, || ()).is_ok() {}
+            }
+            refused(queue);
+            drop(open);
+            queue.flush().unwrap();
+            assert_eq!(queue.in_flight(), 0);
+        }
+    });
+}
+
+#[test]
+fn what_is_refused_may_wait_for_the_queue_when_it_is_dropped() {
+    struct Flushes(Queue);
+    impl Drop for Flushes {
+        fn drop(&mut self) {
+            self.0.flush().unwrap();
+        }
+    }
+
+    kept("drops::what_is_refused_may_wait_for_the_queue_when_it_is_dropped", || {
+        let runtime = Runtime::builder().build().unwrap();
+        for queue in kinds(&runtime) {
+            queue.drain().unwrap();
+            let flushes = Flushes(queue.clone());
+            let posted = queue.post(move || drop(std::hint::black_box(flushes)));
+            assert!(matches!(posted, Err(SubmitError::Drained(_))));
         }
     });
 }
