@@ -3,7 +3,6 @@
 
 #![expect(unsafe_code, reason = "queues and pools are reached by pointer")]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use tollgate_wakequeue::ShardId;
 use tollgate_wakequeue::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 
 use crate::attributes::Attributes;
+use crate::contained;
 use crate::error::Panic;
 use crate::in_flight::{CounterSlot, InFlightCounter};
 use crate::job::Job;
@@ -397,7 +397,7 @@ impl QueueCore {
     pub(crate) fn report_panic(&self, panic: Panic) {
         self.pool().hooks.report(&self.name(), &panic);
         // A payload may panic when dropped; the worker must survive that too.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+        contained::call_quietly(|| drop(panic));
     }
 
     #[cold]

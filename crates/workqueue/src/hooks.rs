@@ -1,9 +1,9 @@
 //! What a program has to say about the threads of a runtime, and whom panics are reported to.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use crate::contained;
 use crate::error::{BuildError, Panic};
 use crate::own_thread;
 use crate::runtime_id::RuntimeId;
@@ -79,7 +79,7 @@ impl Hooks {
     pub(crate) fn report(&self, queue: &str, panic: &Panic) {
         if let Some(hook) = &self.panic {
             // A hook that panics has been told itself, by the standard library's message.
-            let _ = catch_unwind(AssertUnwindSafe(|| hook(queue, panic)));
+            contained::call_quietly(|| hook(queue, panic));
         }
     }
 }
@@ -87,7 +87,7 @@ impl Hooks {
 fn call(hook: Option<&(dyn Fn() + Send + Sync)>) {
     if let Some(hook) = hook {
         // As in `report`. The thread goes on: items depend on it, not on the hook.
-        let _ = catch_unwind(AssertUnwindSafe(hook));
+        contained::call_quietly(hook);
     }
 }
 

@@ -42,6 +42,7 @@ mod attributes;
 mod blocking;
 mod builder;
 mod cgroup;
+mod contained;
 mod context;
 #[cfg(feature = "control")]
 pub mod control;

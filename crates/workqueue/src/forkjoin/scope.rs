@@ -10,6 +10,7 @@ use std::time::Duration;
 use tollgate_wakequeue::sync::{AtomicUsize, Mutex, Ordering};
 
 use super::hand::{self, Forked, Hand, hand_for};
+use crate::contained;
 use crate::context::{self, Here};
 use crate::core::QueueCore;
 
@@ -126,7 +127,7 @@ impl<'scope> Scope<'scope, '_> {
         let late = if first.is_none() { first.replace(panic) } else { Some(panic) };
         drop(first);
         // A payload may panic when dropped; the others must end all the same.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(late)));
+        contained::call_quietly(|| drop(late));
     }
 
     /// Waits until nothing that was spawned is left.

@@ -312,3 +312,43 @@ fn what_is_refused_may_wait_for_the_queue_when_it_is_dropped() {
         }
     });
 }
+
+/// A panic's payload whose destructor panics with another one, for ever.
+struct Endless;
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        panic_any(Self);
+    }
+}
+
+#[test]
+fn a_hook_may_panic_with_what_panics_when_it_is_dropped() {
+    kept("drops::a_hook_may_panic_with_what_panics_when_it_is_dropped", || {
+        let runtime = Runtime::builder()
+            .max_workers(1)
+            .on_panic(|_, _| panic_any(Endless))
+            .on_thread_start(|| panic_any(Endless))
+            .on_thread_stop(|| panic_any(Endless))
+            .build()
+            .unwrap();
+        for queue in kinds(&runtime) {
+            queue.post(|| panic!("on purpose")).unwrap();
+            queue.post(|| panic_any(Endless)).unwrap();
+            let item = queue.item(|| panic_any(Endless));
+            item.queue().unwrap();
+            queue.flush().unwrap();
+            assert_eq!(item.panics().0, 1);
+            let scope = || {
+                queue.scope(|scope| {
+                    for _ in 0..3 {
+                        scope.spawn(|| panic_any(Endless));
+                    }
+                });
+            };
+            Box::leak(catch_unwind(AssertUnwindSafe(scope)).unwrap_err());
+            queue.drain().unwrap();
+            assert_eq!(queue.in_flight(), 0);
+        }
+    });
+}
