@@ -42,6 +42,9 @@ impl Builder {
     /// worker, right after the panic was caught. Without it such panics are counted, and that is
     /// all.
     ///
+    /// A delayed item that a runtime forgets when it ends counts as one that panicked, too, when
+    /// dropping it panics; that is told of on the thread which ends the runtime.
+    ///
     /// ```
     /// use std::sync::mpsc;
     /// let (tell, told) = mpsc::channel();

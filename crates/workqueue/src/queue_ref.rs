@@ -1,5 +1,7 @@
 //! Why a queue may be reached by pointer: said here, and nowhere else.
 
+#![expect(unsafe_code, reason = "an address may cross threads")]
+
 use std::ptr::NonNull;
 
 /// A queue, by address. What it points to is `core::QueueCore`, by `QueueRef::core`.
@@ -13,6 +15,9 @@ use std::ptr::NonNull;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct QueueRef(NonNull<()>);
+
+// SAFETY: it is an address. What it points to is `Sync`, and where it may be used is said above.
+unsafe impl Send for QueueRef {}
 
 impl QueueRef {
     /// The address of a `QueueCore`.

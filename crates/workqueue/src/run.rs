@@ -1,12 +1,11 @@
 //! Running one job: its frame, its panic, its count, and its place under a limit or in an order.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use tollgate_topology::CpuId;
 use tollgate_wakequeue::ItemCell;
 use tollgate_wakequeue::sync::{Ordering, spin_loop};
 
+use crate::contained;
 use crate::context;
 use crate::core::{QueueCore, Waiter};
 use crate::error::Panic;
@@ -34,7 +33,7 @@ pub(crate) fn run_one(
     let phase = tag.phase();
     notify.send_unless(core, phase);
     let ((), kept) = context::in_frame(QueueRef::of(core), tag, || {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| Job::run(cell))) {
+        if let Err(panic) = contained::call(|| Job::run(cell)) {
             core.count_panic();
             // Whom it is reported to is inside the item, which is not over yet.
             core.report_panic(Panic::new(panic));
@@ -44,6 +43,17 @@ pub(crate) fn run_one(
         core.in_flight.finish(context::counter_slot(core.runtime), phase);
         notify.defer(core, phase);
     }
+}
+
+/// Drops what an item owned that will not run any more, as if inside it: a panic of the destructor
+/// counts as the item's, and it cannot wait for its own end.
+pub(crate) fn drop_inside(core: &QueueCore, owned: impl Send) {
+    context::in_frame(QueueRef::of(core), Tag::none(), || {
+        if let Err(panic) = contained::call(|| drop(owned)) {
+            core.count_panic();
+            core.report_panic(Panic::new(panic));
+        }
+    });
 }
 
 /// What a turn asks of whoever has it.

@@ -9,6 +9,8 @@ use tollgate_topology::CpuId;
 use crate::error::SubmitError;
 use crate::item::Ticket;
 use crate::observation::Observation;
+use crate::queue_ref::QueueRef;
+use crate::run;
 
 /// The most items that wait for their time; more are refused.
 pub const MAX_DELAYED: usize = 65_536;
@@ -22,15 +24,18 @@ pub(crate) trait Delayed: Send + Sync {
     /// not even that of a destructor. What cannot be delivered comes back, to be dropped elsewhere.
     fn due(self: Arc<Self>, ticket: Ticket, near: CpuId, seen: Seen) -> Option<Leftover>;
 
-    /// The runtime goes away before the time has come.
-    fn give_up(&self, ticket: Ticket);
+    /// The runtime goes away before the time has come. No panic of a destructor comes out.
+    fn give_up(self: Arc<Self>, ticket: Ticket);
 }
 
 /// What is noted of the run to come.
 pub(crate) type Seen = Option<Box<Observation>>;
 
-/// What the housekeeper must not drop.
-pub(crate) type Leftover = Box<dyn Send>;
+/// What the housekeeper must not drop, of an item of this queue.
+pub(crate) struct Leftover {
+    pub(crate) queue: QueueRef,
+    pub(crate) owned: Box<dyn Send>,
+}
 
 /// Where in the timer an item waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,12 +111,14 @@ impl Timer {
         self.waiting().leftovers.push(leftover);
     }
 
-    /// Gives up all entries: the runtime is going away. Runs destructors of their owners.
+    /// Gives up all entries: the runtime is going away. Runs destructors of their owners, whose
+    /// panics count as those of the items.
     pub(crate) fn clear(&self) {
         let all = std::mem::take(&mut *self.waiting());
-        drop(all.leftovers);
-        let entries = all.entries;
-        for entry in entries.into_values() {
+        for Leftover { queue, owned } in all.leftovers {
+            run::drop_inside(queue.core(), owned);
+        }
+        for entry in all.entries.into_values() {
             entry.item.give_up(entry.ticket);
         }
     }

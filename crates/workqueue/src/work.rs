@@ -15,6 +15,7 @@ use crate::job::Tag;
 use crate::observation::Observation;
 use crate::queue::Queue;
 use crate::queue_ref::QueueRef;
+use crate::run;
 use crate::timer::{Delayed, Entry, Leftover, Seen, TimerKey};
 
 /// An item of a queue that can be queued again and again.
@@ -430,10 +431,12 @@ impl Delayed for WorkCore {
         }
         let arrive = move || self.arrive_in_time(ticket, seen);
         let refused = queue.core().submit_always(arrive, near).err()?;
-        Some(Box::new(refused))
+        Some(Leftover { queue, owned: Box::new(refused) })
     }
 
-    fn give_up(&self, ticket: Ticket) {
+    fn give_up(self: Arc<Self>, ticket: Ticket) {
         self.state.withdraw(ticket);
+        let queue = QueueRef::of(self.queue.core());
+        run::drop_inside(queue.core(), self);
     }
 }

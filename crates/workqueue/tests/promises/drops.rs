@@ -352,3 +352,65 @@ fn a_hook_may_panic_with_what_panics_when_it_is_dropped() {
         }
     });
 }
+
+#[test]
+fn a_delayed_item_may_panic_when_a_runtime_that_ends_forgets_it() {
+    kept("drops::a_delayed_item_may_panic_when_a_runtime_that_ends_forgets_it", || {
+        for end in 0..3 {
+            let (tell, told) = mpsc::channel();
+            let runtime = Runtime::builder()
+                .on_panic(move |queue, panic| {
+                    let message = panic.message().unwrap_or("not text").to_owned();
+                    tell.send((queue.to_owned(), message)).unwrap();
+                })
+                .build()
+                .unwrap();
+            let queues = kinds(&runtime);
+            for queue in &queues {
+                let grumpy = Grumpy;
+                let item = queue.item(move || _ = std::hint::black_box(&grumpy));
+                item.queue_delayed(LONG * 9).unwrap();
+            }
+            match end {
+                0 => runtime.shutdown(),
+                1 => assert!(runtime.shutdown_timeout(LONG)),
+                _ => {}
+            }
+            if end < 2 {
+                runtime.shutdown();
+                assert!(runtime.monitor().queues.iter().all(|queue| queue.panics == 1));
+            }
+            drop(runtime);
+            let mut told: Vec<_> = told.try_iter().collect();
+            told.sort();
+            let names = ["limited", "ordered", "plain", "rescued"];
+            let expected = names.map(|name| (name.into(), "a destructor, on purpose".into()));
+            assert_eq!(told, expected);
+            for queue in &queues {
+                queue.flush().unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn what_a_forgotten_item_owns_may_wait_when_it_is_dropped() {
+    struct Waits(Queue, mpsc::Sender<bool>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            self.1.send(self.0.drain().is_err()).unwrap();
+        }
+    }
+
+    kept("drops::what_a_forgotten_item_owns_may_wait_when_it_is_dropped", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let (tell, told) = mpsc::channel();
+        let waits = Waits(queue.clone(), tell);
+        let item = queue.item(move || _ = std::hint::black_box(&waits));
+        item.queue_delayed(LONG * 9).unwrap();
+        drop(item);
+        runtime.shutdown();
+        assert!(told.recv().unwrap(), "it would wait for itself");
+    });
+}
