@@ -15,10 +15,16 @@ use crate::core::QueueCore;
 use crate::pool::Pool;
 use crate::shared::Shared;
 use crate::timer::Due;
+use crate::watchdog::Patience;
 
 /// Time between two attempts to start a thread that could not be started: at first, and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_LAST: Duration = Duration::from_secs(1);
+
+/// Time between two looks while there is work: the shortest, whatever may make them frequent, and the
+/// longest, however long items may compute. CPUs that come and go are looked for as often.
+const TICK_SHORTEST: Duration = Duration::from_millis(1);
+const TICK_LONGEST: Duration = Duration::from_secs(1);
 
 /// The body of the thread. Ends when [`Alarm::stop`](crate::alarm::Alarm::stop) was called.
 pub(crate) fn serve(shared: &Arc<Shared>) {
@@ -31,7 +37,7 @@ pub(crate) fn serve(shared: &Arc<Shared>) {
             return;
         }
         let next_timer = expire(shared);
-        let tick = shared.settings.patience.cpu_intensive;
+        let tick = tick(shared);
         if (shared.alarm.is_armed() || last_look) && last_tick.elapsed() >= tick {
             last_tick = Instant::now();
             // One more look, a tick later, gives the queues what workers used before they slept.
@@ -50,6 +56,14 @@ pub(crate) fn serve(shared: &Arc<Shared>) {
             shared.alarm.wait(rings, sleep);
         }
     }
+}
+
+/// Items that compute for too long are looked for as often as that takes, and pools that stand still
+/// as often as rescuers want to know.
+fn tick(shared: &Shared) -> Duration {
+    let Patience { cpu_intensive, mayday, .. } = shared.settings.patience;
+    let wanted = if shared.has_rescuers() { cpu_intensive.min(mayday) } else { cpu_intensive };
+    wanted.clamp(TICK_SHORTEST, TICK_LONGEST)
 }
 
 /// Queues what is due. Returns when the next one will be.

@@ -240,8 +240,8 @@ impl Builder {
         self
     }
 
-    /// How long a worker searches before it sleeps: 50 us by default. Zero on battery, or where
-    /// CPUs are shared with others.
+    /// How long a worker searches before it sleeps: 50 us by default, four seconds at most. Zero on
+    /// battery, or where CPUs are shared with others.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.settings.spin = spin;
         self
@@ -281,13 +281,16 @@ impl Builder {
     }
 
     /// How long an item may use its CPU before it stops counting against concurrency: 10 ms by
-    /// default. CPU times are brought up to date as often while there is work.
+    /// default, 1 ms at least. CPU times are brought up to date as often while there is work, and
+    /// once a second at least.
     pub fn cpu_intensive_after(mut self, time: Duration) -> Self {
         self.settings.patience.cpu_intensive = time;
         self
     }
 
-    /// How long a pool may stand still before rescuers are called: 10 ms by default.
+    /// How long a pool may stand still before rescuers are called: 10 ms by default. While there is
+    /// work and any queue has a rescuer, pools are looked at that often, every millisecond at most
+    /// and every second at least; so rescuers come after one to three times as long.
     pub fn mayday_after(mut self, time: Duration) -> Self {
         self.settings.patience.mayday = time;
         self

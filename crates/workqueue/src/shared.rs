@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_haltpoll::KeepAwake;
 use tollgate_topology::{CpuSet, Topology};
-use tollgate_wakequeue::sync::{AtomicBool, Ordering};
+use tollgate_wakequeue::sync::{AtomicBool, AtomicUsize, Ordering};
 use tollgate_wakequeue::{Config, WorkerId};
 
 use crate::alarm::Alarm;
@@ -73,6 +73,8 @@ pub(crate) struct Shared {
     nodes: usize,
     /// (a)
     shut_down: AtomicBool,
+    /// Queues with a rescuer that users hold. (a)
+    rescuers: AtomicUsize,
     /// (c)
     pub(crate) id: RuntimeId,
     /// (c)
@@ -145,6 +147,7 @@ impl Shared {
             node_of: node_of.into(),
             nodes,
             shut_down: AtomicBool::new(false),
+            rescuers: AtomicUsize::new(0),
             id: RuntimeId::new(),
             started: Instant::now(),
             counter_slots: StdMutex::new(counter_slots),
@@ -212,6 +215,10 @@ impl Shared {
         self.shut_down.load(Ordering::SeqCst)
     }
 
+    pub(crate) fn has_rescuers(&self) -> bool {
+        self.rescuers.load(Ordering::SeqCst) > 0
+    }
+
     pub(crate) fn add_queue(
         self: &Arc<Self>,
         new: &NewQueue,
@@ -243,7 +250,12 @@ impl Shared {
         let core = self.take_core(&mut registry, &new.identity, &pool)?;
         if new.rescuer {
             match self.start_rescuer(&core) {
-                Ok(rescuer) => *core.rescuer.lock() = Some(rescuer),
+                Ok(rescuer) => {
+                    *core.rescuer.lock() = Some(rescuer);
+                    self.rescuers.fetch_add(1, Ordering::SeqCst);
+                    // The housekeeper may sleep for longer than rescuers allow.
+                    self.alarm.ring();
+                }
                 Err(error) => {
                     // Workers may still point to it, so it stays.
                     registry.retired.push(core);
@@ -305,6 +317,7 @@ impl Shared {
         registry.rest_unused_pools();
         drop(registry);
         if let Some(rescuer) = rescuer {
+            self.rescuers.fetch_sub(1, Ordering::SeqCst);
             // Whoever drops the last handle may be what the rescuer's item waits for.
             rescuer.stop();
         }

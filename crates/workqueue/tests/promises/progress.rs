@@ -9,7 +9,7 @@ use tollgate_wakequeue::{Config, Layout, ShardId, WakeQueue};
 use tollgate_workqueue::{Queued, Runtime, SubmitError, blocking};
 
 use crate::process::kept;
-use crate::{Hold, LONG, hold, until};
+use crate::{Hold, LONG, hold, kinds, until};
 
 /// Posting inside an item neither waits nor runs the new item there, however full the shard is: a
 /// lock that both items take may be held.
@@ -276,4 +276,91 @@ fn forbid_new_threads() {
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
     }
     assert!(thread::Builder::new().spawn(|| ()).is_err(), "the limit does not bind");
+}
+
+/// However long items may compute, rescuers are called as often as they are promised.
+#[test]
+fn rescuers_come_however_long_items_may_compute() {
+    kept("progress::rescuers_come_however_long_items_may_compute", || {
+        let runtime = Runtime::builder()
+            .cpu_intensive_after(Duration::from_secs(3600))
+            .max_workers(1)
+            .build()
+            .unwrap();
+        let other = runtime.queue("other").build().unwrap();
+        let open = hold(&other, Hold::Undeclared);
+        // The housekeeper has looked, and sleeps: it learns of the new rescuer.
+        thread::sleep(Duration::from_millis(50));
+        let rescued = runtime.queue("rescued").rescuer().build().unwrap();
+        assert_eq!(rescued.spawn(|| 7).unwrap().wait_timeout(LONG).unwrap().unwrap(), 7);
+        // With its rescuer busy and more waiting, calls go on. A look per second would be too few.
+        let busy = hold(&rescued, Hold::Undeclared);
+        rescued.post(|| ()).unwrap();
+        let called = || runtime.monitor().queues.iter().map(|queue| queue.mayday).sum::<u64>();
+        until("60 calls", || called() >= 60);
+        drop((busy, open));
+        rescued.flush().unwrap();
+    });
+}
+
+/// The most that each setting can be is never, and does not end the thread that watches the clock.
+#[test]
+fn times_without_end_are_never() {
+    kept("progress::times_without_end_are_never", || {
+        let runtime = Runtime::builder()
+            .cpu_intensive_after(Duration::MAX)
+            .mayday_after(Duration::MAX)
+            .watchdog_after(Duration::MAX)
+            .retire_after(Duration::MAX)
+            .spin(Duration::MAX)
+            .max_workers(1)
+            .build()
+            .unwrap();
+        for queue in kinds(&runtime) {
+            let open = hold(&queue, Hold::Undeclared);
+            let (ran, item_ran) = (Arc::new(AtomicU32::new(0)), mpsc::channel());
+            let count = Arc::clone(&ran);
+            let item = queue.item(move || {
+                count.fetch_add(1, Ordering::SeqCst);
+                item_ran.0.send(()).unwrap();
+            });
+            let absurd = item.queue_delayed(Duration::MAX);
+            assert!(matches!(absurd, Err(SubmitError::Delay(_))));
+            item.queue_delayed(Duration::from_millis(20)).unwrap();
+            let late = queue.spawn(|| 7).unwrap().wait_timeout(Duration::from_millis(50));
+            drop(open);
+            let seven = late.unwrap_err().wait_timeout(Duration::MAX).unwrap();
+            assert_eq!(seven.unwrap(), 7);
+            item_ran.1.recv_timeout(LONG).unwrap();
+            assert_eq!(ran.load(Ordering::SeqCst), 1);
+        }
+        assert!(runtime.shutdown_timeout(Duration::MAX));
+    });
+}
+
+/// How often this process's housekeeper has gone to sleep. A thread has its name a moment after it
+/// was started.
+fn sleeps_of_the_housekeeper() -> Option<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let mut paths = tasks.map(|task| task.unwrap().path());
+    let path = paths.find(|path| {
+        let name = std::fs::read_to_string(path.join("comm"));
+        name.is_ok_and(|name| name.starts_with("workqueue-house"))
+    })?;
+    let status = std::fs::read_to_string(path.join("status")).unwrap();
+    status.lines().find(|line| line.starts_with("voluntary_ctxt")).map(str::to_owned)
+}
+
+#[test]
+fn an_idle_runtime_with_a_rescuer_does_not_wake_up() {
+    kept("progress::an_idle_runtime_with_a_rescuer_does_not_wake_up", || {
+        let runtime = Runtime::builder().mayday_after(Duration::from_millis(1)).build().unwrap();
+        let queue = runtime.queue("q").rescuer().build().unwrap();
+        queue.spawn(|| ()).unwrap().wait().unwrap();
+        until("no sleep to end", || {
+            let before = sleeps_of_the_housekeeper();
+            thread::sleep(Duration::from_millis(300));
+            before.is_some() && before == sleeps_of_the_housekeeper()
+        });
+    });
 }
