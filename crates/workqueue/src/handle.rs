@@ -47,7 +47,11 @@ impl<T: Send> Handle<T> {
     /// Whether [`wait`](Self::wait) would return at once.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.task.packet().is_done()
+        let done = self.task.packet().is_done();
+        if !done {
+            self.task.check_process();
+        }
+        done
     }
 
     /// Waits for the item.
@@ -106,6 +110,7 @@ impl<T: Send> Handle<T> {
     ///
     /// Its place in the queue stays taken until its turn would have come.
     pub fn abort(&self) -> bool {
+        self.task.check_process();
         self.task.abort()
     }
 
@@ -118,7 +123,7 @@ impl<T: Send> Handle<T> {
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
-        if self.abort_on_drop {
+        if self.abort_on_drop && !self.task.is_copy() {
             self.task.abort();
         }
     }
@@ -131,8 +136,11 @@ impl<T: Send> Future for Handle<T> {
     /// If polled again after it was ready.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let packet = self.task.packet();
-        if !packet.is_done() && packet.leave_waker(context.waker()) {
-            return Poll::Pending;
+        if !packet.is_done() {
+            self.task.check_process();
+            if packet.leave_waker(context.waker()) {
+                return Poll::Pending;
+            }
         }
         Poll::Ready(packet.result())
     }

@@ -17,12 +17,14 @@ impl Queue {
     /// An item that its waiter runs (see [`Handle::wait`](crate::Handle::wait)) counts as queued
     /// until its turn would have come, and as run in no time.
     pub fn measure_latency(&self, on: bool) {
+        self.check_process();
         self.core().observed.set(LATENCY, on);
     }
 
     /// Gives each item, from now on or no more, a [`tracing`] span named `item` with the name of
     /// the queue, at level INFO, inside the span that was current where the item was queued.
     pub fn trace_items(&self, on: bool) {
+        self.check_process();
         self.core().observed.set(SPANS, on);
     }
 }

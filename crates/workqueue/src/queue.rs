@@ -160,12 +160,14 @@ impl Queue {
 
     /// Accepts items again after a [`drain`](Self::drain).
     pub fn reopen(&self) {
+        self.check_process();
         self.core().reopen();
     }
 
     /// The attributes as they are now.
     #[must_use]
     pub fn attributes(&self) -> Attributes {
+        self.check_process();
         self.core().attributes.lock().clone()
     }
 
@@ -193,7 +195,14 @@ impl Queue {
     /// Items queued and not yet finished.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
+        self.check_process();
         self.core().in_flight.totals().0
+    }
+
+    /// Panics in a copy of the process.
+    #[inline]
+    pub(crate) fn check_process(&self) {
+        crate::forked::check(self.core().runtime.generation());
     }
 
     pub(crate) fn check_cpu(&self, cpu: CpuId) -> Result<(), SubmitError> {
@@ -205,7 +214,7 @@ impl Queue {
     }
 
     pub(crate) fn check_open(&self) -> Result<(), SubmitError> {
-        crate::forked::check(self.core().runtime.generation());
+        self.check_process();
         if self.inner.shared.is_shut_down() {
             return Err(SubmitError::ShutDown(self.name()));
         }
@@ -216,7 +225,7 @@ impl Queue {
     }
 
     fn not_inside(&self, operation: &'static str) -> Result<(), WaitError> {
-        crate::forked::check(self.core().runtime.generation());
+        self.check_process();
         if context::is_inside_queue(self.core()) {
             return Err(WaitError::InsideQueue { operation, queue: self.name() });
         }

@@ -123,6 +123,9 @@ pub(crate) trait Spawned<T>: Send + Sync {
     /// Panics when the worker that would run the closure is in another process.
     fn check_process(&self);
 
+    /// Whether it is.
+    fn is_copy(&self) -> bool;
+
     /// Runs the closure on this thread, if nobody has it and it may run here.
     fn run_here(&self);
 
@@ -258,6 +261,10 @@ impl<F: FnOnce() -> T + Send, T: Send> Spawned<T> for Task<F, T> {
 
     fn check_process(&self) {
         crate::forked::check(self.runtime.generation());
+    }
+
+    fn is_copy(&self) -> bool {
+        crate::forked::is_copy(self.runtime.generation())
     }
 
     fn run_here(&self) {

@@ -186,6 +186,7 @@ impl Work {
     /// Makes the item not pending. True when it was. A run that began goes on.
     #[must_use = "false says that it was not pending"]
     pub fn cancel(&self) -> bool {
+        self.core.queue.check_process();
         let was_pending = self.core.state.cancel();
         self.core.leave_timer();
         was_pending
@@ -209,6 +210,7 @@ impl Work {
     /// # Errors
     /// Disabled 255 times already.
     pub fn disable(&self) -> Result<bool, WaitError> {
+        self.core.queue.check_process();
         let disabled = self.core.state.disable().map_err(|()| WaitError::DisabledTooOften);
         self.core.leave_timer();
         disabled
@@ -232,30 +234,34 @@ impl Work {
     /// # Errors
     /// It is not disabled.
     pub fn enable(&self) -> Result<(), WaitError> {
+        self.core.queue.check_process();
         self.core.state.enable().map_err(|()| WaitError::NotDisabled)
     }
 
     /// Whether it waits to be run, in the queue or for its time.
     #[must_use]
     pub fn is_pending(&self) -> bool {
+        self.core.queue.check_process();
         self.core.state.is_pending()
     }
 
     /// Whether it runs now.
     #[must_use]
     pub fn is_running(&self) -> bool {
+        self.core.queue.check_process();
         self.core.state.is_running()
     }
 
     /// How often it panicked, and the message of the last time when that was text.
     #[must_use]
     pub fn panics(&self) -> (u64, Option<String>) {
+        self.core.queue.check_process();
         let message = self.core.last_panic.lock().unwrap_or_else(PoisonError::into_inner).clone();
         (self.core.panics.load(Ordering::Relaxed), message)
     }
 
     fn not_inside(&self, operation: &'static str) -> Result<(), WaitError> {
-        crate::forked::check(self.core.queue().runtime.generation());
+        self.core.queue.check_process();
         if context::is_inside_item(&self.core.state) {
             return Err(WaitError::InsideItem { operation });
         }
@@ -265,7 +271,7 @@ impl Work {
 
 impl std::fmt::Debug for Work {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (pending, running) = (self.is_pending(), self.is_running());
+        let (pending, running) = (self.core.state.is_pending(), self.core.state.is_running());
         f.debug_struct("Work").field("pending", &pending).field("running", &running).finish()
     }
 }

@@ -225,6 +225,15 @@ fn producers_that_wait_for_room_come_back_when_the_runtime_ends() {
     });
 }
 
+/// Counts how often it is dropped.
+struct Counts(Arc<AtomicU32>);
+
+impl Drop for Counts {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 /// A copy of the process has no workers: whatever would wait for one, or queue for one, says so.
 #[test]
 fn nothing_hangs_in_a_copy_of_the_process() {
@@ -234,14 +243,37 @@ fn nothing_hangs_in_a_copy_of_the_process() {
         let open = hold(&queue, Hold::Declared);
         let (waits, free) = (queue.item(|| ()), queue.item(|| ()));
         waits.queue_delayed(Duration::from_secs(3600)).unwrap();
+        let over = queue.spawn(|| 5).unwrap();
+        until("an item to end", || over.is_finished());
+        let limited = runtime.queue("limited").max_active(1).build().unwrap();
+        let held = hold(&limited, Hold::Declared);
+        let dropped = Arc::new(AtomicU32::new(0));
+        let [handle, doomed] = [(); 2].map(|()| {
+            let counts = Counts(Arc::clone(&dropped));
+            limited.spawn(move || drop(std::hint::black_box(counts))).unwrap()
+        });
+        let doomed = Mutex::new(Some(doomed.abort_on_drop()));
         let status = in_a_copy(|| {
-            let attempts: [(&str, &dyn Fn()); 8] = [
+            let attempts: [(&str, &dyn Fn()); 21] = [
                 ("queue_delayed", &|| drop(free.queue_delayed(Duration::ZERO))),
                 ("modify_delay", &|| drop(waits.modify_delay(Duration::ZERO))),
                 ("queue", &|| drop(free.queue())),
                 ("flush of an item", &|| drop(waits.flush())),
                 ("cancel_sync", &|| drop(waits.cancel_sync())),
                 ("drain", &|| drop(queue.drain())),
+                ("cancel", &|| _ = waits.cancel()),
+                ("disable", &|| drop(waits.disable())),
+                ("enable", &|| drop(waits.enable())),
+                ("is_pending", &|| _ = waits.is_pending()),
+                ("is_running", &|| _ = waits.is_running()),
+                ("panics", &|| drop(waits.panics())),
+                ("abort", &|| _ = handle.abort()),
+                ("is_finished", &|| _ = handle.is_finished()),
+                ("in_flight", &|| _ = queue.in_flight()),
+                ("attributes", &|| drop(queue.attributes())),
+                ("reopen", &|| queue.reopen()),
+                ("measure_latency", &|| queue.measure_latency(true)),
+                ("trace_items", &|| queue.trace_items(true)),
                 ("shutdown", &|| runtime.shutdown()),
                 ("shutdown_timeout", &|| assert!(runtime.shutdown_timeout(LONG))),
             ];
@@ -253,10 +285,14 @@ fn nothing_hangs_in_a_copy_of_the_process() {
                 caught.is_ok()
             };
             let wrong = attempts.iter().filter(|attempt| silent(attempt)).count();
+            assert_eq!((over.is_finished(), queue.name()), (true, "q".into()));
+            assert!(format!("{waits:?}").contains("pending: true"));
+            drop(doomed.lock().unwrap().take());
+            assert_eq!(dropped.load(Ordering::SeqCst), 0, "a handle aborts nothing");
             i32::try_from(wrong).unwrap()
         });
         assert_eq!(status, 0, "the child's wait status");
-        drop(open);
+        drop((open, held));
     });
 }
 
