@@ -145,9 +145,19 @@ pub(crate) struct Frame {
     tag: Tag,
     /// Not changed while closures are out that were forked inside the job: others read it then.
     item: Cell<Option<NonNull<ItemState>>>,
-    /// The job's count was passed on to a later run; see [`keep_count`].
-    kept: Cell<bool>,
+    outcome: Cell<Outcome>,
     outer: Option<NonNull<Frame>>,
+}
+
+/// What came of a job, for those who count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It ran.
+    Ran,
+    /// Its count was passed on to a later run; see [`keep_count`].
+    Kept,
+    /// Its item had been aborted or cancelled; see [`nothing_ran`].
+    Nothing,
 }
 
 /// A forked closure of another thread that this one is running: it belongs to whatever that is
@@ -177,17 +187,16 @@ pub(crate) fn on_behalf_of<R>(forker: Here, body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Marks this thread as running a job of `queue` while `body` runs. `body` must not unwind. Returns
-/// whether the job's count was kept.
+/// Marks this thread as running a job of `queue` while `body` runs. `body` must not unwind.
 #[inline]
-pub(crate) fn in_frame<R>(queue: QueueRef, tag: Tag, body: impl FnOnce() -> R) -> (R, bool) {
+pub(crate) fn in_frame<R>(queue: QueueRef, tag: Tag, body: impl FnOnce() -> R) -> (R, Outcome) {
     let before = HERE.get();
-    let (item, kept) = (Cell::new(None), Cell::new(false));
-    let frame = Frame { queue, tag, item, kept, outer: before.frame };
+    let (item, outcome) = (Cell::new(None), Cell::new(Outcome::Ran));
+    let frame = Frame { queue, tag, item, outcome, outer: before.frame };
     HERE.set(Here { frame: Some(NonNull::from(&frame)), ..before });
     let result = body();
     HERE.set(before);
-    (result, frame.kept.get())
+    (result, frame.outcome.get())
 }
 
 /// Notes which item the innermost job is.
@@ -207,10 +216,28 @@ pub(crate) fn current_tag() -> Option<Tag> {
 /// The innermost job does not count as finished when it returns: it will be run later, under the
 /// same count, by whoever took it over.
 pub(crate) fn keep_count() {
+    set_outcome(Outcome::Kept);
+}
+
+/// The innermost job does not count as started: its item was aborted or cancelled before.
+#[cold]
+pub(crate) fn nothing_ran() {
+    set_outcome(Outcome::Nothing);
+}
+
+fn set_outcome(outcome: Outcome) {
     if let Some(frame) = HERE.get().frame {
         // SAFETY: the frame is on this thread's stack below us.
-        unsafe { frame.as_ref() }.kept.set(true);
+        unsafe { frame.as_ref() }.outcome.set(outcome);
     }
+}
+
+/// Whether the innermost job is known to have run nothing.
+pub(crate) fn has_run_nothing() -> bool {
+    // SAFETY: the frame is on this thread's stack below us.
+    HERE.get()
+        .frame
+        .is_some_and(|frame| unsafe { frame.as_ref() }.outcome.get() == Outcome::Nothing)
 }
 
 /// Whether the innermost job that this thread is running is one of `queue`.

@@ -135,8 +135,9 @@ pub(crate) struct Stats {
     pub(crate) rescued: AtomicU64,
     pub(crate) inlined: AtomicU64,
     pub(crate) refused: AtomicU64,
-    /// Counted in and out without having been queued: no room, or closed.
-    pub(crate) turned_away: AtomicU64,
+    /// Counted in and out without having been started: no room, closed, aborted or cancelled; or
+    /// for a queue that had this place before.
+    pub(crate) unstarted: AtomicU64,
     /// The most items that anybody was told had ended.
     pub(crate) finished_seen: AtomicU64,
 }
@@ -153,7 +154,7 @@ impl Stats {
             &self.rescued,
             &self.inlined,
             &self.refused,
-            &self.turned_away,
+            &self.unstarted,
             &self.finished_seen,
         ] {
             counter.store(0, Ordering::Relaxed);
@@ -224,6 +225,8 @@ impl QueueCore {
             self.sequence.reset(identity.capacity);
         }
         self.stats.reset();
+        // What ended before was not started by the new queue.
+        self.stats.unstarted.store(self.in_flight.totals().1, Ordering::SeqCst);
         self.observed.reset();
         self.set_pool(pool);
         self.mode.store(if identity.ordered { ORDERED } else { 0 }, Ordering::SeqCst);
@@ -405,21 +408,27 @@ impl QueueCore {
         self.stats.panics.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts out an item that was not queued.
+    /// Counts out an item that was not queued, or was cancelled since.
     #[cold]
     pub(crate) fn turn_away(&self, counter_slot: CounterSlot, phase: u8) {
-        self.stats.turned_away.fetch_add(1, Ordering::SeqCst);
+        self.count_unstarted();
         self.count_out(counter_slot, phase);
     }
 
-    /// How many of `finished` items had been queued. What was turned away since these were counted
-    /// is missing; the number told never falls for that.
-    pub(crate) fn were_queued(&self, finished: u64) -> u64 {
-        let queued = finished.saturating_sub(self.stats.turned_away.load(Ordering::SeqCst));
-        self.stats.finished_seen.fetch_max(queued, Ordering::Relaxed).max(queued)
+    /// An item that is about to be counted out was never started.
+    #[cold]
+    pub(crate) fn count_unstarted(&self) {
+        self.stats.unstarted.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts out an item that does not run.
+    /// How many of `finished` items had been started. As many are missing as were not started since
+    /// these were counted; the number told never falls for that.
+    pub(crate) fn were_started(&self, finished: u64) -> u64 {
+        let started = finished.saturating_sub(self.stats.unstarted.load(Ordering::SeqCst));
+        self.stats.finished_seen.fetch_max(started, Ordering::Relaxed).max(started)
+    }
+
+    /// Counts out an item whose job is over.
     #[cold]
     pub(crate) fn count_out(&self, counter_slot: CounterSlot, phase: u8) {
         self.in_flight.finish(counter_slot, phase);

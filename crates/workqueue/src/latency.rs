@@ -89,8 +89,17 @@ impl Default for Histogram {
 
 impl Histogram {
     pub(crate) fn note(&self, time: Duration) {
+        self.bucket_of(time).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Undoes one [`note`](Self::note).
+    pub(crate) fn take_back(&self, time: Duration) {
+        self.bucket_of(time).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn bucket_of(&self, time: Duration) -> &AtomicU64 {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.0[bucket(ns)].fetch_add(1, Ordering::Relaxed);
+        &self.0[bucket(ns)]
     }
 
     fn clear(&self) {

@@ -1,5 +1,7 @@
 //! Items that are looked at on their way: for their times, and as spans. By choice, per queue.
 
+use std::time::Duration;
+
 use tollgate_topology::CpuId;
 
 use crate::context;
@@ -14,8 +16,9 @@ impl Queue {
     /// [`Runtime::monitor`](crate::Runtime::monitor) has the distributions. Costs three looks at
     /// the clock per item, about 80 ns, and a word of its captured state.
     ///
-    /// An item that its waiter runs (see [`Handle::wait`](crate::Handle::wait)) counts as queued
-    /// until its turn would have come, and as run in no time.
+    /// An item that is aborted or cancelled before it begins is not measured. One that its waiter
+    /// runs (see [`Handle::wait`](crate::Handle::wait)) counts as queued until its turn would have
+    /// come, and as run in no time.
     pub fn measure_latency(&self, on: bool) {
         self.check_process();
         self.core().observed.set(LATENCY, on);
@@ -68,13 +71,25 @@ impl QueueCore {
 
 fn measured(queued: Moment, closure: impl FnOnce()) {
     /// Notes the time at the end, also by a panic.
-    struct Run(Moment);
+    struct Run {
+        was_queued: Duration,
+        begun: Moment,
+    }
     impl Drop for Run {
         fn drop(&mut self) {
-            context::current_queue(|core| core.observed.times().run.note(self.0.elapsed()));
+            context::current_queue(|core| {
+                let times = core.observed.times();
+                if context::has_run_nothing() {
+                    times.queued.take_back(self.was_queued);
+                } else {
+                    times.run.note(self.begun.elapsed());
+                }
+            });
         }
     }
-    context::current_queue(|core| core.observed.times().queued.note(queued.elapsed()));
-    let _run = Run(Moment::now());
+    let was_queued = queued.elapsed();
+    // At the begin, as some items run for long; an item that was aborted is seen only by running it.
+    context::current_queue(|core| core.observed.times().queued.note(was_queued));
+    let _run = Run { was_queued, begun: Moment::now() };
     closure();
 }

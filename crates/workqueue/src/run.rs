@@ -6,7 +6,7 @@ use tollgate_wakequeue::ItemCell;
 use tollgate_wakequeue::sync::{Ordering, spin_loop};
 
 use crate::contained;
-use crate::context;
+use crate::context::{self, Outcome};
 use crate::core::{QueueCore, Waiter};
 use crate::error::Panic;
 use crate::job::{Job, Tag};
@@ -32,17 +32,20 @@ pub(crate) fn run_one(
 ) {
     let phase = tag.phase();
     notify.send_unless(core, phase);
-    let ((), kept) = context::in_frame(QueueRef::of(core), tag, || {
+    let ((), outcome) = context::in_frame(QueueRef::of(core), tag, || {
         if let Err(panic) = contained::call(|| Job::run(cell)) {
             core.count_panic();
             // Whom it is reported to is inside the item, which is not over yet.
             core.report_panic(Panic::new(panic));
         }
     });
-    if !kept {
-        core.in_flight.finish(context::counter_slot(core.runtime), phase);
-        notify.defer(core, phase);
+    match outcome {
+        Outcome::Ran => {}
+        Outcome::Kept => return,
+        Outcome::Nothing => core.count_unstarted(),
     }
+    core.in_flight.finish(context::counter_slot(core.runtime), phase);
+    notify.defer(core, phase);
 }
 
 /// Drops what an item owned that will not run any more, as if inside it: a panic of the destructor

@@ -67,6 +67,11 @@ impl<T> Packet<T> {
         self.state.word().load(Ordering::Acquire) & (DONE | TAKEN | ABORTED) == TAKEN
     }
 
+    /// Whether somebody took the closure to drop it.
+    fn is_aborted(&self) -> bool {
+        self.state.word().load(Ordering::Acquire) & ABORTED != 0
+    }
+
     /// Sleeps until the result is there. False when that was not before the deadline.
     pub(crate) fn sleep(&self, deadline: Option<Instant>) -> bool {
         let mut state = self.state.word().fetch_or(SLEEPER, Ordering::AcqRel) | SLEEPER;
@@ -200,6 +205,8 @@ impl<F: FnOnce() -> T + Send, T: Send> Ticket<F, T> {
             if task.held.leave(phase) {
                 context::keep_count();
             }
+        } else if task.packet.is_aborted() {
+            context::nothing_ran();
         }
     }
 }

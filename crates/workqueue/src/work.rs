@@ -332,8 +332,10 @@ impl WorkCore {
             Arrival::Busy => self.arrive_while_running(ticket, &mut seen),
             other => other,
         };
-        if arrival != Arrival::Run {
-            return;
+        match arrival {
+            Arrival::Run => {}
+            Arrival::Stale => return context::nothing_ran(),
+            Arrival::Deferred | Arrival::Busy => return,
         }
         match seen {
             None => self.run(),
@@ -393,18 +395,20 @@ impl WorkCore {
         self.queue().submit_again(move || work.arrive(ticket, seen), tag);
     }
 
+    /// What was to run later was cancelled.
     fn count_out(&self, deferred: &Deferred) {
         let core = self.queue();
-        core.count_out(context::counter_slot(core.runtime), deferred.tag.phase());
+        core.turn_away(context::counter_slot(core.runtime), deferred.tag.phase());
     }
 
     /// A worker was told that the delay is over.
     fn arrive_in_time(self: Arc<Self>, ticket: Ticket, seen: Seen) {
         if !self.state.expire(ticket) {
-            return;
+            return context::nothing_ran();
         }
         let core = self.queue();
         if core.is_drained() {
+            context::nothing_ran();
             self.state.withdraw(ticket);
             core.stats.refused.fetch_add(1, Ordering::Relaxed);
             let queue = core.name();

@@ -32,7 +32,7 @@ pub struct Monitor {
 pub struct QueueMonitor {
     /// Its name.
     pub name: String,
-    /// Items started.
+    /// Items started; what was aborted or cancelled before is none.
     pub started: u64,
     /// Items queued or running now.
     pub in_flight: u64,
@@ -122,7 +122,7 @@ fn monitor_queue(queue: &QueueCore, shared: &Shared) -> QueueMonitor {
     let cpu_time_ms = read(&stats.cpu_ns) as f64 / 1e6;
     QueueMonitor {
         name: queue.name(),
-        started: queue.were_queued(finished) + running(queue, shared).min(in_flight),
+        started: queue.were_started(finished) + running(queue, shared).min(in_flight),
         in_flight,
         cpu_time_ms,
         cpu_intensive: read(&stats.cpu_intensive),

@@ -133,21 +133,21 @@ fn counts_add_up_whatever_became_of_the_items() {
             runtime.queue(names[2]).max_active(2).backlog(16).build().unwrap(),
             runtime.queue(names[3]).when_full(WhenFull::RunInline).build().unwrap(),
         ];
-        let (stop, accepted) = (AtomicBool::new(false), [const { AtomicU32::new(0) }; 4]);
-        let produce = |queue: &Queue, accepted: &AtomicU32| {
+        let (stop, to_begin) = (AtomicBool::new(false), [const { AtomicU32::new(0) }; 4]);
+        let produce = |queue: &Queue, to_begin: &AtomicU32| {
             for number in 0..3000 {
                 queue.measure_latency(number / 100 % 2 == 0);
-                let posted = match number % 3 {
-                    0 => queue.post(|| ()),
-                    1 => queue.post(|| std::panic::resume_unwind(Box::new(0))),
-                    _ => queue.spawn(|| ()).map(|handle| _ = handle.abort()),
+                let begins = match number % 3 {
+                    0 => queue.post(|| ()).is_ok(),
+                    1 => queue.post(|| std::panic::resume_unwind(Box::new(0))).is_ok(),
+                    _ => queue.spawn(|| ()).is_ok_and(|handle| !handle.abort()),
                 };
-                accepted.fetch_add(u32::from(posted.is_ok()), Ordering::SeqCst);
+                to_begin.fetch_add(u32::from(begins), Ordering::SeqCst);
             }
             queue.flush().unwrap();
         };
         thread::scope(|scope| {
-            let pairs = queues.iter().zip(&accepted);
+            let pairs = queues.iter().zip(&to_begin);
             let producers: Vec<_> =
                 pairs.map(|(queue, count)| scope.spawn(move || produce(queue, count))).collect();
             scope.spawn(|| {
@@ -174,9 +174,9 @@ fn counts_add_up_whatever_became_of_the_items() {
         }
         let monitor = runtime.monitor();
         let by_name: HashMap<_, _> = monitor.queues.iter().map(|q| (q.name.as_str(), q)).collect();
-        for (name, accepted) in names.iter().zip(&accepted) {
+        for (name, to_begin) in names.iter().zip(&to_begin) {
             let queue = by_name[name];
-            assert_eq!(queue.started, u64::from(accepted.load(Ordering::SeqCst)), "{name}");
+            assert_eq!(queue.started, u64::from(to_begin.load(Ordering::SeqCst)), "{name}");
             assert_eq!(queue.in_flight, 0, "{name}");
             assert!(queue.panics <= 1000 && queue.panics > 0, "{name}");
             assert!(queue.run.is_none_or(|run| run.count <= queue.started), "{name}");

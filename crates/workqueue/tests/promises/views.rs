@@ -4,10 +4,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet as Mask, sched_getcpu, sched_setaffinity};
-use tollgate_workqueue::{CpuId, CpuSet, Dump, Runtime, Scope};
+use tollgate_workqueue::{CpuId, CpuSet, Dump, Runtime, Scope, blocking};
 
 use crate::process::kept;
-use crate::{Hold, LONG, hold, two_caches, until};
+use crate::{Hold, LONG, hold, kinds, two_caches, until};
 
 /// One pod's progress says nothing about another, whose workers stay at home.
 #[test]
@@ -138,6 +138,79 @@ fn a_delayed_item_runs_near_its_submitter_or_where_it_was_told() {
                 assert!(start.elapsed() >= delay);
             }
         }
+    });
+}
+
+#[test]
+fn what_was_aborted_or_cancelled_is_not_counted_as_started() {
+    kept("views::what_was_aborted_or_cancelled_is_not_counted_as_started", || {
+        let runtime = Runtime::builder().max_workers(1).build().unwrap();
+        for queue in kinds(&runtime) {
+            queue.measure_latency(true);
+            let open = hold(&queue, Hold::Undeclared);
+            let again = queue.item(|| ());
+            for _ in 0..50 {
+                assert!(queue.spawn(|| ()).unwrap().abort());
+                again.queue().unwrap();
+                assert!(again.cancel());
+            }
+            let late = queue.item(|| ());
+            late.queue_delayed(LONG * 9).unwrap();
+            assert!(late.cancel());
+            drop(open);
+            queue.drain().unwrap();
+            let monitor = runtime.monitor();
+            let seen = monitor.queues.iter().find(|seen| seen.name == queue.name()).unwrap();
+            let (queued, run) = (seen.queued.unwrap().count, seen.run.unwrap().count);
+            assert_eq!((seen.started, queued, run), (1, 1, 1), "{seen:?}");
+        }
+    });
+}
+
+/// Runs two items, one of them by its waiter, and tells how many count as started and as measured.
+fn started_and_measured(runtime: &Runtime, name: &str) -> (u64, u64) {
+    let queue = runtime.queue(name).build().unwrap();
+    queue.measure_latency(true);
+    let inner = queue.clone();
+    let sum = queue.spawn(move || inner.spawn(|| 3).unwrap().wait().unwrap() + 4).unwrap();
+    assert_eq!(sum.wait().unwrap(), 7);
+    queue.flush().unwrap();
+    let seen = runtime.monitor().queues.swap_remove(0);
+    (seen.started, seen.run.unwrap().count)
+}
+
+#[test]
+fn what_a_waiter_runs_is_counted_once_and_a_new_queue_counts_from_zero() {
+    kept("views::what_a_waiter_runs_is_counted_once_and_a_new_queue_counts_from_zero", || {
+        let runtime = Runtime::builder().max_workers(1).build().unwrap();
+        for name in ["one", "two", "three"] {
+            assert_eq!(started_and_measured(&runtime, name), (2, 2), "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_deferred_run_that_is_cancelled_is_not_counted_as_started() {
+    kept("views::a_deferred_run_that_is_cancelled_is_not_counted_as_started", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let (begun, begins) = mpsc::channel();
+        let (open, closed) = mpsc::channel::<()>();
+        let item = queue.item(move || {
+            begun.send(()).unwrap();
+            let _ = blocking(|| closed.recv());
+        });
+        item.queue().unwrap();
+        begins.recv_timeout(LONG).unwrap();
+        for _ in 0..20 {
+            item.queue().unwrap();
+            // Its job finds it running, and leaves the run to come to whoever runs it.
+            queue.spawn(|| ()).unwrap().wait().unwrap();
+            assert!(item.cancel());
+        }
+        drop(open);
+        queue.drain().unwrap();
+        assert_eq!(runtime.monitor().queues[0].started, 21);
     });
 }
 
