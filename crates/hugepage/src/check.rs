@@ -39,7 +39,8 @@ fn check_against(
     Err(Error::TooLarge { what, bytes, limit_bytes, limit, way_out })
 }
 
-/// Refuses a size that is not a multiple of `multiple`.
+/// Refuses a size that is not a multiple of `multiple`. Where there is no larger one that is, the
+/// size is too large for any memory.
 pub(crate) fn check_multiple(
     what: &'static str,
     value: usize,
@@ -48,6 +49,8 @@ pub(crate) fn check_multiple(
     if value.is_multiple_of(multiple) {
         return Ok(());
     }
-    let next = value.checked_next_multiple_of(multiple).unwrap_or(usize::MAX);
-    Err(Error::Unaligned { what, value, multiple, next })
+    match value.checked_next_multiple_of(multiple) {
+        Some(next) => Err(Error::Unaligned { what, value, multiple, next }),
+        None => check_against(what, value, None),
+    }
 }

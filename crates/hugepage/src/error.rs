@@ -17,6 +17,12 @@ pub enum Error {
         /// The least size in bytes.
         least_bytes: usize,
     },
+    /// A class that has no buffer.
+    #[error("a class of a pool with 0 buffers of {buffer_bytes} bytes: the least is 1 buffer")]
+    NoBuffers {
+        /// The size of each in bytes.
+        buffer_bytes: usize,
+    },
     /// A size or address that must be a multiple of something is not.
     #[error("{what} of {value} bytes is not a multiple of {multiple}: the next one is {next}")]
     Unaligned {

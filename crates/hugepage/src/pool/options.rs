@@ -145,8 +145,8 @@ impl PoolBuilder {
     /// Maps the memory.
     ///
     /// # Errors
-    /// [`Error::Zero`], [`Error::Unaligned`] and [`Error::TooLarge`] for classes that cannot be,
-    /// and the errors of [`RegionOptions::map`].
+    /// [`Error::Zero`], [`Error::NoBuffers`], [`Error::Unaligned`] and [`Error::TooLarge`] for
+    /// classes that cannot be, and the errors of [`RegionOptions::map`].
     pub fn build(self) -> Result<Pool, Error> {
         Ok(Pool { handle: Arc::new(Handle::new(self.core()?)) })
     }
@@ -205,8 +205,11 @@ impl PoolBuilder {
         }
         let mut total = 0usize;
         for &(bytes, count) in &self.classes {
-            if bytes == 0 || count == 0 {
+            if bytes == 0 {
                 return Err(Error::Zero { what: "a class of a pool", least_bytes: page });
+            }
+            if count == 0 {
+                return Err(Error::NoBuffers { buffer_bytes: bytes });
             }
             check_multiple("a class of a pool", bytes, page)?;
             total = bytes

@@ -46,7 +46,14 @@ fn a_taken_buffer_is_zero_whoever_had_it_before() {
 #[test]
 fn bad_classes_and_sizes_are_named() {
     assert!(matches!(Pool::builder().build(), Err(Error::Zero { what: "a pool", .. })));
-    assert!(matches!(small(0).build(), Err(Error::Zero { .. })));
+    assert!(matches!(Pool::builder().class(0, 1).build(), Err(Error::Zero { .. })));
+    let error = Pool::builder().class(4 * KIB, 0).build().unwrap_err().to_string();
+    assert_eq!(error, "a class of a pool with 0 buffers of 4096 bytes: the least is 1 buffer");
+    for bytes in [usize::MAX, usize::MAX - 4094] {
+        let error = Pool::builder().class(bytes, 1).build().unwrap_err();
+        let large = matches!(error, Error::TooLarge { what: "a class of a pool", .. });
+        assert!(large && error.to_string().contains(&bytes.to_string()), "{error}");
+    }
     let error = Pool::builder().class(5000, 1).build().unwrap_err().to_string();
     assert_eq!(
         error,
