@@ -23,7 +23,8 @@ pub struct Taking {
 impl Pool {
     /// As [`take`](Self::take), for a task that must not block its thread: where every buffer is
     /// taken, the task is woken when one was given back. Tasks are woken in the order in which they
-    /// came. It waits whatever [`super::AtMaximum`] says, and as long as it is not dropped.
+    /// came; until the one that was woken is polled, whoever else takes may get the buffer, and it
+    /// waits again, at its old place. It waits whatever [`super::AtMaximum`] says, and as long as it is not dropped.
     ///
     /// Clearing, and asking the kernel for memory, happen in the poll that gets the buffer:
     /// 2 MiB take 20 to 40 us. [`take_cleared`](Self::take_cleared) never does either.
