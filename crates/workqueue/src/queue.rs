@@ -13,7 +13,8 @@ use crate::shared::{NewQueue, Shared};
 use crate::{context, task};
 
 /// A named queue. Clones are the same queue; its name becomes free when the last one is dropped,
-/// and what is still queued then is run.
+/// and what is still queued then is run. A [`Work`](crate::Work) holds its queue, and with it the
+/// name, as long as it lives; one that is delayed lives until its time has come or it is cancelled.
 #[derive(Clone)]
 pub struct Queue {
     inner: Arc<Inner>,
@@ -141,6 +142,11 @@ impl Queue {
     /// Refuses new items, except those that its own items queue, and waits until none is left.
     /// Afterwards the queue stays closed until [`reopen`](Self::reopen).
     ///
+    /// Delayed items are not waited for, and not run when their time comes while the queue is
+    /// closed: that is counted as `refused` in [`monitor`](crate::Runtime::monitor) and logged. This
+    /// holds for those that the queue's own items delay during the drain, too, though
+    /// [`queue_delayed`](crate::Work::queue_delayed) accepts them.
+    ///
     /// # Errors
     /// From inside an item of this queue, which would wait for itself.
     pub fn drain(&self) -> Result<(), WaitError> {
@@ -174,6 +180,10 @@ impl Queue {
     /// Changes the attributes while work is queued: no item is lost, doubled or, in an ordered
     /// queue, reordered. Items that are in the old pool are run there.
     ///
+    /// `change` is called under a lock of the queue, so that two changes do not mix. Do not change
+    /// another queue inside it: two threads that change two queues inside each other wait for each
+    /// other for ever. Nor should it wait for anything that changes this queue.
+    ///
     /// # Errors
     /// The attributes make no sense or cannot be had here; or this is called inside `change` of the
     /// same queue. Nothing has changed then.
@@ -192,7 +202,10 @@ impl Queue {
         self.inner.shared.apply(&self.inner.core, |attributes| attributes.set(setting))
     }
 
-    /// Items queued and not yet finished.
+    /// Items queued and not yet finished. A worker counts an item out after its result is there, so
+    /// for a moment this may count one that somebody has waited for by
+    /// [`Handle::wait`](crate::Handle::wait) or [`Work::flush`](crate::Work::flush);
+    /// [`flush`](Self::flush) and [`drain`](Self::drain) wait for the count.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.check_process();
@@ -323,9 +336,13 @@ impl<'r> QueueBuilder<'r> {
         self
     }
 
-    /// The most items of the queue's own backlog (ordered, limited or with a rescuer), per node.
-    /// Other queues have their items in the shards of their pool, which are bounded by
+    /// The most items of the queue's own backlog (ordered or limited), per node. Other queues have
+    /// their items in the shards of their pool, which are bounded by
     /// [`Builder::shard_capacity`](crate::Builder::shard_capacity).
+    ///
+    /// Items of a limited queue without an order come to the backlog from the shards, when a worker
+    /// finds that the limit is reached. What waits there for a worker, up to 8,192 items a shard by
+    /// default, is not in the backlog: so many more may be accepted before one is refused.
     pub fn backlog(mut self, capacity: usize) -> Self {
         self.new.identity.capacity = capacity;
         self

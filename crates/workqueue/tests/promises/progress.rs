@@ -1,7 +1,7 @@
 //! Nobody who others wait for may block, and what was queued comes to an end.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -362,5 +362,57 @@ fn an_idle_runtime_with_a_rescuer_does_not_wake_up() {
             thread::sleep(Duration::from_millis(300));
             before.is_some() && before == sleeps_of_the_housekeeper()
         });
+    });
+}
+
+/// Items that wait for another queue may use up all workers: its rescuer runs what they wait for.
+#[test]
+fn items_that_wait_on_every_worker_are_resolved_by_a_rescuer() {
+    kept("progress::items_that_wait_on_every_worker_are_resolved_by_a_rescuer", || {
+        let runtime = Runtime::builder().max_workers(2).build().unwrap();
+        let outer = runtime.queue("outer").build().unwrap();
+        let inner = runtime.queue("inner").rescuer().build().unwrap();
+        let (ran, meet) = (Arc::new(AtomicU32::new(0)), Arc::new(Barrier::new(2)));
+        for _ in 0..2 {
+            let (inner, ran, meet) = (inner.clone(), Arc::clone(&ran), Arc::clone(&meet));
+            let body = move || {
+                blocking(|| meet.wait());
+                let count = Arc::clone(&ran);
+                let add = move || _ = count.fetch_add(1, Ordering::SeqCst);
+                inner.post(add).unwrap();
+                inner.flush().unwrap();
+                assert!(ran.load(Ordering::SeqCst) > 0);
+            };
+            outer.post(body).unwrap();
+        }
+        outer.flush().unwrap();
+        assert_eq!((ran.load(Ordering::SeqCst), runtime.monitor().queues[1].panics), (2, 0));
+    });
+}
+
+#[test]
+fn what_an_item_delays_during_a_drain_is_dropped_as_refused() {
+    kept("progress::what_an_item_delays_during_a_drain_is_dropped_as_refused", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let runs = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&runs);
+        let later = queue.item(move || _ = count.fetch_add(1, Ordering::SeqCst));
+        let (begun, begins) = mpsc::channel();
+        let (own, delayed) = (queue.clone(), later.clone());
+        let body = move || {
+            begun.send(()).unwrap();
+            let closed = || matches!(own.post(|| ()), Err(SubmitError::Drained(_)));
+            let outside = || thread::scope(|scope| scope.spawn(closed).join().unwrap());
+            blocking(|| until("the drain", outside));
+            assert_eq!(delayed.queue_delayed(Duration::from_millis(50)), Ok(Queued::Now));
+        };
+        queue.post(body).unwrap();
+        begins.recv_timeout(LONG).unwrap();
+        queue.drain().unwrap();
+        until("its time", || runtime.monitor().queues[0].refused == 1);
+        queue.flush().unwrap();
+        assert_eq!((runs.load(Ordering::SeqCst), later.is_pending()), (0, false));
+        assert_eq!(runtime.monitor().queues[0].panics, 0);
     });
 }
