@@ -53,7 +53,8 @@ impl Queue {
     /// Runs a closure and forgets it. Closures of up to 32 bytes are queued without an allocation.
     ///
     /// # Errors
-    /// The queue is drained, shut down or full. The closure is dropped then.
+    /// The queue is drained, shut down or full. The closure is dropped then; a panic of its
+    /// destructor comes out of here.
     #[inline]
     pub fn post<F: FnOnce() + Send + 'static>(&self, closure: F) -> Result<(), SubmitError> {
         self.core().submit_item(closure, None)
