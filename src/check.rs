@@ -100,7 +100,9 @@ fn print_survey(policy: &Policy, survey: &Survey) {
         print_list(&survey.uncovered);
     }
     if !survey.repositories.is_empty() {
-        println!("git repositories below the top that start programs when git enters them:");
+        println!(
+            "git repositories that start programs when git enters them, `.git` at the top aside:"
+        );
         print_list(&survey.repositories);
     }
     survey.advice_on_tracked().iter().for_each(|line| messages::warn(line));

@@ -37,7 +37,8 @@ pub(crate) struct Survey {
     pub(crate) covered: Vec<(String, String)>,
     /// Tracked by git, although hidden or not readable.
     pub(crate) tracked: Vec<TrackedSecret>,
-    /// Repositories below the top that start programs: path, and by which settings or hooks.
+    /// Repositories but that of the working tree that start programs: path, and by which settings or
+    /// hooks. `.` is the directory itself.
     pub(crate) repositories: Vec<(String, String)>,
     /// Directories that could not be read, and an index that could not.
     pub(crate) problems: Vec<String>,
@@ -104,7 +105,8 @@ impl Walk<'_> {
                 let Ok(meta) = entry.metadata() else { continue };
                 let Ok(inside) = path.strip_prefix(top) else { continue };
                 self.entry(&path, inside, &meta);
-                if entry.file_name() == "HEAD" && meta.is_file() {
+                // A link may be one, as git had it long ago.
+                if entry.file_name() == "HEAD" && !meta.is_dir() {
                     self.repository(&directory, top);
                 }
                 if meta.is_dir() && !OBJECTS.iter().any(|skipped| inside.ends_with(skipped)) {
@@ -122,16 +124,17 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A directory with a HEAD below the top: settings that are not the user's own.
+    /// A directory with a HEAD that is not `.git`: settings that are not the user's own.
     fn repository(&mut self, directory: &Path, top: &Path) {
         let own = directory.starts_with(top.join(".git"));
-        if own || !directory.join("objects").is_dir() || self.found.repositories.len() >= MAX_LISTED
-        {
+        let is_one = ["objects", "commondir"].iter().any(|name| directory.join(name).exists());
+        if own || !is_one || self.found.repositories.len() >= MAX_LISTED {
             return;
         }
-        let programs = git::programs_of(directory);
+        let programs = git::programs_of(&Repository::bare(directory));
         let Ok(inside) = directory.strip_prefix(top) else { return };
         if !programs.is_empty() {
+            let inside = if inside == Path::new("") { Path::new(".") } else { inside };
             let path = inside.to_string_lossy().into_owned();
             self.found.repositories.push((path, programs.join(", ")));
         }

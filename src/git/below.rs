@@ -30,13 +30,19 @@ const PASSED: [&str; 12] = [
     ".yarn",
 ];
 
+/// What git keeps in a bare repository: nobody works in these.
+const OF_BARE: [&str; 8] =
+    ["objects", "refs", "hooks", "info", "logs", "lfs", "modules", "worktrees"];
+
 /// What was found, as paths relative to the directory; the nearest to it first.
 #[derive(Debug, Default)]
 pub(crate) struct Below {
     /// Directories with a `.git`, not the top itself.
     pub(crate) work_trees: Vec<PathBuf>,
-    /// Bare repositories.
+    /// Bare repositories, not the top itself.
     pub(crate) bare: Vec<PathBuf>,
+    /// Whether the top is one: git uses it where the `.git` beside is missing or broken.
+    pub(crate) top_is_bare: bool,
     /// Whether every directory was looked at.
     pub(crate) whole: bool,
 }
@@ -57,9 +63,12 @@ pub(crate) fn below(dir: &Path) -> Below {
         let entries = entries(&top, &path);
         names += entries.len();
         let is_top = path == Path::new("");
-        if !is_top && is_repository(&entries) {
-            found.bare.push(path);
-            continue;
+        let is_bare = is_repository(&entries);
+        match (is_bare, is_top) {
+            (true, true) => found.top_is_bare = true,
+            // One with a `.git` besides is both: git takes that if it is whole.
+            (true, false) => found.bare.push(path.clone()),
+            (false, _) => {}
         }
         for (name, kind) in entries {
             // Some file systems do not say what a name is.
@@ -68,7 +77,10 @@ pub(crate) fn below(dir: &Path) -> Below {
                 if !is_top {
                     found.work_trees.push(path.clone());
                 }
-            } else if may_be_directory && !PASSED.iter().any(|one| one.as_bytes() == name) {
+            } else if may_be_directory
+                && !is_among(&PASSED, &name)
+                && !(is_bare && is_among(&OF_BARE, &name))
+            {
                 pending.push_back(path.join(OsStr::from_bytes(&name)));
             }
         }
@@ -77,10 +89,14 @@ pub(crate) fn below(dir: &Path) -> Below {
     found
 }
 
-/// As git tells: these three have to be there.
+fn is_among(names: &[&str], name: &[u8]) -> bool {
+    names.iter().any(|one| one.as_bytes() == name)
+}
+
+/// As git tells: HEAD has to be there, and the other two, or what says where they are.
 fn is_repository(entries: &[(Vec<u8>, FileType)]) -> bool {
     let has = |wanted: &str| entries.iter().any(|(name, _)| name == wanted.as_bytes());
-    ["HEAD", "objects", "refs"].into_iter().all(has)
+    has("HEAD") && (has("commondir") || (has("objects") && has("refs")))
 }
 
 /// The names in a directory beneath `top`; none of one that cannot be read.
@@ -118,6 +134,13 @@ mod tests {
         repository("a/lib/inner/.git");
         repository("store.git");
         repository("node_modules/pkg/.git");
+        // What is in one, or beside its files, hides in none of them.
+        repository("store.git/in/.git");
+        repository("both");
+        repository("both/.git");
+        make("elsewhere");
+        std::fs::write(dir.path().join("elsewhere/HEAD"), "ref: refs/heads/main\n").unwrap();
+        std::fs::write(dir.path().join("elsewhere/commondir"), "../store.git\n").unwrap();
         make("linked");
         std::fs::write(dir.path().join("linked/.git"), "gitdir: ../store.git\n").unwrap();
         std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
@@ -125,10 +148,14 @@ mod tests {
         make("none/objects");
         let mut found = below(dir.path());
         found.work_trees.sort();
+        found.bare.sort();
         let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
-        assert_eq!(found.work_trees, paths(&["a/lib", "a/lib/inner", "linked"]));
-        assert_eq!(found.bare, paths(&["store.git"]));
-        assert!(found.whole);
+        let work_trees = ["a/lib", "a/lib/inner", "both", "linked", "store.git/in"];
+        assert_eq!(found.work_trees, paths(&work_trees));
+        assert_eq!(found.bare, paths(&["both", "elsewhere", "store.git"]));
+        assert!(found.whole && !found.top_is_bare);
+        repository(".");
+        assert!(below(dir.path()).top_is_bare);
     }
 
     #[test]

@@ -58,16 +58,16 @@ impl Repository {
         if !git_dir.join("HEAD").exists() && !git_dir.join("config").exists() {
             return None;
         }
-        let common_dir = match text_of(&git_dir.join("commondir")) {
-            Ok(text) => git_dir.join(text.trim()),
-            Err(_) => git_dir.clone(),
-        };
-        Some(Self { git_dir, common_dir, linked })
+        Some(Self { linked, ..Self::bare(&git_dir) })
     }
 
-    /// The repository that has no working tree and is this directory.
+    /// The repository that is this directory itself.
     pub(crate) fn bare(git_dir: &Path) -> Self {
-        Self { git_dir: git_dir.to_owned(), common_dir: git_dir.to_owned(), linked: false }
+        let common_dir = match text_of(&git_dir.join("commondir")) {
+            Ok(text) => git_dir.join(text.trim()),
+            Err(_) => git_dir.to_owned(),
+        };
+        Self { git_dir: git_dir.to_owned(), common_dir, linked: false }
     }
 
     /// The top of the working tree that `directory` lies in.

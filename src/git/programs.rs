@@ -19,12 +19,11 @@ const MAX_NAMED: usize = 4;
 /// Repositories outside of the index that are told of.
 const MAX_TOLD: usize = 8;
 
-/// The settings that name a program, and the hooks, of the repository with this directory of
-/// settings. Empty for a repository as git makes it.
-pub(crate) fn of(common_dir: &Path) -> Vec<String> {
+/// The settings that name a program, and the hooks, of a repository. Empty for one as git makes it.
+pub(crate) fn of(repository: &Repository) -> Vec<String> {
+    let common_dir = repository.common_dir();
     let mut found = Vec::new();
-    for file in ["config", "config.worktree"] {
-        let file = common_dir.join(file);
+    for file in settings_of(repository) {
         if Config::is_too_large(&file) {
             // git reads it, whatever its size.
             found.push(format!("settings of more than 1 MiB in {}", file.display()));
@@ -43,6 +42,13 @@ pub(crate) fn of(common_dir: &Path) -> Vec<String> {
     found
 }
 
+/// The files with the settings of a repository, there or not.
+fn settings_of(repository: &Repository) -> [PathBuf; 3] {
+    let (common_dir, git_dir) = (repository.common_dir(), repository.git_dir());
+    let of_work_tree = "config.worktree";
+    [common_dir.join("config"), common_dir.join(of_work_tree), git_dir.join(of_work_tree)]
+}
+
 /// Hooks that git would run, with their files.
 fn hooks(common_dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
     let entries = std::fs::read_dir(common_dir.join("hooks")).ok().into_iter().flatten().flatten();
@@ -54,8 +60,9 @@ fn hooks(common_dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
     })
 }
 
-/// Repositories below `dir` that start programs by what was written after `since`: a line for each.
-/// `git status` outside would enter those in the index; into others somebody changes.
+/// Repositories in `dir` that start programs by what was written after `since`: a line for each.
+/// `git status` outside would enter the one at the top and those in the index; into others somebody
+/// changes.
 pub(crate) fn left_behind(dir: &Path, since: SystemTime) -> Vec<String> {
     let tracked = tracked_repositories(dir);
     let below = below(dir);
@@ -74,7 +81,8 @@ pub(crate) fn left_behind(dir: &Path, since: SystemTime) -> Vec<String> {
              `git status --ignore-submodules=all` and `git rm --cached {shown}`"
         ))
     });
-    let mut lines: Vec<_> = tracked.collect();
+    let mut lines = at_the_top(dir, below.top_is_bare, since);
+    lines.extend(tracked);
     lines.extend(others.iter().take(MAX_TOLD).map(|(shown, programs)| {
         format!(
             "`{shown}` is a git repository whose hooks or settings changed, and starts programs: \
@@ -86,6 +94,28 @@ pub(crate) fn left_behind(dir: &Path, since: SystemTime) -> Vec<String> {
         lines.push(format!("{more} more such repositories are listed by `tollgate check --dir`"));
     }
     lines
+}
+
+/// The same of those at the top: the one of the working tree, and the one that is `dir` itself,
+/// which git takes where no `.git` is there, or a broken one.
+fn at_the_top(dir: &Path, is_bare: bool, since: SystemTime) -> Vec<String> {
+    let changed = |repository: &Repository| {
+        changed(dir, Path::new(""), repository, since, false).map(|(_, programs)| programs)
+    };
+    let of_work_tree = Repository::at(dir).and_then(|found| changed(&found)).map(|programs| {
+        format!(
+            "the hooks or settings of the git repository of DIR changed, and it starts programs: \
+             {programs}. Look at them before you use git there"
+        )
+    });
+    let itself = is_bare.then(|| changed(&Repository::bare(dir))).flatten().map(|programs| {
+        format!(
+            "DIR itself is a bare git repository whose hooks or settings changed, and starts \
+             programs: {programs}. `git status` outside uses it where `.git` is missing or broken: \
+             look at `HEAD`, `config` and `hooks` in DIR before you use git there"
+        )
+    });
+    of_work_tree.into_iter().chain(itself).collect()
 }
 
 /// The repositories in the index of the one at `dir`.
@@ -110,7 +140,7 @@ fn changed(
     since: SystemTime,
     moved: bool,
 ) -> Option<(String, String)> {
-    let programs = of(&repository.common_dir);
+    let programs = of(repository);
     if programs.is_empty() || !changed_after(&dir.join(inside), repository, since, moved) {
         return None;
     }
@@ -126,11 +156,10 @@ fn changed_after(top: &Path, repository: &Repository, since: SystemTime, moved: 
     let begin = (seconds.as_secs(), i64::from(seconds.subsec_nanos()));
     let git_dir = repository.git_dir();
     let directories = [common_dir.to_owned(), git_dir.to_owned(), top.join(".git")];
-    let of_repository = ["config", "config.worktree", "hooks"]
-        .map(|name| common_dir.join(name))
+    let of_repository = settings_of(repository)
         .into_iter()
-        // What says which directory that is.
-        .chain([git_dir.join("commondir")])
+        // And what says which directory that is.
+        .chain([common_dir.join("hooks"), git_dir.join("commondir")])
         .chain(directories.into_iter().filter(|path| moved || path.is_file()))
         .chain(hooks(common_dir).map(|(_, file)| file));
     of_repository.into_iter().any(|file| {
@@ -154,7 +183,7 @@ mod tests {
 
     #[test]
     fn settings_that_start_programs_are_found_however_they_are_written() {
-        let found = |config: &str| of(repository(config).path());
+        let found = |config: &str| of(&Repository::bare(repository(config).path()));
         let plain = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tfsmonitor = true\n\
                      [remote \"origin\"]\n\turl = x\n\tfetch = +refs/heads/*\n[alias]\nst = status\n";
         assert_eq!(found(plain), Vec::<String>::new());
@@ -170,7 +199,7 @@ mod tests {
     #[test]
     fn settings_that_are_too_long_to_be_read_are_named() {
         let dir = repository(&format!("[core]\nfsmonitor = x\n{}", "#\n".repeat(1 << 19)));
-        let found = of(dir.path());
+        let found = of(&Repository::bare(dir.path()));
         assert_eq!(found.len(), 1);
         assert!(found[0].starts_with("settings of more than 1 MiB in "), "{found:?}");
     }
@@ -201,8 +230,8 @@ mod tests {
         let dir = repository("");
         let hook = dir.path().join("hooks/post-index-change");
         std::fs::write(&hook, "").unwrap();
-        assert_eq!(of(dir.path()), Vec::<String>::new());
+        assert_eq!(of(&Repository::bare(dir.path())), Vec::<String>::new());
         std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(of(dir.path()), ["hook post-index-change"]);
+        assert_eq!(of(&Repository::bare(dir.path())), ["hook post-index-change"]);
     }
 }

@@ -364,3 +364,62 @@ fn repositories_below_the_top_can_be_refused() {
     }
     tree.works(policy.to_str().unwrap(), "echo b >>a; git commit -qam b; git gc -q");
 }
+
+/// Where `.git` is missing or broken, git takes the directory itself for the repository.
+#[test]
+fn a_bare_repository_that_the_command_made_of_the_top_is_named() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    // The second directory is a part of a repository that lies outside of it.
+    tree.bare("git init -q; mkdir sub; echo a >sub/a; echo a >a; git add .; git commit -qm a");
+    let config = "printf '[core]\nbare=false\nworktree=%s\nfsmonitor=\"echo ran >../ran;false\"\n' \
+                  \"$PWD\"";
+    let made = format!("mkdir objects refs; echo ref: refs/heads/m >HEAD; {config} >config");
+    let elsewhere = format!(
+        "mkdir -p s/objects s/refs; echo s >commondir; echo ref: refs/heads/m >HEAD; \
+         {config} >s/config"
+    );
+    for (dir, broken, made) in [
+        ("p", "rm .git/HEAD", made.as_str()),
+        ("p", "echo garbage >.git/HEAD", &made),
+        ("p", "rm -rf .git/refs", &made),
+        ("p", "mv .git/objects .git/o", &elsewhere),
+        ("p/sub", "true", &made),
+        ("p/sub", "true", &elsewhere),
+    ] {
+        tree.bare("cp -a .git ../kept");
+        let run = |script: &str| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+            command.args(["run", "--policy", "agent"]).arg(tree.path(dir));
+            let script = format!("cd \"$TOLLGATE_RUN\"; {script}");
+            all(&tree.at_home(command.args(["--", "sh", "-c", &script])))
+        };
+        let said = run("echo b >>a; git status >/dev/null");
+        assert!(!said.contains("repository of DIR") && !said.contains("bare"), "{said}");
+        let said = run(&format!("{broken}; {made}"));
+        for part in ["DIR itself is a bare git repository", "core.fsmonitor"] {
+            assert!(said.contains(part), "{broken}, {made}: {part} is not in: {said}");
+        }
+        let mut check = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        check.args(["check", "--policy", "agent", "--dir"]).arg(tree.path(dir));
+        let said = all(&tree.at_home(&mut check));
+        assert!(said.contains("\n  .: core.fsmonitor"), "{said}");
+        tree.bare(
+            "rm -rf .git; mv ../kept .git
+             for d in . sub; do (cd $d; rm -rf HEAD objects refs config commondir s); done",
+        );
+    }
+    // Where DIR has no `.git`, one that leads to what CMD made is as good.
+    let said = {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["run", "--policy", "agent"]).arg(tree.path("p/sub"));
+        let script = format!(
+            "cd \"$TOLLGATE_RUN\"; mkdir -p s/objects s/refs; echo ref: refs/heads/m >s/HEAD; \
+             {config} >s/config; echo gitdir: s >.git"
+        );
+        all(&tree.at_home(command.args(["--", "sh", "-c", &script])))
+    };
+    assert!(said.contains("settings of the git repository of DIR changed"), "{said}");
+}
