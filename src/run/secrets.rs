@@ -146,6 +146,8 @@ fn is_secret_name(name: &str) -> bool {
 
 fn is_secret_value(value: &str) -> bool {
     begins_like_one(value)
+        || has_header(value)
+        || is_scheme_with_credentials(value)
         || value.split(is_between_words).any(is_token)
         || has_private_key(value)
         || has_password(value)
@@ -155,6 +157,29 @@ fn is_secret_value(value: &str) -> bool {
 
 fn begins_like_one(value: &str) -> bool {
     value.len() >= SECRET_VALUE_MIN && SECRET_VALUES.iter().any(|start| value.starts_with(start))
+}
+
+/// A header of HTTP that says who asks, whatever the scheme: `Authorization: basic x`.
+pub(super) fn has_header(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    lower.match_indices("authorization").any(|(at, name)| {
+        let after = lower[at + name.len()..].trim_start_matches(['"', '\'', ' ', '\t']);
+        after.strip_prefix([':', '=']).is_some_and(|value| {
+            value.starts_with(|c: char| !matches!(c, ':' | '=' | '/'))
+                && !value.trim_matches(['"', '\'', ' ', '\t', '\r', '\n']).is_empty()
+        })
+    })
+}
+
+/// The value of such a header alone: its scheme, and a word that no sentence has.
+fn is_scheme_with_credentials(value: &str) -> bool {
+    let Some((scheme, rest)) = value.split_once(' ') else { return false };
+    let of_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=-_.~".contains(c);
+    let rest = rest.trim();
+    let named = ["basic", "bearer", "token"].iter().any(|one| scheme.eq_ignore_ascii_case(one));
+    let is_mixed = rest.contains(|c: char| c.is_ascii_digit() || c == '=')
+        || rest.contains(|c: char| c.is_ascii_uppercase());
+    named && rest.len() >= 8 && rest.chars().all(of_base64) && is_mixed
 }
 
 /// Part of a value: a digit tells a token from words that begin like one.
@@ -274,6 +299,10 @@ mod tests {
             ("HARMLESS", "ghp_0123456789abcdef"),
             ("HARMLESS", "\t ghp_0123456789abcdef\n"),
             ("HEADERS", "Accept: x, Authorization: Bearer sk-0123456789abcdef"),
+            ("GIT_HEADER", "AUTHORIZATION: basic eDp5"),
+            ("HEADERS", "{\"Authorization\": \"token x\"}"),
+            ("HARMLESS", "Basic bWU6cHc="),
+            ("HARMLESS", "bearer 0123abcd"),
             ("KEYS", "-----BEGIN PRIVATE KEY-----"),
             ("KEYS", "a certificate: -----BEGIN CERTIFICATE-----, -----BEGIN RSA PRIVATE KEY-----"),
             ("ACCOUNT", r#"{"type": "service", "private_key": "x"}"#),
@@ -292,6 +321,9 @@ mod tests {
             ("TOKEN", ""),
             ("TOKEN", " "),
             ("AUTHOR", "me"),
+            ("NOTE", "Basic settings"),
+            ("NOTE", "authorization: "),
+            ("NOTE", "see authorization::check"),
             ("GIT_AUTHOR_NAME", "me"),
             ("COMPASS", "north"),
             ("HTTP_PROXY", "http://proxy:3128"),

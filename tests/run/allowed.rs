@@ -70,11 +70,13 @@ fn variables_with_secrets_in_their_values_are_left_out_and_named() {
         .env("ACCOUNT", r#"{"type": "service", "private_key": "planted"}"#)
         .env("REMOTE", " https://ghp_0123456789abcdefplanted@github.com/a/b")
         .env("STORE", "Server=db;Password=planted;")
+        .env("HEADER", "AUTHORIZATION: basic cGxhbnRlZA==")
         .env("SETTINGS", r#"{"colour": "green"}"#);
     let output = command.stdin(Stdio::null()).output().unwrap();
     let (out, said) = (text(&output.stdout), text(&output.stderr));
     assert!(out.contains("SETTINGS=") && !out.contains("planted"), "{out}");
-    assert!(said.contains("look like secrets: ACCOUNT, REMOTE, STORE"), "{said}");
+    assert!(!out.contains("HEADER="), "{out}");
+    assert!(said.contains("look like secrets: ACCOUNT, HEADER, REMOTE, STORE"), "{said}");
     let unset = "warning: --env: not set here, so CMD does not get it: NOT_SET_HERE";
     assert!(said.contains(unset), "{said}");
     let quiet =

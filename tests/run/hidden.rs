@@ -36,7 +36,13 @@ fn fill(home: &Path) {
         write(home, name, SECRET);
     }
     write(home, ".npmrc", &format!("fund=false\n//r/:_authToken={SECRET}\n"));
-    write(home, ".gitconfig", "[user]\n\tname = me\n");
+    let header = format!("\textraheader = AUTHORIZATION: basic {SECRET}\n");
+    let sends = format!("[sendemail]\n\tsmtpPass = {SECRET}\n");
+    write(home, ".gitconfig", &format!("[user]\n\tname = me\n[http]\n{header}{sends}"));
+    let body = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW\n".repeat(4);
+    let key = format!("-----BEGIN RSA PRIVATE KEY-----\n{body}-----END RSA PRIVATE KEY-----\n");
+    let curl = format!("alias c='curl -H \"Authorization: token {SECRET}\"'\n");
+    write(home, ".bashrc", &format!("{curl}KEY='\n{key}'\nEDITOR=vim\n"));
     write(home, ".cargo/registry/cached", "crate\n");
     write_program(&home.join(".local/bin/tool"), "#!/bin/sh\necho tool\n");
 }
@@ -70,15 +76,16 @@ fn a_home_shows_what_is_listed_and_nothing_else() {
     let place = tempfile::tempdir_in("/var/lib").unwrap();
     let home = place.path().join("home");
     fill(&home);
-    let script = "grep -rs the-secret ~; cd; cat .npmrc; git config --global user.name
+    let script = "grep -rs -e the-secret -e b3BlbnNzaC ~; cd; cat .npmrc; grep EDITOR .bashrc
+        git config --global user.name
         cat .cargo/registry/cached; .local/bin/tool; echo new >.cargo/registry/cached
         for name in $NAMES; do test -e $name && echo $name is there; done; ls -A";
     let mut command = project.run();
     command.env("HOME", &home).env("NAMES", HIDDEN.join(" ")).env_remove("CARGO_HOME");
     let output = finish(command, script);
-    let listed = ".cargo\n.config\n.gitconfig\n.local\n.npmrc\n";
+    let listed = ".bashrc\n.cargo\n.config\n.gitconfig\n.local\n.npmrc\n";
     let without = listed.replace(".config\n", "");
-    let head = "fund=false\nme\ncrate\ntool\n";
+    let head = "fund=false\nEDITOR=vim\nme\ncrate\ntool\n";
     assert_eq!(text(&output.stdout), format!("{head}{without}"), "{}", all(&output));
     assert!(!all(&output).contains(SECRET), "{}", all(&output));
     let cached = fs::read_to_string(home.join(".cargo/registry/cached")).unwrap();

@@ -8,7 +8,6 @@
 //! listed files are copies.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -17,8 +16,8 @@ use rustix::fs::{Mode, OFlags};
 
 use super::kept::{Kept, open_path};
 use super::layers::{Layers, memory, take_after};
+use super::settings::without_secrets;
 use crate::mountinfo::{self, MountInfo};
-use crate::run::secrets;
 
 /// Longest file that is copied; a longer one is read-only.
 const COPIED_MAX_BYTES: u64 = 16 << 20;
@@ -188,42 +187,8 @@ fn copy_file(shown: &Shown, top: &OwnedFd) -> anyhow::Result<()> {
     take_after(shown.real.as_fd(), top, &shown.name)
 }
 
-/// What an agent has of its own is credentials, and needed; it is no file of lines.
-fn without_secrets(name: &Path, bytes: &[u8]) -> Vec<u8> {
-    if name.as_os_str().as_bytes().ends_with(b".json") {
-        return bytes.to_owned();
-    }
-    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
-    lines.filter(|line| !is_secret(line)).flatten().copied().collect()
-}
-
-fn is_secret(line: &[u8]) -> bool {
-    let line = String::from_utf8_lossy(line);
-    let parts = line.split_once('=').or_else(|| line.split_once(':'));
-    let (name, value) = parts.unwrap_or(("", &line));
-    let name = name.trim().trim_start_matches("export ").trim().trim_matches('"');
-    let value = value.trim().trim_matches(['"', '\'']);
-    secrets::is_secret(name, value)
-        || line.split_whitespace().any(|word| secrets::is_secret("", word))
-}
-
 /// The home directory of CMD, without symbolic links.
 pub(crate) fn of(path: Option<PathBuf>) -> Option<PathBuf> {
     let path = path.filter(|path| path.is_absolute())?;
     std::fs::canonicalize(path).ok().filter(|path| path.is_dir())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_with_secrets_are_left_out_of_settings() {
-        let text = "registry=https://r/\n//r/:_authToken=any\n[user]\n\tname = me\n\
-                    [url \"https://me:pw@host/\"]\nexport API_KEY=\"x\"\nexport PATH=\"$PATH\"\n\
-                    token: abc\n";
-        let kept = without_secrets(Path::new(".npmrc"), text.as_bytes());
-        let expected = "registry=https://r/\n[user]\n\tname = me\nexport PATH=\"$PATH\"\n";
-        assert_eq!(String::from_utf8(kept).unwrap(), expected);
-    }
 }

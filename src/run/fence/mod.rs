@@ -15,6 +15,7 @@ mod listed;
 mod places;
 mod scope;
 mod services;
+mod settings;
 mod shape;
 mod why;
 mod written;
