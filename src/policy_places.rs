@@ -46,7 +46,7 @@ fn real(dir: &Path) -> PathBuf {
 
 /// Every symbolic link on the way to `file`, and where the way ends. None of them has a link or
 /// `..` in what leads to it.
-fn places(file: &Path) -> Vec<PathBuf> {
+pub(crate) fn places(file: &Path) -> Vec<PathBuf> {
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let mut ahead: VecDeque<OsString> = words(&file).collect();
     let mut here = PathBuf::from("/");

@@ -90,10 +90,15 @@ impl RotatedFile {
     }
 
     fn numbered(&self, number: u32) -> PathBuf {
-        let mut name = OsString::from(&self.path);
-        name.push(format!(".{number}"));
-        name.into()
+        numbered(&self.path, number)
     }
+}
+
+/// The name of a file that was full.
+pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(format!(".{number}"));
+    name.into()
 }
 
 fn open(path: &Path) -> io::Result<File> {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use serde::Serialize;
 use tollgate_view::{Audit, AuditLevel, Event};
 
-use super::file::RotatedFile;
+use super::file::{RotatedFile, numbered};
 use super::origin::Origin;
 use super::shared::{Shared, lock};
 use super::writer::Writer;
@@ -22,6 +22,14 @@ pub(crate) struct AuditConfig {
     pub(crate) level: AuditLevel,
     pub(crate) max_bytes: u64,
     pub(crate) keep: u32,
+}
+
+impl AuditConfig {
+    /// FILE, and FILE.1 to the last that is kept.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let full = (1..=self.keep).map(|number| numbered(&self.path, number));
+        std::iter::once(self.path.clone()).chain(full).collect()
+    }
 }
 
 /// What the log has done so far.

@@ -45,9 +45,11 @@ use crate::git::Repository;
 use crate::messages;
 use crate::policy_choice;
 use crate::serve::{ServerKind, Spec};
+use crate::policy_places;
 use crate::sys::{self, Forked, SignalFd};
 use crate::tree::{self, Tree};
 pub(crate) use ended::{CommandEnd, NotExecuted};
+use crate::user_config::UserConfig;
 use fence::Outside;
 use job::Job;
 use network::Network;
@@ -98,7 +100,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let top = tree.path.clone();
     let mut views = views::beside(args, &origin, Prepared { spec, source, tree })?;
     let (mut plan, mut terms) =
-        prepare::plan(args, views.map(Prepared::shown), cwd.clone(), session.is_some())?;
+        prepare::plan(args, views.map(Prepared::shown), &own(&views), &cwd, session.is_some())?;
     answer_guest(&mut views, &mut plan, &mut terms);
     if let Some(fence) = &plan.fence {
         let outside = Outside::of(fence, &top, &cwd);
@@ -112,6 +114,16 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
 
 /// Has the servers answer CMD's user, where that is another one than theirs.
 fn answer_guest(views: &mut InOrder<Prepared>, plan: &mut Plan, terms: &mut Terms) {
+/// What CMD must not get to change.
+fn own(views: &InOrder<Prepared>) -> fence::Own {
+    let files = views.all().flat_map(|view| view.spec.policy_files());
+    fence::Own {
+        log: views.dir.spec.log_files(),
+        policy: files.flat_map(policy_places::places).collect(),
+        configuration: UserConfig::places(),
+    }
+}
+
     let (own, uid) = (rustix::process::geteuid().as_raw(), plan.start.uid());
     let Some(control) = plan.control.as_mut().filter(|_| uid != own) else { return };
     let mut sockets = Vec::new();

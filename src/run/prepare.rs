@@ -28,13 +28,18 @@ use crate::messages;
 pub(super) fn plan(
     args: &RunArgs,
     views: InOrder<Shown>,
-    cwd: PathBuf,
+    own: &fence::Own,
+    cwd: &Path,
     is_session: bool,
 ) -> anyhow::Result<(Plan, Terms)> {
     let network = Network::of(&args.network)?;
     let dir = views.dir.tree.path.clone();
     let (fence, user, mut environment) = fence_and_user(args, &views)?;
     environment.missing().iter().for_each(|text| messages::warn(text));
+    if let Some(fence) = &fence {
+        let shown: Vec<_> = views.all().map(|view| view.tree.path.clone()).collect();
+        fence::refuse_own(&fence.allowed, own, &shown)?;
+    }
     if !args.quiet {
         environment.told().iter().for_each(|text| messages::note(text));
     }
@@ -50,7 +55,7 @@ pub(super) fn plan(
     let start = Start {
         command: args.command.clone(),
         dir,
-        cwd,
+        cwd: cwd.to_owned(),
         environment,
         user,
         control: None,

@@ -203,6 +203,16 @@ impl Spec {
         self
     }
 
+    /// The files of the audit log, those that were full included, there or not.
+    pub(crate) fn log_files(&self) -> Vec<PathBuf> {
+        self.audit.as_ref().map_or_else(Vec::new, AuditConfig::files)
+    }
+
+    /// The files that the policy is read from.
+    pub(crate) fn policy_files(&self) -> Vec<&Path> {
+        self.policy_origin.files()
+    }
+
     /// What it begins with; a `reload` may put another in force.
     pub(crate) fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.policy)

@@ -3,7 +3,7 @@
 
 use std::process::Stdio;
 
-use crate::project::{Project, all, can_mount, text};
+use crate::project::{Project, all, can_mount, text, tollgate};
 
 #[test]
 fn what_is_allowed_to_be_changed_holds_around_dir_too() {
@@ -13,9 +13,18 @@ fn what_is_allowed_to_be_changed_holds_around_dir_too() {
     let project = Project::new();
     // The directory above DIR would be shown read-only, as it lies in /tmp.
     let place = project.path("");
-    let mut command = project.run_with(&["--allow", &format!("{}:rw", place.display())]);
+    // A policy in it would be CMD's to rewrite.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let policy = elsewhere.path().join("policy.toml");
+    std::fs::copy(project.path("policy.toml"), &policy).unwrap();
+    let mut command = tollgate();
+    command.args(["run", "--sandbox", "strict", "--allow", &format!("{}:rw", place.display())]);
     let output = command
-        .args(["sh", "-c", "echo new >../beside; cat .env"])
+        .arg("--policy")
+        .arg(policy)
+        .arg(project.path("dir"))
+        .args(["--", "sh", "-c", "echo new >../beside; cat .env"])
+        .current_dir(project.path("dir"))
         .stdin(Stdio::null())
         .output()
         .unwrap();

@@ -359,6 +359,31 @@ fn what_cannot_be_named_is_said() {
         assert_eq!(output.status.code(), Some(125), "{path}");
         assert!(text(&output.stderr).contains(reason), "{path}: {}", all(&output));
     }
+    // Nor what decides over CMD, and what tells of it.
+    fs::create_dir_all(project.path("logs")).unwrap();
+    fs::create_dir_all(project.path("home/.config")).unwrap();
+    let at = |name: &str| fs::canonicalize(project.path(name)).unwrap().display().to_string();
+    let (logs, top) = (at("logs"), at(""));
+    let log = format!("{logs}/log.jsonl");
+    for (path, reason) in [
+        (format!("{logs}:rw"), format!("CMD could change the audit log `{log}`")),
+        (format!("{top}:rw"), format!("CMD could change the audit log `{log}`")),
+        (at("policy.toml") + ":rw", format!("could rewrite the policy `{top}/policy.toml`")),
+    ] {
+        let options = ["--audit", &log, "--allow", &path];
+        let output = project.run_with(&options).arg("true").output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{path}: {}", all(&output));
+        assert!(text(&output.stderr).contains(&reason), "{path}: {}", all(&output));
+        let read = path.replace(":rw", ":ro");
+        let options = ["--audit", &log, "--allow", &read];
+        let output = project.run_with(&options).arg("true").output().unwrap();
+        assert!(output.status.success(), "{read}: {}", all(&output));
+    }
+    let (home, option) = (at("home"), at("home/.config") + ":rw");
+    let mut command = project.run_with(&["--allow", &option]);
+    let output = command.arg("true").env("HOME", &home).env_remove("XDG_CONFIG_HOME").output();
+    let said = text(&output.unwrap().stderr);
+    assert!(said.contains(&format!("can write `{home}/.config/tollgate`")), "{said}");
     let output = project.run_with(&["--fence", "off", "--allow", "/srv"]).arg("true").output();
     assert_eq!(output.unwrap().status.code(), Some(125), "there is no fence to be opened");
 }

@@ -6,6 +6,8 @@ use anyhow::{bail, ensure};
 
 use super::kept::Kept;
 use crate::cli::AllowArg;
+use crate::escape::shown;
+use crate::messages;
 use crate::mountinfo::{self, MountInfo};
 use crate::run::guard::KERNEL_FILE_SYSTEMS;
 use crate::tree;
@@ -86,6 +88,52 @@ fn check_one(
          stays read-only"
     );
     Ok(Allowed { path, writable: arg.writable })
+}
+
+/// What decides over CMD or keeps a record of it, and lies outside of DIR.
+#[derive(Debug, Default)]
+pub(crate) struct Own {
+    /// The audit log.
+    pub(crate) log: Vec<PathBuf>,
+    /// The policy, with the links that lead to it.
+    pub(crate) policy: Vec<PathBuf>,
+    /// What decides over the next start.
+    pub(crate) configuration: Vec<PathBuf>,
+}
+
+/// Looks whether what is allowed to be changed holds something of `own`.
+///
+/// # Errors
+/// When it holds the audit log or the policy; the configuration is warned of.
+pub(crate) fn refuse_own(allowed: &[Allowed], own: &Own, views: &[PathBuf]) -> anyhow::Result<()> {
+    // What a view shows in it goes by rules.
+    let is_viewed = |path: &Path| views.iter().any(|view| path.starts_with(view));
+    for one in allowed.iter().filter(|one| one.writable) {
+        let held = |files: &[PathBuf]| {
+            let mut held = files.iter().filter(|file| file.starts_with(&one.path));
+            held.find(|file| !is_viewed(file)).map(|file| shown(file))
+        };
+        let option = shown(&one.path);
+        if let Some(log) = held(&own.log) {
+            bail!(
+                "--allow: with `{option}:rw`, CMD could change the audit log `{log}`, which says \
+                 what it does; keep the log elsewhere, or allow a directory without it"
+            );
+        }
+        if let Some(policy) = held(&own.policy) {
+            bail!(
+                "--allow: with `{option}:rw`, CMD could rewrite the policy `{policy}`, which holds \
+                 for it; keep that elsewhere, or allow a directory without it"
+            );
+        }
+        if let Some(file) = held(&own.configuration) {
+            messages::warn(&format!(
+                "with `--allow {option}:rw`, CMD can write `{file}`, which says what policy the next \
+                 `run` takes"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The mounts of what is allowed.

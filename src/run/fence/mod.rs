@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-pub(super) use allow::check;
+pub(super) use allow::{Own, check, refuse_own};
 pub(super) use control::{Control, protect, session_directory};
 pub(super) use home::of as home_of;
 pub(super) use scope::confine_signals_and_sockets;
