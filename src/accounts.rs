@@ -31,6 +31,12 @@ pub(crate) fn name_of_user(uid: u32) -> Option<String> {
     uzers::get_user_by_uid(uid).map(|user| user.name().to_string_lossy().into_owned())
 }
 
+/// The home directory that the entry of this user has.
+pub(crate) fn home(uid: u32) -> Option<std::path::PathBuf> {
+    use uzers::os::unix::UserExt;
+    uzers::get_user_by_uid(uid).map(|user| user.home_dir().to_owned())
+}
+
 /// The name of the group of this id, and the names of those that are listed as its members.
 pub(crate) fn members(gid: u32) -> Option<(String, Vec<String>)> {
     use uzers::os::unix::GroupExt;

@@ -10,6 +10,7 @@ mod fence;
 mod filter;
 mod front;
 mod guard;
+mod homes;
 mod init;
 mod job;
 mod joining;
@@ -44,13 +45,14 @@ use crate::escape::shown;
 use crate::git::Repository;
 use crate::messages;
 use crate::policy_choice;
-use crate::serve::{ServerKind, Spec};
 use crate::policy_places;
+use crate::serve::{ServerKind, Spec};
 use crate::sys::{self, Forked, SignalFd};
 use crate::tree::{self, Tree};
-pub(crate) use ended::{CommandEnd, NotExecuted};
 use crate::user_config::UserConfig;
+pub(crate) use ended::{CommandEnd, NotExecuted};
 use fence::Outside;
+use homes::HomesOfUser;
 use job::Job;
 use network::Network;
 use plan::Plan;
@@ -112,8 +114,6 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     start(args, &plan, views, session)
 }
 
-/// Has the servers answer CMD's user, where that is another one than theirs.
-fn answer_guest(views: &mut InOrder<Prepared>, plan: &mut Plan, terms: &mut Terms) {
 /// What CMD must not get to change.
 fn own(views: &InOrder<Prepared>) -> fence::Own {
     let files = views.all().flat_map(|view| view.spec.policy_files());
@@ -124,6 +124,8 @@ fn own(views: &InOrder<Prepared>) -> fence::Own {
     }
 }
 
+/// Has the servers answer CMD's user, where that is another one than theirs.
+fn answer_guest(views: &mut InOrder<Prepared>, plan: &mut Plan, terms: &mut Terms) {
     let (own, uid) = (rustix::process::geteuid().as_raw(), plan.start.uid());
     let Some(control) = plan.control.as_mut().filter(|_| uid != own) else { return };
     let mut sockets = Vec::new();
@@ -193,8 +195,7 @@ fn start(
 /// In DIR, changes are real. Whoever calls `run` in the home directory, or in one of it without a
 /// repository of its own, may not mean all of it.
 fn refuse_home(dir: &Path) -> anyhow::Result<()> {
-    let home = std::env::home_dir().and_then(|home| std::fs::canonicalize(home).ok());
-    if home.is_some_and(|home| home.starts_with(dir)) {
+    if HomesOfUser::of(None).all().any(|home| home.starts_with(dir)) {
         let dir = shown(dir);
         bail!(
             "DIR would be `{dir}`, with your home directory: CMD could change what your shell and \

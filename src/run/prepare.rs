@@ -7,6 +7,7 @@ use anyhow::ensure;
 
 use super::environment::Environment;
 use super::fence::{self, Control, Fence};
+use super::homes::HomesOfUser;
 use super::limits::Limits;
 use super::network::Network;
 use super::plan::Plan;
@@ -35,11 +36,11 @@ pub(super) fn plan(
     let network = Network::of(&args.network)?;
     let dir = views.dir.tree.path.clone();
     let (fence, user, mut environment) = fence_and_user(args, &views)?;
-    environment.missing().iter().for_each(|text| messages::warn(text));
     if let Some(fence) = &fence {
         let shown: Vec<_> = views.all().map(|view| view.tree.path.clone()).collect();
         fence::refuse_own(&fence.allowed, own, &shown)?;
     }
+    environment.missing().iter().for_each(|text| messages::warn(text));
     if !args.quiet {
         environment.told().iter().for_each(|text| messages::note(text));
     }
@@ -109,15 +110,13 @@ fn fence_and_user(
         ensure!(options.allow.is_empty(), "--allow opens a fence, and --fence off leaves none");
         return Ok((None, user, Environment::open(&options.env)));
     }
-    let home = match &user {
-        Some(user) => user.home(),
-        None => std::env::home_dir(),
-    };
+    let homes = HomesOfUser::of(user.as_ref());
     let further: Vec<_> = views.further().map(|view| view.tree.path.clone()).collect();
     let fence = Fence {
         allowed: fence::check(&options.allow, &views.dir.tree.path, &further)?,
         further,
-        home: fence::home_of(home),
+        home: homes.own,
+        further_homes: homes.others,
         uid: user.as_ref().map_or_else(|| rustix::process::getuid().as_raw(), |user| user.uid),
         command: args.command.first().cloned(),
         programs: programs(args),

@@ -154,6 +154,32 @@ fn the_homes_of_others_are_empty() {
     assert!(out.starts_with("in\ntools\n") && !all(&output).contains(SECRET), "{}", all(&output));
 }
 
+/// `HOME` may name something else than the user's home.
+#[test]
+fn the_home_that_the_users_entry_names_is_hidden_too() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    fs::create_dir(project.path("home")).unwrap();
+    // Not in a private place, which is empty anyway.
+    let place = tempfile::tempdir_in("/var/lib").unwrap();
+    let home = place.path().join("me");
+    fill(&home);
+    fs::write(project.path("passwd"), format!("root:x:0:0::{}:/bin/sh\n", home.display())).unwrap();
+    for named in ["/", "home", "$PWD/home", "/no/such/directory"] {
+        let script = format!(
+            "mount --bind passwd /etc/passwd; HOME={named} PATH=$PATH:{home}/.local/bin
+            export HOME PATH; $T run --policy policy.toml dir -- sh -c '
+                cat {home}/.ssh/id_ed25519; grep -rs the-secret {home}; tool; ls -A {home}/.local'",
+            home = home.display(),
+        );
+        let output = project.in_mount_namespace(&script);
+        let (out, said) = (text(&output.stdout), all(&output));
+        assert!(out.starts_with("tool\nbin\n") && !said.contains(SECRET), "{named}: {said}");
+    }
+}
+
 #[test]
 fn secrets_of_the_environment_are_dropped_and_named() {
     if !can_mount() {

@@ -186,9 +186,3 @@ fn copy_file(shown: &Shown, top: &OwnedFd) -> anyhow::Result<()> {
     std::io::Write::write_all(&mut copy, &without_secrets(&shown.name, &bytes))?;
     take_after(shown.real.as_fd(), top, &shown.name)
 }
-
-/// The home directory of CMD, without symbolic links.
-pub(crate) fn of(path: Option<PathBuf>) -> Option<PathBuf> {
-    let path = path.filter(|path| path.is_absolute())?;
-    std::fs::canonicalize(path).ok().filter(|path| path.is_dir())
-}

@@ -11,11 +11,11 @@ use super::allow::Allowed;
 use super::home::Home;
 use super::kept::Kept;
 use super::listed;
-use super::places::private;
+use super::places::{is_private, private};
 use super::shape::Fence;
 use crate::sys;
 
-/// Where home directories are; CMD's own may be elsewhere.
+/// Where home directories are; CMD's own, and further ones of its user, may be elsewhere.
 const OF_OTHERS: &[&str] = &["/home", "/root"];
 
 /// What is covered, and what is put in its place.
@@ -24,7 +24,7 @@ pub(super) struct Homes {
     /// CMD's own, unless it is what CMD sees or changes anyway.
     pub(super) own: Option<Home>,
     /// Those of others, empty from now on.
-    pub(super) others: Vec<&'static Path>,
+    pub(super) others: Vec<PathBuf>,
     /// What stays of them.
     pub(super) kept: Vec<Kept>,
 }
@@ -44,13 +44,17 @@ impl Homes {
             _ => None,
         };
         let is_own = |path: &Path| fence.home.as_deref() == Some(path);
-        let others = OF_OTHERS.iter().map(Path::new).filter(|path| {
+        let mut others: Vec<PathBuf> = Vec::new();
+        for path in OF_OTHERS.iter().map(Path::new).chain(further(fence)) {
             let hidden = rights(path, &fence.allowed) == Rights::None;
-            can_be_covered(path, dir, fence) && !is_own(path) && hidden
-        });
-        let others: Vec<_> = others.collect();
-        let covered: Vec<&Path> =
-            others.iter().copied().chain(fence.home.as_deref().filter(|_| own.is_some())).collect();
+            // What lies in another one is gone with that.
+            let is_covered = others.iter().any(|other| path.starts_with(other));
+            if can_be_covered(path, dir, fence) && !is_own(path) && hidden && !is_covered {
+                others.push(path.to_owned());
+            }
+        }
+        let of_own = fence.home.as_deref().filter(|_| own.is_some());
+        let covered: Vec<&Path> = others.iter().map(PathBuf::as_path).chain(of_own).collect();
         let kept = kept(fence, dir, cwd, &covered, &named);
         Ok(Self { own, others, kept })
     }
@@ -65,8 +69,13 @@ impl Homes {
     }
 }
 
+/// Further homes of CMD's user; private places are empty anyway.
+fn further(fence: &Fence) -> impl Iterator<Item = &Path> {
+    fence.further_homes.iter().map(PathBuf::as_path).filter(|path| !is_private(path))
+}
+
 /// When all is in place: nothing is added.
-pub(super) fn finish(others: &[&Path]) -> anyhow::Result<()> {
+pub(super) fn finish(others: &[PathBuf]) -> anyhow::Result<()> {
     for path in others {
         let path = CString::new(path.as_os_str().as_bytes())?;
         sys::make_read_only(&path).with_context(|| format!("cannot make {path:?} read-only"))?;

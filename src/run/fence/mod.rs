@@ -26,7 +26,6 @@ use anyhow::Context;
 
 pub(super) use allow::{Own, check, refuse_own};
 pub(super) use control::{Control, protect, session_directory};
-pub(super) use home::of as home_of;
 pub(super) use scope::confine_signals_and_sockets;
 pub(super) use shape::Fence;
 pub(super) use why::Outside;

@@ -14,6 +14,8 @@ pub(crate) struct Fence {
     pub(crate) further: Vec<PathBuf>,
     /// The home directory of CMD's user, without symbolic links.
     pub(crate) home: Option<PathBuf>,
+    /// Further ones of this user, or of who called `run`.
+    pub(crate) further_homes: Vec<PathBuf>,
     /// The user who CMD runs as.
     pub(crate) uid: u32,
     /// CMD as it was named.

@@ -15,6 +15,7 @@ pub(crate) struct Outside {
     allowed: Vec<Allowed>,
     further: Vec<PathBuf>,
     home: Option<PathBuf>,
+    further_homes: Vec<PathBuf>,
     shown: Vec<PathBuf>,
     /// What of private places is shown, read-only.
     kept: Vec<PathBuf>,
@@ -30,7 +31,8 @@ impl Outside {
         shown.extend(fence.programs.iter().cloned());
         let (allowed, further) = (fence.allowed.clone(), fence.further.clone());
         let kept = places::surroundings_of(fence, dir, cwd);
-        Self { allowed, further, home: fence.home.clone(), shown, kept }
+        let (home, further_homes) = (fence.home.clone(), fence.further_homes.clone());
+        Self { allowed, further, home, further_homes, shown, kept }
     }
 
     /// What the fence makes of `path`, absolute and without `.` and `..`. What the kernel says inside
@@ -94,7 +96,9 @@ impl Outside {
     }
 
     fn is_in_a_home(&self, path: &Path) -> bool {
-        self.is_in_own_home(path) || path.starts_with("/home") || path.starts_with("/root")
+        let of_others = ["/home", "/root"].map(Path::new);
+        let mut homes = self.further_homes.iter().map(PathBuf::as_path).chain(of_others);
+        self.is_in_own_home(path) || homes.any(|home| path.starts_with(home))
     }
 }
 
@@ -118,6 +122,7 @@ mod tests {
             allowed: vec![Allowed { path: "/srv/data".into(), writable: false }],
             further: vec!["/home/me/notes".into()],
             home: Some("/home/me".into()),
+            further_homes: vec!["/var/lib/me".into()],
             shown: vec!["/home/me/.cargo/bin".into()],
             kept: vec!["/tmp/me".into()],
         };
@@ -144,6 +149,7 @@ mod tests {
             ("/home/me/.cargo/bin/x", "private copy", Some("bin/x`"), Some("bin/x:rw`")),
             ("/home/me/notes/x", "the `[[view]]` of `/home/me/notes` decide", None, None),
             ("/home/other/x", "home directories are hidden", Some("x`"), Some("x:rw`")),
+            ("/var/lib/me/x", "home directories are hidden", Some("x`"), Some("x:rw`")),
             ("/etc/passwd", "all is read-only", None, Some("`--allow /etc/passwd:rw`")),
             ("/dev/sda", "devices", Some("`--allow /dev/sda`"), None),
             ("/dev/shm/x", "a private place", Some("x`"), Some("x:rw`")),
