@@ -154,6 +154,40 @@ fn the_homes_of_others_are_empty() {
     assert!(out.starts_with("in\ntools\n") && !all(&output).contains(SECRET), "{}", all(&output));
 }
 
+/// Where the kernel shows what all of the machine does.
+#[test]
+fn debugfs_and_tracefs_are_empty_wherever_they_are_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let place = tempfile::tempdir_in("/var/lib").unwrap();
+    // Not by the usual places alone, where this machine may have none.
+    let script = format!(
+        "cd {0}; mkdir debug tracing part; mount -t debugfs d debug || exit 77
+        mount -t tracefs t tracing || exit 77; mount --bind debug/sched part || exit 77
+        mount -t debugfs d /sys/kernel/debug || true; ls debug/sched/debug tracing/trace >&2
+        cd - >/dev/null; export HOME=$PWD
+        for option in --quiet --allow={0}/debug; do
+            $T run $option --policy policy.toml dir -- sh -c '
+                ls -A {0}/part {0}/debug/sched /sys/kernel/debug /sys/kernel/tracing
+                ls {0}/tracing; echo end' 2>/dev/null
+        done",
+        place.path().display()
+    );
+    let output = project.in_mount_namespace(&script);
+    if output.status.code() == Some(77) || all(&output).contains("cannot access") {
+        eprintln!("skipped: no debugfs or tracefs: {}", all(&output));
+        return;
+    }
+    let out = text(&output.stdout);
+    let (closed, open) = out.split_once("end\n").unwrap();
+    assert!(!closed.contains("debug\n") && !closed.contains("trace"), "{}", all(&output));
+    let is_entry = |line: &&str| !line.is_empty() && !line.ends_with(':');
+    assert_eq!(closed.lines().find(is_entry), None, "{}", all(&output));
+    assert!(open.contains("debug\n"), "{}", all(&output));
+}
+
 /// `HOME` may name something else than the user's home.
 #[test]
 fn the_home_that_the_users_entry_names_is_hidden_too() {

@@ -17,6 +17,7 @@ mod scope;
 mod services;
 mod settings;
 mod shape;
+mod tracing;
 mod why;
 mod written;
 
@@ -69,6 +70,7 @@ pub(super) fn build(
     let mut homes = Homes::open(fence, dir, cwd)?;
     kept.append(&mut homes.kept);
     kept.extend(services::kept(&fence.allowed)?);
+    kept.extend(tracing::hidden(fence, dir)?);
     sys::restrict_all_mounts().context("cannot make the mounts outside of DIR read-only")?;
     // Where CMD gets no /proc of its own, a `run` in it maps its users by this one. What in it
     // steers the kernel stays read-only by mounts of its own.
