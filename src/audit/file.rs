@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,22 @@ pub(super) struct RotatedFile {
     size_bytes: u64,
     max_bytes: u64,
     keep: u32,
-    /// A write failed half way, so that the last line may lack its end.
+    /// The last line lacks its end.
     torn: bool,
+}
+
+/// Lines that were not appended, or not all of them.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// Whole lines that are in the file.
+    pub(super) appended: u64,
+    pub(super) error: io::Error,
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self { appended: 0, error }
+    }
 }
 
 impl RotatedFile {
@@ -31,7 +45,9 @@ impl RotatedFile {
         let file = open(&path)?;
         refuse_further_names(&file.metadata()?, "it")?;
         let size_bytes = file.metadata()?.size();
-        let opened = Self { path, file, size_bytes, max_bytes, keep, torn: false };
+        // Who wrote it before may have been killed.
+        let torn = lacks_end(&path);
+        let opened = Self { path, file, size_bytes, max_bytes, keep, torn };
         for number in 1..=keep {
             let full = opened.numbered(number);
             let Ok(found) = std::fs::symlink_metadata(&full) else { break };
@@ -43,14 +59,45 @@ impl RotatedFile {
     /// Appends whole lines. They stay together in one file.
     ///
     /// # Errors
-    /// The error of write(2). The lines are lost then; the next call starts on a line of its own.
-    pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+    /// The error of write(2), with how many lines are in the file all the same; the others are lost
+    /// then. Of one that was written in part nothing stays, or, where that cannot be, the next line
+    /// begins behind it.
+    pub(super) fn append(&mut self, lines: &[u8]) -> Result<(), Failed> {
         if self.torn {
-            self.write(b"\n")?;
+            self.file.write_all(b"\n")?;
+            self.size_bytes += 1;
+            self.torn = false;
         }
-        self.torn = true;
-        self.write(lines)?;
-        self.torn = false;
+        let (written, result) = self.write(lines);
+        self.size_bytes += written as u64;
+        let Err(error) = result else { return Ok(()) };
+        let whole = lines[..written].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        self.torn = written > whole && self.take_back((written - whole) as u64).is_err();
+        let ends = lines[..whole].iter().filter(|byte| **byte == b'\n');
+        Err(Failed { appended: ends.count() as u64, error })
+    }
+
+    /// Writes, and answers how many bytes of it are in the file.
+    fn write(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.file.write(&bytes[written..]) {
+                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (written, Err(error)),
+            }
+        }
+        (written, Ok(()))
+    }
+
+    /// Cuts off the last bytes, which are of this server where nobody else wrote.
+    fn take_back(&mut self, bytes: u64) -> io::Result<()> {
+        if self.file.metadata()?.size() != self.size_bytes {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        self.file.set_len(self.size_bytes - bytes)?;
+        self.size_bytes -= bytes;
         Ok(())
     }
 
@@ -62,12 +109,6 @@ impl RotatedFile {
     /// Makes what was appended durable.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)?;
-        self.size_bytes += bytes.len() as u64;
-        Ok(())
     }
 
     /// Keeps this file under another name and begins a new one.
@@ -117,6 +158,16 @@ fn open(path: &Path) -> io::Result<File> {
         return Ok(file);
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+}
+
+/// Whether the last line of what may be read has no end.
+fn lacks_end(path: &Path) -> bool {
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let mut last = [b'\n'];
+    file.is_ok_and(|mut file| {
+        file.seek(SeekFrom::End(-1)).and_then(|_| file.read_exact(&mut last)).is_ok()
+    }) && last != [b'\n']
 }
 
 /// Where the others are cannot be told; one inside DIR would be in CMD's reach.
@@ -195,14 +246,38 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_an_error_and_the_next_line_stands_alone() {
+    fn what_is_torn_gets_an_end_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        std::fs::write(&path, "one\ntor").unwrap();
+        let mut file = RotatedFile::open(path.clone(), 100, 1).unwrap();
+        file.append(b"two\n").unwrap();
+        file.append(b"three\n").unwrap();
+        drop(file);
+        RotatedFile::open(path.clone(), 100, 1).unwrap().append(b"four\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntor\ntwo\nthree\nfour\n");
+    }
+
+    /// A descriptor that may not write fails as a full disk does, again and again.
+    #[test]
+    fn lines_that_cannot_be_written_leave_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut file = RotatedFile::open(path.clone(), 100, 1).unwrap();
         file.append(b"one\n").unwrap();
-        file.write(b"tor").unwrap();
-        file.torn = true;
-        file.append(b"two\n").unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntor\ntwo\n");
+        let whole = std::mem::replace(&mut file.file, File::open(&path).unwrap());
+        for _ in 0..3 {
+            assert_eq!(file.append(b"lost\nlost\n").unwrap_err().appended, 0);
+        }
+        file.file = whole;
+        // As after a write that ended within the second line.
+        file.file.write_all(b"two\nthr").unwrap();
+        file.size_bytes += 7;
+        file.take_back(3).unwrap();
+        file.append(b"four\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\nfour\n");
+        // What somebody else wrote is not taken back.
+        std::fs::write(dir.path().join("log"), "another's\n").unwrap();
+        assert!(file.take_back(3).is_err());
     }
 }

@@ -102,15 +102,16 @@ impl Repeats {
         self.kinds.values().filter(|held| held.count > 0).map(|held| held.due).min()
     }
 
-    /// Appends the records that are due; with `all`, what was counted so far.
+    /// Appends the records that are due; with `all`, what was counted so far. `counts` gets for each
+    /// of them how many refusals it is about.
     pub(super) fn write_due(
         &mut self,
         now: Instant,
         all: bool,
         run: &str,
         lines: &mut Vec<u8>,
-    ) -> serde_json::Result<u64> {
-        let mut written = 0;
+        counts: &mut Vec<u64>,
+    ) -> serde_json::Result<()> {
         let mut failed = Ok(());
         self.kinds.retain(|kind, held| {
             if now < held.due && !all {
@@ -124,13 +125,13 @@ impl Repeats {
             if let Err(error) = line {
                 failed = Err(error);
             }
-            written += 1;
+            counts.push(held.count);
             held.count = 0;
             held.window = (held.window * 2).min(LONGEST_WINDOW);
             held.due = now + held.window;
             true
         });
-        failed.map(|()| written)
+        failed
     }
 
     fn count(&mut self, kind: &Kind, slot: &Slot) -> bool {
@@ -190,7 +191,7 @@ mod tests {
 
     fn due(repeats: &mut Repeats, now: Instant, all: bool) -> Vec<serde_json::Value> {
         let mut lines = Vec::new();
-        repeats.write_due(now, all, "r", &mut lines).unwrap();
+        repeats.write_due(now, all, "r", &mut lines, &mut Vec::new()).unwrap();
         let text = String::from_utf8(lines).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::file::RotatedFile;
+use super::file::{Failed, RotatedFile};
 use super::origin::Origin;
 use super::repeats::{Fate, Repeats};
 use super::shared::{Shared, lock};
@@ -38,7 +38,7 @@ impl Writer {
         mut file: RotatedFile,
         origin: Origin,
     ) -> io::Result<Self> {
-        file.append(&origin.line("start", json!({})))?;
+        file.append(&origin.line("start", json!({}))).map_err(|failed| failed.error)?;
         let (repeats, lines) = (Repeats::default(), Vec::new());
         Ok(Self { shared, file, origin, repeats, lines, drops_told: 0 })
     }
@@ -113,9 +113,13 @@ impl Writer {
         }
         drop(busiest);
         shared.repeated.fetch_add(repeated, Ordering::Relaxed);
-        let written = events as u64 - repeated;
-        if written > 0 {
-            self.append(written);
+        let records = events as u64 - repeated;
+        if records > 0 {
+            let appended = self.append_lines();
+            let written = appended.as_ref().map_or_else(|failed| failed.appended, |()| records);
+            shared.written.fetch_add(written, Ordering::Relaxed);
+            shared.failed.fetch_add(records.saturating_sub(written), Ordering::Relaxed);
+            self.note_failed(appended);
         }
         events > 0
     }
@@ -124,22 +128,30 @@ impl Writer {
     fn write_repeats(&mut self, end: bool) {
         self.lines.clear();
         let run = self.origin.run.clone();
-        match self.repeats.write_due(Instant::now(), end, &run, &mut self.lines) {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) => self.note(&error.into()),
+        let mut counts = Vec::new();
+        let made = self.repeats.write_due(Instant::now(), end, &run, &mut self.lines, &mut counts);
+        if let Err(error) = made {
+            self.note(&error.into());
         }
-        if let Err(error) = self.append_lines() {
-            self.note(&error);
+        if counts.is_empty() {
+            return;
         }
+        let appended = self.append_lines();
+        if let Err(failed) = &appended {
+            let kept = usize::try_from(failed.appended).unwrap_or(usize::MAX);
+            let lost = counts.iter().skip(kept).sum();
+            self.shared.repeated.fetch_sub(lost, Ordering::Relaxed);
+            self.shared.failed.fetch_add(lost, Ordering::Relaxed);
+        }
+        self.note_failed(appended);
     }
 
     /// Appends what is in `lines`; a new file begins with what run it belongs to.
-    fn append_lines(&mut self) -> io::Result<()> {
+    fn append_lines(&mut self) -> Result<(), Failed> {
         if self.file.is_full() {
             self.file.rotate()?;
             let head = self.origin.line("continued", json!({}));
-            self.file.append(&head)?;
+            self.file.append(&head).map_err(|failed| failed.error)?;
         }
         self.file.append(&self.lines)
     }
@@ -147,9 +159,8 @@ impl Writer {
     /// A line about the whole run.
     fn tell(&mut self, event: &str, more: Value) {
         self.lines = self.origin.line(event, more);
-        if let Err(error) = self.append_lines() {
-            self.note(&error);
-        }
+        let appended = self.append_lines();
+        self.note_failed(appended);
     }
 
     fn tell_reloads(&mut self) {
@@ -171,16 +182,6 @@ impl Writer {
         self.tell("stop", counts);
     }
 
-    fn append(&mut self, events: u64) {
-        match self.append_lines() {
-            Ok(()) => self.shared.written.fetch_add(events, Ordering::Relaxed),
-            Err(error) => {
-                self.note(&error);
-                self.shared.failed.fetch_add(events, Ordering::Relaxed)
-            }
-        };
-    }
-
     /// Records new drops in the log; tries again later when that fails.
     fn tell_drops(&mut self) {
         let total = self.shared.dropped.load(Ordering::Relaxed);
@@ -197,9 +198,16 @@ impl Writer {
             "total": total,
         });
         self.lines = format!("{line}\n").into_bytes();
-        match self.append_lines() {
-            Ok(()) => self.drops_told = total,
-            Err(error) => self.note(&error),
+        let appended = self.append_lines();
+        if appended.is_ok() {
+            self.drops_told = total;
+        }
+        self.note_failed(appended);
+    }
+
+    fn note_failed(&self, appended: Result<(), Failed>) {
+        if let Err(failed) = appended {
+            self.note(&failed.error);
         }
     }
 

@@ -38,6 +38,41 @@ fn run_ends_with_what_was_refused() {
     assert!(said.contains("open docs/guide.md: EROFS by rule `docs`, once"), "{said}");
 }
 
+/// A full disk costs records, which are counted; what is in the log is whole.
+#[test]
+fn a_disk_that_was_full_leaves_whole_lines_and_counts_that_add_up() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    // One that was killed left a line without its end. The file beside the log fills the disk.
+    let script = "mkdir logs; mount -t tmpfs -o size=64k t logs; printf '{\"time\":\"to' >logs/a
+        head -c 40000 /dev/zero >logs/fill
+        $T run --quiet --sandbox strict --audit $PWD/logs/a --allow $PWD/logs/fill:rw \
+            --policy policy.toml dir -- sh -c '
+                tries=0; opens() { for i in 1 2 3 4 5 6 7 8 9; do cat a.txt keys/id_rsa; done; }
+                until $T status --json | grep -q failed.:.*[1-9]; do
+                    opens; tries=$((tries + 1)); test $tries -lt 500 || exit 9
+                done
+                opens; : >../logs/fill; for i in 1 2 3; do opens; sleep 0.05; done' >/dev/null 2>&1
+        cat logs/a";
+    let output = project.in_mount_namespace(script);
+    assert!(output.status.success(), "{}", all(&output));
+    let out = text(&output.stdout);
+    let (torn, rest) = out.split_once('\n').unwrap();
+    assert_eq!(torn, "{\"time\":\"to");
+    let read =
+        |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("{line}"));
+    let records: Vec<Value> = rest.lines().map(read).collect();
+    let stop = records.last().unwrap();
+    assert_eq!(stop["event"], "stop", "{out}");
+    assert!(stop["failed"].as_u64().unwrap() > 0, "{stop}");
+    let of = |event: &str| records.iter().filter(|one| one["event"] == event).collect::<Vec<_>>();
+    assert_eq!(of("request").len() as u64, stop["written"].as_u64().unwrap(), "{stop}");
+    let counted: u64 = of("repeated").iter().map(|one| one["count"].as_u64().unwrap()).sum();
+    assert_eq!(counted, stop["repeated"].as_u64().unwrap(), "{stop}");
+}
+
 /// What is hidden because another of its names is: the rule that says so is named, not the default.
 #[test]
 fn a_further_name_is_recorded_with_the_rule_that_hides_it() {
