@@ -229,6 +229,7 @@ const FILES: &[Row] = &[
     ("learn zzzz", 1, &["`zzzz`", "16 hexadecimal digits"]),
     ("learn {D}/no.jsonl", 1, &["`{D}/no.jsonl` cannot be read"]),
     ("learn 0123456789abcdef", 1, &["name the audit log", "0123456789abcdef"]),
+    ("mount --audit {D}/fifo {D}/dir {D}/mnt", 1, &["`{D}/fifo`", "it is not a regular file"]),
     ("learn {D}/file", 1, &["nothing in the logs was granted"]),
     ("init nodejs --dir {D}/dir", 2, &["'nodejs'", "node", "python"]),
     ("init --dir {D}/dir", 1, &["`{D}/dir/.tollgate.toml` is there already", "--force"]),

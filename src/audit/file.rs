@@ -142,6 +142,8 @@ pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
     name.into()
 }
 
+const NO_FILE: &str = "it is not a regular file";
+
 fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = OpenOptions::new()
@@ -152,12 +154,14 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
         .map_err(|error| match error.raw_os_error() {
             Some(libc::ELOOP) => io::Error::new(error.kind(), "it is a symbolic link"),
+            // A FIFO that nobody reads, or a socket.
+            Some(libc::ENXIO) => io::Error::new(error.kind(), NO_FILE),
             _ => error,
         })?;
     if file.metadata()?.is_file() {
         return Ok(file);
     }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+    Err(io::Error::new(io::ErrorKind::InvalidInput, NO_FILE))
 }
 
 /// Whether the last line of what may be read has no end.
