@@ -51,16 +51,16 @@ impl Refused {
         }
     }
 
-    /// The options that would have allowed it.
+    /// The options that would have allowed it. One for a host that was asked for at both ports that
+    /// its name alone means.
     pub(super) fn options(&self) -> Vec<String> {
-        let option = |target: &String| {
-            let port = target.rsplit_once(':').map(|(name, port)| (name, port == "443"));
-            let target = match port {
-                Some((name, true)) => name,
-                _ => target,
-            };
-            format!("--allow-host {target}")
+        let host_at = |target: &String, port: &str| target.strip_suffix(port).map(str::to_owned);
+        let is_covered = |target: &&String| {
+            let host = host_at(target, ":80");
+            host.is_some_and(|host| self.targets.contains(&format!("{host}:443")))
         };
-        self.targets.iter().map(option).collect()
+        let named = self.targets.iter().filter(|target| !is_covered(target));
+        let named = named.map(|target| host_at(target, ":443").unwrap_or(target.clone()));
+        named.map(|target| format!("--allow-host {target}")).collect()
     }
 }

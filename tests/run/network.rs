@@ -170,6 +170,18 @@ fn a_host_that_is_named_is_reached_by_the_proxy_and_no_other() {
         assert!(summary.contains(&line), "{host}: {summary}");
         assert!(summary.contains("would have been allowed by: --allow-host"), "{summary}");
     }
+    // One option is enough for both ports that a name means.
+    let both = "import os, socket
+for request in ('GET http://evil.test/', 'CONNECT evil.test:443', 'CONNECT other.test:80'):
+    name, port = os.environ['http_proxy'].rsplit('/', 1)[1].split(':')
+    with socket.create_connection((name, int(port)), 20) as s:
+        s.sendall((request + ' HTTP/1.1\\r\\n\\r\\n').encode())
+        print(s.recv(65536)[:12].decode())";
+    let mut command = project.run_with(&options[..2]);
+    let output = command.args(["python3", "-c", both]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(text(&output.stdout), "HTTP/1.1 403\n".repeat(3), "{}", all(&output));
+    let proposed = "allowed by: --allow-host evil.test --allow-host other.test:80\n";
+    assert!(text(&output.stderr).contains(proposed), "{}", all(&output));
     let output = python(&project, &options, "direct", &address);
     assert_eq!(text(&output.stdout), "ConnectionRefusedError\n", "{}", all(&output));
     assert!(outside.nobody());
