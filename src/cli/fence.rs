@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
@@ -45,15 +46,16 @@ pub(crate) struct NetworkArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LimitArgs {
     /// Most memory of CMD and all that it starts, what it writes to private places included
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) memory: Option<SizeArg>,
 
     /// Most processes and threads of CMD at a time
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1 << 22))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+          value_parser = RangedI64ValueParser::<u64>::new().range(1..1 << 22))]
     pub(crate) processes: Option<u64>,
 
     /// How many CPUs CMD may use, as `2` or `0.5`
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) cpu: Option<CpuArg>,
 
     /// What must be had, or CMD is not started: passthrough, the whole fence, a network of its own,

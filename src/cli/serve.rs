@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 
 use super::broker::BrokerChoice;
@@ -32,20 +33,23 @@ pub(crate) struct ServeArgs {
 
     /// Size in MiB at which the audit log is rotated
     #[arg(long, value_name = "MIB", default_value_t = 64, requires = "audit",
-          value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+          allow_negative_numbers = true,
+          value_parser = RangedI64ValueParser::<u64>::new().range(1..=1_048_576))]
     pub(crate) audit_size: u64,
 
     /// Rotated audit logs to keep (FILE.1 is the newest)
     #[arg(long, value_name = "N", default_value_t = 4, requires = "audit",
+          allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) audit_keep: u32,
 
     /// Serve counters as Prometheus text at http://127.0.0.1:PORT/metrics, for every local user
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) metrics_port: Option<u16>,
 
     /// Threads that serve requests; left out, chosen from the machine
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
     /// How requests come from the kernel; `uring` falls back to `devfuse` where it cannot be used
@@ -78,7 +82,7 @@ pub(crate) struct ServeArgs {
     pub(crate) broker: BrokerChoice,
 
     /// Descriptors that the server may hold open on DIR
-    #[arg(long, value_name = "N", value_parser = descriptors)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = descriptors)]
     pub(crate) max_descriptors: Option<usize>,
 
     /// Whether the server gives up what it does not need once it serves: files outside of DIR,
