@@ -335,6 +335,24 @@ fn a_good_policy_is_summed_up_and_its_warnings_are_printed() {
     assert!(answer.err().contains("warning: "), "{answer:?}");
 }
 
+/// Those that are built in are rules, too, and not the policy's.
+#[test]
+fn explain_and_check_count_the_same_rules() {
+    let place = Place::new();
+    place.write("a.txt", "a");
+    let dir = place.0.path().to_str().unwrap();
+    let checked = tollgate(["check", "--policy", "agent", "--dir", dir]);
+    let checked = checked.out();
+    let rules: usize =
+        checked.split_once(" rules").unwrap().0.rsplit(' ').next().unwrap().parse().unwrap();
+    let explained = tollgate(["explain", "--policy", "agent", "--dir", dir, "a.txt"]);
+    let explained = explained.out();
+    let shown = explained.lines().filter(|line| line.starts_with("rule `")).count();
+    let others = explained.split_once(" rules are about other paths").unwrap().0;
+    let others: usize = others.rsplit('\n').next().unwrap().parse().unwrap();
+    assert_eq!(shown + others, rules, "{checked}{explained}");
+}
+
 #[test]
 fn check_takes_its_policy_as_other_commands_do_too() {
     let named = tollgate(["check", "--policy", "agent"]);

@@ -11,13 +11,15 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use rustix::io::Errno;
 use serde::Serialize;
-use tollgate_policy::{Explanation, Kind, MoveReport, Operation, Policy, Rule, Verdict};
+use tollgate_policy::{
+    Condition, Explanation, Kind, MoveReport, Operation, Policy, Rule, RuleReport, Status, Verdict,
+};
 
 use crate::cli::{ExplainArgs, OperationArg};
 use crate::escape::{escaped, shown, without_controls};
 use crate::git::Repository;
 use crate::messages;
-use crate::policy_choice::IN_DIR;
+use crate::policy_choice::{BUILT_IN, IN_DIR};
 use crate::why::plain;
 use crate::{policy_choice, policy_file, policy_views, tree};
 
@@ -76,6 +78,9 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
     if args.json {
         print_json(&answers, args.paths.len() > 1)?;
     } else {
+        if !verbose {
+            answers.iter_mut().for_each(leave_out_built_in);
+        }
         for one in &answers {
             println!("{}", without_controls(&one.text(verbose)));
         }
@@ -127,6 +132,21 @@ enum Basis {
     Imagined,
     /// What is to be made, where this is already.
     Taken(Kind),
+}
+
+/// What is said of the number of rules goes by those of the policy, as in `check`: of those that are
+/// built in, which come first, the ones about other paths are not counted.
+fn leave_out_built_in(answer: &mut Answer) {
+    let Answer::Path(explanation) = answer else { return };
+    let is_built_in = |rule: &RuleReport| BUILT_IN.contains(&rule.name.as_str());
+    let built_in = explanation.rules.iter().take_while(|rule| is_built_in(rule)).count();
+    let is_elsewhere =
+        |rule: &RuleReport| matches!(rule.status, Status::No { condition: Condition::Path, .. });
+    let mut index = 0;
+    explanation.rules.retain(|rule| {
+        index += 1;
+        index > built_in || !is_elsewhere(rule)
+    });
 }
 
 /// Lines of rules are those of a file: with two policies, the rules of DIR's say so.
