@@ -22,15 +22,19 @@ const STALE_AFTER: Duration = Duration::from_millis(1_100);
 /// CPUs, whether that pays. It is over before somebody who mounts a view has typed a command.
 pub(super) const SETTLED_AFTER: Duration = Duration::from_millis(300);
 
-/// What each row must reach, as a ratio to the bare directory, and the aim beyond.
-const ROWS: [(Step, &str, f64, f64); 7] = [
-    (Step::Names, "find by name", 1.5, 1.15),
-    (Step::Find, "find", 1.5, 1.15),
-    (Step::FindAgain, "find again", 1.5, 1.15),
-    (Step::Grep, "grep -r", 3.0, 2.0),
-    (Step::Tar, "tar", 3.0, 2.0),
-    (Step::Copy, "cp -r", 1.5, 1.2),
-    (Step::Remove, "rm -rf", 2.5, 1.6),
+/// What a row must reach, as a ratio to the bare directory, and the aim beyond.
+type Goal = Option<(f64, f64)>;
+
+/// A first `find` has no goal: the kernel alone takes twice the bare time to make its own names
+/// (docs/benchmarks.md).
+const ROWS: [(Step, &str, Goal); 7] = [
+    (Step::Names, "find by name", None),
+    (Step::Find, "find", None),
+    (Step::FindAgain, "find again", Some((1.5, 1.15))),
+    (Step::Grep, "grep -r", Some((3.0, 2.0))),
+    (Step::Tar, "tar", Some((3.0, 2.0))),
+    (Step::Copy, "cp -r", Some((1.5, 1.2))),
+    (Step::Remove, "rm -rf", Some((2.5, 1.6))),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +56,10 @@ enum Step {
 pub(super) fn run(site: &mut Site, files: usize, report: &mut Report) -> Result<()> {
     let tree = site.shared_tree(files)?;
     report.section(&format!("programs over {files} files of at most 16 KiB"));
-    for (_, name, limit, aim) in ROWS {
-        report.must(Must::at_most((name, TOLLGATE), limit).against(BARE).aim(aim));
+    for (_, name, must) in ROWS {
+        if let Some((limit, aim)) = must {
+            report.must(Must::at_most((name, TOLLGATE), limit).against(BARE).aim(aim));
+        }
         site.musts_of_users(name).into_iter().for_each(|must| report.must(must));
     }
     rows(site, &tree, "", report)
