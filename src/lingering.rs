@@ -6,6 +6,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
+use crate::escape::escaped;
 use crate::mountinfo::{self, MountInfo};
 
 /// Whether the view of a report is mounted nowhere in the mount namespace of `mounts`. False where that
@@ -30,7 +31,8 @@ pub(crate) struct Process {
 
 impl std::fmt::Display for Process {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {} ({})", self.pid, self.name)
+        // A process names itself as it likes.
+        write!(f, "process {} ({})", self.pid, escaped(&self.name))
     }
 }
 
@@ -96,6 +98,8 @@ mod tests {
     fn who_has_it_is_named() {
         let process = |pid| Process { pid, name: "sh".to_owned() };
         assert_eq!(in_words(&[process(5)]), "process 5 (sh)");
+        let strange = Process { pid: 5, name: "\u{1b}[2J".to_owned() };
+        assert!(!in_words(&[strange]).contains('\u{1b}'));
         let many: Vec<_> = (1..6).map(process).collect();
         assert_eq!(in_words(&many), "process 1 (sh), process 2 (sh), process 3 (sh) and 2 more");
     }

@@ -23,7 +23,7 @@ fn reports(mnt: &Path) -> Vec<serde_json::Value> {
 
 /// A process in a mount namespace of its own, with copies of all mounts. It ends with its standard
 /// input.
-fn another_namespace() -> Child {
+pub(crate) fn another_namespace() -> Child {
     let mut other = Command::new("unshare");
     other.args(["-m", "sh", "-c", "echo copied; read end"]);
     let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

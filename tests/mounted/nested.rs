@@ -1,9 +1,9 @@
 //! `tollgate run` inside `tollgate run` over the same directory: both policies hold.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
+use crate::elsewhere::another_namespace;
 use crate::harness::{View, can_mount};
 
 const OUTER: &str = "[[rule]]\nname = 'env'\npath = '**/.env'\naction = 'hide'\n";
@@ -98,13 +98,7 @@ fn a_second_signal_ends_a_view_that_another_mount_namespace_still_shows() {
         return;
     }
     let view = View::new("");
-    // Its own mounts are a copy of ours, the view among them; it ends with its standard input.
-    let mut other = Command::new("unshare");
-    other.args(["-m", "sh", "-c", "echo copied; read end"]);
-    let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut copied = String::new();
-    BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut copied).unwrap();
-    assert_eq!(copied, "copied\n");
+    let mut other = another_namespace();
     // Dropping a view sends the first signal, waits, and sends the second one.
     drop(view);
     assert!(other.try_wait().unwrap().is_none(), "the other namespace ended first");
