@@ -132,7 +132,7 @@ fn interrupt(played: &Played, own: u64, target: u64) {
 
 #[test]
 fn an_interrupt_reaches_the_handler_and_is_not_answered() {
-    for name in [&b"slow\0"[..], b"slow-detached\0"] {
+    for name in [&b"slow\0"[..], b"slow-detached\0", b"slow-detached-twice\0"] {
         let played = play(2);
         played.kernel.send(&request(opcode::LOOKUP, 4, 1, &[name])).unwrap();
         played.until(|c| c.of(opcode::LOOKUP) == 1);

@@ -43,7 +43,7 @@ impl std::fmt::Debug for SinkBox {
 #[derive(Debug)]
 enum QueueRef<'q> {
     Lent(&'q Arc<QueueState>),
-    Owned(Arc<QueueState>, DetachedIndex),
+    Owned(Arc<QueueState>, Option<DetachedIndex>),
 }
 
 impl QueueRef<'_> {
@@ -94,13 +94,12 @@ impl<'q> RawReply<'q> {
 
     fn detach(mut self) -> RawReply<'static> {
         let queue = Arc::clone(self.queue.get());
-        let queue = match &self.queue {
-            QueueRef::Lent(_) => {
-                let index = queue.interrupts.detach(queue.worker, self.unique);
-                QueueRef::Owned(queue, index)
-            }
-            QueueRef::Owned(_, index) => QueueRef::Owned(queue, *index),
+        let index = match &mut self.queue {
+            QueueRef::Lent(_) => Some(queue.interrupts.detach(queue.worker, self.unique)),
+            // The new value gives it back.
+            QueueRef::Owned(_, index) => index.take(),
         };
+        let queue = QueueRef::Owned(queue, index);
         // The new value replies; this one must not.
         self.answered = true;
         RawReply { queue, unique: self.unique, area: None, ioctl: self.ioctl, answered: false }
@@ -109,7 +108,9 @@ impl<'q> RawReply<'q> {
     fn interrupted(&self) -> bool {
         match &self.queue {
             QueueRef::Lent(queue) => queue.interrupts.is_interrupted(queue.worker),
-            QueueRef::Owned(queue, index) => queue.interrupts.is_detached_interrupted(*index),
+            QueueRef::Owned(queue, index) => {
+                index.is_some_and(|index| queue.interrupts.is_detached_interrupted(index))
+            }
         }
     }
 
@@ -208,7 +209,7 @@ impl Drop for RawReply<'_> {
             }
             self.error(Errno::IO);
         }
-        if let QueueRef::Owned(queue, index) = &self.queue {
+        if let QueueRef::Owned(queue, Some(index)) = &self.queue {
             queue.interrupts.release(*index);
         }
     }

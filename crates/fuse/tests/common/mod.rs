@@ -244,7 +244,10 @@ impl Filesystem for Lower {
                 return;
             }
             name if name.starts_with(b"slow-detached") => {
-                let reply = reply.detach();
+                let mut reply = reply.detach();
+                if name.ends_with(b"-twice") {
+                    reply = reply.detach();
+                }
                 std::thread::spawn(move || {
                     let start = Instant::now();
                     while !reply.interrupted() && start.elapsed() < LETS_GO {
