@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::harness::View;
-use crate::mapping::Map;
+use crate::mapped::Map;
 use crate::small::{settle, soon, view};
 
 const FILES: usize = 240;

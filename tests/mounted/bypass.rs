@@ -327,7 +327,7 @@ fn changes_of_what_is_read_only() {
     assert!(rustix::fs::fchmod(&reader, mode).is_err());
     let public = opens(view.at("open/file"), OFlags::RDONLY).unwrap();
     assert!(rustix::fs::copy_file_range(&public, None, &reader, None, 3).is_err());
-    assert!(crate::mapping::Map::new(reader.as_fd(), 4, true, true).is_err());
+    assert!(crate::mapped::Map::new(reader.as_fd(), 4, true, true).is_err());
     assert_eq!(fs::read_to_string(view.below("docs/page")).unwrap(), "page");
     assert_eq!(fs::read_dir(view.below("docs")).unwrap().count(), 1);
 }
@@ -451,7 +451,7 @@ fn other_ways_to_read() {
     let handle = opens(view.at("secret"), OFlags::PATH).unwrap();
     let out = opens(view.at("open/out"), OFlags::CREATE | OFlags::RDWR).unwrap();
     assert!(rustix::fs::copy_file_range(&handle, None, &out, None, 10).is_err());
-    assert!(crate::mapping::Map::new(handle.as_fd(), 10, false, false).is_err());
+    assert!(crate::mapped::Map::new(handle.as_fd(), 10, false, false).is_err());
     assert!(std::process::Command::new(view.at("secret")).spawn().is_err());
     assert!(rustix::fs::getxattr_query(view.at("secret"), "user.x").is_err());
     assert!(rustix::fs::readlink(view.at("secret"), Vec::new()).is_err());

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 
 use crate::harness::{View, can_mount};
-use crate::mapping::Map;
+use crate::mapped::Map;
 
 const OPERATIONS: u64 = 20_000;
 /// Longest file in bytes.

@@ -11,7 +11,7 @@ use std::process::Command;
 use rustix::fs::{FallocateFlags, XattrFlags};
 
 use crate::harness::{View, as_user, can_mount};
-use crate::mapping::Map;
+use crate::mapped::Map;
 
 const USER: u32 = 4321;
 const OTHER: u32 = 4322;

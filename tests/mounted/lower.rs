@@ -7,7 +7,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
 
 use crate::harness::{View, can_mount};
-use crate::mapping::Map;
+use crate::mapped::Map;
 
 /// A file system mounted for the length of a test.
 struct Mounted {

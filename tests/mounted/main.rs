@@ -24,6 +24,8 @@ mod keep_awake;
 mod links;
 mod locks;
 mod lower;
+#[path = "../support/mapped.rs"]
+mod mapped;
 mod mapping;
 mod modes;
 #[path = "../support/mounting.rs"]

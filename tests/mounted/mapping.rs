@@ -1,71 +1,13 @@
 //! Mapped files: what is mapped is what is read, in the view and beneath.
-#![expect(unsafe_code, reason = "a mapping is memory that others change")]
 
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io::Errno;
 
 use crate::harness::{View, can_mount};
-
-/// A mapping of a whole file.
-pub(crate) struct Map {
-    start: *mut u8,
-    length: usize,
-}
-
-impl Map {
-    pub(crate) fn new(
-        file: impl AsFd,
-        length: usize,
-        shared: bool,
-        write: bool,
-    ) -> Result<Self, Errno> {
-        let protection = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        let flags = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
-        let fd = file.as_fd().as_raw_fd();
-        // SAFETY: no address is asked for, so that nothing that exists is replaced.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap());
-        }
-        Ok(Self { start: start.cast(), length })
-    }
-
-    pub(crate) fn read(&self, at: usize, length: usize) -> Vec<u8> {
-        assert!(at + length <= self.length);
-        let mut bytes = vec![0; length];
-        // SAFETY: the range lies within the mapping (checked above), which lives as long as `self`,
-        // and the callers keep the file at least that long. Bytes have no invalid value, whoever
-        // changes them.
-        unsafe { std::ptr::copy_nonoverlapping(self.start.add(at), bytes.as_mut_ptr(), length) };
-        bytes
-    }
-
-    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= self.length);
-        // SAFETY: as in `read`; only mappings made with `write` are written to.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(at), bytes.len()) };
-    }
-
-    pub(crate) fn sync(&self) {
-        // SAFETY: the mapping is this object's own.
-        let result = unsafe { libc::msync(self.start.cast(), self.length, libc::MS_SYNC) };
-        assert_eq!(result, 0, "msync: {}", std::io::Error::last_os_error());
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this object's own, and nothing borrows from it.
-        unsafe { libc::munmap(self.start.cast(), self.length) };
-    }
-}
-
-const LENGTH: usize = 3 * 4096;
+use crate::mapped::{LENGTH, Map, lost_beside_a_mapping};
 
 fn opened(path: &Path, flags: OFlags) -> std::os::fd::OwnedFd {
     open(path, flags, Mode::empty()).unwrap()
@@ -150,4 +92,24 @@ fn a_write_through_a_mapping_counts_as_a_change() {
     // The kernel may believe what it knows for the attribute timeout.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     assert!(fs::metadata(view.at("f")).unwrap().modified().unwrap() > before);
+}
+
+#[test]
+fn a_write_beside_stores_into_the_same_page_stays() {
+    if !can_mount() {
+        return;
+    }
+    for policy in ["", "default = 'userspace'"] {
+        let view = View::new(policy);
+        fs::write(view.at("f"), vec![b'a'; LENGTH]).unwrap();
+        for copies in [false, true] {
+            let source = copies.then(|| {
+                let mut options = fs::File::options();
+                options.read(true).write(true).create(true).open(view.at("source")).unwrap()
+            });
+            let lost = lost_beside_a_mapping(&view.at("f"), source, 2);
+            let some = &lost[..lost.len().min(9)];
+            assert!(lost.is_empty(), "{policy}, copies: {copies}: {} lost: {some:?}", lost.len());
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{View, can_mount};
-use crate::mapping::Map;
+use crate::mapped::Map;
 use crate::small::soon;
 
 /// Runs a shell command in another process; `$1` is `path`.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tollgate_redact::{Detectors, Redactor};
 
 use crate::harness::{View, can_mount};
-use crate::mapping::Map;
+use crate::mapped::Map;
 
 pub(crate) const POLICY: &str = "[[rule]]\npath = 'r/**'\naction = 'redact'\n";
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::fs::FlockOperation;
 
 use crate::harness::{View, as_user, can_mount};
-use crate::mapping::Map;
+use crate::mapped::Map;
 
 /// A file younger than this may be passed through: its times might not tell a further change.
 const SETTLED: Duration = Duration::from_millis(4_200);

@@ -6,6 +6,8 @@ mod faults;
 mod full;
 mod harness;
 mod keys;
+#[path = "../support/mapped.rs"]
+mod mapped;
 #[path = "../support/mounting.rs"]
 mod mounting;
 mod replaced;

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{Mode, OFlags};
 
 use crate::harness::{Place, can_mount, eventually};
+use crate::mapped::{LENGTH, lost_beside_a_mapping};
 
 fn text(length: usize) -> Vec<u8> {
     (0..length).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect()
@@ -322,4 +323,16 @@ fn what_is_appended_while_the_file_is_emptied_is_there_once_and_in_order() {
         assert!(text == expected, "round {round}, {count} records: {:?}", text.get(..200));
         fs::remove_file(&path).unwrap();
     }
+}
+
+#[test]
+fn a_write_beside_stores_into_the_same_page_stays() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    fs::write(view.at("vault/a"), text(LENGTH)).unwrap();
+    let lost = lost_beside_a_mapping(&view.at("vault/a"), None, 3);
+    assert!(lost.is_empty(), "{} lost: {:?}", lost.len(), &lost[..lost.len().min(9)]);
 }

@@ -21,6 +21,8 @@ pub const OLDEST_MINOR_VERSION: u32 = 31;
 pub const GETATTR_FH: u32 = 1 << 0;
 /// `fuse_open_in.open_flags`: clear set-id bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+/// `fuse_read_in.read_flags`: the owner of the program's locks is given.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// `fuse_write_in.write_flags`: written back from the page cache.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `fuse_write_in.write_flags`: clear set-id bits.

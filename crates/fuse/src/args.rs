@@ -115,6 +115,9 @@ pub struct Read {
     pub offset: u64,
     /// Most bytes to return.
     pub size: u32,
+    /// The bytes go into pages that the kernel keeps, as for a mapping. Otherwise they go to a program
+    /// that reads past the page cache.
+    pub for_cache: bool,
 }
 
 /// Arguments of [`crate::Filesystem::write`].

@@ -11,6 +11,7 @@ use tollgate_fuse::{Caller, FileHandle};
 use crate::appends::Appends;
 use crate::budget::Held;
 use crate::lower::DirStream;
+use crate::mapped::MappedPages;
 use crate::road::Made;
 
 /// The number says that the kernel reads and writes the file itself: such a handle has no state.
@@ -123,6 +124,8 @@ pub(crate) struct UserFile {
     pub(crate) opener: Caller,
     /// Where it can be written.
     pub(crate) appends: Option<Arc<Appends>>,
+    /// Where it can be written, and what is written does not go through the kernel's pages.
+    pub(crate) mapped: Option<Arc<MappedPages>>,
     pub(crate) _held: Held,
 }
 

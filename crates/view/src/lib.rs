@@ -25,6 +25,7 @@ mod listings;
 mod located;
 mod locks;
 mod lower;
+mod mapped;
 mod masked;
 mod memory;
 mod mode;

@@ -16,6 +16,7 @@ use crate::appends::Appends;
 use crate::budget::Held;
 use crate::creds::Powers;
 use crate::lower::Version;
+use crate::mapped::MappedPages;
 
 /// How the kernel treats an inode while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,9 @@ pub(crate) struct Io {
     made: Option<Made>,
     /// Where appends through the view go; made with the first handle that may write.
     appends: Option<Arc<Appends>>,
+    /// Pages that the kernel keeps for mappings while the file is open in [`IoMode::Direct`]; made with the first
+    /// handle that may write. What was read before, the kernel drops when it opens that.
+    mapped: Option<Arc<MappedPages>>,
     /// Somebody wrote it while it was open in that way: passthrough would have been better.
     busy: bool,
     /// The kernel got these pages before anybody opened the file.
@@ -115,6 +119,21 @@ impl Io {
     /// What the handles of the file that may write it append by.
     pub(crate) fn appends(&mut self) -> Arc<Appends> {
         Arc::clone(self.appends.get_or_insert_default())
+    }
+
+    /// What the handles of the file that may write it in direct I/O know pages by. The one that is opened now is
+    /// for reading and writing: `in_place`.
+    pub(crate) fn mapped_by_writers(&mut self, in_place: bool) -> Arc<MappedPages> {
+        let mapped = self.mapped.get_or_insert_default();
+        if in_place {
+            mapped.opened_in_place();
+        }
+        Arc::clone(mapped)
+    }
+
+    /// The same, if there is a handle that may write.
+    pub(crate) fn mapped(&self) -> Option<&Arc<MappedPages>> {
+        self.mapped.as_ref()
     }
 
     /// The handle opened last is of who executes the file.
@@ -231,6 +250,7 @@ impl Io {
         self.mode = None;
         self.small = false;
         self.made = None;
+        self.mapped = None;
         if let Pages::Dropped(version) = self.pages {
             self.pages = Pages::Of(version);
         }

@@ -35,6 +35,7 @@ use crate::links::Links;
 use crate::listings::Listings;
 use crate::locks::Locks;
 use crate::lower::{self, Key, Stat};
+use crate::mapped::Dropper;
 use crate::mounts::MountPoint;
 use crate::moving::Moving;
 use crate::neighbours::{Neighbours, Place};
@@ -86,6 +87,8 @@ pub struct View {
     pub(crate) ahead: Ahead,
     pub(crate) sweeper: Sweeper,
     pub(crate) closer: Closer,
+    /// Has the kernel drop pages of mappings that are older than what was written.
+    pub(crate) dropper: Arc<Dropper>,
     pub(crate) writers: Writers,
     pub(crate) left_names: LeftNames,
     pub(crate) removed: Removed,
@@ -215,6 +218,7 @@ impl View {
             ahead: Ahead::default(),
             sweeper,
             closer,
+            dropper: Arc::new(Dropper::new(Arc::clone(&place.connection))),
             writers: Writers::default(),
             left_names: LeftNames::default(),
             removed: Removed::default(),

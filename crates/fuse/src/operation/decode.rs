@@ -199,7 +199,12 @@ fn files<'a>(message: &Message<'a>, mut args: Arguments<'a>) -> Result<Operation
             let a: abi::ReadIn = args.fixed()?;
             let (handle, offset, size) = (handle(a.fh), a.offset, a.size);
             match code {
-                opcode::READ => Operation::Read(args::Read { handle, offset, size }),
+                opcode::READ => {
+                    // Requests of a program, past the page cache, carry the owner of its locks
+                    // (`fuse_direct_io` in fs/fuse/file.c).
+                    let for_cache = a.read_flags & abi::READ_LOCKOWNER == 0;
+                    Operation::Read(args::Read { handle, offset, size, for_cache })
+                }
                 opcode::READDIR => Operation::Readdir(args::Readdir { handle, offset, size }),
                 _ => Operation::Readdirplus(args::Readdir { handle, offset, size }),
             }

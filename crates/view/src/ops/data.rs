@@ -1,16 +1,19 @@
 //! Bytes that travel through this process, and what the kernel never passes through.
 
+use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 use tollgate_fuse::{FileHandle, NodeId, Reply, Request, StatFs, args};
+use tollgate_hugepage::wipe;
 use tollgate_policy::Operation;
 
 use crate::content::asker::asked_by;
 use crate::handles::{UserFile, has_descriptor, is_passthrough, is_small};
 use crate::lower;
+use crate::mapped::{Holds, MappedPages, Reading, WriteReply};
 use crate::road::{Asking, Made, WriteAt};
 use crate::stats::Count;
 use crate::table::Node;
@@ -20,18 +23,21 @@ use crate::view::View;
 const COPY_STEP: u64 = 64 << 20;
 
 impl View {
-    pub(crate) fn do_read(
+    /// Answers a read: at once, or where the file's bytes are made.
+    pub(crate) fn answer_read(
         &self,
         req: &Request<'_>,
         id: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
+        args: args::Read,
         reply: Reply<'_, [u8]>,
     ) {
         self.count(req, Count::read);
+        let args::Read { handle, offset, size, for_cache } = args;
+        // Of a file that is open in direct I/O, for a mapping.
+        let mapped = if for_cache { self.mapped(id) } else { None };
+        let reading = mapped.map(|pages| pages.read(offset..offset.saturating_add(size.into())));
         if let Some(made) = self.made(handle) {
-            return self.read_made(req, (id, &made), offset, size, reply);
+            return self.read_made(req, (id, &made), (offset, size), reading, reply);
         }
         let read = |buffer: &mut [u8]| {
             let len = if is_small(handle) {
@@ -41,6 +47,7 @@ impl View {
             } else {
                 lower::read_full(self.user_file(handle)?.fd.as_fd(), buffer, offset)?
             };
+            drop(reading);
             self.counters.add(req.worker(), Count::read_bytes, len as u64);
             self.record_span(req, id, "read", offset, len as u64);
             Ok(len)
@@ -48,15 +55,20 @@ impl View {
         reply.fill(size as usize, read);
     }
 
-    pub(crate) fn do_write(
+    /// What is known of the pages that the kernel keeps of a file, if somebody may write it past them.
+    fn mapped(&self, id: NodeId) -> Option<Arc<MappedPages>> {
+        self.node(id).ok()?.io.lock().mapped().cloned()
+    }
+
+    /// Writes to a lower file: the answer to the request.
+    fn write_below(
         &self,
         req: &Request<'_>,
-        id: NodeId,
-        args: args::Write<'_>,
+        (id, file): (NodeId, &UserFile),
+        args: &args::Write<'_>,
+        data: &[u8],
     ) -> Result<u32, Errno> {
-        self.count(req, Count::write);
-        let args::Write { handle, offset, data, from_cache, kill_suidgid, appends, .. } = args;
-        let file = self.user_file(handle)?;
+        let args::Write { offset, from_cache, kill_suidgid, appends, .. } = *args;
         let write = || {
             if !appends {
                 return lower::write_full(file.fd.as_fd(), data, offset);
@@ -93,27 +105,67 @@ impl View {
         args: args::Write<'_>,
         reply: Reply<'_, u32>,
     ) {
-        let Some(made) = self.made(args.handle) else {
-            reply.send(self.do_write(req, id, args));
-            return;
-        };
         self.count(req, Count::write);
-        self.counters.add(req.worker(), Count::write_bytes, args.data.len() as u64);
-        self.record_span(req, id, "write", args.offset, args.data.len() as u64);
-        let file = self.user_file(args.handle).ok();
-        let caller = match &file {
-            Some(file) if args.from_cache => file.opener,
-            _ => req.caller(),
+        let file = match self.user_file(args.handle) {
+            Ok(file) => file,
+            Err(errno) => {
+                reply.error(errno);
+                return;
+            }
         };
-        let appends = file.filter(|_| args.appends).and_then(|file| file.appends.clone());
+        let (holds, mut data) = self.beside_mappings(id, &file, &args);
+        let reply = WriteReply::new(reply, holds);
+        match &file.made {
+            None => reply.send(self.write_below(req, (id, &file), &args, &data)),
+            Some(made) => self.write_made(req, (id, &file, made), (&args, &data), reply),
+        }
+        if let Cow::Owned(bytes) = &mut data {
+            wipe(bytes);
+        }
+    }
+
+    /// What a write holds of the pages that the kernel keeps for mappings, and what it is to write. May
+    /// wait for requests for such pages.
+    fn beside_mappings<'d>(
+        &self,
+        id: NodeId,
+        file: &UserFile,
+        args: &args::Write<'d>,
+    ) -> (Holds, Cow<'d, [u8]>) {
+        let data = Cow::Borrowed(args.data);
+        match &file.mapped {
+            None => (Holds::Nothing, data),
+            Some(pages) if args.from_cache => {
+                let (back, data) = pages.write_back(args.offset, args.data);
+                (Holds::Back(back), data)
+            }
+            Some(pages) => {
+                // An append may go elsewhere, where others changed the size.
+                let writing = pages.write(args.offset, args.data);
+                (Holds::Writing(writing, id, Arc::clone(&self.dropper)), data)
+            }
+        }
+    }
+
+    /// Answers a write of bytes that the view changes.
+    fn write_made(
+        &self,
+        req: &Request<'_>,
+        (id, file, made): (NodeId, &UserFile, &Arc<Made>),
+        (args, data): (&args::Write<'_>, &[u8]),
+        reply: WriteReply<'_>,
+    ) {
+        self.counters.add(req.worker(), Count::write_bytes, data.len() as u64);
+        self.record_span(req, id, "write", args.offset, data.len() as u64);
+        let caller = if args.from_cache { file.opener } else { req.caller() };
+        let appends = file.appends.clone().filter(|_| args.appends);
         let place = match appends {
             None => WriteAt::Offset(args.offset),
             Some(appends) => {
                 WriteAt::End { appends, offset: args.offset, most: self.most_written() }
             }
         };
-        let written = (args.data, place, args.durable);
-        self.road.write(&made, written, (asking(req), caller), reply);
+        self.road.write(made, (data, place, args.durable), (asking(req), caller), reply);
     }
 
     /// Answers a read of bytes that the view makes. The records say what was asked for of the file
@@ -122,15 +174,15 @@ impl View {
         &self,
         req: &Request<'_>,
         (id, made): (NodeId, &Arc<Made>),
-        offset: u64,
-        size: u32,
+        (offset, size): (u64, u32),
+        reading: Option<Reading>,
         reply: Reply<'_, [u8]>,
     ) {
         let end = offset.saturating_add(u64::from(size));
         let shown = made.content.size().map_or(0, |size| end.min(size).saturating_sub(offset));
         self.counters.add(req.worker(), Count::read_bytes, shown);
         self.record_span(req, id, "read", offset, shown);
-        self.road.read(made, offset..end, (asking(req), req.caller()), reply);
+        self.road.read(made, offset..end, reading, (asking(req), req.caller()), reply);
     }
 
     /// What makes the bytes of a handle, if they are not those of the lower file.
@@ -278,8 +330,10 @@ impl View {
         length: u64,
     ) -> Result<u64, Errno> {
         self.count(req, Count::other);
-        if self.made(from.1).is_some() || self.made(to.1).is_some() {
-            // The kernel copies by reading and writing then, as any program would.
+        let is_mapped = || self.mapped(to.0).is_some_and(|pages| pages.may_be_stored_into());
+        if self.made(from.1).is_some() || self.made(to.1).is_some() || is_mapped() {
+            // The kernel copies by reading and writing then, as any program would. Where this process copies,
+            // it drops the pages afterwards, with what was stored into them meanwhile (`fuse_copy_file_range`).
             return Err(Errno::XDEV);
         }
         if self.kernel_copies && is_passthrough(from.1) && is_passthrough(to.1) {

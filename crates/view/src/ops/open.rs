@@ -376,7 +376,8 @@ impl View {
         })?;
         let made = Some(Arc::new(Made::new(content)));
         let opener = Caller { pid: 0, ..req.caller() };
-        let file = UserFile { fd: Arc::clone(&fd), made, opener, appends, _held: held };
+        let mapped = access.writes().then(|| io.mapped_by_writers(access.is_in_place()));
+        let file = UserFile { fd: Arc::clone(&fd), made, opener, appends, mapped, _held: held };
         let handle = self.files.insert(file);
         io.opened_made(how.made().clone());
         self.keep_found(lower.node, io, || lower.naming(&fd));
@@ -463,6 +464,8 @@ impl View {
             made: None,
             opener: Caller { pid: 0, ..req.caller() },
             appends: access.writes().then(|| io.appends()),
+            mapped: (access.writes() && mode == IoMode::Direct)
+                .then(|| io.mapped_by_writers(access.is_in_place())),
             _held: held,
         });
         io.opened(mode);

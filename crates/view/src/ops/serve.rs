@@ -185,7 +185,7 @@ impl Filesystem for View {
     }
 
     fn read(&self, req: &Request<'_>, node: NodeId, args: args::Read, reply: Reply<'_, [u8]>) {
-        self.do_read(req, node, args.handle, args.offset, args.size, reply);
+        self.answer_read(req, node, args, reply);
     }
 
     fn write(&self, req: &Request<'_>, node: NodeId, args: args::Write<'_>, reply: Reply<'_, u32>) {

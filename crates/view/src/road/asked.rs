@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use rustix::io::Errno;
-use tollgate_fuse::{Caller, Reply};
+use tollgate_fuse::Caller;
 use tollgate_hugepage::Pool;
 
 use super::gather::{Gather, Reading};
@@ -14,6 +14,7 @@ use super::rooms::{Asking, Rooms, Wait};
 use super::running::Starter;
 use crate::content::Content;
 use crate::content::asker::asked_by;
+use crate::mapped::{Reading as PagesReading, WriteReply};
 
 /// A read, with all that it takes to go on without the thread that received it.
 pub(super) struct ToRead {
@@ -21,6 +22,8 @@ pub(super) struct ToRead {
     pub(super) content: Arc<dyn Content>,
     /// A room for each is needed.
     pub(super) parts: Vec<Range<u64>>,
+    /// Held until they are made.
+    pub(super) reading: Option<Arc<PagesReading>>,
     pub(super) caller: Caller,
     pub(super) starter: Starter,
     pub(super) pool: Pool,
@@ -37,14 +40,19 @@ impl Wait for ToRead {
     }
 
     fn go_on(self, rooms: Rooms) {
-        let Self { content, parts, caller, starter, pool, reply, .. } = self;
+        let Self { content, parts, reading, caller, starter, pool, reply, .. } = self;
         let gather = Gather::new(reply, parts.len());
         for (index, (part, right)) in parts.into_iter().zip(rooms).enumerate() {
             let (content, slot) = (Arc::clone(&content), gather.slot(index));
             let room = Room::new(right, &pool);
             let length = usize::try_from(part.end - part.start).unwrap_or(usize::MAX);
             let read = move || asked_by(caller, || content.read(part, room));
-            starter.run(move || slot.deliver(read(), length));
+            let reading = reading.clone();
+            starter.run(move || {
+                let made = read();
+                drop(reading);
+                slot.deliver(made, length);
+            });
         }
     }
 
@@ -60,7 +68,7 @@ pub(super) struct ToWrite {
     give: SyncSender<(Writing, Rooms)>,
 }
 
-type Writing = Reply<'static, u32>;
+type Writing = WriteReply<'static>;
 
 impl ToWrite {
     /// Waits for a buffer. `None`: the caller is killed, and the request answered.

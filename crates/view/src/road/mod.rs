@@ -41,6 +41,7 @@ use crate::appends::Appends;
 use crate::content::asker::asked_by;
 use crate::content::{Beside, Content};
 use crate::creds::Powers;
+use crate::mapped::{Reading, WriteReply};
 
 use asked::{ToRead, ToWrite};
 use lane::Lane;
@@ -161,6 +162,17 @@ impl Road {
         }
     }
 
+    /// The same for a write.
+    fn start_for_write<'r>(&self, reply: WriteReply<'r>) -> Option<(&Running, WriteReply<'r>)> {
+        match self.start() {
+            Ok(running) => Some((running, reply)),
+            Err(errno) => {
+                reply.error(errno);
+                None
+            }
+        }
+    }
+
     /// The work queues, if they run.
     pub(crate) fn runtime(&self) -> Option<&tollgate_workqueue::Runtime> {
         self.running.get()?.as_ref().map(Running::runtime)
@@ -173,19 +185,23 @@ impl Road {
         }
     }
 
-    /// Answers a request to read `range` of `file`.
+    /// Answers a request to read `range` of `file`. Pages for mappings are held as `reading` until they are made.
     pub(crate) fn read(
         &self,
         file: &Arc<Made>,
         range: Range<u64>,
+        reading: Option<Reading>,
         (request, caller): (Asking, Caller),
         reply: Reply<'_, [u8]>,
     ) {
         let Some((running, reply)) = self.start_for(reply) else { return };
-        let stream = &file.stream;
-        let Err(reply) = stream.read(running, &file.content, (range.clone(), caller), reply) else {
-            return;
+        let ahead = || (range.clone(), caller);
+        let reply = match &reading {
+            // What was made ahead may be from before a write that they must show.
+            Some(_) => Err(reply),
+            None => file.stream.read(running, &file.content, ahead(), reply),
         };
+        let Err(reply) = reply else { return };
         let Some(reply) = read_at_once(file, &range, reply) else { return };
         running.keep_trimmed();
         let parts = parts_of(&range, running.idle_cpus());
@@ -194,6 +210,7 @@ impl Road {
             request,
             content: Arc::clone(&file.content),
             parts,
+            reading: reading.map(Arc::new),
             caller,
             starter: running.starter(lane),
             pool: running.memory().pool().clone(),
@@ -208,7 +225,7 @@ impl Road {
         file: &Arc<Made>,
         (data, place, durable): (&[u8], WriteAt, Durable),
         (request, caller): (Asking, Caller),
-        reply: Reply<'_, u32>,
+        reply: WriteReply<'_>,
     ) {
         if data.len() <= AT_ONCE_MAX {
             let write = || place.write_at_once(&*file.content, data).ok_or(Errno::AGAIN);
@@ -216,7 +233,7 @@ impl Road {
                 return self.answer_written(file, (written, durable), caller, reply);
             }
         }
-        let Some((running, reply)) = self.start_for(reply) else { return };
+        let Some((running, reply)) = self.start_for_write(reply) else { return };
         running.keep_trimmed();
         place.wait(&*file.content);
         let Some((reply, room)) = ToWrite::wait(running.memory(), request, reply.detach()) else {
@@ -269,13 +286,13 @@ impl Road {
         file: &Made,
         (written, durable): (usize, Durable),
         caller: Caller,
-        reply: Reply<'_, u32>,
+        reply: WriteReply<'_>,
     ) {
         if durable == Durable::Later {
             reply.send(counted(written));
             return;
         }
-        let Some((running, reply)) = self.start_for(reply) else { return };
+        let Some((running, reply)) = self.start_for_write(reply) else { return };
         let (reply, content) = (reply.detach(), Arc::clone(&file.content));
         let data_only = durable == Durable::Data;
         running.run(Lane::Io, move || {
