@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
@@ -498,5 +499,57 @@ fn make_large_tree(root: &Path) {
             fs::write(dir.join(format!("file {f}")), "").unwrap();
         }
         fs::hard_link(dir.join("file 7"), dir.join("link")).unwrap();
+    }
+}
+
+/// While the tree is searched, others move names from a directory that is read later to one that was read
+/// before, or back. A program in the view opens the files all the time.
+#[test]
+fn a_name_that_others_move_during_a_search_counts() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = |path: &str| dir.path().join(path);
+    for part in ["open", "vault/a", "vault/b", "many"] {
+        fs::create_dir_all(at(part)).unwrap();
+    }
+    for n in 0..4_000 {
+        fs::write(at(&format!("many/{n}")), "").unwrap();
+    }
+    // Which of its names a file is looked at by depends on what they are called.
+    let names: Vec<_> = (0..12).map(|n| format!("s{}", n * n)).collect();
+    for name in &names {
+        fs::write(at(&format!("vault/a/{name}")), SECRET).unwrap();
+        fs::hard_link(at(&format!("vault/a/{name}")), at(&format!("open/{name}"))).unwrap();
+    }
+    let view = View::of(dir.path(), POLICY, &[]);
+    let read = |name: &String| fs::read(view.at(&format!("open/{name}")));
+    let denied = |when: &str| {
+        for name in &names {
+            assert_eq!(error(read(name)), Some(Errno::ACCESS.raw_os_error()), "{name}, {when}");
+        }
+    };
+    denied("at first");
+    for pause_us in [0, 1_000, 2_000, 3_000, 5_000, 8_000] {
+        for name in &names {
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let _ = read(name);
+                    }
+                });
+                std::thread::sleep(Duration::from_millis(5));
+                for (from, to) in [("a", "b"), ("b", "a")] {
+                    let (from, to) = (format!("vault/{from}/{name}"), format!("vault/{to}/{name}"));
+                    fs::rename(at(&from), at(&to)).unwrap();
+                    std::thread::sleep(Duration::from_micros(pause_us));
+                }
+                std::thread::sleep(Duration::from_millis(50));
+                over.store(true, Ordering::Relaxed);
+            });
+        }
+        denied(&format!("moved and back after {pause_us} us"));
     }
 }

@@ -33,7 +33,7 @@ impl Trim {
 }
 
 /// Other C libraries than GNU's give memory back by themselves.
-fn give_back() {
+pub(crate) fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointer, may be called from any thread at any time, and leaves what is in
     // use alone.

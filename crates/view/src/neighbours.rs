@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::{Connection, Name};
 
-use crate::links::{Links, Looked, Top};
+use crate::links::{Links, Looked, Searched, Top, stat_beneath};
 use crate::lower::{self, Key, Stat};
 use crate::moving::{Moving, Turn};
 use crate::policies::{InForce, Policies};
@@ -25,7 +25,7 @@ use crate::table::Table;
 
 /// Searches that one request makes at most: names that are moved by others while one runs make it
 /// uncertain.
-const MAX_SEARCHES: usize = 2;
+const MAX_SEARCHES: usize = 3;
 
 /// The views of one server. A file that has names in several of their directories is judged by all
 /// of these.
@@ -121,13 +121,14 @@ impl std::fmt::Debug for Place {
 
 impl Place {
     /// Adds the names that a file with the attributes `stat`, which another view asks about, has
-    /// here. `looked`: that view looked at its names so long ago. Returns whether a name that was known
+    /// here. `looked`: that view looked at its names so long ago; `now` tells its attributes. Returns whether a name that was known
     /// here is gone, which may have come to another view.
     pub(crate) fn add_names<'v>(
         &'v self,
         stat: &Stat,
         turn: Turn,
         looked: Duration,
+        now: impl Fn() -> Option<Stat>,
         elsewhere: &mut Elsewhere<'v>,
     ) -> bool {
         let in_force = self.policies.current();
@@ -135,7 +136,7 @@ impl Place {
         let confirmed = self.links.confirmed(stat, self.fresh, looked, &in_force.policy);
         let names = confirmed.unwrap_or_else(|| {
             // In its turn it may not wait for ours.
-            let looked = (turn == Turn::Free).then(|| self.find(&[], stat, || self.search()));
+            let looked = (turn == Turn::Free).then(|| self.find(&[], stat, || self.search(), now));
             lost = looked.is_some_and(|looked| looked.lost);
             if !looked.is_some_and(|looked| looked.all_known) {
                 elsewhere.unknown.push(in_force);
@@ -162,8 +163,14 @@ impl Place {
     }
 
     /// Looks at the known names of an inode, and those of `known`, and searches for others with
-    /// `search` if there are more.
-    pub(crate) fn find(&self, known: &[Vec<u8>], stat: &Stat, search: impl Fn() -> bool) -> Looked {
+    /// `search` if there are more. `now` tells its attributes, if it is met elsewhere.
+    pub(crate) fn find(
+        &self,
+        known: &[Vec<u8>],
+        stat: &Stat,
+        search: impl Fn() -> Searched,
+        now: impl Fn() -> Option<Stat>,
+    ) -> Looked {
         let root = self.root.as_fd();
         let mut lost = false;
         let mut verify = |searched| {
@@ -172,14 +179,27 @@ impl Place {
             lost |= looked.lost;
             looked.all_known
         };
+        let key = stat.key();
+        let met = |path: &Vec<u8>| stat_beneath(root, path).filter(|stat| stat.key() == key);
         let mut all_known = verify(false);
+        let mut before = Some(*stat);
         for _ in 0..MAX_SEARCHES {
-            if all_known || !search() {
+            if all_known {
                 break;
             }
-            // What the search did not find lies elsewhere, unless names were moved meanwhile.
-            let now = self.links.stat_by_name(root, &stat.key(), None);
-            all_known = verify(now.is_none_or(|now| now.changed() == stat.changed()));
+            let searched = search();
+            if !searched.is_complete {
+                break;
+            }
+            // What the search did not find lies elsewhere, unless names were moved meanwhile: all changes of
+            // its names change its time.
+            let by_name = self.links.stat_by_name(root, &key, None);
+            let after = by_name.or_else(|| known.iter().find_map(met)).or_else(&now);
+            let is_same = before.zip(after).is_some_and(|(before, after)| {
+                (before.changed(), before.nlink()) == (after.changed(), after.nlink())
+            });
+            all_known = verify(is_same || searched.is_of_one_moment);
+            before = after;
         }
         Looked { all_known, lost }
     }
@@ -201,7 +221,7 @@ impl Place {
         }
     }
 
-    fn search(&self) -> bool {
+    fn search(&self) -> Searched {
         self.links.search(&Top { fd: self.root.as_fd(), path: b"" })
     }
 

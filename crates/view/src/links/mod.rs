@@ -20,7 +20,7 @@ mod walk;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -29,6 +29,7 @@ use serde::Serialize;
 use tollgate_policy::Policy;
 
 use crate::lower::{Key, Stat};
+use crate::memory;
 use record::{Record, State};
 use walk::{Outcome, Walk};
 
@@ -85,6 +86,7 @@ pub(crate) struct Links {
 #[derive(Default)]
 struct Last {
     outcome: Outcome,
+    begun: Option<SystemTime>,
     took: Duration,
 }
 
@@ -92,6 +94,15 @@ struct Last {
 pub(crate) struct Top<'a> {
     pub(crate) fd: BorrowedFd<'a>,
     pub(crate) path: &'a [u8],
+}
+
+/// What a search came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Searched {
+    /// Every name was looked at.
+    pub(crate) is_complete: bool,
+    /// So that none can have been moved past the search.
+    pub(crate) is_of_one_moment: bool,
 }
 
 /// What looking at the known names of an inode came to.
@@ -142,25 +153,29 @@ impl Links {
     ) -> Option<Vec<u8>> {
         let top = Top { fd: root, path: b"" };
         let at = Instant::now();
-        if self.walk(&top, None, progress) {
+        let searched = self.walk(&top, None, progress);
+        if searched.is_complete {
             for shard in &self.shards {
                 for record in shard.lock().values_mut() {
-                    record.conclude_as_seen(at);
+                    // What was moved past the search is searched for when the file is opened.
+                    record.conclude_as_seen(at, searched.is_of_one_moment);
                 }
             }
         }
+        // What it noted of the directories is free again.
+        memory::give_back();
         self.last.lock().outcome.caseless.take()
     }
 
-    /// Searches `top` again, unless a search has just given up. Returns whether it was complete.
-    pub(crate) fn search(&self, top: &Top<'_>) -> bool {
+    /// Searches `top` again, unless a search has just given up.
+    pub(crate) fn search(&self, top: &Top<'_>) -> Searched {
         let mut gave_up = self.turn.lock();
         if gave_up.is_some_and(|at| at.elapsed() < PAUSE) {
-            return false;
+            return Searched::default();
         }
-        let complete = self.walk(top, Some(Instant::now() + MAX_SEARCH), None);
-        *gave_up = (!complete).then(Instant::now);
-        complete
+        let searched = self.walk(top, Some(Instant::now() + MAX_SEARCH), None);
+        *gave_up = (!searched.is_complete).then(Instant::now);
+        searched
     }
 
     fn walk(
@@ -168,9 +183,9 @@ impl Links {
         top: &Top<'_>,
         deadline: Option<Instant>,
         progress: Option<&(dyn Fn(u64) + Sync)>,
-    ) -> bool {
+    ) -> Searched {
         let found = |path: Vec<u8>, stat: &Stat| self.found(&path, stat);
-        let begun = Instant::now();
+        let (begun, begun_at) = (Instant::now(), Some(SystemTime::now()));
         let walk = Walk {
             top: top.fd,
             path: top.path,
@@ -180,13 +195,14 @@ impl Links {
             progress,
         };
         let outcome = walk.run();
-        let complete = outcome.is_complete();
-        if !complete {
+        let is_complete = outcome.is_complete();
+        let searched = Searched { is_complete, is_of_one_moment: outcome.is_of_one_moment };
+        if !is_complete {
             tracing::debug!(?outcome, "not every name of files with several names could be found");
         }
         self.searches.fetch_add(1, Ordering::Relaxed);
-        *self.last.lock() = Last { outcome, took: begun.elapsed() };
-        complete
+        *self.last.lock() = Last { outcome, begun: begun_at, took: begun.elapsed() };
+        searched
     }
 
     fn found(&self, path: &[u8], stat: &Stat) -> bool {
@@ -270,16 +286,21 @@ impl Links {
     }
 
     /// What `other`, of another directory, knows to have names outside of it, and a complete search
-    /// of this one has not met, has none here: it is not searched for.
+    /// of this one has not met, has none here: it is not searched for. Unless its names changed since that
+    /// search began.
     pub(crate) fn learn_absent(&self, other: &Self) {
-        if !self.last.lock().outcome.is_complete() {
-            return;
-        }
+        let begun = {
+            let last = self.last.lock();
+            let is_good = last.outcome.is_complete() && last.outcome.is_of_one_moment;
+            last.begun.filter(|_| is_good)
+        };
+        let Some(begun) = begun else { return };
         for shard in &other.shards {
             let elsewhere: Vec<_> = shard
                 .lock()
                 .iter()
                 .filter_map(|(key, record)| Some((*key, record.known_elsewhere()?)))
+                .filter(|(_, (state, _))| walk::is_before(state.changed(), begun))
                 .collect();
             for (key, (state, at)) in elsewhere {
                 let mut own = self.shard(&key).lock();
@@ -323,6 +344,10 @@ impl Links {
             lost = true;
         }
         there.iter().filter(|path| record.add(path)).for_each(|path| self.count(path));
+        if lost {
+            // It may be one of those that were counted as elsewhere that is gone, and this one was moved.
+            record.doubt();
+        }
         let state = State::of(&now);
         if searched {
             record.conclude(state, at);
@@ -418,11 +443,9 @@ impl Links {
         key: &Key,
         not: Option<&[u8]>,
     ) -> Option<Stat> {
-        let name = {
-            let shard = self.shard(key).lock();
-            shard.get(key)?.names().find(|name| Some(*name) != not)?.to_vec()
-        };
-        beneath::stat(root, &name).ok().filter(|stat| stat.key() == *key)
+        let names = self.names(key);
+        let mut others = names.iter().filter(|name| Some(&***name) != not);
+        others.find_map(|name| beneath::stat(root, name).ok().filter(|stat| stat.key() == *key))
     }
 
     pub(crate) fn status(&self) -> LinksStatus {
@@ -544,7 +567,8 @@ mod tests {
         assert_eq!(tree.confirmed("one"), None);
         let stat = tree.stat("one");
         assert!(!tree.verify(&stat, false), "one is missing");
-        assert!(tree.links.search(&Top { fd: tree.root.as_fd(), path: b"" }));
+        let top = Top { fd: tree.root.as_fd(), path: b"" };
+        assert!(tree.links.search(&top).is_complete);
         assert!(tree.verify(&stat, true));
         assert_eq!(tree.confirmed("one").unwrap(), ["b/three", "b/two", "one"]);
     }
@@ -565,10 +589,10 @@ mod tests {
         let mut tree = Tree::new(&["one", "a/two"]);
         tree.links.bytes_max = 1;
         let top = Top { fd: tree.root.as_fd(), path: b"" };
-        assert!(!tree.links.search(&top) && !tree.links.status().complete);
+        assert!(!tree.links.search(&top).is_complete && !tree.links.status().complete);
         assert!(tree.links.incomplete().unwrap().contains("too many names"));
         tree.links.bytes_max = MAX_BYTES;
-        assert!(!tree.links.search(&top));
+        assert!(!tree.links.search(&top).is_complete);
         assert_eq!(tree.links.status().searches, 2);
     }
 

@@ -23,6 +23,10 @@ impl State {
     pub(super) fn of(stat: &Stat) -> Self {
         Self { changed: stat.changed(), links: stat.nlink() }
     }
+
+    pub(super) fn changed(self) -> (i64, u32) {
+        self.changed
+    }
 }
 
 #[derive(Debug, Default)]
@@ -133,9 +137,11 @@ impl Record {
         &self.removed
     }
 
-    /// All names are known, as a search of the whole tree found them.
-    pub(super) fn conclude_as_seen(&mut self, at: Instant) {
-        if let Some(state) = self.seen.take() {
+    /// All names are known, as a search of the whole tree found them; unless `none_moved` past it, only
+    /// where it found as many as there are.
+    pub(super) fn conclude_as_seen(&mut self, at: Instant, none_moved: bool) {
+        let found = count(self.names.len());
+        if let Some(state) = self.seen.take().filter(|state| none_moved || found >= state.links) {
             self.conclude(state, at);
         }
     }

@@ -3,22 +3,33 @@
 //! It opens directories and nothing else, follows no symbolic link, enters no mount, and ends at
 //! stated limits. Directories that wait to be read are kept as paths, the last one found first, so
 //! that a wide tree takes memory and no descriptors.
+//!
+//! A name that others move meanwhile, from a directory that is read later to one that was read before, would be
+//! met in neither. So each directory is looked at once more after all were read, and those that changed are read
+//! again. Where none has changed, all of them were at one moment as they were read.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashSet;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::beneath;
-use crate::lower::{self, DirStream, MOUNT_ROOT, Stat};
+use crate::lower::{self, DirStream, Key, MOUNT_ROOT, Stat};
 
 /// Most directories that wait to be read.
 const MAX_PENDING: usize = 1 << 20;
 /// How often the caller is told how far the walk is.
 const REPORT: Duration = Duration::from_millis(500);
+
+/// How often the directories that changed are read again.
+const ROUNDS: usize = 3;
+/// A directory that changed so short a time before it was read may have changed again at the same time of its
+/// clock, which goes in steps of up to 10 ms (a tick of the kernel).
+const TICK: Duration = Duration::from_millis(20);
 
 /// What to walk, and how.
 pub(super) struct Walk<'a> {
@@ -47,6 +58,8 @@ pub(super) struct Outcome {
     pub(super) unreadable_example: Option<Vec<u8>>,
     /// A directory that takes two spellings of a name for one; the walk ended there.
     pub(super) caseless: Option<Vec<u8>>,
+    /// At one moment all directories were as they were read: no name was moved past the walk.
+    pub(super) is_of_one_moment: bool,
 }
 
 impl Outcome {
@@ -68,7 +81,40 @@ struct State {
     pending: Vec<Vec<u8>>,
     /// Threads that read a directory at the moment.
     reading: usize,
+    /// What was read, about 120 bytes for each directory.
+    read: Vec<Directory>,
+    /// The paths of these, while some are read again.
+    known: FxHashSet<Vec<u8>>,
     outcome: Outcome,
+}
+
+/// A directory, before it was read.
+struct Directory {
+    path: Vec<u8>,
+    was: Was,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Was {
+    key: Key,
+    changed: (i64, u32),
+    /// Changes of that moment need not show.
+    just_now: bool,
+}
+
+impl Was {
+    fn new(stat: &Stat) -> Self {
+        let (key, changed) = (stat.key(), stat.changed());
+        Self { key, changed, just_now: !is_before(changed, SystemTime::now()) }
+    }
+}
+
+/// Whether a change at this time of the file system's clock was certainly before `now`.
+pub(super) fn is_before((seconds, nanoseconds): (i64, u32), now: SystemTime) -> bool {
+    let at = u64::try_from(seconds).ok();
+    let at = at.and_then(|at| UNIX_EPOCH.checked_add(Duration::new(at, nanoseconds)));
+    let since = at.and_then(|at| now.duration_since(at).ok());
+    since.is_some_and(|since| since >= TICK)
 }
 
 impl State {
@@ -84,20 +130,80 @@ impl Walk<'_> {
             changed: Condvar::new(),
             names: AtomicU64::new(0),
         };
+        self.read_pending(&shared);
+        let names = shared.names.load(Ordering::Relaxed);
+        for _ in 0..ROUNDS {
+            let mut state = shared.state.lock();
+            if !state.outcome.is_complete() {
+                break;
+            }
+            let (same, changed) = self.look_again(std::mem::take(&mut state.read));
+            if changed.is_empty() {
+                state.outcome.is_of_one_moment = true;
+                break;
+            }
+            state.known = same.iter().map(|directory| directory.path.clone()).collect();
+            state.read = same;
+            if changed.iter().any(|directory| directory.was.just_now) {
+                std::thread::sleep(TICK);
+            }
+            state.pending = changed.into_iter().map(|directory| directory.path).collect();
+            drop(state);
+            self.read_pending(&shared);
+        }
+        let mut outcome = shared.state.into_inner().outcome;
+        outcome.names = names;
+        outcome
+    }
+
+    /// Reads the directories that are pending, and those below them.
+    fn read_pending(&self, shared: &Shared) {
         std::thread::scope(|scope| {
             let spawn = |_| {
                 let name = std::thread::Builder::new().name("tollgate-links".to_owned());
-                name.spawn_scoped(scope, || self.work(&shared)).is_ok()
+                name.spawn_scoped(scope, || self.work(shared)).is_ok()
             };
             // Without any thread this one does it.
             if (0..self.threads.max(1)).filter(|n| spawn(*n)).count() == 0 {
-                self.work(&shared);
+                self.work(shared);
             }
-            self.report_until_over(&shared);
+            self.report_until_over(shared);
         });
-        let mut outcome = shared.state.into_inner().outcome;
-        outcome.names = shared.names.into_inner();
-        outcome
+    }
+
+    /// Tells directories that are as they were before they were read from those that may not be. What has gone
+    /// has changed the one above.
+    fn look_again(&self, read: Vec<Directory>) -> (Vec<Directory>, Vec<Directory>) {
+        let part = read.len().div_ceil(self.threads.max(1)).max(1);
+        let mut read = read;
+        let mut parts = Vec::new();
+        while !read.is_empty() {
+            parts.push(read.split_off(read.len().saturating_sub(part)));
+        }
+        let look = |part: Vec<Directory>| -> (Vec<_>, Vec<_>) {
+            part.into_iter().partition(|directory| self.is_as_it_was(directory))
+        };
+        let done: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                parts.into_iter().map(|part| scope.spawn(move || look(part))).collect();
+            threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        });
+        let (mut same, mut changed) = (Vec::new(), Vec::new());
+        for (one, other) in done {
+            same.extend(one);
+            changed.extend(other);
+        }
+        (same, changed)
+    }
+
+    fn is_as_it_was(&self, directory: &Directory) -> bool {
+        let now = if directory.path.is_empty() {
+            lower::stat_fd(self.top)
+        } else {
+            beneath::stat(self.top, &directory.path)
+        };
+        let was = directory.was;
+        !was.just_now && now.is_ok_and(|now| (now.key(), now.changed()) == (was.key, was.changed))
     }
 
     fn report_until_over(&self, shared: &Shared) {
@@ -146,6 +252,8 @@ impl Walk<'_> {
             shared.state.lock().outcome.caseless = Some(join(self.path, path));
             return Ok(false);
         }
+        let was = Was::new(&lower::stat_fd(fd.as_fd())?);
+        shared.state.lock().read.push(Directory { path: path.to_vec(), was });
         let mut stream = DirStream::new(fd.try_clone().map_err(|_| Errno::MFILE)?);
         let mut names = 0;
         while let Some(entry) = stream.peek()? {
@@ -195,7 +303,8 @@ impl State {
                 self.outcome.unreadable_example.get_or_insert_with(|| path.to_vec());
             }
         }
-        self.pending.append(below);
+        let known = &self.known;
+        self.pending.extend(below.drain(..).filter(|path| !known.contains(path)));
         self.outcome.gave_up |= self.pending.len() > MAX_PENDING;
     }
 }
@@ -254,6 +363,72 @@ mod tests {
         assert_eq!(outcome.names, 3 + 4 + 1 + 1 + 300 + 301);
         let (_, outcome) = found(&top, 1);
         assert!(outcome.gave_up);
+    }
+
+    /// From a directory that is read last to the one that was read first.
+    #[test]
+    fn a_name_that_is_moved_past_the_walk_is_met() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        for name in ["a", "b", "c"] {
+            std::fs::create_dir(at(name)).unwrap();
+            std::fs::write(at(&format!("{name}/marker")), "").unwrap();
+            std::fs::hard_link(at(&format!("{name}/marker")), at(&format!("{name}/other")))
+                .unwrap();
+        }
+        let top = std::fs::File::open(dir.path()).unwrap();
+        let walk = |found: &(dyn Fn(Vec<u8>, &Stat) -> bool + Sync)| {
+            let (path, threads) = (&b""[..], 1);
+            Walk { top: top.as_fd(), path, threads, deadline: None, found, progress: None }.run()
+        };
+        let order = Mutex::new(Vec::new());
+        let note = |path: Vec<u8>, _: &Stat| {
+            let name = String::from_utf8(path[..1].to_vec()).unwrap();
+            let mut order = order.lock();
+            if !order.contains(&name) {
+                order.push(name);
+            }
+            true
+        };
+        std::thread::sleep(2 * TICK);
+        assert!(walk(&note).is_of_one_moment);
+        let [first, second, last] = &order.into_inner()[..] else { panic!("three are read") };
+        std::fs::write(at("plain"), "").unwrap();
+        std::fs::hard_link(at("plain"), at(&format!("{last}/secret"))).unwrap();
+        std::thread::sleep(2 * TICK);
+        let (moved, met) = (Mutex::new(false), Mutex::new(BTreeSet::new()));
+        let found = |path: Vec<u8>, _: &Stat| {
+            let path = String::from_utf8(path).unwrap();
+            if path.starts_with(second) && !std::mem::replace(&mut *moved.lock(), true) {
+                let (from, to) = (format!("{last}/secret"), format!("{first}/secret"));
+                std::fs::rename(at(&from), at(&to)).unwrap();
+            }
+            met.lock().insert(path);
+            true
+        };
+        let outcome = walk(&found);
+        assert!(outcome.is_complete() && outcome.is_of_one_moment);
+        assert!(met.into_inner().contains(&format!("{first}/secret")));
+    }
+
+    /// As another program does that makes files all the time.
+    #[test]
+    fn a_directory_that_goes_on_changing_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        std::fs::write(at("one"), "").unwrap();
+        std::fs::hard_link(at("one"), at("two")).unwrap();
+        let top = std::fs::File::open(dir.path()).unwrap();
+        let count = AtomicU64::new(0);
+        let found = |_: Vec<u8>, _: &Stat| {
+            let number = count.fetch_add(1, Ordering::Relaxed);
+            std::fs::write(at(&format!("new{number}")), "").unwrap();
+            true
+        };
+        let (path, threads, found) = (&b""[..], 1, &found);
+        let walk = Walk { top: top.as_fd(), path, threads, deadline: None, found, progress: None };
+        let outcome = walk.run();
+        assert!(outcome.is_complete() && !outcome.is_of_one_moment);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use tollgate_fuse::Name;
 use tollgate_policy::{InodeFacts, Kind};
 
-use crate::links::{Change, Top, is_no_name};
+use crate::links::{Change, Searched, Top, is_no_name, stat_beneath};
 use crate::lower::{self, MOUNT_ROOT, Stat};
 use crate::moving::Turn;
 use crate::neighbours::{Elsewhere, Place};
@@ -119,11 +119,12 @@ impl View {
         paths.retain(|path| std::mem::take(&mut is_first) || !self.place.is_covered(path));
         let may_have_some =
             stat.nlink() > 1 && (paths.len() < known || self.links.is_elsewhere(&stat.key()));
+        let now = || self.met_by(paths, stat);
         let mut lost_one = false;
         for other in self.neighbours() {
             if !may_have_some {
                 other.add_removed(&stat.key(), &mut elsewhere);
-            } else if other.add_names(stat, turn, waited, &mut elsewhere) {
+            } else if other.add_names(stat, turn, waited, &now, &mut elsewhere) {
                 lost_one = true;
                 self.links.doubt(&stat.key());
                 self.neighbours()
@@ -132,6 +133,14 @@ impl View {
             }
         }
         (elsewhere, lost_one)
+    }
+
+    /// Attributes that a file has now, by one of `paths` or of its names here.
+    fn met_by(&self, paths: &KnownPaths, stat: &Stat) -> Option<Stat> {
+        let (root, key) = (self.fds.root(), stat.key());
+        let met = |path: &Vec<u8>| stat_beneath(root.as_fd(), path);
+        let by_path = paths.iter().filter_map(met).find(|now| now.key() == key);
+        by_path.or_else(|| self.links.stat_by_name(root.as_fd(), &key, None))
     }
 
     /// The other views of the same server.
@@ -272,7 +281,8 @@ impl View {
     }
 
     fn find_names(&self, paths: &KnownPaths, stat: &Stat, dir: Option<&Arc<Node>>) -> bool {
-        let looked = self.place.find(paths, stat, || self.search_around(dir).unwrap_or(false));
+        let search = || self.search_around(dir).unwrap_or_default();
+        let looked = self.place.find(paths, stat, search, || None);
         if looked.lost {
             self.neighbours().for_each(|other| other.links.doubt(&stat.key()));
         }
@@ -280,7 +290,7 @@ impl View {
     }
 
     /// Searches the file system that `dir` lies in: DIR, or what is mounted below it.
-    fn search_around(&self, dir: Option<&Arc<Node>>) -> Result<bool, Errno> {
+    fn search_around(&self, dir: Option<&Arc<Node>>) -> Result<Searched, Errno> {
         let mut here = dir.cloned();
         while let Some(node) = here.filter(|node| !node.is_root()) {
             let fd = self.fds.path(&node)?;
