@@ -124,7 +124,7 @@ impl View {
         for other in self.neighbours() {
             if !may_have_some {
                 other.add_removed(&stat.key(), &mut elsewhere);
-            } else if other.add_names(stat, turn, waited, &now, &mut elsewhere) {
+            } else if other.add_names(stat, turn, waited, now, &mut elsewhere) {
                 lost_one = true;
                 self.links.doubt(&stat.key());
                 self.neighbours()
