@@ -113,3 +113,27 @@ fn a_write_beside_stores_into_the_same_page_stays() {
         }
     }
 }
+
+/// The kernel writes back later what was stored before.
+#[test]
+fn times_that_are_set_after_a_store_stay() {
+    if !can_mount() {
+        return;
+    }
+    for policy in ["", "default = 'userspace'"] {
+        let view = View::new(policy);
+        fs::write(view.at("f"), vec![b'a'; LENGTH]).unwrap();
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let file = fs::File::options().read(true).write(true).open(view.at("f")).unwrap();
+        let map = Map::new(&file, LENGTH, true, true).unwrap();
+        map.write(5000, b"stored");
+        file.set_modified(time).unwrap();
+        drop(map);
+        file.sync_all().unwrap();
+        drop(file);
+        for path in [view.at("f"), view.below("f")] {
+            assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), time, "{policy}");
+            assert_eq!(&fs::read(path).unwrap()[4999..5007], b"astoreda");
+        }
+    }
+}

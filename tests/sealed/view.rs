@@ -3,6 +3,9 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -78,7 +81,7 @@ fn a_file_is_changed_in_place_cut_and_extended() {
     drop(file);
     assert_eq!(fs::read(view.at("vault/a")).unwrap(), model);
     // By name, as truncate(1) does, and by O_TRUNC.
-    let mut by_name = std::process::Command::new("truncate");
+    let mut by_name = Command::new("truncate");
     assert!(by_name.arg("-s7").arg(view.at("vault/a")).status().unwrap().success());
     assert_eq!(fs::read(view.at("vault/a")).unwrap(), model[..7]);
     fs::write(view.at("vault/a"), b"anew").unwrap();
@@ -127,8 +130,7 @@ fn a_mapping_reads_and_writes_plain_text() {
     let script = "import mmap, sys\n\
         f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0)\n\
         assert m[:3] == bytes([0, 7, 14]); m[4096:4099] = b'abc'; m.flush(); m.close()";
-    let python =
-        std::process::Command::new("python3").args(["-c", script]).arg(view.at("vault/a")).status();
+    let python = Command::new("python3").args(["-c", script]).arg(view.at("vault/a")).status();
     match python {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
         status => assert!(status.unwrap().success()),
@@ -335,4 +337,50 @@ fn a_write_beside_stores_into_the_same_page_stays() {
     fs::write(view.at("vault/a"), text(LENGTH)).unwrap();
     let lost = lost_beside_a_mapping(&view.at("vault/a"), None, 3);
     assert!(lost.is_empty(), "{} lost: {:?}", lost.len(), &lost[..lost.len().min(9)]);
+}
+
+/// As with any file, also where the size stays.
+#[test]
+fn whoever_cuts_or_extends_a_file_changes_its_times() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    let path = view.at("vault/a");
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    for before in [0, 6, 10_000] {
+        for after in [None, Some(0), Some(3), Some(6), Some(10_000), Some(20_000)] {
+            for by_name in [true, false] {
+                fs::write(&path, text(before)).unwrap();
+                let file = File::options().write(true).open(&path).unwrap();
+                file.set_modified(long_ago).unwrap();
+                let begun = SystemTime::now() - Duration::from_millis(20);
+                match after {
+                    None => drop(File::create(&path).unwrap()),
+                    Some(size) if by_name => truncate(&path, size, 0),
+                    Some(size) => file.set_len(size).unwrap(),
+                }
+                let at = || fs::metadata(&path).unwrap().modified().unwrap();
+                assert!(at() >= begun, "{before} to {after:?}, by name: {by_name}: {:?}", at());
+                file.sync_all().unwrap();
+                assert!(at() >= begun, "{before} to {after:?}, by name: {by_name}, synchronized");
+            }
+        }
+    }
+    // Of a file of somebody else that may be written.
+    let them = rustix::fs::Mode::from_raw_mode(0o666);
+    fs::write(&path, text(10)).unwrap();
+    rustix::fs::chmod(&path, them).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    file.set_modified(long_ago).unwrap();
+    truncate(&path, 20, 1000);
+    assert!(fs::metadata(&path).unwrap().modified().unwrap() > long_ago);
+}
+
+/// truncate(2) by name, as this user.
+fn truncate(path: &Path, size: u64, user: u32) {
+    let mut command = Command::new("truncate");
+    command.args(["-s", &size.to_string()]).arg(path).uid(user).gid(user);
+    assert!(command.status().unwrap().success());
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 use tollgate_fuse::NodeId;
 use tollgate_seal::{Options, SealError, SealedFile};
@@ -301,6 +301,20 @@ fn set_modified(fd: &OwnedFd, tv_sec: i64, nanoseconds: u32) -> Result<(), Errno
     )
 }
 
+/// The content was changed now.
+fn touch(fd: &OwnedFd) -> Result<(), Errno> {
+    let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+    let modified = |last_access| Timestamps {
+        last_access: time(last_access),
+        last_modification: time(UTIME_NOW),
+    };
+    match rustix::fs::futimens(fd, &modified(UTIME_OMIT)) {
+        // Of a file of somebody else, who may write it may set both times, and no single one.
+        Err(Errno::PERM | Errno::ACCESS) => rustix::fs::futimens(fd, &modified(UTIME_NOW)),
+        done => done,
+    }
+}
+
 /// What callers see otherwise than the lower file shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
@@ -399,8 +413,10 @@ impl Content for Sealed {
             done = if len == 0 { self.open.begin_anew(error) } else { Err(error) };
         }
         done.map_err(|error| self.open.errno(&error))?;
+        // Until the commit nothing of this is in the lower file, and the commit is no change of its content.
+        let touched = self.open.with_times(|| touch(&self.open.current().store().fd()));
         self.changed();
-        Ok(())
+        touched
     }
 
     fn punch(&self, range: Range<u64>) -> Result<(), Errno> {

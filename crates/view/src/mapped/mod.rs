@@ -116,6 +116,12 @@ impl MappedPages {
         self.state.lock().in_place
     }
 
+    /// Whether the kernel may have pages that somebody stored into.
+    pub(crate) fn may_have_stores(&self) -> bool {
+        let state = self.state.lock();
+        state.in_place && (state.has_more || !state.kept.is_empty())
+    }
+
     /// The kernel reads `bytes` into pages. Waits for writes to them.
     pub(crate) fn read(self: &Arc<Self>, bytes: Range<u64>) -> Reading {
         let pages = pages_of(&bytes);
