@@ -32,7 +32,7 @@ pub(crate) fn end_connections() {
 
 /// Whether the first thread of a process has ended and others have not. A server ends with its first
 /// thread.
-fn is_killed(process: &Path) -> bool {
+pub(crate) fn is_killed(process: &Path) -> bool {
     let Ok(stat) = fs::read(process.join("stat")) else { return false };
     // The name before may hold anything.
     let after_name = stat.iter().rposition(|byte| *byte == b')').and_then(|at| stat.get(at + 2));

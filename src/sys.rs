@@ -89,6 +89,20 @@ pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::unshare(flags) })
 }
 
+/// The pid or user namespace above `namespace`.
+///
+/// # Errors
+/// `EPERM` for one that this process may not know of.
+pub(crate) fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    /// `_IO(0xb7, 2)`
+    const NS_GET_PARENT: libc::Ioctl = 0xb702;
+    // SAFETY: the descriptor is open, and the request takes no argument.
+    let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) };
+    check(fd.min(0))?;
+    // SAFETY: the call returned a new descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Brings the interface `lo` of this network namespace up.
 ///
 /// # Errors

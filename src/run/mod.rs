@@ -25,6 +25,7 @@ mod secrets;
 mod session;
 mod signals;
 mod start;
+mod stuck;
 mod supervise;
 mod user;
 mod views;

@@ -16,6 +16,7 @@ use super::refused::Refused;
 use super::require;
 use super::session::{Namespaces, Session, Terms};
 use super::signals;
+use super::stuck::{self, Stuck, shorter};
 use super::views::{InOrder, Prepared};
 use super::wire::{Channel, Message, Received};
 use crate::cli::RunArgs;
@@ -40,6 +41,9 @@ pub(super) struct Running {
     proxy: Option<Proxy>,
     refused: Refused,
     session: Option<(Session, Terms)>,
+    /// Until CMD's processes are gone.
+    ender: Option<Ender>,
+    stuck: Stuck,
 }
 
 impl Running {
@@ -52,7 +56,19 @@ impl Running {
         session: Option<(Session, Terms)>,
     ) -> Self {
         let builder = Some(builder);
-        Self { channel, signals, builder, init: None, command: None, job, proxy, refused, session }
+        Self {
+            channel,
+            signals,
+            builder,
+            init: None,
+            command: None,
+            job,
+            proxy,
+            refused,
+            session,
+            ender: None,
+            stuck: Stuck::default(),
+        }
     }
 
     /// Serves the view until CMD ends, and says what came of it.
@@ -65,8 +81,8 @@ impl Running {
         let dir = &plan.tree().path;
         let (index, policy) = (IndexBefore::of(dir), views.dir.spec.policy());
         // Before the first thread.
-        let ender = Ender::start()?;
-        let servers = self.start(views, &ender)?;
+        self.ender = Some(Ender::start()?);
+        let servers = self.start(views)?;
         let server = &servers.dir;
         require::passthrough(&args.limits.require, server)?;
         self.refused.record_with(server.recorder());
@@ -97,25 +113,21 @@ impl Running {
     }
 
     /// Serves each view as soon as it is mounted: what is mounted in it waits for that.
-    fn start(
-        &mut self,
-        views: InOrder<Prepared>,
-        ender: &Ender,
-    ) -> anyhow::Result<InOrder<Server>> {
+    fn start(&mut self, views: InOrder<Prepared>) -> anyhow::Result<InOrder<Server>> {
         let InOrder { around, mut dir, beside } = views;
         let all = around.iter().chain([&dir]).chain(&beside);
         let sources = all.map(|view| view.source.try_clone()).collect::<Result<Vec<_>, _>>();
         let sources = sources.context("cannot copy a descriptor")?;
         let sources: Vec<_> = sources.iter().map(AsFd::as_fd).collect();
-        let first = self.until_mounted(ender)?;
+        let first = self.until_mounted()?;
         let common = dir.spec.common(&sources, &dir.tree.path)?;
         let (around, at_dir) = match around {
-            Some(view) => (Some(self.start_one(&common, view, first)?), self.until_mounted(ender)?),
+            Some(view) => (Some(self.start_one(&common, view, first)?), self.until_mounted()?),
             None => (None, first),
         };
         let dir = self.start_one(&common, dir, at_dir)?;
         let beside = beside.into_iter().map(|view| {
-            let mounted = self.until_mounted(ender)?;
+            let mounted = self.until_mounted()?;
             self.start_one(&common, view, mounted)
         });
         Ok(InOrder { around, dir, beside: beside.collect::<anyhow::Result<_>>()? })
@@ -154,12 +166,14 @@ impl Running {
     }
 
     /// The view's end, and the number of its connection, which ends with this process.
-    fn until_mounted(&mut self, ender: &Ender) -> anyhow::Result<(OwnedFd, Option<u32>)> {
+    fn until_mounted(&mut self) -> anyhow::Result<(OwnedFd, Option<u32>)> {
         loop {
             match self.next()? {
                 Received { message: Message::Mounted(number), fd: Some(device), .. } => {
                     let number = u32::try_from(number).ok().filter(|number| *number > 0);
-                    number.iter().for_each(|number| ender.watch(*number));
+                    if let Some((ender, number)) = self.ender.as_ref().zip(number) {
+                        ender.watch(number);
+                    }
                     return Ok((device, number));
                 }
                 other => self.common(other)?,
@@ -180,13 +194,19 @@ impl Running {
                 Message::Ready => {
                     servers.all().for_each(Server::native_is_mounted);
                     self.init = received.sender;
+                    if let Some((ender, init)) = self.ender.as_ref().zip(self.init) {
+                        ender.know(init);
+                    }
                     self.reap_builder();
                     if !args.quiet {
                         self.tell_of_session();
                     }
                     self.channel.send(&Message::Go, None)?;
                 }
-                Message::Starting => self.command = received.sender.and_then(Command::open),
+                Message::Starting => {
+                    self.command = received.sender.and_then(Command::open);
+                    self.stuck.begin(received.sender);
+                }
                 Message::Continued => self.job.continued(),
                 Message::Stopped(signal) => {
                     if let Some(command) = &self.command {
@@ -238,7 +258,8 @@ impl Running {
                 PollFd::new(proxy.unwrap_or(&self.channel), PollFlags::IN),
                 PollFd::from_borrowed_fd(joins.unwrap_or(self.channel.as_fd()), PollFlags::IN),
             ];
-            match rustix::event::poll(&mut ready, self.job.patience().as_ref()) {
+            let patience = shorter(self.job.patience(), self.stuck.patience());
+            match rustix::event::poll(&mut ready, patience.as_ref()) {
                 Err(Errno::INTR) => continue,
                 other => other.context("cannot wait for CMD")?,
             };
@@ -260,6 +281,9 @@ impl Running {
             }
             if signal {
                 self.pass_on()?;
+            }
+            if let Some(ender) = &self.ender {
+                self.stuck.look(ender);
             }
         }
     }
@@ -308,6 +332,7 @@ impl Running {
                     self.job.go_on(command);
                 } else {
                     command.pass_on(&arrived);
+                    self.stuck.may_end();
                 }
                 Ok(())
             }
@@ -325,7 +350,7 @@ impl Running {
     /// Ends the processes in between, which are still there when we failed, and waits for them.
     /// With init, everything in its pid namespace ends.
     pub(super) fn collect(self) {
-        let Self { channel, builder, init, proxy, job, session, .. } = self;
+        let Self { channel, builder, init, proxy, job, session, ender, .. } = self;
         let proxy = proxy.map(|proxy| proxy.process);
         // An init that is not ready ends by this.
         drop(channel);
@@ -337,6 +362,10 @@ impl Running {
             let _ = rustix::process::kill_process(process, Signal::KILL);
         }
         session.iter().for_each(|(session, _)| session.have_joined_go_on());
+        for process in [builder, init, proxy].into_iter().flatten() {
+            stuck::wait_for(process, ender.as_ref());
+        }
+        drop(ender);
         while let Ok(_) | Err(Errno::INTR) = rustix::process::wait(WaitOptions::empty()) {}
         job.end();
     }

@@ -3,9 +3,12 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
 
 use crate::project::{Project, can_mount, first_line};
 
@@ -105,4 +108,62 @@ fn a_killed_server_does_not_hang_with_its_command() {
         child.wait().unwrap();
         assert!(is_gone, "the server is killed, and its view hangs");
     }
+}
+
+/// A program that serves a FUSE file system, and whose thread waits for an answer of it.
+const SERVES_ITSELF: &str = r#"
+import ctypes, os, struct, threading, time
+libc = ctypes.CDLL(None)
+os.makedirs("/tmp/m", exist_ok=True)
+fd = os.open("/dev/fuse", os.O_RDWR)
+options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fd
+assert libc.mount(b"x", b"/tmp/m", b"fuse", 0, options) == 0
+unique = struct.unpack("IIQ", os.read(fd, 70000)[:16])[2]
+os.write(fd, struct.pack("IiQIIIIHHI40x", 80, 0, unique, 7, 31, 0, 0, 0, 0, 4096))
+threading.Thread(target=libc.access, args=(b"/tmp/m/x", 0), daemon=True).start()
+os.read(fd, 70000)
+print("waits", flush=True)
+"#;
+
+/// Neither its own end, nor that of its parent, nor a signal ends such a thread.
+#[test]
+fn a_command_that_waits_for_itself_in_the_kernel_does_not_keep_run() {
+    if !can_mount() {
+        return;
+    }
+    let waits = format!("{SERVES_ITSELF}time.sleep(1000)\n");
+    let left =
+        format!("import os, time\nif os.fork() == 0:\n    exec('''{waits}''')\ntime.sleep(1)\n");
+    for (what, program, signal) in [
+        ("its own end", format!("{SERVES_ITSELF}os._exit(0)\n"), None),
+        ("the end of its parent", left, None),
+        ("a signal", waits.clone(), Some(Signal::TERM)),
+        ("the end of the server", waits, Some(Signal::KILL)),
+    ] {
+        let project = Project::new();
+        let mut run = project.run_with(&["--quiet"]);
+        run.args(["python3", "-c", &program]).stdout(Stdio::piped());
+        let mut run = run.spawn().unwrap();
+        assert_eq!(first_line(&mut run), "waits", "{what}");
+        let started = children(run.id());
+        if let Some(signal) = signal {
+            rustix::process::kill_process(Pid::from_child(&run), signal).unwrap();
+        }
+        let begun = Instant::now();
+        let is_there = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
+        while run.try_wait().unwrap().is_none() || started.iter().any(is_there) {
+            assert!(begun.elapsed() < PATIENCE, "{what}: it is still there");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The processes that a process started and that are there.
+fn children(pid: u32) -> Vec<u32> {
+    let parent = format!("\nPPid:\t{pid}\n");
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let is_child = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| text.contains(&parent))
+    };
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
 }

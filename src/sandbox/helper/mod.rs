@@ -9,10 +9,12 @@
 //!   namespaces it is, and opens, to be read, the files that the policy was read from at the start;
 //! * the [`Mounter`] mounts the native directories of this view, unmounts this view, and ends
 //!   its connection when the server is gone;
-//! * the [`Ender`] ends the connections of a `run` when its server is gone.
+//! * the [`Ender`] ends the connections of a `run` when its server is gone, and those that CMD made and that
+//!   keep CMD's processes.
 
 mod channel;
 mod ender;
+mod left;
 mod looker;
 mod mounter;
 
