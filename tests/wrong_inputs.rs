@@ -287,6 +287,11 @@ const POLICIES: &[(&str, &[&str])] = &[
     ("[[rule]]\npath = 'a//b'\naction = 'deny'", &[":2:11: ", "two slashes", "write one"]),
     ("[[rule]]\npath = 'a'\nsize = 5\naction = 'deny'", &[":3:8: `size`", "{ min = "]),
     ("[[rule]]\npath = 'a'\nsize = { min = '5 MB' }\naction = 'deny'", &["5 MB", "MiB"]),
+    (
+        "[[rule]]\npath = 'a'\nsize = { min = '99999999 TiB' }\naction = 'deny'",
+        &["fewer than 16777216 TiB"],
+    ),
+    ("[[rule]]\npath = 'a'\nsize = { min = 'KiB' }\naction = 'deny'", &["a whole number"]),
     ("[[rule]]\npath = 'a'\nsize = { min = 2, max = 1 }\naction = 'deny'", &["holds for no file"]),
     (
         "[[rule]]\npath = 'a'\ncontent = { regex = '(' }\naction = 'deny'",

@@ -183,8 +183,7 @@ fn conditions() {
         ),
         (
             "size = { max = \"99999999999 TiB\" }",
-            "p.toml:3:16: `max` is \"99999999999 TiB\"; allowed: a number of bytes, or a string of a whole \
-             number and one of B, KiB, MiB, GiB, TiB",
+            "p.toml:3:16: `max` is \"99999999999 TiB\"; allowed: fewer than 16777216 TiB (2^64 bytes)",
         ),
         (
             "size = { min = 2, max = 1 }",

@@ -131,26 +131,39 @@ pub(super) fn size(
     match value.get_ref() {
         DeValue::Integer(integer) => u64::from_str_radix(integer.as_str(), integer.radix())
             .map_err(|_| bad_number(source, key, value.span(), integer, ALLOWED)),
-        DeValue::String(text) => size_text(text).ok_or_else(|| {
+        DeValue::String(text) => size_text(text).map_err(|wrong| {
             let found = format!("\"{}\"", text.escape_debug());
-            source.error(value.span(), Problem::Number { key, found, allowed: ALLOWED })
+            let allowed = match wrong {
+                NotASize::Form => ALLOWED,
+                NotASize::TooLarge => "fewer than 16777216 TiB (2^64 bytes)",
+            };
+            source.error(value.span(), Problem::Number { key, found, allowed })
         }),
         _ => Err(wrong_type(source, key, value, ALLOWED)),
     }
 }
 
-fn size_text(text: &str) -> Option<u64> {
+/// Why a text is no size.
+enum NotASize {
+    Form,
+    TooLarge,
+}
+
+fn size_text(text: &str) -> Result<u64, NotASize> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let number: u64 = text[..digits].parse().ok()?;
     let factor = match text[digits..].trim_start_matches(' ') {
         "B" => 1,
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
         "TiB" => 1 << 40,
-        _ => return None,
+        _ => return Err(NotASize::Form),
     };
-    number.checked_mul(factor)
+    if digits == 0 {
+        return Err(NotASize::Form);
+    }
+    let number = text[..digits].parse::<u64>().ok();
+    number.and_then(|number| number.checked_mul(factor)).ok_or(NotASize::TooLarge)
 }
 
 pub(super) fn table<'a, 'i>(
