@@ -32,6 +32,8 @@ pub(crate) trait Reporter: Send + Sync + 'static {
     fn requests(&self, peer: &Peer) -> Value;
     /// The same as Prometheus text.
     fn metrics(&self) -> String;
+    /// Whether [`Reporter::reload`] would succeed now: a JSON object, with the error if not.
+    fn may_reload(&self, peer: &Peer) -> Value;
     /// Reads the policy again, for `peer`s that may have it so; a JSON object.
     fn reload(&self, peer: &Peer) -> Value;
     /// Which rule or which option decides over a path; a JSON object.
@@ -48,6 +50,8 @@ pub(crate) enum Request {
     Requests,
     /// The same as Prometheus text.
     Metrics,
+    /// Whether the policy may be read again.
+    MayReload,
     /// That the policy is read again.
     Reload,
     /// What holds for a path.
@@ -150,7 +154,7 @@ fn reply_to_guest(request: &str, reporter: &dyn Reporter) -> String {
     match serde_json::from_str(request) {
         Ok(Request::Status) => reporter.brief().to_string(),
         Ok(Request::Why(about)) => reporter.why(&about).to_string(),
-        Ok(Request::Requests | Request::Metrics | Request::Reload) => {
+        Ok(Request::Requests | Request::Metrics | Request::MayReload | Request::Reload) => {
             error_reply("that is for the user who started the server, and root")
         }
         Err(error) => error_reply(&format!("not a request: {error}")),
@@ -162,6 +166,7 @@ fn reply(request: &str, peer: &Peer, reporter: &dyn Reporter) -> String {
         Ok(Request::Status) => reporter.status().to_string(),
         Ok(Request::Requests) => reporter.requests(peer).to_string(),
         Ok(Request::Metrics) => reporter.metrics().trim_end().to_owned(),
+        Ok(Request::MayReload) => reporter.may_reload(peer).to_string(),
         Ok(Request::Reload) => reporter.reload(peer).to_string(),
         Ok(Request::Why(about)) => reporter.why(&about).to_string(),
         Err(error) => error_reply(&format!("not a request: {error}")),
@@ -427,12 +432,13 @@ pub(crate) fn metrics(socket: &Path) -> Result<String, ControlError> {
     Ok(tollgate_control::ask(socket, &line(&Request::Metrics))? + "\n")
 }
 
-/// Has one server read its policy again; its reply.
+/// Has one server read its policy again; its reply. Without `apply` it only says whether it would.
 ///
 /// # Errors
 /// As [`tollgate_control::ask`].
-pub(crate) fn reload(socket: &Path) -> Result<String, ControlError> {
-    tollgate_control::ask(socket, &line(&Request::Reload))
+pub(crate) fn reload(socket: &Path, apply: bool) -> Result<String, ControlError> {
+    let request = if apply { Request::Reload } else { Request::MayReload };
+    tollgate_control::ask(socket, &line(&request))
 }
 
 fn line(request: &Request) -> String {
@@ -508,6 +514,10 @@ mod tests {
 
         fn metrics(&self) -> String {
             "up 1\nyes 2\n".to_owned()
+        }
+
+        fn may_reload(&self, _: &Peer) -> Value {
+            self.0.clone()
         }
 
         fn reload(&self, _: &Peer) -> Value {

@@ -103,6 +103,15 @@ impl Origin {
         matches!(self, Self::View { .. }) || self.files().iter().any(has_some)
     }
 
+    /// Whether the table of this view was dropped from a policy that is right otherwise.
+    pub(crate) fn was_dropped(&self) -> bool {
+        let has_none = |file: &Path, named: &str| {
+            let whole = policy_file::parse_all(file);
+            whole.is_ok_and(|whole| whole.views.iter().all(|view| view.dir != named))
+        };
+        matches!(self, Self::View { file, dir, .. } if has_none(file, dir))
+    }
+
     /// As [`Origin::load`], without warnings.
     ///
     /// # Errors

@@ -52,48 +52,80 @@ impl Reloaded {
     }
 }
 
-/// Runs `tollgate reload`.
+/// What a view came to.
+type Answer = anyhow::Result<Reloaded>;
+
+/// Runs `tollgate reload`. The views of one server get the policy together, or keep theirs together.
 ///
 /// # Errors
 /// When no server shows DIR, or one of them keeps its old policy.
 pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
-    let Replies { replies: servers, silent } = servers(args)?;
-    let mut in_part = 0;
-    let mut failed = 0;
-    let mut replies = Vec::new();
-    for server in &servers {
-        let dir = dir_of(server);
-        let answer = ask(&server.found.path);
-        failed += usize::from(answer.is_err());
-        in_part += usize::from(answer.as_ref().is_ok_and(|one| !one.not_applied.is_empty()));
-        match answer {
-            Ok(reloaded) if !args.json => {
-                reloaded.lines(dir).iter().for_each(|line| println!("{line}"));
-            }
-            Err(error) if !args.json => {
-                let reason = messages::in_words(&error);
-                messages::say(&format!("`{}` keeps its policy: {reason}", escaped(dir)));
-            }
-            Ok(reloaded) => replies.push(json!({"dir": dir, "reloaded": reloaded})),
-            Err(error) => replies.push(json!({"dir": dir, "error": messages::in_words(&error)})),
-        }
-    }
+    let Replies { replies: mut views, silent } = servers(args)?;
+    // The views of one server beside each other, where the first of them is.
+    let order: Vec<_> = views.iter().map(process).collect();
+    views.sort_by_key(|view| order.iter().position(|known| *known == process(view)));
+    let of_servers = views.chunk_by(|one, next| process(one) == process(next));
+    let answers: Vec<_> = of_servers.flat_map(reload_together).collect();
     if args.json {
-        println!("{:#}", Value::from(replies));
+        let replies = views.iter().zip(&answers).map(|(view, answer)| match answer {
+            Ok(reloaded) => json!({"dir": dir_of(view), "reloaded": reloaded}),
+            Err(error) => json!({"dir": dir_of(view), "error": messages::in_words(error)}),
+        });
+        println!("{:#}", Value::from(replies.collect::<Vec<_>>()));
+    } else {
+        tell(&views, &answers);
     }
     if let Some(who) = control::no_answer(&silent) {
         bail!("{who}, and keeps its policy");
     }
-    match (failed, in_part) {
-        (0, 0) => Ok(()),
-        (0, _) => bail!(
+    let failed = answers.iter().filter(|answer| answer.is_err()).count();
+    let in_part = |answer: &Answer| answer.as_ref().is_ok_and(|one| !one.not_applied.is_empty());
+    match (failed, answers.iter().any(in_part)) {
+        (0, false) => Ok(()),
+        (0, true) => bail!(
             "a part of the policy is not in force, as a view begins and ends with its server: what \
              that is, and how to get it, stands above"
         ),
-        _ => bail!(
-            "{failed} of {} kept the policy that held",
-            messages::count(servers.len(), "view")
-        ),
+        _ => {
+            bail!("{failed} of {} kept the policy that held", messages::count(views.len(), "view"))
+        }
+    }
+}
+
+/// Has the views of one server read their policy again, if each of them may.
+fn reload_together(views: &[Report]) -> Vec<Answer> {
+    if views.len() < 2 {
+        return views.iter().map(|view| ask(&view.found.path)).collect();
+    }
+    let may: Vec<_> = views.iter().map(|view| may_reload(&view.found.path)).collect();
+    if may.iter().all(Result::is_ok) {
+        return views.iter().map(|view| ask(&view.found.path)).collect();
+    }
+    let refusing = views.iter().zip(&may).filter(|(_, may)| may.is_err());
+    let refusing: Vec<_> = refusing.map(|(view, _)| dir_of(view)).collect();
+    let refusing = format!("`{}` cannot have the new one", escaped(&refusing.join("`, `")));
+    may.into_iter().map(|may| may.and_then(|()| bail!("{refusing}"))).collect()
+}
+
+/// What became of each view. The reason that several have is given once.
+fn tell(views: &[Report], answers: &[Answer]) {
+    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
+    for (view, answer) in views.iter().zip(answers) {
+        let dir = dir_of(view);
+        match answer {
+            Ok(reloaded) => reloaded.lines(dir).iter().for_each(|line| println!("{line}")),
+            Err(error) => {
+                let reason = messages::in_words(error);
+                match reasons.iter_mut().find(|(known, _)| *known == reason) {
+                    Some((_, dirs)) => dirs.push(dir),
+                    None => reasons.push((reason, vec![dir])),
+                }
+            }
+        }
+    }
+    for (reason, dirs) in reasons {
+        let policy = if dirs.len() == 1 { "keeps its policy" } else { "keep their policy" };
+        messages::say(&format!("`{}` {policy}: {reason}", escaped(&dirs.join("`, `"))));
     }
 }
 
@@ -151,10 +183,18 @@ fn shows(report: &serde_json::Map<String, Value>, path: &Path) -> bool {
     is("dir") || is("dir_now") || is("mount_point")
 }
 
-fn ask(socket: &Path) -> anyhow::Result<Reloaded> {
-    let reply: Value = serde_json::from_str(&control::reload(socket)?)?;
+fn ask(socket: &Path) -> Answer {
+    Ok(serde_json::from_value(answer(socket, true)?)?)
+}
+
+fn may_reload(socket: &Path) -> anyhow::Result<()> {
+    answer(socket, false).map(|_| ())
+}
+
+fn answer(socket: &Path, apply: bool) -> anyhow::Result<Value> {
+    let reply: Value = serde_json::from_str(&control::reload(socket, apply)?)?;
     match reply["error"].as_str() {
         Some(error) => bail!("{error}"),
-        None => Ok(serde_json::from_value(reply)?),
+        None => Ok(reply),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use tollgate_control::Peer;
 use tollgate_fuse::Connection;
@@ -67,6 +67,17 @@ pub(super) struct State {
     pub(super) queues: QueuesSocket,
 }
 
+/// A policy that was read again.
+struct ReadAgain {
+    policy: Arc<Policy>,
+    warnings: Vec<String>,
+    /// What of it does not hold before the next start.
+    not_applied: Vec<String>,
+    file: PathBuf,
+    /// The directory, where it is now.
+    dir: PathBuf,
+}
+
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State").field("mount_point", &self.mount_point).finish_non_exhaustive()
@@ -89,6 +100,37 @@ impl State {
 
     /// Reads the policy's file again and puts it in force; when it is wrong, the old one stays.
     pub(super) fn reload(&self) -> anyhow::Result<Reloaded> {
+        let ReadAgain { policy, warnings, not_applied, file, dir } = self.read_again()?;
+        let changed = self.view.replace_policy(Arc::clone(&policy))?;
+        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+        if let Some(runtime) = self.view.work_queues() {
+            self.queues.open(runtime);
+        }
+        if let Some(log) = self.recorder.log() {
+            log.policy_changed(audit::digest_of(&file, &dir));
+        }
+        let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
+        Ok(Reloaded {
+            policy: file.to_string_lossy().into_owned(),
+            warnings,
+            not_applied,
+            open: changed.open,
+            not_revoked: changed.not_revoked,
+            still_open: changed.still_open.iter().map(text).collect(),
+        })
+    }
+
+    /// Whether [`State::reload`] would put the policy in force as it is now, as far as other views are to
+    /// wait for that.
+    fn may_reload(&self) -> anyhow::Result<()> {
+        if self.policy_now()?.1.was_dropped() {
+            // It goes on by the rules that it had, and the others do not.
+            return Ok(());
+        }
+        Ok(self.view.may_be_replaced_by(&self.read_again()?.policy)?)
+    }
+
+    fn read_again(&self) -> anyhow::Result<ReadAgain> {
         let file = self.policy_file.as_deref();
         let file = file.context("it was started without a policy file")?;
         // What a confined server could not read would be taken for empty.
@@ -113,25 +155,8 @@ impl State {
         if self.policy_now()? != (dir.clone(), origin.clone()) {
             bail!("`{}` was moved while its policy was read; reload it again", shown(&dir));
         }
-        let file = &origin.file().unwrap_or_else(|| file.to_owned());
-        let policy = Arc::new(policy);
-        let changed = self.view.replace_policy(Arc::clone(&policy))?;
-        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
-        if let Some(runtime) = self.view.work_queues() {
-            self.queues.open(runtime);
-        }
-        if let Some(log) = self.recorder.log() {
-            log.policy_changed(audit::digest_of(file, &dir));
-        }
-        let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
-        Ok(Reloaded {
-            policy: file.to_string_lossy().into_owned(),
-            warnings,
-            not_applied,
-            open: changed.open,
-            not_revoked: changed.not_revoked,
-            still_open: changed.still_open.iter().map(text).collect(),
-        })
+        let file = origin.file().unwrap_or_else(|| file.to_owned());
+        Ok(ReadAgain { policy: Arc::new(policy), warnings, not_applied, file, dir })
     }
 
     /// The directory by a path of now, and where its policy comes from: what was in it went with it.
@@ -295,13 +320,15 @@ impl control::Reporter for State {
         })
     }
 
+    fn may_reload(&self, peer: &Peer) -> Value {
+        match may_have_it_reloaded(peer).and_then(|()| State::may_reload(self)) {
+            Ok(()) => json!({}),
+            Err(error) => json!({ "error": messages::in_words(&error) }),
+        }
+    }
+
     fn reload(&self, peer: &Peer) -> Value {
-        let result = if is_in_own_pid_namespace(peer) {
-            State::reload(self)
-        } else {
-            Err(anyhow::anyhow!("a process of another pid namespace cannot have it reloaded"))
-        };
-        match result {
+        match may_have_it_reloaded(peer).and_then(|()| State::reload(self)) {
             Ok(reloaded) => {
                 reloaded.warnings.iter().for_each(|warning| messages::say(warning));
                 in_json(&reloaded)
@@ -314,6 +341,14 @@ impl control::Reporter for State {
 fn in_json(report: &impl serde::Serialize) -> Value {
     // A report has strings for keys, so there is nothing in it that JSON could not hold.
     serde_json::to_value(report).expect("a report is JSON")
+}
+
+fn may_have_it_reloaded(peer: &Peer) -> anyhow::Result<()> {
+    ensure!(
+        is_in_own_pid_namespace(peer),
+        "a process of another pid namespace cannot have it reloaded"
+    );
+    Ok(())
 }
 
 /// Paths that others use through the view are not for CMD of a `run`, nor for a container.

@@ -462,6 +462,17 @@ fn a_reload_says_which_views_it_does_not_change() {
         told.contains("is in force, but for this:") && told.contains("of `~` is new"),
         "{told}"
     );
+    // One that a view cannot have, or that is wrong: all keep theirs.
+    let native = "[[rule]]\npath = \"docs\"\naction = \"native\"\n";
+    for (wrong, why) in [(native, "`native` differ"), ("[[rule]]\npath = 5\n", "several.toml:2:8")]
+    {
+        let output =
+            change(&format!("{wrong}{}", policy.replace("[\"secret\", \"plan\"]", "\"x\"")));
+        let told = all(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("3 of 3 views kept") && !told.contains("is in force"), "{told}");
+        assert_eq!(told.matches(why).count(), 1, "{told}");
+    }
     let at = policy.rfind("[[view]]").unwrap();
     let output = change(&policy[..at].replace("path = \"secret\"", "path = \"**\""));
     let told = all(&output);

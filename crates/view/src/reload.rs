@@ -70,10 +70,26 @@ impl View {
     /// # Errors
     /// [`ReloadError`]; the old policy stays in force.
     pub fn replace_policy(&self, policy: Arc<Policy>) -> Result<Reloaded, ReloadError> {
+        self.may_be_replaced_by(&policy)?;
+        self.admission.replace(policy).map_err(|_| ReloadError::TooMany)?;
+        self.contents.policy_changed();
+        let concealed = self.admission.concealed.take();
+        self.expire(&concealed);
+        let reloaded = self.not_revoked();
+        std::thread::sleep(AGAIN);
+        self.expire(&concealed);
+        Ok(reloaded)
+    }
+
+    /// Whether [`View::replace_policy`] would put `policy` in force, which it does not here.
+    ///
+    /// # Errors
+    /// As [`View::replace_policy`].
+    pub fn may_be_replaced_by(&self, policy: &Policy) -> Result<(), ReloadError> {
         let directories = |policy: &Policy| {
             policy.native().into_iter().map(|directory| directory.path).collect::<Vec<_>>()
         };
-        if directories(&policy) != directories(self.admission.policy()) {
+        if directories(policy) != directories(self.admission.policy()) {
             return Err(ReloadError::Native);
         }
         let keeps_links = self
@@ -86,14 +102,7 @@ impl View {
         if policy.makes_bytes() && self.road.start().is_err() {
             return Err(ReloadError::WorkQueues);
         }
-        self.admission.replace(policy).map_err(|_| ReloadError::TooMany)?;
-        self.contents.policy_changed();
-        let concealed = self.admission.concealed.take();
-        self.expire(&concealed);
-        let reloaded = self.not_revoked();
-        std::thread::sleep(AGAIN);
-        self.expire(&concealed);
-        Ok(reloaded)
+        if self.admission.epoch() + 1 >= MAX_POLICIES { Err(ReloadError::TooMany) } else { Ok(()) }
     }
 
     /// How often the policy changed.
