@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tollgate_control::{ControlError, Directory, Discovery, Found, Peer, Server, error_reply};
+use tollgate_control::{
+    ControlError, Directory, Discovery, Found, PATIENCE, Peer, Server, TIME_LIMIT, error_reply,
+};
 
 use crate::escape::shown;
 use crate::{lingering, messages, mountinfo};
@@ -209,7 +212,7 @@ pub(crate) enum Warnings {
 /// # Errors
 /// When the directory is there and cannot be read, or is not private to this user.
 pub(crate) fn ask_all(request: &Request, warnings: Warnings) -> Result<Replies, ControlError> {
-    ask_all_in(&directory(), Of::All, request, warnings)
+    ask_all_in(&directory(), Of::All, request, warnings, in_time())
 }
 
 /// The same for who wants to know about one server: `is_meant` says whether a reply is its. Others that do not
@@ -222,7 +225,7 @@ pub(crate) fn ask_for(
     request: &Request,
     warnings: Warnings,
 ) -> Result<Replies, ControlError> {
-    ask_all_in(&directory(), Of::Meant(is_meant), request, warnings)
+    ask_all_in(&directory(), Of::Meant(is_meant), request, warnings, in_time())
 }
 
 /// Whether this member of a reply is `path`. Text in JSON is UTF-8: of other paths it has what is shown of
@@ -288,9 +291,10 @@ fn survey_in(directory: &Directory, of: Of<'_>) -> Result<Survey, ControlError> 
         report.insert("pid_here".to_owned(), found.pid.into());
         Value::Object(report)
     };
-    let asked = ask_all_in(directory, of, &Request::Status, Warnings::Shown)?;
+    let until = in_time();
+    let asked = ask_all_in(directory, of, &Request::Status, Warnings::Shown, until)?;
     // Finding them removes the sockets that killed servers left, here those of work queues.
-    let _ = directory.servers(tollgate_workqueue::control::KIND);
+    let _ = directory.servers_until(tollgate_workqueue::control::KIND, until);
     let mut reports: Vec<_> = asked.replies.into_iter().map(with_pid).collect();
     let mounts = mountinfo::read().unwrap_or_default();
     // Of two at one path, the one that shows there comes first.
@@ -300,11 +304,17 @@ fn survey_in(directory: &Directory, of: Of<'_>) -> Result<Survey, ControlError> 
     Ok(Survey { reports, silent: asked.silent })
 }
 
+/// Until when servers are waited for, all together.
+fn in_time() -> Instant {
+    Instant::now() + PATIENCE
+}
+
 fn ask_all_in(
     directory: &Directory,
     of: Of<'_>,
     request: &Request,
     warnings: Warnings,
+    until: Instant,
 ) -> Result<Replies, ControlError> {
     let warn = |text: &str| {
         if warnings == Warnings::Shown {
@@ -312,7 +322,8 @@ fn ask_all_in(
         }
     };
     let guests = of_guest();
-    let mut discovery = match directory.servers(KIND) {
+    let mut discovery = match directory.servers_until(KIND, until.min(Instant::now() + TIME_LIMIT))
+    {
         // The directory may be that of the user who CMD was before `--user`.
         Err(_) if !guests.is_empty() => Discovery::default(),
         other => other?,
@@ -331,7 +342,7 @@ fn ask_all_in(
         (Of::Meant(is_meant), Some(reply)) => is_meant(reply),
         _ => false,
     };
-    for (found, answer) in ask_at_once(&discovery.found, request, is_meant) {
+    for (found, answer) in ask_at_once(&discovery.found, request, until, is_meant) {
         match answer {
             Ok(report) => replies.extend(report.map(|report| Report { found, report })),
             Err(error) => {
@@ -353,60 +364,67 @@ fn of_guest() -> Vec<Found> {
     sockets.map(|path| Found { path, pid: None, uid: 0 }).collect()
 }
 
-/// Servers that are asked at the same time: those that do not answer hold up the others once.
-const AT_ONCE: usize = 64;
+/// Servers that are asked at the same time; the next one when one has answered.
+pub(crate) const AT_ONCE: usize = 64;
 /// How long the others have for their answers once the server that is meant has given its own.
 const FOR_OTHERS: Duration = Duration::from_millis(250);
 
-/// Asks all servers, at the same time; the answers, in the order of the servers. Those that did not answer
+/// Asks all servers, at the same time, until `end`; the answers, in the order of the servers. Those that did not answer
 /// in time after one that `is_meant` are left out.
 fn ask_at_once(
     servers: &[Found],
     request: &Request,
+    end: Instant,
     is_meant: impl Fn(&Answer) -> bool,
 ) -> Vec<(Found, anyhow::Result<Answer>)> {
-    let mut answers = Vec::new();
-    let mut until = None;
-    for some in servers.chunks(AT_ONCE) {
-        let (sender, receiver) = channel();
-        for (place, found) in some.iter().enumerate() {
-            let (found, request, sender) = (found.clone(), request.clone(), sender.clone());
-            let ask = move || {
-                // Nobody may wait for it any more.
-                let _ = sender.send((place, ask_one(&found, &request)));
-            };
-            let here = ask.clone();
-            // Not scoped: who does not answer is not waited for.
-            if std::thread::Builder::new().spawn(ask).is_err() {
-                // Without another thread it is asked here.
-                here();
-            }
+    let (sender, receiver) = channel();
+    let (all, next) = (servers.to_vec(), AtomicUsize::new(0));
+    let (shared, request) = (Arc::new((all, next)), request.clone());
+    let ask = move || {
+        let (all, next) = &*shared;
+        while let Some((place, found)) = one_of(all, next) {
+            // Nobody may wait for it any more.
+            let _ = sender.send((place, ask_one(found, &request, end)));
         }
-        drop(sender);
-        let mut received = Vec::new();
-        loop {
-            let left = until.map(|until: Instant| until.saturating_duration_since(Instant::now()));
-            let next = match left {
-                None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(left) => receiver.recv_timeout(left),
-            };
-            let Ok((place, answer)) = next else { break };
-            if answer.as_ref().is_ok_and(&is_meant) {
-                until.get_or_insert_with(|| Instant::now() + FOR_OTHERS);
-            }
-            received.push((place, answer));
+    };
+    for _ in 0..servers.len().min(AT_ONCE) {
+        // Not scoped: who does not answer is not waited for.
+        if std::thread::Builder::new().spawn(ask.clone()).is_err() {
+            // Without another thread they are asked here.
+            ask();
+            break;
         }
-        received.sort_by_key(|(place, _)| *place);
-        answers.extend(received.into_iter().map(|(place, answer)| (some[place].clone(), answer)));
     }
-    answers
+    // Its sender ends with it.
+    drop(ask);
+    let (mut received, mut until) = (Vec::new(), None);
+    loop {
+        let left = until.map(|until: Instant| until.saturating_duration_since(Instant::now()));
+        let next = match left {
+            None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(left) => receiver.recv_timeout(left),
+        };
+        let Ok((place, answer)) = next else { break };
+        if answer.as_ref().is_ok_and(&is_meant) {
+            until.get_or_insert_with(|| Instant::now() + FOR_OTHERS);
+        }
+        received.push((place, answer));
+    }
+    received.sort_by_key(|(place, _)| *place);
+    received.into_iter().map(|(place, answer)| (servers[place].clone(), answer)).collect()
+}
+
+/// The next one that nobody has asked.
+fn one_of<'f>(all: &'f [Found], next: &AtomicUsize) -> Option<(usize, &'f Found)> {
+    let place = next.fetch_add(1, Ordering::Relaxed);
+    Some((place, all.get(place)?))
 }
 
 /// What a server said; `None` for one that ends just now.
 type Answer = Option<Map<String, Value>>;
 
-fn ask_one(found: &Found, request: &Request) -> anyhow::Result<Answer> {
-    let text = match tollgate_control::ask(&found.path, &line(request)) {
+fn ask_one(found: &Found, request: &Request, end: Instant) -> anyhow::Result<Answer> {
+    let text = match tollgate_control::ask_until(&found.path, &line(request), end) {
         Ok(text) => text,
         Err(error) if error.is_gone() => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -435,10 +453,10 @@ pub(crate) fn metrics(socket: &Path) -> Result<String, ControlError> {
 /// Has one server read its policy again; its reply. Without `apply` it only says whether it would.
 ///
 /// # Errors
-/// As [`tollgate_control::ask`].
-pub(crate) fn reload(socket: &Path, apply: bool) -> Result<String, ControlError> {
+/// As [`tollgate_control::ask_until`].
+pub(crate) fn reload(socket: &Path, apply: bool, until: Instant) -> Result<String, ControlError> {
     let request = if apply { Request::Reload } else { Request::MayReload };
-    tollgate_control::ask(socket, &line(&request))
+    tollgate_control::ask_until(socket, &line(&request), until)
 }
 
 fn line(request: &Request) -> String {
@@ -586,6 +604,23 @@ mod tests {
         // Those that answer soon are there, too: who asks may compare.
         assert_eq!((survey.reports.len(), survey.silent.len()), (2, 0));
         drop(ends);
+    }
+
+    #[test]
+    fn however_many_servers_hang_they_hold_up_the_others_once() {
+        let (_home, directory) = fixture();
+        directory.prepare().unwrap();
+        // They take connections, as stopped processes do.
+        let hung = |id| {
+            let path = directory.path().join(format!("{KIND}-{id:016x}.sock"));
+            std::os::unix::net::UnixListener::bind(path).unwrap()
+        };
+        let count = AT_ONCE * 2 + 1;
+        let _hung: Vec<_> = (0..count).map(hung).collect();
+        let begun = Instant::now();
+        let survey = survey_in(&directory, Of::All).unwrap();
+        assert!(begun.elapsed() < PATIENCE * 3 / 2, "{:?}", begun.elapsed());
+        assert_eq!(survey.silent.len(), count);
     }
 
     #[test]

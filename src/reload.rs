@@ -1,10 +1,13 @@
 //! `tollgate reload`: servers read their policies again.
 
 use std::path::Path;
+use std::thread::ScopedJoinHandle;
+use std::time::Instant;
 
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tollgate_control::PATIENCE;
 
 use crate::cli::ReloadArgs;
 use crate::control::{self, Replies, Report, Request, Warnings};
@@ -64,8 +67,7 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     // The views of one server beside each other, where the first of them is.
     let order: Vec<_> = views.iter().map(process).collect();
     views.sort_by_key(|view| order.iter().position(|known| *known == process(view)));
-    let of_servers = views.chunk_by(|one, next| process(one) == process(next));
-    let answers: Vec<_> = of_servers.flat_map(reload_together).collect();
+    let answers = reload_all(&views);
     if args.json {
         let replies = views.iter().zip(&answers).map(|(view, answer)| match answer {
             Ok(reloaded) => json!({"dir": dir_of(view), "reloaded": reloaded}),
@@ -92,14 +94,31 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     }
 }
 
+/// Has all views reload, those of many servers at the same time: servers that hang hold up the others
+/// once.
+fn reload_all(views: &[Report]) -> Vec<Answer> {
+    let until = Instant::now() + PATIENCE;
+    let of_servers: Vec<_> = views.chunk_by(|one, next| process(one) == process(next)).collect();
+    let at_once = |some: &[&[Report]]| {
+        std::thread::scope(|scope| {
+            let start = |views| scope.spawn(move || reload_together(views, until));
+            let started: Vec<_> = some.iter().copied().map(start).collect();
+            let end = |one: ScopedJoinHandle<'_, _>| one.join().expect("it does not panic");
+            started.into_iter().map(end).collect::<Vec<_>>()
+        })
+    };
+    of_servers.chunks(control::AT_ONCE).flat_map(at_once).flatten().collect()
+}
+
 /// Has the views of one server read their policy again, if each of them may.
-fn reload_together(views: &[Report]) -> Vec<Answer> {
+fn reload_together(views: &[Report], until: Instant) -> Vec<Answer> {
+    let reload = || views.iter().map(|view| ask(&view.found.path, until)).collect();
     if views.len() < 2 {
-        return views.iter().map(|view| ask(&view.found.path)).collect();
+        return reload();
     }
-    let may: Vec<_> = views.iter().map(|view| may_reload(&view.found.path)).collect();
+    let may: Vec<_> = views.iter().map(|view| may_reload(&view.found.path, until)).collect();
     if may.iter().all(Result::is_ok) {
-        return views.iter().map(|view| ask(&view.found.path)).collect();
+        return reload();
     }
     let refusing = views.iter().zip(&may).filter(|(_, may)| may.is_err());
     let refusing: Vec<_> = refusing.map(|(view, _)| dir_of(view)).collect();
@@ -183,16 +202,16 @@ fn shows(report: &serde_json::Map<String, Value>, path: &Path) -> bool {
     is("dir") || is("dir_now") || is("mount_point")
 }
 
-fn ask(socket: &Path) -> Answer {
-    Ok(serde_json::from_value(answer(socket, true)?)?)
+fn ask(socket: &Path, until: Instant) -> Answer {
+    Ok(serde_json::from_value(answer(socket, true, until)?)?)
 }
 
-fn may_reload(socket: &Path) -> anyhow::Result<()> {
-    answer(socket, false).map(|_| ())
+fn may_reload(socket: &Path, until: Instant) -> anyhow::Result<()> {
+    answer(socket, false, until).map(|_| ())
 }
 
-fn answer(socket: &Path, apply: bool) -> anyhow::Result<Value> {
-    let reply: Value = serde_json::from_str(&control::reload(socket, apply)?)?;
+fn answer(socket: &Path, apply: bool, until: Instant) -> anyhow::Result<Value> {
+    let reply: Value = serde_json::from_str(&control::reload(socket, apply, until)?)?;
     match reply["error"].as_str() {
         Some(error) => bail!("{error}"),
         None => Ok(reply),

@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -19,22 +20,36 @@ pub const REPLY_MAX_BYTES: u64 = 64 << 20;
 ///
 /// # Errors
 /// There is no socket; nobody listens; the server belongs to a third user (root asks anybody); the
-/// request is no line of at most [`REQUEST_MAX_BYTES`]; nothing of the reply arrives within
-/// [`PATIENCE`]; the reply is longer than [`REPLY_MAX_BYTES`].
+/// request is no line of at most [`REQUEST_MAX_BYTES`]; the reply is not there as a whole within
+/// [`PATIENCE`]; it is longer than [`REPLY_MAX_BYTES`].
 pub fn ask(path: &Path, request: &str) -> Result<String, ControlError> {
+    ask_until(path, request, Instant::now() + PATIENCE)
+}
+
+/// The same, for who waits until a time and no longer: for the connection, while the request is
+/// sent, and for the whole reply.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_until(path: &Path, request: &str, until: Instant) -> Result<String, ControlError> {
     if request.len() > REQUEST_MAX_BYTES || request.contains('\n') {
         return Err(ControlError::Request);
     }
-    let (stream, _) = connect(path)?;
-    talk(&stream, request).map_err(|source| ControlError::NoReply { path: path.to_owned(), source })
+    let (stream, _) = connect(path, until)?;
+    talk(&stream, request, until)
+        .map_err(|source| ControlError::NoReply { path: path.to_owned(), source })
 }
 
 /// Connects, and makes sure that the server is one to talk to.
-pub(crate) fn connect(path: &Path) -> Result<(UnixStream, Peer), ControlError> {
-    let stream = connected(path).map_err(|error| match error {
+/// Waits at most [`TIME_LIMIT`] for a place in its backlog.
+pub(crate) fn connect(path: &Path, until: Instant) -> Result<(UnixStream, Peer), ControlError> {
+    let stream = connected(path, until).map_err(|error| match error {
         Errno::CONNREFUSED => refused(path),
         // Its backlog is full, and it takes no connection from it.
-        Errno::AGAIN => ControlError::NoReply { path: path.to_owned(), source: silence() },
+        Errno::AGAIN => ControlError::NoReply {
+            path: path.to_owned(),
+            source: silence("it takes no connection"),
+        },
         error => ControlError::system(path, error),
     })?;
     let server = Peer::of(&stream).map_err(|error| ControlError::system(path, error))?;
@@ -44,7 +59,7 @@ pub(crate) fn connect(path: &Path) -> Result<(UnixStream, Peer), ControlError> {
     Ok((stream, server))
 }
 
-fn connected(path: &Path) -> rustix::io::Result<UnixStream> {
+fn connected(path: &Path, until: Instant) -> rustix::io::Result<UnixStream> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -52,23 +67,71 @@ fn connected(path: &Path) -> rustix::io::Result<UnixStream> {
         None,
     )?;
     // Before connect(2), which otherwise waits without limit for a place in a full backlog.
-    set_socket_timeout(&socket, Timeout::Send, Some(TIME_LIMIT))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+    let patience = left(until).unwrap_or(LEAST).min(TIME_LIMIT);
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(UnixStream::from(socket))
 }
 
-fn talk(stream: &UnixStream, request: &str) -> io::Result<String> {
+/// The least time that a socket can be told to wait: none means for ever.
+const LEAST: Duration = Duration::from_micros(1);
+
+/// `None` when it is over.
+fn left(until: Instant) -> Option<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    (!left.is_zero()).then(|| left.max(LEAST))
+}
+
+/// A stream of which each step ends in time: a limit for each read alone would let a server that
+/// sends a byte now and then hold its client up for as long as it likes.
+struct Timed<'s> {
+    stream: &'s UnixStream,
+    until: Instant,
+}
+
+impl Timed<'_> {
+    fn wait_at_most(&self, which: Timeout) -> io::Result<()> {
+        let left = left(self.until).ok_or(io::ErrorKind::WouldBlock)?;
+        Ok(set_socket_timeout(self.stream, which, Some(left))?)
+    }
+
+    /// Sends without the signal that ends a process whose reader went away: programs that only
+    /// print have that signal's default action, and would end here without a word.
+    fn send_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.wait_at_most(Timeout::Send)?;
+            match rustix::net::send(self.stream, bytes, SendFlags::NOSIGNAL) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.wait_at_most(Timeout::Recv)?;
+        (&mut &*self.stream).read(bytes)
+    }
+}
+
+fn talk(stream: &UnixStream, request: &str, until: Instant) -> io::Result<String> {
+    let timed = Timed { stream, until };
     // A server that refuses may reply and hang up before the request is sent: then its reply
     // counts.
-    let sent = send_all(stream, format!("{request}\n").as_bytes());
+    let sent = timed.send_all(format!("{request}\n").as_bytes());
     let mut reply = Vec::new();
-    let received = stream.take(REPLY_MAX_BYTES + 2).read_to_end(&mut reply);
+    let received = timed.take(REPLY_MAX_BYTES + 2).read_to_end(&mut reply);
+    if received.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        return Err(silence(match reply.is_empty() {
+            true => "nothing came in time",
+            false => "its reply did not end in time",
+        }));
+    }
     if reply.is_empty() {
-        sent.and(received).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => silence(),
-            _ => error,
-        })?;
+        sent.and(received)?;
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     if reply.pop() != Some(b'\n') || reply.len() as u64 > REPLY_MAX_BYTES {
@@ -78,21 +141,8 @@ fn talk(stream: &UnixStream, request: &str) -> io::Result<String> {
     String::from_utf8(reply).map_err(not_utf8)
 }
 
-/// Sends without the signal that ends a process whose reader went away: programs that only print
-/// have that signal's default action, and would end here without a word.
-fn send_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::net::send(stream, bytes, SendFlags::NOSIGNAL) {
-            Ok(sent) => bytes = &bytes[sent..],
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
-
-fn silence() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "nothing came within ten seconds")
+fn silence(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, what)
 }
 
 /// Why a connection to `path` was refused. The server may have removed its socket meanwhile.

@@ -4,13 +4,14 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use crate::lock::remove_leftover;
 use crate::nested::{self, Nested};
 use crate::peer::own_uid;
 use crate::reserve::Reserve;
 use crate::server::{Server, listen_as_new};
-use crate::{ControlError, Peer, client};
+use crate::{ControlError, Peer, TIME_LIMIT, client};
 
 /// The most sockets that one discovery looks at.
 pub const SERVERS_MAX: usize = 4096;
@@ -35,7 +36,7 @@ pub struct Directory {
 /// What [`Directory::servers`] finds.
 #[derive(Debug, Default)]
 pub struct Discovery {
-    /// The servers that listen, in no particular order.
+    /// The servers that listen, those of nested directories last.
     pub found: Vec<Found>,
     /// Sockets that cannot be used, each with its reason.
     pub troubles: Vec<ControlError>,
@@ -138,11 +139,21 @@ impl Directory {
         Nested::make(&parent, random_id(&parent)?)
     }
 
-    /// Finds the servers of `kind`. Sockets that dead servers left are removed.
+    /// Finds the servers of `kind`, those of [nested](Directory::nested) directories last. Sockets
+    /// that dead servers left are removed. Waits at most [`TIME_LIMIT`](crate::TIME_LIMIT) in all
+    /// for those that take no connection.
     ///
     /// # Errors
     /// The directory is there and cannot be read, or is not private to this user.
     pub fn servers(&self, kind: &str) -> Result<Discovery, ControlError> {
+        self.servers_until(kind, Instant::now() + TIME_LIMIT)
+    }
+
+    /// The same, and waits until a time for all of them together.
+    ///
+    /// # Errors
+    /// As [`Directory::servers`].
+    pub fn servers_until(&self, kind: &str, until: Instant) -> Result<Discovery, ControlError> {
         match std::fs::read_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Discovery::default());
@@ -160,7 +171,7 @@ impl Directory {
                 discovery.troubles.push(ControlError::TooMany { path: self.path.clone() });
                 break;
             }
-            match look(path) {
+            match look(path, until) {
                 Ok(found) => discovery.found.extend(found),
                 Err(error) => discovery.troubles.push(error),
             }
@@ -225,9 +236,10 @@ impl Directory {
         }
         self.set_mode(ENTERED)?;
         let entries = std::fs::read_dir(&self.path).map_err(failed)?;
+        let until = Instant::now() + TIME_LIMIT;
         for entry in entries.flatten().take(SERVERS_MAX) {
             // One that is in use stays.
-            let _ = remove_leftover(&entry.path());
+            let _ = remove_leftover(&entry.path(), until);
         }
         Ok(self.path.join(socket_name(kind, random_id(&self.path)?)))
     }
@@ -257,12 +269,12 @@ impl Directory {
 }
 
 /// `None` when the server is gone, or ends just now.
-fn look(path: PathBuf) -> Result<Option<Found>, ControlError> {
-    let connected = match client::connect(&path) {
-        Err(ControlError::Gone { .. }) => match remove_leftover(&path) {
+fn look(path: PathBuf, until: Instant) -> Result<Option<Found>, ControlError> {
+    let connected = match client::connect(&path, until) {
+        Err(ControlError::Gone { .. }) => match remove_leftover(&path, until) {
             Ok(()) => return Ok(None),
             // It was about to listen.
-            Err(ControlError::InUse { .. }) => client::connect(&path),
+            Err(ControlError::InUse { .. }) => client::connect(&path, until),
             // It is not this process's to remove.
             Err(ControlError::System { source, .. })
                 if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>

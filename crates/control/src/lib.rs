@@ -36,8 +36,9 @@
 //! | time for a reply to be taken | [`TIME_LIMIT`] | the server hangs up |
 //! | clients of a server at a time | [`CLIENTS_MAX`] | more wait in the kernel's backlog |
 //! | length of a reply | [`REPLY_MAX_BYTES`] | the client returns an error |
-//! | silence that a client bears | [`PATIENCE`] | the client returns an error |
+//! | time for a whole reply, connection included | [`PATIENCE`] | the client returns an error |
 //! | sockets that a discovery asks | [`SERVERS_MAX`] | the rest is left out, with a report |
+//! | time for which a discovery waits, in all | [`TIME_LIMIT`] | who takes no connection is reported |
 //!
 //! # Who is served
 //!
@@ -59,7 +60,7 @@ mod request;
 mod reserve;
 mod server;
 
-pub use client::{REPLY_MAX_BYTES, ask};
+pub use client::{REPLY_MAX_BYTES, ask, ask_until};
 pub use directory::{Directory, Discovery, Found, SERVERS_MAX};
 pub use error::ControlError;
 pub use nested::Nested;
@@ -68,7 +69,7 @@ pub use request::{REQUEST_MAX_BYTES, error_reply};
 pub use reserve::Reserve;
 pub use server::{CLIENTS_MAX, Server};
 
-/// How long a client waits for a reply: 10 seconds. A busy machine may leave a server without a CPU for
+/// How long a client waits for a whole reply: 10 seconds. A busy machine may leave a server without a CPU for
 /// longer than [`TIME_LIMIT`], and what does not answer is not shown.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 

@@ -18,6 +18,11 @@ pub(crate) struct Lock(#[expect(dead_code, reason = "closing it unlocks")] File)
 impl Lock {
     /// Locks the directory that `path` lies in. Waits at most [`TIME_LIMIT`].
     pub(crate) fn of_parent(path: &Path) -> Result<Self, ControlError> {
+        Self::of_parent_until(path, Instant::now() + TIME_LIMIT)
+    }
+
+    /// The same, and waits until then.
+    fn of_parent_until(path: &Path, end: Instant) -> Result<Self, ControlError> {
         let parent = match path.parent() {
             Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
             Some(parent) => parent,
@@ -25,7 +30,6 @@ impl Lock {
         };
         let failed = |error: io::Error| ControlError::system(parent, error);
         let directory = File::open(parent).map_err(failed)?;
-        let end = Instant::now() + TIME_LIMIT;
         loop {
             match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self(directory)),
@@ -41,18 +45,18 @@ impl Lock {
     }
 }
 
-/// Removes a socket that nobody listens at.
+/// Removes a socket that nobody listens at. Waits until `until` for others.
 ///
 /// # Errors
 /// A server listens there; there is a file of another type; the directory cannot be locked.
-pub(crate) fn remove_leftover(path: &Path) -> Result<(), ControlError> {
-    let _lock = Lock::of_parent(path)?;
-    remove_leftover_locked(path)
+pub(crate) fn remove_leftover(path: &Path, until: Instant) -> Result<(), ControlError> {
+    let _lock = Lock::of_parent_until(path, until)?;
+    remove_leftover_locked(path, until)
 }
 
 /// As [`remove_leftover`], for those who hold the lock.
-pub(crate) fn remove_leftover_locked(path: &Path) -> Result<(), ControlError> {
-    match client::connect(path) {
+pub(crate) fn remove_leftover_locked(path: &Path, until: Instant) -> Result<(), ControlError> {
+    match client::connect(path, until) {
         Err(ControlError::Gone { .. }) => {
             std::fs::remove_file(path).map_err(|error| ControlError::system(path, error))
         }

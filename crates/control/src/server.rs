@@ -136,7 +136,7 @@ impl Socket {
 
 /// Listens at a path that may hold the socket of a dead server. The directory is locked.
 fn listen(path: &Path) -> Result<UnixListener, ControlError> {
-    remove_leftover_locked(path)?;
+    remove_leftover_locked(path, Instant::now() + TIME_LIMIT)?;
     listen_as_new(path)
 }
 

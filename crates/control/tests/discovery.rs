@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
-use tollgate_control::{ControlError, Directory, Found, Server, ask};
+use tollgate_control::{ControlError, Directory, Found, Server, TIME_LIMIT, ask};
 
 const KIND: &str = "test";
 /// Set for the part of a test that runs in another process.
@@ -69,6 +69,25 @@ fn what_dead_servers_left_is_removed_and_what_is_no_socket_is_reported() {
     assert_eq!(discovery.found.len(), 1);
     assert!(matches!(discovery.troubles[..], [ControlError::NotASocket { .. }]));
     assert!(name(2).exists());
+}
+
+#[test]
+fn servers_that_take_no_connection_hold_up_a_discovery_once() {
+    let (_home, directory) = fixture();
+    let _server = echo(&directory);
+    let full = |id: u64| {
+        let path = directory.path().join(format!("{KIND}-{id:016x}.sock"));
+        let listener = UnixListener::bind(&path).unwrap();
+        // The kernel takes one more than asked for.
+        rustix::net::listen(&listener, 0).unwrap();
+        let first = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        (listener, first)
+    };
+    let _full: Vec<_> = (1..=8).map(full).collect();
+    let begun = std::time::Instant::now();
+    let discovery = directory.servers(KIND).unwrap();
+    assert!(begun.elapsed() < TIME_LIMIT * 3, "{:?}", begun.elapsed());
+    assert_eq!((discovery.found.len(), discovery.troubles.len()), (1, 8));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tollgate_control::{
-    CLIENTS_MAX, ControlError, Peer, REQUEST_MAX_BYTES, Server, TIME_LIMIT, ask,
+    CLIENTS_MAX, ControlError, PATIENCE, Peer, REQUEST_MAX_BYTES, Server, TIME_LIMIT, ask,
 };
 
 /// A socket in a directory of its own.
@@ -210,7 +210,25 @@ fn a_server_that_replies_nothing_is_given_up() {
     let _listener = UnixListener::bind(place.path()).unwrap();
     let error = ask(&place.path(), "x").unwrap_err();
     let ControlError::NoReply { source, .. } = &error else { panic!("{error:?}") };
-    assert_eq!(source.to_string(), "nothing came within ten seconds");
+    assert_eq!(source.to_string(), "nothing came in time");
+}
+
+#[test]
+fn a_server_that_sends_a_byte_now_and_then_is_given_up() {
+    let place = Place::new();
+    let listener = UnixListener::bind(place.path()).unwrap();
+    let sender = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let begun = Instant::now();
+        while client.write_all(b" ").is_ok() && begun.elapsed() < PATIENCE * 3 {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    let begun = Instant::now();
+    let error = ask(&place.path(), "x").unwrap_err();
+    assert!(begun.elapsed() < PATIENCE * 2, "{:?}", begun.elapsed());
+    assert!(error.is_silence(), "{error:?}");
+    sender.join().unwrap();
 }
 
 #[test]
