@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -41,9 +42,8 @@ impl UserConfig {
         let shown = shown(&file);
         let text = match std::fs::read_to_string(&file) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(empty);
-            }
+            // Where the home is no directory (`HOME=/dev/null`), it cannot be there.
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(empty),
             Err(error) => {
                 return Err(error)
                     .with_context(|| format!("configuration `{shown}` cannot be read"));

@@ -352,6 +352,24 @@ fn policies_that_do_not_do() {
     }
 }
 
+/// A home that is no directory has no configuration in it.
+#[test]
+fn a_configuration_that_cannot_be_there_is_not_there() {
+    let place = Place::new();
+    for home in ["/dev/null", "/etc/passwd"] {
+        for line in ["check {D}/policy.toml", "check", "explain --dir {D}/dir a.txt"] {
+            let arguments: Vec<String> =
+                line.split_whitespace().map(|word| place.filled(word)).collect();
+            let mut command = place.command(&arguments);
+            command.env_remove("XDG_CONFIG_HOME").env("HOME", home);
+            command.current_dir(place.path("dir"));
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{home}, {line}: {said}");
+        }
+    }
+}
+
 #[test]
 fn configurations_and_tests_that_do_not_do() {
     let place = Place::new();

@@ -22,6 +22,20 @@ fn dir(project: &Project) -> PathBuf {
 }
 
 #[test]
+fn a_home_that_is_no_directory_has_no_configuration() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    for home in ["/dev/null", "/etc/passwd"] {
+        let mut command = plain(&project, &dir(&project));
+        command.env_remove("XDG_CONFIG_HOME").env("HOME", home);
+        let output = command.args(["run", ".", "--", "echo", "started"]).output().unwrap();
+        assert_eq!(text(&output.stdout), "started\n", "{}", all(&output));
+    }
+}
+
+#[test]
 fn the_command_starts_in_the_directory_unless_it_is_called_from_inside() {
     if !can_mount() {
         return;
