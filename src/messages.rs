@@ -1,5 +1,6 @@
 //! Messages on standard error, and errors as text.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::escape::without_controls;
@@ -21,7 +22,33 @@ pub(crate) fn in_words(error: &anyhow::Error) -> String {
 pub(crate) fn say(text: &str) {
     use std::io::Write;
     // Without a standard error there is nowhere to print it.
-    let _ = writeln!(std::io::stderr(), "tollgate: {}", without_controls(text));
+    let _ = writeln!(std::io::stderr(), "tollgate: {}", without_controls(&shortened(text)));
+}
+
+/// The longest path, or other text between backticks, that a message has whole, in characters. What
+/// is wrong would not be seen beside several thousand.
+const QUOTED_MAX: usize = 400;
+
+/// The text with what is longer between two backticks cut in its middle.
+fn shortened(text: &str) -> Cow<'_, str> {
+    if text.len() <= QUOTED_MAX {
+        return Cow::Borrowed(text);
+    }
+    let parts = text.split('`').enumerate().map(|(number, part)| match number % 2 {
+        1 => cut(part),
+        _ => Cow::Borrowed(part),
+    });
+    Cow::Owned(parts.collect::<Vec<_>>().join("`"))
+}
+
+fn cut(part: &str) -> Cow<'_, str> {
+    let count = part.chars().count();
+    if count <= QUOTED_MAX {
+        return Cow::Borrowed(part);
+    }
+    let at = |number: usize| part.char_indices().nth(number).map_or(part.len(), |(at, _)| at);
+    let (start, end) = (at(QUOTED_MAX / 2), at(count - QUOTED_MAX / 2));
+    Cow::Owned(format!("{}[...]{}", &part[..start], &part[end..]))
 }
 
 /// What is wrong in a TOML file: file, line and column, what, and the line with a mark.
@@ -64,6 +91,17 @@ pub(crate) fn searching(names: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_path_is_cut_in_its_middle() {
+        let path = |count: usize| format!("/begin{}/end", "é".repeat(count));
+        let said = |count: usize| format!("`{}` and `{}`: no", path(count), path(1));
+        assert_eq!(shortened(&said(390)), said(390));
+        let half = |rest: usize| "é".repeat(QUOTED_MAX / 2 - rest);
+        let cut = format!("`/begin{}[...]{}/end` and `{}`: no", half(6), half(4), path(1));
+        assert_eq!(shortened(&said(391)), cut);
+        assert_eq!(shortened(&said(9_000)), cut);
+    }
 
     #[test]
     fn a_cause_is_said_once() {

@@ -34,8 +34,11 @@ fn similar_path(missing: &Path) -> Option<PathBuf> {
     // The first part that is not there, in the last directory that is.
     for count in 1..=parts.len() {
         let upto: PathBuf = parts[..count].iter().collect();
-        if std::fs::symlink_metadata(&upto).is_ok() {
-            continue;
+        match std::fs::symlink_metadata(&upto) {
+            Ok(_) => continue,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            // Whether it is there is not known: of a path that is too long, for one.
+            Err(_) => return None,
         }
         let name = upto.file_name().and_then(OsStr::to_str)?;
         let directory = match upto.parent() {
@@ -102,6 +105,7 @@ mod tests {
         assert_eq!(of("porject/new"), "; did you mean `D/project`?");
         assert_eq!(of("Policy.tml"), "; did you mean `D/policy.toml`?");
         assert_eq!(of("something-else"), "");
+        assert_eq!(of(&"project/../".repeat(500)), "");
         assert_eq!(path(Path::new("/")), "");
         assert_eq!(word("agnet", ["agent", "node"]), "; did you mean `agent`?");
         assert_eq!(word("x", ["agent"]), "");

@@ -148,6 +148,10 @@ pub(crate) fn why(error: &io::Error) -> String {
         Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED) => {
             "is a view whose server is dead; clean it up with `tollgate umount`".to_owned()
         }
+        Some(libc::ENAMETOOLONG) => {
+            "cannot be used: the path, or a name in it, is too long (4,095 and 255 bytes at most)"
+                .to_owned()
+        }
         _ => format!("cannot be used: {error}"),
     }
 }

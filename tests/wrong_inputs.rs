@@ -352,6 +352,43 @@ fn policies_that_do_not_do() {
     }
 }
 
+/// What is wrong would not be seen beside a path of thousands of bytes.
+#[test]
+fn a_path_that_is_too_long_is_cut_and_nothing_is_proposed_for_it() {
+    let place = Place::new();
+    let long = format!("{0}/", "d".repeat(200)).repeat(30);
+    let named = |before: &[&str], after: &[&str]| {
+        let arguments = [before, &[&*long], after].concat();
+        let arguments: Vec<_> = arguments.into_iter().map(|one| place.filled(one)).collect();
+        place.command(&arguments).output().unwrap()
+    };
+    for (output, why) in [
+        (named(&["run", "--policy", "none"], &["--", "true"]), "does not exist"),
+        (named(&["check", "--dir"], &[]), "does not exist"),
+        (named(&["explain"], &[]), "too long"),
+        (named(&["run", "--policy"], &["{D}/dir", "--", "true"]), "too long"),
+        (named(&["audit"], &[]), "too long"),
+    ] {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why), "{said}");
+        assert!(said.len() < 1_500 && said.contains("[...]"), "{said}");
+        assert!(!said.contains("did you mean"), "{said}");
+    }
+    // A directory that is there, and whose path the kernel does not take.
+    let script = "for i in $(seq 30); do mkdir $N && cd -P $N; done
+        for dir in . \"$PWD\"; do $BINARY run --policy none \"$dir\" -- true; done
+        $BINARY run --policy none -- true; $BINARY run -- true; cd /; rm -rf $TOP";
+    let top = place.path("deep");
+    std::fs::create_dir(&top).unwrap();
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script]).env("BINARY", env!("CARGO_BIN_EXE_tollgate"));
+    shell.env("N", "d".repeat(200)).env("TOP", &top).current_dir(&top);
+    let output = shell.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(said.matches("is too long (4,095").count(), 4, "{said}");
+    assert!(said.len() < 4_000 && !said.contains("did you mean"), "{said}");
+}
+
 /// A home that is no directory has no configuration in it.
 #[test]
 fn a_configuration_that_cannot_be_there_is_not_there() {
