@@ -1,30 +1,34 @@
 //! What looks like a secret: by the name of a variable or a setting, by how a value begins, and by
 //! what stands in it.
 
-/// Words of a name, between underscores, that say it holds a secret.
-const SECRET_WORDS: &[&str] = &[
+/// Words of a name, between underscores, that say it holds a secret. Their plurals do, too.
+const SECRET_WORDS: &[&str] =
+    &["AUTH", "BEARER", "CREDS", "JWT", "OAUTH", "PASS", "PAT", "PSK", "PWD"];
+/// How a word of a name ends that says so, whatever it begins with: `PGPASSWORD`. Their plurals do,
+/// too.
+const SECRET_ENDS: &[&str] = &[
+    "ACCESSKEY",
+    "ACCESSKEYID",
     "APIKEY",
-    "AUTH",
-    "BEARER",
     "COOKIE",
     "CREDENTIAL",
-    "CREDENTIALS",
-    "CREDS",
-    "JWT",
-    "PASS",
+    "PASSCODE",
     "PASSPHRASE",
     "PASSWD",
     "PASSWORD",
-    "PAT",
     "PRIVATEKEY",
-    "PSK",
-    "PWD",
+    "PRIVKEY",
     "SECRET",
     "SECRETKEY",
-    "SECRETS",
     "TOKEN",
-    "TOKENS",
 ];
+/// Before `PASS`, `PWD` and `AUTH` without an underscore: other words end so, too (`BYPASS`).
+const BEFORE_SHORT: &[&str] = &[
+    "ADMIN", "BASIC", "DB", "DOCKER", "FTP", "HTTP", "KEY", "KEYSTORE", "LDAP", "MAIL", "MONGO",
+    "MYSQL", "PG", "POSTGRES", "PROXY", "REDIS", "ROOT", "RSYNC", "SMTP", "SQL", "SSH", "STORE",
+    "SUDO", "USER", "VAULT", "VNC", "VPN", "WEB",
+];
+const SHORT: &[&str] = &["PASS", "PWD", "AUTH"];
 /// Two words that say it together.
 const SECRET_PAIRS: &[(&str, &str)] = &[
     ("ACCESS", "KEY"),
@@ -38,6 +42,7 @@ const SECRET_PAIRS: &[(&str, &str)] = &[
     ("HMAC", "KEY"),
     ("LICENSE", "KEY"),
     ("MASTER", "KEY"),
+    ("PRIV", "KEY"),
     ("PRIVATE", "KEY"),
     ("ROLE", "KEY"),
     ("SERVICE", "KEY"),
@@ -120,6 +125,21 @@ const SECRET_SETTINGS: &[&str] = &[
     "sharedaccesskey",
     "token",
 ];
+/// How options of programs end that a password or a key stands behind: `--db-password x`.
+const SECRET_OPTIONS: &[&str] = &[
+    "accesskey",
+    "apikey",
+    "pass",
+    "passphrase",
+    "passwd",
+    "password",
+    "pwd",
+    "secret",
+    "secretkey",
+    "token",
+];
+/// Options that a user stands behind, with a password where there is a colon: those of curl.
+const USER_OPTIONS: &[&str] = &["-u", "-U", "--user", "--proxy-user"];
 /// What is in PEM and no secret.
 const PUBLIC_PEM: &[&str] = &["CERTIFICATE", "PUBLIC KEY", "X509 CRL"];
 
@@ -133,15 +153,39 @@ pub(super) fn is_secret(name: &str, value: &str) -> bool {
     is_secret_name(name) || is_secret_value(value)
 }
 
-fn is_secret_name(name: &str) -> bool {
+/// Whether the name of a variable, or of a setting, says that its value is a secret.
+pub(super) fn is_secret_name(name: &str) -> bool {
+    if PLAIN.contains(&name) {
+        return false;
+    }
     let name = name.to_ascii_uppercase();
-    let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
-    let ends_so = |word: &&str| {
-        ["TOKEN", "PASSWORD", "SECRET", "APIKEY"].iter().any(|end| word.ends_with(end))
-    };
-    words.iter().any(|word| SECRET_WORDS.contains(word))
-        || words.iter().any(ends_so)
-        || words.windows(2).any(|pair| SECRET_PAIRS.contains(&(pair[0], pair[1])))
+    let words = || name.split(|c: char| !c.is_ascii_alphanumeric()).map(without_number);
+    let pairs = || words().zip(words().skip(1));
+    words().any(|word| one_or_many(word, is_secret_word))
+        || pairs().any(|(first, second)| {
+            one_or_many(second, |second| SECRET_PAIRS.contains(&(first, second)))
+        })
+}
+
+/// `TOKEN2` as `TOKEN`.
+fn without_number(word: &str) -> &str {
+    word.trim_end_matches(|c: char| c.is_ascii_digit())
+}
+
+/// Whether it is so of the word, or of that of which it is the plural.
+fn one_or_many(word: &str, is: impl Fn(&str) -> bool) -> bool {
+    is(word) || word.strip_suffix('S').is_some_and(is)
+}
+
+fn is_secret_word(word: &str) -> bool {
+    let is_pair = |(first, second): &(&str, &str)| word.strip_prefix(first) == Some(*second);
+    // One's key for signatures is public, in the settings of git.
+    let is_pair = || word != "SIGNINGKEY" && SECRET_PAIRS.iter().any(is_pair);
+    let before = |end: &&str| word.strip_suffix(*end).is_some_and(|it| BEFORE_SHORT.contains(&it));
+    SECRET_WORDS.contains(&word)
+        || SECRET_ENDS.iter().any(|end| word.ends_with(end))
+        || SHORT.iter().any(before)
+        || is_pair()
 }
 
 fn is_secret_value(value: &str) -> bool {
@@ -152,6 +196,7 @@ fn is_secret_value(value: &str) -> bool {
         || has_private_key(value)
         || has_password(value)
         || has_setting(value)
+        || has_option(value)
         || in_json(value)
 }
 
@@ -239,6 +284,48 @@ fn has_setting(value: &str) -> bool {
     })
 }
 
+/// `--password x`, `-u user:x`, and openssl's `pass:x`.
+fn has_option(value: &str) -> bool {
+    let mut words = value.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        let next = words.peek().map_or("", |next| next.trim_matches(['"', '\'']));
+        let attached = word.strip_prefix("-u").or_else(|| word.strip_prefix("--user="));
+        if (is_secret_option(word) && is_operand(next))
+            || (USER_OPTIONS.contains(&word) && names_password(next))
+            || attached.is_some_and(names_password)
+            || word.strip_prefix("pass:").is_some_and(|password| !password.is_empty())
+        {
+            return true;
+        }
+    }
+    false
+}
+
+fn is_secret_option(word: &str) -> bool {
+    let Some(name) = word.strip_prefix('-') else { return false };
+    let is_of_name = |c: &char| c.is_ascii_alphanumeric();
+    let name: String = name.chars().filter(is_of_name).collect();
+    let name = name.to_ascii_lowercase();
+    SECRET_OPTIONS.iter().any(|end| name.ends_with(end)) && !name.ends_with("bypass")
+}
+
+/// What stands behind an option and is no further one; `id=x` is where docker finds a secret.
+fn is_operand(word: &str) -> bool {
+    !word.is_empty() && !word.starts_with('-') && !word.contains('=')
+}
+
+/// `user:password`; numbers are ids of users, or ports.
+fn names_password(word: &str) -> bool {
+    let word = word.trim_matches(['"', '\'']);
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    word.split_once(':').is_some_and(|(user, password)| {
+        !user.is_empty()
+            && !password.is_empty()
+            && !password.starts_with(['/', ':'])
+            && !(is_number(user) || is_number(password) && user.contains(['.', '[']))
+    })
+}
+
 /// A JSON document with a secret in it.
 fn in_json(value: &str) -> bool {
     value.starts_with(['{', '[']) && serde_json::from_str(value).is_ok_and(|json| holds_one(&json))
@@ -284,6 +371,37 @@ mod tests {
             ("MY_API_KEY", "x"),
             ("npm_config__authToken", "x"),
             ("PGPASSWORD", "x"),
+            ("PASSWORDS", "x"),
+            ("DB_PASSWORDS", "x"),
+            ("PASSWORD2", "x"),
+            ("COOKIES", "x"),
+            ("SESSIONCOOKIE", "x"),
+            ("SSHPASS", "x"),
+            ("DBPASS", "x"),
+            ("MYSQLPWD", "x"),
+            ("BASICAUTH", "x"),
+            ("PRIV_KEY", "x"),
+            ("PRIVKEY", "x"),
+            ("PRIVATE_KEYS", "x"),
+            ("ACCESSKEY", "x"),
+            ("AWSACCESSKEY", "x"),
+            ("ACCESS_KEYS", "x"),
+            ("API_KEY_2", "x"),
+            ("API_KEYS", "x"),
+            ("APIKEYS", "x"),
+            ("MASTERKEY", "x"),
+            ("CONNECTIONSTRING", "x"),
+            ("PASSPHRASES", "x"),
+            ("JWTS", "x"),
+            ("MYSQL_OPTIONS", "--user me --password zzm"),
+            ("MYSQL_OPTIONS", "--db-password 'zzm' -v"),
+            ("TOOL_OPTIONS", "-v --api-key zzm"),
+            ("TOOL_OPTIONS", "-storepass zzm"),
+            ("CURL_OPTIONS", "-s -u me:zzm https://h"),
+            ("CURL_OPTIONS", "-sS -ume:zzm"),
+            ("CURL_OPTIONS", "--user 'me:zzm'"),
+            ("CURL_OPTIONS", "--user=me:zzm"),
+            ("OPENSSL_OPTIONS", "-passin pass:zzm"),
             ("MYSQL_PWD", "x"),
             ("DATABASE_URL", "postgres://me:pw@db/x"),
             ("DATABASE_URL", " postgres://me:p/w#1@db/x"),
@@ -318,6 +436,35 @@ mod tests {
             ("PWD", "/tmp"),
             ("OLDPWD", "/tmp"),
             ("KEYBOARD", "us"),
+            ("MONKEY", "x"),
+            ("HOTKEYS", "x"),
+            ("KEYS", "x"),
+            ("PUBLIC_KEY", "x"),
+            ("LANGUAGE_KEY", "x"),
+            ("PACKAGEKEY", "x"),
+            ("GPG_TTY", "/dev/pts/0"),
+            ("SSH_AUTH_SOCK", "/run/x"),
+            ("SSH_ASKPASS", "/usr/bin/askpass"),
+            ("BYPASS", "1"),
+            ("MULTIPASS", "x"),
+            ("PASSES", "3"),
+            ("COMPASSES", "3"),
+            ("PATH_INFO", "x"),
+            ("PATHS", "/a"),
+            ("TOKENIZERS_PARALLELISM", "false"),
+            ("COOKIECUTTER_CONFIG", "/a"),
+            ("SESSION", "x"),
+            ("COMPAT", "1"),
+            ("STARTPWD", "/a"),
+            ("XAUTH", "/usr/bin/xauth"),
+            ("AUTHORS", "me"),
+            ("DOCKER_OPTIONS", "-u 1000:1000"),
+            ("DOCKER_OPTIONS", "build --secret id=npm,src=.npmrc"),
+            ("TOOL_OPTIONS", "--password-file /a --no-auth x"),
+            ("TOOL_OPTIONS", "--password -v"),
+            ("TOOL_OPTIONS", "--user me --host a:b"),
+            ("PIP_OPTIONS", "-U pip:"),
+            ("RSYNC_OPTIONS", "-u host:/srv"),
             ("TOKEN", ""),
             ("TOKEN", " "),
             ("AUTHOR", "me"),

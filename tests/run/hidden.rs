@@ -223,6 +223,8 @@ fn secrets_of_the_environment_are_dropped_and_named() {
     let run = |options: &[&str]| {
         let mut command = project.run_with(options);
         command.env("DEPLOY_TOKEN", "value-1").env("HARMLESS", "ghp_0123456789value-2");
+        command.env("PASSWORDS", "value-5").env("SSHPASS", "value-6");
+        command.env("OPTIONS", "--password value-7").env("COMPASS", "north");
         command.env("DATABASE_URL", "postgres://me:value-3@db/x").env("PLAIN", "plain");
         command.env("SSH_AUTH_SOCK", "/run/value-4").env("EMPTY_TOKEN", "");
         let output = finish(command, "env | sort; cat /proc/1/environ | tr '\\0' '\\n'");
@@ -230,7 +232,7 @@ fn secrets_of_the_environment_are_dropped_and_named() {
     };
     let (out, said) = run(&[]);
     assert!(!out.contains("value-") && out.contains("PLAIN=plain"), "{out}");
-    for name in ["DEPLOY_TOKEN", "HARMLESS", "DATABASE_URL"] {
+    for name in ["DEPLOY_TOKEN", "HARMLESS", "DATABASE_URL", "PASSWORDS", "SSHPASS", "OPTIONS"] {
         assert!(said.contains(name), "{name}: {said}");
     }
     assert!(!said.contains("value-"), "{said}");
