@@ -319,10 +319,9 @@ fn names_password(word: &str) -> bool {
     let word = word.trim_matches(['"', '\'']);
     let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     word.split_once(':').is_some_and(|(user, password)| {
-        !user.is_empty()
-            && !password.is_empty()
-            && !password.starts_with(['/', ':'])
-            && !(is_number(user) || is_number(password) && user.contains(['.', '[']))
+        let is_port = is_number(password) && user.contains(['.', '[']);
+        let is_place = password.is_empty() || password.starts_with(['/', ':']) || is_port;
+        !is_place && !is_number(user)
     })
 }
 

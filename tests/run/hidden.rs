@@ -35,14 +35,22 @@ fn fill(home: &Path) {
     for name in HIDDEN {
         write(home, name, SECRET);
     }
-    write(home, ".npmrc", &format!("fund=false\n//r/:_authToken={SECRET}\n"));
     let header = format!("\textraheader = AUTHORIZATION: basic {SECRET}\n");
     let sends = format!("[sendemail]\n\tsmtpPass = {SECRET}\n");
     write(home, ".gitconfig", &format!("[user]\n\tname = me\n[http]\n{header}{sends}"));
     let body = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW\n".repeat(4);
     let key = format!("-----BEGIN RSA PRIVATE KEY-----\n{body}-----END RSA PRIVATE KEY-----\n");
     let curl = format!("alias c='curl -H \"Authorization: token {SECRET}\"'\n");
-    write(home, ".bashrc", &format!("{curl}KEY='\n{key}'\nEDITOR=vim\n"));
+    let lines = format!("export DB_PASSWORD=\"a\n{SECRET}\"\nset -gx API_TOKEN {SECRET}\n");
+    let more = format!("export PASSWORDS={SECRET}\n");
+    write(home, ".bashrc", &format!("{curl}KEY='\n{key}'\n{lines}{more}EDITOR=vim\n"));
+    let token = format!("token = \"\"\"\n{SECRET}\"\"\"\n[env]\nA_TOKEN = [\n \"{SECRET}\" ]\n");
+    write(home, ".cargo/config.toml", &format!("[registry]\n{token}[net]\noffline = true\n"));
+    write(
+        home,
+        ".npmrc",
+        &format!("fund=false\npassword =\n   {SECRET}\n//r/:_authToken={SECRET}\n"),
+    );
     write(home, ".cargo/registry/cached", "crate\n");
     write_program(&home.join(".local/bin/tool"), "#!/bin/sh\necho tool\n");
 }
@@ -76,7 +84,7 @@ fn a_home_shows_what_is_listed_and_nothing_else() {
     let place = tempfile::tempdir_in("/var/lib").unwrap();
     let home = place.path().join("home");
     fill(&home);
-    let script = "grep -rs -e the-secret -e b3BlbnNzaC ~; cd; cat .npmrc; grep EDITOR .bashrc
+    let script = "grep -rs -e the-secret -e b3BlbnNzaC ~; cd; cat .npmrc; grep EDITOR .bashrc; cat .cargo/config.toml
         git config --global user.name
         cat .cargo/registry/cached; .local/bin/tool; echo new >.cargo/registry/cached
         for name in $NAMES; do test -e $name && echo $name is there; done; ls -A";
@@ -85,7 +93,8 @@ fn a_home_shows_what_is_listed_and_nothing_else() {
     let output = finish(command, script);
     let listed = ".bashrc\n.cargo\n.config\n.gitconfig\n.local\n.npmrc\n";
     let without = listed.replace(".config\n", "");
-    let head = "fund=false\nEDITOR=vim\nme\ncrate\ntool\n";
+    let head =
+        "fund=false\nEDITOR=vim\n[registry]\n[env]\n[net]\noffline = true\nme\ncrate\ntool\n";
     assert_eq!(text(&output.stdout), format!("{head}{without}"), "{}", all(&output));
     assert!(!all(&output).contains(SECRET), "{}", all(&output));
     let cached = fs::read_to_string(home.join(".cargo/registry/cached")).unwrap();

@@ -7,6 +7,7 @@
 mod allow;
 mod control;
 mod devices;
+mod extent;
 mod home;
 mod homes;
 mod kept;

@@ -5,40 +5,51 @@ use std::path::Path;
 
 use tollgate_redact::{Detectors, Redactor};
 
+use super::extent::Extents;
 use crate::run::secrets;
 
-/// How keys end that hold a secret, in lower case. Settings know no word for a name's parts:
-/// `smtppass`.
-const SECRET_ENDS: &[&str] = &[
-    "accesskey",
-    "apikey",
-    "pass",
-    "passphrase",
-    "passwd",
-    "password",
-    "privatekey",
-    "secret",
-    "secretkey",
-    "token",
-];
-/// Of these, what is none.
-const PLAIN_ENDS: &[&str] = &["askpass", "bypass", "compass"];
+/// How keys end that hold a password, in lower case, besides what names of variables end in: settings
+/// know no word for a name's parts (`smtppass`).
+const PASS: &str = "pass";
+/// What ends so and holds none.
+const PLAIN_ENDS: &[&str] =
+    &["askpass", "bandpass", "bypass", "compass", "highpass", "lowpass", "multipass", "overpass"];
+/// Commands that give the name behind them the value behind that: of fish, of csh, of tmux, of npm
+/// and git (`config`).
+const SETTERS: &[&str] = &["config", "set", "set-environment", "setenv"];
+/// How much of a value is judged by its form, for each sign of a line: the whole line is judged
+/// besides, and a line may have very many.
+const JUDGED_MAX: usize = 128;
 
-/// The text of a file of settings, without each line that holds a secret. What an agent has of its
-/// own is credentials, and needed; it is no file of lines.
+/// The text of a file of settings, without each line that holds a secret, and without the further
+/// lines of its value. What an agent has of its own is credentials, and needed; it is no file of
+/// lines.
 pub(super) fn without_secrets(name: &Path, bytes: &[u8]) -> Vec<u8> {
     if name.as_os_str().as_bytes().ends_with(b".json") {
         return bytes.to_owned();
     }
     let masked = masked(bytes);
+    let mut masked = masked.iter().peekable();
+    let mut extents = Extents::of(bytes);
     let mut kept = Vec::with_capacity(bytes.len());
-    let mut start = 0;
+    let (mut start, mut in_secret) = (0, false);
     while start < bytes.len() {
-        let end = start + length_of_line(&bytes[start..]);
-        let line = start..end;
-        let is_masked = masked.iter().any(|found| found.start < end && start < found.end);
-        if !is_masked && !is_secret(&bytes[line.clone()]) {
-            kept.extend_from_slice(&bytes[line]);
+        let mut end = start + length_of_line(&bytes[start..]);
+        let line = &bytes[start..end];
+        while masked.next_if(|found| found.end <= start).is_some() {}
+        let is_masked = masked.peek().is_some_and(|found| found.start < end);
+        in_secret = table(line).map_or(in_secret, is_secret_key);
+        let holds = holds(line);
+        let below = match holds {
+            Holds::Nothing => None,
+            Holds::Secret if is_comment(line) => Some(end),
+            Holds::Secret => Some(extents.end(start, end)),
+            Holds::Key if is_comment(line) => None,
+            Holds::Key => extents.end_below(start, end),
+        };
+        end = below.unwrap_or(end);
+        if below.is_none() && !is_masked && !in_secret {
+            kept.extend_from_slice(line);
         }
         start = end;
     }
@@ -50,6 +61,7 @@ fn masked(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let redactor = Redactor::new(Detectors::default());
     let mut found = Vec::new();
     redactor.mask_all(&mut bytes.to_owned(), |one| found.push(one.bytes));
+    found.sort_unstable_by_key(|one| one.start);
     found
 }
 
@@ -64,36 +76,122 @@ fn length_of_line(text: &[u8]) -> usize {
     ends.into_iter().find(|at| !is_joined(*at)).map_or(text.len(), |at| at + 1)
 }
 
-fn is_secret(line: &[u8]) -> bool {
+/// What a line has of a secret.
+enum Holds {
+    Nothing,
+    /// A key without a value.
+    Key,
+    Secret,
+}
+
+fn holds(line: &[u8]) -> Holds {
     let line = String::from_utf8_lossy(line).replace("\\\r\n", "").replace("\\\n", "");
+    match set_by_sign(&line) {
+        Holds::Nothing if is_secret(&line) || sets_by_words(&line) => Holds::Secret,
+        Holds::Key if is_secret(&line) => Holds::Secret,
+        other => other,
+    }
+}
+
+/// Nothing in one begins something that a later line ends. Vim has a quote for it.
+fn is_comment(line: &[u8]) -> bool {
+    let line = line.trim_ascii_start();
+    let quotes = || line.iter().filter(|byte| **byte == b'"').count();
+    line.starts_with(b"#") || line.starts_with(b";") || line.starts_with(b"\"") && quotes() == 1
+}
+
+/// By the form of what stands in it.
+fn is_secret(line: &str) -> bool {
     let parts = line.split_once('=').or_else(|| line.split_once(':'));
-    let (name, value) = parts.unwrap_or(("", &line));
+    let (name, value) = parts.unwrap_or(("", line));
     let name = name.trim().trim_start_matches("export ").trim().trim_matches('"');
     let value = value.trim().trim_matches(['"', '\'']);
     secrets::is_secret(name, value)
-        || secrets::has_header(&line)
-        || sets_secret(&line)
+        || secrets::has_header(line)
         || line.contains("-----END ") && line.contains("PRIVATE KEY")
         || line.split_whitespace().any(|word| secrets::is_secret("", word))
 }
 
-/// Whether a key that says so is given a value somewhere in the line.
-fn sets_secret(line: &str) -> bool {
-    line.match_indices(['=', ':']).any(|(at, sign)| {
+/// Whether a key that says so is given a value somewhere in the line, by `=` or `:`.
+fn set_by_sign(line: &str) -> Holds {
+    let mut found = Holds::Nothing;
+    for (at, sign) in line.match_indices(['=', ':']) {
         let (before, after) = (&line[..at], &line[at + sign.len()..]);
-        let is_sign = !after.starts_with(['=', ':', '~']) && !before.ends_with(['=', '!', ':']);
-        let before = before.trim_end().trim_end_matches(['"', '\'', ']']);
-        let is_of_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        let name = &before[before.trim_end_matches(is_of_name).len()..];
+        // `${NAME:=x}` gives one, too.
+        let is_more = before.ends_with(['=', '!']) || sign == ":" && before.ends_with(':');
+        if is_more
+            || after.starts_with(['=', ':', '~']) && !(sign == ":" && after.starts_with(":="))
+        {
+            continue;
+        }
         let value = after.trim().trim_matches(['"', '\'', ',', ';']);
-        is_sign && !value.is_empty() && (ends_secret(name) || secrets::is_secret(name, value))
-    })
+        let judged = value.char_indices().nth(JUDGED_MAX).map_or(value, |(at, _)| &value[..at]);
+        let is_named = names(before).any(is_secret_key);
+        // Behind a quote alone, it may be on the next line.
+        if value.is_empty() && is_named {
+            found = Holds::Key;
+        } else if is_named || secrets::is_secret("", judged) {
+            return Holds::Secret;
+        }
+    }
+    found
 }
 
-fn ends_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let ends = |all: &[&str]| all.iter().any(|end| name.ends_with(end));
-    ends(SECRET_ENDS) && !ends(PLAIN_ENDS)
+/// The key before a sign, without quotes; of `name[key]` both.
+fn names(before: &str) -> impl Iterator<Item = &str> {
+    let before = before.trim_end().trim_end_matches(['+', '?', ':']).trim_end();
+    let last = |text: &str| {
+        let text = text.trim_end_matches(['"', '\'', ']']);
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        text.trim_end_matches(is_of_name).len()
+    };
+    let name = |text: &str| {
+        let start = last(text);
+        start..text.trim_end_matches(['"', '\'', ']']).len()
+    };
+    let outer = before.strip_suffix(']').and_then(|text| text.rsplit_once('['));
+    let outer = outer.map(|(text, _)| &text[name(text)]);
+    std::iter::once(&before[name(before)]).chain(outer)
+}
+
+/// `set -gx NAME VALUE`, `setenv NAME VALUE`; `"NAME" "VALUE"`, as Yarn has it.
+fn sets_by_words(line: &str) -> bool {
+    let is_between = |c: char| c.is_whitespace() || ";&|(){}".contains(c);
+    let mut words = line.split(is_between).filter(|word| !word.is_empty());
+    let first = words.clone().take(2).collect::<Vec<_>>();
+    if let [name, value] = first[..]
+        && value.starts_with(['"', '\''])
+        && is_secret_key(name.trim_matches(['"', '\'']))
+    {
+        return true;
+    }
+    while words.any(|word| SETTERS.contains(&word)) {
+        let mut behind = words.clone().skip_while(|word| word.starts_with('-'));
+        let name = behind.next().unwrap_or_default().trim_matches(['"', '\'']);
+        if is_secret_key(name) && behind.next().is_some() {
+            return true;
+        }
+    }
+    false
+}
+
+/// The last part of the name of a table in TOML, `[env.NAME]`.
+fn table(line: &[u8]) -> Option<&str> {
+    let line = std::str::from_utf8(line).ok()?.trim();
+    if !line.starts_with('[') {
+        return None;
+    }
+    let name = line.split('#').next()?.trim().trim_start_matches('[').strip_suffix(']')?;
+    let name = name.trim_end_matches(']').trim();
+    // A section of another kind has one part, which is the name of a program or of a subject.
+    let last = name.rsplit_once('.').map_or("", |(_, last)| last);
+    Some(last.trim_matches(['"', '\'', ' ']))
+}
+
+fn is_secret_key(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let is_plain = || PLAIN_ENDS.iter().any(|end| lower.ends_with(end));
+    secrets::is_secret_name(name) || lower.ends_with(PASS) && !is_plain()
 }
 
 #[cfg(test)]
@@ -140,6 +238,95 @@ mod tests {
             "alias compass='x'",
         ] {
             assert_eq!(kept(&format!("{line}\n")), format!("{line}\n"));
+        }
+    }
+
+    #[test]
+    fn a_value_of_several_lines_goes_with_its_key() {
+        for secret in [
+            "password =\n   hunter2\n",
+            "password =\n\n# more\n   hunter2\n   hunter2\n",
+            "password = a\n   hunter2\n",
+            "token = \"\"\"\nhunter2\"\"\"\n",
+            "token = \"\"\"\nit's \\\"hunter2\n\"\"\"\"\n",
+            "token = \'\'\'\nhunter2\n\'\'\'\n",
+            "API_TOKEN = [\n  \"hunter2\" ]\n",
+            "API_TOKEN = [ # it's\n  \"hunter2\",\n  [\n\"hunter2\"\n]\n]\n",
+            "r = { index = \"x\", token = \"\"\"\nhunter2\n\"\"\" }\n",
+            "API_TOKEN = { value = [\n\"hunter2\"\n], force = true }\n",
+            "[env.API_TOKEN]\nvalue = \"hunter2\"\nforce = true\n",
+            "[env.\"API_TOKEN\"] # it\nvalue = \"hunter2\"\n",
+            "export DB_PASSWORD=\"a\nhunter2\"\n",
+            "export DB_PASSWORD='a\n\nhunter2 \"\n'\n",
+            "export DB_PASSWORD=$'it\\'s\nhunter2'\n",
+            "export DB_PASSWORD=a\"\nhunter2\"\n",
+            "export DB_PASSWORD=\"$(echo \"a\nhunter2\")\"\n",
+            "TOKEN=$(cat <<'E'\nhunter2\nE\n)\n",
+            "TOKEN=`cat <<E\nhunter2\nE\n`\n",
+            "TOKENS=(\n  hunter2\nhunter2\n)\n",
+            "tokens+=(\nhunter2\n)\n",
+            "tokens[gh]='a\nhunter2'\n",
+            ": ${API_TOKEN:=hunter2}\n",
+            "set -gx API_TOKEN hunter2\n",
+            "set -gx API_TOKEN 'it\\'s\nhunter2'\n",
+            "if true; set --export API_TOKEN hunter2; end\n",
+            "setenv API_TOKEN hunter2\n",
+            "npm config set //r/:_authToken hunter2\n",
+            "\"//r/:_authToken\" \"hunter2\"\n",
+            "export PASSWORDS=hunter2\n",
+            "npmAuthToken: |\n  hunter2\n\n  hunter2\n",
+            "tokens:\n- hunter2\n- hunter2\n",
+            "- token: >-\n    hunter2\n",
+            "let g:api_token =\n  \\ 'hunter2'\n",
+            "let g:tokens = [\n\\ 'hunter2' ]\n",
+        ] {
+            for before in ["a = 1\n", "x='y'\nz=\"it's\"\n"] {
+                let after = "[other]\nb = 2\nit = 'c'\n";
+                let text = format!("{before}{secret}{after}");
+                let kept = kept(&text);
+                assert!(!kept.contains("hunter2"), "{text}\n: {kept}");
+                assert!(kept.starts_with(before), "{text}\n: {kept}");
+                assert!(kept.ends_with(after), "{text}\n: {kept}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_beside_a_secret_stays() {
+        for (text, left) in [
+            ("password = it's\n[b]\nc = 1\n", "[b]\nc = 1\n"),
+            ("TOKEN=x # it's\nb='c'\n", "b='c'\n"),
+            ("alias d='DB_PASS=x t'\nalias e='f'\n", "alias e='f'\n"),
+            ("\tsmtpPass = x\n\tname = me\n", "\tname = me\n"),
+            ("  - token: x\n    name: me\n  - b\n", "    name: me\n  - b\n"),
+            ("token =\nb = 1\n", "token =\nb = 1\n"),
+            ("# token:\n  b\n", "# token:\n  b\n"),
+            ("# token: it's\n  b\n'c'\n", "  b\n'c'\n"),
+            ("\" token: it's\nset b\n\" c\n", "set b\n\" c\n"),
+            ("set -e API_TOKEN\nset -o vi\n", "set -e API_TOKEN\nset -o vi\n"),
+            ("[credential]\n\thelper = cache\n", "[credential]\n\thelper = cache\n"),
+            ("[env.API_TOKEN]\nvalue = 'x'\n[b]\nc = 1\n", "[b]\nc = 1\n"),
+        ] {
+            let kept = kept(text);
+            assert!(kept.ends_with(left) && kept.len() <= left.len() + 17, "{text}\n: {kept}");
+        }
+    }
+
+    #[test]
+    fn the_time_grows_with_the_length_alone() {
+        for part in [
+            "password = it's\n",
+            "p = ghp_abcdefghijklmnopqrstuvwxyzABCDEFGHIJ\n",
+            "token = (\n",
+            "a=b ",
+            "TOKEN= ",
+            "token:\n",
+            "token:\n\n",
+        ] {
+            let begun = std::time::Instant::now();
+            let left = kept(&part.repeat((1 << 17) / part.len()));
+            assert!(begun.elapsed().as_secs() < 20, "{part}: {:?}", begun.elapsed());
+            assert!(!left.contains("ghp_"));
         }
     }
 
