@@ -1,6 +1,5 @@
 //! Sockets of services in other places than those that are private anyway (`/run`, `/tmp`, home):
-//! whoever may connect to one acts outside of the fence. And the file by which members of the group
-//! `tollgate` keep CPUs awake: that is the server's right, not CMD's.
+//! whoever may connect to one acts outside of the fence.
 
 use std::path::Path;
 
@@ -17,14 +16,10 @@ const SOCKETS: &[&str] = &[
     "/var/snap/docker/common/run/docker.sock",
 ];
 
-/// Who may write it keeps all CPUs from sleeping for as long as it is open.
-const CPU_LATENCY: &str = "/dev/cpu_dma_latency";
-
 /// `/dev/null` at the place of each one that exists and is not allowed.
 pub(super) fn kept(allowed: &[Allowed]) -> anyhow::Result<Vec<Kept>> {
     let is_allowed = |path: &Path| allowed.iter().any(|allowed| path.starts_with(&allowed.path));
-    let all = SOCKETS.iter().chain([&CPU_LATENCY]).map(Path::new);
-    let found = all.filter(|path| path.exists() && !is_allowed(path));
+    let found = SOCKETS.iter().map(Path::new).filter(|path| path.exists() && !is_allowed(path));
     let cover = |path: &Path| {
         let mut kept = Kept::node(Path::new("/dev/null"))?;
         kept.path = path.to_owned();
