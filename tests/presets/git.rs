@@ -121,6 +121,14 @@ fn try_to_write_what_runs_later(preset: &str) {
         "mkdir .devcontainer; echo x >.devcontainer/devcontainer.json",
         "mkdir .zed; echo x >.zed/tasks.json",
         "echo x >opencode.json",
+        "echo x >opencode.jsonc",
+        "mkdir -p .opencode/plugin; echo x >.opencode/plugin/x.js",
+        "mkdir -p .opencode/tools; echo x >.opencode/tools/x.ts",
+        "mkdir -p .claude/plugins; echo x >.claude/plugins/x",
+        "mkdir .roo; echo x >.roo/mcp.json",
+        "mkdir .windsurf; echo x >.windsurf/mcp.json; echo x >.windsurf/hooks.json",
+        "mkdir .helix; echo x >.helix/languages.toml; echo x >.helix/config.toml",
+        "echo x >.vimrc; echo x >.gvimrc",
         "echo x >y; ln y .git/hooks/z",
         "echo x >y; mv y .git/config",
         "git submodule add ./lib evil",
@@ -134,13 +142,15 @@ fn try_to_write_what_runs_later(preset: &str) {
                  .vscode/tasks.json tools/hooks/* tools/git.inc sub/.git; \
                  ls d/.envrc d/.vscode/tasks.json .mcp.json .claude/settings.json .husky/pre-commit \
                  x.code-workspace .devcontainer/devcontainer.json .zed/tasks.json opencode.json \
+                 opencode.jsonc .opencode/*/x.* .claude/plugins .roo/mcp.json .windsurf/*.json \
+                 .helix/*.toml .vimrc .gvimrc \
                  .git/commondir 2>/dev/null; true";
     let outside = |script: &str| all(&tree.at_home(Command::new("sh").args(["-c", script])));
     let before = outside(state);
     for attempt in attempts {
         tree.fenced(preset, &format!("({attempt}) 2>/dev/null; true"));
         assert_eq!(outside(state), before, "{preset}: {attempt}");
-        outside("rm -rf d y h v t .claude .husky");
+        outside("rm -rf d y h v t .claude .husky .opencode");
     }
 }
 
