@@ -19,6 +19,7 @@ mod network;
 mod plan;
 mod prepare;
 mod privilege;
+mod raised;
 mod refused;
 mod require;
 mod secrets;

@@ -12,6 +12,7 @@ use super::ended::{CommandEnd, end, not_executed};
 use super::job::{Command, Job};
 use super::network::Proxy;
 use super::plan::Plan;
+use super::raised;
 use super::refused::Refused;
 use super::require;
 use super::session::{Namespaces, Session, Terms};
@@ -92,12 +93,16 @@ impl Running {
         let recorders: Vec<_> = servers.all().map(Server::recorder).collect();
         servers.all().filter_map(Server::moved).for_each(|moved| messages::warn(&escaped(&moved)));
         let now = servers.dir.directory();
+        let raised = servers.all().filter(|one| one.has_raised());
+        let raised: Vec<_> = raised.filter_map(Server::directory).collect();
         // The log ends with the view of DIR.
         servers.around.into_iter().chain(servers.beside).for_each(Server::finish);
         servers.dir.finish();
         // Others may have moved it; that it cannot be reached was said.
         let left = now.map_or_else(Vec::new, |now| crate::git::left_behind(&now, begin));
         left.iter().for_each(|line| messages::warn(line));
+        let raised = raised.iter().filter_map(|dir| raised::left_behind(dir, begin));
+        raised.for_each(|line| messages::warn(&line));
         let lost = index.and_then(|index| index.lost(&policy));
         lost.iter().for_each(|line| messages::warn(line));
         if !args.quiet {

@@ -154,6 +154,11 @@ impl Server {
         self.state.moved()
     }
 
+    /// Whether a file got a set-user-ID bit or the like through the view.
+    pub(crate) fn has_raised(&self) -> bool {
+        self.state.view.has_raised()
+    }
+
     /// A path of the directory now, if there is one.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
         self.state.served.now(&self.state.dir).ok()

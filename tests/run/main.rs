@@ -29,6 +29,7 @@ mod native_moved;
 mod network;
 mod overlay;
 mod project;
+mod raised;
 mod record;
 mod reload;
 mod reload_moved;

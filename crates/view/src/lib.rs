@@ -40,6 +40,7 @@ mod patience;
 mod pauses;
 mod policies;
 mod probe;
+mod raised;
 mod reload;
 mod removed;
 mod revalidate;

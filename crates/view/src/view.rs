@@ -44,6 +44,7 @@ use crate::paths::Paths;
 use crate::pauses::Pauses;
 use crate::policies::Policies;
 use crate::probe;
+use crate::raised::Raised;
 use crate::removed::Removed;
 use crate::road::Road;
 use crate::shares::ShareStatus;
@@ -92,6 +93,8 @@ pub struct View {
     pub(crate) writers: Writers,
     pub(crate) left_names: LeftNames,
     pub(crate) removed: Removed,
+    /// Whether a file got a set-user-ID bit or the like.
+    pub(crate) raised: Raised,
     pub(crate) files: Handles<UserFile>,
     pub(crate) passthrough_handles: PassthroughHandles,
     pub(crate) dirs: Handles<OpenDir>,
@@ -222,6 +225,7 @@ impl View {
             writers: Writers::default(),
             left_names: LeftNames::default(),
             removed: Removed::default(),
+            raised: Raised::default(),
             files: Handles::new(),
             passthrough_handles: PassthroughHandles::default(),
             dirs: Handles::new(),
@@ -287,6 +291,13 @@ impl View {
     /// The session has ended: makes durable what was written to sealed files.
     pub fn finish(&self) {
         self.contents.finish();
+    }
+
+    /// Whether a file got a set-user-ID or set-group-ID bit, or capabilities, through the view. Such
+    /// a file may be gone, or have lost them, since.
+    #[must_use]
+    pub fn has_raised(&self) -> bool {
+        self.raised.is_set()
     }
 
     /// All of [`Config::native`] is mounted that will be.

@@ -211,6 +211,9 @@ impl View {
             } else {
                 self.powers.as_caller(caller, act)?;
             }
+            if !node.is_dir() {
+                self.raised.by_mode(mode);
+            }
         }
         if let Some(size) = set.size {
             self.truncate(caller, (node, fd), set, size)?;

@@ -126,9 +126,11 @@ impl View {
     ) -> Result<Entry, Errno> {
         let kind = FileType::from_raw_mode(mode);
         let bits = Mode::from_raw_mode(mode & 0o7777);
-        self.make_entry(req, ("mknod", at.0, at.1), umask, kind, |dir, name| {
+        let made = self.make_entry(req, ("mknod", at.0, at.1), umask, kind, |dir, name| {
             rustix::fs::mknodat(dir, name, kind, bits, lower::decode_device(rdev))
-        })
+        })?;
+        self.raised.by_mode(bits.as_raw_mode());
+        Ok(made)
     }
 
     pub(crate) fn do_mkdir(

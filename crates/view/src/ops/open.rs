@@ -525,6 +525,7 @@ impl View {
             fd => fd.map_err(|errno| self.failed_create(req, (&dir, name), access.flags, errno))?,
         };
         let around = dir.watched.level();
+        self.raised.by_mode(mode);
         let stat = lower::stat_fd(fd.as_fd())?;
         let (node, _) = self.remember(&stat, &dir, name);
         let opened = self.finish_create(req, &node, access, fd, subject.as_ref());
@@ -564,6 +565,7 @@ impl View {
                 Permissions::from_raw_mode(mode & 0o7777),
             )
         })?;
+        self.raised.by_mode(mode);
         let stat = lower::stat_fd(fd.as_fd())?;
         let node = self.table.remember_unnamed(&stat);
         let kept = self.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH))?;

@@ -38,6 +38,9 @@ impl View {
         if let (Some(held), Ok(_)) = (&sealed, &done) {
             done = self.must_lead_here_again(&node, held);
         }
+        if done.is_ok() {
+            self.raised.by_attribute(name);
+        }
         self.record_attribute(req, &node, "setxattr", name.to_bytes(), done.err());
         done
     }
