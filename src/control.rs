@@ -1,5 +1,6 @@
 //! The control sockets of this program's servers: what they take, and how to ask all of them.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -491,13 +492,16 @@ pub(crate) fn nobody(mnt: Option<&Path>, silent: &[Found]) -> String {
 
 /// That these servers did not answer.
 pub(crate) fn no_answer(silent: &[Found]) -> Option<String> {
-    let names: Vec<_> = silent
+    let mut names: Vec<_> = silent
         .iter()
         .map(|found| match found.pid {
             Some(pid) => format!("process {pid}"),
             None => format!("that of `{}`", shown(&found.path)),
         })
         .collect();
+    // A process may have very many sockets.
+    let mut named = HashSet::new();
+    names.retain(|name| named.insert(name.clone()));
     match names.as_slice() {
         [] => None,
         [one] => Some(format!("{one} does not answer (stopped, frozen, or it hangs)")),
@@ -621,6 +625,8 @@ mod tests {
         let survey = survey_in(&directory, Of::All).unwrap();
         assert!(begun.elapsed() < PATIENCE * 3 / 2, "{:?}", begun.elapsed());
         assert_eq!(survey.silent.len(), count);
+        let said = no_answer(&survey.silent).unwrap();
+        assert!(said.starts_with(&format!("process {} does not", std::process::id())), "{said}");
     }
 
     #[test]
