@@ -20,13 +20,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
-use rustix::mount::MountPropagationFlags;
 use rustix::process::Pid;
 use tollgate_fuse::MountOptions;
 
 use super::fence::Built;
 use super::plan::Plan;
-use super::privilege::Privilege;
+use super::privilege::enter_mount_namespace;
 use super::signals::die_with_parent;
 use super::views::Shown;
 use super::wire::{Channel, Message};
@@ -87,31 +86,6 @@ fn build_view(plan: &Plan, channel: &Channel) -> anyhow::Result<()> {
             Ok(())
         }
     }
-}
-
-fn enter_mount_namespace() -> anyhow::Result<Privilege> {
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    let privilege = match sys::unshare(libc::CLONE_NEWNS) {
-        Ok(()) => Privilege::Mounter,
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).context(
-                "no privilege to mount, and user namespaces are not allowed here; run as root, or \
-                 allow them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, \
-                 kernel.apparmor_restrict_unprivileged_userns)",
-            )?;
-            let own = |file: &str, text: String| {
-                std::fs::write(file, text).with_context(|| format!("cannot write {file}"))
-            };
-            own("/proc/self/setgroups", "deny".to_owned())?;
-            own("/proc/self/uid_map", format!("{uid} {uid} 1", uid = uid.as_raw()))?;
-            own("/proc/self/gid_map", format!("{gid} {gid} 1", gid = gid.as_raw()))?;
-            Privilege::User
-        }
-        Err(error) => return Err(error).context("cannot enter a mount namespace"),
-    };
-    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", private).context("cannot make mounts private")?;
-    Ok(privilege)
 }
 
 fn build_fence(plan: &Plan, views: &[PathBuf]) -> anyhow::Result<Built> {

@@ -26,6 +26,7 @@ mod secrets;
 mod session;
 mod signals;
 mod start;
+mod streams;
 mod stuck;
 mod supervise;
 mod user;
@@ -34,14 +35,13 @@ mod waiting;
 mod wire;
 
 use std::ffi::OsString;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde_json::json;
 
 use crate::chroot;
-use crate::cli::RunArgs;
+use crate::cli::{Required, RunArgs};
 use crate::control::Guest;
 use crate::escape::shown;
 use crate::git::Repository;
@@ -60,6 +60,7 @@ use network::Network;
 use plan::Plan;
 use refused::Refused;
 use session::{Found, Session, Terms};
+use streams::Streams;
 use supervise::Running;
 use views::{InOrder, Prepared, refuse_kernel_file_system};
 use wire::Channel;
@@ -69,7 +70,7 @@ use wire::Channel;
 /// # Errors
 /// Everything that kept CMD from being started, and the loss of the processes in between.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
-    refuse_open_directories()?;
+    streams::refuse_doors()?;
     let session = match args.session.as_deref() {
         None => None,
         Some(name) => match session::find(name)? {
@@ -81,6 +82,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
                 }
             },
             Found::Joined(terms, namespaces) => {
+                let _streams = Streams::narrowed(false)?;
                 return joining::run(args, name, &terms, &namespaces);
             }
         },
@@ -113,6 +115,8 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let session = session.map(|session| (session, terms));
     let leaves = leaves_in(&plan, session.as_ref().map(|(session, _)| session));
     views.dir.spec = views.dir.spec.removing_in(leaves);
+    // When nothing asks any more by which path they were opened.
+    let _streams = Streams::narrowed(args.limits.require.contains(&Required::Fence))?;
     start(args, &plan, views, session)
 }
 
@@ -204,23 +208,6 @@ fn refuse_home(dir: &Path) -> anyhow::Result<()> {
              your session start later. Call it in a project, or name DIR if you mean that: \
              `tollgate run {dir} -- CMD`"
         );
-    }
-    Ok(())
-}
-
-/// A directory on a standard stream would be a door into the raw tree.
-fn refuse_open_directories() -> anyhow::Result<()> {
-    let streams = [
-        ("input", std::io::stdin().as_fd().try_clone_to_owned()),
-        ("output", std::io::stdout().as_fd().try_clone_to_owned()),
-        ("error", std::io::stderr().as_fd().try_clone_to_owned()),
-    ];
-    for (name, fd) in streams {
-        if fd.is_ok_and(|fd| tree::is_directory(&fd)) {
-            bail!(
-                "standard {name} is a directory, which would be a way past the view; redirect it"
-            );
-        }
     }
     Ok(())
 }

@@ -31,6 +31,8 @@ pub(super) enum Message {
     Refused(String),
     /// To the server: the namespaces of CMD come along, for others to join.
     Namespaces,
+    /// To the server: CMD's standard stream of this number comes along.
+    Stream(i32),
     /// To who joins a session: its terms, as JSON; the namespaces come along.
     Session(String),
     /// To the server: everything is in place, CMD can start on [`Message::Go`].
@@ -62,6 +64,7 @@ impl Message {
             Self::Listener => vec![b'L'],
             Self::Refused(text) => tagged(b'H', text.as_bytes()),
             Self::Namespaces => vec![b'A'],
+            Self::Stream(number) => tagged(b'I', &number.to_ne_bytes()),
             Self::Session(text) => tagged(b'J', text.as_bytes()),
             Self::Ready => vec![b'R'],
             Self::Go => vec![b'G'],
@@ -85,6 +88,7 @@ impl Message {
             b'L' => Self::Listener,
             b'H' => Self::Refused(text()),
             b'A' => Self::Namespaces,
+            b'I' => Self::Stream(number()?),
             b'J' => Self::Session(text()),
             b'R' => Self::Ready,
             b'G' => Self::Go,
@@ -230,6 +234,7 @@ mod tests {
             Message::Listener,
             Message::Refused(text()),
             Message::Namespaces,
+            Message::Stream(2),
             Message::Session(text()),
             Message::Ready,
             Message::Go,

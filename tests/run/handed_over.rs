@@ -48,6 +48,115 @@ fn a_directory_is_no_stream() {
     assert!(!all(&output).contains(SECRET), "{}", all(&output));
 }
 
+/// Runs `place/caller`, a script of whoever calls `run`, as root and as a user: `$run $over` begins a
+/// call.
+fn as_root_and_as_a_user(project: &Project) -> [std::process::Output; 2] {
+    let of = |user: &str| {
+        let script = format!(
+            "cp $T tollgate; chmod 755 . tollgate; chown -R 4321:4321 dir place
+             [ -e fuse ] || mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+             export HOME=/ run='../tollgate run --chdir . --quiet' over='--policy ../policy.toml ../dir'
+             cd place; {user} sh caller"
+        );
+        project.in_mount_namespace(&script)
+    };
+    [of(""), of("setpriv --reuid 4321 --regid 4321 --clear-groups")]
+}
+
+fn write(project: &Project, name: &str, text: &str) {
+    let path = project.path(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+/// By its name in /proc/self/fd it could be opened for writing, by the descriptor its mode be changed.
+#[test]
+fn a_file_that_is_the_input_is_not_changed() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let attempts = "echo echo ESCAPED >>/proc/self/fd/0; : >/proc/self/fd/0; : 1<>/dev/stdin
+        chmod 777 /proc/self/fd/0; touch -d 2001-01-01 /dev/stdin; truncate -s 0 /dev/stdin; true";
+    write(&project, "dir/try", attempts);
+    write(&project, "dir/await", "until [ -e $1 ]; do sleep 0.05; done");
+    write(&project, "place/job", "$run $options -- sh ../dir/try\necho outside goes on\n");
+    let caller = "
+        chmod 640 job; touch -d 2020-02-02 job; cp -p job before; export options=\"$over\"
+        sh <job; options=\"--fence off $over\"; sh <job
+        $run --session s$$ $over -- sh -c 'cd ../dir; touch up; timeout 20 sh await done' &
+        timeout 20 sh ../dir/await ../dir/up
+        options=\"--session s$$\"; sh <job; touch ../dir/done; wait; rm ../dir/done ../dir/up
+        cmp job before; stat -c '%a %Y' job; rm -f before";
+    write(&project, "place/caller", caller);
+    for output in as_root_and_as_a_user(&project) {
+        let (out, said) = (text(&output.stdout), all(&output));
+        let goes_on = "outside goes on\n".repeat(3);
+        assert_eq!(out, format!("{goes_on}640 1580601600\n"), "{said}");
+        assert!(said.contains("Read-only file system") && !said.contains("ESCAPED"), "{said}");
+    }
+}
+
+/// As if `run` were not there: whoever shares the descriptor goes on where CMD stopped.
+#[test]
+fn the_caller_goes_on_reading_where_the_command_stopped() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let job = "$run $over -- sh -c 'read line; echo took $line'\ndata\necho next\n";
+    write(&project, "place/job", job);
+    let caller = "
+        seq 1 9 >file; (read first; echo $first; $run $over -- head -n 2; cat) <file
+        bash <job; $run $over -- cat <<END\nhere\nEND
+        rm -f out; $run $over -- sh -c 'echo x >&2; cat; echo y' <>file >>out 2>>out; wc -l <out";
+    write(&project, "place/caller", caller);
+    for output in as_root_and_as_a_user(&project) {
+        let lines: Vec<_> = (1..10).map(|n| n.to_string()).collect();
+        let expected = format!("{}\ntook data\nnext\nhere\n11\n", lines.join("\n"));
+        assert_eq!(text(&output.stdout), expected, "{}", all(&output));
+    }
+}
+
+/// Without privilege it is opened again by its path, where something else may be.
+#[test]
+fn an_input_that_cannot_be_opened_again_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        cp $T tollgate; chmod 755 . tollgate; mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+        echo one >one; echo two >two; chown -R 4321:4321 dir; exec 9<one; mount --bind two one
+        export HOME=/; user='setpriv --reuid 4321 --regid 4321 --clear-groups'
+        run='./tollgate run --chdir . --policy policy.toml'
+        $user $run dir -- cat <&9; $user $run --require fence dir -- echo started <&9 || true
+        exec 8<policy.toml; $run dir -- sh -c 'chmod 777 /dev/stdin' <&8 || true";
+    let output = project.in_mount_namespace(script);
+    let said = all(&output);
+    assert!(text(&output.stdout).starts_with("one\n") && !said.contains("started"), "{said}");
+    assert!(said.contains("warning: standard input, `") && said.contains("/one`"), "{said}");
+    assert!(said.contains("--require fence: standard input, `"), "{said}");
+    assert!(said.contains("another file is at its path"), "{said}");
+}
+
+/// Root's CMD could change who may use `/dev/null`, for all of the machine.
+#[test]
+fn the_null_device_as_a_stream_is_used_and_not_changed() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        mknod -m 666 null c 1 3; exec 9<>null
+        $T run --chdir . --policy policy.toml dir -- sh -c '
+            chmod 600 /proc/self/fd/0; chmod 600 /proc/self/fd/1; chmod 600 /proc/self/fd/2
+            cat; echo gone; echo gone >/dev/stdout; ! chmod 600 /proc/self/fd/0' <&9 >&9 2>>null
+        stat -c %a null";
+    let output = project.in_mount_namespace(script);
+    assert_eq!(text(&output.stdout), "666\n", "{}", all(&output));
+}
+
 /// Allowing a directory allows its files. A disk that has a node there stays out of reach.
 #[test]
 fn nodes_in_an_allowed_place_do_not_open() {
