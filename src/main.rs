@@ -35,6 +35,7 @@ mod mount_helper;
 mod mountinfo;
 mod native;
 mod nearest;
+mod other_mounts;
 mod other_paths;
 mod policy_choice;
 mod policy_file;

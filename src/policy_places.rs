@@ -1,4 +1,5 @@
-//! Which names in DIR decide what a policy file is: its own, and the links on the way to it.
+//! Which names in DIR decide what a policy file is: its own, and the links on the way to it, by whatever
+//! mount DIR shows them.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -6,6 +7,8 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context;
 
+use crate::mountinfo;
+use crate::other_mounts;
 use crate::presets::{escape_glob, toml_string};
 
 /// As many links as the kernel follows in one path.
@@ -22,9 +25,11 @@ pub(crate) fn globs(file: &Path, dir: &Path) -> anyhow::Result<Vec<String>> {
 /// The paths in DIR of these names.
 pub(crate) fn inside(file: &Path, dir: &Path) -> Vec<PathBuf> {
     let dir = real(dir);
-    let is_inside =
-        |path: &PathBuf| path.strip_prefix(&dir).is_ok_and(|rest| rest != Path::new(""));
-    places(file).into_iter().filter(is_inside).collect()
+    // Without /proc nothing is mounted over DIR.
+    let mounts = mountinfo::read().unwrap_or_default();
+    let places = places(file);
+    let shown = places.iter().flat_map(|place| other_mounts::paths_in(&mounts, &dir, place));
+    shown.filter(|path| *path != dir).collect()
 }
 
 /// The glob for one of these paths.

@@ -18,7 +18,10 @@ use crate::audit::{AuditConfig, AuditLog, Origin, Recorder};
 use crate::broker::{self, Broker};
 use crate::cli::{AuditDetail, SandboxMode, ServeArgs, WatchArg};
 use crate::control::{self, Guest};
+use crate::escape::shown;
+use crate::mountinfo;
 use crate::native;
+use crate::other_mounts;
 use crate::other_paths;
 use crate::policy_choice::{self, Chosen};
 use crate::sandbox::{Duties, Places, Sandbox};
@@ -310,21 +313,35 @@ fn audit_config(args: &ServeArgs, file: &Path, tree: &Tree) -> anyhow::Result<Au
         ),
         _ => anyhow!("the directory of audit file `{shown}` cannot be used: {error}"),
     })?;
-    if parent.starts_with(&tree.path) {
-        bail!(
-            "audit file `{shown}` lies inside DIR `{}`, where what it watches could change it; name \
-             one elsewhere, `~/{}` for instance",
-            tree.path.display(),
-            name.display()
-        );
-    }
     let level = match args.audit_level {
         AuditDetail::Refused => AuditLevel::Refused,
         AuditDetail::Opens => AuditLevel::Opens,
         AuditDetail::All => AuditLevel::All,
     };
-    let max_bytes = args.audit_size << 20;
-    Ok(AuditConfig { path: parent.join(name), level, max_bytes, keep: args.audit_keep })
+    let (path, max_bytes) = (parent.join(name), args.audit_size << 20);
+    let config = AuditConfig { path, level, max_bytes, keep: args.audit_keep };
+    refuse_inside(&config, &tree.path)?;
+    Ok(config)
+}
+
+/// By another mount, DIR can show the log although its path does not say so.
+fn refuse_inside(config: &AuditConfig, dir: &Path) -> anyhow::Result<()> {
+    let mounts = mountinfo::read()?;
+    for file in config.files() {
+        let Some(place) = other_mounts::paths_in(&mounts, dir, &file).into_iter().next() else {
+            continue;
+        };
+        let by = if place == file { String::new() } else { format!(" (as `{}`)", shown(&place)) };
+        let name = config.path.file_name().unwrap_or_default();
+        bail!(
+            "audit file `{}` lies inside DIR `{}`{by}, where what it watches could change it; name \
+             one elsewhere, `~/{}` for instance",
+            shown(&file),
+            shown(dir),
+            name.display()
+        );
+    }
+    Ok(())
 }
 
 fn start_audit(config: AuditConfig, origin: Origin) -> anyhow::Result<AuditLog> {

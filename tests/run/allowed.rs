@@ -93,3 +93,53 @@ fn variables_with_secrets_in_their_values_are_left_out_and_named() {
     let said = text(&quiet.stderr);
     assert!(said.contains(unset) && said.lines().count() == 1, "{said}");
 }
+
+/// A bind mount gives a place a second path, by which CMD could change the log of what it does.
+#[test]
+fn a_log_that_the_command_reaches_by_another_mount_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        mkdir pb deeper al bm whole other disk dir/disk; touch file dir/file
+        mount --bind dir pb; mount --bind dir/logs deeper; mount --bind al bm; mount --bind . whole
+        mount -t tmpfs t dir/disk; mkdir dir/disk/in; mount --bind dir/disk/in disk
+        mount --bind dir/file file
+        run() { $T run --quiet --chdir . --policy policy.toml \"$@\" dir -- true && echo ran $*; }
+        for log in pb/a pb/logs/a deeper/a whole/dir/a disk/a file; do
+            run --audit $log || true
+            $T mount --policy policy.toml --daemon --audit $log dir mnt && $T umount mnt && echo mounted
+        done
+        for allow in al bm whole whole/al; do run --audit al/a --allow $PWD/$allow:rw || true; done
+        run --audit bm/a --allow $PWD/al:rw || true
+        run --audit al/a --allow $PWD/bm --allow $PWD/other:rw";
+    let output = project.in_mount_namespace(script);
+    let (out, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.starts_with("ran --audit al/a --allow") && out.lines().count() == 1, "{out}{said}");
+    assert_eq!(said.matches("lies inside DIR").count(), 12, "{said}");
+    assert_eq!(said.matches("could change the audit log").count(), 5, "{said}");
+    assert!(said.contains("/dir/logs/a`)") && said.contains("/dir/disk/in/a`)"), "{said}");
+}
+
+/// The same of the policy: in DIR it is read-only by each of its names, elsewhere CMD gets no way to it.
+#[test]
+fn a_policy_that_the_command_reaches_by_another_mount_is_kept() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        mkdir pb al bm; mount --bind dir pb; mount --bind al bm
+        cp policy.toml al/policy.toml; cp policy.toml dir/kept.toml
+        run() { $T run --quiet --chdir $PWD/dir \"$@\"; }
+        run --policy al/policy.toml --allow $PWD/bm:rw dir -- echo ran || true
+        run --policy pb/kept.toml dir -- sh -c 'echo x >>kept.toml; rm kept.toml; mv kept.toml x
+            echo x >>../pb/kept.toml; cat kept.toml >/dev/null && echo read' || true
+        $T mount --daemon --policy pb/kept.toml dir mnt; echo x >>mnt/kept.toml || true
+        rm -f mnt/kept.toml || true; $T umount mnt; cmp policy.toml dir/kept.toml && echo as before";
+    let output = project.in_mount_namespace(script);
+    let said = all(&output);
+    assert_eq!(text(&output.stdout), "read\nas before\n", "{said}");
+    assert!(said.contains("could rewrite the policy") && said.contains("Read-only"), "{said}");
+}
