@@ -10,6 +10,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use super::guard::KERNEL_FILE_SYSTEMS;
 use crate::escape::shown;
 use crate::mountinfo::MountInfo;
+use crate::other_mounts::{self, join};
 
 /// File systems without files of the tree: what is mounted of them below DIR needs no cover
 /// elsewhere.
@@ -36,8 +37,24 @@ pub(super) fn find(mounts: &[MountInfo], on: u64, dir: &Path) -> Vec<Alias> {
         .iter()
         .filter(|mount| mount.id != on && mount.point.starts_with(dir) && has_files(mount))
         .map(|mount| (mount, mount.point.as_path()));
+    outermost(others(mounts, own.chain(below), dir))
+}
+
+/// The same of a place that is hidden: of what lies on its own mount. Somebody who mounts one thing
+/// there and elsewhere may well mean the other place.
+pub(super) fn of_hidden(mounts: &[MountInfo], on: u64, place: &Path) -> Vec<Alias> {
+    let own = mounts.iter().filter(|mount| mount.id == on).map(|mount| (mount, place));
+    others(mounts, own, place)
+}
+
+/// Where the mounts show what `shown` has, each at its path in `dir`.
+fn others<'m>(
+    mounts: &[MountInfo],
+    shown: impl Iterator<Item = (&'m MountInfo, &'m Path)>,
+    dir: &Path,
+) -> Vec<Alias> {
     let mut aliases = Vec::new();
-    for (mount, shown) in own.chain(below) {
+    for (mount, shown) in shown {
         let (Ok(rest), Ok(part)) = (shown.strip_prefix(&mount.point), shown.strip_prefix(dir))
         else {
             continue;
@@ -45,11 +62,15 @@ pub(super) fn find(mounts: &[MountInfo], on: u64, dir: &Path) -> Vec<Alias> {
         let inside = join(&mount.root, rest);
         let same = |other: &&MountInfo| other.id != mount.id && other.device == mount.device;
         let alias = |other| alias(other, &mount.point, &inside, part);
-        aliases.extend(mounts.iter().filter(same).filter_map(alias));
+        let is_one = |alias: &Alias| {
+            other_mounts::tells_roots(mount)
+                || other_mounts::is_same(&alias.at, &join(dir, &alias.part))
+        };
+        aliases.extend(mounts.iter().filter(same).filter_map(alias).filter(is_one));
     }
     // What is below DIR is covered with DIR.
     aliases.retain(|alias| !alias.at.starts_with(dir));
-    outermost(aliases)
+    aliases
 }
 
 /// Drops what lies below another alias, and is covered with that.
@@ -99,11 +120,6 @@ impl Alias {
              `{outer_shown}`, by whose rules it would not be judged; unmount it (`umount {point}`)"
         )
     }
-}
-
-/// As [`Path::join`], without a slash at the end when `rest` is empty.
-fn join(base: &Path, rest: &Path) -> PathBuf {
-    if rest.as_os_str().is_empty() { base.to_owned() } else { base.join(rest) }
 }
 
 /// Covers `alias` with its part of the view, which is at `view`. `false`, and nothing is done, where
@@ -176,6 +192,21 @@ mod tests {
         let mounts = [mount(1, "8:1", "/", "/"), mount(2, "8:1", "/home/a", "/build")];
         assert_eq!(found(&mounts, 2, "/build/p"), [("/home/a/p".into(), String::new())]);
         assert_eq!(found(&mounts, 2, "/build"), [("/home/a".into(), String::new())]);
+    }
+
+    #[test]
+    fn of_a_hidden_place_what_is_mounted_in_it_is_left_out() {
+        let mounts = [
+            mount(1, "8:1", "/", "/"),
+            mount(2, "8:1", "/", "/mnt/whole"),
+            mount(3, "8:1", "/home/a/.ssh", "/home/a/x/keys"),
+            mount(4, "8:1", "/home/a/.ssh", "/keys"),
+            mount(5, "8:2", "/", "/home/a/disk"),
+            mount(6, "8:2", "/", "/mnt/disk"),
+        ];
+        let found = of_hidden(&mounts, 1, Path::new("/home/a"));
+        let at: Vec<_> = found.iter().map(|alias| alias.at.to_str().unwrap()).collect();
+        assert_eq!(at, ["/mnt/whole/home/a", "/keys"]);
     }
 
     #[test]

@@ -60,9 +60,18 @@ fn real(path: &Path) -> Option<PathBuf> {
     std::fs::canonicalize(path).ok().filter(|path| path.is_dir())
 }
 
+/// Whether `path` is a part of the machine itself, or holds one.
+pub(super) fn holds_of_machine(path: &Path) -> bool {
+    OF_MACHINE.iter().any(|place| Path::new(place).starts_with(path))
+}
+
+/// Whether `path` lies in a part of the machine itself.
+pub(super) fn is_of_machine(path: &Path) -> bool {
+    OF_MACHINE.iter().any(|place| path.starts_with(place))
+}
+
 fn is_home(path: &Path) -> bool {
-    !OF_MACHINE.iter().any(|place| path.starts_with(place))
-        && !WITH_HOMES.iter().any(|place| path == Path::new(place))
+    !is_of_machine(path) && !WITH_HOMES.iter().any(|place| path == Path::new(place))
 }
 
 #[cfg(test)]

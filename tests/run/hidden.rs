@@ -163,6 +163,66 @@ fn the_homes_of_others_are_empty() {
     assert!(out.starts_with("in\ntools\n") && !all(&output).contains(SECRET), "{}", all(&output));
 }
 
+/// Mounts of homes, and of other places that are hidden, that begin above them, at them and in them.
+const MOUNTS: &str = "
+    mount -t tmpfs t /home; mkdir -p /home/other/.ssh; cp $H/.ssh/id_ed25519 /home/other/.ssh/key
+    mkdir $M $M/above $M/exact $M/inside $M/whole $M/homes $M/other $M/tmp $M/run $M/part beside
+    touch $M/file; mount --bind ${H%/*} $M/above; mount --bind $H $M/exact; mount --bind $H beside
+    mount --bind $H/.ssh $M/inside; mount --bind $H/.ssh/id_ed25519 $M/file
+    mount --bind / $M/whole; mount --bind /home $M/homes; mount --bind /home/other $M/other
+    mkdir -p $RUN/in; cp $H/.ssh/id_ed25519 token; cp token $RUN/in/token
+    mount --bind . $M/part; mount --bind /tmp $M/tmp; mount --bind /run $M/run
+    mount --bind $H/.npmrc /etc/hosts";
+
+/// What of the keys can be read by all these paths; and what is left at them.
+const LOOK: &str = "
+    cat above/home/.ssh/id_ed25519 exact/.ssh/id_ed25519 inside/id_ed25519 file \
+        homes/other/.ssh/key other/.ssh/key part/token whole$H/.ssh/id_ed25519 whole$HERE/token \
+        tmp${HERE#/tmp}/token run${RUN#/run}/in/token $HERE/beside/.ssh/id_ed25519 \
+        $H/.ssh/id_ed25519 ~/.ssh/id_ed25519
+    ls -A $HERE/beside inside homes other; touch inside/x; grep fund /etc/hosts";
+
+#[test]
+fn what_is_hidden_is_so_by_every_mount() {
+    if !can_mount() {
+        return;
+    }
+    for user in ["", "setpriv --reuid 4321 --regid 4321 --clear-groups"] {
+        let project = Project::new();
+        // Not in a private place, which is empty anyway.
+        let place = tempfile::tempdir_in("/var/lib").unwrap();
+        let run = tempfile::tempdir_in("/run").unwrap();
+        let home = place.path().join("home");
+        fill(&home);
+        let script = format!(
+            "export H={home} RUN={run} M={place}/m HERE=$PWD HOME={home}; cp $T tollgate; {MOUNTS}
+            chmod 755 . {place} tollgate; chown -R 4321:4321 dir $H
+            mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse; cd $M
+            run() {{ {user} $HERE/tollgate run --quiet --chdir . --policy $HERE/policy.toml \"$@\"; }}
+            run $HERE/dir -- sh -c \"$LOOK\"; echo; HOME=$M/exact run $HERE/dir -- sh -c \"$LOOK\"; echo
+            PATH=$PATH:$M/exact/.local/bin run $M/exact/other-project -- sh -c '
+                tool; cd exact/other-project; ls -A ..; pwd; cat secret | wc -c'; echo
+            run --allow $M/inside $HERE/dir -- cat inside/id_ed25519",
+            home = home.display(),
+            run = run.path().display(),
+            place = place.path().display(),
+        );
+        let script = script.replace("$LOOK", &LOOK.replace('$', "\\$"));
+        let output = project.in_mount_namespace(&script);
+        let (out, said) = (text(&output.stdout), all(&output));
+        let empty = format!(
+            "{}/beside:\n\nhomes:\n\ninside:\n\nother:\nfund=false\n\n",
+            fs::canonicalize(project.path("")).unwrap().display()
+        );
+        let in_dir = format!(
+            "tool\n.local\nother-project\n{}/m/exact/other-project\n{}\n\n",
+            place.path().display(),
+            SECRET.len()
+        );
+        assert_eq!(out, format!("{empty}{empty}{in_dir}{SECRET}"), "{said}");
+    }
+}
+
 /// Where the kernel shows what all of the machine does.
 #[test]
 fn debugfs_and_tracefs_are_empty_wherever_they_are_mounted() {

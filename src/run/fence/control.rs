@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use tollgate_control::{Directory, Nested};
 
+use super::elsewhere;
 use super::kept::{Kept, open_path};
 use super::layers;
 use super::shape::Fence;
 use crate::control::Guest;
 use crate::messages;
+use crate::mountinfo;
 
 /// The name of a user's directory of sessions. Not the one of control sockets, which CMD sees.
 const SESSIONS: &str = "tollgate-sessions";
@@ -105,7 +107,11 @@ pub(super) fn hidden(
     }
     all.sort();
     all.dedup();
-    all.retain(|path| is_shown(path) && path.is_dir());
+    let mounts = mountinfo::read()?;
+    let elsewhere: Vec<_> = all.iter().flat_map(|one| elsewhere::paths_to(&mounts, one)).collect();
+    all.retain(|path| is_shown(path));
+    all.extend(elsewhere);
+    all.retain(|path| path.is_dir());
     let empty = |path: &PathBuf| {
         let mut empty = Kept::read_only(path, layers::memory(&open_path(path)?)?)?;
         empty.hides = true;

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::allow::Allowed;
+use super::elsewhere;
 use super::home::Home;
 use super::kept::Kept;
 use super::listed;
-use super::places::{is_private, private};
+use super::places::{self, is_private, private};
+use super::services;
 use super::shape::Fence;
 use crate::sys;
 
@@ -27,36 +29,25 @@ pub(super) struct Homes {
     pub(super) others: Vec<PathBuf>,
     /// What stays of them.
     pub(super) kept: Vec<Kept>,
+    /// Further paths to them, and to other places that are hidden.
+    pub(super) elsewhere: Vec<PathBuf>,
 }
 
 impl Homes {
     /// Opens what stays, before anything is covered.
     pub(super) fn open(fence: &Fence, dir: &Path, cwd: &Path) -> anyhow::Result<Self> {
-        let mut named = listed::by_environment();
-        let own = fence.home.as_deref().filter(|home| can_be_covered(home, dir, fence));
-        let allowed = own.map(|home| rights(home, &fence.allowed));
-        let own = match (own, allowed) {
-            (Some(home), Some(Rights::None)) => {
-                named.extend(listed::of_home(home, fence.command.as_deref()));
-                Some(Home::open(home, &named)?)
-            }
-            (Some(home), Some(Rights::Read)) => Some(Home::readable(home)?),
-            _ => None,
-        };
-        let is_own = |path: &Path| fence.home.as_deref() == Some(path);
-        let mut others: Vec<PathBuf> = Vec::new();
-        for path in OF_OTHERS.iter().map(Path::new).chain(further(fence)) {
-            let hidden = rights(path, &fence.allowed) == Rights::None;
-            // What lies in another one is gone with that.
-            let is_covered = others.iter().any(|other| path.starts_with(other));
-            if can_be_covered(path, dir, fence) && !is_own(path) && hidden && !is_covered {
-                others.push(path.to_owned());
-            }
-        }
-        let of_own = fence.home.as_deref().filter(|_| own.is_some());
-        let covered: Vec<&Path> = others.iter().map(PathBuf::as_path).chain(of_own).collect();
+        let own_path = own(fence, dir);
+        let named = named(fence, own_path);
+        let own = own_path.map(|home| match rights(home, &fence.allowed) {
+            Rights::None => Home::open(home, &named),
+            _ => Home::readable(home),
+        });
+        let own = own.transpose()?;
+        let (others, elsewhere) = (others(fence, dir), elsewhere(fence, dir)?);
+        let homes = others.iter().map(PathBuf::as_path).chain(own_path);
+        let covered: Vec<&Path> = homes.chain(elsewhere.iter().map(PathBuf::as_path)).collect();
         let kept = kept(fence, dir, cwd, &covered, &named);
-        Ok(Self { own, others, kept })
+        Ok(Self { own, others, kept, elsewhere })
     }
 
     /// Covers those of others.
@@ -67,6 +58,47 @@ impl Homes {
         }
         Ok(())
     }
+}
+
+/// CMD's own home, unless it is what CMD sees or changes anyway.
+fn own<'f>(fence: &'f Fence, dir: &Path) -> Option<&'f Path> {
+    let own = fence.home.as_deref().filter(|home| can_be_covered(home, dir, fence));
+    own.filter(|home| rights(home, &fence.allowed) != Rights::Write)
+}
+
+/// What shows in homes that are hidden.
+fn named(fence: &Fence, own: Option<&Path>) -> Vec<PathBuf> {
+    let mut named = listed::by_environment();
+    if let Some(home) = own.filter(|home| rights(home, &fence.allowed) == Rights::None) {
+        named.extend(listed::of_home(home, fence.command.as_deref()));
+    }
+    named
+}
+
+/// Homes that are covered with nothing.
+fn others(fence: &Fence, dir: &Path) -> Vec<PathBuf> {
+    let is_own = |path: &Path| fence.home.as_deref() == Some(path);
+    let mut others: Vec<PathBuf> = Vec::new();
+    for path in OF_OTHERS.iter().map(Path::new).chain(further(fence)) {
+        let hidden = rights(path, &fence.allowed) == Rights::None;
+        // What lies in another one is gone with that.
+        let is_covered = others.iter().any(|other| path.starts_with(other));
+        if can_be_covered(path, dir, fence) && !is_own(path) && hidden && !is_covered {
+            others.push(path.to_owned());
+        }
+    }
+    others
+}
+
+/// Further paths, by other mounts, to homes and other places that are hidden.
+pub(super) fn elsewhere(fence: &Fence, dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    // One that may be read is so by each path.
+    let own = own(fence, dir).filter(|home| rights(home, &fence.allowed) == Rights::None);
+    let homes = others(fence, dir).into_iter().chain(own.map(Path::to_owned));
+    let places = places::hidden(fence).chain(services::hidden(&fence.allowed));
+    let hidden: Vec<_> = homes.chain(places).collect();
+    let listed: Vec<_> = named(fence, own).into_iter().chain(fence.programs.clone()).collect();
+    elsewhere::find(fence, dir, &hidden, &listed)
 }
 
 /// Further homes of CMD's user; private places are empty anyway.

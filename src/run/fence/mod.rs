@@ -7,6 +7,7 @@
 mod allow;
 mod control;
 mod devices;
+mod elsewhere;
 mod extent;
 mod home;
 mod homes;
@@ -34,6 +35,7 @@ pub(super) use why::Outside;
 pub(super) use written::{Written, told};
 
 use crate::sys;
+use elsewhere::Covers;
 use home::Home;
 use homes::Homes;
 use kept::Kept;
@@ -69,6 +71,9 @@ pub(super) fn build(
     kept.extend(control.map(Control::kept).transpose()?.into_iter().flatten());
     kept.extend(devices::kept()?);
     let mut homes = Homes::open(fence, dir, cwd)?;
+    let (elsewhere, covers) = Covers::of(&homes.elsewhere)?;
+    // Before what stays at the same path.
+    kept.extend(covers);
     kept.append(&mut homes.kept);
     kept.extend(services::kept(&fence.allowed)?);
     kept.extend(tracing::hidden(fence, dir)?);
@@ -84,6 +89,7 @@ pub(super) fn build(
     kept.extend(shown?);
     attach(kept, &[std::slice::from_ref(dir), &fence.further].concat())?;
     homes::finish(&homes.others)?;
+    elsewhere.finish()?;
     devices::finish()?;
     built.written = copy.map(Written::watch).transpose()?;
     Ok(built)

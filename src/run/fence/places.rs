@@ -69,6 +69,12 @@ fn all_places() -> impl Iterator<Item = &'static str> {
     TEMPORARY.iter().copied().chain([SHARED_MEMORY, RUN])
 }
 
+/// Those that `--allow` does not show as they are.
+pub(super) fn hidden(fence: &Fence) -> impl Iterator<Item = PathBuf> {
+    let is_allowed = |path: &Path| fence.allowed.iter().any(|one| path.starts_with(&one.path));
+    all_places().map(PathBuf::from).filter(move |path| !is_allowed(path))
+}
+
 /// Whether `path` lies in a private place.
 pub(super) fn is_private(path: &Path) -> bool {
     all_places().any(|place| path.starts_with(place))

@@ -1,7 +1,7 @@
 //! Sockets of services in other places than those that are private anyway (`/run`, `/tmp`, home):
 //! whoever may connect to one acts outside of the fence.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::allow::Allowed;
 use super::kept::Kept;
@@ -16,15 +16,20 @@ const SOCKETS: &[&str] = &[
     "/var/snap/docker/common/run/docker.sock",
 ];
 
-/// `/dev/null` at the place of each one that exists and is not allowed.
-pub(super) fn kept(allowed: &[Allowed]) -> anyhow::Result<Vec<Kept>> {
+/// Those that exist and are not allowed.
+pub(super) fn hidden(allowed: &[Allowed]) -> impl Iterator<Item = PathBuf> {
     let is_allowed = |path: &Path| allowed.iter().any(|allowed| path.starts_with(&allowed.path));
-    let found = SOCKETS.iter().map(Path::new).filter(|path| path.exists() && !is_allowed(path));
-    let cover = |path: &Path| {
+    let all = SOCKETS.iter().map(PathBuf::from);
+    all.filter(move |path| path.exists() && !is_allowed(path))
+}
+
+/// `/dev/null` at the place of each one.
+pub(super) fn kept(allowed: &[Allowed]) -> anyhow::Result<Vec<Kept>> {
+    let cover = |path: PathBuf| {
         let mut kept = Kept::node(Path::new("/dev/null"))?;
-        kept.path = path.to_owned();
+        kept.path = path;
         kept.optional = true;
         Ok(kept)
     };
-    found.map(cover).collect()
+    hidden(allowed).map(cover).collect()
 }

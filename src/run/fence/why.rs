@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::allow::Allowed;
+use super::homes;
 use super::listed;
 use super::places;
 use super::shape::Fence;
@@ -19,6 +20,8 @@ pub(crate) struct Outside {
     shown: Vec<PathBuf>,
     /// What of private places is shown, read-only.
     kept: Vec<PathBuf>,
+    /// Further paths, by other mounts, to what is hidden.
+    elsewhere: Vec<PathBuf>,
 }
 
 impl Outside {
@@ -31,8 +34,10 @@ impl Outside {
         shown.extend(fence.programs.iter().cloned());
         let (allowed, further) = (fence.allowed.clone(), fence.further.clone());
         let kept = places::surroundings_of(fence, dir, cwd);
+        // Where they are not known, no fence is built.
+        let elsewhere = homes::elsewhere(fence, dir).unwrap_or_default();
         let (home, further_homes) = (fence.home.clone(), fence.further_homes.clone());
-        Self { allowed, further, home, further_homes, shown, kept }
+        Self { allowed, further, home, further_homes, shown, kept, elsewhere }
     }
 
     /// What the fence makes of `path`, absolute and without `.` and `..`. What the kernel says inside
@@ -55,6 +60,8 @@ impl Outside {
         let (what, to_read, to_write) = if path.parent().is_none() {
             let all = Some("`--fence off` opens all but DIR".to_owned());
             ("outside of DIR all is read-only", None, all)
+        } else if self.elsewhere.iter().any(|one| path.starts_with(one)) && !self.is_shown(path) {
+            ("another mount of a hidden place, and hidden too", to_read, to_write)
         } else if self.kept.iter().any(|kept| path.starts_with(kept)) {
             ("what lies around DIR in a private place is shown, read-only", to_read, to_write)
         } else if path.starts_with("/dev/shm") || places::is_private(path) {
@@ -125,6 +132,7 @@ mod tests {
             further_homes: vec!["/var/lib/me".into()],
             shown: vec!["/home/me/.cargo/bin".into()],
             kept: vec!["/tmp/me".into()],
+            elsewhere: vec!["/mnt/homes".into()],
         };
         for (path, what, to_read, to_write) in [
             (
@@ -146,6 +154,7 @@ mod tests {
                 Some("`--allow /home/me/.ssh/key`"),
                 Some("key:rw`"),
             ),
+            ("/mnt/homes/me/x", "another mount of a hidden place", Some("x`"), Some("x:rw`")),
             ("/home/me/.cargo/bin/x", "private copy", Some("bin/x`"), Some("bin/x:rw`")),
             ("/home/me/notes/x", "the `[[view]]` of `/home/me/notes` decide", None, None),
             ("/home/other/x", "home directories are hidden", Some("x`"), Some("x:rw`")),
