@@ -1,9 +1,9 @@
 //! The standard streams that CMD is handed.
 //!
-//! Who has a file open for reading alone can open it again for writing, by its name in /proc/self/fd,
-//! and change its mode by the descriptor. The fence does not hold that back, nor does the view: the
-//! mount that the caller opened it by is neither's. So CMD gets such a file opened again, by a mount of
-//! that file alone, which is read-only and attached nowhere.
+//! Who has a file open for reading alone can open it again for writing, by its name in
+//! /proc/self/fd, and change its mode by the descriptor. The fence does not hold that back, nor does
+//! the view: the mount that the caller opened it by is neither's. So CMD gets such a file opened
+//! again, by a mount of that file alone, which is read-only and attached nowhere.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -106,8 +106,8 @@ impl Streams {
     }
 }
 
-/// Whoever shares the descriptor with the caller, a shell that reads its script from it for one, goes
-/// on where CMD stopped.
+/// Whoever shares the descriptor with the caller, a shell that reads its script from it for one,
+/// goes on where CMD stopped.
 impl Drop for Streams {
     fn drop(&mut self) {
         for Replaced { number, callers, began_at } in &self.0 {

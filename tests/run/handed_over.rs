@@ -48,6 +48,27 @@ fn a_directory_is_no_stream() {
     assert!(!all(&output).contains(SECRET), "{}", all(&output));
 }
 
+/// What is open as a place alone could be opened for anything.
+#[test]
+fn a_place_is_no_stream() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let mut options = std::fs::OpenOptions::new();
+    std::os::unix::fs::OpenOptionsExt::custom_flags(options.read(true), libc_o_path());
+    let place = options.open(project.path("dir/keys/id_rsa")).unwrap();
+    let script = "cat /proc/self/fd/0; echo x >>/proc/self/fd/0";
+    let output = project.run().args(["sh", "-c", script]).stdin(place).output().unwrap();
+    assert!(all(&output).contains("standard input is a place"), "{}", all(&output));
+    assert!(!output.status.success() && !all(&output).contains(SECRET), "{}", all(&output));
+    assert_eq!(std::fs::read_to_string(project.path("dir/keys/id_rsa")).unwrap(), SECRET);
+}
+
+fn libc_o_path() -> i32 {
+    i32::try_from(rustix::fs::OFlags::PATH.bits()).unwrap()
+}
+
 /// Runs `place/caller`, a script of whoever calls `run`, as root and as a user: `$run $over` begins a
 /// call.
 fn as_root_and_as_a_user(project: &Project) -> [std::process::Output; 2] {

@@ -1,5 +1,5 @@
-//! Further paths, by other mounts, to what the fence hides: a bind mount of a home directory, of one
-//! above it or of a part of it would show what is hidden at its own path.
+//! Further paths, by other mounts, to what the fence hides: a bind mount of a home directory, of
+//! one above it or of a part of it would show what is hidden at its own path.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use crate::mountinfo::{self, MountInfo};
 use crate::run::{aliases, homes};
 use crate::{other_mounts, sys, tree};
 
-/// The further paths to `hidden`, but where a view or `--allow` decides, and what `listed` names. Of
-/// the machine's own directories none is taken away, nor a file that somebody put in one of them.
+/// The further paths to `hidden`, but where a view or `--allow` decides, and what `listed` names.
+/// Of the machine's own directories none is taken away, nor a file that somebody put in one.
 pub(super) fn find(
     fence: &Fence,
     dir: &Path,
