@@ -118,7 +118,9 @@ fn data_is_made_durable() {
 
 #[test]
 fn a_range_is_copied_by_the_lower_file_system_or_by_the_kernel() {
-    let (view, [(_, plain), (_, watched)]) = both();
+    let view = Played::with(WATCHED, &[("plain", "0123456789"), ("watched", "0123456789")]);
+    let plain = view.open("plain", O_RDWR).unwrap();
+    let watched = view.open("watched", libc::O_WRONLY).unwrap();
     let copy = |from: Handle, to: Handle| {
         let args = CopyFileRangeIn {
             fh_in: from.number,
@@ -134,6 +136,10 @@ fn a_range_is_copied_by_the_lower_file_system_or_by_the_kernel() {
     let copied = copy(plain, watched).unwrap();
     assert_eq!(copied[..4], 3_u32.to_ne_bytes());
     assert_eq!(std::fs::read(view.below("watched")).unwrap()[20..], *b"234");
+    // Who has it open so may store into a mapping of it, which the kernel would drop after the copy.
+    let in_place = view.open("watched", O_RDWR).unwrap();
+    assert_eq!(copy(plain, watched).unwrap_err(), Errno::XDEV);
+    assert_eq!(copy(plain, in_place).unwrap_err(), Errno::XDEV);
     // Between two passthrough files the kernel copies without this server, where that is as good.
     match copy(plain, plain) {
         Err(error) => assert_eq!(error, Errno::NOSYS),
