@@ -270,7 +270,12 @@ impl BufferSize {
     }
 
     pub(crate) fn payload_bytes(self) -> usize {
-        self.max_payload_bytes.max(Self::MIN_PAYLOAD_BYTES)
+        Self::longest_reply(self.max_payload_bytes)
+    }
+
+    /// Bytes of data that the longest reply carries, where payloads are of `max_payload_bytes`.
+    pub(crate) fn longest_reply(max_payload_bytes: usize) -> usize {
+        max_payload_bytes.max(Self::MIN_PAYLOAD_BYTES)
     }
 }
 

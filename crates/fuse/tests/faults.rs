@@ -12,26 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::clients::{SOON, client, ends_soon, more_requests, run_client, until};
-use common::{Lower, Served, can_mount};
+use common::{Lower, Served, transports};
 use tollgate_fuse::*;
-
-const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
-
-/// The transports to test here.
-fn transports() -> Vec<TransportChoice> {
-    if !can_mount() {
-        return Vec::new();
-    }
-    match common::transport() {
-        TransportChoice::Auto => {}
-        one => return vec![one],
-    }
-    if fs::read_to_string(PARAMETER).is_ok_and(|value| value.trim() == "Y") {
-        return vec![TransportChoice::DevFuse, TransportChoice::Uring];
-    }
-    eprintln!("SKIPPED for io_uring: {PARAMETER} is not Y");
-    vec![TransportChoice::DevFuse]
-}
 
 fn config(transport: TransportChoice) -> SessionConfig {
     SessionConfig { transport, threads: 3, ..SessionConfig::default() }

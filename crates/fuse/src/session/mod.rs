@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use tollgate_haltpoll::Hook;
 
+use crate::buffer::BufferSize;
 use crate::connection::Connection;
 use crate::counters::QueueCounters;
 use crate::device::{Device, DeviceTransport};
@@ -66,7 +67,8 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
         let negotiated = handshake::handshake(&mut first, &proposal)?;
         let others = self.transport.open_others(negotiated.flags, &config).map_err(failed(1))?;
         let queues: Vec<_> = std::iter::once(first).chain(others).collect();
-        let states = queue_states(&queues);
+        let longest = BufferSize::longest_reply(config.max_payload_bytes);
+        let states = queue_states(&queues, longest);
         let registrar = self.config.registrar.clone();
         let connection = Connection::new(
             negotiated,
@@ -95,12 +97,13 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
     }
 }
 
-fn queue_states<Q: Queue>(queues: &[Q]) -> Vec<Arc<QueueState>> {
+fn queue_states<Q: Queue>(queues: &[Q], longest_reply: usize) -> Vec<Arc<QueueState>> {
     let interrupts = Arc::new(Interrupts::new(queues.len()));
     let state = |(worker, queue): (usize, &Q)| {
         Arc::new(QueueState {
             sink: SinkBox(queue.sink()),
             worker,
+            longest_reply,
             counters: QueueCounters::default(),
             interrupts: Arc::clone(&interrupts),
         })

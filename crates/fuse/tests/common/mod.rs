@@ -5,6 +5,7 @@
 #![allow(dead_code, unreachable_pub, reason = "shared by test binaries, each of which uses a part")]
 
 pub mod clients;
+pub mod odd;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
@@ -51,6 +52,25 @@ pub fn transport() -> TransportChoice {
             panic!("TOLLGATE_TEST_TRANSPORT is `{other}`, but must be auto, devfuse or uring")
         }
     }
+}
+
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The transports to test here: /dev/fuse, and io_uring where the kernel has that switched on;
+/// `TOLLGATE_TEST_TRANSPORT` restricts them to one.
+pub fn transports() -> Vec<TransportChoice> {
+    if !can_mount() {
+        return Vec::new();
+    }
+    match transport() {
+        TransportChoice::Auto => {}
+        one => return vec![one],
+    }
+    if fs::read_to_string(PARAMETER).is_ok_and(|value| value.trim() == "Y") {
+        return vec![TransportChoice::DevFuse, TransportChoice::Uring];
+    }
+    eprintln!("SKIPPED for io_uring: {PARAMETER} is not Y");
+    vec![TransportChoice::DevFuse]
 }
 
 #[derive(Default)]
