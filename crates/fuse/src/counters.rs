@@ -87,7 +87,8 @@ pub struct RequestCounts {
     requests: [u64; KINDS],
     /// Requests that could not be decoded.
     pub malformed: u64,
-    /// Replies that the kernel no longer wanted, or refused.
+    /// Replies that the kernel no longer wanted, or refused; the caller of one that was refused got
+    /// `EIO`.
     pub undelivered: u64,
     /// Replies that were dropped unsent and became EIO.
     pub dropped: u64,

@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::mpsc;
 
 use common::clients::SOON;
-use common::odd::Odd;
+use common::odd::{Odd, ServedOdd};
+use common::transports;
 use rustix::io::Errno;
 use tollgate_fuse::abi::{self, opcode};
 use tollgate_fuse::memory::{self, Kernel, request};
@@ -64,4 +66,40 @@ fn a_detached_reply_lends_what_was_asked_for() {
     });
     assert_eq!(read(&kernel, 4, 4097).0, Errno::NOSPC.raw_os_error());
     assert_eq!(is_lent.recv().unwrap(), 4097);
+}
+
+/// writev(2) takes 1,024 parts.
+#[test]
+fn any_number_of_slices_is_sent() {
+    for transport in transports() {
+        for count in [15, 16, 1022, 1023, 1024, 2000, 5000] {
+            let data: Vec<u8> = (0..=250).cycle().take(count).collect();
+            let expected = data.clone();
+            let served = ServedOdd::new(transport, move |reply, _| {
+                let slices: Vec<_> = data.chunks(1).map(IoSlice::new).collect();
+                reply.vectored(&slices)
+            });
+            assert_eq!(served.read(8192).unwrap(), expected, "{transport}, {count}");
+            assert!(served.fs.was_sent(), "{transport}, {count}");
+            assert_eq!(served.running.connection().counts().undelivered, 0);
+        }
+    }
+}
+
+/// write(2) takes 2 GiB less a page, and the header of a reply counts its bytes in 32 bits.
+#[test]
+fn a_reply_that_no_transport_takes_is_eio() {
+    for transport in transports() {
+        for chunks in [33, 65] {
+            let served = ServedOdd::new(transport, move |reply, _| {
+                let chunk = vec![0; 64 << 20];
+                reply.vectored(&vec![IoSlice::new(&chunk); chunks])
+            });
+            let error = served.read(4096).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()), "{transport}");
+            assert!(!served.fs.was_sent(), "{transport}, {chunks}");
+            let counts = served.running.connection().counts();
+            assert_eq!((counts.undelivered, counts.dropped), (1, 0), "{transport}, {chunks}");
+        }
+    }
 }

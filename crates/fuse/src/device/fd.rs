@@ -28,10 +28,29 @@ impl SharedFd {
     }
 }
 
+/// Most parts that writev(2) takes (`UIO_MAXIOV`).
+const MAX_PARTS: usize = 1024;
+
+impl SharedFd {
+    /// Sends more parts than the system takes: copies the last ones into one.
+    #[cold]
+    fn commit_joined(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let (apart, rest) = parts.split_at(MAX_PARTS - 1);
+        let mut joined = Vec::new();
+        joined.try_reserve_exact(rest.iter().map(|part| part.len()).sum())?;
+        rest.iter().for_each(|part| joined.extend_from_slice(part));
+        let mut all = apart.to_vec();
+        all.push(IoSlice::new(&joined));
+        rustix::io::writev(&self.0, &all)?;
+        Ok(())
+    }
+}
+
 impl ReplySink for SharedFd {
     fn commit(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         match parts {
             [one] => rustix::io::write(&self.0, one)?,
+            many if many.len() > MAX_PARTS => return self.commit_joined(many),
             many => rustix::io::writev(&self.0, many)?,
         };
         Ok(())

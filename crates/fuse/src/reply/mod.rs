@@ -33,8 +33,10 @@ impl<'q> RawReply<'q> {
 }
 
 /// The reply to one request: a `T`, or an error. A sending method returns `true` if the kernel took
-/// the reply, and `false` if the request was over already, so that what the reply handed out (a
-/// lookup, a handle) must be taken back.
+/// the reply, and `false` if the request was over already or the reply cannot be sent, so that what
+/// the reply handed out (a lookup, a handle) must be taken back. A reply that cannot be sent becomes
+/// `EIO` to the caller: one of 2 GiB or more above all. Either is counted in
+/// [`RequestCounts::undelivered`](crate::RequestCounts::undelivered).
 #[derive(Debug)]
 pub struct Reply<'q, T: ?Sized> {
     raw: RawReply<'q>,
@@ -83,8 +85,8 @@ impl Reply<'_, [u8]> {
         self.raw.slices(&[IoSlice::new(data)])
     }
 
-    /// Replies with the concatenation of `data`. Allocates from 16 slices on; the system takes
-    /// 1023.
+    /// Replies with the concatenation of `data`. Allocates from 16 slices on. The system takes 1,023;
+    /// what the further ones hold is copied into one.
     pub fn vectored(mut self, data: &[IoSlice<'_>]) -> bool {
         self.raw.slices(data)
     }

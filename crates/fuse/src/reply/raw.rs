@@ -101,13 +101,17 @@ impl<'q> RawReply<'q> {
 
     /// Header for a reply of `len` bytes after the header.
     fn header(&self, len: usize) -> Option<OutHeader> {
-        let len = u32::try_from(HEADER_BYTES + len).ok()?;
+        let len = u32::try_from(len.checked_add(HEADER_BYTES)?).ok()?;
         Some(OutHeader { len, error: 0, unique: self.unique })
     }
 
     pub(crate) fn error(&mut self, errno: Errno) -> bool {
-        let header = OutHeader { error: wire_error(errno), len: 16, unique: self.unique };
+        let header = self.error_header(errno);
         self.commit(&[IoSlice::new(header.as_bytes())])
+    }
+
+    fn error_header(&self, errno: Errno) -> OutHeader {
+        OutHeader { error: wire_error(errno), len: 16, unique: self.unique }
     }
 
     pub(crate) fn answer<T: Answer>(&mut self, value: &T) -> bool {
@@ -130,15 +134,15 @@ impl<'q> RawReply<'q> {
     /// Header and, for an ioctl, its head: the buffer and how much of it is used.
     fn heads(&self, len: usize) -> Option<([u8; HEADER_BYTES + IOCTL_BYTES], usize)> {
         let extra = if self.ioctl { IOCTL_BYTES } else { 0 };
-        let header = self.header(extra + len)?;
+        let header = self.header(len.checked_add(extra)?)?;
         let mut heads = [0; HEADER_BYTES + IOCTL_BYTES];
         heads[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         Some((heads, HEADER_BYTES + extra))
     }
 
     pub(super) fn slices(&mut self, data: &[IoSlice<'_>]) -> bool {
-        let len = data.iter().map(|slice| slice.len()).sum();
-        let Some((heads, used)) = self.heads(len) else { return self.error(Errno::IO) };
+        let len = data.iter().fold(0, |len: usize, slice| len.saturating_add(slice.len()));
+        let Some((heads, used)) = self.heads(len) else { return self.refused() };
         let head = IoSlice::new(&heads[..used]);
         if data.len() < MAX_SLICES {
             let mut all = [IoSlice::new(&[]); MAX_SLICES];
@@ -165,7 +169,7 @@ impl<'q> RawReply<'q> {
     }
 
     pub(super) fn send_area(&mut self, area: &mut ReplyArea, len: usize) -> bool {
-        let Some((heads, used)) = self.heads(len) else { return self.error(Errno::IO) };
+        let Some((heads, used)) = self.heads(len) else { return self.refused() };
         let bytes = area.with_head(&heads[..used], len);
         self.commit(&[IoSlice::new(bytes)])
     }
@@ -183,11 +187,28 @@ impl<'q> RawReply<'q> {
     fn commit(&mut self, parts: &[IoSlice<'_>]) -> bool {
         self.answered = true;
         let queue = self.queue.get();
-        let delivered = queue.sink.0.commit(parts).is_ok();
-        if !delivered {
-            counters::add(&queue.counters.undelivered, 1);
+        match queue.sink.0.commit(parts) {
+            Ok(()) => true,
+            // The request is over.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                counters::add(&queue.counters.undelivered, 1);
+                false
+            }
+            Err(_) => self.refused(),
         }
-        delivered
+    }
+
+    /// This reply cannot be sent, and its request may be pending still: its caller gets `EIO` instead,
+    /// or would wait for ever.
+    #[cold]
+    fn refused(&mut self) -> bool {
+        self.answered = true;
+        let queue = self.queue.get();
+        counters::add(&queue.counters.undelivered, 1);
+        let header = self.error_header(Errno::IO);
+        // `ENOENT` if the refused reply has ended it; others if the session is over.
+        let _ = queue.sink.0.commit(&[IoSlice::new(header.as_bytes())]);
+        false
     }
 }
 

@@ -5,12 +5,16 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use tollgate_fuse::*;
 
 use super::VALID;
 use super::clients::SOON;
+
+/// How long a caller may have to wait.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 const FILE: NodeId = NodeId(2);
 
@@ -110,9 +114,12 @@ pub struct ServedOdd {
 }
 
 impl ServedOdd {
-    pub fn new(transport: TransportChoice, answers: Answers) -> Self {
+    pub fn new(
+        transport: TransportChoice,
+        answers: impl Fn(Reply<'_, [u8]>, usize) -> bool + Send + Sync + 'static,
+    ) -> Self {
         let at = tempfile::tempdir().unwrap();
-        let fs = Odd::new(answers);
+        let fs = Odd::new(Box::new(answers));
         let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
         let config = SessionConfig { transport, threads: 2, ..SessionConfig::default() };
         let running = Session::new(device, Arc::clone(&fs), config).start().unwrap();
@@ -135,5 +142,5 @@ impl ServedOdd {
 pub fn within<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || done.send(f()));
-    is_done.recv_timeout(SOON).expect("it does not hang")
+    is_done.recv_timeout(PATIENCE).expect("it does not hang")
 }
