@@ -4,8 +4,11 @@ use rustix::io::Errno;
 
 use crate::filesystem::Filesystem;
 use crate::operation::Operation;
-use crate::reply::RawReply;
+use crate::reply::{Expected, RawReply};
 use crate::request::Request;
+
+/// A link's target. The kernel takes a page less one byte, and a path has no more.
+const LINK: Expected = Expected::Data(4095);
 
 /// Calls the method for `op`.
 pub(crate) fn dispatch<F: Filesystem>(
@@ -20,9 +23,9 @@ pub(crate) fn dispatch<F: Filesystem>(
         Operation::Getattr { handle } => fs.getattr(req, node, handle, raw.typed()),
         Operation::Statx(args) => fs.statx(req, node, args, raw.typed()),
         Operation::Setattr(set) => fs.setattr(req, node, &set, raw.typed()),
-        Operation::Readlink => fs.readlink(req, node, raw.typed()),
+        Operation::Readlink => fs.readlink(req, node, raw.bytes(LINK)),
         Operation::Open(args) => fs.open(req, node, args, raw.typed()),
-        Operation::Read(args) => fs.read(req, node, args, raw.typed()),
+        Operation::Read(args) => fs.read(req, node, args, raw.bytes(Expected::Data(args.size))),
         Operation::Write(args) => fs.write(req, node, args, raw.typed()),
         Operation::Flush(args) => fs.flush(req, node, args, raw.typed()),
         Operation::Release(args) => fs.release(req, node, args, raw.typed()),
@@ -65,8 +68,12 @@ fn dispatch_directories<F: Filesystem>(
         Operation::Releasedir { handle } => fs.releasedir(req, node, handle, raw.typed()),
         Operation::Fsyncdir(args) => fs.fsyncdir(req, node, args, raw.typed()),
         Operation::Setxattr(args) => fs.setxattr(req, node, args, raw.typed()),
-        Operation::Getxattr(args) => fs.getxattr(req, node, args, raw.typed()),
-        Operation::Listxattr { size } => fs.listxattr(req, node, size, raw.typed()),
+        Operation::Getxattr(args) => {
+            fs.getxattr(req, node, args, raw.bytes(Expected::of_attribute(args.size)));
+        }
+        Operation::Listxattr { size } => {
+            fs.listxattr(req, node, size, raw.bytes(Expected::of_attribute(size)));
+        }
         Operation::Removexattr { name } => fs.removexattr(req, node, name, raw.typed()),
         op => dispatch_ranges(fs, req, op, raw),
     }
@@ -85,7 +92,7 @@ fn dispatch_ranges<F: Filesystem>(
         Operation::CopyFileRange(args) => fs.copy_file_range(req, node, args, raw.typed()),
         Operation::Getlk(args) => fs.getlk(req, node, args, raw.typed()),
         Operation::Setlk(args) => fs.setlk(req, node, args, raw.typed()),
-        Operation::Ioctl(args) => fs.ioctl(req, node, args, raw.ioctl()),
+        Operation::Ioctl(args) => fs.ioctl(req, node, args, raw.ioctl(args.output_size)),
         _ => {
             raw.error(Errno::NOSYS);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use common::clients::SOON;
-use common::odd::{Odd, ServedOdd};
+use common::odd::{Odd, ServedOdd, within};
 use common::transports;
 use rustix::io::Errno;
 use tollgate_fuse::abi::{self, opcode};
@@ -101,5 +101,87 @@ fn a_reply_that_no_transport_takes_is_eio() {
             let counts = served.running.connection().counts();
             assert_eq!((counts.undelivered, counts.dropped), (1, 0), "{transport}, {chunks}");
         }
+    }
+}
+
+fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+    result.unwrap_err().raw_os_error().unwrap()
+}
+
+/// It is known how much each caller takes: what is longer is refused alike by all transports.
+#[test]
+fn a_reply_that_is_longer_than_asked_is_eio() {
+    for transport in transports() {
+        for extra in [0, 1, 5000] {
+            let long =
+                move |reply: Reply<'_, [u8]>, size: usize| reply.data(&vec![b'x'; size + extra]);
+            let served = ServedOdd::new(transport, long);
+            let (file, link) = (served.at.path().join("file"), served.at.path().join("link"));
+            let read = served.read(4096).map(|data| data.len());
+            let link = within(move || std::fs::read_link(link)).map(|to| to.as_os_str().len());
+            let value = within(move || {
+                let n = rustix::fs::getxattr(file, "user.x", &mut vec![0; 100][..])?;
+                Ok::<_, std::io::Error>(n)
+            });
+            for (what, result, len) in
+                [("read", read, 4096), ("link", link, 4095), ("value", value, 100)]
+            {
+                let context = format!("{transport}: {what} of {extra} more");
+                assert_eq!(served.fs.was_sent(), extra == 0, "{context}");
+                match extra {
+                    0 => assert_eq!(result.unwrap(), len, "{context}"),
+                    _ => assert_eq!(errno(result), Errno::IO.raw_os_error(), "{context}"),
+                }
+            }
+            let undelivered = served.running.connection().counts().undelivered;
+            assert_eq!(undelivered, if extra == 0 { 0 } else { 3 }, "{transport}, {extra}");
+        }
+    }
+}
+
+/// GETXATTR of size 0 asks for a length, every other one for a value.
+#[test]
+fn a_length_is_no_value_and_a_value_no_length() {
+    for transport in transports() {
+        for (size, says_length) in [(0, false), (0, true), (100, false), (100, true)] {
+            let served = ServedOdd::new(transport, move |reply, asked| {
+                assert_eq!(asked, size);
+                if says_length { reply.size(7) } else { reply.data(b"") }
+            });
+            let file = served.at.path().join("file");
+            let found = within(move || {
+                let n = match size {
+                    0 => rustix::fs::getxattr_query(file, "user.x"),
+                    _ => rustix::fs::getxattr(file, "user.x", &mut vec![0; size][..]),
+                };
+                n.map_err(std::io::Error::from)
+            });
+            let fits = (size == 0) == says_length;
+            let context = format!("{transport}, {size}, {says_length}");
+            assert_eq!(served.fs.was_sent(), fits, "{context}");
+            match fits {
+                true => assert_eq!(found.unwrap(), if says_length { 7 } else { 0 }, "{context}"),
+                false => assert_eq!(errno(found), Errno::IO.raw_os_error(), "{context}"),
+            }
+            let undelivered = served.running.connection().counts().undelivered;
+            assert_eq!(undelivered, u64::from(!fits), "{context}");
+        }
+    }
+}
+
+/// `fill` and detached replies are held to the same.
+#[test]
+fn what_was_filled_or_detached_is_measured_too() {
+    for (how, is_detached) in [("fill", false), ("fill", true), ("data", true)] {
+        let (kernel, running, fs) = play(SessionConfig::default(), move |reply, size| {
+            let reply = if is_detached { reply.detach() } else { reply };
+            match how {
+                "fill" => reply.fill(2 * size, |buffer| Ok(buffer.len())),
+                _ => reply.data(&vec![1; size + 1]),
+            }
+        });
+        assert_eq!(read(&kernel, 4, 4096), (Errno::IO.raw_os_error(), vec![]), "{how}");
+        assert!(!fs.was_sent(), "{how}");
+        assert_eq!(running.connection().counts().undelivered, 1);
     }
 }

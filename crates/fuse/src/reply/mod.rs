@@ -8,21 +8,25 @@ use std::io::IoSlice;
 use std::marker::PhantomData;
 
 use rustix::io::Errno;
-use zerocopy::IntoBytes;
 
-use crate::abi::SizeOut;
 use crate::encode::Answer;
 
-pub(crate) use raw::{QueueState, RawReply, SinkBox};
+pub(crate) use raw::{Expected, QueueState, RawReply, SinkBox};
 
 impl<'q> RawReply<'q> {
     pub(crate) fn typed<T: ?Sized>(self) -> Reply<'q, T> {
         Reply { raw: self, answer: PhantomData }
     }
 
-    pub(crate) fn ioctl(mut self) -> Reply<'q, [u8]> {
-        self.ioctl = true;
+    /// A reply with bytes.
+    pub(crate) fn bytes(mut self, expected: Expected) -> Reply<'q, [u8]> {
+        self.expected = expected;
         self.typed()
+    }
+
+    pub(crate) fn ioctl(mut self, output_size: u32) -> Reply<'q, [u8]> {
+        self.ioctl = true;
+        self.bytes(Expected::Data(output_size))
     }
 
     pub(crate) fn directory(self, size: u32) -> DirReply<'q> {
@@ -35,8 +39,8 @@ impl<'q> RawReply<'q> {
 /// The reply to one request: a `T`, or an error. A sending method returns `true` if the kernel took
 /// the reply, and `false` if the request was over already or the reply cannot be sent, so that what
 /// the reply handed out (a lookup, a handle) must be taken back. A reply that cannot be sent becomes
-/// `EIO` to the caller: one of 2 GiB or more above all. Either is counted in
-/// [`RequestCounts::undelivered`](crate::RequestCounts::undelivered).
+/// `EIO` to the caller: one with more bytes than the request asked for, above all. Either is counted
+/// in [`RequestCounts::undelivered`](crate::RequestCounts::undelivered).
 #[derive(Debug)]
 pub struct Reply<'q, T: ?Sized> {
     raw: RawReply<'q>,
@@ -80,7 +84,7 @@ impl<T: Answer> Reply<'_, T> {
 }
 
 impl Reply<'_, [u8]> {
-    /// Replies with bytes: data, the target of a link, the value of an attribute.
+    /// Replies with bytes: data, the target of a link (at most 4,095), the value of an attribute.
     pub fn data(mut self, data: &[u8]) -> bool {
         self.raw.slices(&[IoSlice::new(data)])
     }
@@ -91,9 +95,10 @@ impl Reply<'_, [u8]> {
         self.raw.slices(data)
     }
 
-    /// Replies to a request that asked for a length (`getxattr` and `listxattr` with `size` 0).
+    /// Replies to a request that asked for a length (`getxattr` and `listxattr` with `size` 0), which
+    /// takes nothing else. Every other request gets `EIO` by this.
     pub fn size(mut self, size: u32) -> bool {
-        self.raw.slices(&[IoSlice::new(SizeOut { size, padding: 0 }.as_bytes())])
+        self.raw.length(size)
     }
 
     /// Lends `f` at most `max` bytes (less if the worker's reply area is smaller, which holds

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::abi::{IoctlOut, OutHeader};
+use crate::abi::{IoctlOut, OutHeader, SizeOut};
 use crate::buffer::{PageBuffer, ReplyArea};
 use crate::counters::{self, QueueCounters};
 use crate::encode::{Answer, MAX_ANSWER_BYTES};
@@ -55,6 +55,27 @@ impl QueueRef<'_> {
     }
 }
 
+/// What the data of a reply may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// So many bytes at most, which the caller has room for. The transports would refuse more in
+    /// different ways.
+    Data(u32),
+    /// A length, and no data.
+    Length,
+}
+
+impl Expected {
+    /// The kernel asks for so many bytes of an attribute or of the list of them; 0 asks for a length.
+    pub(crate) fn of_attribute(size: u32) -> Self {
+        if size == 0 { Self::Length } else { Self::Data(size) }
+    }
+
+    fn takes(self, len: usize) -> bool {
+        matches!(self, Self::Data(most) if len <= most as usize)
+    }
+}
+
 /// The untyped part of a reply: where it goes, and whether it went.
 #[derive(Debug)]
 pub(crate) struct RawReply<'q> {
@@ -63,6 +84,8 @@ pub(crate) struct RawReply<'q> {
     pub(super) area: Option<&'q mut ReplyArea>,
     /// Data is preceded by `struct fuse_ioctl_out`.
     pub(super) ioctl: bool,
+    /// Of a reply with bytes.
+    pub(super) expected: Expected,
     answered: bool,
 }
 
@@ -73,6 +96,7 @@ impl<'q> RawReply<'q> {
             unique,
             area: Some(area),
             ioctl: false,
+            expected: Expected::Data(u32::MAX),
             answered: false,
         }
     }
@@ -87,7 +111,8 @@ impl<'q> RawReply<'q> {
         let queue = QueueRef::Owned(queue, index);
         // The new value replies; this one must not.
         self.answered = true;
-        RawReply { queue, unique: self.unique, area: None, ioctl: self.ioctl, answered: false }
+        let Self { unique, ioctl, expected, .. } = self;
+        RawReply { queue, unique, area: None, ioctl, expected, answered: false }
     }
 
     pub(super) fn interrupted(&self) -> bool {
@@ -131,13 +156,25 @@ impl<'q> RawReply<'q> {
         self.commit(&[IoSlice::new(&small.0[..HEADER_BYTES + len])])
     }
 
-    /// Header and, for an ioctl, its head: the buffer and how much of it is used.
+    /// Header and, for an ioctl, its head: the buffer and how much of it is used. `None` if nobody
+    /// takes so much data.
     fn heads(&self, len: usize) -> Option<([u8; HEADER_BYTES + IOCTL_BYTES], usize)> {
+        if !self.expected.takes(len) {
+            return None;
+        }
         let extra = if self.ioctl { IOCTL_BYTES } else { 0 };
         let header = self.header(len.checked_add(extra)?)?;
         let mut heads = [0; HEADER_BYTES + IOCTL_BYTES];
         heads[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         Some((heads, HEADER_BYTES + extra))
+    }
+
+    pub(super) fn length(&mut self, size: u32) -> bool {
+        if self.expected != Expected::Length {
+            return self.refused();
+        }
+        self.expected = Expected::Data(u32::MAX);
+        self.slices(&[IoSlice::new(SizeOut { size, padding: 0 }.as_bytes())])
     }
 
     pub(super) fn slices(&mut self, data: &[IoSlice<'_>]) -> bool {
