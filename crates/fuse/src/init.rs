@@ -306,7 +306,8 @@ fn agree(init: &InitIn, offered: InitFlags, proposal: &Proposal) -> Negotiated {
         max_pages,
         max_readahead: init.max_readahead.min(proposal.max_readahead),
         max_background,
-        congestion_threshold: proposal.congestion_threshold,
+        // More than that are never in flight, so that nothing would count as congestion.
+        congestion_threshold: proposal.congestion_threshold.min(proposal.max_background),
         time_gran_ns: proposal.time_gran_ns,
         max_stack_depth: match flags.contains(InitFlags::PASSTHROUGH) {
             true => proposal.max_stack_depth,

@@ -1,8 +1,11 @@
 //! How a session is to run.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::thread::CpuSet;
 use tollgate_haltpoll::KeepAwake;
 
 use crate::init::{InitFlags, Proposal};
@@ -10,6 +13,7 @@ use crate::mounted::TransportChoice;
 use crate::registrar::Registrar;
 use crate::session::error::SessionError;
 use crate::transport::QueueConfig;
+use crate::uring::parse_possible;
 
 /// Runs in each worker thread before its first request, with the worker's index.
 pub type ThreadHook = Arc<dyn Fn(usize) + Send + Sync>;
@@ -26,7 +30,10 @@ pub struct SessionConfig {
     /// process's. With io_uring, all requests go to helpers then, since a ring's owner cannot be
     /// replaced.
     pub may_hang: bool,
-    /// CPUs that worker `i` may run on; `None`, or no element, leaves it to the scheduler.
+    /// CPUs that worker `i` may run on; `None`, or no element, leaves it to the scheduler, and an
+    /// element of no worker is not looked at. Each set has a CPU or more, all of which this machine can
+    /// have. If none of a set is online, the worker runs elsewhere, with a warning. With io_uring, a
+    /// ring's owner runs on the CPUs of its ring, whatever this says.
     pub cpus: Vec<Option<Vec<usize>>>,
     /// Capabilities to ask for; the transport adds those that it needs.
     pub want: InitFlags,
@@ -35,14 +42,16 @@ pub struct SessionConfig {
     pub max_stack_depth: u32,
     /// Most readahead in bytes; the kernel has its own limit.
     pub max_readahead: u32,
-    /// Largest payload of a WRITE in bytes.
+    /// Largest payload of a WRITE in bytes; at most [`SessionConfig::MAX_WRITE`], and 4,096 is used
+    /// for less. The kernel has its own limit (`fs.fuse.max_pages_limit`, 1 MiB as a rule).
     pub max_write: u32,
     /// Most requests in flight that no process waits for (readahead, RELEASE); more of them wait in
-    /// the kernel.
+    /// the kernel. At least 1.
     pub max_background: u16,
-    /// From how many of those on the kernel counts the device as congested.
+    /// From how many of those on the kernel counts the device as congested; at least 1. Where it is
+    /// more than [`SessionConfig::max_background`], that holds.
     pub congestion_threshold: u16,
-    /// Granularity of times in nanoseconds.
+    /// Granularity of times in nanoseconds; from 1 to 1,000,000,000.
     pub time_gran_ns: u32,
     /// Which transport to use.
     pub transport: TransportChoice,
@@ -74,6 +83,12 @@ impl SessionConfig {
     /// Most worker threads. Each has two buffers of [`SessionConfig::max_write`] and a page.
     pub const MAX_THREADS: usize = 256;
 
+    /// Most bytes of [`SessionConfig::max_write`]: the kernel counts the pages of a request in 16 bits.
+    pub const MAX_WRITE: u32 = 65_535 * 4096;
+
+    /// A second, the coarsest granularity that the kernel takes.
+    const MAX_TIME_GRAN_NS: u32 = 1_000_000_000;
+
     /// Most ring entries for each CPU's queue.
     pub const MAX_RING_DEPTH: usize = 64;
 
@@ -96,25 +111,23 @@ impl SessionConfig {
     }
 
     pub(crate) fn check(&self) -> Result<(), SessionError> {
-        let max = Self::MAX_THREADS;
-        if self.threads == 0 || self.threads > max {
-            let (field, value) = ("threads", self.threads.to_string());
-            return Err(SessionError::Config { field, value, allowed: format!("from 1 to {max}") });
-        }
-        if self.reserve > max {
-            let (field, value) = ("reserve", self.reserve.to_string());
-            return Err(SessionError::Config { field, value, allowed: format!("from 0 to {max}") });
-        }
-        let max = Self::MAX_RING_DEPTH;
-        if self.ring_depth == 0 || self.ring_depth > max {
-            let (field, value) = ("ring_depth", self.ring_depth.to_string());
-            return Err(SessionError::Config { field, value, allowed: format!("from 1 to {max}") });
+        within("threads", self.threads, 1..=Self::MAX_THREADS)?;
+        within("reserve", self.reserve, 0..=Self::MAX_THREADS)?;
+        within("ring_depth", self.ring_depth, 1..=Self::MAX_RING_DEPTH)?;
+        // The kernel would take 0 for its own defaults, and say nothing.
+        within("max_background", self.max_background, 1..=u16::MAX)?;
+        within("congestion_threshold", self.congestion_threshold, 1..=u16::MAX)?;
+        within("time_gran_ns", self.time_gran_ns, 1..=Self::MAX_TIME_GRAN_NS)?;
+        if self.max_write > Self::MAX_WRITE {
+            let (value, allowed) = (self.max_write, format!("at most {}", Self::MAX_WRITE));
+            return Err(SessionError::config("max_write", &value, allowed));
         }
         if self.max_stack_depth > 2 {
-            let (field, value) = ("max_stack_depth", self.max_stack_depth.to_string());
-            return Err(SessionError::Config { field, value, allowed: "0, 1 or 2".into() });
+            let allowed = "0, 1 or 2".into();
+            return Err(SessionError::config("max_stack_depth", &self.max_stack_depth, allowed));
         }
-        Ok(())
+        let possible = possible_cpus();
+        self.cpus.iter().flatten().try_for_each(|cpus| check_cpus(cpus, possible))
     }
 
     /// What to propose in the handshake, `of_transport` included.
@@ -130,6 +143,39 @@ impl SessionConfig {
             defer_releases: self.defers_releases(),
         }
     }
+}
+
+fn within<T: PartialOrd + Display>(
+    field: &'static str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), SessionError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let allowed = format!("from {} to {}", range.start(), range.end());
+    Err(SessionError::config(field, &value, allowed))
+}
+
+/// One that is offline may come back; one that the machine cannot have is a mistake.
+fn check_cpus(cpus: &[usize], possible: usize) -> Result<(), SessionError> {
+    if cpus.is_empty() {
+        return Err(SessionError::config("cpus", &"[]", "None, or a CPU or more".into()));
+    }
+    match cpus.iter().find(|&&cpu| cpu >= possible) {
+        Some(cpu) => {
+            let allowed = format!("CPUs of this machine, from 0 to {}", possible - 1);
+            Err(SessionError::config("cpus", cpu, allowed))
+        }
+        None => Ok(()),
+    }
+}
+
+/// How many CPUs this machine can have.
+fn possible_cpus() -> usize {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible");
+    let possible = list.ok().and_then(|list| parse_possible(&list)).map(usize::from);
+    possible.unwrap_or(CpuSet::MAX_CPU).clamp(1, CpuSet::MAX_CPU)
 }
 
 impl Default for SessionConfig {

@@ -1,5 +1,6 @@
 //! How sessions end.
 
+use std::fmt;
 use std::io;
 
 use rustix::io::Errno;
@@ -53,6 +54,12 @@ pub enum SessionError {
         /// Its index.
         worker: usize,
     },
+}
+
+impl SessionError {
+    pub(crate) fn config(field: &'static str, value: &impl fmt::Display, allowed: String) -> Self {
+        Self::Config { field, value: value.to_string(), allowed }
+    }
 }
 
 impl From<SessionError> for io::Error {

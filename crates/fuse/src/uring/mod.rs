@@ -43,12 +43,13 @@ use std::time::Duration;
 use crate::buffer::BufferSize;
 use crate::device::SharedFd;
 use crate::transport::QueueConfig;
-use layout::{Layout, parse_possible};
+use layout::Layout;
 use nudge::Askers;
 use ring::Ring;
 
 pub(crate) use handover::Handover;
 pub(crate) use helper::{HelperQueue, Job};
+pub(crate) use layout::parse_possible;
 pub(crate) use queue::RingQueue;
 pub(crate) use registration::Registration;
 pub use report::RingReport;
