@@ -3,6 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ struct Shared {
     queues: Vec<Arc<QueueState>>,
     transport: OnceLock<TransportReport>,
     reserve: usize,
+    closed: AtomicBool,
 }
 
 impl std::fmt::Debug for Connection {
@@ -51,7 +53,8 @@ impl Connection {
         reserve: usize,
     ) -> Self {
         let transport = OnceLock::new();
-        let shared = Shared { negotiated, control, registrar, queues, transport, reserve };
+        let closed = AtomicBool::new(false);
+        let shared = Shared { negotiated, control, registrar, queues, transport, reserve, closed };
         Self { shared: Arc::new(shared) }
     }
 
@@ -253,8 +256,11 @@ impl Connection {
         Arc::clone(&self.shared.queues[0].interrupts)
     }
 
-    /// The session is over.
+    /// The session is over. Only the first call does something.
     pub(crate) fn close(&self) {
+        if self.shared.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
         if let Some(registrar) = &self.shared.registrar {
             registrar.end();
         }

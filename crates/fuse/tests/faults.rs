@@ -219,9 +219,8 @@ fn a_thread_that_dies_ends_the_session_with_its_name() {
         let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
         let hook = |worker| assert_ne!(worker, 2, "asked for by the test");
         let config = SessionConfig { on_thread_start: Some(Arc::new(hook)), ..config(transport) };
-        let running = Session::new(device, Lower::new(lower.path()), config).start().unwrap();
         let mut waiting = client("stat", &at.path().join("x"));
-        let error = running.wait().unwrap_err();
+        let error = Session::new(device, Lower::new(lower.path()), config).start().unwrap_err();
         let named = matches!(error, SessionError::Panicked { worker: 2 });
         assert!(named, "{transport}: {error}");
         ends_soon(&mut waiting);

@@ -75,7 +75,8 @@ pub struct SessionConfig {
     pub keep_awake: Option<Arc<KeepAwake>>,
     /// Registers backing files instead of this process, which need not be privileged then.
     pub registrar: Option<Arc<dyn Registrar>>,
-    /// Runs in each worker thread first.
+    /// Runs in each worker thread first. [`Session::start`](crate::Session::start) waits until it has
+    /// returned in all of them, and fails if it panics in one.
     pub on_thread_start: Option<ThreadHook>,
 }
 
@@ -145,7 +146,7 @@ impl SessionConfig {
     }
 }
 
-fn within<T: PartialOrd + Display>(
+fn within<T: Copy + PartialOrd + Display>(
     field: &'static str,
     value: T,
     range: RangeInclusive<T>,

@@ -48,9 +48,15 @@ pub enum SessionError {
         /// Why.
         source: io::Error,
     },
-    /// A worker thread panicked outside of any handler, in its start hook.
+    /// A worker thread panicked in its start hook.
     #[error("worker {worker} panicked while it started")]
     Panicked {
+        /// Its index.
+        worker: usize,
+    },
+    /// A worker thread panicked outside of any handler, after it had begun to serve.
+    #[error("worker {worker} panicked between two requests")]
+    PanickedServing {
         /// Its index.
         worker: usize,
     },

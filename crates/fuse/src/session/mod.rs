@@ -1,12 +1,14 @@
 //! A session: the handshake, one worker thread per queue, and the end.
 
 mod config;
+mod ending;
 mod error;
 mod handshake;
 mod running;
 mod stopper;
 mod worker;
 
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 
 use tollgate_haltpoll::Hook;
@@ -22,6 +24,8 @@ use crate::mounted::MountedTransport;
 use crate::operation::Dialect;
 use crate::reply::{QueueState, SinkBox};
 use crate::transport::{Queue, Transport};
+
+use ending::Ending;
 
 pub use config::{SessionConfig, ThreadHook};
 pub use error::{Ended, SessionError};
@@ -53,10 +57,14 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
     }
 
     /// Replies to the kernel's INIT, calls [`Filesystem::init`], and starts the workers. Waits for
-    /// INIT, which the kernel sends when the device is mounted.
+    /// INIT, which the kernel sends when the device is mounted, and for
+    /// [`SessionConfig::on_thread_start`] in each worker.
     ///
     /// # Errors
-    /// See [`SessionError`].
+    /// See [`SessionError`]. The connection is closed then: every use of the mount fails.
+    ///
+    /// # Panics
+    /// If [`Filesystem::init`] does. The connection is closed before.
     pub fn start(mut self) -> Result<Running, SessionError> {
         self.config.check()?;
         let config = self.config.queues();
@@ -77,10 +85,18 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
             states.clone(),
             config.reserve,
         );
-        self.fs.init(&connection).map_err(|errno| {
-            connection.close();
-            SessionError::Filesystem(errno)
-        })?;
+        // The file system may hold the connection, which would keep the device open.
+        match panic::catch_unwind(AssertUnwindSafe(|| self.fs.init(&connection))) {
+            Ok(Ok(())) => {}
+            Ok(Err(errno)) => {
+                connection.close();
+                return Err(SessionError::Filesystem(errno));
+            }
+            Err(payload) => {
+                connection.close();
+                panic::resume_unwind(payload);
+            }
+        }
         let dialect = Dialect { setxattr_ext: connection.has(InitFlags::SETXATTR_EXT) };
         let keep_awake = self.config.keep_awake.as_ref();
         let workers = queues.into_iter().zip(states).map(|(queue, state)| worker::Worker {
@@ -91,7 +107,8 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
             hook: keep_awake.map_or_else(Hook::inert, |awake| awake.hook()),
             polling: keep_awake.map(|awake| awake.polling_time()).unwrap_or_default(),
         });
-        let running = Running::spawn(workers, &self.config, connection, control, self.fs.clone())?;
+        let ending = Ending::new(workers.len(), connection, self.fs.clone());
+        let running = Running::spawn(workers, &self.config, control, ending)?;
         running.connection().settle(self.transport.report());
         Ok(running)
     }

@@ -1,29 +1,34 @@
 //! A session's worker threads, from their start to their end.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use crate::connection::Connection;
 use crate::filesystem::Filesystem;
-use crate::session::config::SessionConfig;
+use crate::panics::caught;
+use crate::session::config::{SessionConfig, ThreadHook};
+use crate::session::ending::Ending;
 use crate::session::error::{Ended, SessionError, worse};
 use crate::session::stopper::{Registered, StopState, Stopper};
 use crate::session::worker::Worker;
 use crate::transport::{Control, Queue};
 
 /// A session that serves. Dropping it stops it and waits for its threads.
+///
+/// A handler may drop it, or wait for it. Its thread cannot wait for itself: the session is then
+/// stopped, and what follows is done by the last worker when that has ended, after the handler has
+/// returned.
 #[must_use = "dropping it ends the session"]
 pub struct Running {
-    connection: Connection,
+    ending: Arc<Ending>,
     stopper: Stopper,
     threads: Vec<JoinHandle<Result<Ended, SessionError>>>,
-    fs: Arc<dyn Filesystem>,
 }
 
 impl std::fmt::Debug for Running {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Running").field("connection", &self.connection).finish_non_exhaustive()
+        f.debug_struct("Running").field("connection", self.connection()).finish_non_exhaustive()
     }
 }
 
@@ -32,19 +37,24 @@ impl Running {
     pub(crate) fn spawn<F: Filesystem, Q: Queue>(
         workers: impl ExactSizeIterator<Item = Worker<F, Q>>,
         config: &SessionConfig,
-        connection: Connection,
         control: Arc<dyn Control>,
-        fs: Arc<F>,
+        ending: Ending,
     ) -> Result<Self, SessionError> {
-        let state = StopState::new(workers.len(), connection.interrupts(), control);
+        let state = StopState::new(workers.len(), ending.connection().interrupts(), control);
         let state = Arc::new(state);
         let stopper = Stopper::new(Arc::clone(&state));
-        let mut running = Self { connection, stopper, threads: Vec::new(), fs };
+        let mut running = Self { ending: Arc::new(ending), stopper, threads: Vec::new() };
+        let (tell, told) = mpsc::channel();
         for (index, worker) in workers.enumerate() {
+            let (state, ending) = (Arc::clone(&state), Arc::clone(&running.ending));
             // Dropping `running` on error stops those that run.
-            let thread = spawn_one(index, worker, config, Arc::clone(&state))
+            let thread = spawn_one(worker, Start::new(index, config, &tell), state, ending)
                 .map_err(|source| SessionError::Worker { worker: index, source })?;
             running.threads.push(thread);
+        }
+        drop(tell);
+        if config.on_thread_start.is_some() {
+            told.iter().collect::<Result<(), _>>()?;
         }
         Ok(running)
     }
@@ -52,7 +62,7 @@ impl Running {
     /// The connection to the kernel.
     #[must_use]
     pub fn connection(&self) -> &Connection {
-        &self.connection
+        self.ending.connection()
     }
 
     /// Ends the session; see [`Stopper::stop`].
@@ -66,23 +76,37 @@ impl Running {
         self.stopper.clone()
     }
 
-    /// Waits for the session's end, closes the device, and calls [`Filesystem::destroy`].
+    /// Waits for the session's end, closes the device, and calls [`Filesystem::destroy`]. Called by a
+    /// handler, it stops the session and returns [`Ended::Stopped`] at once; the last worker does the
+    /// rest.
+    ///
+    /// When the last worker has ended by an error or a panic the device is closed without this call,
+    /// so that every use of the mount fails.
     ///
     /// # Errors
     /// The first error that ended a worker.
+    ///
+    /// # Panics
+    /// If [`Filesystem::destroy`] does.
     pub fn wait(mut self) -> Result<Ended, SessionError> {
         self.finish()
     }
 
     fn finish(&mut self) -> Result<Ended, SessionError> {
+        let own = thread::current().id();
+        if self.threads.iter().any(|thread| thread.thread().id() == own) {
+            self.ending.give_up();
+            self.stop();
+            self.threads.clear();
+            return Ok(Ended::Stopped);
+        }
         let mut outcome = None;
         for (worker, thread) in self.threads.drain(..).enumerate() {
-            let one = thread.join().unwrap_or(Err(SessionError::Panicked { worker }));
+            let one = thread.join().unwrap_or(Err(SessionError::PanickedServing { worker }));
             outcome = Some(worse(outcome, one));
         }
         let Some(outcome) = outcome else { return Ok(Ended::Stopped) };
-        self.connection.close();
-        self.fs.destroy();
+        self.ending.finish();
         outcome
     }
 }
@@ -97,27 +121,68 @@ impl Drop for Running {
     }
 }
 
-fn spawn_one<F: Filesystem, Q: Queue>(
+/// How a worker's thread starts.
+struct Start {
     index: usize,
+    cpus: Option<Vec<usize>>,
+    hook: Option<ThreadHook>,
+    /// To who waits until all have started.
+    tell: mpsc::Sender<Result<(), SessionError>>,
+}
+
+impl Start {
+    fn new(
+        index: usize,
+        config: &SessionConfig,
+        tell: &mpsc::Sender<Result<(), SessionError>>,
+    ) -> Self {
+        let cpus = config.cpus.get(index).cloned().flatten();
+        let hook = config.on_thread_start.clone();
+        Self { index, cpus, hook, tell: tell.clone() }
+    }
+
+    /// Returns whether the worker may serve.
+    fn run(self, control: &dyn Control) -> bool {
+        let Self { index, cpus, hook, tell } = self;
+        let started = caught(|| {
+            control.prepare_thread();
+            if let Some(cpus) = cpus {
+                pin(index, &cpus);
+            }
+            if let Some(hook) = hook {
+                hook(index);
+            }
+        });
+        let told = started.ok_or(SessionError::Panicked { worker: index });
+        // Nobody listens where a worker before this one has failed.
+        let _ = tell.send(told);
+        started.is_some()
+    }
+}
+
+fn spawn_one<F: Filesystem, Q: Queue>(
     worker: Worker<F, Q>,
-    config: &SessionConfig,
+    start: Start,
     state: Arc<StopState>,
+    ending: Arc<Ending>,
 ) -> io::Result<JoinHandle<Result<Ended, SessionError>>> {
-    let cpus = config.cpus.get(index).cloned().flatten();
-    let hook = config.on_thread_start.clone();
+    let index = start.index;
     let body = move || {
-        let _registered = Registered::new(index, &state);
-        // Dropped before the registration, whose end waits for threads that may wait for this
-        // queue.
-        let worker = worker;
-        state.control().prepare_thread();
-        if let Some(cpus) = cpus {
-            pin(index, &cpus);
-        }
-        if let Some(hook) = hook {
-            hook(index);
-        }
-        worker.run(&state)
+        let outcome = {
+            let _registered = Registered::new(index, &state);
+            // The worker is dropped before the registration, whose end waits for threads that may wait
+            // for this queue.
+            match start.run(state.control()) {
+                true => caught(|| worker.run(&state))
+                    .unwrap_or(Err(SessionError::PanickedServing { worker: index })),
+                false => {
+                    let _ = caught(|| drop(worker));
+                    Err(SessionError::Panicked { worker: index })
+                }
+            }
+        };
+        ending.worker_ended(outcome.is_err());
+        outcome
     };
     thread::Builder::new().name(format!("tollgate-fuse-{index}")).spawn(body)
 }

@@ -67,15 +67,21 @@ impl Stopper {
     /// Wakes the workers that wait; `false` if there are none.
     fn wake_waiting(&self) -> bool {
         let mut waiting = false;
+        // A worker that stops its own session is in a handler, of a FORGET perhaps.
+        let own = own_tid();
         for (worker, tid) in self.state.tids.iter().enumerate() {
             let tid = tid.load(Ordering::SeqCst);
-            if tid != 0 && !self.state.interrupts.is_serving(worker) {
+            if tid != 0 && tid != own && !self.state.interrupts.is_serving(worker) {
                 waiting = true;
                 self.state.control.wake(tid);
             }
         }
         waiting
     }
+}
+
+fn own_tid() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// A worker thread's entry in the table of thread ids. When a thread ends by an error or a panic,
@@ -88,8 +94,7 @@ pub(crate) struct Registered<'a> {
 impl<'a> Registered<'a> {
     /// Registers the calling thread as worker `index`.
     pub(crate) fn new(index: usize, state: &'a Arc<StopState>) -> Self {
-        let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        let before = state.tids[index].swap(tid, Ordering::SeqCst);
+        let before = state.tids[index].swap(own_tid(), Ordering::SeqCst);
         debug_assert_eq!(before, 0, "worker {index} runs twice");
         Self { index, state }
     }

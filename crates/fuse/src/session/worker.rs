@@ -1,7 +1,6 @@
 //! A worker: receives a request from its queue, has it served, and goes on to the next.
 
 use std::cell::Cell;
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -18,6 +17,7 @@ use crate::filesystem::Filesystem;
 use crate::interrupt::Interrupted;
 use crate::message::{DecodeError, Message};
 use crate::operation::{Dialect, Operation};
+use crate::panics::caught;
 use crate::reply::{QueueState, RawReply};
 use crate::request::Request;
 use crate::session::error::{Ended, SessionError};
@@ -153,7 +153,7 @@ impl<F: Filesystem> Server<'_, F> {
     /// Runs a handler. A panic ends the request (its reply is dropped, which replies EIO), not the
     /// worker.
     fn guard(&self, handler: impl FnOnce()) {
-        if panic::catch_unwind(AssertUnwindSafe(handler)).is_err() {
+        if caught(handler).is_none() {
             add(&self.state.counters.panics, 1);
             tracing::error!(worker = self.state.worker, "a request handler panicked");
         }

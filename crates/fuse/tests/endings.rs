@@ -1,0 +1,391 @@
+//! Workers that panic or fail, and sessions that are ended from inside: nobody waits for ever.
+
+mod common;
+
+use std::fs;
+use std::io;
+use std::panic;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use common::clients::{SOON, client, ends_soon, run_client, until};
+use common::odd::within;
+use common::{VALID, transports};
+use rustix::io::Errno;
+use tollgate_fuse::abi::opcode;
+use tollgate_fuse::memory::{self, Kernel, request};
+use tollgate_fuse::transport::{Control, Queue, QueueConfig, ReceiveError, Received, Transport};
+use tollgate_fuse::*;
+
+#[test]
+fn client_process() {
+    run_client();
+}
+
+/// A payload of a panic that panics itself when it is dropped.
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("asked for by the test, of the payload");
+    }
+}
+
+fn panics() {
+    panic::panic_any(PanicsWhenDropped)
+}
+
+/// What a handler does with a name.
+type Does = Box<dyn Fn(&[u8]) + Send + Sync>;
+
+/// Nothing is there; each method does something first.
+struct Looks {
+    does: Does,
+    destroyed: AtomicUsize,
+    connection: OnceLock<Connection>,
+}
+
+impl Looks {
+    fn new(does: impl Fn(&[u8]) + Send + Sync + 'static) -> Arc<Self> {
+        let (destroyed, connection) = (AtomicUsize::new(0), OnceLock::new());
+        Arc::new(Self { does: Box::new(does), destroyed, connection })
+    }
+
+    fn destroyed(&self) -> usize {
+        self.destroyed.load(Ordering::SeqCst)
+    }
+}
+
+impl Filesystem for Looks {
+    fn init(&self, connection: &Connection) -> Result<(), Errno> {
+        // Who keeps one does not keep the connection open.
+        self.connection.set(connection.clone()).map_err(|_| Errno::EXIST)?;
+        (self.does)(b"init");
+        Ok(())
+    }
+
+    fn destroy(&self) {
+        self.destroyed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn lookup(&self, _: &Request<'_>, _: NodeId, name: Name<'_>, reply: Reply<'_, Entry>) {
+        (self.does)(name.as_bytes());
+        reply.error(Errno::NOENT);
+    }
+
+    fn getattr(
+        &self,
+        _: &Request<'_>,
+        node: NodeId,
+        _: Option<FileHandle>,
+        reply: Reply<'_, Attributes>,
+    ) {
+        let attr = Attr { ino: node.0, mode: 0o040_755, nlink: 2, ..Attr::default() };
+        reply.ok(&Attributes { attr, valid: VALID });
+    }
+
+    fn forget(&self, _: NodeId, _: u64) {
+        (self.does)(b"forget");
+    }
+
+    fn interrupted(&self, _: u64) {
+        (self.does)(b"interrupted");
+    }
+}
+
+fn play(fs: &Arc<Looks>, config: SessionConfig) -> (Kernel, Running) {
+    let (transport, kernel) = memory::pair();
+    kernel.send_init(45, InitFlags::all()).unwrap();
+    let running = Session::with_transport(transport, Arc::clone(fs), config).start().unwrap();
+    kernel.reply(SOON).unwrap();
+    (kernel, running)
+}
+
+fn send_lookup(kernel: &Kernel, unique: u64, name: &[u8]) {
+    kernel.send(&request(opcode::LOOKUP, unique, 1, &[name, b"\0"])).unwrap();
+}
+
+fn lookup(kernel: &Kernel, unique: u64, name: &[u8]) -> i32 {
+    send_lookup(kernel, unique, name);
+    -kernel.reply(SOON).expect("a reply").0.error
+}
+
+#[test]
+fn a_payload_that_panics_stops_no_worker() {
+    let fs = Looks::new(|name| {
+        if ![&b"init"[..], b"missing"].contains(&name) {
+            panics();
+        }
+    });
+    let (kernel, running) = play(&fs, SessionConfig::default());
+    assert_eq!(lookup(&kernel, 4, b"panics"), Errno::IO.raw_os_error());
+    kernel.send(&request(opcode::FORGET, 0, 7, &[&1u64.to_le_bytes()])).unwrap();
+    kernel.send(&request(opcode::INTERRUPT, 7, 0, &[&4u64.to_le_bytes()])).unwrap();
+    assert_eq!(lookup(&kernel, 8, b"missing"), Errno::NOENT.raw_os_error());
+    assert_eq!(running.connection().counts().panics, 3);
+    running.stop();
+    assert_eq!(running.wait().unwrap(), Ended::Stopped);
+    assert_eq!(fs.destroyed(), 1);
+}
+
+/// How the workers of [`Fails`] end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Error,
+    Panic,
+}
+
+/// A transport whose queues fail at the next request, once `now` is set.
+struct Fails<T> {
+    inner: T,
+    end: End,
+    now: Arc<AtomicBool>,
+}
+
+struct FailingQueue<Q> {
+    inner: Q,
+    end: End,
+    now: Arc<AtomicBool>,
+}
+
+impl<T: Transport> Fails<T> {
+    fn queue(&self, inner: T::Queue) -> FailingQueue<T::Queue> {
+        FailingQueue { inner, end: self.end, now: Arc::clone(&self.now) }
+    }
+}
+
+impl<T: Transport> Transport for Fails<T> {
+    type Queue = FailingQueue<T::Queue>;
+
+    fn open(&mut self, config: &QueueConfig) -> io::Result<Self::Queue> {
+        self.inner.open(config).map(|queue| self.queue(queue))
+    }
+
+    fn flags(&self) -> InitFlags {
+        self.inner.flags()
+    }
+
+    fn open_others(
+        &mut self,
+        agreed: InitFlags,
+        config: &QueueConfig,
+    ) -> io::Result<Vec<Self::Queue>> {
+        let queues = self.inner.open_others(agreed, config)?;
+        Ok(queues.into_iter().map(|queue| self.queue(queue)).collect())
+    }
+
+    fn control(&self) -> Arc<dyn Control> {
+        self.inner.control()
+    }
+
+    fn report(&self) -> TransportReport {
+        self.inner.report()
+    }
+}
+
+impl<Q: Queue> Queue for FailingQueue<Q> {
+    fn attach(&mut self, polling: PollingTime) -> io::Result<()> {
+        self.inner.attach(polling)
+    }
+
+    fn receive(&mut self) -> Result<Received<'_>, ReceiveError> {
+        let received = self.inner.receive();
+        if received.is_err() || !self.now.load(Ordering::SeqCst) {
+            return received;
+        }
+        match self.end {
+            End::Error => Err(ReceiveError::Io(io::Error::other("asked for by the test"))),
+            End::Panic => {
+                panics();
+                received
+            }
+        }
+    }
+
+    fn finish(&mut self, handler_ns: u64) {
+        self.inner.finish(handler_ns);
+    }
+
+    fn sink(&self) -> Arc<dyn transport::ReplySink> {
+        self.inner.sink()
+    }
+}
+
+/// Nobody calls `wait`: the callers learn of it all the same, and later ones do.
+#[test]
+fn when_the_last_worker_fails_the_connection_ends() {
+    for transport in transports() {
+        for (end, threads) in [(End::Error, 1), (End::Panic, 1), (End::Error, 3), (End::Panic, 3)] {
+            let at = tempfile::tempdir().unwrap();
+            let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
+            let config = SessionConfig { transport, threads, ..SessionConfig::default() };
+            let now = Arc::new(AtomicBool::new(false));
+            let device = DeviceTransport::new(device, config.spin);
+            let inner = MountedTransport::new(device, transport);
+            let failing = Fails { inner, end, now: Arc::clone(&now) };
+            let fs = Looks::new(|_| {});
+            let session = Session::with_transport(failing, Arc::clone(&fs), config);
+            let running = session.start().unwrap();
+            assert!(!at.path().join("missing").exists());
+            now.store(true, Ordering::SeqCst);
+            let mut clients: Vec<_> =
+                (0..4).map(|i| client("stat", &at.path().join(format!("x{i}")))).collect();
+            clients.iter_mut().for_each(ends_soon);
+            let context = format!("{transport}, {end:?}, {threads}");
+            let path = at.path().join("later");
+            let later = within(move || fs::metadata(path)).unwrap_err();
+            assert_eq!(later.raw_os_error(), Some(libc::ENOTCONN), "{context}");
+            assert!(stale(at.path()), "{context}");
+            assert_eq!(fs.destroyed(), 0, "{context}: `wait` calls it");
+            let error = running.wait().unwrap_err();
+            match end {
+                End::Error => {
+                    assert!(matches!(error, SessionError::Receive(_)), "{context}: {error}")
+                }
+                End::Panic => {
+                    let text = error.to_string();
+                    assert!(
+                        matches!(error, SessionError::PanickedServing { .. }),
+                        "{context}: {text}"
+                    );
+                    assert!(!text.contains("started"), "{context}: {text}");
+                }
+            }
+            assert_eq!(fs.destroyed(), 1, "{context}");
+            mount.unmount(true).unwrap();
+        }
+    }
+}
+
+/// The hook of one worker panics, or those of all: `start` fails, and callers that wait are let go.
+#[test]
+fn a_hook_that_panics_fails_the_start() {
+    for transport in transports() {
+        for which in [Some(0), Some(1), None] {
+            let at = tempfile::tempdir().unwrap();
+            let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
+            let mut waiting = client("stat", &at.path().join("x"));
+            let hook = move |worker| {
+                if which.is_none_or(|which| which == worker) {
+                    panics();
+                }
+            };
+            let on_thread_start: Option<session::ThreadHook> = Some(Arc::new(hook));
+            let config = SessionConfig {
+                transport,
+                threads: 2,
+                on_thread_start,
+                ..SessionConfig::default()
+            };
+            let fs = Looks::new(|_| {});
+            let error = Session::new(device, Arc::clone(&fs), config).start().unwrap_err();
+            assert!(matches!(error, SessionError::Panicked { .. }), "{transport}: {error}");
+            if let Some(which) = which {
+                assert_eq!(error.to_string(), format!("worker {which} panicked while it started"));
+            }
+            ends_soon(&mut waiting);
+            assert_eq!(fs.destroyed(), 1, "{transport}");
+            mount.unmount(true).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_panic_in_init_ends_the_connection() {
+    for transport in transports() {
+        let at = tempfile::tempdir().unwrap();
+        let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
+        let mut waiting = client("stat", &at.path().join("x"));
+        let fs = Looks::new(|_| panic!("asked for by the test"));
+        let config = SessionConfig { transport, ..SessionConfig::default() };
+        let session = Session::new(device, Arc::clone(&fs), config);
+        let started = panic::catch_unwind(panic::AssertUnwindSafe(|| session.start()));
+        assert_eq!(*started.unwrap_err().downcast::<&str>().unwrap(), "asked for by the test");
+        ends_soon(&mut waiting);
+        assert_eq!(fs.destroyed(), 0);
+        mount.unmount(true).unwrap();
+    }
+}
+
+/// What a handler does with the session that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Inside {
+    Drops,
+    Waits,
+    Stops,
+}
+
+/// Served until a handler gives the session up.
+fn given_up(inside: Inside, at: &Path, transport: TransportChoice, name: &'static [u8]) {
+    let (device, mount) = mount(at, &MountOptions::default()).unwrap();
+    let own: Arc<Mutex<Option<Running>>> = Arc::default();
+    let (taken, fs_done) = (Arc::clone(&own), Arc::new(AtomicBool::new(false)));
+    let done = Arc::clone(&fs_done);
+    let fs = Looks::new(move |found| {
+        if found != name {
+            return;
+        }
+        let running = taken.lock().unwrap().take();
+        match (inside, running) {
+            (_, None) => return,
+            (Inside::Drops, running) => drop(running),
+            (Inside::Waits, Some(running)) => assert_eq!(running.wait().unwrap(), Ended::Stopped),
+            (Inside::Stops, Some(running)) => {
+                running.stop();
+                *taken.lock().unwrap() = Some(running);
+            }
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    let config = SessionConfig { transport, threads: 3, ..SessionConfig::default() };
+    let running = Session::new(device, Arc::clone(&fs), config).start().unwrap();
+    let connection = running.connection().clone();
+    *own.lock().unwrap() = Some(running);
+    let path = at.join("gives-up");
+    let found = within(move || fs::metadata(path)).unwrap_err();
+    let context = format!("{transport}, {inside:?}");
+    assert_eq!(found.raw_os_error(), Some(libc::ENOENT), "{context}: the handler's reply is sent");
+    assert!(fs_done.load(Ordering::SeqCst), "{context}");
+    if let Some(running) = own.lock().unwrap().take() {
+        assert_eq!(running.wait().unwrap(), Ended::Stopped, "{context}");
+    }
+    until("the last worker has ended the session", || fs.destroyed() == 1);
+    assert_eq!(connection.counts().panics, 0, "{context}");
+    let path = at.join("later");
+    let later = within(move || fs::metadata(path)).unwrap_err();
+    assert_eq!(later.raw_os_error(), Some(libc::ENOTCONN), "{context}");
+    mount.unmount(true).unwrap();
+    assert_eq!(fs.destroyed(), 1, "{context}");
+}
+
+#[test]
+fn a_handler_may_give_up_its_own_session() {
+    for transport in transports() {
+        for inside in [Inside::Drops, Inside::Waits, Inside::Stops] {
+            let at = tempfile::tempdir().unwrap();
+            let began = std::time::Instant::now();
+            given_up(inside, at.path(), transport, b"gives-up");
+            assert!(began.elapsed() < SOON, "{transport}, {inside:?}");
+        }
+    }
+}
+
+/// The same in `forget`, which is no request to anybody.
+#[test]
+fn a_session_that_is_given_up_in_forget_ends_at_once() {
+    let own: Arc<Mutex<Option<Running>>> = Arc::default();
+    let taken = Arc::clone(&own);
+    let fs = Looks::new(move |found| {
+        if found == b"forget" {
+            drop(taken.lock().unwrap().take());
+        }
+    });
+    let (kernel, running) = play(&fs, SessionConfig { threads: 2, ..SessionConfig::default() });
+    *own.lock().unwrap() = Some(running);
+    let began = std::time::Instant::now();
+    kernel.send(&request(opcode::FORGET, 0, 7, &[&1u64.to_le_bytes()])).unwrap();
+    until("the session has ended", || fs.destroyed() == 1);
+    // A stop wakes for so long whoever waits for requests.
+    assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
+}
