@@ -241,7 +241,7 @@ fn when_the_last_worker_fails_the_connection_ends() {
             let error = running.wait().unwrap_err();
             match end {
                 End::Error => {
-                    assert!(matches!(error, SessionError::Receive(_)), "{context}: {error}")
+                    assert!(matches!(error, SessionError::Receive(_)), "{context}: {error}");
                 }
                 End::Panic => {
                     let text = error.to_string();

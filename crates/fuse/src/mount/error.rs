@@ -29,6 +29,24 @@ pub enum MountError {
         /// What was refused.
         why: &'static str,
     },
+    /// As [`MountError::NotPermitted`], of an unmount.
+    #[error(
+        "unmounting {} is not permitted ({why}); run as root, or install fusermount3 (package fuse3), \
+         which unmounts what the same user has mounted",
+        path.display()
+    )]
+    UnmountNotPermitted {
+        /// The mount point.
+        path: PathBuf,
+        /// What was refused.
+        why: &'static str,
+    },
+    /// Another mount covers it.
+    #[error("another file system is mounted over the one at {}; unmount that first", path.display())]
+    Covered {
+        /// The mount point.
+        path: PathBuf,
+    },
     /// The mount point cannot be used.
     #[error("{} is no place to mount", path.display())]
     NoMountPoint {

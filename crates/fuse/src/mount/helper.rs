@@ -38,7 +38,10 @@ pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
         command.arg("-z");
     }
     command.arg("--").arg(path).stdin(Stdio::null());
-    run(command, path)
+    run(command, path).map_err(|error| match error {
+        MountError::NotPermitted { path, why } => MountError::UnmountNotPermitted { path, why },
+        other => other,
+    })
 }
 
 fn run(mut command: Command, path: &Path) -> Result<(), MountError> {
@@ -140,6 +143,17 @@ mod tests {
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
         assert!(said().contains("fusermount3 may not be executed"), "{}", said());
         assert!(said().contains("install fusermount3"), "{}", said());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "starts a process")]
+    fn who_may_not_unmount_is_told_of_unmounting() {
+        let error = unmount(Path::new("/proc"), false).unwrap_err();
+        let said = error.to_string();
+        match error {
+            MountError::Helper { .. } => {}
+            _ => assert!(said.starts_with("unmounting /proc is not permitted (no priv"), "{said}"),
+        }
     }
 
     /// With the real helper, where it is installed.

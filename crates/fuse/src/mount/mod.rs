@@ -4,28 +4,37 @@ use std::ffi::CString;
 use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::device::Device;
 
+mod asking;
 mod error;
 mod helper;
+mod identity;
 mod options;
 mod table;
 
 pub use error::MountError;
 pub use options::MountOptions;
 
+use asking::Server;
+use identity::MountId;
 use options::DEFAULT_SUBTYPE;
 
-/// A mount made here. Dropping it unmounts, lazily if it is in use; [`Mount::keep`] leaves it.
+/// A mount made here. Dropping it unmounts, lazily if it is in use; [`Mount::keep`] leaves it. No other
+/// mount is touched: if this one is covered by another, it stays, with a warning in the log, and if it
+/// is gone, nothing happens.
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
+    /// `None` where the kernel does not tell (before Linux 5.8): what is at `path` is it then.
+    id: Option<MountId>,
     kept: bool,
 }
 
@@ -39,10 +48,25 @@ impl Mount {
     /// Unmounts; see [`unmount`].
     ///
     /// # Errors
-    /// As [`unmount`]; the mount is then left.
+    /// As [`unmount`], and [`MountError::Covered`] if another mount covers it; the mount is then left.
     pub fn unmount(mut self, lazy: bool) -> Result<(), MountError> {
         self.kept = true;
-        unmount(&self.path, lazy)
+        self.unmount_own(lazy)
+    }
+
+    fn unmount_own(&self, lazy: bool) -> Result<(), MountError> {
+        match self.id {
+            Some(id) if !id.is_at(&self.path) => {
+                let path = self.path.clone();
+                let covered = id.exists();
+                Err(if covered {
+                    MountError::Covered { path }
+                } else {
+                    MountError::NotMounted { path }
+                })
+            }
+            _ => unmount(&self.path, lazy),
+        }
     }
 
     /// Leaves the file system mounted.
@@ -54,11 +78,16 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if !self.kept
-            && let Err(error) = unmount(&self.path, true)
-        {
-            let error: &dyn std::error::Error = &error;
-            tracing::debug!(path = %self.path.display(), error, "not unmounted");
+        if self.kept {
+            return;
+        }
+        match self.unmount_own(true) {
+            Ok(()) => {}
+            Err(error @ MountError::Covered { .. }) => tracing::warn!(%error, "left mounted"),
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::debug!(path = %self.path.display(), error, "not unmounted");
+            }
         }
     }
 }
@@ -67,7 +96,8 @@ impl Drop for Mount {
 /// use of the mount waits.
 ///
 /// # Errors
-/// See [`MountError`]; [`MountError::AlreadyMounted`] over a mount of type `fuse.tollgate`.
+/// See [`MountError`]; [`MountError::AlreadyMounted`] over a mount of type `fuse.tollgate`, whose server
+/// is not waited for: whether it is gone ([`MountError::Stale`]) is asked for a second at most.
 pub fn mount(path: &Path, options: &MountOptions) -> Result<(Device, Mount), MountError> {
     let path = mount_point(path)?;
     if table::is_ours(&path, DEFAULT_SUBTYPE) {
@@ -77,7 +107,8 @@ pub fn mount(path: &Path, options: &MountOptions) -> Result<(Device, Mount), Mou
         Err(MountError::NotPermitted { .. }) => helper::mount(&path, options)?,
         other => other?,
     };
-    Ok((device, Mount { path, kept: false }))
+    let id = MountId::at(&path);
+    Ok((device, Mount { path, id, kept: false }))
 }
 
 fn open_and_mount(path: &Path, options: &MountOptions) -> Result<Device, MountError> {
@@ -118,8 +149,7 @@ pub fn mount_device(
 
 fn mount_data(device: &Device, path: &Path, options: &MountOptions) -> Result<CString, MountError> {
     let system = |source| MountError::System { path: path.into(), source };
-    let stat = rustix::fs::stat(path).map_err(|e| system(e.into()))?;
-    let kind = FileType::from_raw_mode(stat.st_mode).as_raw_mode();
+    let kind = FileType::Directory.as_raw_mode();
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let fd = device.as_fd().as_raw_fd();
     let mut data = format!("fd={fd},rootmode={kind:o},user_id={uid},group_id={gid}");
@@ -130,20 +160,28 @@ fn mount_data(device: &Device, path: &Path, options: &MountOptions) -> Result<CS
     CString::new(data).map_err(|e| system(e.into()))
 }
 
-/// The canonical path of a place where a mount can be made.
+/// The canonical path of a place where a mount can be made: a directory. If a FUSE file system is
+/// mounted there, its server is not waited for.
 fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
-    if stale(path) {
+    let no_point = |path: &Path, source: io::Error| match Errno::from_io_error(&source) {
+        Some(errno) if asking::says_gone(errno) => MountError::Stale { path: path.into() },
+        _ => MountError::NoMountPoint { path: path.into(), source },
+    };
+    let real = path.canonicalize().map_err(|source| no_point(path, source))?;
+    let is_gone = match table::is_fuse(&real) {
+        true => asking::ask(&real) == Server::Gone,
+        false => asking::is_gone(&real),
+    };
+    if is_gone {
         return Err(MountError::Stale { path: path.into() });
     }
-    let real = path
-        .canonicalize()
-        .map_err(|source| MountError::NoMountPoint { path: path.into(), source })?;
-    match rustix::fs::stat(&real) {
-        Err(errno) => Err(MountError::NoMountPoint { path: real, source: errno.into() }),
-        Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => {
-            Err(MountError::NotADirectory { path: real })
-        }
-        Ok(_) => Ok(real),
+    // As far as the kernel knows: its type does not change.
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(CWD, &real, flags, StatxFlags::TYPE)
+        .map_err(|errno| no_point(&real, errno.into()))?;
+    match FileType::from_raw_mode(stat.stx_mode.into()) {
+        FileType::Directory => Ok(real),
+        _ => Err(MountError::NotADirectory { path: real }),
     }
 }
 
@@ -151,8 +189,13 @@ fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
 /// even if it is in use, and let it go when the last user does.
 ///
 /// # Errors
-/// [`MountError::Busy`] when it is in use, [`MountError::NotMounted`], and others of the system.
+/// [`MountError::Busy`] when it is in use, [`MountError::NotMounted`],
+/// [`MountError::UnmountNotPermitted`], and others of the system.
 pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
+    if path.as_os_str().as_bytes().contains(&0) {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "no path has a NUL byte");
+        return Err(MountError::NoMountPoint { path: path.into(), source });
+    }
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::DETACH, lazy);
     match rustix::mount::unmount(path, flags) {
@@ -166,26 +209,29 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
 
 /// Whether `path` is in a mount whose server is gone. Asks with statfs(2), which no cache answers:
 /// stat(2) goes on working for as long as the kernel's attributes are valid. Waits while a server
-/// is alive and busy. A request that the server received and did not reply to ends with
+/// is alive and busy, or has not started its session, for as long as that takes. A request that the
+/// server received and did not reply to ends with
 /// `ECONNABORTED`, or `ECANCELED` if a ring was to get it whose thread had ended; later ones with
 /// `ENOTCONN`.
 #[must_use]
 pub fn stale(path: &Path) -> bool {
-    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED))
+    asking::is_gone(path)
 }
 
 /// Unmounts `path` if it is a mount of type `fuse.tollgate` whose server is gone, and returns
-/// whether it was. Touches nothing else.
+/// whether it was. Touches nothing else. A server that is there and silent is not waited for.
 ///
 /// # Errors
 /// As [`unmount`].
 pub fn clean_stale(path: &Path) -> Result<bool, MountError> {
-    if !stale(path) {
-        return Ok(false);
-    }
-    let real = table::canonical_parent(path)
-        .map_err(|source| MountError::NoMountPoint { path: path.into(), source })?;
-    if !table::is_ours(&real, DEFAULT_SUBTYPE) {
+    let real = match table::canonical_parent(path) {
+        Ok(real) => real,
+        Err(source) if Errno::from_io_error(&source).is_some_and(asking::says_gone) => {
+            return Err(MountError::NoMountPoint { path: path.into(), source });
+        }
+        Err(_) => return Ok(false),
+    };
+    if !table::is_ours(&real, DEFAULT_SUBTYPE) || asking::ask(&real) != Server::Gone {
         return Ok(false);
     }
     unmount(&real, true)?;

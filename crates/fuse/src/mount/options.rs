@@ -7,12 +7,17 @@ use super::error::MountError;
 /// Type of mounts made here, as `/proc/mounts` shows it, without a chosen subtype.
 pub(super) const DEFAULT_SUBTYPE: &str = "tollgate";
 
+/// mount(2) takes a page for each of its strings.
+const MAX_SOURCE_BYTES: usize = 4095;
+const MAX_SUBTYPE_BYTES: usize = 255;
+
 /// How to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
-    /// First column of `/proc/mounts`; the path of what is served, or a name.
+    /// First column of `/proc/mounts`; the path of what is served, or a name. At most 4,095 bytes,
+    /// without NUL and newline.
     pub source: String,
-    /// `/proc/mounts` shows `fuse.SUBTYPE`. Letters, digits, `-` and `_`.
+    /// `/proc/mounts` shows `fuse.SUBTYPE`. Letters, digits, `-` and `_`, at most 255.
     pub subtype: String,
     /// Users other than the one who mounts may use the file system.
     pub allow_other: bool,
@@ -78,18 +83,20 @@ impl MountOptions {
 
     pub(super) fn check(&self) -> Result<(), MountError> {
         let word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if self.subtype.is_empty() || !self.subtype.chars().all(word) {
+        let is_word = self.subtype.chars().all(word);
+        if !is_word || self.subtype.is_empty() || self.subtype.len() > MAX_SUBTYPE_BYTES {
             return Err(MountError::Option {
                 option: "subtype",
                 value: self.subtype.clone(),
-                allowed: "letters, digits, '-' and '_'",
+                allowed: "1 to 255 letters, digits, '-' and '_'",
             });
         }
-        if self.source.is_empty() || self.source.contains(['\0', '\n']) {
+        let fits = (1..=MAX_SOURCE_BYTES).contains(&self.source.len());
+        if !fits || self.source.contains(['\0', '\n']) {
             return Err(MountError::Option {
                 option: "source",
                 value: self.source.clone(),
-                allowed: "a path or name without NUL and newline",
+                allowed: "a path or name of 1 to 4095 bytes without NUL and newline",
             });
         }
         Ok(())

@@ -6,23 +6,51 @@ use std::path::{Path, PathBuf};
 
 /// Whether the topmost mount at `path` (canonical) is of type `fuse.SUBTYPE`.
 pub(super) fn is_ours(path: &Path, subtype: &str) -> bool {
-    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return false };
-    kind_at(&table, path.as_os_str().as_bytes()).is_some_and(|kind| {
-        kind.strip_prefix(b"fuse.").is_some_and(|found| found == subtype.as_bytes())
-    })
+    let is_it = |kind: &[u8]| kind.strip_prefix(b"fuse.") == Some(subtype.as_bytes());
+    kind_at(&read(), path.as_os_str().as_bytes()).is_some_and(is_it)
+}
+
+/// Whether the topmost mount at `path` (canonical) is a FUSE file system.
+pub(super) fn is_fuse(path: &Path) -> bool {
+    kind_at(&read(), path.as_os_str().as_bytes()).is_some_and(is_fuse_kind)
+}
+
+/// Whether a FUSE file system is mounted with this id.
+pub(super) fn has_fuse(id: u64) -> bool {
+    lines(&read()).any(|line| line.id == id && is_fuse_kind(line.kind))
+}
+
+fn is_fuse_kind(kind: &[u8]) -> bool {
+    kind == b"fuse" || kind.starts_with(b"fuse.")
+}
+
+/// The mounts that the calling thread sees; none if it sees no table.
+fn read() -> Vec<u8> {
+    std::fs::read("/proc/thread-self/mountinfo").unwrap_or_default()
 }
 
 /// The type of the topmost mount at `path`: the last line, since mounts are listed in their order.
 fn kind_at<'t>(table: &'t [u8], path: &[u8]) -> Option<&'t [u8]> {
-    table.split(|&b| b == b'\n').filter_map(parse).rfind(|(at, _)| at == path).map(|(_, kind)| kind)
+    lines(table).filter(|line| line.point == path).last().map(|line| line.kind)
 }
 
-/// Mount point and type of a line: `id parent major:minor root POINT options [tag...] - TYPE ...`.
-fn parse(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+struct Line<'t> {
+    id: u64,
+    point: Vec<u8>,
+    kind: &'t [u8],
+}
+
+fn lines(table: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    table.split(|&b| b == b'\n').filter_map(parse)
+}
+
+/// `id parent major:minor root POINT options [tag...] - TYPE ...`.
+fn parse(line: &[u8]) -> Option<Line<'_>> {
     let mut fields = line.split(|&b| b == b' ');
-    let point = fields.nth(4)?;
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let point = unescape(fields.nth(3)?);
     fields.find(|&field| field == b"-")?;
-    Some((unescape(point), fields.next()?))
+    Some(Line { id, point, kind: fields.next()? })
 }
 
 /// The table writes space, tab, newline and backslash as three octal digits.
