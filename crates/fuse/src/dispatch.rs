@@ -61,9 +61,9 @@ fn dispatch_directories<F: Filesystem>(
     let node = req.node();
     match op {
         Operation::Opendir { flags } => fs.opendir(req, node, flags, raw.typed()),
-        Operation::Readdir(args) => fs.readdir(req, node, args, raw.directory(args.size)),
+        Operation::Readdir(args) => fs.readdir(req, node, args, raw.directory(args.size, false)),
         Operation::Readdirplus(args) => {
-            fs.readdirplus(req, node, args, raw.directory(args.size));
+            fs.readdirplus(req, node, args, raw.directory(args.size, true));
         }
         Operation::Releasedir { handle } => fs.releasedir(req, node, handle, raw.typed()),
         Operation::Fsyncdir(args) => fs.fsyncdir(req, node, args, raw.typed()),

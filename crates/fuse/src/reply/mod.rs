@@ -29,10 +29,11 @@ impl<'q> RawReply<'q> {
         self.bytes(Expected::Data(output_size))
     }
 
-    pub(crate) fn directory(self, size: u32) -> DirReply<'q> {
+    /// A reply to READDIRPLUS (`plus`) or READDIR.
+    pub(crate) fn directory(self, size: u32, plus: bool) -> DirReply<'q> {
         let capacity = self.area.as_ref().map_or(0, |area| area.capacity());
         let max = (size as usize).min(capacity);
-        DirReply { raw: self, max, len: 0 }
+        DirReply { raw: self, max, len: 0, plus, is_broken: false }
     }
 }
 
@@ -112,16 +113,29 @@ impl Reply<'_, [u8]> {
 }
 
 /// The reply to READDIR and READDIRPLUS, built in the worker's reply area.
+///
+/// An entry that no listing can have breaks the whole reply: one whose name is empty, has a `/` or a
+/// NUL, or is longer than [`Name::MAX`](crate::Name::MAX), and one with attributes in READDIR. It is not
+/// added, nothing is after it, and [`DirReply::send`] replies `EIO`: to leave it out would show a
+/// directory that lacks it, to take it as "full" one that ends there.
 #[derive(Debug)]
 pub struct DirReply<'q> {
     raw: RawReply<'q>,
     max: usize,
     len: usize,
+    /// Entries have attributes: this is READDIRPLUS.
+    plus: bool,
+    /// An entry was refused.
+    is_broken: bool,
 }
 
 impl DirReply<'_> {
-    /// Replies with the entries added so far; none means the end of the directory.
+    /// Replies with the entries added so far; none means the end of the directory. If an entry was
+    /// refused, replies `EIO` and returns `false`.
     pub fn send(mut self) -> bool {
+        if self.is_broken {
+            return self.raw.refused();
+        }
         match self.raw.area.take() {
             Some(area) => self.raw.send_area(area, self.len),
             None => self.raw.slices(&[]),

@@ -238,7 +238,7 @@ impl<'q> RawReply<'q> {
     /// This reply cannot be sent, and its request may be pending still: its caller gets `EIO` instead,
     /// or would wait for ever.
     #[cold]
-    fn refused(&mut self) -> bool {
+    pub(super) fn refused(&mut self) -> bool {
         self.answered = true;
         let queue = self.queue.get();
         counters::add(&queue.counters.undelivered, 1);
