@@ -125,9 +125,10 @@ impl Connection {
     /// capability is needed, and `fd` must be open for reading and writing.
     ///
     /// # Errors
-    /// `EPERM` without the capability or without [`InitFlags::PASSTHROUGH`]; `EISDIR` and
-    /// `EOPNOTSUPP` for what is not a regular file; `ELOOP` when the lower file system is stacked
-    /// too deep already.
+    /// `EPERM` without the capability or without [`InitFlags::PASSTHROUGH`]; `EISDIR` for a directory and
+    /// `EINVAL` for whatever else is not a regular file (a device, a pipe); `ELOOP` when the lower file
+    /// system is stacked too deep already, which one over FUSE and procfs always are; `EBADF` after the
+    /// session's end.
     pub fn open_backing(&self, fd: BorrowedFd<'_>) -> io::Result<BackingFile> {
         let id = match self.registrar() {
             Some((registrar, device)) => registrar.register(device, fd)?,
@@ -180,9 +181,15 @@ impl Connection {
     /// handler only while nobody has the inode open.
     ///
     /// # Errors
-    /// `ENOENT` if the kernel does not know the inode, `EINVAL` for more data than fits a message.
+    /// `ENOENT` if the kernel does not know the inode. `EINVAL` for what is not a regular file (the
+    /// root, for one; kernels before May 2026 took it), for more data than fits a message (nearly
+    /// 2 GiB), and for an end behind 2^63 - 1, where no file ends.
     pub fn store(&self, node: NodeId, offset: u64, data: &[u8]) -> io::Result<()> {
-        let size = u32::try_from(data.len()).map_err(|_| io::Error::from(Errno::INVAL))?;
+        let invalid = || io::Error::from(Errno::INVAL);
+        let size = u32::try_from(data.len()).map_err(|_| invalid())?;
+        // The kernel would not look.
+        let end = offset.checked_add(size.into()).ok_or_else(invalid)?;
+        i64::try_from(end).map_err(|_| invalid())?;
         let head = NotifyStore { nodeid: node.0, offset, size, padding: 0 };
         self.notify(abi::notify::STORE, &head, data)
     }
@@ -220,7 +227,10 @@ impl Connection {
     }
 
     /// Asks the kernel to send again all requests that were received and not answered, marked
-    /// ([`crate::Request::resent`]). For a server that takes over from one that died.
+    /// ([`crate::Request::resent`]): of this session, which is still there. That is for a server that
+    /// lost the replies of requests (a thread of its own that died with them): each is served once
+    /// more, and what is still sent in reply to its first arrival is refused (`false`). Nobody can take
+    /// over from a session that has ended: a new one begins with a mount of its own.
     ///
     /// # Errors
     /// `EINVAL` from kernels without [`InitFlags::HAS_RESEND`]. `EOPNOTSUPP` over io_uring, whose

@@ -27,11 +27,20 @@ pub trait Filesystem: Send + Sync + 'static {
     ///
     /// # Errors
     /// An error ends the session before the first request.
+    ///
+    /// # Panics
+    /// A panic comes out of [`Session::start`](crate::Session::start), which closes the connection before.
     fn init(&self, connection: &Connection) -> Result<(), Errno> {
         Ok(())
     }
 
-    /// The session ends; no request follows.
+    /// The session ends; no request follows. Called by [`Running::wait`](crate::Running::wait), or when
+    /// [`Running`](crate::Running) is dropped, after the device was closed; also when the session failed
+    /// to start after [`Filesystem::init`] had returned. In a thread of the session if a handler had given
+    /// that up.
+    ///
+    /// # Panics
+    /// A panic comes out of `wait`, or of the drop, or ends that thread.
     fn destroy(&self) {}
 
     /// The kernel drops `lookups` references to `node`. It expects no reply.
@@ -39,7 +48,8 @@ pub trait Filesystem: Send + Sync + 'static {
 
     /// The caller of request `unique` ([`Request::unique`]) got a signal and would rather have
     /// `EINTR` than wait. [`Reply::interrupted`] says so too from now on; this is for a server that
-    /// waits and cannot ask. The request may be over already, or not have begun.
+    /// waits and cannot ask. The request may be over already, or not have begun. It is called by a
+    /// worker: with one, not before the handler that this one is in has returned.
     fn interrupted(&self, unique: u64) {}
 
     /// Finds `name` in `node`. A positive entry counts one lookup.

@@ -51,8 +51,12 @@ pub use passing::Passing;
 pub use registrar::Registrar;
 pub use reply::{DirReply, Reply};
 pub use request::{KeptRequest, Request};
+/// The error numbers that handlers reply with: the type of the `rustix` crate.
+#[doc(inline)]
+pub use rustix::io::Errno;
 pub use session::{Ended, Running, Session, SessionConfig, SessionError, Stopper};
-pub use tollgate_haltpoll::PollingTime;
+#[doc(inline)]
+pub use tollgate_haltpoll::{KeepAwake, PollingTime};
 pub use transport::{TransportInUse, TransportReport};
 pub use types::*;
 pub use uring::{RingReport, UringUnavailable};

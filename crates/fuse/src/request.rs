@@ -49,7 +49,8 @@ impl Request<'_> {
         self.group
     }
 
-    /// An INTERRUPT for this request has arrived. Ask [`crate::Reply::interrupted`] after the
+    /// An INTERRUPT for this request has arrived; with one worker it never has while the handler runs,
+    /// see [`crate::Reply::interrupted`]. Ask [`crate::Reply::interrupted`] after the
     /// handler returned: of a request that was kept ([`Request::keep`]) this tells nothing.
     #[must_use]
     pub fn interrupted(&self) -> bool {

@@ -236,6 +236,49 @@ fn a_descriptor_without_access_rights_serves_as_backing_file() {
 }
 
 #[test]
+fn what_cannot_be_a_backing_file_is_told_apart() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig::default());
+    let (pipe, _writes) = std::io::pipe().unwrap();
+    let open = |path| File::open(path).unwrap();
+    for (what, fd, expected) in [
+        ("a device", open("/dev/null").as_fd(), Errno::INVAL),
+        ("a pipe", pipe.as_fd(), Errno::INVAL),
+        ("a file of procfs", open("/proc/self/maps").as_fd(), Errno::LOOP),
+        (
+            "a file of the mount itself",
+            open(served.path("direct").to_str().unwrap()).as_fd(),
+            Errno::LOOP,
+        ),
+    ] {
+        let error = served.connection().open_backing(fd).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(expected.raw_os_error()), "{what}");
+    }
+}
+
+#[test]
+fn what_cannot_be_stored_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(SessionConfig::default());
+    let node = NodeId(fs::metadata(served.path("pass")).unwrap().ino());
+    let longest = i64::MAX.unsigned_abs();
+    for (what, node, offset, len, expected) in [
+        ("an unknown inode", NodeId(999_999), 0, 10, Errno::NOENT),
+        ("more than a message holds", node, 0, 2 << 30, Errno::INVAL),
+        ("behind the end of every file", node, longest - 9, 10, Errno::INVAL),
+        ("an end that overflows", node, u64::MAX, 10, Errno::INVAL),
+    ] {
+        let error = served.connection().store(node, offset, &vec![0; len]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(expected.raw_os_error()), "{what}");
+    }
+    served.connection().store(node, 0, b"stored").unwrap();
+}
+
+#[test]
 fn invalidation_shows_what_changed_below() {
     if !can_mount() {
         return;

@@ -63,6 +63,11 @@ impl<T: ?Sized> Reply<'_, T> {
 
     /// An INTERRUPT for this request has arrived: its caller got a signal and would rather have
     /// `EINTR` than wait.
+    ///
+    /// An INTERRUPT is received by a worker, as a request is. With one
+    /// ([`SessionConfig::threads`](crate::SessionConfig::threads)), it is not received before the handler
+    /// that this worker is in has returned: within that handler this stays `false`. Detach the reply,
+    /// or have two workers.
     #[must_use]
     pub fn interrupted(&self) -> bool {
         self.raw.interrupted()

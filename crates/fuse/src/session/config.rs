@@ -19,64 +19,81 @@ use crate::uring::parse_possible;
 pub type ThreadHook = Arc<dyn Fn(usize) + Send + Sync>;
 
 /// How a session is to run.
+///
+/// The defaults serve any file system, with one thread that sleeps between requests. A file system that
+/// waits for anything, or has several callers, wants more [`SessionConfig::threads`]; one that is asked
+/// often wants to [`SessionConfig::spin`].
 #[derive(Clone)]
 pub struct SessionConfig {
-    /// Worker threads, each with a queue; at least 1, at most [`SessionConfig::MAX_THREADS`].
+    /// Worker threads, each with a queue; at least 1, at most [`SessionConfig::MAX_THREADS`]. Default: 1.
+    ///
+    /// One worker receives nothing while its handler runs: no other request, and no INTERRUPT, so that a
+    /// caller that was killed waits until the handler returns
+    /// ([`Reply::interrupted`](crate::Reply::interrupted)). Over io_uring there are further threads for
+    /// what waits, however few are asked for.
     pub threads: usize,
     /// Worker threads beside those, which serve only while others are blocked in their handlers.
-    /// At most [`SessionConfig::MAX_THREADS`]; without [`SessionConfig::spin`] none.
+    /// At most [`SessionConfig::MAX_THREADS`]; without [`SessionConfig::spin`] none. Default: 0.
+    ///
+    /// With io_uring they are there only if handlers [may hang](SessionConfig::may_hang), and are helpers
+    /// then. Without that, a handler that waits for ever, in an operation not known to wait, holds up
+    /// the callers of its CPU there, while over `/dev/fuse` one of the reserve takes its place. To hand
+    /// every request to a helper costs each a wake-up, which is why it is not done for a reserve alone.
     pub reserve: usize,
-    /// Handlers may wait for ever, as the lower file system is another machine's or another
+    /// Default: no. Handlers may wait for ever, as the lower file system is another machine's or another
     /// process's. With io_uring, all requests go to helpers then, since a ring's owner cannot be
     /// replaced.
     pub may_hang: bool,
     /// CPUs that worker `i` may run on; `None`, or no element, leaves it to the scheduler, and an
-    /// element of no worker is not looked at. Each set has a CPU or more, all of which this machine can
+    /// element of no worker is not used. Default: none. Each set has a CPU or more, all of which this machine can
     /// have. If none of a set is online, the worker runs elsewhere, with a warning. With io_uring, a
     /// ring's owner runs on the CPUs of its ring, whatever this says.
     pub cpus: Vec<Option<Vec<usize>>>,
-    /// Capabilities to ask for; the transport adds those that it needs.
+    /// Capabilities to ask for; the transport adds those that it needs. Default:
+    /// [`InitFlags::SUGGESTED`].
     pub want: InitFlags,
     /// How deep a backing file's file system may be stacked: 1, or 2 over a stacked one. 0: no
-    /// passthrough.
+    /// passthrough. Default: 2.
     pub max_stack_depth: u32,
-    /// Most readahead in bytes; the kernel has its own limit.
+    /// Most readahead in bytes; the kernel has its own limit. Default: 1 MiB.
     pub max_readahead: u32,
     /// Largest payload of a WRITE in bytes; at most [`SessionConfig::MAX_WRITE`], and 4,096 is used
-    /// for less. The kernel has its own limit (`fs.fuse.max_pages_limit`, 1 MiB as a rule).
+    /// for less. The kernel has its own limit (`fs.fuse.max_pages_limit`, 1 MiB as a rule). Default: 1 MiB.
     pub max_write: u32,
     /// Most requests in flight that no process waits for (readahead, RELEASE); more of them wait in
-    /// the kernel. At least 1.
+    /// the kernel. At least 1. Default: 64.
     pub max_background: u16,
     /// From how many of those on the kernel counts the device as congested; at least 1. Where it is
-    /// more than [`SessionConfig::max_background`], that holds.
+    /// more than [`SessionConfig::max_background`], that holds. Default: 48.
     pub congestion_threshold: u16,
-    /// Granularity of times in nanoseconds; from 1 to 1,000,000,000.
+    /// Granularity of times in nanoseconds; from 1 to 1,000,000,000. Default: 1.
     pub time_gran_ns: u32,
-    /// Which transport to use.
+    /// Which transport to use. Default: [`TransportChoice::Auto`].
     pub transport: TransportChoice,
     /// Bytes of all buffers together that may stay resident between requests. Each buffer keeps at
-    /// least 64 KiB of what it used.
+    /// least 64 KiB of what it used. Default: 4 MiB.
     pub buffer_bytes: usize,
     /// With io_uring: requests of each CPU's queue that can be in the server's hands at a time,
     /// detached ones included; at least 1, at most [`SessionConfig::MAX_RING_DEPTH`]. More of them
-    /// wait in the kernel.
+    /// wait in the kernel. Default: 4.
     pub ring_depth: usize,
     /// With io_uring and passthrough, unless [`SessionConfig::may_hang`]: closes of files that follow
     /// each other quickly wait in the kernel until the next file is opened, or for some milliseconds,
     /// so that they wake no worker. Then one
     /// request that no process waits for is in flight for each CPU, whatever
     /// [`SessionConfig::max_background`] says, and [`InitFlags::ASYNC_READ`] and
-    /// [`InitFlags::ASYNC_DIO`] are not used, which only files without passthrough would.
+    /// [`InitFlags::ASYNC_DIO`] are not used, which only files without passthrough would. Default: no.
     pub defer_releases: bool,
-    /// How long a worker polls for the next request before it sleeps; zero: not at all.
+    /// How long a worker polls for the next request before it sleeps; zero (the default): not at all,
+    /// and the workers are no leader and followers.
     pub spin: Duration,
-    /// Learns of every request, and keeps CPUs from halting while they come in bursts.
+    /// Learns of every request, and keeps CPUs from halting while they come in bursts. Default: none.
     pub keep_awake: Option<Arc<KeepAwake>>,
     /// Registers backing files instead of this process, which need not be privileged then.
+    /// Default: none.
     pub registrar: Option<Arc<dyn Registrar>>,
     /// Runs in each worker thread first. [`Session::start`](crate::Session::start) waits until it has
-    /// returned in all of them, and fails if it panics in one.
+    /// returned in all of them, and fails if it panics in one. Default: none.
     pub on_thread_start: Option<ThreadHook>,
 }
 
