@@ -40,14 +40,13 @@ pub(super) fn ask(path: &Path) -> Server {
         drop_descriptors();
         let _ = tell.send(is_gone(&path));
     };
-    if thread::Builder::new().name("tollgate-asks".into()).spawn(asking).is_err() {
+    let Ok(thread) = thread::Builder::new().name("tollgate-asks".into()).spawn(asking) else {
         return Server::Silent;
-    }
-    match told.recv_timeout(PATIENCE) {
-        Ok(true) => Server::Gone,
-        Ok(false) => Server::Answers,
-        Err(_) => Server::Silent,
-    }
+    };
+    let Ok(is_gone) = told.recv_timeout(PATIENCE) else { return Server::Silent };
+    // Some calls (unshare(2), setns(2)) are for processes of one thread.
+    let _ = thread.join();
+    if is_gone { Server::Gone } else { Server::Answers }
 }
 
 /// Gives the calling thread a table of descriptors of its own, with none in it. If this process is the
