@@ -7,14 +7,12 @@ use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tollgate_fuse::{Connection, NodeId};
 
 /// The end of the longest file.
 const ALL: u64 = i64::MAX.unsigned_abs();
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Owns the thread, which is there from the first write that needs it. Dropping it waits until all are answered.
 pub(crate) struct Dropper {
@@ -58,14 +56,9 @@ impl Dropper {
         }
     }
 
-    /// Has the kernel write back and drop all pages of an inode, and waits for that, but not for ever: the
-    /// requests that follow may need the thread that waits.
-    pub(crate) fn drop_all(&self, node: NodeId) {
-        let (done, wait) = channel();
-        self.drop_pages(node, 0..ALL, move || {
-            let _ = done.send(());
-        });
-        let _ = wait.recv_timeout(PATIENCE);
+    /// Has the kernel write back and drop all pages of an inode, and goes on with `then`.
+    pub(crate) fn drop_all(&self, node: NodeId, then: impl FnOnce() + Send + 'static) {
+        self.drop_pages(node, 0..ALL, then);
     }
 
     fn start(&self) -> Option<Running> {

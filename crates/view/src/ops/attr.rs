@@ -219,11 +219,6 @@ impl View {
             self.truncate(caller, (node, fd), set, size)?;
         }
         if set.atime.is_some() || set.mtime.is_some() {
-            let mapped = node.io.lock().mapped().cloned();
-            if mapped.is_some_and(|pages| pages.may_have_stores()) {
-                // What was stored through mappings before is not to set the time again later.
-                self.dropper.drop_all(node.id);
-            }
             let act = || self.powers.as_caller(caller, || set_times(fd, set));
             self.contents.with_times(node.key, act)?;
         }

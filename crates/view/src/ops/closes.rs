@@ -1,13 +1,14 @@
-//! Requests that only a file's missing close stands in the way of: they wait for it, off the threads
-//! that serve ([`crate::pauses`]).
+//! Requests that only a file's missing close, or pages that are to be written back, stand in the way of: they
+//! wait for it, off the threads that serve ([`crate::pauses`]).
 
 use std::ffi::CStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use tollgate_fuse::{Connection, Name, NodeId, Opened, Reply, Request, args};
+use tollgate_fuse::{Attributes, Connection, Name, NodeId, Opened, Reply, Request, SetAttr, args};
 
 use super::names::Renamed;
 use super::stricter::is_open_freely;
@@ -29,6 +30,9 @@ const ENDING_MOST: Duration = Duration::from_millis(250);
 /// A file that a program closed just before it renames it to a name with a stricter mode is waited
 /// for this long at most.
 const CLOSING: Duration = Duration::from_millis(50);
+
+/// What was stored through mappings is written back within this time, or counts as stored later.
+const WRITING_BACK: Duration = Duration::from_secs(2);
 
 impl View {
     pub(crate) fn answer_open(
@@ -117,6 +121,35 @@ impl View {
     ) -> Result<(), Errno> {
         let (from, to) = ((parent, Name::new(name)?), (new_parent, Name::new(new_name)?));
         self.do_rename(req, from, to, flags, false).map(drop)
+    }
+
+    /// Sets attributes: times once the kernel has written back what was stored through mappings before, which
+    /// would set them again later.
+    pub(crate) fn answer_setattr(
+        &self,
+        req: &Request<'_>,
+        id: NodeId,
+        set: &SetAttr,
+        reply: Reply<'_, Attributes>,
+    ) {
+        let sets_times = set.atime.is_some() || set.mtime.is_some();
+        let mapped = self.node(id).ok().filter(|_| sets_times);
+        let mapped = mapped.and_then(|node| node.io.lock().mapped().cloned());
+        if !mapped.is_some_and(|pages| pages.may_have_stores()) {
+            reply.send(self.do_setattr(req, id, set));
+            return;
+        }
+        let written = Arc::new(AtomicBool::new(false));
+        let patience = Patience::begin(WRITING_BACK, WRITING_BACK, None);
+        let is_over = {
+            let written = Arc::clone(&written);
+            move || written.load(Ordering::Acquire) || patience.is_over()
+        };
+        self.dropper.drop_all(id, move || written.store(true, Ordering::Release));
+        let set = *set;
+        self.after(req, reply, is_over, move |view, req, _, reply| {
+            reply.send(view.do_setattr(req, id, &set));
+        });
     }
 
     /// Has `serve` run on a thread of its own, once `is_over` says so or the caller got a signal; or

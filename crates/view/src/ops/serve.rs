@@ -90,7 +90,7 @@ impl Filesystem for View {
         set: &SetAttr,
         reply: Reply<'_, Attributes>,
     ) {
-        reply.send(self.do_setattr(req, node, set));
+        self.answer_setattr(req, node, set, reply);
     }
 
     fn readlink(&self, req: &Request<'_>, node: NodeId, reply: Reply<'_, [u8]>) {
