@@ -192,13 +192,14 @@ impl Place {
                 break;
             }
             // What the search did not find lies elsewhere, unless names were moved meanwhile: all changes of
-            // its names change its time.
+            // its names change its time, but for moves of directories above them.
             let by_name = self.links.stat_by_name(root, &key, None);
             let after = by_name.or_else(|| known.iter().find_map(met)).or_else(&now);
             let is_same = before.zip(after).is_some_and(|(before, after)| {
                 (before.changed(), before.nlink()) == (after.changed(), after.nlink())
             });
-            all_known = verify(is_same || searched.is_of_one_moment);
+            let none_moved = is_same && searched.directories_stayed;
+            all_known = verify(none_moved || searched.is_of_one_moment);
             before = after;
         }
         Looked { all_known, lost }

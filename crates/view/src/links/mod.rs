@@ -103,6 +103,8 @@ pub(crate) struct Searched {
     pub(crate) is_complete: bool,
     /// So that none can have been moved past the search.
     pub(crate) is_of_one_moment: bool,
+    /// No directory was moved past it, as far as it read directories more than once.
+    pub(crate) directories_stayed: bool,
 }
 
 /// What looking at the known names of an inode came to.
@@ -196,7 +198,9 @@ impl Links {
         };
         let outcome = walk.run();
         let is_complete = outcome.is_complete();
-        let searched = Searched { is_complete, is_of_one_moment: outcome.is_of_one_moment };
+        let directories_stayed = !outcome.directories_moved;
+        let is_of_one_moment = outcome.is_of_one_moment;
+        let searched = Searched { is_complete, is_of_one_moment, directories_stayed };
         if !is_complete {
             tracing::debug!(?outcome, "not every name of files with several names could be found");
         }
@@ -317,7 +321,7 @@ impl Links {
 
     /// Looks whether the known names of the inode, and those of `own`, lead to it beneath `root`,
     /// and forgets those that do not. `searched`: a complete search has just been made, so that those
-    /// that are missing lie elsewhere.
+    /// that are missing lie elsewhere, unless one that it found has gone since.
     ///
     /// No rename of the view may be under way.
     pub(crate) fn verify(
@@ -349,7 +353,7 @@ impl Links {
             record.doubt();
         }
         let state = State::of(&now);
-        if searched {
+        if searched && !lost {
             record.conclude(state, at);
         }
         let all_known = record.confirm_if_complete(state, at);
@@ -582,6 +586,29 @@ mod tests {
         assert!(!tree.verify(&stat, false));
         assert!(tree.verify(&stat, true));
         assert_eq!(tree.confirmed("one").unwrap(), ["a/two", "one"]);
+    }
+
+    /// Where it is by now a further search finds.
+    #[test]
+    fn a_name_that_leaves_after_the_search_is_not_elsewhere() {
+        let tree = Tree::new(&["one", "a/two"]);
+        let top = Top { fd: tree.root.as_fd(), path: b"" };
+        let moved = |from: &str, to: &str| {
+            std::fs::rename(tree.dir.path().join(from), tree.dir.path().join(to)).unwrap();
+        };
+        moved("a/two", "b/two");
+        assert!(!tree.verify(&tree.stat("one"), false));
+        assert!(tree.links.search(&top).is_complete);
+        moved("b/two", "b/three");
+        assert!(!tree.verify(&tree.stat("one"), true), "`b/three` is missing");
+        assert!(!tree.verify(&tree.stat("one"), false));
+        // A directory above takes it along, which changes nothing of the file.
+        assert!(tree.links.search(&top).is_complete);
+        moved("b", "c");
+        assert!(!tree.verify(&tree.stat("one"), true), "`c/three` is missing");
+        assert!(tree.links.search(&top).is_complete);
+        assert!(tree.verify(&tree.stat("one"), true));
+        assert_eq!(tree.confirmed("one").unwrap(), ["c/three", "one"]);
     }
 
     #[test]

@@ -8,12 +8,13 @@
 //! met in neither. So each directory is looked at once more after all were read, and those that changed are read
 //! again. Where none has changed, all of them were at one moment as they were read.
 
+use std::hash::BuildHasher;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -60,6 +61,8 @@ pub(super) struct Outcome {
     pub(super) caseless: Option<Vec<u8>>,
     /// At one moment all directories were as they were read: no name was moved past the walk.
     pub(super) is_of_one_moment: bool,
+    /// Whenever a directory was read again, other directories were in it than before.
+    pub(super) directories_moved: bool,
 }
 
 impl Outcome {
@@ -85,6 +88,8 @@ struct State {
     read: Vec<Directory>,
     /// The paths of these, while some are read again.
     known: FxHashSet<Vec<u8>>,
+    /// Those that are read again, and the directories in each before.
+    again: FxHashMap<Vec<u8>, u64>,
     outcome: Outcome,
 }
 
@@ -92,6 +97,8 @@ struct State {
 struct Directory {
     path: Vec<u8>,
     was: Was,
+    /// Stands for the directories in it: their names and inodes, in any order.
+    below: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -147,7 +154,9 @@ impl Walk<'_> {
             if changed.iter().any(|directory| directory.was.just_now) {
                 std::thread::sleep(TICK);
             }
-            state.pending = changed.into_iter().map(|directory| directory.path).collect();
+            state.pending = changed.iter().map(|directory| directory.path.clone()).collect();
+            let again = changed.into_iter().map(|directory| (directory.path, directory.below));
+            state.again = again.collect();
             drop(state);
             self.read_pending(&shared);
         }
@@ -253,7 +262,7 @@ impl Walk<'_> {
             return Ok(false);
         }
         let was = Was::new(&lower::stat_fd(fd.as_fd())?);
-        shared.state.lock().read.push(Directory { path: path.to_vec(), was });
+        let mut directories = 0;
         let mut stream = DirStream::new(fd.try_clone().map_err(|_| Errno::MFILE)?);
         let mut names = 0;
         while let Some(entry) = stream.peek()? {
@@ -261,6 +270,7 @@ impl Walk<'_> {
                 names += 1;
                 let kind = FileType::from_raw_mode(u32::from(entry.kind) << 12);
                 if kind == FileType::Directory {
+                    directories ^= FxBuildHasher.hash_one((entry.name, entry.ino));
                     below.push(join(path, entry.name.to_bytes()));
                 } else if !self.look_at(fd.as_fd(), path, entry.name, below) {
                     return Ok(false);
@@ -269,6 +279,7 @@ impl Walk<'_> {
             stream.advance();
         }
         shared.names.fetch_add(names, Ordering::Relaxed);
+        shared.state.lock().note(Directory { path: path.to_vec(), was, below: directories });
         Ok(true)
     }
 
@@ -294,6 +305,15 @@ impl Walk<'_> {
 }
 
 impl State {
+    fn note(&mut self, read: Directory) {
+        if !self.again.is_empty() {
+            // One that came to be among those that are read again, too.
+            let stayed = self.again.get(&read.path) == Some(&read.below);
+            self.outcome.directories_moved |= !stayed;
+        }
+        self.read.push(read);
+    }
+
     fn take(&mut self, path: &[u8], read: Result<bool, Errno>, below: &mut Vec<Vec<u8>>) {
         match read {
             Ok(true) => {}
@@ -429,6 +449,41 @@ mod tests {
         let walk = Walk { top: top.as_fd(), path, threads, deadline: None, found, progress: None };
         let outcome = walk.run();
         assert!(outcome.is_complete() && !outcome.is_of_one_moment);
+    }
+
+    /// Of a file in a directory that others move nothing tells that.
+    #[test]
+    fn a_directory_that_is_moved_all_the_time_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        for name in ["a", "b", "a/moved"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        std::fs::write(at("one"), "").unwrap();
+        std::fs::hard_link(at("one"), at("two")).unwrap();
+        std::fs::hard_link(at("one"), at("a/three")).unwrap();
+        let top = std::fs::File::open(dir.path()).unwrap();
+        let place = Mutex::new(["a/moved", "b/moved"]);
+        for moves in [false, true] {
+            std::thread::sleep(2 * TICK);
+            let count = AtomicU64::new(0);
+            let found = |_: Vec<u8>, _: &Stat| {
+                let number = count.fetch_add(1, Ordering::Relaxed);
+                if moves {
+                    let mut place = place.lock();
+                    std::fs::rename(at(place[0]), at(place[1])).unwrap();
+                    place.reverse();
+                }
+                std::fs::write(at(&format!("a/new{moves}{number}")), "").unwrap();
+                true
+            };
+            let (path, threads, found) = (&b""[..], 1, &found);
+            let outcome =
+                Walk { top: top.as_fd(), path, threads, deadline: None, found, progress: None }
+                    .run();
+            assert!(!outcome.is_of_one_moment);
+            assert_eq!(outcome.directories_moved, moves);
+        }
     }
 
     #[test]
