@@ -1,10 +1,12 @@
 //! Mapped files: what is mapped is what is read, in the view and beneath.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FallocateFlags, Mode, OFlags, open};
 
 use crate::harness::{View, can_mount};
 use crate::mapped::{LENGTH, Map, lost_beside_a_mapping};
@@ -136,4 +138,42 @@ fn times_that_are_set_after_a_store_stay() {
             assert_eq!(&fs::read(path).unwrap()[4999..5007], b"astoreda");
         }
     }
+}
+
+/// A reader has the kernel write the page back all the time, also between the hole and its answer.
+#[test]
+fn a_hole_beside_stores_into_the_same_page_stays() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::new("default = 'userspace'");
+    fs::write(view.at("f"), vec![b'a'; LENGTH]).unwrap();
+    let open = || fs::File::options().read(true).write(true).open(view.at("f")).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let map = Map::new(open(), LENGTH, true, true).unwrap();
+            for count in (0u16..).take_while(|_| !over.load(Ordering::Relaxed)) {
+                map.write(2048, &count.to_ne_bytes());
+            }
+        });
+        scope.spawn(|| {
+            let reader = open();
+            while !over.load(Ordering::Relaxed) {
+                reader.read_exact_at(&mut [0; 64], 1024).unwrap();
+            }
+        });
+        let file = open();
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let mut back = 0;
+        for round in 0..6_000 {
+            file.write_all_at(&[b'A' + u8::try_from(round % 26).unwrap(); 64], 0).unwrap();
+            rustix::fs::fallocate(&file, punch, 0, 64).unwrap();
+            let mut found = [1; 64];
+            file.read_exact_at(&mut found, 0).unwrap();
+            back += usize::from(found != [0; 64]);
+        }
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(back, 0, "holes that were undone");
+    });
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use loom::sync::Mutex;
 use loom::thread;
 
-use super::MappedPages;
+use super::{Change, MappedPages};
 
 /// A file of two bytes in one page.
 type File = [u8; 2];
@@ -75,9 +75,9 @@ impl Machine {
     /// write(2).
     fn write(&self, at: usize, byte: u8) {
         self.drop_page();
-        let writing = self.pages.write(at as u64, &[byte]);
+        let writing = self.pages.write(at as u64, Change::Bytes(&[byte]));
         self.set(at, byte);
-        if writing.done().is_some() {
+        if writing.done(false).is_some() {
             self.drop_page();
             writing.dropped();
         }

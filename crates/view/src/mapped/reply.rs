@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tollgate_fuse::{NodeId, Reply};
+use tollgate_fuse::{Answer, NodeId, Reply};
 
 use super::{Dropper, Writing, WrittenBack};
 
@@ -15,19 +15,19 @@ pub(crate) enum Holds {
     Writing(Writing, NodeId, Arc<Dropper>),
 }
 
-/// The reply to a write, which goes out when no older page of its range is left.
-pub(crate) struct WriteReply<'q> {
-    reply: Reply<'q, u32>,
+/// The reply to a write, or to what makes a hole, which goes out when no older page of its range is left.
+pub(crate) struct WriteReply<'q, T: 'static = u32> {
+    reply: Reply<'q, T>,
     holds: Holds,
 }
 
-impl<'q> WriteReply<'q> {
-    pub(crate) fn new(reply: Reply<'q, u32>, holds: Holds) -> Self {
+impl<'q, T: Answer + Send> WriteReply<'q, T> {
+    pub(crate) fn new(reply: Reply<'q, T>, holds: Holds) -> Self {
         Self { reply, holds }
     }
 
     /// Unbinds it from the worker.
-    pub(crate) fn detach(self) -> WriteReply<'static> {
+    pub(crate) fn detach(self) -> WriteReply<'static, T> {
         WriteReply { reply: self.reply.detach(), holds: self.holds }
     }
 
@@ -43,10 +43,10 @@ impl<'q> WriteReply<'q> {
     }
 
     /// What was written is in the file. So is a part of it where that failed.
-    pub(crate) fn send(self, written: Result<u32, Errno>) {
+    pub(crate) fn send(self, written: Result<T, Errno>) {
         let Self { reply, holds } = self;
         match holds {
-            Holds::Writing(writing, node, dropper) => match writing.done() {
+            Holds::Writing(writing, node, dropper) => match writing.done(written.is_err()) {
                 Some(bytes) => {
                     let reply = reply.detach();
                     dropper.drop_pages(node, bytes, move || {

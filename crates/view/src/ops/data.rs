@@ -13,7 +13,7 @@ use tollgate_policy::Operation;
 use crate::content::asker::asked_by;
 use crate::handles::{UserFile, has_descriptor, is_passthrough, is_small};
 use crate::lower;
-use crate::mapped::{Holds, MappedPages, Reading, WriteReply};
+use crate::mapped::{Change, Holds, MappedPages, Reading, WriteReply};
 use crate::road::{Asking, Made, WriteAt};
 use crate::stats::Count;
 use crate::table::Node;
@@ -141,9 +141,24 @@ impl View {
             }
             Some(pages) => {
                 // An append may go elsewhere, where others changed the size.
-                let writing = pages.write(args.offset, args.data);
+                let writing = pages.write(args.offset, Change::Bytes(args.data));
                 (Holds::Writing(writing, id, Arc::clone(&self.dropper)), data)
             }
+        }
+    }
+
+    /// The same for a request that makes zeroes of a range.
+    pub(crate) fn hole_beside_mappings(&self, id: NodeId, args: &args::Fallocate) -> Holds {
+        let mode = FallocateFlags::from_bits_retain(args.mode);
+        let zeroes = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
+        let file = has_descriptor(args.handle).then(|| self.user_file(args.handle).ok());
+        let mapped = file.flatten().and_then(|file| file.mapped.clone());
+        match mapped.filter(|_| mode.intersects(zeroes)) {
+            Some(pages) => {
+                let writing = pages.write(args.offset, Change::Zeroes(args.length));
+                Holds::Writing(writing, id, Arc::clone(&self.dropper))
+            }
+            None => Holds::Nothing,
         }
     }
 

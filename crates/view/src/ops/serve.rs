@@ -8,6 +8,7 @@ use tollgate_fuse::{
     Name, NodeId, Opened, Reply, Request, SetAttr, StatFs, Statx, args,
 };
 
+use crate::mapped::WriteReply;
 use crate::stats::Count;
 use crate::view::View;
 
@@ -288,6 +289,7 @@ impl Filesystem for View {
         reply: Reply<'_, ()>,
     ) {
         let args::Fallocate { handle, offset, length, mode } = args;
+        let reply = WriteReply::new(reply, self.hole_beside_mappings(node, &args));
         let done = self.do_fallocate(req, node, handle, offset, length, mode);
         self.record_fallocate(req, node, (offset, length), done.err());
         reply.send(done);
