@@ -41,6 +41,15 @@ fn mount_of<'m>(mounts: &'m [MountInfo], path: &Path) -> Option<&'m MountInfo> {
     found.or_else(|| mountinfo::covering(mounts, path))
 }
 
+/// Whether something in `directory`, or what is mounted there, may be a further name of `file`: hard
+/// links stay within one file system. Both are absolute and without symbolic links.
+pub(crate) fn may_link(mounts: &[MountInfo], directory: &Path, file: &Path) -> bool {
+    let Some(of_file) = mount_of(mounts, file) else { return true };
+    let below = mounts.iter().filter(|mount| mount.point.starts_with(directory));
+    let mut shown = mount_of(mounts, directory).into_iter().chain(below);
+    shown.any(|mount| mount.device == of_file.device)
+}
+
 /// The number of the mount that is seen at `path`.
 pub(crate) fn id_at(path: &Path) -> Option<u64> {
     let found = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID);

@@ -38,7 +38,7 @@ pub(super) fn plan(
     let (fence, user, mut environment) = fence_and_user(args, &views)?;
     if let Some(fence) = &fence {
         let shown: Vec<_> = views.all().map(|view| view.tree.path.clone()).collect();
-        fence::refuse_own(&fence.allowed, own, &shown)?;
+        fence::refuse_own(&fence.allowed, own, &shown, fence.uid)?;
     }
     environment.missing().iter().for_each(|text| messages::warn(text));
     if !args.quiet {

@@ -143,3 +143,35 @@ fn a_policy_that_the_command_reaches_by_another_mount_is_kept() {
     assert_eq!(text(&output.stdout), "read\nas before\n", "{said}");
     assert!(said.contains("could rewrite the policy") && said.contains("Read-only"), "{said}");
 }
+
+/// A hard link in a place that CMD may write is the policy itself, and nothing there keeps it.
+#[test]
+fn a_policy_that_the_command_reaches_by_a_further_name_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        cp $T tollgate; chmod 755 . tollgate; mkdir al part dir/disk; cp policy.toml p.toml
+        run() { ./tollgate run --quiet --chdir . \"$@\" && echo ran || true; }
+        ln p.toml dir/link; run --policy p.toml dir -- sh -c 'echo >dir/link'
+        ln -s p.toml by-link; run --policy by-link dir -- sh -c 'echo >dir/link'; rm dir/link
+        ln p.toml al/link; run --policy p.toml --allow $PWD/al:rw dir -- sh -c 'echo >al/link'
+        cp policy.toml dir/in.toml; ln dir/in.toml al/in
+        run --policy dir/in.toml --allow $PWD/al:rw dir -- sh -c 'echo >al/in'
+        printf '[[view]]\\ndir = \"%s/al\"\\n' $PWD >views; ln views al/views
+        mount -t tmpfs t part; cp -r dir part/dir
+        run --policy views part/dir -- sh -c 'echo >al/views'
+        run --policy p.toml dir -- true | sed 's/^/not /'
+        run --policy p.toml part/dir -- true; run --policy dir/in.toml dir -- true
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse; chmod 644 p.toml; export HOME=/
+        chown -R 4321:4321 dir; user='setpriv --reuid 4321 --regid 4321 --clear-groups'
+        $user ./tollgate run --chdir . --policy p.toml dir -- echo ran; chmod 646 p.toml
+        $user ./tollgate run --chdir . --policy p.toml dir -- echo ran || true
+        cmp policy.toml p.toml && cmp policy.toml dir/in.toml && echo as before";
+    let output = project.in_mount_namespace(script);
+    let (out, said) = (text(&output.stdout), all(&output));
+    assert_eq!(out, "ran\nran\nran\nas before\n", "{said}");
+    assert_eq!(said.matches(" has 2 names (hard links)").count(), 7, "{said}");
+    assert!(said.contains("p.toml.own && mv "), "{said}");
+}

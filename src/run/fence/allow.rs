@@ -6,10 +6,7 @@ use anyhow::{bail, ensure};
 
 use super::kept::Kept;
 use crate::cli::AllowArg;
-use crate::escape::shown;
-use crate::messages;
 use crate::mountinfo::{self, MountInfo};
-use crate::other_mounts;
 use crate::run::guard::KERNEL_FILE_SYSTEMS;
 use crate::tree;
 
@@ -89,58 +86,6 @@ fn check_one(
          stays read-only"
     );
     Ok(Allowed { path, writable: arg.writable })
-}
-
-/// What decides over CMD or keeps a record of it, and lies outside of DIR.
-#[derive(Debug, Default)]
-pub(crate) struct Own {
-    /// The audit log.
-    pub(crate) log: Vec<PathBuf>,
-    /// The policy, with the links that lead to it.
-    pub(crate) policy: Vec<PathBuf>,
-    /// What decides over the next start.
-    pub(crate) configuration: Vec<PathBuf>,
-}
-
-/// Looks whether what is allowed to be changed holds something of `own`.
-///
-/// # Errors
-/// When it holds the audit log or the policy; the configuration is warned of.
-pub(crate) fn refuse_own(allowed: &[Allowed], own: &Own, views: &[PathBuf]) -> anyhow::Result<()> {
-    let mounts = mountinfo::read()?;
-    let shows = |place: &Path, file: &Path| other_mounts::paths_in(&mounts, place, file);
-    // What a view shows goes by rules, by whatever mount: each of them is covered with the view.
-    let is_viewed = |file: &Path| views.iter().any(|view| !shows(view, file).is_empty());
-    for one in allowed.iter().filter(|one| one.writable) {
-        let held = |files: &[PathBuf]| {
-            let held = files.iter().filter(|file| !is_viewed(file));
-            let mut held = held.filter_map(|file| Some((file, shows(&one.path, file).pop()?)));
-            held.next().map(|(file, there)| match there == *file {
-                true => format!("`{}`", shown(file)),
-                false => format!("`{}` (as `{}`)", shown(file), shown(&there)),
-            })
-        };
-        let option = shown(&one.path);
-        if let Some(log) = held(&own.log) {
-            bail!(
-                "--allow: with `{option}:rw`, CMD could change the audit log {log}, which says \
-                 what it does; keep the log elsewhere, or allow a directory without it"
-            );
-        }
-        if let Some(policy) = held(&own.policy) {
-            bail!(
-                "--allow: with `{option}:rw`, CMD could rewrite the policy {policy}, which holds \
-                 for it; keep that elsewhere, or allow a directory without it"
-            );
-        }
-        if let Some(file) = held(&own.configuration) {
-            messages::warn(&format!(
-                "with `--allow {option}:rw`, CMD can write {file}, which says what policy the next \
-                 `run` takes"
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// The mounts of what is allowed.

@@ -14,6 +14,7 @@ mod homes;
 mod kept;
 mod layers;
 mod listed;
+mod own;
 mod places;
 mod scope;
 mod services;
@@ -27,8 +28,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-pub(super) use allow::{Own, check, refuse_own};
+pub(super) use allow::check;
 pub(super) use control::{Control, protect, session_directory};
+pub(super) use own::{Own, refuse_own};
 pub(super) use scope::confine_signals_and_sockets;
 pub(super) use shape::Fence;
 pub(super) use why::Outside;
