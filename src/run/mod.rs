@@ -46,6 +46,8 @@ use crate::control::Guest;
 use crate::escape::shown;
 use crate::git::Repository;
 use crate::messages;
+use crate::mountinfo;
+use crate::other_mounts;
 use crate::policy_choice;
 use crate::policy_places;
 use crate::serve::{ServerKind, Spec};
@@ -199,9 +201,11 @@ fn start(
 }
 
 /// In DIR, changes are real. Whoever calls `run` in the home directory, or in one of it without a
-/// repository of its own, may not mean all of it.
+/// repository of its own, may not mean all of it; a bind mount of it is the same place.
 fn refuse_home(dir: &Path) -> anyhow::Result<()> {
-    if HomesOfUser::of(None).all().any(|home| home.starts_with(dir)) {
+    let mounts = mountinfo::read()?;
+    let shows = |home: &Path| !other_mounts::paths_in(&mounts, dir, home).is_empty();
+    if HomesOfUser::of(None).all().any(shows) {
         let dir = shown(dir);
         bail!(
             "DIR would be `{dir}`, with your home directory: CMD could change what your shell and \

@@ -342,3 +342,23 @@ for path in sys.argv[1:]:
     assert_eq!(text(&output.stdout), none.repeat(2), "{}", all(&output));
     drop(listeners);
 }
+
+/// A second mount of a home directory, or of one that holds it, is no less that directory.
+#[test]
+fn a_home_is_named_by_whoever_means_it_by_each_of_its_paths() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        mkdir -p up/home/me/project bm whole; mount --bind up/home/me bm; mount --bind up whole
+        evil='echo evil >>.bashrc; echo started'; top=$PWD
+        run() { cd $top/$2; HOME=$top/$1 $T run --policy none -- sh -c \"$evil\" || true; }
+        run up/home/me bm; run bm up/home/me; run up/home/me whole; run bm whole/home
+        run whole/home/me up; cat $top/up/home/me/.bashrc 2>/dev/null || true
+        run up/home/me bm/project";
+    let output = project.in_mount_namespace(script);
+    assert_eq!(text(&output.stdout), "started\n", "{}", all(&output));
+    let refused = text(&output.stderr).matches("with your home directory").count();
+    assert_eq!(refused, 5, "{}", all(&output));
+}
