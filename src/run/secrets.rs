@@ -105,26 +105,22 @@ const SECRET_VALUES: &[&str] = &[
 ];
 /// Shortest value that is judged by how it begins.
 const SECRET_VALUE_MIN: usize = 16;
-/// Settings within a value, such as a connection string or options of a program, that hold a
-/// password or a key.
+/// How settings within a value end, such as in a connection string, headers or options of a program,
+/// that hold a password or a key; without dashes and underscores.
 const SECRET_SETTINGS: &[&str] = &[
-    "accesstoken",
-    "access_token",
+    "accesskey",
     "accountkey",
     "apikey",
-    "api_key",
-    "authtoken",
-    "auth_token",
-    "clientsecret",
-    "client_secret",
-    "keystorepassword",
+    "passphrase",
     "passwd",
     "password",
-    "pwd",
+    "privatekey",
     "secret",
-    "sharedaccesskey",
+    "secretkey",
     "token",
 ];
+/// Whole ones: `cwd` is none, and ends like one.
+const WHOLE_SETTINGS: &[&str] = &["pwd", "userpwd"];
 /// How options of programs end that a password or a key stands behind: `--db-password x`.
 const SECRET_OPTIONS: &[&str] = &[
     "accesskey",
@@ -273,15 +269,24 @@ fn is_user_with_password(user: &str) -> bool {
     user.split_once(':').is_some_and(|(_, password)| !password.is_empty()) || is_token(user)
 }
 
-/// `Password=x;`, `--token=x`, `?api_key=x`.
+/// `Password=x;`, `--token=x`, `?api_key=x`, `x-api-key=x,`, `-Da.storePassword=x`.
 fn has_setting(value: &str) -> bool {
-    value.split([';', '&', '?', ' ', '\t', '\n']).any(|part| {
-        let Some((name, value)) = part.split_once('=') else { return false };
-        let is_of_name = |c: char| c.is_ascii_alphabetic() || c == '_';
-        let start = name.trim_end_matches(is_of_name).len();
-        let name = name[start..].to_ascii_lowercase();
-        !value.trim().is_empty() && SECRET_SETTINGS.contains(&name.as_str())
+    let is_between = |c: char| c.is_whitespace() || ";&?,".contains(c);
+    value.match_indices('=').any(|(at, sign)| {
+        let (before, after) = (&value[..at], &value[at + sign.len()..]);
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let name = &before[before.trim_end_matches(is_of_name).len()..];
+        !after.is_empty() && !after.starts_with(is_between) && is_secret_setting(name)
     })
+}
+
+fn is_secret_setting(name: &str) -> bool {
+    // Java has its settings behind this.
+    let name = name.strip_prefix("-D").unwrap_or(name);
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let last: String = last.chars().filter(char::is_ascii_alphanumeric).collect();
+    let last = last.to_ascii_lowercase();
+    SECRET_SETTINGS.iter().any(|end| last.ends_with(end)) || WHOLE_SETTINGS.contains(&&*last)
 }
 
 /// `--password x`, `-u user:x`, and openssl's `pass:x`.
@@ -409,6 +414,16 @@ mod tests {
             ("DSN", "host=db user=me password=pw"),
             ("AZURE", "Server=db;User Id=me;Password=pw;"),
             ("OPTIONS", "-Dstore.password=pw -Xmx1g"),
+            ("OPTIONS", "-Dpassword=pw"),
+            ("OPTIONS", "-Xmx1g -Dtoken=pw"),
+            ("OPTIONS", "-Dpwd=pw"),
+            ("OPTIONS", "-Djavax.net.ssl.trustStorePassword=x"),
+            ("OPTIONS", "--db-password=x -v"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=abc123"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "x-team=a,x-api-key=abc"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "x-team=a, X-Auth-Token=abc"),
+            ("PAGE", "https://h/?client_secret=abc&x=y"),
+            ("STORE", "AccountName=a;AccountKey=abc"),
             ("SOPS_AGE_KEY", "x"),
             ("NEW_RELIC_LICENSE_KEY", "x"),
             ("HARMLESS", "AGE-SECRET-KEY-1QQPQQ"),
@@ -464,6 +479,13 @@ mod tests {
             ("TOOL_OPTIONS", "--user me --host a:b"),
             ("PIP_OPTIONS", "-U pip:"),
             ("RSYNC_OPTIONS", "-u host:/srv"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "x-request-id=abc,x-team=b"),
+            ("OPTIONS", "-Djavax.net.ssl.trustStore=/a -Dfile.encoding=UTF-8"),
+            ("OPTIONS", "-Dtoken= -Dpassword"),
+            ("OPTIONS", "--max-tokens=5 --token-count=3 --tokenizer=a"),
+            ("OPTIONS", "--password-file=/a --cwd=/b"),
+            ("OPTIONS", "--public-key=/a --key=b"),
+            ("HEADERS", "password=,user=me"),
             ("TOKEN", ""),
             ("TOKEN", " "),
             ("AUTHOR", "me"),
