@@ -228,17 +228,19 @@ fn help(channel: &Channel, left: &[(usize, anyhow::Error)]) -> anyhow::Result<()
 
 /// Says what CMD can do with a stream that stays as it is.
 fn tell(number: usize, error: &anyhow::Error, is_required: bool) -> anyhow::Result<()> {
-    // Nobody finds it by a name: a here-document.
-    if rustix::fs::fstat(stream(number)).is_ok_and(|stat| stat.st_nlink == 0) {
+    // Nobody finds it by a name: a here-document. Somebody else may have it open.
+    let is_nameless = rustix::fs::fstat(stream(number)).is_ok_and(|stat| stat.st_nlink == 0);
+    if is_nameless && !is_required {
         return Ok(());
     }
     let path = path(number).unwrap_or_default();
     let text = format!(
         "standard {}, `{}`, cannot be opened by a read-only mount ({}): CMD can open it again for \
-         writing, and change its mode, where its user may; `cat FILE | tollgate run ...` keeps it",
+         writing, and change its mode, where its user may; `{} | tollgate run ...` keeps it",
         NAMES[number],
         shown(&path),
-        messages::in_words(error)
+        messages::in_words(error),
+        if is_nameless { "cat" } else { "cat FILE" }
     );
     ensure!(!is_required, "--require fence: {text}");
     messages::warn(&text);

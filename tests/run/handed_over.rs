@@ -161,6 +161,41 @@ fn an_input_that_cannot_be_opened_again_is_named() {
     assert!(said.contains("another file is at its path"), "{said}");
 }
 
+/// Nobody finds it by a name, and who else has it open would read what CMD wrote.
+#[test]
+fn an_input_without_a_name_that_stays_as_it_is_is_no_whole_fence() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        import os, subprocess, sys
+        def run(descriptor, *options):
+            begin = [os.environ['T'], 'run', '--policy', 'policy.toml', *options, 'dir', '--', 'cat']
+            subprocess.run(begin, stdin=descriptor)
+        memory = os.memfd_create('x')
+        os.write(memory, b'read\\n')
+        again = lambda of: os.open(f'/proc/self/fd/{of}', os.O_RDONLY)
+        run(again(memory)); run(again(memory), '--require', 'fence')
+        file = os.open('file', os.O_RDWR | os.O_CREAT); os.write(file, b'deleted\\n')
+        plain = again(file); os.unlink('file')
+        run(plain)";
+    let script: String = script.lines().skip(1).map(|line| format!("{}\n", &line[8..])).collect();
+    let mut command = Command::new("python3");
+    command.args(["-c", &script]).env("T", env!("CARGO_BIN_EXE_tollgate"));
+    let Ok(output) = command.current_dir(project.path("")).output() else {
+        eprintln!("skipped: no python3");
+        return;
+    };
+    let said = all(&output);
+    assert_eq!(text(&output.stdout), "read\ndeleted\n", "{said}");
+    assert!(
+        said.contains("--require fence: standard input, `") && said.contains("`cat | "),
+        "{said}"
+    );
+    assert!(!said.contains("warning: standard input"), "{said}");
+}
+
 /// Root's CMD could change who may use `/dev/null`, for all of the machine.
 #[test]
 fn the_null_device_as_a_stream_is_used_and_not_changed() {
