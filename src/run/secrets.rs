@@ -10,6 +10,8 @@ const SECRET_ENDS: &[&str] = &[
     "ACCESSKEY",
     "ACCESSKEYID",
     "APIKEY",
+    // Of Yarn and npm: a user and a password.
+    "AUTHIDENT",
     "COOKIE",
     "CREDENTIAL",
     "PASSCODE",

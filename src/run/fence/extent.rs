@@ -2,6 +2,8 @@
 //! TOML, YAML and INI together, as a file may be of any. What goes too far is left out of a copy
 //! with the value; what stops too early would show a part of a secret.
 
+use super::here_document;
+
 /// Text that a search for the end of a value may look through in vain, before the rest of the file
 /// counts as the value: without a limit, the time would grow with the square of its length.
 const VAIN_MAX: usize = 64;
@@ -99,6 +101,7 @@ fn indentation(line: &[u8]) -> usize {
 /// Behind the first end of a line, from `at` on, at which nothing is open; else what was opened first.
 fn closed(text: &[u8], mut at: usize, escapes: bool) -> Result<usize, Open> {
     let mut open: Vec<Open> = Vec::new();
+    let mut documents = Vec::new();
     // What is no blank before.
     let mut before = b',';
     while let Some(&byte) = text.get(at) {
@@ -125,7 +128,21 @@ fn closed(text: &[u8], mut at: usize, escapes: bool) -> Result<usize, Open> {
             }
             inside => match byte {
                 b'\\' => step = 2,
-                b'\n' if inside.is_none() => return Ok(at + 1),
+                b'\n' => {
+                    for document in documents.drain(..) {
+                        // As one that never ends.
+                        let behind = here_document::behind(text, at + step, &document);
+                        step = behind.ok_or(Open::Bracket(byte))? - at;
+                    }
+                    if inside.is_none() {
+                        return Ok(at + step);
+                    }
+                }
+                b'<' => {
+                    let (length, found) = here_document::begun(rest);
+                    step = length;
+                    documents.extend(found);
+                }
                 b'#' if at == 0 || text[at - 1].is_ascii_whitespace() => {
                     step = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
                 }

@@ -9,6 +9,7 @@ mod control;
 mod devices;
 mod elsewhere;
 mod extent;
+mod here_document;
 mod home;
 mod homes;
 mod kept;

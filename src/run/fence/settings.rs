@@ -17,6 +17,8 @@ const PLAIN_ENDS: &[&str] =
 /// Commands that give the name behind them the value behind that: of fish, of csh, of tmux, of npm
 /// and git (`config`).
 const SETTERS: &[&str] = &["config", "set", "set-environment", "setenv"];
+/// Commands of shells that give names what stands behind `<<` and `<<<`.
+const READERS: &[&str] = &["mapfile", "read", "readarray"];
 /// How much of a value is judged by its form, for each sign of a line: the whole line is judged
 /// besides, and a line may have very many.
 const JUDGED_MAX: usize = 128;
@@ -172,7 +174,18 @@ fn sets_by_words(line: &str) -> bool {
             return true;
         }
     }
-    false
+    reads(line)
+}
+
+/// `read -r NAME <<< VALUE`, `mapfile -t NAME <<END`, `printf -v NAME FORMAT VALUE`.
+fn reads(line: &str) -> bool {
+    line.split([';', '&', '|', '(', ')', '{', '}']).any(|command| {
+        let is_of_word = |c: char| !c.is_whitespace() && c != '<';
+        let mut words = command.split(|c| !is_of_word(c)).filter(|word| !word.is_empty());
+        let reads = |word: &str| READERS.contains(&word) && command.contains("<<");
+        words.any(|word| reads(word) || word == "printf" && command.contains("-v"))
+            && words.any(|word| is_secret_key(word.trim_matches(['"', '\''])))
+    })
 }
 
 /// The last part of the name of a table in TOML, `[env.NAME]`.
@@ -263,6 +276,19 @@ mod tests {
             "export DB_PASSWORD=\"$(echo \"a\nhunter2\")\"\n",
             "TOKEN=$(cat <<'E'\nhunter2\nE\n)\n",
             "TOKEN=`cat <<E\nhunter2\nE\n`\n",
+            "TOKEN=$(cat <<'E'\nit's )hunter2\nhunter2\n\"hunter2\nE\n)\n",
+            "TOKEN=$(cat <<-\"E F\" | tr a b\n)hunter2\n\tE F\n)\n",
+            "TOKEN=\"$(cat <<\\E; cat << F\n)hunter2\nE\n)hunter2\nF\n)\"\n",
+            "read -r API_KEY <<< \"hunter2\"\n",
+            "IFS= read -r API_KEY<<<hunter2\n",
+            "read -r MY_SECRET <<'EOT'\nhunter2\n\nhunter2\nEOT\n",
+            "printf -v GITHUB_TOKEN %s hunter2\n",
+            "mapfile -t TOKENS <<X\nhunter2\nX\n",
+            "readarray -t TOKENS <<X\nit's hunter2\nX\n",
+            "let g:openai_api_key =<< trim END\nhunter2\n  it's hunter2\n  END\n",
+            "let g:tokens =<< END\nhunter2\nEND\n",
+            "npmAuthIdent: \"me:hunter2\"\n",
+            "//r/:_authident=hunter2\n",
             "TOKENS=(\n  hunter2\nhunter2\n)\n",
             "tokens+=(\nhunter2\n)\n",
             "tokens[gh]='a\nhunter2'\n",
@@ -292,6 +318,13 @@ mod tests {
     }
 
     #[test]
+    fn a_document_without_an_end_goes_to_the_end_of_the_file() {
+        for secret in ["TOKEN=$(cat <<E\n)\nhunter2\n", "read TOKEN <<E\n)\nhunter2\n E\n"] {
+            assert_eq!(kept(&format!("a=1\n{secret}b=2\nhunter2\n")), "a=1\n");
+        }
+    }
+
+    #[test]
     fn what_is_beside_a_secret_stays() {
         for (text, left) in [
             ("password = it's\n[b]\nc = 1\n", "[b]\nc = 1\n"),
@@ -303,6 +336,11 @@ mod tests {
             ("# token:\n  b\n", "# token:\n  b\n"),
             ("# token: it's\n  b\n'c'\n", "  b\n'c'\n"),
             ("\" token: it's\nset b\n\" c\n", "set b\n\" c\n"),
+            ("read -rs API_TOKEN\nb=1\n", "read -rs API_TOKEN\nb=1\n"),
+            ("printf 'token'\nb=1\n", "printf 'token'\nb=1\n"),
+            ("token: <<: *x\nb: 1\n", "b: 1\n"),
+            ("TOKEN=$((1 << 2))\nb=1\n", "b=1\n"),
+            ("TOKEN=$(a <<< b)\nb=1\n", "b=1\n"),
             ("set -e API_TOKEN\nset -o vi\n", "set -e API_TOKEN\nset -o vi\n"),
             ("[credential]\n\thelper = cache\n", "[credential]\n\thelper = cache\n"),
             ("[env.API_TOKEN]\nvalue = 'x'\n[b]\nc = 1\n", "[b]\nc = 1\n"),
@@ -322,6 +360,9 @@ mod tests {
             "TOKEN= ",
             "token:\n",
             "token:\n\n",
+            "TOKEN=x <<E\n",
+            "TOKEN=x <<E\nE\n",
+            "TOKEN=x <<E <<E ",
         ] {
             let begun = std::time::Instant::now();
             let left = kept(&part.repeat((1 << 17) / part.len()));
