@@ -12,6 +12,7 @@ mod extent;
 mod here_document;
 mod home;
 mod homes;
+mod in_place;
 mod kept;
 mod layers;
 mod listed;

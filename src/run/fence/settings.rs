@@ -6,6 +6,7 @@ use std::path::Path;
 use tollgate_redact::{Detectors, Redactor};
 
 use super::extent::Extents;
+use super::in_place::Lines;
 use crate::run::secrets;
 
 /// How keys end that hold a password, in lower case, besides what names of variables end in: settings
@@ -24,12 +25,13 @@ const READERS: &[&str] = &["mapfile", "read", "readarray"];
 const JUDGED_MAX: usize = 128;
 
 /// The text of a file of settings, without each line that holds a secret, and without the further
-/// lines of its value. What an agent has of its own is credentials, and needed; it is no file of
+/// lines of its value; where others would not be read without them, something harmless is there. What an agent has of its own is credentials, and needed; it is no file of
 /// lines.
 pub(super) fn without_secrets(name: &Path, bytes: &[u8]) -> Vec<u8> {
     if name.as_os_str().as_bytes().ends_with(b".json") {
         return bytes.to_owned();
     }
+    let lines = Lines::of(name);
     let masked = masked(bytes);
     let mut masked = masked.iter().peekable();
     let mut extents = Extents::of(bytes);
@@ -52,6 +54,8 @@ pub(super) fn without_secrets(name: &Path, bytes: &[u8]) -> Vec<u8> {
         end = below.unwrap_or(end);
         if below.is_none() && !is_masked && !in_secret {
             kept.extend_from_slice(line);
+        } else if !is_comment(line) {
+            kept.extend(lines.in_place(&bytes[start..end]));
         }
         start = end;
     }
