@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use rustix::io::Errno;
 
+use super::circular::is_circular;
 use crate::escape::shown;
 use crate::mountinfo::MountInfo;
 use crate::sys;
@@ -53,7 +54,7 @@ const FROZEN: &[&str] = &[
 pub(super) fn freeze_kernel_settings(mounts: &[MountInfo]) -> anyhow::Result<()> {
     for mount in mounts.iter().filter(|mount| KERNEL_FILE_SYSTEMS.contains(&mount.kind.as_str())) {
         if let Err(error) = read_only(&mount.point) {
-            cannot_be_named(&error, &mount.point)?;
+            cannot_be_named(&error, mount, mounts)?;
         }
     }
     for path in FROZEN.iter().copied() {
@@ -80,7 +81,7 @@ pub(super) fn take_devices(mounts: &[MountInfo]) -> anyhow::Result<()> {
             && !mounts.iter().any(|mount| mount.point == Path::new("/dev"));
         let path = CString::new(mount.point.as_os_str().as_bytes())?;
         if !holds_dev && let Err(error) = sys::without_devices(&path) {
-            cannot_be_named(&error, &mount.point)?;
+            cannot_be_named(&error, mount, mounts)?;
         }
     }
     Ok(())
@@ -102,11 +103,16 @@ pub(super) fn cover_other_proc(mounts: &[MountInfo]) -> anyhow::Result<()> {
 }
 
 /// A mount that another one hides cannot be named, nor used; nor can one in a view that does not
-/// enter it, or that hides the way.
-fn cannot_be_named(error: &std::io::Error, point: &Path) -> anyhow::Result<()> {
+/// enter it, or that hides the way, and one that shows a directory of the view around it.
+fn cannot_be_named(
+    error: &std::io::Error,
+    mount: &MountInfo,
+    mounts: &[MountInfo],
+) -> anyhow::Result<()> {
     match error.raw_os_error() {
         Some(libc::EINVAL | libc::ENOENT | libc::ENOTDIR | libc::EACCES) => Ok(()),
-        _ => bail!("cannot restrict the mount at `{}`: {error}", shown(point)),
+        Some(libc::EIO | libc::ELOOP) if is_circular(mounts, mount) => Ok(()),
+        _ => bail!("cannot restrict the mount at `{}`: {error}", shown(&mount.point)),
     }
 }
 

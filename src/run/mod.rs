@@ -4,6 +4,7 @@
 mod aliases;
 mod bpf;
 mod builder;
+mod circular;
 mod ended;
 mod environment;
 mod fence;
@@ -109,6 +110,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     let mut views = views::beside(args, &origin, Prepared { spec, source, tree })?;
     let (mut plan, mut terms) =
         prepare::plan(args, views.map(Prepared::shown), &own(&views), &cwd, session.is_some())?;
+    circular::tell(&views);
     answer_guest(&mut views, &mut plan, &mut terms);
     if let Some(fence) = &plan.fence {
         let outside = Outside::of(fence, &top, &cwd);

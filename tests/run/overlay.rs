@@ -1,8 +1,9 @@
-//! A directory on an overlay, as in most containers: its files are stacked already.
+//! A directory on an overlay, as in most containers: its files are stacked already. One in itself, as in
+//! chroots.
 
 use std::process::Command;
 
-use crate::project::{all, can_mount, text, tollgate};
+use crate::project::{Project, SECRET, all, can_mount, text, tollgate};
 
 /// Whether files are passed through or not is for `status` and `--verbose`: nothing is said of it
 /// while files are opened, read, mapped and written.
@@ -99,4 +100,31 @@ fn layers_with_a_relative_or_a_strange_path_are_named() {
         let layers = format!(r"can be reached in `{mnt}/lo:c`, `{mnt}/lo\\e`");
         assert!(line.contains(&layers), "{line}");
     }
+}
+
+/// Chroots have such mounts. In a view, no directory is in itself.
+#[test]
+fn a_directory_that_is_mounted_in_itself_is_named_and_not_entered() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        mkdir dir/in dir/docs/in
+        for from in dir dir/docs; do
+            mount --bind $from $from/in
+            for fence in on off; do
+                for policy in none policy.toml; do
+                    $T run --fence $fence --policy $policy dir -- sh -c '
+                        cat a.txt; ls in docs/in >/dev/null'
+                done || true
+            done
+            umount $from/in
+        done";
+    let output = project.in_mount_namespace(script);
+    let said = all(&output);
+    assert_eq!(text(&output.stdout), "plain\n".repeat(8), "{said}");
+    let told = said.matches("shows a directory that it lies in: CMD cannot").count();
+    assert_eq!(told, 4, "{said}");
+    assert!(!said.contains(SECRET), "{said}");
 }
