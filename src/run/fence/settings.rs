@@ -280,6 +280,7 @@ mod tests {
             "export DB_PASSWORD=\"$(echo \"a\nhunter2\")\"\n",
             "TOKEN=$(cat <<'E'\nhunter2\nE\n)\n",
             "TOKEN=`cat <<E\nhunter2\nE\n`\n",
+            "TOKEN=$(cat <<'X'\nabc)hunter2\nhunter2\nX\n)\n",
             "TOKEN=$(cat <<'E'\nit's )hunter2\nhunter2\n\"hunter2\nE\n)\n",
             "TOKEN=$(cat <<-\"E F\" | tr a b\n)hunter2\n\tE F\n)\n",
             "TOKEN=\"$(cat <<\\E; cat << F\n)hunter2\nE\n)hunter2\nF\n)\"\n",
