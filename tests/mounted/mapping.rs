@@ -153,7 +153,7 @@ fn a_hole_beside_stores_into_the_same_page_stays() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let map = Map::new(open(), LENGTH, true, true).unwrap();
-            for count in (0u16..).take_while(|_| !over.load(Ordering::Relaxed)) {
+            for count in (0..=u16::MAX).cycle().take_while(|_| !over.load(Ordering::Relaxed)) {
                 map.write(2048, &count.to_ne_bytes());
             }
         });
