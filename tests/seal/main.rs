@@ -391,6 +391,8 @@ fn what_is_damaged_is_named_and_the_others_go_on() {
     let mut header = changed(60, &[1]);
     header[4096 + 60] = 1;
     damage("both headers", header, "no header is authentic");
+    let empty = fs::read(place.path("vault/empty")).unwrap();
+    damage("a header of another file", changed(0, &empty[..160]), "headers of two files");
     damage("plain where sealed is expected", b"plain".to_vec(), "is plain");
     fs::write(place.path("vault/plan"), &good).unwrap();
     let other = ["check", "--domain", "other", "vault/plan"];

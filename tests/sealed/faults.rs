@@ -70,9 +70,10 @@ fn damage_is_an_error_of_that_file_alone_and_is_recorded() {
     let place = Place::new();
     {
         let view = place.mount(&[]);
-        for name in ["flipped", "cut", "foreign", "good"] {
+        for name in ["flipped", "cut", "foreign", "header", "good"] {
             fs::write(view.at(&format!("vault/{name}")), [1; 20_000]).unwrap();
         }
+        fs::write(view.at("vault/empty"), "").unwrap();
         fs::write(view.at("other/foreign"), [2; 20_000]).unwrap();
     }
     let below = |name: &str| File::options().write(true).open(place.below(name)).unwrap();
@@ -82,10 +83,12 @@ fn damage_is_an_error_of_that_file_alone_and_is_recorded() {
     below("vault/cut").set_len(9000).unwrap();
     fs::copy(place.below("other/foreign"), place.below("vault/foreign")).unwrap();
     fs::write(place.below("vault/plain"), b"plain where a sealed file is expected").unwrap();
+    let empty = fs::read(place.below("vault/empty")).unwrap();
+    below("vault/header").write_all_at(&empty[..160], 0).unwrap();
     let log = place.base.path().join("audit.log");
     {
         let view = place.mount(&["--audit", log.to_str().unwrap()]);
-        for name in ["flipped", "cut", "foreign", "plain"] {
+        for name in ["flipped", "cut", "foreign", "header", "plain"] {
             let error = fs::read(view.at(&format!("vault/{name}"))).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EIO), "{name}");
         }
@@ -96,10 +99,12 @@ fn damage_is_an_error_of_that_file_alone_and_is_recorded() {
         assert_eq!(bytes, [1; 4096]);
         assert!(fs::read(view.at("vault/good")).unwrap() == [1; 20_000]);
         assert!(fs::read(view.at("other/foreign")).unwrap() == [2; 20_000]);
+        fs::write(view.at("vault/header"), "anew").unwrap();
+        assert_eq!(fs::read(view.at("vault/header")).unwrap(), b"anew");
     }
     let log = fs::read_to_string(log).unwrap();
     let damaged: Vec<_> = log.lines().filter(|line| line.contains("\"damaged\"")).collect();
-    for name in ["flipped", "cut", "foreign", "plain"] {
+    for name in ["flipped", "cut", "foreign", "header", "plain"] {
         let named = damaged.iter().any(|line| line.contains(&format!("vault/{name}")));
         assert!(named, "{name} in {log}");
     }

@@ -31,6 +31,10 @@ pub enum SealError {
     /// No header is authentic: another key or policy domain, or changed bytes.
     #[error("no header is authentic: wrong key, wrong policy domain, or changed bytes")]
     HeaderNotAuthentic,
+    /// Both copies of the header are authentic, and they are of different files. Nothing that is
+    /// written here leaves that, a crash neither.
+    #[error("has the headers of two files: one was put there, and the blocks are not of both")]
+    HeadersOfTwoFiles,
     /// A block is not what was written there.
     #[error("block {0} is not authentic: changed, moved or cut off")]
     BlockNotAuthentic(u64),

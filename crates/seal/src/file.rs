@@ -143,7 +143,8 @@ impl<S: Store> SealedFile<S> {
     /// Opens a sealed file.
     ///
     /// # Errors
-    /// If it is none, or is not authentic under these keys and this policy domain.
+    /// If it is none, is not authentic under these keys and this policy domain, or has headers of two
+    /// files.
     pub fn open(
         store: S,
         keys: &(impl Keys + ?Sized),

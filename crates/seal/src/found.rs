@@ -24,7 +24,8 @@ pub struct Stat {
 /// Reads the header of a sealed file and nothing else.
 ///
 /// # Errors
-/// If no copy of the header is authentic under these keys and this policy domain.
+/// If no copy of the header is authentic under these keys and this policy domain, or the two are of
+/// different files.
 pub fn stat<S: Store>(
     store: &S,
     keys: &(impl Keys + ?Sized),
@@ -76,7 +77,8 @@ pub(crate) struct FoundHeader {
 }
 
 impl FoundHeader {
-    /// The newest authentic copy.
+    /// The newest authentic copy. One that is torn or older is what a crash leaves; one of another
+    /// file is not.
     pub(crate) fn find<S: Store>(
         store: &S,
         keys: &(impl Keys + ?Sized),
@@ -93,6 +95,11 @@ impl FoundHeader {
             }
         };
         let (copy, found, copies_agree) = match (read(0), read(1)) {
+            // Whichever is the newer one: the blocks belong to one of the two files at most, and an
+            // empty file's header would not even miss them.
+            (Ok(first), Ok(second)) if first.0.file_id != second.0.file_id => {
+                return Err(SealError::HeadersOfTwoFiles);
+            }
             (Ok(first), Ok(second)) => {
                 let agree = first.0 == second.0;
                 if second.0.generation > first.0.generation {

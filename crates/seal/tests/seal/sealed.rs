@@ -165,6 +165,30 @@ fn swapped_and_foreign_blocks_are_errors() {
     assert!(refused > 50, "{refused}");
 }
 
+/// One that has the higher generation, one that has the lower, of an empty file and of one that is all
+/// holes: that file's own blocks would not be missed.
+#[test]
+fn a_copy_of_the_header_that_is_of_another_file_is_an_error() {
+    let empty = Memory::default();
+    let file = SealedFile::create(&empty, &key(), DOMAIN, Options::default()).unwrap();
+    file.commit().unwrap();
+    let holes = Memory::of(empty.bytes());
+    for length in [1 << 20, 2 << 20, 3 << 20] {
+        let file = SealedFile::open(&holes, &key(), DOMAIN).unwrap();
+        file.set_len(length).unwrap();
+        file.commit().unwrap();
+    }
+    for foreign in [empty.bytes(), holes.bytes(), sealed(&plain(9_000))] {
+        for at in [0, 4096] {
+            let mut changed = sealed(&plain(30_000));
+            apply(&mut changed, at, &foreign[at..at + 160]);
+            let error = read(changed.clone(), &key(), DOMAIN).unwrap_err();
+            assert!(matches!(error, SealError::HeadersOfTwoFiles), "{error}");
+            stat(&Memory::of(changed), &key(), DOMAIN).unwrap_err();
+        }
+    }
+}
+
 #[test]
 fn a_hole_cannot_be_made_and_a_hole_takes_no_space() {
     let bytes = sealed(&plain(30_000));

@@ -79,7 +79,11 @@ impl OpenFile {
         } else {
             match keys.with(|keys| SealedFile::open(store(), keys, domain_name)) {
                 // A server that was killed may have left it so; what it has is discarded anyway.
-                Err(SealError::NotSealed | SealError::HeaderNotAuthentic) if file.begins_anew => {
+                Err(
+                    SealError::NotSealed
+                    | SealError::HeaderNotAuthentic
+                    | SealError::HeadersOfTwoFiles,
+                ) if file.begins_anew => {
                     rustix::fs::ftruncate(&*file.fd, 0)?;
                     create()
                 }
