@@ -1,7 +1,10 @@
 //! Text from file names, made safe for a terminal.
 
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use serde_json::{Map, Value};
 
 /// What could move the cursor, change colours, begin a line or turn the direction of writing stands
 /// as an escape: `\n`, `\x1b`, `\u{202e}`. A backslash is doubled, so that nothing else looks so.
@@ -26,9 +29,28 @@ pub(crate) fn escaped(text: &str) -> String {
     shown
 }
 
-/// A path in the same way.
+/// A path in the same way. Bytes that are not UTF-8 are escapes, too, so that no two paths look the same.
 pub(crate) fn shown(path: &Path) -> String {
-    escaped(&path.to_string_lossy())
+    let mut shown = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        shown.push_str(&escaped(chunk.valid()));
+        for byte in chunk.invalid() {
+            let _ = write!(shown, "\\x{byte:02x}");
+        }
+    }
+    shown
+}
+
+/// A path as JSON has it: `file`, and where that is not all, all its bytes in hexadecimal as `file_hex`.
+pub(crate) fn in_json(path: &Path) -> Map<String, Value> {
+    let mut fields = Map::new();
+    fields.insert("file".to_owned(), path.to_string_lossy().into());
+    if path.to_str().is_none() {
+        let bytes = path.as_os_str().as_bytes().iter();
+        let hex: String = bytes.map(|byte| format!("{byte:02x}")).collect();
+        fields.insert("file_hex".to_owned(), hex.into());
+    }
+    fields
 }
 
 /// The same as [`escaped`] for a message that may have several lines and paths that are shown already: line ends,
@@ -65,6 +87,10 @@ mod tests {
         assert_eq!(escaped("evil\u{202e}txt.exe"), "evil\\u{202e}txt.exe");
         assert_eq!(escaped("a\\x1b"), "a\\\\x1b");
         assert_eq!(without_controls("a\x1b[31mb\n\t\\\r\u{9b}"), "a\\x1b[31mb\n\t\\\\r\\u{9b}");
+        let bytes = |bytes: &'static [u8]| Path::new(std::ffi::OsStr::from_bytes(bytes));
+        assert_eq!(shown(bytes(b"a\xff\n\xc3\xbc\xfe")), "a\\xff\\nü\\xfe");
+        assert_eq!(in_json(bytes(b"a\xff"))["file_hex"], "61ff");
+        assert!(!in_json(bytes(b"a")).contains_key("file_hex"));
         assert_eq!(escaped("grün 日本 🙂"), "grün 日本 🙂");
     }
 }

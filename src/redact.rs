@@ -124,7 +124,7 @@ fn print(out: &mut impl Write, file: &Path, masked: &[u8], findings: &[Finding])
         writeln!(
             out,
             "{}:{line}:{column}: {rule}{kind}, {} bytes: {shown}",
-            escape::escaped(&file.to_string_lossy()),
+            escape::shown(file),
             bytes.len()
         )?;
     }
@@ -153,5 +153,8 @@ fn as_json(file: &Path, findings: &[Finding]) -> serde_json::Value {
                    "length": f.bytes.len(), "detector": f.rule, "kind": f.kind})
         })
         .collect();
-    json!({"file": file.to_string_lossy(), "masked_bytes": masked_bytes(findings), "found": list})
+    let mut fields = escape::in_json(file);
+    fields.insert("masked_bytes".to_owned(), masked_bytes(findings).into());
+    fields.insert("found".to_owned(), list.into());
+    fields.into()
 }

@@ -182,5 +182,5 @@ fn make_key(path: &Path) -> Result<()> {
 
 /// A path as messages show it.
 pub(super) fn shown(path: &Path) -> String {
-    format!("`{}`", crate::escape::escaped(&path.to_string_lossy()))
+    format!("`{}`", crate::escape::shown(path))
 }

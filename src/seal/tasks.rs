@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tollgate_seal::{MasterKeys, SealedFile};
 
 use crate::cli::{SealCheckArgs, SealConvertArgs, SealExportArgs, SealFilesArgs, SealRotateArgs};
-use crate::escape::escaped;
+use crate::escape::{in_json, shown};
 use crate::messages;
 use crate::seal::domains::Domains;
 use crate::seal::files::{self, State};
@@ -188,7 +188,7 @@ struct Results {
     left_out: usize,
     plain: usize,
     gone: usize,
-    wrong: Vec<(String, String, bool)>,
+    wrong: Vec<(PathBuf, String, bool)>,
     notes: Vec<String>,
 }
 
@@ -266,7 +266,7 @@ fn moved(all: &work::All, done: &[Result<Done>]) -> HashSet<work::Key> {
 impl Results {
     /// Names what could not be done, and whether its file is damaged.
     fn name(&mut self, path: &Path, why: String, is_damaged: bool) {
-        self.wrong.push((path.to_string_lossy().into_owned(), why, is_damaged));
+        self.wrong.push((path.to_owned(), why, is_damaged));
     }
 
     /// # Errors
@@ -278,7 +278,10 @@ impl Results {
                 .wrong
                 .iter()
                 .map(|(file, error, damaged)| {
-                    json!({"file": file, "error": error, "damaged": damaged})
+                    let mut fields = in_json(file);
+                    fields.insert("error".to_owned(), error.as_str().into());
+                    fields.insert("damaged".to_owned(), (*damaged).into());
+                    fields.into()
                 })
                 .collect();
             println!(
@@ -294,7 +297,7 @@ impl Results {
             );
         } else {
             for (file, error, _) in &self.wrong {
-                messages::say(&format!("{}: {error}", escaped(file)));
+                messages::say(&format!("{}: {error}", shown(file)));
             }
             println!("{} {changed}", messages::count(self.changed, "file"));
             if self.as_they_were > 0 {

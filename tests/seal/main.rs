@@ -4,8 +4,10 @@
 mod mounting;
 mod moved;
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -402,6 +404,23 @@ fn what_is_damaged_is_named_and_the_others_go_on() {
     fs::write(place.path("vault/plan"), changed(8197, &[good[8197] ^ 1])).unwrap();
     fails(&place.vault("export", &["--to", to]), &["block 0"]);
     assert!(!Path::new(to).join("plan").exists() && Path::new(to).join("empty").exists());
+}
+
+/// Two names that differ in a byte that is not UTF-8 are shown as two.
+#[test]
+fn names_that_are_not_text_can_be_told_apart() {
+    let place = Place::new();
+    let name = |byte: u8| OsString::from_vec(vec![b'a', byte]);
+    for byte in [0xfe, 0xff] {
+        fs::write(place.path("vault").join(name(byte)), "plain").unwrap();
+    }
+    let said = place.vault("check", &[]);
+    fails(&said, &["vault/a\\xfe: is plain", "vault/a\\xff: is plain"]);
+    let said = place.vault("check", &["--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let wrong = json["wrong"].as_array().unwrap();
+    let hex = wrong.iter().filter_map(|file| file["file_hex"].as_str());
+    assert_eq!(hex.collect::<Vec<_>>(), ["7661756c742f61fe", "7661756c742f61ff"], "{json}");
 }
 
 #[test]
