@@ -13,6 +13,8 @@ const XATTR_MAX: usize = 64 << 10;
 /// Owner, mode, times and extended attributes of a file, and how many names it has.
 pub(super) struct Attributes {
     pub(super) metadata: Metadata,
+    /// The time of access.
+    pub(super) accessed: Timespec,
     /// Names and values, in the order of the file system.
     extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -36,7 +38,7 @@ impl Attributes {
             Ok((name.to_owned(), value[..length].to_owned()))
         });
         let extended = extended.collect::<Result<_>>()?;
-        Ok(Self { metadata, extended })
+        Ok(Self { accessed: accessed(&metadata), metadata, extended })
     }
 
     /// Gives them to `new`.
@@ -52,11 +54,8 @@ impl Attributes {
                 .with_context(|| not_kept(name))?;
         }
         new.set_permissions(std::fs::Permissions::from_mode(had.mode() & 0o7777))?;
-        let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
-        let times = Timestamps {
-            last_access: time(had.atime(), had.atime_nsec()),
-            last_modification: time(had.mtime(), had.mtime_nsec()),
-        };
+        let modified = Timespec { tv_sec: had.mtime(), tv_nsec: had.mtime_nsec() };
+        let times = Timestamps { last_access: self.accessed, last_modification: modified };
         rustix::fs::futimens(new, &times)?;
         Ok(())
     }
@@ -72,6 +71,11 @@ impl Attributes {
         };
         Ok(kept(&now.metadata) == kept(&self.metadata) && now.extended == self.extended)
     }
+}
+
+/// The time of access.
+pub(super) fn accessed(of: &Metadata) -> Timespec {
+    Timespec { tv_sec: of.atime(), tv_nsec: of.atime_nsec() }
 }
 
 fn not_kept(name: &[u8]) -> String {

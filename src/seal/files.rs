@@ -106,10 +106,12 @@ pub(super) fn export(file: &File, dest: &Path, below: &Path, job: &Job<'_>) -> R
     let name = below.file_name().context("has no name")?;
     let dir = made_beneath(dest, below.parent().unwrap_or(Path::new("")))?;
     let new = Copy::in_directory(&dir).with_context(named)?;
+    let mut before = Attributes::of(file)?;
+    before.accessed = job.accessed;
     let sealed = SealedFile::open(file, job.keys, job.domain)?;
     copy(&sealed, job, |offset, bytes| Ok(new.as_file().write_all_at(bytes, offset)?))?;
     new.as_file().set_len(sealed.size())?;
-    Attributes::of(file)?.give(new.as_file())?;
+    before.give(new.as_file())?;
     new.as_file().sync_all()?;
     new.named(&dir, name).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {

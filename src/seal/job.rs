@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::Timespec;
 use tollgate_seal::MasterKeys;
 
 use crate::cli::ProgressArg;
@@ -14,6 +15,8 @@ pub(super) struct Job<'a> {
     pub(super) domain: &'a [u8],
     /// The keyring's directory.
     pub(super) dir: &'a Path,
+    /// When the file was read last, before this command did.
+    pub(super) accessed: Timespec,
     pub(super) progress: &'a Progress,
 }
 

@@ -11,6 +11,7 @@ use tollgate_seal::{MasterKeys, SealedFile};
 use crate::cli::{SealCheckArgs, SealConvertArgs, SealExportArgs, SealFilesArgs, SealRotateArgs};
 use crate::escape::{in_json, shown};
 use crate::messages;
+use crate::seal::attributes::accessed;
 use crate::seal::domains::Domains;
 use crate::seal::files::{self, State};
 use crate::seal::job::{Job, Progress};
@@ -220,8 +221,9 @@ fn over_files(
         };
         let Some(domain) = domain else { return Ok(Done::LeftOut) };
         let Some(file) = files::open_unless_gone(&spot)? else { return Ok(Done::Gone) };
+        let accessed = accessed(&file.metadata()?);
         let (domain, dir, progress) = (domain.as_bytes(), &*here, &progress);
-        each(found, &spot, &file, &Job { keys, domain, dir, progress })
+        each(found, &spot, &file, &Job { keys, domain, dir, accessed, progress })
     });
     progress.end();
     if which == (Where::InDir { to_change: true }) {

@@ -31,14 +31,21 @@ const UNFINISHED_RANDOM: usize = 16;
 /// How often a directory is made that others remove.
 const TRIES: usize = 5;
 
-/// Opens a regular file through no symbolic link, without waiting for a FIFO.
+/// Opens a regular file through no symbolic link, without waiting for a FIFO. Reading it does not change its
+/// time of access, where that may be asked for: of files of one's own, and by root.
 ///
 /// # Errors
 /// Those of open(2), or if it is not a regular file.
 pub(super) fn open(path: &Path) -> Result<File> {
+    let open = |flags: OFlags| {
+        let flags = i32::try_from(flags.bits()).expect("flags of open(2)");
+        File::options().read(true).custom_flags(flags).open(path)
+    };
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let flags = i32::try_from(flags.bits()).expect("flags of open(2)");
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let file = match open(flags | OFlags::NOATIME) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => open(flags)?,
+        opened => opened?,
+    };
     if !file.metadata()?.is_file() {
         bail!("is not a regular file");
     }

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
@@ -140,6 +141,35 @@ fn an_export_follows_no_link_inside_its_destination() {
     fails(&place.vault("export", &["--to", other.to_str().unwrap()]), &said);
     let file = to.path().join("new/deep/plan");
     fails(&place.vault("export", &["--to", file.to_str().unwrap()]), &["--to names a directory"]);
+}
+
+/// By commands that only look, and by those that put a new file in its place.
+#[test]
+fn the_time_of_access_is_kept() {
+    let place = Place::new();
+    let long_ago = SystemTime::now() - Duration::from_secs(90_000);
+    let plan = place.path("vault/plan");
+    File::options()
+        .write(true)
+        .open(&plan)
+        .unwrap()
+        .set_times(fs::FileTimes::new().set_accessed(long_ago).set_modified(long_ago))
+        .unwrap();
+    let accessed = |path: &Path| fs::metadata(path).unwrap().accessed().unwrap();
+    let before = accessed(&plan);
+    let to = tempfile::tempdir().unwrap();
+    let to = to.path();
+    for (command, arguments) in [
+        ("convert", &["--dry-run"][..]),
+        ("convert", &[]),
+        ("check", &[]),
+        ("export", &["--to", to.to_str().unwrap()]),
+        ("rotate", &[]),
+    ] {
+        ok(&place.vault(command, arguments));
+        assert_eq!(accessed(&plan), before, "{command} {arguments:?}");
+    }
+    assert_eq!(accessed(&to.join("plan")), before);
 }
 
 #[test]
