@@ -436,6 +436,42 @@ fn what_is_damaged_is_named_and_the_others_go_on() {
     assert!(!Path::new(to).join("plan").exists() && Path::new(to).join("empty").exists());
 }
 
+/// Nothing that can be read is wrong: it is said so, and what makes it whole again.
+#[test]
+fn what_is_wrong_beside_the_content_is_named_as_such() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let plain = place.exported();
+    for name in ["vault/plan", "vault/empty"] {
+        let good = fs::read(place.path(name)).unwrap();
+        for at in [0, 4096] {
+            let mut bytes = good.clone();
+            bytes[at + 60] ^= 1;
+            fs::write(place.path(name), bytes).unwrap();
+            let said = place.vault("check", &[]);
+            fails(&said, &[name, "content is good", "copies of its header", "rotate"]);
+            assert_eq!(String::from_utf8_lossy(&said.stdout), "1 file good\n");
+        }
+        fs::write(place.path(name), [&good[..], b"more"].concat()).unwrap();
+        let said = place.vault("check", &["--json"]);
+        fails(&said, &[]);
+        let json: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+        let (wrong, damaged) = (&json["wrong"][0]["error"], &json["wrong"][0]["damaged"]);
+        assert!(wrong.as_str().unwrap().contains("4 bytes that belong to nothing"), "{json}");
+        assert_eq!(damaged, false);
+        fs::write(place.path(name), good).unwrap();
+    }
+    for (name, at) in [("vault/plan", 4096), ("vault/empty", 0)] {
+        let mut bytes = [&fs::read(place.path(name)).unwrap()[..], b"more"].concat();
+        bytes[at + 60] ^= 1;
+        fs::write(place.path(name), bytes).unwrap();
+    }
+    fails(&place.vault("check", &[]), &["vault/plan", "vault/empty", "2 files could not be done"]);
+    ok(&place.vault("rotate", &[]));
+    assert!(ok(&place.vault("check", &[])).contains("2 files good"));
+    assert_eq!(place.exported(), plain);
+}
+
 /// Two names that differ in a byte that is not UTF-8 are shown as two.
 #[test]
 fn names_that_are_not_text_can_be_told_apart() {

@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::cipher::{Cipher, random};
 use crate::error::SealError;
 use crate::found::FoundHeader;
-use crate::header::{BLOCK_LOG2_MAX, BLOCK_LOG2_MIN, Entry, HEADER_SPACE, Header};
+use crate::header::{BLOCK_LOG2_MAX, BLOCK_LOG2_MIN, Entry, HEADER_LEN, HEADER_SPACE, Header};
 use crate::keys::{FileKeys, Keys, domain_digest};
 use crate::map::{Aad, Context, Map};
 use crate::sharing::Sharing;
@@ -126,7 +126,7 @@ impl<S: Store> SealedFile<S> {
             root: Entry::default(),
         };
         let keys = FileKeys::new(key, header.cipher, &file_id);
-        let found = FoundHeader { header, keys, copy: 1, copies_agree: true };
+        let found = FoundHeader { header, keys, copy: 1, copies_agree: true, both_good: true };
         let file = SealedFile::from_header(store, found, domain_digest(domain));
         let bytes = file.state().header.encode(&file.keys, &file.domain);
         for copy in [0, 1] {
@@ -275,6 +275,21 @@ impl<S: Store> SealedFile<S> {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Bytes of the store behind its last whole block, which belong to nothing. A header without blocks
+    /// ends before the end of a block.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn bytes_behind(&self) -> Result<u64, SealError> {
+        let length = self.store.len()?;
+        let headers = HEADER_SPACE + HEADER_LEN as u64;
+        let reserved = self.reserved() * self.block_size as u64;
+        Ok(match length < reserved {
+            true => length.saturating_sub(headers),
+            false => length % self.block_size as u64,
+        })
     }
 
     /// Slots that the copies of the header take.

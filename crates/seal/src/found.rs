@@ -19,6 +19,9 @@ pub struct Stat {
     pub cipher: Cipher,
     /// Whether both copies of the header are good and the same.
     pub copies_agree: bool,
+    /// Whether both copies are good, though one may be of an earlier commit: as a commit that is under
+    /// way has it, and a crash within one leaves it.
+    pub both_good: bool,
 }
 
 /// Reads the header of a sealed file and nothing else.
@@ -32,8 +35,9 @@ pub fn stat<S: Store>(
     domain: &[u8],
 ) -> Result<Stat, SealError> {
     let found = FoundHeader::find(store, keys, &domain_digest(domain))?;
-    let Header { size, generation, epoch, cipher, .. } = found.header;
-    Ok(Stat { size, generation, epoch, cipher, copies_agree: found.copies_agree })
+    let FoundHeader { header, copies_agree, both_good, .. } = found;
+    let Header { size, generation, epoch, cipher, .. } = header;
+    Ok(Stat { size, generation, epoch, cipher, copies_agree, both_good })
 }
 
 /// Whether a sealed file can have a length of so many bytes: it is whole blocks, or the header alone.
@@ -74,6 +78,7 @@ pub(crate) struct FoundHeader {
     pub(crate) keys: FileKeys,
     pub(crate) copy: u64,
     pub(crate) copies_agree: bool,
+    pub(crate) both_good: bool,
 }
 
 impl FoundHeader {
@@ -94,7 +99,7 @@ impl FoundHeader {
                 Err(error) => Err(error.into()),
             }
         };
-        let (copy, found, copies_agree) = match (read(0), read(1)) {
+        let (copy, found, copies_agree, both_good) = match (read(0), read(1)) {
             // Whichever is the newer one: the blocks belong to one of the two files at most, and an
             // empty file's header would not even miss them.
             (Ok(first), Ok(second)) if first.0.file_id != second.0.file_id => {
@@ -103,15 +108,16 @@ impl FoundHeader {
             (Ok(first), Ok(second)) => {
                 let agree = first.0 == second.0;
                 if second.0.generation > first.0.generation {
-                    (1, second, agree)
+                    (1, second, agree, true)
                 } else {
-                    (0, first, agree)
+                    (0, first, agree, true)
                 }
             }
-            (Ok(first), Err(_)) => (0, first, false),
-            (Err(_), Ok(second)) => (1, second, false),
+            (Ok(first), Err(_)) => (0, first, false, false),
+            (Err(_), Ok(second)) => (1, second, false, false),
             (Err(SealError::NotSealed), Err(error)) | (Err(error), Err(_)) => return Err(error),
         };
-        Ok(FoundHeader { header: found.0, keys: found.1, copy, copies_agree })
+        let (header, keys) = found;
+        Ok(FoundHeader { header, keys, copy, copies_agree, both_good })
     }
 }

@@ -232,7 +232,46 @@ fn stat_reads_the_header_alone() {
     assert_eq!((found.size, found.epoch, found.copies_agree), (9_000, 1, true));
     header[4096] = 0;
     let found = stat(&Memory::of(header), &key(), DOMAIN).unwrap();
-    assert_eq!((found.size, found.copies_agree), (9_000, false));
+    assert_eq!((found.size, found.copies_agree, found.both_good), (9_000, false, false));
+}
+
+/// As a crash between the two leaves them; the next commit writes both.
+#[test]
+fn an_older_copy_of_the_header_is_a_good_one() {
+    let store = Memory::of(sealed(&plain(9_000)));
+    let older = store.bytes()[4096..4256].to_vec();
+    let commit = || {
+        let file = SealedFile::open(&store, &key(), DOMAIN).unwrap();
+        file.write_at(b"x", 0).unwrap();
+        file.commit().unwrap();
+    };
+    let agree = || {
+        let found = stat(&store, &key(), DOMAIN).unwrap();
+        (found.copies_agree, found.both_good)
+    };
+    commit();
+    assert_eq!(agree(), (true, true));
+    for (bytes, found) in [(&older[..], (false, true)), (&[7; 160], (false, false))] {
+        store.write_at(bytes, 4096).unwrap();
+        assert_eq!(agree(), found);
+        commit();
+        assert_eq!(agree(), (true, true));
+    }
+}
+
+/// Whole blocks that nothing names may be left of a cut; a part of one is not.
+#[test]
+fn bytes_behind_the_last_block_are_counted() {
+    let behind = |bytes: &[u8], more: usize| {
+        let bytes = [bytes, &vec![7; more]].concat();
+        SealedFile::open(Memory::of(bytes), &key(), DOMAIN).unwrap().bytes_behind().unwrap()
+    };
+    let empty = Memory::default();
+    SealedFile::create(&empty, &key(), DOMAIN, Options::default()).unwrap().commit().unwrap();
+    for bytes in [sealed(b""), sealed(&plain(9_000)), empty.bytes()] {
+        assert_eq!([0, 5, 3000].map(|more| behind(&bytes, more)), [0, 5, 3000]);
+    }
+    assert_eq!(behind(&sealed(&plain(9_000)), 4096), 0);
 }
 
 #[test]
