@@ -73,10 +73,10 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
             messages::note(&format!("{name} is a key file of the keyring; left out"));
             return Ok(Done::LeftOut);
         }
-        if found.real.file_name().is_some_and(unfinished::is_temporary_name) {
+        if found.real.file_name().is_some_and(unfinished::is_name_of_two) {
             bail!(
-                "is plain, and has a name that these commands give to files of their own, which the next \
-                 one removes; rename it"
+                "is plain, and has a name that says which two files it was for, as these commands give \
+                 it; rename it"
             );
         }
         if args.dry_run {

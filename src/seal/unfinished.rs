@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, DirEntryExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, DirEntryExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -73,8 +73,20 @@ pub(super) fn temporary_for(file: &File, beside: &Path, dir: &Path) -> Result<Te
             Err(_) => continue,
         }
     }
-    let file = temporary(beside).context("no file can be made beside it")?;
-    Ok(Temporary::of(file, None))
+    let beside = temporary(beside).and_then(|file| numbered(Temporary::of(file, None)));
+    beside.context("no file can be made beside it")
+}
+
+/// Has the name say which file it is for: beside files of others, the name alone must not tell. Who is killed
+/// just before leaves an empty file, which then counts as somebody's.
+///
+/// # Errors
+/// Those of rename(2).
+fn numbered(new: Temporary) -> Result<Temporary> {
+    let Temporary { file, name } = new;
+    let Made { inode, born, .. } = Made::of(&file)?;
+    let name = renamed(name, &format!("{inode:x}-{born:x}"))?;
+    Ok(Temporary { file, name })
 }
 
 /// A file that is not complete, and its name.
@@ -146,7 +158,11 @@ pub(super) fn leave(dir: &Path) {
 /// Those of making it.
 pub(super) fn temporary(dir: &Path) -> Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
-    let file = builder.prefix(UNFINISHED).rand_bytes(UNFINISHED_RANDOM).tempfile_in(dir)?;
+    let builder = builder.prefix(UNFINISHED).rand_bytes(UNFINISHED_RANDOM);
+    // Opened here, as its own errors have the path, which leads through a descriptor and says nothing.
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true).mode(0o600);
+    let file = builder.make_in(dir, |path| options.open(path))?;
     mark(file.as_file())?;
     Ok(file)
 }
@@ -157,22 +173,40 @@ pub(super) fn mark(file: &File) -> io::Result<()> {
     Ok(rustix::fs::flock(file, FlockOperation::LockShared)?)
 }
 
-/// Whether a name is one of those that files have that are not complete. Files of somebody may begin so.
+/// Whether a name is one of those that files have that are not complete. Files of somebody may have such a
+/// name, too.
 pub(super) fn is_temporary_name(name: &OsStr) -> bool {
-    pair_of(name).is_some()
+    told_by(name).is_some()
+}
+
+/// Whether a name says which two files may have it: what else has it is taken for what others had put in the
+/// place of one of them.
+pub(super) fn is_name_of_two(name: &OsStr) -> bool {
+    matches!(told_by(name), Some(Told::Pair(_)))
 }
 
 /// Whether the file at `path`, which has such a name, is one that was made here, by all that can be told
 /// without taking it from who has it open.
 pub(super) fn is_temporary(path: &Path) -> bool {
-    let Some(pair) = path.file_name().and_then(pair_of) else { return false };
+    let Some(told) = path.file_name().and_then(told_by) else { return false };
     let Ok(file) = open(path) else { return false };
     let Ok(found) = file.metadata() else { return false };
-    let is_made_here = match pair {
-        None => is_written_here(&file).unwrap_or(false),
-        Some(Pair { old, new }) => [old, new.inode].contains(&found.ino()),
+    let is_made_here = match told {
+        Told::Nothing => false,
+        Told::File(made) => made.is(&file).unwrap_or(false),
+        Told::Pair(Pair { old, new }) => found.ino() == old || new.is(&file).unwrap_or(false),
     };
     is_made_here && found.nlink() == 1
+}
+
+/// What a temporary name says of the file that has it. The random part of it is no evidence: files of
+/// somebody may be called so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Nothing,
+    /// The very file, which is not complete.
+    File(Made),
+    Pair(Pair),
 }
 
 /// What a temporary name says of the two files that may have it.
@@ -190,7 +224,7 @@ struct Made {
     inode: u64,
     /// In nanoseconds; 0 where the file system does not tell.
     born: u64,
-    /// The same. A file that was written has another one.
+    /// The same. A file that was written has another one; 0 where it is not known.
     written: u64,
 }
 
@@ -209,6 +243,12 @@ impl Made {
         let born = if has_birth { at(found.stx_btime) } else { 0 };
         Ok(Made { inode: found.stx_ino, born, written: at(found.stx_mtime) })
     }
+
+    /// Whether `file` is this one, written since or not.
+    fn is(&self, file: &File) -> io::Result<bool> {
+        let found = Made::of(file)?;
+        Ok((found.inode, found.born) == (self.inode, self.born))
+    }
 }
 
 /// The temporary name of `new`, which is to exchange names with `old`: it says which two files may have
@@ -217,19 +257,24 @@ impl Made {
 /// # Errors
 /// Those of rename(2).
 pub(super) fn named_for(name: Name, old: &File, new: &File) -> io::Result<Name> {
-    let mut pair = name.path.to_path_buf().into_os_string();
     let Made { inode, born, written } = Made::of(new)?;
-    pair.push(format!("-{:x}-{inode:x}-{born:x}-{written:x}", old.metadata()?.ino()));
-    std::fs::rename(&name.path, &pair)?;
-    let Name { path, _place } = name;
-    // Dropped, it would remove a file that is not there any more.
-    let _ = path.keep();
-    Ok(Name { path: TempPath::try_from_path(pair)?, _place })
+    renamed(name, &format!("{:x}-{inode:x}-{born:x}-{written:x}", old.metadata()?.ino()))
 }
 
-/// What a temporary name says that was made here: a pair, or that its file is not complete. `None` if it
-/// is no such name.
-fn pair_of(name: &OsStr) -> Option<Option<Pair>> {
+/// Gives a temporary name these numbers behind its random part.
+fn renamed(name: Name, numbers: &str) -> io::Result<Name> {
+    let Name { path, _place } = name;
+    let had = path.file_name().unwrap_or_default().to_string_lossy();
+    let random = had.get(..UNFINISHED.len() + UNFINISHED_RANDOM).unwrap_or(&had);
+    let renamed = path.with_file_name(format!("{random}-{numbers}"));
+    std::fs::rename(&path, &renamed)?;
+    // Dropped, it would remove a file that is not there any more.
+    let _ = path.keep();
+    Ok(Name { path: TempPath::try_from_path(renamed)?, _place })
+}
+
+/// What a temporary name says. `None` if it is no such name.
+fn told_by(name: &OsStr) -> Option<Told> {
     let mut parts = name.to_str()?.strip_prefix(UNFINISHED)?.split('-');
     let random = parts.next()?.as_bytes();
     if random.len() != UNFINISHED_RANDOM || !random.iter().all(u8::is_ascii_alphanumeric) {
@@ -238,8 +283,11 @@ fn pair_of(name: &OsStr) -> Option<Option<Pair>> {
     let numbers: Vec<_> =
         parts.map(|part| u64::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
     match numbers[..] {
-        [] => Some(None),
-        [old, inode, born, written] => Some(Some(Pair { old, new: Made { inode, born, written } })),
+        [] => Some(Told::Nothing),
+        [inode, born] => Some(Told::File(Made { inode, born, written: 0 })),
+        [old, inode, born, written] => {
+            Some(Told::Pair(Pair { old, new: Made { inode, born, written } }))
+        }
         _ => None,
     }
 }
@@ -257,17 +305,22 @@ pub(super) enum Tidied {
 
 /// Removes what a command that was killed left behind, and nothing else that has such a name. What
 /// others had put in the place of a file at that moment gets its name back, and so does a file that they had
-/// given a further name; `dir` is where files are sealed. What is not `apart`, in [`IN_DIR`], is looked at:
-/// a file of somebody may have such a name.
+/// given a further name; `dir` is where files are sealed. What is not `apart`, in [`IN_DIR`], must be the
+/// very file that its name tells of: a file of somebody may have such a name.
 ///
 /// # Errors
 /// With why it is left as it is.
 pub(super) fn remove_unfinished(path: &Path, dir: &Path, is_apart: bool) -> Result<Tidied> {
-    let Some(pair) = path.file_name().and_then(pair_of) else {
+    let Some(told) = path.file_name().and_then(told_by) else {
         bail!("it was not made by this command, though its name begins so");
     };
     let file = open(path)?;
-    if pair.is_none() && !is_apart && !is_written_here(&file)? {
+    let is_made_here = match told {
+        Told::Nothing => false,
+        Told::File(made) => made.is(&file)?,
+        Told::Pair(_) => true,
+    };
+    if !is_made_here && !is_apart {
         return Ok(Tidied::Theirs);
     }
     // A file that is being replaced has no lock of ours, which could be in the way of others' locks;
@@ -281,22 +334,15 @@ pub(super) fn remove_unfinished(path: &Path, dir: &Path, is_apart: bool) -> Resu
     if (held.dev(), held.ino()) != (named.dev(), named.ino()) {
         bail!("others move it at the same time");
     }
-    match pair {
-        Some(Pair { old, new })
-            if held.ino() != new.inode && (held.ino() != old || held.nlink() > 1) =>
+    match told {
+        Told::Pair(Pair { old, new })
+            if !new.is(&file)? && (held.ino() != old || held.nlink() > 1) =>
         {
             put_back(path, &held, new, dir)
         }
         _ if held.nlink() != 1 => Ok(Tidied::Theirs),
         _ => removed(path),
     }
-}
-
-/// Whether a file begins as one that is being sealed: with a header, or with nothing before that is there.
-fn is_written_here(file: &File) -> io::Result<bool> {
-    let mut head = [0; 8];
-    let length = file.read_at(&mut head, 0)?;
-    Ok(head[..length].iter().all(|byte| *byte == 0) || tollgate_seal::looks_sealed(file)?)
 }
 
 /// Gives the file at `path`, which others had put in the place of one that was replaced at that moment,
@@ -353,9 +399,7 @@ fn find_made(dir: &Path, device: u64, new: Made) -> Result<Option<(PathBuf, File
     let dir = std::fs::canonicalize(dir).with_context(|| shown(dir))?;
     let Some(path) = find_inode(&dir, (device, new.inode))? else { return Ok(None) };
     let file = open(&path)?;
-    let found = Made::of(&file)?;
-    let is_same = (found.inode, found.born) == (new.inode, new.born);
-    Ok(is_same.then_some((path, file)))
+    Ok(new.is(&file)?.then_some((path, file)))
 }
 
 /// The regular file with this device and inode below `dir`.
@@ -384,11 +428,13 @@ mod tests {
 
     #[test]
     fn a_temporary_name_says_which_files_may_have_it() {
-        let of = |name: &str| pair_of(OsStr::new(name));
-        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ"), Some(None));
+        let of = |name: &str| told_by(OsStr::new(name));
+        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ"), Some(Told::Nothing));
+        let made = Made { inode: 31, born: 32, written: 0 };
+        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ-1f-20"), Some(Told::File(made)));
         let pair = Pair { old: 31, new: Made { inode: 32, born: 10, written: 11 } };
-        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ-1f-20-a-b"), Some(Some(pair)));
-        for other in ["-1f", "-1f-20", "-1f-20-a-b-c", "-1f-20-a-g", "-", "-1f-20-a-"] {
+        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ-1f-20-a-b"), Some(Told::Pair(pair)));
+        for other in ["-1f", "-1f-20-a", "-1f-20-a-b-c", "-1f-20-a-g", "-", "-1f-20-a-"] {
             assert_eq!(of(&format!(".tollgate-sealing-0123456789abcXYZ{other}")), None, "{other}");
         }
         assert_eq!(of(".tollgate-sealing-short-1-2-3-4"), None);

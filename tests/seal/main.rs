@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use tempfile::TempDir;
 
 /// A directory with a keyring that a key file and a passphrase open, and files below `vault`.
@@ -69,6 +70,18 @@ impl Place {
     fn vault(&self, command: &str, arguments: &[&str]) -> Output {
         let domain = ["--domain", "vault", "vault"];
         self.seal(&[&[command][..], &domain, arguments].concat())
+    }
+
+    /// What a kill leaves beside the files, where the keyring is on another mount: the path.
+    fn left_behind(&self, random: &str, content: &[u8]) -> PathBuf {
+        let path = self.path("vault/half");
+        fs::write(&path, content).unwrap();
+        let wanted = StatxFlags::INO | StatxFlags::BTIME;
+        let found = rustix::fs::statx(CWD, &path, AtFlags::empty(), wanted).unwrap();
+        let born = found.stx_btime.tv_sec * 1_000_000_000 + i64::from(found.stx_btime.tv_nsec);
+        let named = format!("vault/.tollgate-sealing-{random}-{:x}-{born:x}", found.stx_ino);
+        fs::rename(path, self.path(&named)).unwrap();
+        self.path(&named)
     }
 
     fn exported(&self) -> Vec<u8> {
@@ -266,10 +279,10 @@ fn rotation_seals_anew_and_goes_on_where_it_was_ended() {
     assert_eq!(place.exported(), plain);
     // As a kill between two files leaves it: one of the old epoch, and a file not complete.
     fs::write(place.path("vault/plan"), old).unwrap();
-    fs::write(place.path("vault/.tollgate-sealing-0123456789abcXYZ"), b"TGSEALED half").unwrap();
+    let half = place.left_behind("0123456789abcXYZ", b"TGSEALED half");
     let said = place.vault("rotate", &[]);
     assert!(ok(&said).contains("1 file sealed anew, epoch 2"), "{said:?}");
-    assert!(!place.path("vault/.tollgate-sealing-0123456789abcXYZ").exists());
+    assert!(!half.exists());
     assert_eq!(place.exported(), plain);
 }
 
@@ -652,20 +665,19 @@ fn passwd_changes_the_passphrase_given_and_no_key_file() {
 #[test]
 fn what_only_looks_removes_nothing() {
     let place = Place::new();
-    let left = place.path("vault/.tollgate-sealing-cccccccccccccccc");
     let apart = place.path(".tollgate-seal.new");
     let replaced = apart.join(".tollgate-sealing-dddddddddddddddd");
     let leave = || {
-        fs::write(&left, b"TGSEALED half").unwrap();
         fs::create_dir_all(&apart).unwrap();
         fs::write(&replaced, b"replaced").unwrap();
+        place.left_behind("cccccccccccccccc", b"TGSEALED half")
     };
-    leave();
+    let left = leave();
     assert!(ok(&place.vault("convert", &["--dry-run"])).contains("2 files to be sealed"));
     assert!(left.exists() && replaced.exists());
     assert!(ok(&place.vault("convert", &[])).contains("2 files sealed"));
     assert!(!left.exists() && !apart.exists());
-    leave();
+    let left = leave();
     assert!(ok(&place.vault("check", &[])).contains("2 files good"));
     assert!(ok(&place.seal(&["check", "--domain", "vault"])).contains("2 files good"));
     place.exported();
@@ -696,41 +708,41 @@ fn a_key_file_that_nobody_named_is_not_sealed() {
 fn only_what_the_program_left_behind_is_removed() {
     let place = Place::new();
     let at = |end: &str| place.path(&format!("vault/.tollgate-sealing-{end}"));
-    let [own, long] = ["mine", "0123456789abcdef.txt"].map(at);
-    // With names that only their content tells apart.
-    let [written, linked] = ["MyNotesOfAugust1", "aaaaaaaaaaaaaaaa"].map(at);
-    for file in [&own, &long, &written, &linked] {
+    let [own, long, bare, linked] =
+        ["mine", "0123456789abcdef.txt", "MyNotesOfAugust1", "aaaaaaaaaaaaaaaa"].map(at);
+    // As a copy has it of what a kill left.
+    let [zeros, empty, other] =
+        ["dddddddddddddddd", "eeeeeeeeeeeeeeee", "ffffffffffffffff-1-2"].map(at);
+    for file in [&own, &long, &bare, &linked, &other] {
         fs::write(file, b"mine").unwrap();
     }
+    fs::write(&zeros, [0; 99]).unwrap();
+    fs::write(&empty, b"").unwrap();
     fs::hard_link(&linked, place.path("second")).unwrap();
-    for (name, content) in [("c", &b"TGSEALED half"[..]), ("d", &[0; 99]), ("e", b"")] {
-        fs::write(at(&name.repeat(16)), content).unwrap();
-    }
+    let left = place.left_behind("cccccccccccccccc", b"TGSEALED half");
     let said = place.vault("convert", &[]);
-    fails(
-        &said,
-        &["MyNotesOfAugust1", "rename it", "aaaaaaaaaaaaaaaa", "2 files could not be done"],
-    );
-    assert!(String::from_utf8_lossy(&said.stdout).contains("4 files sealed"), "{said:?}");
-    for file in [&written, &linked] {
-        assert_eq!(fs::read(file).unwrap(), b"mine");
-    }
-    for name in ["c", "d", "e"] {
-        assert!(!at(&name.repeat(16)).exists(), "{name}");
-    }
-    fs::remove_file(&written).unwrap();
+    fails(&said, &["aaaaaaaaaaaaaaaa", "2 names", "1 file could not be done"]);
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "8 files sealed\n");
+    assert!(!left.exists());
     fs::remove_file(&linked).unwrap();
-    let held = at("bbbbbbbbbbbbbbbb");
-    fs::write(&held, b"TGSEALED").unwrap();
+    // Sealed, they look as those of the program do.
+    let held = place.left_behind("bbbbbbbbbbbbbbbb", b"TGSEALED");
     let holder = File::options().append(true).open(&held).unwrap();
     let said = place.vault("rotate", &[]);
-    assert!(ok(&said).contains("4 files sealed anew"), "{said:?}");
+    assert!(ok(&said).contains("8 files sealed anew"), "{said:?}");
     let notes = String::from_utf8_lossy(&said.stderr);
-    assert_eq!(notes.matches("bbb` is left as it is: somebody has it open").count(), 1, "{notes}");
-    assert!(held.exists());
+    assert_eq!(notes.matches("` is left as it is: somebody has it open").count(), 1, "{notes}");
+    assert!(notes.contains("sealing-bbbbbbbbbbbbbbbb-") && held.exists(), "{notes}");
     drop(holder);
-    ok(&place.vault("rotate", &[]));
-    assert!(!held.exists() && own.exists() && long.exists());
+    assert!(ok(&place.vault("rotate", &[])).contains("8 files sealed anew"));
+    assert!(!held.exists());
+    let to = tempfile::tempdir().unwrap();
+    ok(&place.vault("export", &["--to", to.path().to_str().unwrap()]));
+    let plain = |path: &Path| fs::read(to.path().join(path.file_name().unwrap())).unwrap();
+    for file in [&own, &long, &bare, &other] {
+        assert_eq!(plain(file), b"mine");
+    }
+    assert_eq!((plain(&zeros), plain(&empty)), (vec![0; 99], vec![]));
 }
 
 /// A view seals them as any others.
