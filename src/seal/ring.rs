@@ -16,6 +16,7 @@ use tollgate_view::SealKeys;
 use crate::cli::{
     SealAddArgs, SealInitArgs, SealKeyArgs, SealNewArgs, SealPasswdArgs, SealSecretArgs,
 };
+use crate::escape::escaped;
 use crate::messages;
 use crate::seal::secret::{Secret, cost, shown};
 use crate::seal::spot::path_of;
@@ -187,14 +188,20 @@ fn text_of(file: OwnedFd) -> Result<String> {
 fn save(dir: &File, path: &Path, ring: &Keyring) -> Result<()> {
     let named = || format!("keyring {}", shown(path));
     let here = path_of(dir);
-    // Views hide it there, and the next command removes what a kill leaves.
-    let new = unfinished::temporary_for(dir, &here, &here).with_context(named)?;
-    new.as_file().write_all(ring.to_string().as_bytes()).with_context(named)?;
-    new.as_file().sync_all().with_context(named)?;
-    let (_file, name) = new.into_parts();
-    name.path.persist(here.join(IN_DIR)).map_err(|error| error.error).with_context(named)?;
+    let put = put_in_place(dir, &here, ring);
+    // Also where there was no room.
     unfinished::leave(&here);
+    put.with_context(named)?;
     dir.sync_all().with_context(named)
+}
+
+fn put_in_place(dir: &File, here: &Path, ring: &Keyring) -> Result<()> {
+    // Views hide it there, and the next command removes what a kill leaves.
+    let new = unfinished::temporary_for(dir, here, here)?;
+    new.as_file().write_all(ring.to_string().as_bytes())?;
+    new.as_file().sync_all()?;
+    let (_file, name) = new.into_parts();
+    Ok(name.path.persist(here.join(IN_DIR)).map_err(|error| error.error)?)
 }
 
 fn enter(ring: &mut Keyring, key: &RingKey, name: &str, new: &SealNewArgs) -> Result<()> {
@@ -274,7 +281,7 @@ fn must_have(ring: &Keyring, name: &str) -> Result<()> {
         return Ok(());
     }
     let names: Vec<&str> = ring.recipients().collect();
-    bail!("there is no recipient `{name}`; the keyring has {}", names.join(", "))
+    bail!("there is no recipient `{}`; the keyring has {}", escaped(name), names.join(", "))
 }
 
 /// Whose passphrase is to be changed where no name is given: the only recipient's, or that of whom

@@ -485,6 +485,59 @@ fn what_is_wrong_beside_the_content_is_named_as_such() {
     assert_eq!(place.exported(), plain);
 }
 
+/// The keyring has no room for a further epoch.
+#[test]
+fn a_rotation_that_has_no_room_leaves_nothing() {
+    if !mounting::can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let full = Mounted::new(place.path("full"), &["-t", "tmpfs", "-o", "size=64k", "none"]);
+    let at = |name: &str| full.0.join(name);
+    fs::copy(place.path(".tollgate-seal"), at(".tollgate-seal")).unwrap();
+    let _ = fs::write(at("filler"), vec![7; 1 << 20]);
+    let here = ["--dir", full.0.to_str().unwrap()];
+    let ring = fs::read(at(".tollgate-seal")).unwrap();
+    let said = place.seal(&[&["rotate", "--domain", "vault"], &here[..]].concat());
+    fails(&said, &[".tollgate-seal`", "No space left"]);
+    assert!(!at(".tollgate-seal.new").exists());
+    assert_eq!(fs::read(at(".tollgate-seal")).unwrap(), ring);
+}
+
+/// A path that leads through a descriptor of the program says nothing to anybody else.
+#[test]
+fn a_directory_that_is_read_only_is_named_by_its_files() {
+    if !mounting::can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let vault = place.path("vault");
+    let _bound = Mounted::new(vault.clone(), &["--bind", vault.to_str().unwrap()]);
+    let said = Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&vault).output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    let said = place.vault("convert", &[]);
+    fails(&said, &["vault/plan: no file can be made beside it", "Read-only file system"]);
+    assert!(!String::from_utf8_lossy(&said.stderr).contains("/proc/"), "{said:?}");
+}
+
+/// Something is mounted there as long as it lives.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(at: PathBuf, what: &[&str]) -> Mounted {
+        fs::create_dir_all(&at).unwrap();
+        let said = Command::new("mount").args(what).arg(&at).output().unwrap();
+        assert!(said.status.success(), "{said:?}");
+        Mounted(at)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
 /// Two names that differ in a byte that is not UTF-8 are shown as two.
 #[test]
 fn names_that_are_not_text_can_be_told_apart() {
@@ -895,6 +948,7 @@ fn a_name_that_cannot_be_had_makes_no_key_file_and_a_domain_has_a_name() {
     let taken = ring.lines().find_map(|line| line.strip_prefix("key-file ")).unwrap();
     fails(&add(taken.split(' ').next().unwrap()), &["is taken", "already"]);
     fails(&add("a b"), &["`a b`", "blanks"]);
+    fails(&add("n\nl"), &["`n\\nl`", "blanks"]);
     assert!(!new.exists());
     let unnamed = place.seal(&["convert", "--domain", "", "vault"]);
     assert_eq!(unnamed.status.code(), Some(2), "{unnamed:?}");

@@ -19,16 +19,19 @@ pub enum KeyringError {
     #[error("the passphrase or key opens none of {0} recipients")]
     Rejected(usize),
     /// There is no such recipient.
-    #[error("there is no recipient `{0}`")]
+    #[error("there is no recipient `{}`", .0.escape_debug())]
     NoRecipient(String),
     /// There is a recipient of that name.
-    #[error("`{0}` is taken: there is such a recipient already")]
+    #[error("`{}` is taken: there is such a recipient already", .0.escape_debug())]
     NameTaken(String),
     /// A name that no recipient can have.
-    #[error("`{0}` cannot be a recipient's name: it is empty, or has blanks or control characters")]
+    #[error(
+        "`{}` cannot be a recipient's name: it is empty, or has blanks or control characters",
+        .0.escape_debug()
+    )]
     BadName(String),
     /// Without a recipient nobody could open it.
-    #[error("`{0}` is the last recipient")]
+    #[error("`{}` is the last recipient", .0.escape_debug())]
     LastRecipient(String),
     /// Costs that are out of range.
     #[error(
