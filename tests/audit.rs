@@ -88,6 +88,31 @@ fn conditions_leave_records_out() {
     assert!(paths(&["--since", "1h"]).is_empty());
 }
 
+/// The end that a glob is about may be in what was cut off.
+#[test]
+fn a_path_that_is_cut_is_shown_where_it_might_fit() {
+    let (_dir, log) = log();
+    let long = format!("deep/{}", "x".repeat(1019));
+    let more = format!(
+        r#""event":"request","operation":"open","outcome":"refused","uid":1,"pid":7,"path":"{long}","path_length":1040"#
+    );
+    let bytes = r#""event":"request","operation":"open","outcome":"refused","uid":1,"pid":7,"path":"a\ufffd","path_hex":"61ff""#;
+    let text = std::fs::read_to_string(&log).unwrap();
+    std::fs::write(&log, text + &record(6, &more) + &record(7, bytes)).unwrap();
+    let found = |glob: &str| {
+        let out = tollgate(&["audit", log.to_str().unwrap(), "--json", "--path", glob]);
+        assert!(out.status.success(), "{out:?}");
+        let (shown, said) = (self::text(&out.stdout), self::text(&out.stderr));
+        (shown.contains("deep/xxx"), said.contains("the rest might fit: 1 record"))
+    };
+    assert_eq!(found("**/id_rsa"), (true, true));
+    assert_eq!(found("deep/*/id_rsa"), (true, true));
+    assert_eq!(found("deep/**"), (true, false));
+    assert_eq!(found("keys/**"), (false, false));
+    let shows = |glob: &str| shown(&log, &["--json", "--path", glob]).contains("61ff");
+    assert!(shows("a?") && !shows("b?"));
+}
+
 /// What is written later is shown as it comes, also behind a rotation, by the same conditions.
 #[test]
 fn a_log_is_followed_across_a_rotation() {

@@ -21,6 +21,8 @@ pub(crate) struct Line {
     pub(crate) uid: u32,
     pub(crate) pid: u32,
     pub(crate) exe: Option<String>,
+    pub(crate) exe_hex: Option<String>,
+    pub(crate) exe_length: Option<usize>,
     pub(crate) path: Option<String>,
     pub(crate) path_hex: Option<String>,
     pub(crate) path_length: Option<usize>,

@@ -12,8 +12,8 @@ use crate::cli::AuditArgs;
 /// Conditions, all of which hold for what is shown.
 pub(super) struct Filter {
     rule: Option<String>,
-    path: Option<Policy>,
-    exe: Option<Policy>,
+    path: Option<Pattern>,
+    exe: Option<Pattern>,
     refused: bool,
     /// As records have it.
     since: Option<String>,
@@ -24,7 +24,7 @@ impl Filter {
     /// When a glob or a time cannot be read.
     pub(super) fn new(args: &AuditArgs) -> anyhow::Result<Self> {
         let glob = |key: &str, glob: &Option<String>| {
-            glob.as_deref().map(|glob| policy(key, glob)).transpose()
+            glob.as_deref().map(|glob| Pattern::new(key, glob)).transpose()
         };
         Ok(Self {
             rule: args.rule.clone(),
@@ -35,42 +35,92 @@ impl Filter {
         })
     }
 
-    /// Whether the record is shown. Records about whole runs are, unless they are too old.
-    pub(super) fn shows(&self, line: &Line) -> bool {
+    /// Whether the record fits, and is shown. Records about whole runs are, unless they are too old.
+    pub(super) fn fits(&self, line: &Line) -> Fits {
         if self.since.as_ref().is_some_and(|since| line.time < *since) {
-            return false;
+            return Fits::No;
         }
         if !line.is_about_files() {
-            return true;
+            return Fits::Yes;
         }
-        let by_rule = |rule: &String| line.rule.as_ref() == Some(rule);
-        let at_path = |policy: &Policy| {
-            let names = [&line.path, &line.to];
-            names.into_iter().flatten().any(|path| refuses(policy, path, None))
+        let is_by_rule = |rule: &String| line.rule.as_ref() == Some(rule);
+        if self.refused && !line.is_refusal() || !self.rule.as_ref().is_none_or(is_by_rule) {
+            return Fits::No;
+        }
+        let path = known(&line.path, &line.path_hex, line.path_length);
+        let to = known(&line.to, &line.to_hex, line.to_length);
+        let exe = known(&line.exe, &line.exe_hex, line.exe_length);
+        let fits = |pattern: &Option<Pattern>, names: &[Option<Known>]| {
+            let Some(pattern) = pattern else { return Fits::Yes };
+            names.iter().flatten().map(|name| pattern.fits(name)).max().unwrap_or(Fits::No)
         };
-        let by_exe =
-            |policy: &Policy| line.exe.as_ref().is_some_and(|exe| refuses(policy, "x", Some(exe)));
-        (!self.refused || line.is_refusal())
-            && self.rule.as_ref().is_none_or(by_rule)
-            && self.path.as_ref().is_none_or(at_path)
-            && self.exe.as_ref().is_none_or(by_exe)
+        fits(&self.path, &[path, to]).min(fits(&self.exe, &[exe]))
     }
 }
 
-/// A policy that denies what the glob matches: globs mean here what they mean in policies.
-fn policy(key: &str, glob: &str) -> anyhow::Result<Policy> {
-    let value = serde_json::to_string(glob)?;
-    let path = if key == "path" { "" } else { "path = \"**\"\n" };
-    let text = format!("[[rule]]\n{key} = {value}\n{path}action = \"deny\"\n");
-    Policy::parse(&text, &format!("--{key}"))
-        .map_err(|error| anyhow!("--{key} `{glob}`: {}", error.problem()))
+/// Whether a record fits all conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fits {
+    No,
+    /// What the log has of a path is not enough to tell.
+    Perhaps,
+    Yes,
 }
 
-fn refuses(policy: &Policy, path: &str, exe: Option<&str>) -> bool {
-    let facts = Facts { path: path.as_bytes(), kind: Kind::File, size: 0, head: None };
-    let exe = exe.unwrap_or_default().as_bytes();
-    let caller = CallerFacts { uid: 0, gid: 0, exe: Some(exe) };
-    policy.decide(&facts, Operation::Read, &caller).verdict == Verdict::Deny
+/// What a record has of a path.
+struct Known {
+    bytes: Vec<u8>,
+    is_cut: bool,
+}
+
+fn known(text: &Option<String>, hex: &Option<String>, length: Option<usize>) -> Option<Known> {
+    let text = text.as_ref()?;
+    let bytes = hex.as_deref().and_then(bytes_of).unwrap_or_else(|| text.clone().into_bytes());
+    Some(Known { bytes, is_cut: length.is_some() })
+}
+
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+    pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
+}
+
+/// A glob, which means here what it means in policies.
+struct Pattern {
+    /// Denies what the glob matches.
+    policy: Policy,
+    is_of_exe: bool,
+    /// What every path begins with that the glob matches.
+    start: Vec<u8>,
+}
+
+impl Pattern {
+    fn new(key: &str, glob: &str) -> anyhow::Result<Self> {
+        let value = serde_json::to_string(glob)?;
+        let is_of_exe = key == "exe";
+        let path = if is_of_exe { "path = \"**\"\n" } else { "" };
+        let text = format!("[[rule]]\n{key} = {value}\n{path}action = \"deny\"\n");
+        let policy = Policy::parse(&text, &format!("--{key}"))
+            .map_err(|error| anyhow!("--{key} `{glob}`: {}", error.problem()))?;
+        let start = glob.split(['*', '?', '[', '{', '\\']).next().unwrap_or_default();
+        Ok(Pattern { policy, is_of_exe, start: start.as_bytes().to_vec() })
+    }
+
+    fn fits(&self, name: &Known) -> Fits {
+        let Known { bytes, is_cut } = name;
+        let can_begin = || bytes.iter().zip(&self.start).all(|(found, wanted)| found == wanted);
+        match self.matches(bytes) {
+            true => Fits::Yes,
+            false if *is_cut && can_begin() => Fits::Perhaps,
+            false => Fits::No,
+        }
+    }
+
+    fn matches(&self, name: &[u8]) -> bool {
+        let (path, exe) = if self.is_of_exe { (&b"x"[..], name) } else { (name, &b""[..]) };
+        let facts = Facts { path, kind: Kind::File, size: 0, head: None };
+        let caller = CallerFacts { uid: 0, gid: 0, exe: Some(exe) };
+        self.policy.decide(&facts, Operation::Read, &caller).verdict == Verdict::Deny
+    }
 }
 
 /// `10m`, `2h`, `3d` before now, or the beginning of a time as records have it.
@@ -115,10 +165,10 @@ mod tests {
 
     #[test]
     fn globs_mean_what_they_mean_in_policies() {
-        let keys = policy("path", "**/id_*").unwrap();
-        assert!(refuses(&keys, "keys/id_rsa", None) && !refuses(&keys, "a", None));
-        let git = policy("exe", "**/git").unwrap();
-        assert!(refuses(&git, "x", Some("/usr/bin/git")) && !refuses(&git, "x", Some("/bin/sh")));
-        assert!(policy("path", "[").is_err());
+        let keys = Pattern::new("path", "**/id_*").unwrap();
+        assert!(keys.matches(b"keys/id_rsa") && !keys.matches(b"a"));
+        let git = Pattern::new("exe", "**/git").unwrap();
+        assert!(git.matches(b"/usr/bin/git") && !git.matches(b"/bin/sh"));
+        assert!(Pattern::new("path", "[").is_err());
     }
 }

@@ -16,7 +16,7 @@ use crate::escape::{escaped, shown};
 use crate::messages;
 
 use files::{Flow, Read, Reader};
-use filter::Filter;
+use filter::{Filter, Fits};
 use show::{Colours, Totals};
 
 /// Most damaged lines that are named.
@@ -34,6 +34,7 @@ pub(crate) fn run(args: &AuditArgs) -> anyhow::Result<()> {
         json: args.json,
         totals: Totals::default(),
         damaged: 0,
+        not_told: 0,
         failed: None,
     };
     let last = each(&file, &mut |read| viewer.take(&read))?;
@@ -115,6 +116,8 @@ struct Viewer {
     json: bool,
     totals: Totals,
     damaged: u64,
+    /// Records that are shown because their paths are cut, and might fit.
+    not_told: usize,
     /// Standard output takes no more.
     failed: Option<std::io::Error>,
 }
@@ -128,8 +131,10 @@ impl Viewer {
                 return Flow::Continue;
             }
         };
-        if !self.filter.shows(&line) {
-            return Flow::Continue;
+        match self.filter.fits(&line) {
+            Fits::No => return Flow::Continue,
+            Fits::Perhaps => self.not_told += 1,
+            Fits::Yes => {}
         }
         self.totals.add(&line);
         let mut out = std::io::stdout().lock();
@@ -152,6 +157,12 @@ impl Viewer {
         }
         if !self.json {
             print!("{}", self.totals.text());
+        }
+        if self.not_told > 0 {
+            let records = messages::count(self.not_told, "record");
+            messages::note(&format!(
+                "shown because the log has a part of the path alone, and the rest might fit: {records}"
+            ));
         }
         refuse_damaged(self.damaged)
     }
