@@ -10,6 +10,7 @@ mod ring;
 mod secret;
 mod spot;
 mod tasks;
+mod temporary_name;
 mod terminal;
 mod unfinished;
 mod work;

@@ -19,6 +19,7 @@ use crate::seal::replace;
 use crate::seal::ring::{self, Open};
 use crate::seal::secret;
 use crate::seal::spot::{Spot, path_of};
+use crate::seal::temporary_name;
 use crate::seal::unfinished;
 use crate::seal::work::{self, Found, Top, Where};
 
@@ -73,7 +74,7 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
             messages::note(&format!("{name} is a key file of the keyring; left out"));
             return Ok(Done::LeftOut);
         }
-        if found.real.file_name().is_some_and(unfinished::is_name_of_two) {
+        if found.real.file_name().is_some_and(temporary_name::is_name_of_two) {
             bail!(
                 "is plain, and has a name that says which two files it was for, as these commands give \
                  it; rename it"

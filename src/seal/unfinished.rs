@@ -6,7 +6,6 @@
 //! will have. A file on another mount below DIR cannot be moved from there; its temporary one lies
 //! beside it.
 
-use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
@@ -20,14 +19,11 @@ use tempfile::TempPath;
 use crate::escape::shown;
 use crate::messages;
 use crate::seal::spot::{Spot, path_of};
+use crate::seal::temporary_name::{self, Made, Pair, Told, told_by};
 use crate::sys::{self, Lease};
 
 /// Where in DIR such files lie.
 pub(crate) const IN_DIR: &str = ".tollgate-seal.new";
-/// Before the random part of the names of files that are not complete yet.
-const UNFINISHED: &str = ".tollgate-sealing-";
-/// Letters and digits of the random part.
-const UNFINISHED_RANDOM: usize = 16;
 /// How often a directory is made that others remove.
 const TRIES: usize = 5;
 
@@ -158,7 +154,7 @@ pub(super) fn leave(dir: &Path) {
 /// Those of making it.
 pub(super) fn temporary(dir: &Path) -> Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
-    let builder = builder.prefix(UNFINISHED).rand_bytes(UNFINISHED_RANDOM);
+    let builder = builder.prefix(temporary_name::START).rand_bytes(temporary_name::RANDOM);
     // Opened here, as its own errors have the path, which leads through a descriptor and says nothing.
     let mut options = File::options();
     options.read(true).write(true).create_new(true).mode(0o600);
@@ -171,18 +167,6 @@ pub(super) fn temporary(dir: &Path) -> Result<tempfile::NamedTempFile> {
 /// maker is gone.
 pub(super) fn mark(file: &File) -> io::Result<()> {
     Ok(rustix::fs::flock(file, FlockOperation::LockShared)?)
-}
-
-/// Whether a name is one of those that files have that are not complete. Files of somebody may have such a
-/// name, too.
-pub(super) fn is_temporary_name(name: &OsStr) -> bool {
-    told_by(name).is_some()
-}
-
-/// Whether a name says which two files may have it: what else has it is taken for what others had put in the
-/// place of one of them.
-pub(super) fn is_name_of_two(name: &OsStr) -> bool {
-    matches!(told_by(name), Some(Told::Pair(_)))
 }
 
 /// Whether the file at `path`, which has such a name, is one that was made here, by all that can be told
@@ -199,58 +183,6 @@ pub(super) fn is_temporary(path: &Path) -> bool {
     is_made_here && found.nlink() == 1
 }
 
-/// What a temporary name says of the file that has it. The random part of it is no evidence: files of
-/// somebody may be called so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    Nothing,
-    /// The very file, which is not complete.
-    File(Made),
-    Pair(Pair),
-}
-
-/// What a temporary name says of the two files that may have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pair {
-    /// The inode of the old file. It is in use as long as its replacer, who has it open, lives.
-    old: u64,
-    new: Made,
-}
-
-/// A file that was made to replace another one, as it was then. Its inode alone does not tell: once it is
-/// deleted, a file of somebody may get the number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Made {
-    inode: u64,
-    /// In nanoseconds; 0 where the file system does not tell.
-    born: u64,
-    /// The same. A file that was written has another one; 0 where it is not known.
-    written: u64,
-}
-
-impl Made {
-    fn of(file: &File) -> io::Result<Made> {
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let found = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted)?;
-        // Before 1970, or after 2262, any number tells as much.
-        let at = |time: rustix::fs::StatxTimestamp| {
-            time.tv_sec
-                .cast_unsigned()
-                .wrapping_mul(1_000_000_000)
-                .wrapping_add(time.tv_nsec.into())
-        };
-        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
-        let born = if has_birth { at(found.stx_btime) } else { 0 };
-        Ok(Made { inode: found.stx_ino, born, written: at(found.stx_mtime) })
-    }
-
-    /// Whether `file` is this one, written since or not.
-    fn is(&self, file: &File) -> io::Result<bool> {
-        let found = Made::of(file)?;
-        Ok((found.inode, found.born) == (self.inode, self.born))
-    }
-}
-
 /// The temporary name of `new`, which is to exchange names with `old`: it says which two files may have
 /// it. What else is found there came in between, and is somebody's.
 ///
@@ -265,31 +197,11 @@ pub(super) fn named_for(name: Name, old: &File, new: &File) -> io::Result<Name> 
 fn renamed(name: Name, numbers: &str) -> io::Result<Name> {
     let Name { path, _place } = name;
     let had = path.file_name().unwrap_or_default().to_string_lossy();
-    let random = had.get(..UNFINISHED.len() + UNFINISHED_RANDOM).unwrap_or(&had);
-    let renamed = path.with_file_name(format!("{random}-{numbers}"));
+    let renamed = path.with_file_name(temporary_name::with(&had, numbers));
     std::fs::rename(&path, &renamed)?;
     // Dropped, it would remove a file that is not there any more.
     let _ = path.keep();
     Ok(Name { path: TempPath::try_from_path(renamed)?, _place })
-}
-
-/// What a temporary name says. `None` if it is no such name.
-fn told_by(name: &OsStr) -> Option<Told> {
-    let mut parts = name.to_str()?.strip_prefix(UNFINISHED)?.split('-');
-    let random = parts.next()?.as_bytes();
-    if random.len() != UNFINISHED_RANDOM || !random.iter().all(u8::is_ascii_alphanumeric) {
-        return None;
-    }
-    let numbers: Vec<_> =
-        parts.map(|part| u64::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
-    match numbers[..] {
-        [] => Some(Told::Nothing),
-        [inode, born] => Some(Told::File(Made { inode, born, written: 0 })),
-        [old, inode, born, written] => {
-            Some(Told::Pair(Pair { old, new: Made { inode, born, written } }))
-        }
-        _ => None,
-    }
 }
 
 /// What became of something that a command left behind.
@@ -420,24 +332,4 @@ fn find_inode(dir: &Path, wanted: (u64, u64)) -> Result<Option<PathBuf>> {
         }
     }
     Ok(None)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_temporary_name_says_which_files_may_have_it() {
-        let of = |name: &str| told_by(OsStr::new(name));
-        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ"), Some(Told::Nothing));
-        let made = Made { inode: 31, born: 32, written: 0 };
-        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ-1f-20"), Some(Told::File(made)));
-        let pair = Pair { old: 31, new: Made { inode: 32, born: 10, written: 11 } };
-        assert_eq!(of(".tollgate-sealing-0123456789abcXYZ-1f-20-a-b"), Some(Told::Pair(pair)));
-        for other in ["-1f", "-1f-20-a", "-1f-20-a-b-c", "-1f-20-a-g", "-", "-1f-20-a-"] {
-            assert_eq!(of(&format!(".tollgate-sealing-0123456789abcXYZ{other}")), None, "{other}");
-        }
-        assert_eq!(of(".tollgate-sealing-short-1-2-3-4"), None);
-        assert_eq!(of("other"), None);
-    }
 }

@@ -16,6 +16,7 @@ use crate::messages;
 use crate::seal::ring::{IN_DIR, LOCK_IN_DIR};
 use crate::seal::secret::{self, shown};
 use crate::seal::spot::{self, Spot, path_of};
+use crate::seal::temporary_name;
 use crate::seal::unfinished::{self, Tidied};
 
 /// Most threads: beyond, a disk is slower rather than faster.
@@ -281,7 +282,7 @@ impl Search {
     /// Whether the file is one that these commands made for the moment. Left by one that was killed, it is
     /// removed by a command that changes files.
     fn leaves_out(&mut self, path: &Path, real: &Path) -> bool {
-        if !path.file_name().is_some_and(unfinished::is_temporary_name) {
+        if !path.file_name().is_some_and(temporary_name::is_temporary_name) {
             return false;
         }
         let Ok(spot) = Spot::of(real) else { return false };
