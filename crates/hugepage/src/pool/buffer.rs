@@ -118,6 +118,8 @@ pub(super) struct Parts {
     pub(super) len: usize,
     /// Bytes at the start that the owner may have written.
     pub(super) written: usize,
+    /// Others may write to any byte of it, whatever the owner sees: its descriptor was given out.
+    pub(super) shared: bool,
     /// Dropped last: it keeps the memory mapped.
     pub(super) pool: CoreRef,
 }
@@ -172,7 +174,7 @@ unsafe impl Sync for CoreRef {}
 impl<S: State> Buffer<S> {
     pub(super) fn new(pool: CoreRef, slot: Slot) -> Self {
         let len = slot.capacity;
-        Self::from_parts(Parts { slot, len, written: 0, pool })
+        Self::from_parts(Parts { slot, len, written: 0, shared: false, pool })
     }
 
     pub(super) fn from_parts(parts: Parts) -> Self {
@@ -267,7 +269,7 @@ impl Buffer<Taken> {
     /// # Errors
     /// [`Error::Zero`] and [`Error::TooLong`], with the buffer as it was.
     pub fn resize(&mut self, len: usize) -> Result<(), Error> {
-        let Parts { slot, len: old, written, pool } = self.parts_mut();
+        let Parts { slot, len: old, written, shared, pool } = self.parts_mut();
         check_len(len, slot.capacity)?;
         if len > *old && slot.dirty > *old {
             let end = len.min(slot.dirty);
@@ -275,7 +277,7 @@ impl Buffer<Taken> {
             let clearer = pool.plan.clearer(Situation { heat, ..Situation::cold(end - *old) });
             clearer.clear(slot.bytes_mut(*old..end));
             pool.note_clear(clearer.spec().store, end - *old, Count::Inline);
-            if end == slot.dirty {
+            if end == slot.dirty && !*shared {
                 // What is in sight is accounted for by `written`.
                 slot.dirty = 0;
             }
@@ -294,13 +296,18 @@ impl Buffer<Taken> {
     /// # Safety
     /// The descriptor is that of all buffers beside this one too. Whoever gets it, or a copy of it,
     /// in this process or another, can read every owner's bytes as long as he keeps it: give it to
-    /// those you trust with them. He writes only to this buffer, not while a Rust reference to its
-    /// bytes exists here, and not after it was given back.
+    /// those you trust with them. He writes only to this buffer, up to its
+    /// [capacity](Self::capacity), not while a Rust reference to its bytes exists here, not while
+    /// [`resize`](Self::resize) runs, and not after it was given back.
+    ///
+    /// From this call on all of the buffer counts as written, also what its owner does not see: it
+    /// is cleared before `resize` shows it, and before anybody else gets it.
     #[must_use]
     pub unsafe fn descriptor(&mut self) -> Option<(BorrowedFd<'_>, u64)> {
-        let Parts { slot, pool, len, written } = self.parts_mut();
-        // Whoever has the descriptor may write all that the owner sees.
-        *written = *len;
+        let Parts { slot, pool, shared, .. } = self.parts_mut();
+        // Whoever has it may write to all of the buffer, at any time until that is given back.
+        *shared = true;
+        slot.dirty = slot.capacity;
         let (region, offset) = pool.region_of(slot);
         // SAFETY: as the caller says.
         let file = unsafe { region.descriptor() }?;
@@ -347,7 +354,7 @@ impl DerefMut for Buffer<Taken> {
 
 impl<S: State> Drop for Buffer<S> {
     fn drop(&mut self) {
-        if let Some(Parts { mut slot, len, written, pool }) = self.parts.take() {
+        if let Some(Parts { mut slot, len, written, pool, .. }) = self.parts.take() {
             slot.written(written);
             pool.put_back(slot, len);
         }

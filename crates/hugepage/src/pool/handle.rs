@@ -92,7 +92,7 @@ impl Pool {
         let slot = self.find(bytes, Want::Anything)?;
         self.core().count(Count::Uncleared);
         let pool = CoreRef::new(&self.handle.core);
-        Ok(Filling::new(Parts { slot, len: bytes, written: 0, pool }))
+        Ok(Filling::new(Parts { slot, len: bytes, written: 0, shared: false, pool }))
     }
 
     /// Takes a buffer and copies `bytes` into it; its length is theirs. Nothing is cleared.
@@ -213,7 +213,7 @@ impl Pool {
         // Unless the owner says otherwise when giving it back.
         slot.heat = Heat::Hot;
         let pool = CoreRef::new(&self.handle.core);
-        Ok(Buffer::from_parts(Parts { slot, len, written: 0, pool }))
+        Ok(Buffer::from_parts(Parts { slot, len, written: 0, shared: false, pool }))
     }
 }
 
