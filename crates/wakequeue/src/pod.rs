@@ -262,6 +262,50 @@ impl Pod {
         Bed::Ready
     }
 
+    /// Whether more workers are awake than there shall be: some came back from where they did not
+    /// count.
+    #[inline]
+    pub(crate) fn has_surplus(&self) -> bool {
+        self.load().awake > self.target
+    }
+
+    /// Goes on the list of sleepers if more workers are awake than there shall be. False when it
+    /// must go on.
+    ///
+    /// As many as shall be are awake still, and the last of them looks at the shards before it lies
+    /// down. So unlike after [`lie_down`](Self::lie_down) there is nothing to look for.
+    pub(crate) fn lie_down_if_surplus(
+        &self,
+        worker: WorkerId,
+        home: ShardId,
+        searching: bool,
+    ) -> bool {
+        if !self.has_surplus() {
+            return false;
+        }
+        let mut sleepers = self.sleepers.lock();
+        if sleepers.closed || *sleepers.state(worker) != State::Awake {
+            return false;
+        }
+        let searcher = if searching { SEARCHER } else { 0 };
+        let difference = PARKED.wrapping_sub(AWAKE + searcher);
+        let mut word = self.load.observe(Ordering::SeqCst);
+        // In one step: of two that are one too many, one goes on.
+        while Load::unpack(word).awake > self.target {
+            let asleep = word.wrapping_add(difference);
+            match self.load.compare_exchange(word, asleep, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    self.note_spare(word, asleep);
+                    *sleepers.state(worker) = State::Parked;
+                    sleepers.parked.push((worker, home));
+                    return true;
+                }
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
     /// A sleeper whose time is up leaves for good, if its home keeps `keep` workers without it.
     /// False when it must go on sleeping (or its token is on the way).
     pub(crate) fn retire(&self, worker: WorkerId, home: ShardId, keep: u16) -> bool {
@@ -317,13 +361,15 @@ impl Pod {
         true
     }
 
-    /// Counts a running worker as awake again.
-    pub(crate) fn recount(&self, worker: WorkerId) {
+    /// Counts a running worker as awake again. False when it was all the time.
+    pub(crate) fn recount(&self, worker: WorkerId) -> bool {
         let mut sleepers = self.sleepers.lock();
-        if *sleepers.state(worker) == State::Discounted {
-            *sleepers.state(worker) = State::Awake;
-            self.change(AWAKE);
+        if *sleepers.state(worker) != State::Discounted {
+            return false;
         }
+        *sleepers.state(worker) = State::Awake;
+        self.change(AWAKE);
+        true
     }
 
     /// Nobody lies down any more. Returns the sleepers, claimed: give each its token.

@@ -41,6 +41,8 @@ pub struct WakeQueue<T> {
 /// What belongs to one worker number. The counters have one writer at a time.
 struct WorkerSlot {
     parker: Parker,
+    /// It came back from where it did not count, and has not asked for an item since.
+    recounted: AtomicBool,
     own: AtomicU64,
     in_pod: AtomicU64,
     outside: AtomicU64,
@@ -263,7 +265,25 @@ impl<T: Send> WakeQueue<T> {
     pub fn try_next_into(&self, worker: &mut Worker, cell: &mut ItemCell<T>) -> bool {
         worker.slept_since = None;
         // A searcher has to stop being one, by the protocol of `next_into`.
-        !worker.searching && self.pull(worker, cell)
+        !worker.searching && !self.is_surplus(worker) && self.pull(worker, cell)
+    }
+
+    /// Whether this worker came back from where it did not count (see [`recount`](Self::recount))
+    /// to a pod that has as many workers awake as it has CPUs without it. It gets no item then: it
+    /// sleeps in [`next_into`](Self::next_into), if that is so still.
+    #[must_use]
+    #[inline]
+    pub fn is_surplus(&self, worker: &Worker) -> bool {
+        self.slots[worker.id.index()].recounted.load(Ordering::Relaxed)
+            && self.is_surplus_now(worker)
+    }
+
+    #[cold]
+    fn is_surplus_now(&self, worker: &Worker) -> bool {
+        let surplus = self.pod(worker.home).has_surplus();
+        // Whoever comes back from now on finds out for himself.
+        self.slots[worker.id.index()].recounted.store(surplus, Ordering::Relaxed);
+        surplus
     }
 
     /// The next item for this worker: sleeps while there is none.
@@ -286,6 +306,9 @@ impl<T: Send> WakeQueue<T> {
     ) -> Next<()> {
         let pod = self.pod(worker.home);
         worker.slept_since = None;
+        if self.is_surplus(worker) && !self.give_way(worker, &host) {
+            return Next::Retired;
+        }
         if !worker.searching {
             if self.pull(worker, cell) {
                 return Next::Item(());
@@ -312,7 +335,25 @@ impl<T: Send> WakeQueue<T> {
                 return Next::Retired;
             }
             worker.searching = true;
+            // Somebody may have come back since it was claimed, or nobody asked how many are awake.
+            if !self.give_way(worker, &host) {
+                return Next::Retired;
+            }
         }
+    }
+
+    /// Sleeps while more workers are awake than the pod has CPUs. False when it retired.
+    fn give_way(&self, worker: &mut Worker, host: &impl Host) -> bool {
+        let pod = self.pod(worker.home);
+        self.slots[worker.id.index()].recounted.store(false, Ordering::Relaxed);
+        while pod.lie_down_if_surplus(worker.id, worker.home, worker.searching) {
+            worker.slept_since = worker.slept_since.or_else(|| Some(Instant::now()));
+            if !self.sleep(worker, host) {
+                return false;
+            }
+            worker.searching = true;
+        }
+        true
     }
 
     fn next_when_closed(&self, worker: &mut Worker, cell: &mut ItemCell<T>) -> Next<()> {
@@ -345,8 +386,13 @@ impl<T: Send> WakeQueue<T> {
     }
 
     /// The worker counts as awake again.
+    ///
+    /// Where that makes more than the pod has CPUs, it sleeps when it asks for an item next, unless
+    /// there are fewer by then.
     pub fn recount(&self, id: WorkerId, home: ShardId) {
-        self.pod(home).recount(id);
+        if self.pod(home).recount(id) {
+            self.slots[id.index()].recounted.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Refuses pushes from now on, and lets every worker leave once it finds nothing more. What was
@@ -680,6 +726,7 @@ impl WorkerSlot {
     fn new() -> Self {
         Self {
             parker: Parker::new(),
+            recounted: AtomicBool::new(false),
             own: AtomicU64::new(0),
             in_pod: AtomicU64::new(0),
             outside: AtomicU64::new(0),

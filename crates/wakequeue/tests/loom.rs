@@ -43,10 +43,15 @@ impl Meeting {
         Arc::new(Self { missing: Mutex::new(parties), all_here: Condvar::new() })
     }
 
-    fn attend(&self) {
-        let mut missing = self.missing.lock().unwrap();
-        *missing -= 1;
+    /// Without waiting for the others.
+    fn arrive(&self) {
+        *self.missing.lock().unwrap() -= 1;
         self.all_here.notify_all();
+    }
+
+    fn attend(&self) {
+        self.arrive();
+        let mut missing = self.missing.lock().unwrap();
         while *missing > 0 {
             missing = self.all_here.wait(missing).unwrap();
         }
@@ -211,6 +216,52 @@ fn a_blocked_worker_is_replaced() {
             let grow = |claim| start_blocking(&queue, claim, &threads, &meeting);
             queue.push(HERE, item, grow).unwrap();
         }
+        join_all(&threads);
+        assert!(queue.is_empty());
+    });
+}
+
+/// Starts a worker that runs items until the queue is closed, the first one in a blocking section.
+fn start_with_a_wait(
+    queue: &Arc<WakeQueue<usize>>,
+    claim: Claim,
+    threads: &Threads,
+    waited: &Arc<AtomicUsize>,
+    run: impl Fn(usize) + Clone + Send + 'static,
+) {
+    let (queue, others, waited) = (Arc::clone(queue), Arc::clone(threads), Arc::clone(waited));
+    let handle = thread::spawn(move || {
+        let (id, home) = (claim.id(), claim.home());
+        let grow = |claim| start_with_a_wait(&queue, claim, &others, &waited, run.clone());
+        let mut worker = queue.worker(claim);
+        while let Next::Item(item) = queue.next(&mut worker, grow) {
+            if waited.swap(1, Ordering::SeqCst) == 0 {
+                queue.discount(id, home, grow);
+                queue.recount(id, home);
+            }
+            run(item);
+        }
+    });
+    threads.lock().unwrap().push(handle);
+}
+
+/// A worker that comes back from a blocking section may be one too many and lie down. What is pushed
+/// around that moment is run all the same, by the one that goes on.
+#[test]
+fn one_too_many_lies_down_and_one_goes_on() {
+    model(|| {
+        let config = Config { shard_capacity: 4, ..config(2) };
+        let queue = Arc::new(WakeQueue::new(Layout::unsharded(1).unwrap(), config).unwrap());
+        let (threads, waited) = (Threads::default(), Arc::new(AtomicUsize::new(0)));
+        let all_ran = Meeting::of(4);
+        let ran = Arc::clone(&all_ran);
+        let run = move |_| ran.arrive();
+        for item in 0..3 {
+            let grow = |claim| start_with_a_wait(&queue, claim, &threads, &waited, run.clone());
+            queue.push(HERE, item, grow).unwrap();
+        }
+        all_ran.attend();
+        queue.close();
         join_all(&threads);
         assert!(queue.is_empty());
     });

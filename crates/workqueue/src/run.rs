@@ -69,6 +69,10 @@ pub(crate) trait TurnHolder {
     /// caller.
     fn may_go_on(&self) -> bool;
 
+    /// Whether the turn ends with the job that ran last: enough others are awake, and the caller
+    /// came back from a wait to one too many.
+    fn must_stop(&self) -> bool;
+
     /// A job is about to run.
     fn before(&mut self, tag: Tag);
 
@@ -105,6 +109,9 @@ pub(crate) fn run_turn(
         holder.before(tag);
         run_one(core, &mut cell, tag, notify);
         holder.after();
+        if holder.must_stop() {
+            break;
+        }
         if left == 0 && holder.may_go_on() {
             left = JOBS_PER_TURN;
         }
@@ -166,6 +173,11 @@ impl TurnHolder for Rescuing<'_> {
 
     /// It is asked to stop between turns.
     fn may_go_on(&self) -> bool {
+        false
+    }
+
+    /// It is no worker.
+    fn must_stop(&self) -> bool {
         false
     }
 

@@ -143,7 +143,13 @@ impl Serving<'_> {
     #[inline]
     fn next(&mut self) -> bool {
         let pool = self.pool;
-        if pool.queue.try_next_into(&mut self.worker, &mut self.hand) || self.next_from_limit() {
+        if pool.queue.try_next_into(&mut self.worker, &mut self.hand) {
+            return true;
+        }
+        if pool.queue.is_surplus(&self.worker) {
+            // It is about to sleep, and what waits for its count is for those who go on.
+            self.let_go();
+        } else if self.next_from_limit() {
             return true;
         }
         self.notify.send();
@@ -336,6 +342,10 @@ impl TurnHolder for Turn<'_, '_> {
         std::ptr::eq(self.core.pool(), *pool)
             && !worker_slot.accounts_due.load(Ordering::Relaxed)
             && pool.queue.is_pod_empty(pod)
+    }
+
+    fn must_stop(&self) -> bool {
+        self.serving.pool.queue.is_surplus(&self.serving.worker)
     }
 
     fn before(&mut self, tag: Tag) {

@@ -6,6 +6,7 @@
 
 #![cfg(not(miri))]
 
+mod concurrency;
 mod drops;
 mod ends;
 mod forks;
