@@ -53,6 +53,17 @@ pub(crate) enum Arrival {
     Stale,
 }
 
+/// What became of the latest queueing of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Latest {
+    /// There was none to wait for.
+    Nothing,
+    /// It has been run, or cancelled, or the item was queued anew with another delay.
+    Over,
+    /// It waits for its time.
+    Delayed,
+}
+
 impl ItemState {
     pub(crate) fn new() -> Self {
         Self { word: AtomicU64::new(0), changed: Futex::new(0) }
@@ -111,6 +122,18 @@ impl ItemState {
             },
         )
         .ok()
+    }
+
+    /// A ticket of [`promote`](Self::promote) could not be delivered: the item waits for its time as
+    /// before, under this ticket. False when it was cancelled or queued anew since.
+    pub(crate) fn delay_again(&self, ticket: Ticket) -> bool {
+        self.change(|word| {
+            if word & PENDING == 0 || issued(word) != ticket {
+                return Err(());
+            }
+            Ok((word | DELAYED, ()))
+        })
+        .is_ok()
     }
 
     /// The timer is through with this ticket. False when it is stale.
@@ -216,23 +239,24 @@ impl ItemState {
         self.watch(|word| word & RUNNING == 0);
     }
 
-    /// Waits for the latest queueing so far: until it has been run, or cancelled. False when there
-    /// was nothing to wait for.
-    pub(crate) fn wait_for_latest(&self) -> bool {
+    /// Waits for the latest queueing so far: until it has been run or cancelled, but not for its
+    /// time.
+    pub(crate) fn wait_for_latest(&self) -> Latest {
         let word = self.word.load(Ordering::SeqCst);
         let awaited = if word & PENDING != 0 {
             issued(word)
         } else if word & RUNNING != 0 {
             being_run(word)
         } else {
-            return false;
+            return Latest::Nothing;
         };
+        let delayed = |word| word & DELAYED != 0 && issued(word) == awaited;
         self.watch(|word| {
             let pending = word & PENDING != 0 && issued(word) == awaited;
             let running = word & RUNNING != 0 && being_run(word) == awaited;
-            !pending && !running
+            delayed(word) || !pending && !running
         });
-        true
+        if delayed(self.word.load(Ordering::SeqCst)) { Latest::Delayed } else { Latest::Over }
     }
 
     fn watch(&self, done: impl Fn(u64) -> bool) {

@@ -68,6 +68,21 @@ pub(crate) enum Due {
     Never,
 }
 
+impl Waiting {
+    /// A key that no other entry has.
+    fn key(&mut self, when: Instant) -> TimerKey {
+        self.next += 1;
+        TimerKey(when, self.next)
+    }
+
+    /// True when the entry is the first that will be due.
+    fn insert(&mut self, key: TimerKey, entry: Entry) -> bool {
+        let first = self.entries.first_key_value().is_none_or(|(first, _)| key < *first);
+        self.entries.insert(key, entry);
+        first
+    }
+}
+
 impl Timer {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -84,11 +99,19 @@ impl Timer {
         if waiting.entries.len() >= MAX_DELAYED {
             return Err(SubmitError::TooManyDelayed(waiting.entries.len()));
         }
-        waiting.next += 1;
-        let key = TimerKey(when, waiting.next);
-        let first = waiting.entries.first_key_value().is_none_or(|(first, _)| key < *first);
-        waiting.entries.insert(key, entry);
-        Ok((key, first))
+        let key = waiting.key(when);
+        Ok((key, waiting.insert(key, entry)))
+    }
+
+    /// Puts an entry back that was there a moment ago. True when it is the first that will be due.
+    /// It needs no room: it had a place until now.
+    pub(crate) fn put_back(&self, key: TimerKey, entry: Entry) -> bool {
+        self.waiting().insert(key, entry)
+    }
+
+    /// A key of its own for an entry that is due now.
+    pub(crate) fn key_for_now(&self) -> TimerKey {
+        self.waiting().key(Instant::now())
     }
 
     /// Lets go of an entry. The caller drops it, which may run code of the item's owner.

@@ -10,7 +10,7 @@ use crate::blocking::blocking;
 use crate::context;
 use crate::core::QueueCore;
 use crate::error::{Panic, SubmitError, WaitError};
-use crate::item::{Arrival, ItemState, Refusal, Ticket};
+use crate::item::{Arrival, ItemState, Latest, Refusal, Ticket};
 use crate::job::Tag;
 use crate::observation::Observation;
 use crate::queue::Queue;
@@ -168,19 +168,29 @@ impl Work {
         }
     }
 
-    /// Waits until the latest queueing so far has been run or cancelled. A delayed item is queued
-    /// at once. False when the item was neither pending nor running.
+    /// Waits until the latest queueing so far has been run or cancelled, or another thread's
+    /// [`modify_delay`](Self::modify_delay) has put a later one in its place. A delayed item is
+    /// queued at once.
+    ///
+    /// True when there was a queueing to wait for: it is over, which says that the item has run
+    /// since only where nobody cancels it or changes its delay meanwhile. False when the item was
+    /// neither pending nor running.
     ///
     /// # Errors
-    /// From inside the item itself; the queue refuses a delayed item.
+    /// From inside the item itself; the queue refuses a delayed item, being full or drained. The
+    /// item then goes on waiting for its time.
     pub fn flush(&self) -> Result<bool, WaitError> {
         self.not_inside("flush")?;
-        let promoted = self.core.state.promote();
-        if let Some(ticket) = promoted {
-            self.core.leave_timer();
-            self.core.deliver(ticket, None)?;
+        let mut waited = false;
+        loop {
+            waited |= self.core.hasten()?;
+            match blocking(|| self.core.state.wait_for_latest()) {
+                Latest::Nothing => return Ok(waited),
+                Latest::Over => return Ok(true),
+                // Somebody has delayed it since, or another flush was refused.
+                Latest::Delayed => {}
+            }
         }
-        Ok(blocking(|| self.core.state.wait_for_latest()) || promoted.is_some())
     }
 
     /// Makes the item not pending. True when it was. A run that began goes on.
@@ -283,9 +293,41 @@ impl WorkCore {
 
     /// Sends a ticket on its way to a worker. When that is refused this queueing did not happen.
     fn deliver(self: &Arc<Self>, ticket: Ticket, cpu: Option<CpuId>) -> Result<(), SubmitError> {
+        self.send(ticket, cpu).inspect_err(|_| self.state.withdraw(ticket))
+    }
+
+    fn send(self: &Arc<Self>, ticket: Ticket, cpu: Option<CpuId>) -> Result<(), SubmitError> {
         let (work, seen) = (Arc::clone(self), Observation::of(&self.queue().observed));
-        let sent = self.queue().submit(move || work.arrive(ticket, seen), cpu);
-        sent.inspect_err(|_| self.state.withdraw(ticket))
+        self.queue().submit(move || work.arrive(ticket, seen), cpu)
+    }
+
+    /// Queues the item at once if it waits for its time; false if not. When that is refused, it
+    /// waits for its time as before.
+    fn hasten(self: &Arc<Self>) -> Result<bool, SubmitError> {
+        let Some(ticket) = self.state.promote() else { return Ok(false) };
+        let waited = self.take_out_of_timer();
+        if let Err(refused) = self.send(ticket, None) {
+            self.delay_again(ticket, waited);
+            return Err(refused);
+        }
+        Ok(true)
+    }
+
+    fn delay_again(self: &Arc<Self>, ticket: Ticket, waited: Option<(TimerKey, Entry)>) {
+        if !self.state.delay_again(ticket) {
+            return;
+        }
+        let timer = &self.queue.shared().timer;
+        let (key, entry) = waited.unwrap_or_else(|| {
+            // Its time came just now, and what came of that found a stale ticket.
+            let item: Arc<dyn Delayed> = Arc::<Self>::clone(self);
+            let near = self.queue().pool().current_cpu();
+            let seen = Observation::of(&self.queue().observed);
+            (timer.key_for_now(), Entry { item, ticket, near, seen })
+        });
+        let first = timer.put_back(key, Entry { ticket, ..entry });
+        // Who learns of the end of the runtime here has an error already.
+        let _ = self.note_delay(ticket, key, first);
     }
 
     fn delay(
@@ -299,6 +341,12 @@ impl WorkCore {
         let shared = self.queue.shared();
         let added = shared.timer.add(delay, Entry { item, ticket, near, seen });
         let (key, first) = added.inspect_err(|_| self.state.withdraw(ticket))?;
+        self.note_delay(ticket, key, first)
+    }
+
+    /// The ticket is in the timer.
+    fn note_delay(&self, ticket: Ticket, key: TimerKey, first: bool) -> Result<(), SubmitError> {
+        let shared = self.queue.shared();
         if first {
             shared.alarm.ring();
         }
@@ -317,13 +365,14 @@ impl WorkCore {
     /// Takes the item out of the timer if it does not wait for its time any more, so that what it
     /// owns can be dropped.
     fn leave_timer(&self) {
+        drop(self.take_out_of_timer());
+    }
+
+    fn take_out_of_timer(&self) -> Option<(TimerKey, Entry)> {
         let mut delayed = self.delayed.lock();
-        let Some((_, key)) = delayed.take_if(|(ticket, _)| !self.state.awaits_timer(*ticket))
-        else {
-            return;
-        };
+        let (_, key) = delayed.take_if(|(ticket, _)| !self.state.awaits_timer(*ticket))?;
         drop(delayed);
-        drop(self.queue.shared().timer.remove(key));
+        self.queue.shared().timer.remove(key).map(|entry| (key, entry))
     }
 
     /// A ticket reached a worker.

@@ -42,6 +42,58 @@ fn a_change_inside_a_change_is_refused() {
     });
 }
 
+/// What cannot be queued at once keeps its time, whether its queue is full or drained.
+#[test]
+fn a_delayed_item_whose_flush_is_refused_runs_in_its_time() {
+    kept("repeats::a_delayed_item_whose_flush_is_refused_runs_in_its_time", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").ordered().backlog(2).when_full(WhenFull::Refuse);
+        let queue = queue.build().unwrap();
+        let runs = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&runs);
+        let item = queue.item(move || _ = counter.fetch_add(1, Ordering::SeqCst));
+        let delay = Duration::from_millis(300);
+        for drained in [false, true] {
+            let (start, open) = (Instant::now(), hold(&queue, Hold::Declared));
+            assert_eq!(item.queue_delayed(delay).unwrap(), Queued::Now);
+            let open = (!drained).then_some(open);
+            if drained {
+                queue.drain().unwrap();
+            } else {
+                while queue.post(|| ()).is_ok() {}
+            }
+            for _ in 0..2 {
+                let refused = item.flush().unwrap_err().to_string();
+                assert!(
+                    refused.contains(if drained { "is drained" } else { "is full" }),
+                    "{refused}"
+                );
+                assert!(item.is_pending());
+            }
+            assert_eq!(item.queue().unwrap(), Queued::AlreadyPending);
+            drop(open);
+            queue.reopen();
+            let run = 1 + u32::from(drained);
+            until("the run", || runs.load(Ordering::SeqCst) == run);
+            assert!(start.elapsed() >= delay, "before its time");
+            assert!(!item.flush().unwrap());
+        }
+        // It can be cancelled and flushed as any other.
+        item.queue_delayed(LONG * 9).unwrap();
+        queue.drain().unwrap();
+        assert!(item.flush().is_err());
+        queue.reopen();
+        assert!(item.flush().unwrap());
+        assert_eq!(runs.load(Ordering::SeqCst), 3);
+        item.queue_delayed(Duration::from_millis(10)).unwrap();
+        queue.drain().unwrap();
+        assert!(item.flush().is_err() && item.cancel());
+        queue.reopen();
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(runs.load(Ordering::SeqCst), 3);
+    });
+}
+
 #[test]
 fn a_time_for_searching_is_kept_by_pools_to_come() {
     kept("repeats::a_time_for_searching_is_kept_by_pools_to_come", || {
