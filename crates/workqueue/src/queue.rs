@@ -220,6 +220,7 @@ impl Queue {
     }
 
     pub(crate) fn check_cpu(&self, cpu: CpuId) -> Result<(), SubmitError> {
+        self.check_process();
         let mask = &self.core().pool().key.sharding.cpumask;
         if mask.contains(cpu) {
             return Ok(());

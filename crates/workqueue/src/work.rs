@@ -103,6 +103,8 @@ impl Work {
     /// # Errors
     /// It is disabled; or its queue is drained, shut down or full.
     pub fn queue(&self) -> Result<Queued, SubmitError> {
+        // One that is pending would say only that.
+        self.core.queue.check_process();
         self.queue_near(None)
     }
 

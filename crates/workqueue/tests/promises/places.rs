@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier, Mutex, OnceLock, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use tollgate_workqueue::{Queue, Runtime, WaitError, WhenFull};
+use tollgate_workqueue::{CpuId, Queue, Runtime, WaitError, WhenFull};
 
 use crate::process::{in_a_copy, kept};
 use crate::{Hold, LONG, hold, until};
@@ -253,11 +253,18 @@ fn nothing_hangs_in_a_copy_of_the_process() {
             limited.spawn(move || drop(std::hint::black_box(counts))).unwrap()
         });
         let doomed = Mutex::new(Some(doomed.abort_on_drop()));
+        let here = runtime.topology().allowed().lowest().unwrap();
         let status = in_a_copy(|| {
-            let attempts: [(&str, &dyn Fn()); 21] = [
+            let attempts: [(&str, &dyn Fn()); 27] = [
                 ("queue_delayed", &|| drop(free.queue_delayed(Duration::ZERO))),
                 ("modify_delay", &|| drop(waits.modify_delay(Duration::ZERO))),
                 ("queue", &|| drop(free.queue())),
+                ("queue of what is pending", &|| drop(waits.queue())),
+                ("queue_on", &|| drop(waits.queue_on(here))),
+                ("queue_on nowhere", &|| drop(waits.queue_on(CpuId(4095)))),
+                ("queue_delayed of what is pending", &|| drop(waits.queue_delayed(LONG))),
+                ("post_on nowhere", &|| drop(queue.post_on(CpuId(4095), || ()))),
+                ("queue_delayed_on", &|| drop(waits.queue_delayed_on(here, LONG))),
                 ("flush of an item", &|| drop(waits.flush())),
                 ("cancel_sync", &|| drop(waits.cancel_sync())),
                 ("drain", &|| drop(queue.drain())),
