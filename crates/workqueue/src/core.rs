@@ -12,7 +12,6 @@ use tollgate_wakequeue::ShardId;
 use tollgate_wakequeue::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 
 use crate::attributes::Attributes;
-use crate::contained;
 use crate::error::Panic;
 use crate::in_flight::{CounterSlot, InFlightCounter};
 use crate::job::Job;
@@ -397,10 +396,8 @@ impl QueueCore {
 
     /// Tells the program of a panic that nobody else learns of.
     #[cold]
-    pub(crate) fn report_panic(&self, panic: Panic) {
-        self.pool().hooks.report(&self.name(), &panic);
-        // A payload may panic when dropped; the worker must survive that too.
-        contained::call_quietly(|| drop(panic));
+    pub(crate) fn report_panic(&self, panic: &Panic) {
+        self.pool().hooks.report(&self.name(), panic);
     }
 
     #[cold]

@@ -1,9 +1,11 @@
 //! What can be refused, and what would be right instead.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use tollgate_topology::{MaskError, TopologyError, UnknownScope};
 
+use crate::contained;
 use crate::maxima::{MAX_MAX_ACTIVE, MAX_NAME_LEN, MAX_NICE, MAX_POOLS, MAX_QUEUES, MIN_NICE};
 
 /// Attributes that make no sense, on their own or on this machine.
@@ -197,21 +199,30 @@ pub enum JoinError {
     Cancelled,
 }
 
-/// What a closure panicked with. One pointer, so that results stay small.
+/// What a closure panicked with. One pointer, so that results stay small. Where the payload panics
+/// when it is dropped, that ends here.
 pub struct Panic(Box<Panicked>);
 
 struct Panicked {
     message: Option<String>,
     /// Only `Send`; nobody looks at it before it is taken out. A lock that nobody takes makes it
     /// `Sync`.
-    payload: std::sync::Mutex<Box<dyn std::any::Any + Send>>,
+    payload: std::sync::Mutex<Option<Box<dyn std::any::Any + Send>>>,
+}
+
+/// Whoever drops it has done nothing wrong: the payload's own panic is not that of an item.
+impl Drop for Panicked {
+    fn drop(&mut self) {
+        let payload = self.payload.get_mut().unwrap_or_else(PoisonError::into_inner);
+        payload.take().into_iter().for_each(contained::discard);
+    }
 }
 
 impl Panic {
     pub(crate) fn new(payload: Box<dyn std::any::Any + Send>) -> Self {
         let message = (payload.downcast_ref::<&str>().map(|text| (*text).to_owned()))
             .or_else(|| payload.downcast_ref::<String>().cloned());
-        Self(Box::new(Panicked { message, payload: std::sync::Mutex::new(payload) }))
+        Self(Box::new(Panicked { message, payload: std::sync::Mutex::new(Some(payload)) }))
     }
 
     /// The message, when it is text.
@@ -222,8 +233,9 @@ impl Panic {
 
     /// What [`std::panic::resume_unwind`] takes.
     #[must_use]
-    pub fn into_payload(self) -> Box<dyn std::any::Any + Send> {
-        self.0.payload.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    pub fn into_payload(mut self) -> Box<dyn std::any::Any + Send> {
+        let payload = self.0.payload.get_mut().unwrap_or_else(PoisonError::into_inner);
+        payload.take().expect("it is taken out once")
     }
 }
 

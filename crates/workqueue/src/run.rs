@@ -36,7 +36,7 @@ pub(crate) fn run_one(
         if let Err(panic) = contained::call(|| Job::run(cell)) {
             core.count_panic();
             // Whom it is reported to is inside the item, which is not over yet.
-            core.report_panic(Panic::new(panic));
+            core.report_panic(&Panic::new(panic));
         }
     });
     match outcome {
@@ -54,7 +54,7 @@ pub(crate) fn drop_inside(core: &QueueCore, owned: impl Send) {
     context::in_frame(QueueRef::of(core), Tag::none(), || {
         if let Err(panic) = contained::call(|| drop(owned)) {
             core.count_panic();
-            core.report_panic(Panic::new(panic));
+            core.report_panic(&Panic::new(panic));
         }
     });
 }

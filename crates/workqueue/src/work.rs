@@ -475,7 +475,7 @@ impl WorkCore {
         let panic = Panic::new(panic);
         let message = panic.message().map(str::to_owned);
         *self.last_panic.lock().unwrap_or_else(PoisonError::into_inner) = message;
-        self.queue.core().report_panic(panic);
+        self.queue.core().report_panic(&panic);
     }
 }
 

@@ -353,6 +353,34 @@ fn a_hook_may_panic_with_what_panics_when_it_is_dropped() {
     });
 }
 
+/// What it panicked with is the item's once, whoever drops it.
+#[test]
+fn a_payload_that_panics_when_it_is_dropped_is_one_panic() {
+    kept("drops::a_payload_that_panics_when_it_is_dropped_is_one_panic", || {
+        let told = Arc::new(AtomicU32::new(0));
+        let tell = Arc::clone(&told);
+        let runtime =
+            Runtime::builder().on_panic(move |_, _| _ = tell.fetch_add(1, Ordering::SeqCst));
+        let runtime = runtime.build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let panics = || {
+            queue.flush().unwrap();
+            (runtime.monitor().queues[0].panics, told.load(Ordering::SeqCst))
+        };
+        drop(queue.spawn(|| panic_any(Endless)).unwrap());
+        assert_eq!(panics(), (1, 0), "a handle that was dropped");
+        drop(queue.spawn(|| panic_any(Endless)).unwrap().wait());
+        assert_eq!(panics(), (2, 0), "a result that was dropped");
+        queue.post(|| panic_any(Endless)).unwrap();
+        assert_eq!(panics(), (3, 1), "nobody else learns of it");
+        let Err(JoinError::Panicked(panic)) = queue.spawn(|| panic_any(Endless)).unwrap().wait()
+        else {
+            unreachable!("it panicked")
+        };
+        assert!(Box::leak(panic.into_payload()).is::<Endless>());
+    });
+}
+
 #[test]
 fn a_delayed_item_may_panic_when_a_runtime_that_ends_forgets_it() {
     kept("drops::a_delayed_item_may_panic_when_a_runtime_that_ends_forgets_it", || {
