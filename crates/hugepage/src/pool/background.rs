@@ -5,7 +5,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::cleaner::{Cleaner, CleanerState, Step};
+use super::contained;
 use super::core::Core;
+use super::counters::Count;
 use super::handle::{Handle, Pool};
 use crate::sync::Mutex;
 
@@ -18,6 +20,9 @@ pub trait Background: Send + Sync {
     /// Calls `job.run()` once, not before `delay` has passed, on any thread but never within this
     /// call: a job is handed over by threads that give a buffer back. A job that is dropped instead
     /// is offered again when the next dirty buffer is given back.
+    ///
+    /// A panic of it goes no further, for it may come in the drop of a buffer: it counts in
+    /// [`super::PoolStats::background_panics`].
     fn run_after(&self, delay: Duration, job: Job);
 }
 
@@ -97,8 +102,13 @@ impl Task {
     }
 
     fn run_after(self: Arc<Self>, delay: Duration) {
-        let executor = self.executor.clone();
-        executor.run_after(delay, Job(Some(self)));
+        let (executor, pool) = (self.executor.clone(), self.pool.clone());
+        let handed_over = contained::call(|| executor.run_after(delay, Job(Some(self))));
+        if handed_over.is_none()
+            && let Some(handle) = pool.upgrade()
+        {
+            handle.core.count(Count::BackgroundPanics);
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Clearing dirty buffers in the background, within a budget.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use super::buffer;
+use super::contained;
 use super::core::Core;
 use super::counters::Count;
 use super::handle::Pool;
@@ -106,9 +106,7 @@ impl Cleaner {
 
 impl CleanerState {
     fn is_idle(&self, core: &Core) -> bool {
-        // The caller's code may leave its own state half changed; nothing of ours is.
-        let idle = catch_unwind(AssertUnwindSafe(|| (self.options.idle)()));
-        idle.unwrap_or_else(|_| {
+        contained::call(|| (self.options.idle)()).unwrap_or_else(|| {
             core.count(Count::IdlePanics);
             false
         })

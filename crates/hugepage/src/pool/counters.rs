@@ -26,10 +26,11 @@ pub(super) enum Count {
     Backed,
     Released,
     IdlePanics,
+    BackgroundPanics,
 }
 
 impl Count {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::PreCleared,
         Self::Inline,
         Self::Uncleared,
@@ -41,6 +42,7 @@ impl Count {
         Self::Backed,
         Self::Released,
         Self::IdlePanics,
+        Self::BackgroundPanics,
     ];
 }
 
@@ -74,6 +76,7 @@ impl Counters {
         stats.backed += get(Count::Backed);
         stats.released += get(Count::Released);
         stats.idle_panics += get(Count::IdlePanics);
+        stats.background_panics += get(Count::BackgroundPanics);
         for (store, bytes) in Store::ALL.into_iter().zip(&self.cleared_bytes) {
             let bytes = bytes.load(Ordering::Relaxed);
             match stats.cleared_bytes.iter_mut().find(|(each, _)| *each == store) {
@@ -111,6 +114,8 @@ pub struct PoolStats {
     pub released: u64,
     /// Calls of [`super::CleanerOptions::idle`] that panicked. The cleaner takes them for `false`.
     pub idle_panics: u64,
+    /// Calls of [`super::Background::run_after`] that panicked.
+    pub background_panics: u64,
     /// Bytes cleared by each kind of store.
     pub cleared_bytes: Vec<(Store, u64)>,
 }

@@ -9,6 +9,7 @@
 mod background;
 mod buffer;
 mod cleaner;
+mod contained;
 mod core;
 mod counters;
 mod filling;
