@@ -1,12 +1,16 @@
 //! Code of the program's that a pool calls: executors and wakers. It may panic, and use the pool.
+#![expect(unsafe_code, reason = "a waker that does something when it is cloned")]
 
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::thread;
 use std::time::Duration;
 
 use tollgate_hugepage::pool::{Background, CleanerOptions, Job};
-use tollgate_hugepage::{Backing, Pool};
+use tollgate_hugepage::{Backing, Buffer, Pool, state::Taken};
 
 const BUFFER: usize = 4096;
 
@@ -56,4 +60,73 @@ fn an_executor_that_panics_does_not_come_out_of_a_drop() {
     pool.take(BUFFER).unwrap()[9] = 7;
     let step = catch_unwind(AssertUnwindSafe(|| cleaner.step()));
     assert!(matches!(step, Ok(tollgate_hugepage::pool::Step::Busy)));
+}
+
+/// What a waker does each time that it is cloned.
+type OnClone = Mutex<Box<dyn FnMut() + Send>>;
+
+/// A waker that calls `on_clone`, which is never dropped.
+fn waker(on_clone: impl FnMut() + Send + 'static) -> Waker {
+    let on_clone: OnClone = Mutex::new(Box::new(on_clone));
+    let on_clone = Box::leak(Box::new(on_clone));
+    fn raw(on_clone: *const ()) -> RawWaker {
+        RawWaker::new(on_clone, &TABLE)
+    }
+    fn clone(on_clone: *const ()) -> RawWaker {
+        // SAFETY: made from a reference to one that is never dropped, below.
+        let call = unsafe { &*on_clone.cast::<OnClone>() };
+        (call.lock().unwrap())();
+        raw(on_clone)
+    }
+    static TABLE: RawWakerVTable = RawWakerVTable::new(clone, |_| (), |_| (), |_| ());
+    // SAFETY: the functions are for any thread, need no count, and get the pointer that they expect.
+    unsafe { Waker::from_raw(raw(std::ptr::from_ref(on_clone).cast())) }
+}
+
+/// Calls `body` on a thread of its own, and fails when it hangs.
+fn within_time(body: impl FnOnce() + Send + 'static) {
+    let (tell, told) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        body();
+        tell.send(()).unwrap();
+    });
+    if told.recv_timeout(Duration::from_secs(20)) == Err(mpsc::RecvTimeoutError::Timeout) {
+        panic!("it hangs");
+    }
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_waker_may_use_the_pool_when_it_is_cloned() {
+    within_time(|| {
+        let pool = pool(1);
+        let other = pool.clone();
+        let polls = waker(move || {
+            let mut take = pin!(other.take_async(BUFFER));
+            let _ = take.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        });
+        let held = pool.take(BUFFER).unwrap();
+        let mut take = pin!(pool.take_async(BUFFER));
+        for _ in 0..2 {
+            assert!(take.as_mut().poll(&mut Context::from_waker(&polls)).is_pending());
+        }
+        drop(held);
+        assert!(take.as_mut().poll(&mut Context::from_waker(&polls)).is_ready());
+    });
+}
+
+#[test]
+fn a_waker_may_give_a_buffer_back_when_it_is_cloned() {
+    within_time(|| {
+        let pool = pool(1);
+        let held: Arc<Mutex<Option<Buffer<Taken>>>> = Arc::default();
+        *held.lock().unwrap() = Some(pool.take(BUFFER).unwrap());
+        let gives = waker(move || {
+            drop(held.lock().unwrap().take());
+        });
+        let mut take = pin!(pool.take_async(BUFFER));
+        // What is given back meanwhile is found at once.
+        let taken = take.as_mut().poll(&mut Context::from_waker(&gives));
+        assert!(matches!(taken, Poll::Ready(Ok(_))));
+    });
 }

@@ -127,6 +127,9 @@ impl WaitList {
         waker: &Waker,
         attempt: impl FnOnce() -> Option<T>,
     ) -> Poll<T> {
+        // A waker is the caller's code, and may give a buffer back or take one. So it is cloned before
+        // the lock is taken, and dropped after it is released.
+        let mut mine = Some(waker.clone());
         if ticket.is_none() {
             self.come();
         }
@@ -141,25 +144,25 @@ impl WaitList {
         };
         let place = tasks.asleep.iter().position(|(other, _)| *other == number);
         if let Some(found) = attempt() {
-            // Dropped without the lock: a waker is the caller's code.
-            let _mine = place.and_then(|place| tasks.asleep.remove(place));
+            let _before = place.and_then(|place| tasks.asleep.remove(place));
             drop(tasks);
             *ticket = None;
             self.go();
             return Poll::Ready(found);
         }
-        let waker = waker.clone();
-        let _before = match place {
-            Some(place) => Some(std::mem::replace(&mut tasks.asleep[place].1, waker)),
-            // It came before those that wait now, but for the first time.
-            None => {
-                let later = |(other, _): &(u64, Waker)| *other > number;
-                let place = tasks.asleep.iter().position(later).unwrap_or(tasks.asleep.len());
-                tasks.asleep.insert(place, (number, waker));
-                None
+        if let Some(waker) = mine.take() {
+            match place {
+                Some(place) => mine = Some(std::mem::replace(&mut tasks.asleep[place].1, waker)),
+                // It came before those that wait now, but for the first time.
+                None => {
+                    let later = |(other, _): &(u64, Waker)| *other > number;
+                    let place = tasks.asleep.iter().position(later).unwrap_or(tasks.asleep.len());
+                    tasks.asleep.insert(place, (number, waker));
+                }
             }
-        };
+        }
         drop(tasks);
+        drop(mine);
         Poll::Pending
     }
 
