@@ -60,7 +60,7 @@ impl Filling {
     /// # Errors
     /// [`Error::TooLong`], with the buffer as it was.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let end = self.filled + bytes.len();
+        let end = self.filled.saturating_add(bytes.len());
         check_len(end.max(1), self.parts().len)?;
         let start = self.filled;
         let parts = self.parts.as_mut().expect("only `finish` takes the parts out");
@@ -83,7 +83,7 @@ impl Filling {
     /// [`Error::TooLong`] when `most` does not fit; [`Error::System`] when the kernel refuses. The
     /// bytes that were there stay.
     pub fn read_at(&mut self, file: impl AsFd, offset: u64, most: usize) -> Result<usize, Error> {
-        let end = self.filled + most;
+        let end = self.filled.saturating_add(most);
         check_len(end.max(1), self.parts().len)?;
         let (start, spare) = (self.filled, self.spare_to(end));
         let fd = file.as_fd().as_raw_fd();

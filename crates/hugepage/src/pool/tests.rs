@@ -445,7 +445,10 @@ fn a_file_is_read_into_a_buffer() {
     assert_eq!(filling.read_at(&file, 4, 3), Ok(3));
     assert_eq!(filling.read_at(&file, 7, 100), Ok(3), "the end of the file");
     assert_eq!(filling.read_at(&file, 10, 100), Ok(0));
-    assert!(matches!(filling.read_at(&file, 0, 16 * KIB), Err(Error::TooLong { .. })));
+    for too_long in [16 * KIB, usize::MAX] {
+        let refused = filling.read_at(&file, 0, too_long);
+        assert!(matches!(refused, Err(Error::TooLong { .. })), "{refused:?}");
+    }
     let directory = std::fs::File::open("/").unwrap();
     assert!(matches!(filling.read_at(&directory, 0, 1), Err(Error::System { .. })));
     assert_eq!(&filling.finish().unwrap()[..], b"456789");

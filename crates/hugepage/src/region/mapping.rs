@@ -60,7 +60,8 @@ impl Mapping {
 
     /// Gives the memory of a part back to the kernel. The caller is alone with its bytes.
     pub(super) fn release(&self, offset: usize, len: usize) -> Result<(), Error> {
-        assert!(offset + len <= self.len, "{len} bytes at {offset} of {} bytes", self.len);
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(inside, "{len} bytes at {offset} of {} bytes", self.len);
         if let Some(file) = &self.file {
             let punched = memfd::punch(file, offset, len);
             return punched.map_err(|errno| Error::System { call: "fallocate", errno });
