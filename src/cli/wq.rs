@@ -31,8 +31,9 @@ Examples:
 
 const WQ_SET_EXAMPLES: &str = "\
 affinity_scope is cpu, smt, cache_shard, cache, numa, system or default; affinity_strict
-and localize are true or false; cpumask is a list such as 0-3,8, or default; nice is from
--20 to 19; max_active is from 1 to 65536, or default. Nothing that is queued is lost.
+and localize are true or false; cpumask is a list such as 0-3,8; nice is from -20 to 19;
+max_active is from 1 to 65536. The value default takes a choice back. Nothing that is queued is
+lost.
 
 Examples:
   tollgate wq set crypt max_active=8

@@ -25,8 +25,8 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// Changes one attribute by its `ATTRIBUTE=VALUE` form. The value `default` gives a scope,
-    /// mask or limit back to the runtime.
+    /// Changes one attribute by its `ATTRIBUTE=VALUE` form. The value `default` takes a choice back:
+    /// a scope, mask or limit is the runtime's then, a switch off, a nice level 0.
     ///
     /// # Errors
     /// The attribute does not exist or cannot have this value.
@@ -37,10 +37,15 @@ impl Attributes {
         let (name, value) = (name.trim(), value.trim());
         match name {
             "affinity_scope" => self.affinity_scope = or_default(value, |v| Ok(v.parse()?))?,
-            "affinity_strict" => self.affinity_strict = switch("affinity_strict", value)?,
-            "localize" => self.localize = switch("localize", value)?,
+            "affinity_strict" => {
+                self.affinity_strict = switch("affinity_strict", value)?.unwrap_or_default();
+            }
+            "localize" => self.localize = switch("localize", value)?.unwrap_or_default(),
             "cpumask" => self.cpumask = or_default(value, parse_mask)?,
-            "nice" => self.nice = number("nice", value, "a number from -20 to 19")?,
+            "nice" => {
+                let level = |v: &str| number("nice", v, "a number from -20 to 19, or default");
+                self.nice = or_default(value, level)?.unwrap_or_default();
+            }
             "max_active" => {
                 self.max_active =
                     or_default(value, |v| number("max_active", v, "a number from 1, or default"))?;
@@ -72,16 +77,16 @@ fn or_default<T>(
     if value == "default" { Ok(None) } else { parse(value).map(Some) }
 }
 
-fn switch(attribute: &'static str, value: &str) -> Result<bool, AttributeError> {
-    match value {
+fn switch(attribute: &'static str, value: &str) -> Result<Option<bool>, AttributeError> {
+    or_default(value, |value| match value {
         "1" | "true" | "on" | "yes" => Ok(true),
         "0" | "false" | "off" | "no" => Ok(false),
         _ => Err(AttributeError::Value {
             attribute,
             value: value.to_owned(),
-            expected: "true or false",
+            expected: "true, false or default",
         }),
-    }
+    })
 }
 
 fn number<T: std::str::FromStr>(
@@ -120,6 +125,10 @@ mod tests {
         attributes.set("affinity_scope=default").unwrap();
         attributes.set("max_active=default").unwrap();
         assert_eq!((attributes.affinity_scope, attributes.max_active), (None, None));
+        for attribute in ["affinity_strict", "localize", "nice", "cpumask"] {
+            attributes.set(&format!("{attribute}=default")).unwrap();
+        }
+        assert_eq!(attributes, Attributes::default());
     }
 
     #[test]
