@@ -10,7 +10,7 @@ use crate::thp::Thp;
 #[non_exhaustive]
 pub enum Error {
     /// A size of zero.
-    #[error("{what} of 0 bytes: the smallest is {least_bytes} bytes")]
+    #[error("{what} of 0 bytes: the smallest is {}", in_bytes(*.least_bytes))]
     Zero {
         /// What had the size.
         what: &'static str,
@@ -18,13 +18,13 @@ pub enum Error {
         least_bytes: usize,
     },
     /// A class that has no buffer.
-    #[error("a class of a pool with 0 buffers of {buffer_bytes} bytes: the least is 1 buffer")]
+    #[error("a class of a pool with 0 buffers of {}: the least is 1 buffer", in_bytes(*.buffer_bytes))]
     NoBuffers {
         /// The size of each in bytes.
         buffer_bytes: usize,
     },
     /// A size or address that must be a multiple of something is not.
-    #[error("{what} of {value} bytes is not a multiple of {multiple}: the next one is {next}")]
+    #[error("{what} of {} is not a multiple of {multiple}: the next one is {next}", in_bytes(*.value))]
     Unaligned {
         /// What had the size.
         what: &'static str,
@@ -37,7 +37,9 @@ pub enum Error {
     },
     /// More than this machine or this process may have.
     #[error(
-        "{what} of {bytes} bytes exceeds the limit of {limit_bytes} bytes ({limit}): {way_out}"
+        "{what} of {} exceeds the limit of {} ({limit}): {way_out}",
+        in_bytes(*.bytes),
+        in_bytes(*.limit_bytes)
     )]
     TooLarge {
         /// What was asked for.
@@ -63,7 +65,7 @@ pub enum Error {
         with_memory: String,
     },
     /// A huge-page size that the processor or the kernel lacks.
-    #[error("huge pages of {page_bytes} bytes are not available here: this kernel has {available}")]
+    #[error("huge pages of {} are not available here: this kernel has {available}", in_bytes(*.page_bytes))]
     NoSuchPageSize {
         /// The size asked for, in bytes.
         page_bytes: usize,
@@ -72,8 +74,11 @@ pub enum Error {
     },
     /// Not enough huge pages are reserved.
     #[error(
-        "{wanted} huge pages of {page_bytes} bytes are needed and {free} are free: \
-         `{way_out}` reserves them"
+        "{} of {} {} needed and {free} {} free: `{way_out}` reserves them",
+        counted(*.wanted, "huge page"),
+        in_bytes(*.page_bytes),
+        is_or_are(*.wanted),
+        is_or_are(*.free)
     )]
     NotReserved {
         /// Size of the page in bytes.
@@ -98,8 +103,9 @@ pub enum Error {
     },
     /// The kernel gave base pages although transparent huge pages are on.
     #[error(
-        "of {bytes} bytes the kernel backed {huge_bytes} with transparent huge pages: memory is \
-         fragmented (`echo 1 > /proc/sys/vm/compact_memory`) or the cgroup is at its limit"
+        "of {} the kernel backed {huge_bytes} with transparent huge pages: memory is \
+         fragmented (`echo 1 > /proc/sys/vm/compact_memory`) or the cgroup is at its limit",
+        in_bytes(*.bytes)
     )]
     ThpShort {
         /// Length of the region in bytes.
@@ -108,7 +114,7 @@ pub enum Error {
         huge_bytes: usize,
     },
     /// Too short for the page that was asked for.
-    #[error("{bytes} bytes are less than one page of {page_bytes} bytes")]
+    #[error("{} {} less than one page of {}", in_bytes(*.bytes), is_or_are(*.bytes), in_bytes(*.page_bytes))]
     ShorterThanPage {
         /// Length asked for, in bytes.
         bytes: usize,
@@ -126,7 +132,7 @@ pub enum Error {
         way_out: String,
     },
     /// The address space or the memory is used up.
-    #[error("no memory for {bytes} bytes ({limit}): {way_out}")]
+    #[error("no memory for {} ({limit}): {way_out}", in_bytes(*.bytes))]
     OutOfMemory {
         /// Bytes asked for.
         bytes: usize,
@@ -137,8 +143,9 @@ pub enum Error {
     },
     /// `mlock` beyond what the process may lock.
     #[error(
-        "locking {bytes} bytes exceeds RLIMIT_MEMLOCK ({limit_bytes} bytes): \
-         ask for less, raise it with `ulimit -l` or grant CAP_IPC_LOCK"
+        "locking {} exceeds RLIMIT_MEMLOCK ({limit_bytes} bytes): \
+         ask for less, raise it with `ulimit -l` or grant CAP_IPC_LOCK",
+        in_bytes(*.bytes)
     )]
     LockLimit {
         /// Bytes to lock.
@@ -147,7 +154,7 @@ pub enum Error {
         limit_bytes: u64,
     },
     /// A position that is outside the buffer.
-    #[error("target {target} is outside the buffer of {len} bytes")]
+    #[error("target {target} is outside the buffer of {}", in_bytes(*.len))]
     TargetOutside {
         /// The offset in bytes.
         target: usize,
@@ -155,7 +162,12 @@ pub enum Error {
         len: usize,
     },
     /// More bytes than a buffer has room for.
-    #[error("{bytes} bytes do not fit in a buffer of {capacity} bytes: take a larger one")]
+    #[error(
+        "{} {} not fit in a buffer of {}: take a larger one",
+        in_bytes(*.bytes),
+        if *.bytes == 1 { "does" } else { "do" },
+        in_bytes(*.capacity)
+    )]
     TooLong {
         /// The bytes that were to be in it.
         bytes: usize,
@@ -164,8 +176,8 @@ pub enum Error {
     },
     /// Two buffers that must be equally long are not.
     #[error(
-        "the source has {source_bytes} bytes and the destination {destination_bytes}: \
-         they must be equal"
+        "the source has {} and the destination {destination_bytes}: they must be equal",
+        in_bytes(*.source_bytes)
     )]
     LengthMismatch {
         /// Length of the source.
@@ -173,6 +185,9 @@ pub enum Error {
         /// Length of the destination.
         destination_bytes: usize,
     },
+    /// A ladder without a rung.
+    #[error("a ladder without a backing: give it one at least")]
+    EmptyLadder,
     /// A word that is not one of those allowed.
     #[error("`{word}` is not {what}: write {allowed}")]
     BadWord {
@@ -185,9 +200,13 @@ pub enum Error {
     },
     /// The pool has no buffer left and was told not to wait, or not that long.
     #[error(
-        "all {limit} buffers of {buffer_bytes} bytes are taken{}: \
-         raise the class's count or wait longer",
-        waited(.waited_ms)
+        "{}{}: {} (larger classes are not used)",
+        all_taken(*.limit, *.buffer_bytes),
+        waited(*.waited_ms),
+        match .waited_ms {
+            Some(_) => "raise the class's count, or wait longer",
+            None => "raise the class's count, or wait for one with AtMaximum::Wait",
+        }
     )]
     Exhausted {
         /// Size of the class in bytes.
@@ -198,7 +217,7 @@ pub enum Error {
         waited_ms: Option<u64>,
     },
     /// No class of the pool has buffers this large.
-    #[error("no class holds {bytes} bytes: the largest has buffers of {largest} bytes")]
+    #[error("no class holds {}: the largest has buffers of {}", in_bytes(*.bytes), in_bytes(*.largest))]
     NoSuchClass {
         /// Size asked for in bytes.
         bytes: usize,
@@ -228,6 +247,57 @@ pub enum Error {
     },
 }
 
-fn waited(waited_ms: &Option<u64>) -> String {
+fn waited(waited_ms: Option<u64>) -> String {
     waited_ms.map_or_else(String::new, |ms| format!(" after waiting {ms} ms"))
+}
+
+fn all_taken(limit: usize, buffer_bytes: usize) -> String {
+    let size = in_bytes(buffer_bytes);
+    match limit {
+        1 => format!("the only buffer of {size} is taken"),
+        _ => format!("all {limit} buffers of {size} are taken"),
+    }
+}
+
+fn in_bytes(count: usize) -> String {
+    counted(count, "byte")
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn is_or_are(count: usize) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_no_plural() {
+        let taken = |limit, waited_ms| {
+            Error::Exhausted { buffer_bytes: 4096, limit, waited_ms }.to_string()
+        };
+        assert_eq!(
+            taken(1, None),
+            "the only buffer of 4096 bytes is taken: raise the class's count, or wait for one \
+             with AtMaximum::Wait (larger classes are not used)"
+        );
+        assert_eq!(
+            taken(3, Some(20)),
+            "all 3 buffers of 4096 bytes are taken after waiting 20 ms: raise the class's count, \
+             or wait longer (larger classes are not used)"
+        );
+        let way_out = String::from("sysctl vm.nr_hugepages=1");
+        let missing = Error::NotReserved { page_bytes: 2 << 20, wanted: 1, free: 0, way_out };
+        assert_eq!(
+            missing.to_string(),
+            "1 huge page of 2097152 bytes is needed and 0 are free: \
+             `sysctl vm.nr_hugepages=1` reserves them"
+        );
+        let long = Error::TooLong { bytes: 2, capacity: 1 };
+        assert_eq!(long.to_string(), "2 bytes do not fit in a buffer of 1 byte: take a larger one");
+    }
 }

@@ -107,7 +107,7 @@ fn at_the_maximum_it_refuses_waits_or_takes_base_pages() {
     let started = Instant::now();
     let error = pool.take(1).unwrap_err();
     assert!(started.elapsed() >= Duration::from_millis(30));
-    assert!(error.to_string().contains("are taken after waiting 30 ms"), "{error}");
+    assert!(error.to_string().contains("is taken after waiting 30 ms"), "{error}");
     drop(held);
 
     let pool = small(1).at_maximum(AtMaximum::BasePages { most: 2 }).build().unwrap();

@@ -156,11 +156,7 @@ impl RegionOptions {
                 }
             }
         }
-        Err(last.unwrap_or_else(|| Error::BadWord {
-            word: String::new(),
-            what: "a ladder",
-            allowed: "at least one backing".into(),
-        }))
+        Err(last.unwrap_or(Error::EmptyLadder))
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -24,6 +24,8 @@ fn bad_sizes_are_refused_by_name() {
     assert!(matches!(error, Error::TooLarge { bytes, .. } if bytes == absurd), "{error}");
     let error = Region::options(MIB).exactly(Backing::Thp).map().unwrap_err();
     assert!(matches!(error, Error::ShorterThanPage { .. }), "{error}");
+    let error = Region::options(MIB).ladder(&[]).map().unwrap_err();
+    assert_eq!(error.to_string(), "a ladder without a backing: give it one at least");
 }
 
 #[test]
