@@ -200,6 +200,10 @@ fn table(line: &[u8]) -> Option<&str> {
     }
     let name = line.split('#').next()?.trim().trim_start_matches('[').strip_suffix(']')?;
     let name = name.trim_end_matches(']').trim();
+    // A test of a shell, `[ -f $HOME/.token ]`, is none.
+    if name.starts_with('-') || name.contains(['$', '=']) {
+        return Some("");
+    }
     // A section of another kind has one part, which is the name of a program or of a subject.
     let last = name.rsplit_once('.').map_or("", |(_, last)| last);
     Some(last.trim_matches(['"', '\'', ' ']))
@@ -217,6 +221,15 @@ mod tests {
 
     fn kept(text: &str) -> String {
         String::from_utf8(without_secrets(Path::new(".npmrc"), text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn a_test_of_a_shell_is_no_table() {
+        for test in ["[ -f $HOME/.token ]", "[ \"$a.secret\" ]", "[ x = y.password ]"] {
+            let text = format!("{test}\nalias ll='ls -l'\n");
+            assert!(kept(&text).contains("alias ll"), "{test}");
+        }
+        assert!(!kept("[env.API_TOKEN]\nvalue = \"abc\"\n").contains("abc"));
     }
 
     #[test]
