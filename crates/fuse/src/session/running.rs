@@ -1,7 +1,7 @@
 //! A session's worker threads, from their start to their end.
 
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, PoisonError, RwLock, mpsc};
 use std::thread::{self, JoinHandle};
 
 use crate::connection::Connection;
@@ -45,10 +45,14 @@ impl Running {
         let stopper = Stopper::new(Arc::clone(&state));
         let mut running = Self { ending: Arc::new(ending), stopper, threads: Vec::new() };
         let (tell, told) = mpsc::channel();
+        // Nobody is served before all have started: who sees the mount finds what the caller sets up next to it.
+        // Opened before `running` is dropped on error, which waits for the threads.
+        let gate = Arc::new(RwLock::new(()));
+        let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
         for (index, worker) in workers.enumerate() {
             let (state, ending) = (Arc::clone(&state), Arc::clone(&running.ending));
             // Dropping `running` on error stops those that run.
-            let thread = spawn_one(worker, Start::new(index, config, &tell), state, ending)
+            let thread = spawn_one(worker, Start::new(index, config, &tell, &gate), state, ending)
                 .map_err(|source| SessionError::Worker { worker: index, source })?;
             running.threads.push(thread);
         }
@@ -56,6 +60,7 @@ impl Running {
         if config.on_thread_start.is_some() {
             told.iter().collect::<Result<(), _>>()?;
         }
+        drop(closed);
         Ok(running)
     }
 
@@ -128,6 +133,8 @@ struct Start {
     hook: Option<ThreadHook>,
     /// To who waits until all have started.
     tell: mpsc::Sender<Result<(), SessionError>>,
+    /// Open once they have.
+    gate: Arc<RwLock<()>>,
 }
 
 impl Start {
@@ -135,15 +142,16 @@ impl Start {
         index: usize,
         config: &SessionConfig,
         tell: &mpsc::Sender<Result<(), SessionError>>,
+        gate: &Arc<RwLock<()>>,
     ) -> Self {
         let cpus = config.cpus.get(index).cloned().flatten();
         let hook = config.on_thread_start.clone();
-        Self { index, cpus, hook, tell: tell.clone() }
+        Self { index, cpus, hook, tell: tell.clone(), gate: Arc::clone(gate) }
     }
 
     /// Returns whether the worker may serve.
     fn run(self, control: &dyn Control) -> bool {
-        let Self { index, cpus, hook, tell } = self;
+        let Self { index, cpus, hook, tell, gate } = self;
         let started = caught(|| {
             control.prepare_thread();
             if let Some(cpus) = cpus {
@@ -156,6 +164,8 @@ impl Start {
         let told = started.ok_or(SessionError::Panicked { worker: index });
         // Nobody listens where a worker before this one has failed.
         let _ = tell.send(told);
+        drop(tell);
+        drop(gate.read());
         started.is_some()
     }
 }
