@@ -209,11 +209,8 @@ fn a_ring_whose_thread_dies_at_the_start_ends_the_session_with_its_name() {
     let (lower, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
     let session = Session::new(device, Lower::new(lower.path()), with_a_dying_thread(1));
-    let running = session.start().unwrap();
-    let report = running.connection().transport().unwrap();
-    assert_eq!(report.uring_unavailable, Some(UringUnavailable::Thread));
     let mut waiting = client("stat", &at.path().join("x"));
-    let error = running.wait().unwrap_err();
+    let error = session.start().unwrap_err();
     assert!(matches!(error, SessionError::Panicked { worker: 1 }), "{error}");
     ends_soon(&mut waiting);
     mount.unmount(true).unwrap();
