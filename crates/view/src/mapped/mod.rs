@@ -10,7 +10,7 @@
 //! * a write whose pages the kernel may have from before drops them when it is done, and is answered after that;
 //! * where one of these pages comes back meanwhile, what the write wrote stays.
 //!
-//! What is written back waits for nobody, so none of this goes round in a circle:
+//! A hole that is under way waits for nobody, so none of this goes round in a circle:
 //!
 //! ```text
 //! a page that is written back   waits for holes in it that are under way
