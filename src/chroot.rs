@@ -56,14 +56,7 @@ mod tests {
     use super::*;
 
     fn mount(id: u64, point: &str) -> MountInfo {
-        MountInfo {
-            id,
-            device: "0:1".to_owned(),
-            root: "/".into(),
-            point: point.into(),
-            kind: "ext4".to_owned(),
-            options: Vec::new(),
-        }
+        MountInfo::example(id, "0:1", "/", point)
     }
 
     #[test]

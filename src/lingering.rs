@@ -78,12 +78,8 @@ mod tests {
     #[test]
     fn a_view_is_here_by_its_number_and_not_by_its_path() {
         let mount = |device: &str, kind: &str| MountInfo {
-            id: 1,
-            device: device.to_owned(),
-            root: "/".into(),
-            point: "/m".into(),
             kind: kind.to_owned(),
-            options: Vec::new(),
+            ..MountInfo::example(1, device, "/", "/m")
         };
         let mounts = [mount("0:7", mountinfo::VIEW), mount("0:8", "ext4")];
         let report =

@@ -31,6 +31,13 @@ impl MountInfo {
     pub(crate) fn minor_number(&self) -> Option<u32> {
         self.device.split_once(':')?.1.parse().ok()
     }
+
+    /// A mount of a file system without options, for tests.
+    #[cfg(test)]
+    pub(crate) fn example(id: u64, device: &str, root: &str, point: &str) -> Self {
+        let (device, root, point) = (device.to_owned(), root.into(), point.into());
+        Self { id, device, root, point, kind: "ext4".to_owned(), options: Vec::new() }
+    }
 }
 
 /// Every mount, in the kernel's order: of two on the same point, the later one is seen.

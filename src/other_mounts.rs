@@ -90,14 +90,9 @@ mod tests {
 
     #[test]
     fn a_file_is_found_by_every_mount_that_shows_it() {
-        let mount = |id: u64, device: &str, root: &str, point: &str| MountInfo {
-            // Of no mount of this machine.
-            id: id + (1 << 40),
-            device: device.to_owned(),
-            root: root.into(),
-            point: point.into(),
-            kind: "ext4".to_owned(),
-            options: Vec::new(),
+        // Of no mount of this machine.
+        let mount = |id: u64, device: &str, root: &str, point: &str| {
+            MountInfo::example(id + (1 << 40), device, root, point)
         };
         let mounts = [
             mount(1, "8:1", "/", "/"),

@@ -38,14 +38,7 @@ mod tests {
 
     #[test]
     fn a_mount_that_shows_a_part_of_the_directory_is_found() {
-        let mount = |id, device: &str, root: &str, point: &str| MountInfo {
-            id,
-            device: device.to_owned(),
-            root: root.into(),
-            point: point.into(),
-            kind: "ext4".to_owned(),
-            options: Vec::new(),
-        };
+        let mount = MountInfo::example;
         let found = |device: &str, root: &str| {
             let mounts = [
                 mount(1, "8:1", "/", "/"),

@@ -42,14 +42,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_mounted_in_itself_is_found() {
-        let mount = |id: u64, device: &str, root: &str, point: &str| MountInfo {
-            id,
-            device: device.to_owned(),
-            root: root.into(),
-            point: point.into(),
-            kind: "ext4".to_owned(),
-            options: Vec::new(),
-        };
+        let mount = MountInfo::example;
         let mounts = [
             mount(1, "8:1", "/", "/"),
             mount(2, "8:1", "/p", "/p/in"),

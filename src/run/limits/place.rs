@@ -45,12 +45,9 @@ mod tests {
 
     fn mount(kind: &str, root: &str, point: &Path, options: &str) -> MountInfo {
         MountInfo {
-            id: 1,
-            device: "0:1".to_owned(),
-            root: root.into(),
-            point: point.to_owned(),
             kind: kind.to_owned(),
             options: options.split(',').map(Into::into).collect(),
+            ..MountInfo::example(1, "0:1", root, point.to_str().unwrap())
         }
     }
 
