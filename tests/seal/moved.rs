@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{Place, fails, ok};
+use crate::harness::{Place, fails, ok};
 
 /// Ends what others do meanwhile, also where an assertion fails.
 struct Over<'a>(&'a AtomicBool);
