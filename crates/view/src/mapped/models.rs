@@ -2,7 +2,8 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p tollgate-view --release --lib models`.
 //!
 //! The kernel is here what fs/fuse/file.c of Linux 6.18 does: a page is locked while it is read, stored to,
-//! written back and dropped; before a write(2) is sent, the page is written back and dropped.
+//! written back and dropped; before a write(2) is sent, the page is written back and dropped. Before a hole is
+//! sent, the page is written back; after the answer, its bytes in the hole become zero.
 
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ struct Machine {
 }
 
 impl Machine {
-    fn new() -> Arc<Machine> {
-        let (lower, page) = (Mutex::new([0, 0]), Mutex::new(None));
+    fn new(file: File) -> Arc<Machine> {
+        let (lower, page) = (Mutex::new(file), Mutex::new(None));
         Arc::new(Machine { pages: Arc::default(), lower, page })
     }
 
@@ -83,6 +84,24 @@ impl Machine {
         }
     }
 
+    /// fallocate(2) of a hole of one byte, which the file below may refuse.
+    fn hole(&self, at: usize, fails: bool) {
+        self.sync();
+        let writing = self.pages.write(at as u64, Change::Zeroes(1));
+        if !fails {
+            self.set(at, 0);
+        }
+        if writing.done(fails).is_some() {
+            self.drop_page();
+            writing.dropped();
+        } else {
+            drop(writing);
+        }
+        if let Some((bytes, _)) = self.page.lock().unwrap().as_mut().filter(|_| !fails) {
+            bytes[at] = 0;
+        }
+    }
+
     /// What the file has once all is written back; and what a mapping shows.
     fn end(&self) -> File {
         self.sync();
@@ -93,15 +112,15 @@ impl Machine {
     }
 }
 
-fn model(run: impl Fn(Arc<Machine>) + Sync + Send + 'static) {
+fn model(file: File, run: impl Fn(Arc<Machine>) + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
-    builder.check(move || run(Machine::new()));
+    builder.check(move || run(Machine::new(file)));
 }
 
 #[test]
 fn a_write_and_a_store_beside_it_both_stay() {
-    model(|machine| {
+    model([0, 0], |machine| {
         let other = Arc::clone(&machine);
         let writer = thread::spawn(move || other.write(0, 1));
         machine.store(|_| Some((1, 7)));
@@ -115,7 +134,7 @@ fn a_write_and_a_store_beside_it_both_stay() {
 /// Who sees what was written, and stores over it, comes after it.
 #[test]
 fn a_store_over_what_was_written_stays() {
-    model(|machine| {
+    model([0, 0], |machine| {
         let other = Arc::clone(&machine);
         let writer = thread::spawn(move || other.write(0, 1));
         let answer: Store = |seen| (seen[0] == 1).then_some((0, 9));
@@ -130,7 +149,7 @@ fn a_store_over_what_was_written_stays() {
 
 #[test]
 fn two_writes_and_a_store_all_stay() {
-    model(|machine| {
+    model([0, 0], |machine| {
         let (one, two) = (Arc::clone(&machine), Arc::clone(&machine));
         let writers =
             [thread::spawn(move || one.write(0, 1)), thread::spawn(move || two.write(1, 2))];
@@ -142,5 +161,37 @@ fn two_writes_and_a_store_all_stay() {
         let end = machine.end();
         // The store is of what was there, which the first write may come before or after.
         assert!(end[1] == 2 && end[0] < 2, "{end:?}");
+    });
+}
+
+#[test]
+fn a_hole_and_a_store_beside_it_both_stay() {
+    for fails in [false, true] {
+        model([5, 5], move |machine| {
+            let other = Arc::clone(&machine);
+            let maker = thread::spawn(move || other.hole(0, fails));
+            machine.store(|_| Some((1, 7)));
+            machine.sync();
+            machine.store(|_| Some((1, 8)));
+            machine.sync();
+            maker.join().unwrap();
+            assert_eq!(machine.end(), [if fails { 5 } else { 0 }, 8]);
+        });
+    }
+}
+
+#[test]
+fn a_hole_a_write_and_a_store_all_stay() {
+    model([5, 5], |machine| {
+        let (one, two) = (Arc::clone(&machine), Arc::clone(&machine));
+        let others =
+            [thread::spawn(move || one.hole(0, false)), thread::spawn(move || two.write(1, 2))];
+        machine.store(|_| None);
+        machine.store(|seen| Some((0, seen[0])));
+        for other in others {
+            other.join().unwrap();
+        }
+        let end = machine.end();
+        assert!(end[1] == 2 && [0, 5].contains(&end[0]), "{end:?}");
     });
 }
