@@ -34,6 +34,7 @@ mod nested;
 mod places;
 mod queues;
 mod redacted;
+mod removed_names;
 mod replaced;
 mod sandbox;
 mod scale;

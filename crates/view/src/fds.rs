@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
@@ -44,11 +44,14 @@ pub(crate) struct Descriptors {
     budget: Budget,
     /// Nodes whose descriptor may be closed, oldest first.
     cached: Mutex<VecDeque<Weak<Node>>>,
+    /// Where DIR was when its path was asked for.
+    root_path: RwLock<Vec<u8>>,
 }
 
 impl Descriptors {
     pub(crate) fn new(root: OwnedFd, budget: Budget) -> Self {
-        Self { root: Arc::new(root), budget, cached: Mutex::default() }
+        let root_path = RwLock::default();
+        Self { root: Arc::new(root), budget, cached: Mutex::default(), root_path }
     }
 
     pub(crate) fn max(&self) -> usize {
@@ -124,7 +127,26 @@ impl Descriptors {
         let (Some(root), Some(here)) = (path_of(self.root.as_fd()), path_of(fd)) else {
             return false;
         };
-        !here.strip_prefix(&root[..]).is_some_and(|below| root == b"/" || below.starts_with(b"/"))
+        below(&root, &here).is_none()
+    }
+
+    /// Whether the name that the file `fd` was opened by is there at this moment, as one of `paths`, relative to
+    /// DIR. `None` where the kernel does not say.
+    pub(crate) fn is_shown_at(&self, fd: BorrowedFd<'_>, paths: &[Vec<u8>]) -> Option<bool> {
+        // The same text stands for a name that is gone, and at the end of a name.
+        let here = path_of(fd).filter(|path| !path.ends_with(b" (deleted)"))?;
+        let is_one = |root: &[u8]| {
+            let path = below(root, &here);
+            path.is_some_and(|path| paths.iter().any(|known| known == path))
+        };
+        if is_one(&self.root_path.read()) {
+            return Some(true);
+        }
+        // Others may have moved DIR.
+        let root = path_of(self.root.as_fd())?;
+        let is_one = is_one(&root);
+        *self.root_path.write() = root;
+        Some(is_one)
     }
 
     /// Whether the descriptor that is kept of `node`, a file with further names, names it by a path
@@ -207,7 +229,10 @@ impl Descriptors {
     }
 
     /// Walks to the file `node` by the names it is known under.
-    fn find(&self, node: &Arc<Node>) -> Result<(OwnedFd, Stat), Errno> {
+    ///
+    /// # Errors
+    /// `ESTALE` when none of them leads to it.
+    pub(crate) fn find(&self, node: &Arc<Node>) -> Result<(OwnedFd, Stat), Errno> {
         let places = node.places();
         let by = |place: &Place| {
             let parent = self.path(&place.parent)?;
@@ -351,4 +376,10 @@ impl std::fmt::Debug for Descriptors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Descriptors").field("budget", &self.budget).finish_non_exhaustive()
     }
+}
+
+/// What follows `root` in `path`, without the slash between them.
+fn below<'p>(root: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+    let root = if root == b"/" { b"" } else { root };
+    path.strip_prefix(root)?.strip_prefix(b"/")
 }

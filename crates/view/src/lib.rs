@@ -33,6 +33,7 @@ mod mounts;
 mod moving;
 mod neighbours;
 mod one_writer;
+mod only_name;
 mod ops;
 mod passthrough;
 mod paths;

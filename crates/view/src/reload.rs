@@ -142,7 +142,7 @@ impl View {
     /// open now.
     fn refused_now(&self, node: &Arc<Node>, open: IoMode) -> Result<Option<Vec<u8>>, Errno> {
         let stat = self.stat(node)?;
-        let subject = self.subject_of(node, &stat)?;
+        let subject = self.subject_of_open(node, &stat)?;
         if shows_too_much(node, open, &subject) {
             return Ok(Some(subject.path().to_vec()));
         }

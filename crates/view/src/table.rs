@@ -24,6 +24,7 @@ use crate::anchors::Anchors;
 use crate::locks::FileLocks;
 use crate::lower::{Key, Stat};
 use crate::mode::Io;
+use crate::only_name::OnlyName;
 use crate::walkers::Listed;
 use crate::watched::{Kept, Level, Watched};
 
@@ -94,6 +95,8 @@ pub(crate) struct Node {
     pub(crate) kept: Kept,
     /// When the place was last compared with where the inode is: see `located.rs`.
     pub(crate) located: AtomicU64,
+    /// Whether its only link is the name that it is known by; files only.
+    pub(crate) only_name: OnlyName,
 }
 
 impl Node {
@@ -118,6 +121,7 @@ impl Node {
             listed: Listed::default(),
             kept: Kept::default(),
             located: AtomicU64::new(0),
+            only_name: OnlyName::default(),
         }
     }
 

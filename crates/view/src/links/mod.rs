@@ -279,6 +279,12 @@ impl Links {
         self.shard(key).lock().get(key).is_some_and(|record| !record.has_no_names())
     }
 
+    /// Whether more names are known than an inode with the attributes `stat` has.
+    pub(crate) fn has_lost_names(&self, stat: &Stat) -> bool {
+        let shard = self.shard(&stat.key()).lock();
+        shard.get(&stat.key()).is_some_and(|record| record.len() as u64 > stat.nlink().into())
+    }
+
     /// Whether `path` is known to be a name of the inode.
     pub(crate) fn has_name(&self, key: &Key, path: &[u8]) -> bool {
         self.shard(key).lock().get(key).is_some_and(|record| record.has_name(path))

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tollgate_fuse::{Name, Request};
+use tollgate_fuse::{FileHandle, Name, Request};
 use tollgate_policy::{HEAD_LEN, Kind};
 
 use crate::admission::{Asked, Granted, Hidden, Refusal, Subject};
@@ -31,11 +31,28 @@ pub(crate) struct HiddenBy {
 impl View {
     /// What the policy judges, for an inode that exists and has the attributes `stat`.
     pub(crate) fn subject_of(&self, node: &Arc<Node>, stat: &Stat) -> Result<Subject<'_>, Errno> {
+        self.settle(node, stat)?;
+        let newer = self.must_have_its_name(node, stat)?;
+        self.subject_in_turn(node, newer.as_ref().unwrap_or(stat), Turn::Free)
+    }
+
+    /// The same for who has it open: where it has lost its name, the last decision stays.
+    pub(crate) fn subject_of_open(
+        &self,
+        node: &Arc<Node>,
+        stat: &Stat,
+    ) -> Result<Subject<'_>, Errno> {
+        self.settle(node, stat)?;
+        self.subject_in_turn(node, stat, Turn::Free)
+    }
+
+    /// Brings up to date where `node` is known.
+    fn settle(&self, node: &Arc<Node>, stat: &Stat) -> Result<(), Errno> {
         let dir = node.place().map(|place| place.parent);
         self.settle_place(dir.as_ref().filter(|_| !node.is_dir()).unwrap_or(node))?;
         self.settle_place(node)?;
         self.settle_names(node, stat);
-        self.subject_in_turn(node, stat, Turn::Free)
+        Ok(())
     }
 
     pub(crate) fn subject_in_turn(
@@ -119,10 +136,26 @@ impl View {
         asked: impl Into<Asked>,
         what: &'static str,
     ) -> Result<(), Errno> {
+        self.permit_through(req, node, None, asked, what)
+    }
+
+    /// The same for who has it open as `handle`, if there is one.
+    pub(crate) fn permit_through(
+        &self,
+        req: &Request<'_>,
+        node: &Arc<Node>,
+        handle: Option<FileHandle>,
+        asked: impl Into<Asked>,
+        what: &'static str,
+    ) -> Result<(), Errno> {
         if self.admission.is_trivial() {
             return Ok(());
         }
-        let subject = self.subject_of(node, &self.stat(node)?)?;
+        let stat = self.stat(node)?;
+        let subject = match handle {
+            Some(_) => self.subject_of_open(node, &stat)?,
+            None => self.subject_of(node, &stat)?,
+        };
         let permitted = self.permit_subject(req, &subject, [asked], what);
         self.note_if_hidden(node, permitted.err());
         permitted

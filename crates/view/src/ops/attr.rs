@@ -174,7 +174,7 @@ impl View {
             let leaves_a_part = set.size.is_some_and(|size| size > 0);
             let write = Asked::To(Operation::Write);
             let asked = if leaves_a_part { Asked::ChangeInPart } else { write };
-            self.permit(req, &node, asked, "setattr")?;
+            self.permit_through(req, &node, set.handle, asked, "setattr")?;
         }
         let sealed = self.if_sealed(&node)?;
         let mut done = self.set_attributes(req.caller(), &node, set);

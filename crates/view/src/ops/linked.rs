@@ -70,7 +70,9 @@ impl View {
             Turn::Held(looked) => looked.elapsed(),
             Turn::Free => Duration::ZERO,
         };
-        let (mut paths, all_known) = if !self.has_names_to_find(stat) {
+        let (mut paths, all_known) = if !self.has_names_to_find(stat)
+            && (turn != Turn::Free || !self.links.has_lost_names(stat))
+        {
             (self.with_removed(paths, stat), true)
         } else if let Some(judged) = self.confirmed_names(stat, waited) {
             (self.first_and(paths, judged, stat), true)

@@ -438,8 +438,11 @@ impl View {
     /// # Errors
     /// When its attributes cannot be read, or its names not be found.
     pub(crate) fn if_sealed(&self, node: &Arc<Node>) -> Result<Option<Arc<OwnedFd>>, Errno> {
-        let seals = self.admission.policy().seals();
-        let is_sealed = seals && matches!(self.how_of(node)?, Some(How::Sealed(_)));
+        if !self.admission.policy().seals() {
+            return Ok(None);
+        }
+        let subject = self.subject_of_open(node, &self.stat(node)?)?;
+        let is_sealed = matches!(How::of(&subject), Some(How::Sealed(_)));
         is_sealed.then(|| self.fds.path_once(node)).transpose()
     }
 
