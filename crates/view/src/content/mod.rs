@@ -6,6 +6,7 @@
 
 pub(crate) mod asker;
 mod committer;
+mod damaged;
 mod lost;
 mod lower_store;
 pub(crate) mod open;

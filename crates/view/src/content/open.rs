@@ -8,8 +8,9 @@ use tollgate_policy::{Made, Mode};
 
 use crate::admission::Subject;
 use crate::audit::Audit;
+use crate::content::damaged::tell;
 use crate::content::redactors::Redactors;
-use crate::content::sealed::{Shown, tell};
+use crate::content::sealed::Shown;
 use crate::content::sealing::Sealing;
 use crate::content::to_open::ToOpen;
 use crate::content::{Content, redacted};

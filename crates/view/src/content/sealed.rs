@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use tollgate_fuse::NodeId;
 use tollgate_seal::{Options, SealError, SealedFile};
 
-use crate::audit::{Audit, Detail, Event, Outcome};
-use crate::content::asker::asker;
+use crate::audit::Audit;
 use crate::content::committer::{Committer, Pending};
+use crate::content::damaged::{errno_of, tell};
 use crate::content::lost::Lost;
 use crate::content::lower_store::LowerStore;
 use crate::content::to_open::ToOpen;
@@ -467,57 +467,6 @@ pub(super) fn plain_size(fd: OwnedFd, keys: &SealKeys, domain: &str) -> Option<u
     let store = LowerStore::new(Arc::new(fd), false);
     let found = keys.with(|keys| tollgate_seal::stat(&store, keys, domain.as_bytes()));
     found.ok().map(|found| found.size)
-}
-
-/// What the caller gets; `damaged` hears of bytes that are not what was written there.
-fn errno_of(error: &SealError, path: &[u8], damaged: impl FnOnce(Option<Range<u64>>)) -> Errno {
-    let path = path.escape_ascii();
-    match error {
-        SealError::Io(error) => error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error),
-        SealError::TooLarge(_) => Errno::FBIG,
-        SealError::Failed | SealError::NoRandom | SealError::KeyUsedUp => {
-            tracing::error!(%path, %error, "a sealed file is not written");
-            Errno::IO
-        }
-        SealError::BlockNotAuthentic(block) => {
-            let start = block.saturating_mul(4096);
-            tracing::error!(%path, %error, "a sealed file is damaged");
-            damaged(Some(start..start.saturating_add(4096)));
-            Errno::IO
-        }
-        _ => {
-            tracing::error!(%path, %error, "a sealed file cannot be read");
-            damaged(None);
-            Errno::IO
-        }
-    }
-}
-
-/// Records that bytes are not what was written there; `None`: the file as a whole.
-pub(super) fn tell(
-    audit: &Option<Arc<dyn Audit>>,
-    path: &[u8],
-    inode: u64,
-    bytes: Option<Range<u64>>,
-) {
-    let Some(audit) = audit else { return };
-    let detail = bytes.map_or(Detail::None, |bytes| Detail::Span {
-        offset: bytes.start,
-        bytes: bytes.end - bytes.start,
-    });
-    let (outcome, caller) = (Outcome::Failed(Errno::IO), asker());
-    audit.record(&Event {
-        operation: "damaged",
-        outcome,
-        uid: caller.uid,
-        gid: caller.gid,
-        pid: caller.pid,
-        exe: None,
-        inode,
-        path,
-        rule: None,
-        detail,
-    });
 }
 
 /// As an `O_PATH` descriptor names it.
