@@ -130,6 +130,9 @@ fn nothing_is_written_or_made() {
     assert_eq!(open(OpenOptions::new().append(true)), libc::EROFS);
     assert_eq!(errno_of(fs::remove_file(&path)), libc::EROFS);
     assert_eq!(errno_of(fs::write(view.at("r/new"), "x")), libc::EROFS);
+    let (regular, mode) = (rustix::fs::FileType::RegularFile, rustix::fs::Mode::RUSR);
+    let made = rustix::fs::mknodat(rustix::fs::CWD, view.at("r/new"), regular, mode, 0);
+    assert_eq!(made, Err(rustix::io::Errno::ROFS));
     assert_eq!(errno_of(fs::rename(&path, view.at("out"))), libc::EROFS);
     assert_eq!(errno_of(fs::rename(view.at("plain"), view.at("r/in"))), libc::EROFS);
     assert!(fs::hard_link(&path, view.at("linked")).is_err());

@@ -1,6 +1,7 @@
 //! Sealed files in a mounted view: plain to programs, encrypted below, whole after a crash.
 
 mod async_io;
+mod compared;
 mod crash;
 mod faults;
 mod full;

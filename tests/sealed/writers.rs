@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use crate::compared::make_by_mknod;
 use crate::harness::{Place, View, can_mount, eventually};
 
 /// Everything that changes a sealed file.
@@ -13,6 +14,7 @@ fn attempts(view: &View<'_>) -> Vec<io::Result<()>> {
         File::options().append(true).open(view.at("vault/a")).map(drop),
         fs::write(view.at("vault/a"), b"of the second"),
         fs::write(view.at("vault/new"), b"of the second"),
+        make_by_mknod(&view.at("vault/new"), 0o600).map_err(io::Error::from),
     ]
 }
 

@@ -11,6 +11,7 @@ mod dirs;
 mod linked;
 mod lock;
 mod misplaced;
+mod mknod;
 mod names;
 mod open;
 mod record;

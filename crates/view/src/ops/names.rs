@@ -89,7 +89,7 @@ impl View {
     }
 
     /// Makes a name by `make` as the caller and returns its entry.
-    fn make_entry(
+    pub(super) fn make_entry(
         &self,
         req: &Request<'_>,
         (what, parent, name): (&'static str, NodeId, Name<'_>),
@@ -114,23 +114,6 @@ impl View {
         let (node, _) = self.remember(&stat, &spot.dir, name);
         self.record_name(req, what, spot.at(), None, Ok(Some(&node)));
         Ok(self.entry(around, &node, &stat))
-    }
-
-    pub(crate) fn do_mknod(
-        &self,
-        req: &Request<'_>,
-        at: (NodeId, Name<'_>),
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-    ) -> Result<Entry, Errno> {
-        let kind = FileType::from_raw_mode(mode);
-        let bits = Mode::from_raw_mode(mode & 0o7777);
-        let made = self.make_entry(req, ("mknod", at.0, at.1), umask, kind, |dir, name| {
-            rustix::fs::mknodat(dir, name, kind, bits, lower::decode_device(rdev))
-        })?;
-        self.raised.by_mode(bits.as_raw_mode());
-        Ok(made)
     }
 
     pub(crate) fn do_mkdir(
