@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, open};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, open, seek};
 
 use crate::harness::{View, can_mount};
 use crate::mapped::{LENGTH, Map, lost_beside_a_mapping};
+use crate::small::settle;
 
 fn opened(path: &Path, flags: OFlags) -> std::os::fd::OwnedFd {
     open(path, flags, Mode::empty()).unwrap()
@@ -74,6 +75,31 @@ fn a_mapping_outlives_descriptor_and_name() {
     assert_eq!(&fs::read(view.below("g")).unwrap()[..5], b"later");
     fs::remove_file(view.at("g")).unwrap();
     assert_eq!(map.read(0, 5), b"later");
+}
+
+/// What is stored into a hole is data at once, as read(2) shows it: who skips holes must not miss it.
+#[test]
+fn what_is_stored_into_a_hole_is_no_hole() {
+    if !can_mount() {
+        return;
+    }
+    for (policy, reads_first) in [("", false), ("", true), ("default = 'userspace'", false)] {
+        let view = View::new(policy);
+        fs::File::create(view.at("f")).unwrap().set_len(50_000).unwrap();
+        // A small file that is read first comes from the view's page cache, also for who writes it then.
+        let before = reads_first.then(|| {
+            settle(&[&view.below("f")]);
+            opened(&view.at("f"), OFlags::RDONLY)
+        });
+        let file = opened(&view.at("f"), OFlags::RDWR);
+        let map = Map::new(&file, 50_000, true, true).unwrap();
+        map.write(20_000, b"stored");
+        let other = opened(&view.at("f"), OFlags::RDONLY);
+        let data = seek(&other, SeekFrom::Data(0)).unwrap_or(u64::MAX);
+        let hole = seek(&other, SeekFrom::Hole(data.min(20_000))).unwrap();
+        assert!((data..hole).contains(&20_000), "{policy}, {reads_first}: {data} to {hole}");
+        drop((map, before, file));
+    }
 }
 
 /// The time of a write through a mapping shows, as `make` wants it to.

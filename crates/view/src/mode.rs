@@ -75,6 +75,8 @@ pub(crate) struct Io {
     /// Pages that the kernel keeps for mappings while the file is open in [`IoMode::Direct`]; made with the first
     /// handle that may write. What was read before, the kernel drops when it opens that.
     mapped: Option<Arc<MappedPages>>,
+    /// It is open in [`IoMode::Cached`] for reading and writing, as who stores into a mapping has to open it.
+    in_place: bool,
     /// Somebody wrote it while it was open in that way: passthrough would have been better.
     busy: bool,
     /// The kernel got these pages before anybody opened the file.
@@ -134,6 +136,17 @@ impl Io {
     /// The same, if there is a handle that may write.
     pub(crate) fn mapped(&self) -> Option<&Arc<MappedPages>> {
         self.mapped.as_ref()
+    }
+
+    /// A handle in [`IoMode::Cached`] is for reading and writing.
+    pub(crate) fn opened_in_place(&mut self) {
+        self.in_place = true;
+    }
+
+    /// Whether the kernel may have pages that somebody stored into through a mapping, and did not write
+    /// back yet.
+    pub(crate) fn may_have_stores(&self) -> bool {
+        self.in_place || self.mapped.as_ref().is_some_and(|pages| pages.may_have_stores())
     }
 
     /// The handle opened last is of who executes the file.
@@ -251,6 +264,7 @@ impl Io {
         self.small = false;
         self.made = None;
         self.mapped = None;
+        self.in_place = false;
         if let Pages::Dropped(version) = self.pages {
             self.pages = Pages::Of(version);
         }

@@ -18,6 +18,7 @@ pub(crate) mod to_open;
 
 use std::ops::Range;
 
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use tollgate_seal::Task;
 
@@ -87,6 +88,14 @@ pub(crate) trait Content: Send + Sync + 'static {
         Err(Errno::OPNOTSUPP)
     }
 
+    /// Where the next data or hole is. That all is data is always right.
+    ///
+    /// # Errors
+    /// `ENXIO` behind the end, and where no data follows.
+    fn seek(&self, to: SeekFrom) -> Result<u64, Errno> {
+        seek_in_data(self.size()?, to)
+    }
+
     /// Returns when all that was written is durable.
     fn commit(&self, _data_only: bool) -> Result<(), Errno> {
         Ok(())
@@ -95,5 +104,15 @@ pub(crate) trait Content: Send + Sync + 'static {
     /// A descriptor of the file is closed. Errors of writing that nobody heard of yet are told.
     fn flush(&self) -> Result<(), Errno> {
         Ok(())
+    }
+}
+
+/// lseek(2) for data and holes in a file of `size` bytes without holes.
+pub(crate) fn seek_in_data(size: u64, to: SeekFrom) -> Result<u64, Errno> {
+    match to {
+        SeekFrom::Data(offset) | SeekFrom::Hole(offset) if offset >= size => Err(Errno::NXIO),
+        SeekFrom::Data(offset) => Ok(offset),
+        SeekFrom::Hole(_) => Ok(size),
+        _ => Err(Errno::INVAL),
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use tollgate_fuse::{FileHandle, NodeId, Reply, Request, StatFs, args};
 use tollgate_hugepage::wipe;
@@ -201,7 +201,7 @@ impl View {
     }
 
     /// What makes the bytes of a handle, if they are not those of the lower file.
-    fn made(&self, handle: FileHandle) -> Option<Arc<Made>> {
+    pub(super) fn made(&self, handle: FileHandle) -> Option<Arc<Made>> {
         if !has_descriptor(handle) {
             return None;
         }
@@ -282,7 +282,7 @@ impl View {
     }
 
     /// Runs `act` on a descriptor of the handle.
-    fn with_file<T>(
+    pub(super) fn with_file<T>(
         &self,
         id: NodeId,
         handle: FileHandle,
@@ -314,27 +314,6 @@ impl View {
             let act = || rustix::fs::fallocate(fd, mode, offset, length);
             self.powers.as_caller(req.caller(), act)
         })
-    }
-
-    pub(crate) fn do_lseek(
-        &self,
-        req: &Request<'_>,
-        id: NodeId,
-        handle: FileHandle,
-        offset: u64,
-        whence: u32,
-    ) -> Result<u64, Errno> {
-        self.count(req, Count::other);
-        if let Some(made) = self.made(handle) {
-            return seek_in_data(made.content.size()?, offset, whence);
-        }
-        let to = match i32::try_from(whence).map_err(|_| Errno::INVAL)? {
-            libc::SEEK_DATA => SeekFrom::Data(offset),
-            libc::SEEK_HOLE => SeekFrom::Hole(offset),
-            _ => return Err(Errno::INVAL),
-        };
-        // The descriptor's own position is used by nothing else: reads and writes carry offsets.
-        self.with_file(id, handle, OFlags::RDONLY, |fd| rustix::fs::seek(fd, to))
     }
 
     pub(crate) fn do_copy_file_range(
@@ -430,18 +409,6 @@ fn punch(made: &Made, offset: u64, length: u64, mode: FallocateFlags) -> Result<
         return Err(Errno::OPNOTSUPP);
     }
     made.content.punch(offset..offset.checked_add(length).ok_or(Errno::FBIG)?)
-}
-
-/// lseek(2) for data and holes in a file of data without holes.
-fn seek_in_data(size: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
-    if offset >= size {
-        return Err(Errno::NXIO);
-    }
-    match i32::try_from(whence).map_err(|_| Errno::INVAL)? {
-        libc::SEEK_DATA => Ok(offset),
-        libc::SEEK_HOLE => Ok(size),
-        _ => Err(Errno::INVAL),
-    }
 }
 
 /// close(2) with its error, which dropping a descriptor would swallow.

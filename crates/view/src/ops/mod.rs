@@ -15,6 +15,7 @@ mod mknod;
 mod names;
 mod open;
 mod record;
+mod seek;
 mod serve;
 mod sight;
 mod small;

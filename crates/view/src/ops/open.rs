@@ -479,6 +479,9 @@ impl View {
             IoMode::Cached | IoMode::Passthrough => {
                 self.serves_pages(lower.node);
                 io.is_written_here();
+                if access.is_in_place() {
+                    io.opened_in_place();
+                }
                 let joins = io.is_small();
                 (OpenReply::empty(), if joins { Count::open_cached } else { Count::open_fallback })
             }

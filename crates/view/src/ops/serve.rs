@@ -296,7 +296,7 @@ impl Filesystem for View {
     }
 
     fn lseek(&self, req: &Request<'_>, node: NodeId, args: args::Lseek, reply: Reply<'_, u64>) {
-        reply.send(self.do_lseek(req, node, args.handle, args.offset, args.whence));
+        self.answer_lseek(req, node, args, reply);
     }
 
     fn copy_file_range(

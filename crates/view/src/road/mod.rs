@@ -31,6 +31,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use tollgate_fuse::args::Durable;
 use tollgate_fuse::{Caller, Reply};
@@ -297,6 +298,21 @@ impl Road {
         let data_only = durable == Durable::Data;
         running.run(Lane::Io, move || {
             reply.send(committed(&*content, data_only, caller, written));
+        });
+    }
+
+    /// Answers a request for the next data or hole: what is there has to be looked at for that.
+    pub(crate) fn seek(
+        &self,
+        file: &Arc<Made>,
+        to: SeekFrom,
+        caller: Caller,
+        reply: Reply<'_, u64>,
+    ) {
+        let Some((running, reply)) = self.start_for(reply) else { return };
+        let (reply, content) = (reply.detach(), Arc::clone(&file.content));
+        running.run(content.lane(), move || {
+            reply.send(asked_by(caller, || content.seek(to)));
         });
     }
 
