@@ -235,6 +235,19 @@ impl<S: Store> SealedFile<S> {
         Ok(bytes.filter(|bytes| bytes.start < bytes.end))
     }
 
+    /// Where the next hole begins, from `offset` on; the end of the file if there is none. Takes time in
+    /// proportion to the data before it.
+    ///
+    /// # Errors
+    /// If a node of the map is not authentic.
+    pub fn next_hole(&self, offset: u64) -> Result<u64, SealError> {
+        let mut at = offset;
+        while let Some(data) = self.next_data(at)?.filter(|data| data.start == at) {
+            at = data.end;
+        }
+        Ok(at)
+    }
+
     /// Reads every block that is not in a hole. `each` learns of every range of blocks that was
     /// read, with what is wrong there: where a node of the map is damaged, of all blocks of the file
     /// that it may name, as nobody knows which of them are holes.

@@ -36,6 +36,9 @@ fn cutting_checking_and_searching_skip_holes() {
     assert_eq!(file.next_data(0).unwrap(), Some(TIB / 2..TIB / 2 + 4096));
     assert_eq!(file.next_data(TIB / 2 + 5).unwrap(), Some(TIB / 2 + 5..TIB / 2 + 4096));
     assert_eq!(file.next_data(TIB / 2 + 4096).unwrap(), Some(TIB - 4096..TIB));
+    assert!(reads(&file, || assert_eq!(file.next_hole(5).unwrap(), 5)) < 50);
+    assert_eq!(file.next_hole(TIB / 2 + 5).unwrap(), TIB / 2 + 4096);
+    assert_eq!(file.next_hole(TIB - 4).unwrap(), TIB);
     assert!(reads(&file, || file.punch(4096..TIB - 4096).unwrap()) < 50);
     assert_eq!(file.next_data(0).unwrap(), Some(TIB - 4096..TIB));
     assert!(reads(&file, || file.set_len(10).unwrap()) < 50);
@@ -78,6 +81,24 @@ fn blocks_that_were_never_committed_are_found() {
     file.set_len(0).unwrap();
     file.set_len(TIB).unwrap();
     assert_eq!(file.next_data(0).unwrap(), None);
+}
+
+/// Data of many nodes of the map is one piece, whose end is that of the file or of its last whole block.
+#[test]
+fn the_next_hole_is_behind_all_data_that_lies_together() {
+    let file = new();
+    file.write_at(&vec![1; 3 << 20], 4096).unwrap();
+    let end = (3 << 20) + 4096;
+    assert_eq!(file.next_hole(0).unwrap(), 0);
+    for offset in [4096, 5000, 1 << 20, end - 1] {
+        assert_eq!(file.next_hole(offset).unwrap(), end);
+    }
+    file.set_len(end + 1).unwrap();
+    assert_eq!(file.next_hole(4096).unwrap(), end);
+    file.write_at(&[1], end).unwrap();
+    assert_eq!(file.next_hole(4096).unwrap(), end + 1);
+    file.punch(2 << 20..(2 << 20) + 4096).unwrap();
+    assert_eq!(file.next_hole(4096).unwrap(), 2 << 20);
 }
 
 /// Where the map is damaged, `check` says so and goes on behind it.

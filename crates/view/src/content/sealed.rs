@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 use tollgate_fuse::NodeId;
 use tollgate_seal::{Options, SealError, SealedFile};
@@ -32,7 +32,7 @@ use crate::seal_keys::SealKeys;
 /// Encrypted at a time by one thread.
 const STEP: usize = 256 << 10;
 
-/// How often a file that another server writes is opened again for one read.
+/// How often a file that another server writes is opened again for one look at it.
 const TRIES: usize = 5;
 
 /// An inode that is open under a `seal` rule.
@@ -183,10 +183,18 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Reads what is there; of a file that another server writes, what is there now.
+    /// Reads what is there.
     fn read(&self, range: &Range<u64>, buffer: &mut [u8]) -> Result<usize, SealError> {
+        self.look(|file| file.read_at(buffer, range.start))
+    }
+
+    /// Runs `act` on what is there; of a file that another server writes, on what is there now.
+    fn look<T>(
+        &self,
+        mut act: impl FnMut(&SealedFile<LowerStore>) -> Result<T, SealError>,
+    ) -> Result<T, SealError> {
         for _ in 0..TRIES {
-            match self.current().read_at(buffer, range.start) {
+            match act(&self.current()) {
                 Err(SealError::BlockNotAuthentic(_) | SealError::MapNotAuthentic { .. })
                     if !self.is_writers =>
                 {
@@ -195,7 +203,7 @@ impl OpenFile {
                 done => return done,
             }
         }
-        self.current().read_at(buffer, range.start)
+        act(&self.current())
     }
 
     /// What callers see of it.
@@ -427,6 +435,17 @@ impl Content for Sealed {
         self.open.current().punch(range).map_err(|error| self.open.errno(&error))?;
         self.changed();
         Ok(())
+    }
+
+    fn seek(&self, to: SeekFrom) -> Result<u64, Errno> {
+        let found = self.open.look(|file| match to {
+            SeekFrom::Data(offset) if offset < file.size() => {
+                Ok(file.next_data(offset)?.map(|data| data.start))
+            }
+            SeekFrom::Hole(offset) if offset < file.size() => file.next_hole(offset).map(Some),
+            _ => Ok(None),
+        });
+        found.map_err(|error| self.open.errno(&error))?.ok_or(Errno::NXIO)
     }
 
     fn commit(&self, data_only: bool) -> Result<(), Errno> {
