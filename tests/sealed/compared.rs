@@ -1,8 +1,9 @@
 //! What programs are told of sealed files, beside files of the bare directory below.
 
-use std::fs::{self, File};
+use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, SeekFrom, mknodat, seek};
 use rustix::io::Errno;
@@ -115,4 +116,54 @@ fn what_is_stored_into_a_hole_is_no_hole() {
     eventually("the holes are found again", || {
         seek(File::open(&path).unwrap(), SeekFrom::Data(0)) == Ok(500_000 / 4096 * 4096)
     });
+}
+
+/// Whether the time of access was left at the one that was set, after each of these.
+fn keeps_time_of_access(path: &Path, below: &Path) -> Vec<bool> {
+    let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    let kept = || fs::metadata(below).unwrap().accessed().unwrap() == at(5);
+    let mut all = Vec::new();
+    fs::write(path, vec![1; 100_000]).unwrap();
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_times(FileTimes::new().set_accessed(at(5)).set_modified(at(7))).unwrap();
+    drop(file);
+    all.push(kept());
+    // As `touch -m` does.
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_modified(at(9)).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    all.push(kept());
+    let file = File::options().write(true).open(path).unwrap();
+    file.write_all_at(b"in part", 50_000).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    all.push(kept());
+    let file = File::open(path).unwrap();
+    file.metadata().unwrap();
+    all.push(kept());
+    file.read_exact_at(&mut [0; 100], 0).unwrap();
+    all.push(kept());
+    all
+}
+
+#[test]
+fn the_time_of_access_is_that_of_reading() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    let [sealed, bare] = both(&place, &view, "f");
+    let below = place.below("vault/f");
+    let kept = keeps_time_of_access(&bare, &bare);
+    assert_eq!(keeps_time_of_access(&sealed, &below), kept);
+    drop(view);
+    // Nobody has it open, and the server knows nothing of it.
+    let view = place.mount(&[]);
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
+    let times = FileTimes::new().set_accessed(long_ago);
+    File::options().write(true).open(&below).unwrap().set_times(times).unwrap();
+    assert_eq!(fs::metadata(view.at("vault/f")).unwrap().len(), 100_000);
+    assert_eq!(fs::metadata(&below).unwrap().accessed().unwrap(), long_ago);
 }

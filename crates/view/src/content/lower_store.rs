@@ -6,12 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
+use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use tollgate_seal::Store;
 
 /// A lower file, by a descriptor that can be exchanged for one that may write.
+///
+/// Who opens a file, writes it or asks for its size has its header and map read, which is no access to the
+/// file: its time of access stays until somebody reads the content.
 pub(super) struct LowerStore {
     open: RwLock<Open>,
+    /// What is read through the descriptor is access, or must never be.
+    counts: AtomicBool,
     /// The lower file system cannot say that it would wait.
     always_waits: AtomicBool,
 }
@@ -23,20 +29,54 @@ struct Open {
 
 impl LowerStore {
     pub(super) fn new(fd: Arc<OwnedFd>, writes: bool) -> LowerStore {
-        LowerStore { open: RwLock::new(Open { fd, writes }), always_waits: AtomicBool::new(false) }
+        let counts = AtomicBool::new(!keep_time_of_access(&fd));
+        let open = RwLock::new(Open { fd, writes });
+        LowerStore { open, counts, always_waits: AtomicBool::new(false) }
+    }
+
+    /// The same lower file, to be looked at anew.
+    pub(super) fn again(&self) -> LowerStore {
+        let open = self.open.read();
+        LowerStore {
+            counts: AtomicBool::new(self.counts.load(Ordering::Relaxed)),
+            open: RwLock::new(Open { fd: Arc::clone(&open.fd), writes: open.writes }),
+            always_waits: AtomicBool::new(false),
+        }
     }
 
     /// A writer came: its descriptor serves all from now on.
     pub(super) fn widen(&self, fd: &Arc<OwnedFd>) {
         let mut open = self.open.write();
         if !open.writes {
+            self.counts.store(!keep_time_of_access(fd), Ordering::Relaxed);
             *open = Open { fd: Arc::clone(fd), writes: true };
+        }
+    }
+
+    /// Somebody reads the content.
+    pub(super) fn accessed(&self) {
+        if self.counts.load(Ordering::Relaxed) {
+            return;
+        }
+        let open = self.open.read();
+        if !self.counts.swap(true, Ordering::Relaxed)
+            && let Ok(flags) = rustix::fs::fcntl_getfl(&open.fd)
+        {
+            // Should it fail, a time of access is old.
+            let _ = rustix::fs::fcntl_setfl(&open.fd, flags - OFlags::NOATIME);
         }
     }
 
     pub(super) fn fd(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.open.read().fd)
     }
+}
+
+/// Has reads through `fd` keep the file's time of access; `false` if they do so anyway, as whoever opened it
+/// asked for that, or cannot (another user's file, without privilege).
+fn keep_time_of_access(fd: &OwnedFd) -> bool {
+    let flags = rustix::fs::fcntl_getfl(fd).unwrap_or(OFlags::NOATIME);
+    !flags.contains(OFlags::NOATIME) && rustix::fs::fcntl_setfl(fd, flags | OFlags::NOATIME).is_ok()
 }
 
 impl Store for LowerStore {

@@ -70,7 +70,8 @@ impl OpenFile {
     ) -> Result<OpenFile, Errno> {
         // Before the file is looked at: what another server writes after that is not seen.
         let is_writers = writer.is_held();
-        let store = || LowerStore::new(Arc::clone(&file.fd), file.writes || file.is_new);
+        let lower = LowerStore::new(Arc::clone(&file.fd), file.writes || file.is_new);
+        let store = || lower.again();
         let domain_name = domain.as_bytes();
         let create =
             || SealedFile::create(store(), &*keys.known(), domain_name, Options::default());
@@ -138,8 +139,9 @@ impl OpenFile {
         }
         let current = self.current();
         if current.has_failed() {
-            let store = || LowerStore::new(Arc::clone(&file.fd), file.writes);
-            let again = keys.with(|keys| SealedFile::open(store(), keys, domain.as_bytes()));
+            let lower = LowerStore::new(Arc::clone(&file.fd), file.writes);
+            let open = |keys: &_| SealedFile::open(lower.again(), keys, domain.as_bytes());
+            let again = keys.with(open);
             *self.file.write() = Arc::new(again.map_err(|error| self.errno(&error))?);
         } else if file.writes {
             current.store().widen(&file.fd);
@@ -155,9 +157,8 @@ impl OpenFile {
         if Arc::strong_count(&file) > 1 {
             return Err(error);
         }
-        let fd = file.store().fd();
-        rustix::fs::ftruncate(&fd, 0).map_err(std::io::Error::from)?;
-        let store = LowerStore::new(fd, true);
+        let store = file.store().again();
+        rustix::fs::ftruncate(store.fd(), 0).map_err(std::io::Error::from)?;
         let (keys, domain) = (self.keys.known(), self.domain.as_bytes());
         *file = Arc::new(SealedFile::create(store, &*keys, domain, Options::default())?);
         Ok(())
@@ -175,10 +176,10 @@ impl OpenFile {
 
     /// Opens a file again that another server writes: its blocks may be elsewhere by now.
     fn renew(&self) -> Result<(), SealError> {
-        let fd = self.current().store().fd();
-        let store = || LowerStore::new(Arc::clone(&fd), false);
-        let again =
-            self.keys.with(|keys| SealedFile::open(store(), keys, self.domain.as_bytes()))?;
+        let before = self.current();
+        let open =
+            |keys: &_| SealedFile::open(before.store().again(), keys, self.domain.as_bytes());
+        let again = self.keys.with(open)?;
         *self.file.write() = Arc::new(again);
         Ok(())
     }
@@ -370,6 +371,7 @@ impl Content for Sealed {
 
     fn read(&self, range: Range<u64>, room: Room) -> Result<Part, Errno> {
         let file = self.open.current();
+        file.store().accessed();
         let end = range.end.min(file.size());
         if range.start >= end {
             return Ok(Part::end(room));
@@ -382,7 +384,9 @@ impl Content for Sealed {
     }
 
     fn read_at_once(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
-        self.open.current().read_at_once(buffer, offset).ok()?
+        let file = self.open.current();
+        file.store().accessed();
+        file.read_at_once(buffer, offset).ok()?
     }
 
     fn write_at_once(&self, data: &[u8], offset: u64) -> Option<usize> {
