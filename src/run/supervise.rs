@@ -221,6 +221,7 @@ impl Running {
                 Message::NotExecuted(errno) => {
                     return Err(not_executed(&plan.start.command[0], errno));
                 }
+                Message::Note(_) if args.quiet => {}
                 Message::Ended(status) => return Ok(end(status)),
                 _ => self.common(received)?,
             }

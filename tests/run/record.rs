@@ -107,6 +107,24 @@ fn run_says_nothing_when_nothing_was_refused_or_quiet_is_asked_for() {
 }
 
 #[test]
+fn what_is_gone_with_the_private_home_is_noted_unless_quiet_is_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    // Not in a private place, which is empty anyway.
+    let home = tempfile::tempdir_in("/var/lib").unwrap();
+    for (options, is_noted) in [(&[][..], true), (&["--quiet"][..], false)] {
+        let mut command = project.run_with(options);
+        command.args(["sh", "-c", "echo x >~/new"]).env("HOME", home.path());
+        let out = command.stdin(std::process::Stdio::null()).output().unwrap();
+        assert!(out.status.success(), "{}", all(&out));
+        let noted = text(&out.stderr).contains("private copy of the home directory is gone");
+        assert_eq!(noted, is_noted, "{}", all(&out));
+    }
+}
+
+#[test]
 fn names_of_files_cannot_steer_the_terminal() {
     if !can_mount() {
         return;
