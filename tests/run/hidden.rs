@@ -44,6 +44,8 @@ fn fill(home: &Path) {
     let lines = format!("export DB_PASSWORD=\"a\n{SECRET}\"\nset -gx API_TOKEN {SECRET}\n");
     let more = format!("export PASSWORDS={SECRET}\n");
     write(home, ".bashrc", &format!("{curl}KEY='\n{key}'\n{lines}{more}EDITOR=vim\n"));
+    let nested = format!("if true; then\n  FOO_TOKEN=\"`echo \"a\n{SECRET}\"`\"\nfi\n");
+    write(home, ".profile", &format!("echo read\n{nested}echo {SECRET}\n"));
     let token = format!("token = \"\"\"\n{SECRET}\"\"\"\n[env]\nA_TOKEN = [\n \"{SECRET}\" ]\n");
     write(home, ".cargo/config.toml", &format!("[registry]\n{token}[net]\noffline = true\n"));
     write(
@@ -84,17 +86,17 @@ fn a_home_shows_what_is_listed_and_nothing_else() {
     let place = tempfile::tempdir_in("/var/lib").unwrap();
     let home = place.path().join("home");
     fill(&home);
-    let script = "grep -rs -e the-secret -e b3BlbnNzaC ~; cd; cat .npmrc; grep EDITOR .bashrc; cat .cargo/config.toml
+    let script = "grep -rs -e the-secret -e b3BlbnNzaC ~; cd; cat .npmrc; grep EDITOR .bashrc; . ./.profile; cat .cargo/config.toml
         git config --global user.name
         cat .cargo/registry/cached; .local/bin/tool; echo new >.cargo/registry/cached
         for name in $NAMES; do test -e $name && echo $name is there; done; ls -A";
     let mut command = project.run();
     command.env("HOME", &home).env("NAMES", HIDDEN.join(" ")).env_remove("CARGO_HOME");
     let output = finish(command, script);
-    let listed = ".bashrc\n.cargo\n.config\n.gitconfig\n.local\n.npmrc\n";
+    let listed = ".bashrc\n.cargo\n.config\n.gitconfig\n.local\n.npmrc\n.profile\n";
     let without = listed.replace(".config\n", "");
     let head =
-        "fund=false\nEDITOR=vim\n[registry]\n[env]\n[net]\noffline = true\nme\ncrate\ntool\n";
+        "fund=false\nEDITOR=vim\nread\n[registry]\n[env]\n[net]\noffline = true\nme\ncrate\ntool\n";
     assert_eq!(text(&output.stdout), format!("{head}{without}"), "{}", all(&output));
     assert!(!all(&output).contains(SECRET), "{}", all(&output));
     let cached = fs::read_to_string(home.join(".cargo/registry/cached")).unwrap();

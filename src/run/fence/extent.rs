@@ -1,8 +1,8 @@
-//! How far the value of a setting goes, by quotes, brackets and indentation: the forms of shells, of
-//! TOML, YAML and INI together, as a file may be of any. What goes too far is left out of a copy
+//! How far the value of a setting goes, by quotes, brackets and indentation: the forms of TOML, YAML,
+//! INI and Vim together, as a file may be of any; those of shells by themselves. What goes too far is left out of a copy
 //! with the value; what stops too early would show a part of a secret.
 
-use super::here_document;
+use super::{here_document, shell};
 
 /// Text that a search for the end of a value may look through in vain, before the rest of the file
 /// counts as the value: without a limit, the time would grow with the square of its length.
@@ -11,6 +11,7 @@ const VAIN_MAX: usize = 64;
 /// Finds where values of one text end.
 pub(super) struct Extents<'t> {
     text: &'t [u8],
+    is_shell: bool,
     in_vain: usize,
 }
 
@@ -26,59 +27,50 @@ enum Open {
 }
 
 impl<'t> Extents<'t> {
-    pub(super) fn of(text: &'t [u8]) -> Self {
-        Self { text, in_vain: 0 }
+    pub(super) fn of(text: &'t [u8], is_shell: bool) -> Self {
+        Self { text, is_shell, in_vain: 0 }
     }
 
     /// The end of the line in which what was begun on the line `start..end` is complete, with the
-    /// lines behind it that are indented as a part of it.
-    pub(super) fn end(&mut self, start: usize, end: usize) -> usize {
-        let end = self.closed(start, end);
-        self.indented(start, end, false).unwrap_or(end)
+    /// lines behind it that are indented as a part of it. `None` where it is not clear.
+    pub(super) fn end(&mut self, start: usize, end: usize) -> Option<usize> {
+        if self.is_shell {
+            return shell::complete(self.text, start, end);
+        }
+        // Some know escapes between single quotes, others do not.
+        let far = self.closed(start, end, false)?.max(self.closed(start, end, true)?);
+        Some(self.indented(start, far).unwrap_or(far))
     }
 
-    /// The same for a key that has no value on its own line, `None` if it has none below either.
-    pub(super) fn end_below(&mut self, start: usize, end: usize) -> Option<usize> {
-        let closed = self.closed(start, end);
-        self.indented(start, closed, true).or_else(|| (closed > end).then_some(closed))
-    }
-
-    /// Fish knows escapes between single quotes, other shells and TOML do not.
-    fn closed(&mut self, start: usize, end: usize) -> usize {
-        [false, true]
-            .into_iter()
-            .fold(end, |far, escapes| far.max(self.closed_with(start, end, escapes)))
-    }
-
-    fn closed_with(&mut self, start: usize, end: usize, escapes: bool) -> usize {
-        match closed(self.text, start, escapes) {
-            Ok(at) => at,
-            Err(_) if self.in_vain >= VAIN_MAX => self.text.len(),
+    fn closed(&mut self, start: usize, end: usize, escapes: bool) -> Option<usize> {
+        match closed(self.text, start, end, escapes) {
+            Ok(at) => Some(at),
             // An apostrophe that is none: `password = it's`.
-            Err(Open::Quote(_)) => {
+            Err(Open::Quote(_)) if self.in_vain < VAIN_MAX => {
                 self.in_vain += 1;
-                end
+                Some(end)
             }
-            Err(_) => self.text.len(),
+            Err(_) => None,
         }
     }
 
     /// Behind the last of the lines from `at` on that are indented deeper than the one at `start`.
-    /// Empty lines and comments may stand between. With `lists`, items of a list need no deeper
-    /// indentation; those of Vim begin with a backslash.
-    fn indented(&self, start: usize, mut at: usize, lists: bool) -> Option<usize> {
+    /// Empty lines and comments may stand between. Items of a list need no deeper indentation; those
+    /// of Vim begin with a backslash.
+    fn indented(&self, start: usize, mut at: usize) -> Option<usize> {
         let own = indentation(self.text.get(start..)?);
         let mut found = None;
         while let Some(rest) = self.text.get(at..).filter(|rest| !rest.is_empty()) {
             let line = rest.split_inclusive(|byte| *byte == b'\n').next()?;
             let blank = line.len() - line.trim_ascii_start().len();
             let words = line.trim_ascii();
-            let is_item = lists && blank == own && words.starts_with(b"- ");
+            let is_comment = words.starts_with(b"#") || words.starts_with(b";");
+            let is_item = blank == own && words.starts_with(b"- ") || words.starts_with(b"\\");
             at += line.len();
-            if words.is_empty() || words.starts_with(b"#") || words.starts_with(b";") {
+            if words.is_empty() || is_comment && blank <= own {
                 continue;
             }
-            if blank <= own && !is_item && !words.starts_with(b"\\") {
+            if blank <= own && !is_item {
                 break;
             }
             found = Some(at);
@@ -98,8 +90,9 @@ fn indentation(line: &[u8]) -> usize {
         .unwrap_or(0)
 }
 
-/// Behind the first end of a line, from `at` on, at which nothing is open; else what was opened first.
-fn closed(text: &[u8], mut at: usize, escapes: bool) -> Result<usize, Open> {
+/// The first end of a line behind `at`, from `least` on, at which nothing is open; else what was
+/// opened first.
+fn closed(text: &[u8], mut at: usize, least: usize, escapes: bool) -> Result<usize, Open> {
     let mut open: Vec<Open> = Vec::new();
     let mut documents = Vec::new();
     // What is no blank before.
@@ -111,10 +104,6 @@ fn closed(text: &[u8], mut at: usize, escapes: bool) -> Result<usize, Open> {
             Some(&Open::Quote(quote)) => match byte {
                 b'\\' if quote != b'\'' || escapes => step = 2,
                 _ if byte == quote => drop(open.pop()),
-                b'$' if quote == b'"' && rest.starts_with(b"$(") => {
-                    open.push(Open::Bracket(b')'));
-                    step = 2;
-                }
                 _ => {}
             },
             Some(&Open::Triple(quote)) => {
@@ -128,17 +117,17 @@ fn closed(text: &[u8], mut at: usize, escapes: bool) -> Result<usize, Open> {
             }
             inside => match byte {
                 b'\\' => step = 2,
-                b'\n' => {
+                b'\n' if inside.is_none() => {
                     for document in documents.drain(..) {
                         // As one that never ends.
                         let behind = here_document::behind(text, at + step, &document);
                         step = behind.ok_or(Open::Bracket(byte))? - at;
                     }
-                    if inside.is_none() {
+                    if at + step >= least {
                         return Ok(at + step);
                     }
                 }
-                b'<' => {
+                b'<' if inside.is_none() => {
                     let (length, found) = here_document::begun(rest);
                     step = length;
                     documents.extend(found);

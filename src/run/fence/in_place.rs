@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::here_document;
+use super::shell::Nesting;
 
 /// Files of shells that know `:`.
 const SHELLS: &[&str] = &[
@@ -17,8 +18,15 @@ const SHELLS: &[&str] = &[
     ".zshrc",
 ];
 
-/// How deep quotes and brackets are followed into each other; what is deeper goes on to the end.
-const DEEPEST: usize = 100;
+/// What stands in a shell's file in the place of all that follows.
+const REST: &str = ": # The rest is not in this copy: it is not clear where a secret ends.\n";
+
+/// Words at the start of a line that belong to a command above it.
+const CONTINUE: &[&str] =
+    &["then", "else", "elif", "do", "in", "{", "fi", "done", "esac", "}", ")"];
+
+/// Words that end a command which may have an input behind them.
+const CLOSE: &[&str] = &["done", "fi", "esac", "}", ")"];
 
 /// What the lines of a file are.
 #[derive(Clone, Copy)]
@@ -41,6 +49,10 @@ impl Lines {
         }
     }
 
+    pub(super) fn is_shell(self) -> bool {
+        matches!(self, Self::Shell)
+    }
+
     /// What stands in the place of `left_out`, which is whole lines and no comment.
     pub(super) fn in_place(self, left_out: &[u8]) -> Vec<u8> {
         let blank = left_out.len() - left_out.trim_ascii_start().len();
@@ -57,6 +69,35 @@ impl Lines {
         kept.push(b'\n');
         kept
     }
+
+    /// Ends the copy `kept` before `left_out`, which is all that follows.
+    pub(super) fn end(self, kept: &mut Vec<u8>, left_out: &[u8]) {
+        if self.is_shell() {
+            end_before_command(kept, left_out);
+            kept.extend(REST.as_bytes());
+        } else {
+            kept.extend(self.in_place(left_out));
+        }
+    }
+}
+
+/// Takes away from the end of `kept` what a command has before `rest`: nothing would close an `if`.
+/// By the margin, as commands over several lines are written.
+fn end_before_command(kept: &mut Vec<u8>, rest: &[u8]) {
+    let mut begins = begins_command(rest);
+    while !begins && !kept.is_empty() {
+        let last = kept.strip_suffix(b"\n").unwrap_or(kept);
+        let start = last.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        begins = begins_command(&kept[start..]);
+        kept.truncate(start);
+    }
+}
+
+fn begins_command(line: &[u8]) -> bool {
+    let first = line.split(|byte| byte.is_ascii_whitespace() || *byte == b';').next();
+    let first = first.unwrap_or_default();
+    let is_other = first.is_empty() || first.starts_with(b"#");
+    !is_other && !CONTINUE.iter().any(|word| word.as_bytes() == first)
 }
 
 fn dashes(words: &[u8]) -> Vec<u8> {
@@ -91,7 +132,7 @@ impl Skeleton {
                     }
                     begins = true;
                 }
-                b'#' if at == 0 || text[at - 1].is_ascii_whitespace() => {
+                b'#' if at == 0 || b" \t\n;&|()".contains(&text[at - 1]) => {
                     step = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
                 }
                 b';' if rest.starts_with(b";;") => {
@@ -103,8 +144,9 @@ impl Skeleton {
                     let (length, document) = here_document::begun(rest);
                     step = length;
                     documents.extend(document);
+                    found.input();
                 }
-                b'(' if rest.starts_with(b"((") || !begins => step = bracketed(rest, 0),
+                b'(' if rest.starts_with(b"((") || !begins => step = length_of_word(rest),
                 b'(' => {
                     found.word("(");
                     found.brackets += 1;
@@ -136,7 +178,7 @@ impl Skeleton {
             "fi" | "done" | "}" | "esac" => (word, false),
             "while" | "until" => ("while false", false),
             "for" | "select" => ("for _ in", false),
-            _ if word.ends_with("()") => (word, true),
+            _ if is_function(word) => (word, true),
             _ => {
                 if self.is_open || self.text.is_empty() {
                     self.add(":", false);
@@ -145,7 +187,7 @@ impl Skeleton {
             }
         };
         let begins_one = ["if", "{", "(", "!", "while", "until", "for", "select"].contains(&word);
-        if self.is_open && !begins_one && !word.ends_with("()") {
+        if self.is_open && !begins_one && !is_function(word) {
             self.add(":", false);
         }
         self.add(kept, opens);
@@ -160,6 +202,13 @@ impl Skeleton {
         }
         self.text.push_str(word);
         self.is_open = opens;
+    }
+
+    /// At what a command reads: a loop would wait for the terminal without it.
+    fn input(&mut self) {
+        if !self.is_open && CLOSE.iter().any(|word| self.text.ends_with(word)) {
+            self.text.push_str(" </dev/null");
+        }
     }
 
     /// At a closing bracket: of this text, or behind the pattern of an arm.
@@ -193,68 +242,27 @@ impl Skeleton {
     }
 }
 
+fn is_function(word: &str) -> bool {
+    word.strip_suffix("()")
+        .is_some_and(|name| name.chars().all(|c| c.is_alphanumeric() || "_-.:".contains(c)))
+}
+
 /// The length of a word, with what its quotes and brackets hold.
 fn length_of_word(text: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(&byte) = text.get(at) {
-        at += match byte {
-            b'\\' => 2,
-            b'"' | b'\'' | b'`' => quoted(&text[at..], 0),
-            b'(' if text[at..].starts_with(b"()") => 2,
-            b'(' => bracketed(&text[at..], 0),
-            _ if byte.is_ascii_whitespace() || b";&|)<".contains(&byte) => break,
-            _ => 1,
-        };
+    let (mut nesting, mut at) = (Nesting::default(), 0);
+    while at < text.len() {
+        let is_free = nesting.is_empty();
+        match text[at] {
+            b'(' if is_free && text[at..].starts_with(b"()") => at += 2,
+            b'(' if is_free => {
+                nesting.open_bracket();
+                at += 1;
+            }
+            byte if is_free && (byte.is_ascii_whitespace() || b";&|)<".contains(&byte)) => break,
+            _ => at += nesting.step(text, at).unwrap_or(text.len()),
+        }
     }
     at.clamp(1, text.len())
-}
-
-fn quoted(text: &[u8], deep: usize) -> usize {
-    let (quote, mut at) = (text[0], 1);
-    while let Some(&byte) = text.get(at).filter(|_| deep < DEEPEST) {
-        at += match byte {
-            b'\\' if quote != b'\'' => 2,
-            b'$' if quote == b'"' && text[at..].starts_with(b"$(") => {
-                1 + bracketed(&text[at + 1..], deep + 1)
-            }
-            _ if byte == quote => return at + 1,
-            _ => 1,
-        };
-    }
-    text.len()
-}
-
-fn bracketed(text: &[u8], deep: usize) -> usize {
-    let (mut depth, mut at, mut documents) = (0_usize, 0, Vec::new());
-    while let Some(&byte) = text.get(at).filter(|_| deep < DEEPEST) {
-        at += match byte {
-            b'\\' => 2,
-            b'"' | b'\'' | b'`' => quoted(&text[at..], deep + 1),
-            b'<' => {
-                let (length, document) = here_document::begun(&text[at..]);
-                documents.extend(document);
-                length
-            }
-            b'\n' => {
-                let mut behind = at + 1;
-                for document in documents.drain(..) {
-                    behind = here_document::behind(text, behind, &document).unwrap_or(text.len());
-                }
-                behind - at
-            }
-            b'(' => {
-                depth += 1;
-                1
-            }
-            b')' if depth <= 1 => return at + 1,
-            b')' => {
-                depth -= 1;
-                1
-            }
-            _ => 1,
-        };
-    }
-    text.len()
 }
 
 #[cfg(test)]
@@ -288,6 +296,8 @@ mod tests {
             ("T=x; done", ":; done"),
             ("f() { T=x; }", "f() { :; }"),
             ("f() { T=x", "f() { :"),
+            ("T=x()", ":"),
+            ("while a; do T=x; done <f", "while false; do :; done </dev/null"),
             ("(T=x; b)", "( : )"),
             ("T=x }", ":"),
             ("T=x; }", ":; }"),
@@ -328,7 +338,7 @@ mod tests {
     fn what_is_left_of_a_shells_file_is_still_read() {
         let text = "if a; then\n  export TOKEN=x\nfi\nf() {\n  TOKEN=x; }\n[ -z \"$X\" ] &&\n  TOKEN=x\n\
                     echo y\ncase $X in\na) TOKEN=x ;;\nb)\n  TOKEN=x;;\nc) ;;\nesac\nfor i in a; do\n\
-                    TOKEN=$(cat <<E\n)\nfi\nE\n)\ndone\nif a\nthen TOKEN=\"x\ny\"; else\n# token: x\n:\nfi\n";
+                    read TOKEN <<E\n)\nfi\nE\ndone\nif a\nthen TOKEN=\"x\ny\"; else\n# token: x\n:\nfi\n";
         let left = without_secrets(Path::new(".bashrc"), text.as_bytes());
         let left = String::from_utf8(left).unwrap();
         assert!(!left.contains("TOKEN") && left.contains("] &&\n  :\necho y\n"), "{left}");

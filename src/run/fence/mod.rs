@@ -22,6 +22,7 @@ mod scope;
 mod services;
 mod settings;
 mod shape;
+mod shell;
 mod tracing;
 mod why;
 mod written;
