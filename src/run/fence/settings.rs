@@ -18,7 +18,7 @@ const PLAIN_ENDS: &[&str] =
 /// Commands that give the name behind them the value behind that: of fish, of csh, of tmux, of npm
 /// and git (`config`).
 const SETTERS: &[&str] = &["config", "set", "set-environment", "setenv"];
-/// Commands of shells that give names what stands behind `<<` and `<<<`.
+/// Commands of shells that give names what stands behind `<<`, `<<<` or `<(`.
 const READERS: &[&str] = &["mapfile", "read", "readarray"];
 /// How much of a value is judged by its form, for each sign of a line: the whole line is judged
 /// besides, and a line may have very many.
@@ -36,14 +36,15 @@ pub(super) fn without_secrets(name: &Path, bytes: &[u8]) -> Vec<u8> {
     let mut masked = masked.iter().peekable();
     let mut extents = Extents::of(bytes, lines.is_shell());
     let mut kept = Vec::with_capacity(bytes.len());
-    let (mut start, mut in_secret) = (0, false);
+    let (mut start, mut in_secret, mut waits) = (0, false, false);
     while start < bytes.len() {
         let end = start + length_of_line(&bytes[start..]);
         let line = &bytes[start..end];
         while masked.next_if(|found| found.end <= start).is_some() {}
         let is_masked = masked.peek().is_some_and(|found| found.start < end);
         in_secret = table(line).map_or(in_secret, is_secret_key);
-        let holds = holds(line);
+        let text = joined(line);
+        let holds = if is_input(&text, &mut waits) { Holds::Secret } else { holds(&text) };
         let far = match holds {
             Holds::Key | Holds::Secret if !is_comment(line) => extents.end(start, end),
             _ => Some(end),
@@ -90,11 +91,15 @@ enum Holds {
     Secret,
 }
 
-fn holds(line: &[u8]) -> Holds {
-    let line = String::from_utf8_lossy(line).replace("\\\r\n", "").replace("\\\n", "");
-    match set_by_sign(&line) {
-        Holds::Nothing if is_secret(&line) || sets_by_words(&line) => Holds::Secret,
-        Holds::Key if is_secret(&line) => Holds::Secret,
+/// A line without what joins its parts.
+fn joined(line: &[u8]) -> String {
+    String::from_utf8_lossy(line).replace("\\\r\n", "").replace("\\\n", "")
+}
+
+fn holds(line: &str) -> Holds {
+    match set_by_sign(line) {
+        Holds::Nothing if is_secret(line) || sets_by_words(line) => Holds::Secret,
+        Holds::Key if is_secret(line) => Holds::Secret,
         other => other,
     }
 }
@@ -178,16 +183,27 @@ fn sets_by_words(line: &str) -> bool {
             return true;
         }
     }
-    reads(line)
+    names_secret(line, |word, command| word == "printf" && command.contains("-v"))
 }
 
-/// `read -r NAME <<< VALUE`, `mapfile -t NAME <<END`, `printf -v NAME FORMAT VALUE`.
-fn reads(line: &str) -> bool {
+/// Whether the line has what `read -r NAME` or `mapfile -t NAME` is given, on this line or on one
+/// above that `waits` for it: `done <<END`.
+fn is_input(line: &str, waits: &mut bool) -> bool {
+    if is_comment(line.as_bytes()) {
+        return false;
+    }
+    *waits |= names_secret(line, |word, _| READERS.contains(&word));
+    let is_input = *waits && (line.contains("<<") || line.contains("<("));
+    *waits &= !is_input;
+    is_input
+}
+
+/// Whether the name of a secret stands behind the word of a command that `is_one`.
+fn names_secret(line: &str, is_one: impl Fn(&str, &str) -> bool) -> bool {
     line.split([';', '&', '|', '(', ')', '{', '}']).any(|command| {
-        let is_of_word = |c: char| !c.is_whitespace() && c != '<';
-        let mut words = command.split(|c| !is_of_word(c)).filter(|word| !word.is_empty());
-        let reads = |word: &str| READERS.contains(&word) && command.contains("<<");
-        words.any(|word| reads(word) || word == "printf" && command.contains("-v"))
+        let is_between = |c: char| c.is_whitespace() || c == '<';
+        let mut words = command.split(is_between).filter(|word| !word.is_empty());
+        words.any(|word| is_one(word, command))
             && words.any(|word| is_secret_key(word.trim_matches(['"', '\''])))
     })
 }

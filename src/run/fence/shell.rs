@@ -204,6 +204,10 @@ mod tests {
             "FOO_TOKENS=(\n  $(a \")\") # it's )\n'hunter2' (hunter2)\n)\n",
             "FOO_TOKENS+=( <(a)\nhunter2 )\n",
             "read FOO_TOKEN <<E\n)hunter2\nit's hunter2\nE\n",
+            "read FOO_TOKEN <<1\nhunter2\n1\n",
+            "read FOO_TOKEN <<''\nhunter2\n\n",
+            "read FOO_TOKEN <<-E\nhunter2\n E\nhunter2\n\tE\n",
+            "read FOO_TOKEN <<E\na\\\nE\nhunter2\nE\n",
             "read FOO_TOKEN <<\\E; a <<- \"F\"\nhunter2\nE\nhunter2\n\tF\n",
         ] {
             assert!(ends(text).is_some(), "{text}");
@@ -246,6 +250,8 @@ mod tests {
             "FOO_TOKEN=$'it\\'s\nhunter2'\n",
             "FOO_TOKEN=$((a);\nhunter2)\n",
             "FOO_TOKEN=$((a);b)\nhunter2\n",
+            "read FOO_TOKEN <<E'\nF'\nE\nhunter2\n",
+            "read FOO_TOKEN <<E\\\nF\nE\nhunter2\n",
             "FOO_TOKEN=$(#)\necho hunter2)\n",
             "FOO_TOKEN=$(a;# )\necho hunter2)\n",
             "FOO_TOKENS=(\n$(case x in x) a;; y) b;; esac\necho hunter2)\n)\n",
@@ -257,6 +263,30 @@ mod tests {
         ] {
             assert!(ends(text).is_none(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_a_command_over_several_lines_reads_is_left_out() {
+        for (text, left) in [
+            (
+                "while read FOO_TOKEN\ndo :\ndone <<E\nhunter2\nE\n",
+                "while read FOO_TOKEN\ndo :\ndone </dev/null\n",
+            ),
+            ("{ read -r FOO_TOKEN; } <<E\nhunter2\nE\n", "{ :; } </dev/null\n"),
+            (
+                "while read FOO_TOKEN; do b; done <<< hunter2\n",
+                "while false; do :; done </dev/null\n",
+            ),
+            ("f() {\n  read FOO_TOKEN\n}\nf <<E\nhunter2\nE\n", "f() {\n  read FOO_TOKEN\n}\n:\n"),
+            ("read -s FOO_TOKEN\n# <<\nb <<E\nhunter2\nE\n", "read -s FOO_TOKEN\n# <<\n:\n"),
+        ] {
+            // One document alone.
+            let after = "b=2\nc <<E\nd\nE\n";
+            assert_eq!(kept(&format!("a=1\n{text}{after}")), format!("a=1\n{left}{after}"));
+        }
+        let text = "a=1\nwhile read FOO_TOKEN; do\n  b\ndone < <(echo\nhunter2)\n";
+        let kept = kept(text);
+        assert!(kept.starts_with("a=1\n: # ") && kept.lines().count() == 2, "{kept}");
     }
 
     #[test]
