@@ -97,6 +97,8 @@ fn closed(text: &[u8], mut at: usize, least: usize, escapes: bool) -> Result<usi
     let mut documents = Vec::new();
     // What is no blank before.
     let mut before = b',';
+    // In what ends the last long string of Lua.
+    let mut long = 0;
     while let Some(&byte) = text.get(at) {
         let rest = &text[at..];
         let mut step = 1;
@@ -123,7 +125,7 @@ fn closed(text: &[u8], mut at: usize, least: usize, escapes: bool) -> Result<usi
                         let behind = here_document::behind(text, at + step, &document);
                         step = behind.ok_or(Open::Bracket(byte))? - at;
                     }
-                    if at + step >= least {
+                    if at + step >= least.max(long) {
                         return Ok(at + step);
                     }
                 }
@@ -141,7 +143,12 @@ fn closed(text: &[u8], mut at: usize, least: usize, escapes: bool) -> Result<usi
                 }
                 b'"' | b'\'' | b'`' => open.push(Open::Quote(byte)),
                 b'(' | b'[' | b'{' if inside.is_some() || b"=:$,([{".contains(&before) => {
-                    open.push(Open::Bracket(closing(byte)));
+                    let bracket = Open::Bracket(closing(byte));
+                    if let Some(end) = long_end(rest).filter(|_| at >= long) {
+                        // It may be one of another kind, too.
+                        long = at + 1 + find(rest, &end).ok_or(bracket)?;
+                    }
+                    open.push(bracket);
                 }
                 _ if inside == Some(&Open::Bracket(byte)) => drop(open.pop()),
                 _ => {}
@@ -153,6 +160,17 @@ fn closed(text: &[u8], mut at: usize, least: usize, escapes: bool) -> Result<usi
         at += step;
     }
     open.first().map_or(Ok(text.len()), |first| Err(*first))
+}
+
+/// What ends a string of Lua, `[[ … ]]` or `[=[ … ]=]`, if `text` begins like one.
+fn long_end(text: &[u8]) -> Option<Vec<u8>> {
+    let level = text[1..].iter().take_while(|byte| **byte == b'=').count();
+    let is_one = text[0] == b'[' && text.get(1 + level) == Some(&b'[');
+    is_one.then(|| [&b"]"[..], &text[1..=level], b"]"].concat())
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|found| found == part)
 }
 
 fn closing(bracket: u8) -> u8 {

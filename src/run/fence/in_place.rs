@@ -53,6 +53,10 @@ impl Lines {
         matches!(self, Self::Shell)
     }
 
+    pub(super) fn is_yaml(self) -> bool {
+        matches!(self, Self::Yaml)
+    }
+
     /// What stands in the place of `left_out`, which is whole lines and no comment.
     pub(super) fn in_place(self, left_out: &[u8]) -> Vec<u8> {
         let blank = left_out.len() - left_out.trim_ascii_start().len();

@@ -38,11 +38,11 @@ pub(super) fn without_secrets(name: &Path, bytes: &[u8]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(bytes.len());
     let (mut start, mut in_secret, mut waits) = (0, false, false);
     while start < bytes.len() {
-        let end = start + length_of_line(&bytes[start..]);
+        let end = start + length_of_line(&bytes[start..], lines);
         let line = &bytes[start..end];
         while masked.next_if(|found| found.end <= start).is_some() {}
         let is_masked = masked.peek().is_some_and(|found| found.start < end);
-        in_secret = table(line).map_or(in_secret, is_secret_key);
+        in_secret = table(line).map_or(in_secret, |name| is_secret_key(name) || has_escapes(name));
         let text = joined(line);
         let holds = if is_input(&text, &mut waits) { Holds::Secret } else { holds(&text) };
         let far = match holds {
@@ -72,15 +72,32 @@ fn masked(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     found
 }
 
-/// The bytes of the first line, with those that a backslash at its end joins to it: a secret may
-/// stand in one of them, and its name in another.
-fn length_of_line(text: &[u8]) -> usize {
+/// The bytes of the first line, with those that belong to it: a secret may stand in one of them, and
+/// its name in another. A backslash joins lines, and in YAML a colon at the start of the next one.
+fn length_of_line(text: &[u8], lines: Lines) -> usize {
     let ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
     let is_joined = |at: usize| {
         let line = text[..at].strip_suffix(b"\r").unwrap_or(&text[..at]);
         line.ends_with(b"\\")
     };
-    ends.into_iter().find(|at| !is_joined(*at)).map_or(text.len(), |at| at + 1)
+    let length = ends.into_iter().find(|at| !is_joined(*at)).map_or(text.len(), |at| at + 1);
+    let (line, next) = text.split_at(length);
+    let may_be_key = lines.is_yaml() && !is_comment(line) && !line.trim_ascii().is_empty();
+    length + if may_be_key { length_to_colon(next).unwrap_or(0) } else { 0 }
+}
+
+/// The length of the lines up to the first one that is neither empty nor a comment, if that begins
+/// with a colon.
+fn length_to_colon(text: &[u8]) -> Option<usize> {
+    let mut length = 0;
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
+        length += line.len();
+        let words = line.trim_ascii();
+        if !words.is_empty() && !is_comment(line) {
+            return words.starts_with(b":").then_some(length);
+        }
+    }
+    None
 }
 
 /// What a line has of a secret.
@@ -97,6 +114,11 @@ fn joined(line: &[u8]) -> String {
 }
 
 fn holds(line: &str) -> Holds {
+    // A key of YAML whose colon is on a line of its own; behind it may be a comment.
+    let key = line.trim_end().rsplit_once('\n').map_or("", |(key, _)| key);
+    if key.split(|c| !is_of_name(c)).any(is_secret_key) {
+        return Holds::Secret;
+    }
     match set_by_sign(line) {
         Holds::Nothing if is_secret(line) || sets_by_words(line) => Holds::Secret,
         Holds::Key if is_secret(line) => Holds::Secret,
@@ -137,7 +159,9 @@ fn set_by_sign(line: &str) -> Holds {
         }
         let value = after.trim().trim_matches(['"', '\'', ',', ';']);
         let judged = value.char_indices().nth(JUDGED_MAX).map_or(value, |(at, _)| &value[..at]);
-        let is_named = names(before).any(is_secret_key);
+        let quoted = before.trim_end().strip_suffix('"').and_then(|text| text.rsplit_once('"'));
+        let is_escaped = quoted.is_some_and(|(_, key)| has_escapes(key));
+        let is_named = is_escaped || names(before).any(is_secret_key);
         // Behind a quote alone, it may be on the next line.
         if value.is_empty() && is_named {
             found = Holds::Key;
@@ -148,12 +172,20 @@ fn set_by_sign(line: &str) -> Holds {
     found
 }
 
+fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_-.".contains(c)
+}
+
+/// Whether letters are written as numbers, `"tok\u0065n"`: what such a key says is not looked at.
+fn has_escapes(key: &str) -> bool {
+    ["\\u00", "\\U00", "\\x"].iter().any(|escape| key.contains(escape))
+}
+
 /// The key before a sign, without quotes; of `name[key]` both.
 fn names(before: &str) -> impl Iterator<Item = &str> {
     let before = before.trim_end().trim_end_matches(['+', '?', ':']).trim_end();
     let last = |text: &str| {
         let text = text.trim_end_matches(['"', '\'', ']']);
-        let is_of_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         text.trim_end_matches(is_of_name).len()
     };
     let name = |text: &str| {
@@ -332,15 +364,40 @@ mod tests {
             "- token: >-\n    hunter2\n",
             "let g:api_token =\n  \\ 'hunter2'\n",
             "let g:tokens = [\n\\ 'hunter2' ]\n",
+            "vim.g.token = [==[\n]]\nhunter2\n]=]\n]==]\n",
+            "vim.g.token = [[\n]a]\nhunter2 [[\n]]\n",
+            "\"tok\\u0065n\" = \"hunter2\"\n",
+            "\"to\\U0000006ben\" = [\n\"hunter2\"]\n",
+            "r = { index = \"x\", \"tok\\u0065n\" = \"hunter2\" }\n",
+            "[env.\"A_TOK\\u0045N\"]\nvalue = \"hunter2\"\n",
+            "token: |\n  # hunter2\n  ; hunter2\n",
         ] {
             for before in ["a = 1\n", "x='y'\nz=\"it's\"\n"] {
                 let after = "[other]\nb = 2\nit = 'c'\n";
                 let text = format!("{before}{secret}{after}");
                 let kept = kept(&text);
                 assert!(!kept.contains("hunter2"), "{text}\n: {kept}");
-                assert!(kept.starts_with(before), "{text}\n: {kept}");
-                assert!(kept.ends_with(after), "{text}\n: {kept}");
+                assert_eq!(kept, format!("{before}{after}"), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn a_key_of_yaml_may_have_its_colon_on_another_line() {
+        for secret in [
+            "{ \"token\"\n : \"hunter2\" }\n",
+            "{\n  \"token\" # it\n\n  # is\n  :\"hunter2\" }\n",
+            "? npmAuthToken\n: hunter2\n",
+            "? password # it\n: |\n  hunter2\n\n  hunter2\n",
+            "? password\n:\n  hunter2\n",
+            "? tokens\n:\n- hunter2\n- hunter2\n",
+            "? npmAuthToken\n: \"a\n hunter2\"\n",
+        ] {
+            let text = format!("a: 1\n{secret}? b\n: 2\n");
+            let kept = without_secrets(Path::new(".yarnrc.yml"), text.as_bytes());
+            let kept = String::from_utf8(kept).unwrap();
+            let after = kept.strip_prefix("a: 1\n").unwrap();
+            assert!(after.trim_start_matches("{\n") == "? b\n: 2\n", "{text}\n: {kept}");
         }
     }
 
@@ -390,6 +447,8 @@ mod tests {
             "TOKEN=x <<E\nE\n",
             "TOKEN=x <<E <<E ",
             "TOKEN=(\n(",
+            "token = [[[[",
+            "token = [=[ ]=]",
             "TOKEN=${a:-'b'",
             "TOKEN=\"$(`'",
             "TOKEN=\"\n",
