@@ -138,6 +138,8 @@ const SECRET_OPTIONS: &[&str] = &[
 ];
 /// Options that a user stands behind, with a password where there is a colon: those of curl.
 const USER_OPTIONS: &[&str] = &["-u", "-U", "--user", "--proxy-user"];
+/// In a string, a backslash stands before them.
+const QUOTES: [char; 3] = ['"', '\'', '\\'];
 /// What is in PEM and no secret.
 const PUBLIC_PEM: &[&str] = &["CERTIFICATE", "PUBLIC KEY", "X509 CRL"];
 
@@ -271,15 +273,45 @@ fn is_user_with_password(user: &str) -> bool {
     user.split_once(':').is_some_and(|(_, password)| !password.is_empty()) || is_token(user)
 }
 
-/// `Password=x;`, `--token=x`, `?api_key=x`, `x-api-key=x,`, `-Da.storePassword=x`.
+/// `Password=x;`, `--token=x`, `?api_key=x`, `x-api-key=x,`, `-Da.storePassword=x`, `token = "x"`,
+/// `X-Api-Key: x`, `{'password': 'x'}`.
 fn has_setting(value: &str) -> bool {
-    let is_between = |c: char| c.is_whitespace() || ";&?,".contains(c);
-    value.match_indices('=').any(|(at, sign)| {
+    value.match_indices(['=', ':']).any(|(at, sign)| {
         let (before, after) = (&value[..at], &value[at + sign.len()..]);
+        let bare = before.trim_end_matches(is_around);
         let is_of_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        let name = &before[before.trim_end_matches(is_of_name).len()..];
-        !after.is_empty() && !after.starts_with(is_between) && is_secret_setting(name)
+        let (left, name) = bare.split_at(bare.trim_end_matches(is_of_name).len());
+        let is_apart = bare.len() < before.len();
+        let is_set = if sign == "=" && !is_apart {
+            !after.is_empty() && !after.starts_with(is_between_settings)
+        } else {
+            // `$PWD: ` is of a prompt.
+            !left.ends_with('$') && is_set_apart(is_apart, after)
+        };
+        is_set && is_secret_setting(name)
     })
+}
+
+fn is_between_settings(c: char) -> bool {
+    c.is_whitespace() || ";&?,".contains(c)
+}
+
+/// What may stand around a sign.
+fn is_around(c: char) -> bool {
+    c.is_whitespace() || QUOTES.contains(&c)
+}
+
+/// Whether there is a value behind a sign that stands apart from the name or from the value. A colon
+/// that does not is in paths and addresses, too.
+fn is_set_apart(from_name: bool, after: &str) -> bool {
+    // Other signs, such as `==` and `::`, begin so.
+    if after.starts_with(['=', ':', '~']) || !from_name && !after.starts_with(is_around) {
+        return false;
+    }
+    let after = after.trim_start().trim_start_matches(QUOTES);
+    let is_behind = |c: char| is_between_settings(c) || QUOTES.contains(&c) || "}])".contains(c);
+    let word = after.split(is_behind).next().unwrap_or_default();
+    !["", "false", "null", "true"].contains(&word)
 }
 
 fn is_secret_setting(name: &str) -> bool {
@@ -342,12 +374,23 @@ fn holds_one(json: &serde_json::Value) -> bool {
         serde_json::Value::String(text) => is_secret("", text),
         serde_json::Value::Array(items) => items.iter().any(holds_one),
         serde_json::Value::Object(members) => members.iter().any(|(name, value)| {
-            let is_set = !matches!(value, serde_json::Value::Null | serde_json::Value::Bool(_));
-            let named = is_secret_name(&with_underscores(name)) && value.as_str() != Some("");
-            (is_set && named) || holds_one(value)
+            let is_value = name == "value" && members.get("name").is_some_and(names_one);
+            let named = is_value || is_secret_name(&with_underscores(name));
+            (named && is_set(value)) || holds_one(value)
         }),
         _ => false,
     }
+}
+
+/// What is empty, or a switch, is not.
+fn is_set(value: &serde_json::Value) -> bool {
+    let is_switch = matches!(value, serde_json::Value::Null | serde_json::Value::Bool(_));
+    !is_switch && value.as_str() != Some("")
+}
+
+/// Of a pair, `{"name": "API_TOKEN", "value": "x"}`.
+fn names_one(name: &serde_json::Value) -> bool {
+    name.as_str().is_some_and(|name| is_secret_name(&with_underscores(name)))
 }
 
 /// `privateKey` as `private_Key`.
@@ -424,6 +467,15 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=abc123"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "x-team=a,x-api-key=abc"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "x-team=a, X-Auth-Token=abc"),
+            ("HEADER", "X-Api-Key: x"),
+            ("HEADERS", "Accept: a\nPRIVATE-TOKEN: x"),
+            ("SETTING", "token = \"x\""),
+            ("SETTING", "a=b password = x"),
+            ("SETTING", "password: x"),
+            ("SETTINGS", "{'user': 'me', 'password': 'x'}"),
+            ("SETTINGS", "{'password':'x'}"),
+            ("SETTINGS", r#"{\"password\":\"x\"}"#),
+            ("SETTINGS", r#"[{"name":"DB_PASSWORD","value":"x"}]"#),
             ("PAGE", "https://h/?client_secret=abc&x=y"),
             ("STORE", "AccountName=a;AccountKey=abc"),
             ("SOPS_AGE_KEY", "x"),
@@ -488,6 +540,13 @@ mod tests {
             ("OPTIONS", "--password-file=/a --cwd=/b"),
             ("OPTIONS", "--public-key=/a --key=b"),
             ("HEADERS", "password=,user=me"),
+            ("SETTINGS", "{'password': '', 'token': null, 'secret': false}"),
+            ("SETTINGS", r#"[{"name":"DB_PASSWORD","value":""},{"name":"a","value":"x"}]"#),
+            ("PATHS", "/opt/secret:/opt/token:/a"),
+            ("TEST", "[ $token == x ] && token =~ x; Token::x; secret:"),
+            ("PROMPT", "[sudo] password for %u: "),
+            ("PROMPT", "Password: "),
+            ("PS1", "$PWD: \\$ "),
             ("TOKEN", ""),
             ("TOKEN", " "),
             ("AUTHOR", "me"),

@@ -312,6 +312,7 @@ mod tests {
             "\thelper = cache --timeout=3600",
             "export PATH=$HOME/bin:$PATH",
             "PS1='\\u@\\h:\\w $PWD: '",
+            "PS1='$PWD: \\$ '",
             "export GIT_AUTHOR_NAME=me \\\n  EDITOR=vim",
             "alias compass='x'",
         ] {
