@@ -499,12 +499,20 @@ pub(crate) fn read_full(
 /// is not opened; for a file that somebody holds a write lease on, whose open would wait for up
 /// to 45 s; and for a sealed one, whose bytes are not its content. With a further name where no rule
 /// seals, that counts against the caller.
+///
+/// It is no access of the caller's: where the file is this process's own, or it has the right, the time of
+/// access stays.
 pub(crate) fn read_head(path: BorrowedFd<'_>, len: usize) -> Result<Option<Vec<u8>>, Errno> {
     let stat = stat_fd(path)?;
     if stat.file_type() != FileType::RegularFile {
         return Ok(None);
     }
-    let fd = match reopen(path, OFlags::RDONLY | OFlags::NONBLOCK) {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let fd = match reopen(path, flags | OFlags::NOATIME) {
+        Err(Errno::PERM) => reopen(path, flags),
+        fd => fd,
+    };
+    let fd = match fd {
         Err(Errno::AGAIN) => return Ok(None),
         fd => fd?,
     };
@@ -574,6 +582,19 @@ mod tests {
         let path = ProcPath::of(file.as_fd());
         let expected = format!("/proc/self/fd/{}", file.as_raw_fd());
         assert_eq!(path.as_c_str().to_bytes(), expected.as_bytes());
+    }
+
+    #[test]
+    fn a_look_at_the_head_is_no_access() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, "head and more").unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(5);
+        file.set_times(std::fs::FileTimes::new().set_accessed(long_ago)).unwrap();
+        let fd = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
+        assert_eq!(read_head(fd.as_fd(), 4).unwrap().unwrap(), b"head");
+        assert_eq!(path.metadata().unwrap().accessed().unwrap(), long_ago);
     }
 
     /// Between the attributes that were asked for and the content, another file can take the name:
