@@ -39,6 +39,20 @@ fn globs_that_mean_something_else_are_warned_of() {
     }
 }
 
+/// A rule that refuses by its own mode does so under a policy that is tried out.
+#[test]
+fn a_mode_of_a_rules_own_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let rule = |mode: &str| format!("[[rule]]\npath = 'h'\naction = 'read-only'\n{mode}\n");
+    for (mode, status) in [("mode = 'enforce'", 3), ("mode = 'audit'", 0), ("", 0)] {
+        let text = format!("mode = 'audit'\ndefault = 'deny'\n{}", rule(mode));
+        std::fs::write(dir.path().join("p.toml"), text).unwrap();
+        let arguments = ["explain", "--policy", "p.toml", "--exit-code", "--operation", "write"];
+        let explained = tollgate(dir.path(), &[&arguments[..], &["h/x"]].concat());
+        assert_eq!(explained.status.code(), Some(status), "{mode}: {}", all(&explained));
+    }
+}
+
 /// A glob that is wrong is marked where it is wrong.
 #[test]
 fn a_wrong_glob_is_marked() {

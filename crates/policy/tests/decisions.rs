@@ -476,3 +476,22 @@ fn what_is_only_recorded_is_explained_beside_what_is_enforced() {
     assert!(shown.contains("recorded only: refused with EACCES"), "{shown}");
     assert!(policy.enforced().unwrap().is_trivial());
 }
+
+#[test]
+fn a_rule_that_is_enforced_by_itself_refuses_under_a_policy_that_is_only_recorded() {
+    let text = "mode = 'audit'\ndefault = 'deny'\n[[rule]]\npath = 'h'\naction = 'read-only'\n\
+                mode = 'enforce'\n[[rule]]\npath = 'k'\naction = 'deny'\n";
+    let policy = Policy::parse(text, "p.toml").unwrap();
+    let recorded: Vec<_> =
+        policy.rules().iter().map(tollgate_policy::Rule::is_audit_only).collect();
+    assert_eq!(recorded, [false, true]);
+    let enforced = policy.enforced().unwrap();
+    for (path, expected) in
+        [("h/x", Verdict::ReadOnly), ("k", Verdict::Allow), ("other", Verdict::Allow)]
+    {
+        assert_eq!(verdict(&enforced, &file(path), Write), expected, "{path}");
+        let explained = policy.explain(&file(path), Some(Write), &USER);
+        let one = &explained.operations[0];
+        assert_eq!((one.verdict, one.audited.is_none()), (expected, path == "h/x"), "{path}");
+    }
+}

@@ -19,18 +19,17 @@ pub(super) fn policy(source: &Source<'_>, table: &DeTable<'_>) -> Result<Policy,
         Some(value) => default_action(source, value)?,
         None => Action::Passthrough,
     };
+    let audit_only = table.get("mode").map_or(Ok(false), |value| rule::is_audit(source, value))?;
     let mut warnings = Vec::new();
     let rules = match table.get("rule") {
-        Some(value) => rules(source, value, &mut warnings)?,
+        Some(value) => rules(source, value, audit_only, &mut warnings)?,
         None => Vec::new(),
     };
-    let audit_only = table.get("mode").map_or(Ok(false), |value| rule::is_audit(source, value))?;
     check::native(source, &rules)?;
     check::sealed(source, &rules)?;
     warnings.extend(check::warnings(source, &rules));
     warnings.sort_by_key(|warning| (warning.line(), warning.column()));
-    let mut rules: Vec<_> = rules.into_iter().map(|(rule, _)| rule).collect();
-    rules.iter_mut().for_each(|rule| rule.audit_only |= audit_only && rule.refuses());
+    let rules = rules.into_iter().map(|(rule, _)| rule).collect();
     let mut policy = Policy::new(default, rules, warnings);
     policy.audits_default = audit_only && default.refuses();
     Ok(policy)
@@ -50,11 +49,12 @@ fn default_action(
     }
 }
 
-/// The rules with where their first lines are. What looks wrong about their globs goes to
-/// `warnings`.
+/// The rules with where their first lines are; `audit_only` is the mode of those that have none of
+/// their own. What looks wrong about their globs goes to `warnings`.
 fn rules(
     source: &Source<'_>,
     value: &Spanned<DeValue<'_>>,
+    audit_only: bool,
     warnings: &mut Vec<Warning>,
 ) -> Result<Vec<(Rule, std::ops::Range<usize>)>, PolicyError> {
     let wrong_type = |value: &Spanned<DeValue<'_>>| {
@@ -70,7 +70,7 @@ fn rules(
         if rules.len() == MAX_RULES {
             return Err(source.error(one.span(), Problem::TooManyRules));
         }
-        let rule = rule::rule(source, one.span(), table, &rules)?;
+        let rule = rule::rule(source, one.span(), table, audit_only, &rules)?;
         globs += rule.globs.len();
         if globs > MAX_GLOBS {
             return Err(source.error(one.span(), Problem::TooManyGlobs));

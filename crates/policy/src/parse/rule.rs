@@ -33,11 +33,12 @@ const KEYS: [&str; 16] = [
 ];
 const EVERYTHING: &str = "write `path = \"**\"` for everything";
 
-/// Reads one rule; `earlier` are the rules before it.
+/// Reads one rule; `audit_only` is the mode of the policy, `earlier` are the rules before it.
 pub(super) fn rule(
     source: &Source<'_>,
     span: Range<usize>,
     table: &DeTable<'_>,
+    audit_only: bool,
     earlier: &[(Rule, Range<usize>)],
 ) -> Result<Rule, PolicyError> {
     check_keys(source, table, "a rule", &KEYS)?;
@@ -69,7 +70,8 @@ pub(super) fn rule(
         caller: caller(source, table)?,
         create: get("create")
             .map_or(Ok(false), |value| values::boolean(source, "create", value))?,
-        audit_only: get("mode").map_or(Ok(false), |value| is_audit(source, value))?,
+        audit_only: get("mode")
+            .map_or(Ok(audit_only && action.refuses()), |value| is_audit(source, value))?,
         redaction: made::redaction(source, table, action)?,
         domain: made::domain(source, table, action)?,
     };
