@@ -130,6 +130,24 @@ impl Glob {
         )
     }
 
+    /// The directories above whatever the glob matches, as far as they are named in it, from the top
+    /// down.
+    pub(crate) fn directories_above(&self) -> impl Iterator<Item = String> + use<'_> {
+        self.paths_named().take(self.segments.len().saturating_sub(1))
+    }
+
+    /// The paths that the names make with which the glob begins, the shortest first.
+    fn paths_named(&self) -> impl Iterator<Item = String> + use<'_> {
+        let names = self.segments.iter().map_while(|segment| match segment {
+            Segment::Name(name) => Some(String::from_utf8_lossy(name)),
+            _ => None,
+        });
+        names.scan(String::new(), |path, name| {
+            *path = if path.is_empty() { name.into_owned() } else { format!("{path}/{name}") };
+            Some(path.clone())
+        })
+    }
+
     fn end(&self) -> u64 {
         1 << self.segments.len()
     }

@@ -2,10 +2,12 @@
 
 mod automaton;
 mod component;
+mod inclusion;
 pub(crate) mod index;
 mod overlap;
 mod pairs;
 mod syntax;
 
 pub(crate) use automaton::{Glob, TwoPaths};
+pub(crate) use inclusion::Compared;
 pub(crate) use syntax::{GlobError, compile_exe, compile_path};

@@ -3,7 +3,7 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{check, lint, rule, values};
+use super::{check, lint, reach, rule, values};
 use crate::error::{PolicyError, Problem, Source, Warning};
 use crate::limits::{MAX_GLOBS, MAX_RULES};
 use crate::policy::Policy;
@@ -27,11 +27,12 @@ pub(super) fn policy(source: &Source<'_>, table: &DeTable<'_>) -> Result<Policy,
     };
     check::native(source, &rules)?;
     check::sealed(source, &rules)?;
-    warnings.extend(check::warnings(source, &rules));
-    warnings.sort_by_key(|warning| (warning.line(), warning.column()));
-    let rules = rules.into_iter().map(|(rule, _)| rule).collect();
-    let mut policy = Policy::new(default, rules, warnings);
+    let (rules, spans): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
+    let mut policy = Policy::new(default, rules, Vec::new());
     policy.audits_default = audit_only && default.refuses();
+    warnings.extend(reach::warnings(source, &policy, &spans));
+    warnings.sort_by_key(|warning| (warning.line(), warning.column()));
+    policy.warnings = warnings;
     Ok(policy)
 }
 

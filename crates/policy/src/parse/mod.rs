@@ -4,6 +4,7 @@ mod body;
 mod check;
 mod lint;
 mod made;
+mod reach;
 mod rule;
 mod values;
 mod views;
