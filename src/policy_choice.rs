@@ -404,7 +404,7 @@ fn hide_keyring(policy: Policy) -> anyhow::Result<Policy> {
     let rule = Policy::parse(&text, "built-in")?;
     policy
         .preceded_by(rule)
-        .context("the keyring lies in a native directory, or there are too many rules")
+        .context("the keyring lies in a native directory, where nothing hides it")
 }
 
 /// What another view covers is not there in this one, should that view lose its mount because the
@@ -417,7 +417,7 @@ fn leave_covered(policy: Policy, origin: &Origin) -> anyhow::Result<Policy> {
     let glob = toml_string(&format!("{}/**", escape_glob(covered)));
     let text = format!("[[rule]]\nname = \"DIR\"\npath = {glob}\naction = \"deny\"\n");
     policy.preceded_by(Policy::parse(&text, "built-in")?).with_context(|| {
-        format!("DIR lies in a native directory of {origin}, or that has too many rules")
+        format!("DIR lies in a native directory of {origin}, where nothing keeps it apart")
     })
 }
 
@@ -474,7 +474,7 @@ fn keep(policy: Policy, origin: &Origin, dir: &Path) -> anyhow::Result<Policy> {
         Some(policy) => Ok(policy),
         None => bail!(
             "policy `{origin}`, or your configuration, lies in a native directory of DIR, where \
-             nothing keeps it from being changed, or has no room for one more rule; move it"
+             nothing keeps it from being changed; move it"
         ),
     }
 }

@@ -38,9 +38,7 @@ pub(crate) fn mask(policy: Policy, file: &Path, dir: &Path) -> anyhow::Result<Po
     );
     policy.preceded_by(Policy::parse(&text, "built-in")?).with_context(|| {
         let shown = crate::escape::shown(file);
-        format!(
-            "`{shown}` leads into a native directory, where nothing hides it, or has too many rules"
-        )
+        format!("`{shown}` leads into a native directory, where nothing hides it")
     })
 }
 

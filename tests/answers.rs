@@ -53,6 +53,31 @@ fn a_mode_of_a_rules_own_holds() {
     }
 }
 
+/// As many rules as a policy may have can be in force, with those that are built in before them.
+#[test]
+fn a_policy_with_as_many_rules_as_it_may_have_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = |count: usize| -> String {
+        (0..count).map(|n| format!("[[rule]]\npath = 'd/f{n}'\naction = 'deny'\n")).collect()
+    };
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    for name in ["d/.tollgate.toml", "p.toml"] {
+        std::fs::write(dir.path().join(name), rules(4096)).unwrap();
+        let check = tollgate(dir.path(), &["check", name]);
+        assert!(check.status.success(), "{}", all(&check));
+        let explain = ["explain", "--policy", name, "--dir", "d", "--operation", "create"];
+        let explained = tollgate(dir.path(), &[&explain[..], &["d/f4095"]].concat());
+        let said = all(&explained);
+        assert!(said.contains("EACCES, by rule `rule 4096`"), "{said}");
+    }
+    std::fs::write(dir.path().join("p.toml"), rules(4097)).unwrap();
+    for command in ["check", "explain"] {
+        let arguments = [command, "--policy", "p.toml", "d/f1"];
+        let refused = tollgate(dir.path(), &arguments[..if command == "check" { 3 } else { 4 }]);
+        assert!(all(&refused).contains("more than 4096 rules"), "{}", all(&refused));
+    }
+}
+
 /// A glob that is wrong is marked where it is wrong.
 #[test]
 fn a_wrong_glob_is_marked() {

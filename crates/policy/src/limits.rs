@@ -1,7 +1,12 @@
 //! What a policy may be at most.
 
-/// Most rules in a policy; a set of them is a fixed array of this many bits.
+/// Most rules in a policy, or in two that hold together.
 pub const MAX_RULES: usize = 4096;
+/// Most rules that may come before those of a policy ([`crate::Policy::preceded_by`]), so that who
+/// enforces one with as many rules as it may have can add some.
+pub const MAX_PRECEDING: usize = 64;
+/// Most rules in all; a set of them is a fixed array of this many bits.
+pub(crate) const MAX_HELD: usize = MAX_RULES + MAX_PRECEDING;
 /// Longest policy in bytes.
 pub const MAX_TEXT_LEN: usize = 4 << 20;
 /// Most globs in a policy, braces spread out.

@@ -1,6 +1,6 @@
 //! Two policies as one: rules in front of others, and two that hold together.
 
-use crate::limits::MAX_RULES;
+use crate::limits::{MAX_HELD, MAX_RULES};
 use crate::policy::{Policy, Second};
 use crate::rule::Rule;
 use crate::words::Action;
@@ -10,15 +10,15 @@ impl Policy {
     /// default stays, and so do the warnings, those of `front` first. Lines in explanations are
     /// those of the text that each rule came from.
     ///
-    /// `None` if there were more than [`MAX_RULES`] rules, or if a rule of `front` could reach into
-    /// a native directory.
+    /// `None` if a rule of `front` could reach into a native directory, or if there were more rules
+    /// than [`MAX_RULES`] and [`crate::MAX_PRECEDING`] together.
     #[must_use]
     pub fn preceded_by(self, front: Self) -> Option<Self> {
         let reaches = |path: &str| {
             let mut globs = front.rules.iter().flat_map(|rule| &rule.globs);
             globs.any(|glob| glob.reaches_into(path.as_bytes()))
         };
-        if front.rules.len() + self.rules.len() > MAX_RULES
+        if front.rules.len() + self.rules.len() > MAX_HELD
             || self.native().iter().any(|native| reaches(&native.path))
         {
             return None;

@@ -7,7 +7,7 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use crate::facts::{CallerFacts, InodeFacts};
 use crate::glob::Glob;
-use crate::limits::{HEAD_LEN, MAX_RULES};
+use crate::limits::{HEAD_LEN, MAX_HELD};
 use crate::redaction::Redaction;
 use crate::words::{Action, Kind, KindSet, Mode, OperationSet};
 
@@ -20,10 +20,10 @@ pub struct RuleId(u16);
 
 impl RuleId {
     /// # Panics
-    /// Past [`crate::MAX_RULES`], which no parsed policy reaches.
+    /// Past [`MAX_HELD`], which no policy reaches.
     pub(crate) fn new(index: usize) -> Self {
-        assert!(index < MAX_RULES, "rule {index}, of at most {MAX_RULES}");
-        Self(u16::try_from(index).expect("MAX_RULES fits 16 bits"))
+        assert!(index < MAX_HELD, "rule {index}, of at most {MAX_HELD}");
+        Self(u16::try_from(index).expect("MAX_HELD fits 16 bits"))
     }
 
     /// The rule's place in the file, from 0.

@@ -16,15 +16,15 @@ use rustc_hash::FxHashMap;
 use super::automaton::{Glob, Segment, components};
 use super::component::{self, Token};
 use super::pairs::Pairs;
-use crate::limits::MAX_RULES;
+use crate::limits::MAX_HELD;
 
 /// A set of rules, by index.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct RuleSet([u64; MAX_RULES / 64]);
+pub(crate) struct RuleSet([u64; MAX_HELD / 64]);
 
 impl RuleSet {
     pub(crate) const fn new() -> Self {
-        Self([0; MAX_RULES / 64])
+        Self([0; MAX_HELD / 64])
     }
 
     fn insert(&mut self, rule: u16) {
@@ -342,10 +342,10 @@ mod tests {
     #[test]
     fn a_set_counts_upwards_over_words() {
         let mut set = RuleSet::new();
-        for rule in [4095, 0, 63, 64, 700] {
+        for rule in [4159, 0, 63, 64, 700] {
             set.insert(rule);
         }
-        assert_eq!(set.iter(MAX_RULES).collect::<Vec<_>>(), [0, 63, 64, 700, 4095]);
+        assert_eq!(set.iter(MAX_HELD).collect::<Vec<_>>(), [0, 63, 64, 700, 4159]);
         assert_eq!(set.iter(65).collect::<Vec<_>>(), [0, 63, 64]);
     }
 }
