@@ -78,6 +78,28 @@ fn a_policy_with_as_many_rules_as_it_may_have_holds() {
     }
 }
 
+/// What a `\` stands before is the character itself.
+#[test]
+fn escaped_characters_are_no_wildcards() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |rule: &str| {
+        std::fs::write(dir.path().join("p.toml"), format!("[[rule]]\n{rule}\n")).unwrap();
+        let output = tollgate(dir.path(), &["check", "p.toml"]);
+        assert!(output.status.success(), "{rule}: {}", all(&output));
+        all(&output)
+    };
+    for glob in [r"st\*r", r"\[x\]", r"\{a,b\}", r"\?"] {
+        let said = check(&format!("path = '{glob}'\naction = 'deny'"));
+        assert!(said.contains("0 warnings"), "{glob}: {said}");
+    }
+    let said = check("path = '\\.env'\naction = 'deny'");
+    assert!(said.contains("matches at the top of DIR only"), "{said}");
+    check("path = 'x\\*y'\naction = 'native'");
+    let explained = tollgate(dir.path(), &["explain", "--policy", "p.toml", "x*y/z", "xzy/z"]);
+    let said = all(&explained);
+    assert_eq!(said.matches("native, by rule `rule 1`").count(), 1, "{said}");
+}
+
 /// A glob that is wrong is marked where it is wrong.
 #[test]
 fn a_wrong_glob_is_marked() {

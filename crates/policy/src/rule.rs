@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use regex::bytes::{Regex, RegexBuilder};
 
 use crate::facts::{CallerFacts, InodeFacts};
-use crate::glob::Glob;
+use crate::glob::{Glob, unescaped};
 use crate::limits::{HEAD_LEN, MAX_HELD};
 use crate::redaction::Redaction;
 use crate::words::{Action, Kind, KindSet, Mode, OperationSet};
@@ -152,7 +152,7 @@ impl Rule {
     /// The directories of a `native` rule, as paths without a slash at the end.
     pub(crate) fn native_directories(&self) -> impl Iterator<Item = String> + use<'_> {
         let texts = if self.action == Action::Native { &self.glob_texts[..] } else { &[] };
-        texts.iter().map(|text| text.trim_end_matches('/').to_owned())
+        texts.iter().map(|text| unescaped(text).trim_end_matches('/').to_owned())
     }
 
     /// Whether the rule looks at nothing but path and kind, so that it holds for every caller,

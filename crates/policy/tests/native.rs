@@ -39,6 +39,8 @@ fn directories_are_listed_once_and_without_those_inside_others() {
     let expected = [("target", false), ("out/gen", true), ("dist", true), ("targets", false)];
     assert_eq!(directories(&text), expected.map(|(path, create)| (path.to_owned(), create)));
     assert!(policy("").native().is_empty());
+    // An escaped character is no wildcard.
+    assert_eq!(directories(&native(r"x\*y/\[z\]/")), [("x*y/[z]".to_owned(), false)]);
     // The outer one counts wherever it stands.
     assert_eq!(directories(&(native("a/b") + &native("a"))), [("a".to_owned(), false)]);
 }
@@ -61,7 +63,7 @@ fn everybody_may_do_everything_where_it_is_served_all_the_same() {
 
 #[test]
 fn what_cannot_be_native_is_refused() {
-    for path in ["'target/*'", "'**'", "'{a,b}'", "['a', 'b?']", "'[ab]'", "'a\\*'"] {
+    for path in ["'target/*'", "'**'", "'{a,b}'", "['a', 'b?']", "'[ab]'", "'a\\*b*'"] {
         let error = refused(&rule(path, "action = 'native'"));
         assert!(error.starts_with("p.toml:2:8: `native` takes directories by"), "{error}");
     }

@@ -10,4 +10,4 @@ mod syntax;
 
 pub(crate) use automaton::{Glob, TwoPaths};
 pub(crate) use inclusion::Compared;
-pub(crate) use syntax::{GlobError, compile_exe, compile_path};
+pub(crate) use syntax::{GlobError, compile_exe, compile_path, has_special, unescaped};

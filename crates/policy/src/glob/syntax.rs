@@ -81,6 +81,25 @@ pub(crate) fn compile_exe(text: &str) -> Result<Vec<Glob>, GlobError> {
     Ok(globs)
 }
 
+/// Whether one of these characters stands in the text of a glob and not for itself.
+pub(crate) fn has_special(text: &str, special: &[char]) -> bool {
+    characters(text).any(|(c, escaped)| !escaped && special.contains(&c))
+}
+
+/// The text of a glob without wildcards as the path that it stands for.
+pub(crate) fn unescaped(text: &str) -> String {
+    characters(text).map(|(c, _)| c).collect()
+}
+
+/// The characters of a glob's text, each with whether a `\` before it has it stand for itself.
+fn characters(text: &str) -> impl Iterator<Item = (char, bool)> {
+    let mut left = text.chars();
+    std::iter::from_fn(move || match left.next()? {
+        '\\' => Some((left.next()?, true)),
+        other => Some((other, false)),
+    })
+}
+
 /// One element of a glob's text, braces spread out.
 #[derive(Clone, Debug, PartialEq)]
 struct Atom {
@@ -384,6 +403,17 @@ mod tests {
         assert_eq!(globs.len(), 6);
         assert!(globs.iter().any(|glob| glob.covers(b"a/c/x.rs")));
         assert!(!globs.iter().any(|glob| glob.covers(b"a/x.rs")));
+    }
+
+    #[test]
+    fn what_is_escaped_is_not_special() {
+        for text in [r"st\*r", r"\[x\]", r"\{a,b\}", r"a\\b", r"\\\*", "é"] {
+            assert!(!has_special(text, &['*', '?', '[', '{']), "{text}");
+        }
+        for text in ["st*r", r"\\*", r"\[[x]", r"\{{a,b}"] {
+            assert!(has_special(text, &['*', '?', '[', '{']), "{text}");
+        }
+        assert_eq!(unescaped(r"x\*y/\\z"), r"x*y/\z");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use toml::de::DeTable;
 use super::values;
 
 use crate::error::{PolicyError, Problem, Source};
-use crate::glob::Glob;
+use crate::glob::{Glob, has_special};
 use crate::limits::MAX_NATIVE;
 use crate::rule::Rule;
 use crate::words::Action;
@@ -62,7 +62,7 @@ pub(super) fn literal_if_native(
     if rule.action != Action::Native {
         return Ok(());
     }
-    let wild = rule.glob_texts.iter().find(|text| text.contains(['*', '?', '[', '{', '\\']));
+    let wild = rule.glob_texts.iter().find(|text| has_special(text, &['*', '?', '[', '{']));
     match wild {
         Some(text) => Err(source.error(path.span(), Problem::NativeGlob(text.clone()))),
         None => Ok(()),

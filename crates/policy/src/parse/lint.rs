@@ -4,6 +4,7 @@ use toml::de::DeTable;
 
 use super::values;
 use crate::error::{Source, Warning};
+use crate::glob::{has_special, unescaped};
 use crate::rule::Rule;
 use crate::words::Action;
 
@@ -88,12 +89,12 @@ fn is_at_top_only(glob: &str, rule: &Rule) -> bool {
     if name.contains('/') || matches!(name, "*" | "**") {
         return false;
     }
-    if name.contains(['*', '?', '[']) {
+    if has_special(name, &['*', '?', '[']) {
         return true;
     }
     let kept = matches!(rule.action, Action::Deny | Action::Hide);
     let everywhere = format!("**/{name}");
-    kept && is_secret(name) && !rule.glob_texts.contains(&everywhere)
+    kept && is_secret(&unescaped(name)) && !rule.glob_texts.contains(&everywhere)
 }
 
 fn is_secret(name: &str) -> bool {
