@@ -100,6 +100,36 @@ fn escaped_characters_are_no_wildcards() {
     assert_eq!(said.matches("native, by rule `rule 1`").count(), 1, "{said}");
 }
 
+/// Callers have paths without symbolic links.
+#[test]
+fn an_executable_behind_a_link_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().canonicalize().unwrap();
+    let top = top.to_str().unwrap();
+    std::fs::write(dir.path().join("program"), "").unwrap();
+    std::os::unix::fs::symlink("program", dir.path().join("link")).unwrap();
+    let check = |exes: &str| {
+        let text = format!("[[rule]]\npath = 'a'\nexe = {exes}\naction = 'deny'\n");
+        std::fs::write(dir.path().join("p.toml"), text).unwrap();
+        all(&tollgate(dir.path(), &["check", "p.toml"]))
+    };
+    for exes in ["['TOP/program']", "['TOP/none']", "['TOP/link', 'TOP/program']", "'TOP/l*k'"] {
+        let said = check(&exes.replace("TOP", top));
+        assert!(said.contains("0 warnings"), "{exes}: {said}");
+    }
+    let said = check(&"['/usr/bin/none', 'TOP/link']".replace("TOP", top));
+    let expected = format!("p.toml:3:26: warning: no caller's executable is `{top}/link`: ");
+    assert!(said.contains(&expected) && said.contains(&format!("`{top}/program`")), "{said}");
+    // The same is said of who is asked about.
+    check(&"'TOP/program'".replace("TOP", top));
+    let who = format!("exe={top}/link");
+    let arguments = ["explain", "--policy", "p.toml", "--exit-code", "--as", &who, "a"];
+    let explained = tollgate(dir.path(), &arguments);
+    assert_eq!(explained.status.code(), Some(3), "{}", all(&explained));
+    let expected = format!("the answer is for `{top}/program`");
+    assert!(all(&explained).contains(&expected), "{}", all(&explained));
+}
+
 /// A glob that is wrong is marked where it is wrong.
 #[test]
 fn a_wrong_glob_is_marked() {

@@ -15,13 +15,13 @@ use tollgate_policy::{
     Condition, Explanation, Kind, MoveReport, Operation, Policy, Rule, RuleReport, Status, Verdict,
 };
 
-use crate::cli::{ExplainArgs, OperationArg};
+use crate::cli::{CallerArg, ExplainArgs, OperationArg};
 use crate::escape::{escaped, shown, without_controls};
 use crate::git::Repository;
 use crate::messages;
 use crate::policy_choice::{BUILT_IN, IN_DIR};
 use crate::why::plain;
-use crate::{policy_choice, policy_file, policy_views, tree};
+use crate::{accounts, policy_choice, policy_file, policy_views, tree};
 
 pub(crate) use look::{Found, look, relative};
 
@@ -54,11 +54,13 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
         "`--to` is the new name of one PATH, and {} are given",
         args.paths.len()
     );
+    let mut asker = args.caller.clone().unwrap_or_default();
+    name_executable(&mut asker);
     let mut answers = Vec::new();
     let mut imagined = Vec::new();
     let mut failed = 0;
     for path in &args.paths {
-        let (answer, basis) = match explain(args, &policy, path, &place) {
+        let (answer, basis) = match explain(args, &asker, &policy, path, &place) {
             Err(error) if args.paths.len() > 1 => {
                 messages::say(&format!("explain: {}", messages::in_words(&error)));
                 failed += 1;
@@ -240,8 +242,23 @@ fn is_missing(error: &anyhow::Error) -> bool {
     cause.is_some_and(|errno| matches!(*errno, Errno::NOENT | Errno::NOTDIR))
 }
 
+/// Callers have the paths of their executables without symbolic links, so that nobody has one that
+/// leads through some.
+fn name_executable(asker: &mut CallerArg) {
+    let Some(given) = &asker.exe else { return };
+    let Some(real) = accounts::executable(given) else { return };
+    messages::note(&format!(
+        "exe=`{}` is a symbolic link to `{1}`, or behind one; the answer is for `{1}`, the path that \
+         a caller has",
+        escaped(given),
+        escaped(&real)
+    ));
+    asker.exe = Some(real);
+}
+
 fn explain(
     args: &ExplainArgs,
+    asker: &CallerArg,
     policy: &Policy,
     path: &OsStr,
     place: &Place<'_>,
@@ -254,7 +271,6 @@ fn explain(
         Some(OperationArg::Symlink) => place.to_make(in_dir, Kind::Symlink),
         asked => place.look(in_dir, path, asked == Some(OperationArg::Create))?,
     };
-    let asker = args.caller.clone().unwrap_or_default();
     if let Some(given) = &args.to {
         ensure!(
             !given.as_os_str().is_empty(),

@@ -130,6 +130,12 @@ impl Glob {
         )
     }
 
+    /// The only path that the glob matches, if it has no wildcards.
+    pub(crate) fn literal(&self) -> Option<String> {
+        let is_name = |segment: &Segment| matches!(segment, Segment::Name(_));
+        if self.segments.iter().all(is_name) { self.paths_named().last() } else { None }
+    }
+
     /// The directories above whatever the glob matches, as far as they are named in it, from the top
     /// down.
     pub(crate) fn directories_above(&self) -> impl Iterator<Item = String> + use<'_> {

@@ -77,6 +77,7 @@ fn rules(
             return Err(source.error(one.span(), Problem::TooManyGlobs));
         }
         warnings.extend(lint::globs(source, table, &rule));
+        warnings.extend(lint::executables(source, table, &rule));
         rules.push((rule, one.span()));
     }
     Ok(rules)

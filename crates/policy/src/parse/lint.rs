@@ -1,10 +1,10 @@
-//! Globs that mean something else than they seem to, with a mark under the glob.
+//! Globs that mean something else than they seem to, or nothing here, with a mark under the glob.
 
 use toml::de::DeTable;
 
 use super::values;
 use crate::error::{Source, Warning};
-use crate::glob::{has_special, unescaped};
+use crate::glob::{Glob, compile_exe, has_special, unescaped};
 use crate::rule::Rule;
 use crate::words::Action;
 
@@ -44,6 +44,30 @@ pub(super) fn globs(source: &Source<'_>, table: &DeTable<'_>, rule: &Rule) -> Ve
     let warn = |text: &values::Text<'_>| {
         let (part, message) = mistake(text.text, rule)?;
         Some(source.warning(text.span_of(source, part), message))
+    };
+    texts.iter().filter_map(warn).collect()
+}
+
+/// Executables without wildcards that are not where they are named: a caller's executable has no
+/// symbolic link in its path, so that none is ever the one named.
+pub(super) fn executables(source: &Source<'_>, table: &DeTable<'_>, rule: &Rule) -> Vec<Warning> {
+    let Some(value) = table.get("exe") else { return Vec::new() };
+    let Ok(texts) = values::strings(source, "exe", value, "") else { return Vec::new() };
+    let globs = rule.caller.as_ref().and_then(|caller| caller.exes.as_deref()).unwrap_or_default();
+    let is_listed = |real: &str| globs.iter().any(|glob| glob.matches_exactly(real.as_bytes()));
+    let warn = |text: &values::Text<'_>| {
+        let named =
+            compile_exe(text.text).ok()?.iter().filter_map(Glob::literal).find_map(|path| {
+                let path = format!("/{path}");
+                let real = source.names.executable(&path).filter(|real| !is_listed(real))?;
+                Some((path, real))
+            });
+        let (path, real) = named?;
+        let message = format!(
+            "no caller's executable is `{path}`: a symbolic link leads to `{real}` here, which is \
+             the path that callers have; write that, or both"
+        );
+        Some(source.warning(text.span_of(source, 0..text.text.len()), message))
     };
     texts.iter().filter_map(warn).collect()
 }
