@@ -226,9 +226,17 @@ pub enum Problem {
         /// What to write.
         advice: &'static str,
     },
-    /// A list with nothing in it.
+    /// A list of what a rule holds for, with nothing in it.
     #[error("`{key}` is empty, so that the rule could never match; {advice}")]
     Empty {
+        /// The key.
+        key: &'static str,
+        /// What to write.
+        advice: &'static str,
+    },
+    /// Another value with nothing in it.
+    #[error("`{key}` is empty; {advice}")]
+    SaysNothing {
         /// The key.
         key: &'static str,
         /// What to write.

@@ -74,10 +74,16 @@ fn toml_mistakes() {
         "{}",
         first_line("default = \n")
     );
-    assert!(
-        first_line("default = \"deny\"\ndefault = \"deny\"")
-            .starts_with("p.toml:2:1: duplicate key")
-    );
+    for (text, expected) in [
+        ("default = 'deny'\ndefault = 'deny'", "p.toml:2:1: duplicate key `default`; the first"),
+        (
+            "[[rule]]\npath = 'a'\n[[rule]]\n  path = [\n\"\"\"\n  path = 7\"\"\", 'b']\n\"path\" = 'c'\n",
+            "p.toml:7:1: duplicate key `path`; the first is on line 4",
+        ),
+        ("[[rule]]\nsize = { min = 1, min = 2 }\n", "p.toml:2:19: duplicate key `min`"),
+    ] {
+        assert!(first_line(text).starts_with(expected), "{}", first_line(text));
+    }
     assert!(first_line("[[rule]\n").starts_with("p.toml:1:8: "), "{}", first_line("[[rule]\n"));
 }
 
@@ -189,15 +195,9 @@ fn conditions() {
             "size = { min = 2, max = 1 }",
             "p.toml:3:8: size from 2 up to 1 bytes holds for no file; `min` must not be above `max`",
         ),
-        (
-            "size = {}",
-            "p.toml:3:8: `size` is empty, so that the rule could never match; give `min`, `max` or both",
-        ),
+        ("size = {}", "p.toml:3:8: `size` is empty; give `min`, `max` or both"),
         ("size = { mni = 1 }", "p.toml:3:10: unknown key `mni` in `size`; allowed: min, max"),
-        (
-            "content = {}",
-            "p.toml:3:11: `content` is empty, so that the rule could never match; give `magic`, `regex` or both",
-        ),
+        ("content = {}", "p.toml:3:11: `content` is empty; give `magic`, `regex` or both"),
         ("content = { regex = 'a(b' }", "p.toml:3:23: regex: unclosed group"),
         (
             "content = { regex = 'a{3,2}' }",
@@ -213,9 +213,10 @@ fn conditions() {
             "p.toml:3:23: magic: `\\` begins `\\xNN` or `\\\\`; best written in single quotes",
         ),
         ("content = { magic = '' }", "p.toml:3:21: magic: 0 bytes; allowed: 1 to 65536"),
+        ("name = \"\"", "p.toml:3:8: `name` is empty; leave it out to have the rule numbered"),
         (
-            "name = \"\"",
-            "p.toml:3:8: `name` is empty, so that the rule could never match; leave it out to have the rule numbered",
+            "content = { magic = [] }",
+            "p.toml:3:21: `magic` is empty; leave it out, or give the first bytes",
         ),
     ] {
         assert_eq!(first_line(&rule_with(line)), expected);

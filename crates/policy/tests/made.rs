@@ -80,7 +80,7 @@ fn mistakes_are_named_where_they_are() {
         ),
         (
             "action = 'redact'\ndetectors = []",
-            "p.toml:4:13: `detectors` is empty, so that the rule could never match; leave it out for \
+            "p.toml:4:13: `detectors` is empty; leave it out for \
              the default ones",
         ),
         (

@@ -37,6 +37,8 @@ pub(crate) enum GlobProblem {
     OpenClass,
     #[error("`/` inside `[...]`; a class is one character of a name")]
     SlashInClass,
+    #[error("`[:{0}:]` in a glob; classes have no names here: write ranges, as in `[a-zA-Z]`")]
+    NamedClass(String),
     #[error("range from `{0}` down to `{1}`; write the lower end first")]
     Range(char, char),
     #[error("`{{` without `}}`; write `\\{{` for the character itself")]
@@ -235,6 +237,12 @@ impl Parser<'_> {
             if low == ']' && !ranges.is_empty() && !self.text[at..].starts_with('\\') {
                 return Ok(Token::Class { negated, ranges: ranges.into() });
             }
+            if self.text[at..].starts_with('[')
+                && let Some(name) = named_class(&self.text[self.at..])
+            {
+                let problem = GlobProblem::NamedClass(name.to_owned());
+                return Err(GlobError { offset: at, problem });
+            }
             let mut high = low;
             if self.peek() == Some('-') && !self.text[self.at..].starts_with("-]") {
                 self.next();
@@ -257,6 +265,13 @@ impl Parser<'_> {
             other => Ok((at, other)),
         }
     }
+}
+
+/// The name of a class as other programs have them, behind its `[`: that of `:alpha:]`.
+fn named_class(rest: &str) -> Option<&str> {
+    let (name, _) = rest.strip_prefix(':')?.split_once(":]")?;
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphabetic());
+    is_name.then_some(name)
 }
 
 fn check_relative(atoms: &[Atom], text: &str) -> Result<(), GlobError> {
@@ -376,6 +391,15 @@ mod tests {
             refused("[z-a]"),
             (1, "range from `z` down to `a`; write the lower end first".into())
         );
+        assert_eq!(
+            refused("a[[:alpha:]_]"),
+            (
+                2,
+                "`[:alpha:]` in a glob; classes have no names here: write ranges, as in `[a-zA-Z]`"
+                    .into()
+            )
+        );
+        assert!(compile_path("[[:]").is_ok() && compile_path(r"[\[:alpha:]").is_ok());
         assert_eq!(refused("a{b,c").0, 1);
         assert_eq!(refused("ab}").0, 2);
         assert_eq!(refused("ab\\").0, 2);

@@ -71,7 +71,7 @@ fn own(source: &Source<'_>, table: &DeTable<'_>) -> Result<Vec<OwnRegex>, Policy
     let regexes = values::table(source, "regexes", value, allowed)?;
     if regexes.is_empty() {
         let advice = "leave it out, or give a name and an expression";
-        return Err(source.error(value.span(), Problem::Empty { key: "regexes", advice }));
+        return Err(source.error(value.span(), values::empty("regexes", advice)));
     }
     if regexes.len() > MAX_REGEXES {
         return Err(source.error(value.span(), Problem::TooManyRegexes));

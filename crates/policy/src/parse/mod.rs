@@ -9,6 +9,8 @@ mod rule;
 mod values;
 mod views;
 
+use std::ops::Range;
+
 use toml::de::DeTable;
 
 use crate::error::{PolicyError, Problem, Source};
@@ -72,5 +74,31 @@ fn file(source: &Source<'_>) -> Result<PolicyFile, PolicyError> {
 
 fn syntax(source: &Source<'_>, error: &toml::de::Error) -> PolicyError {
     let span = error.span().unwrap_or(0..0);
-    source.error(span, Problem::Syntax(error.message().trim().replace('\n', "; ")))
+    let mut message = error.message().trim().replace('\n', "; ");
+    if message == "duplicate key" {
+        message += &duplicate(source, &span).unwrap_or_default();
+    }
+    source.error(span, Problem::Syntax(message))
+}
+
+/// Which key stands there for a second time, and where the first is, if that begins a line.
+fn duplicate(source: &Source<'_>, second: &Range<usize>) -> Option<String> {
+    /// Most lines that are looked at more closely, as each takes reading all before it.
+    const MAX_LIKELY: usize = 8;
+    let key = source.text.get(second.clone())?.trim_matches(['"', '\'']);
+    let before = &source.text[..second.start];
+    let starts = || std::iter::once(0).chain(before.match_indices('\n').map(|(at, _)| at + 1));
+    let line = |start: usize| before[start..].trim_start_matches([' ', '\t']);
+    let header = starts().rfind(|start| line(*start).starts_with('[')).unwrap_or(0);
+    let is_likely = |start: &usize| {
+        let rest = line(*start).trim_start_matches(['"', '\'']).strip_prefix(key);
+        let rest = rest.map(|rest| rest.trim_start_matches(['"', '\'', ' ', '\t']));
+        *start >= header && rest.is_some_and(|rest| rest.starts_with('='))
+    };
+    // In a string of several lines, what is before is not whole.
+    let is_key = |start: &usize| DeTable::parse(&before[..*start]).is_ok();
+    let first = starts().filter(is_likely).take(MAX_LIKELY).find(is_key);
+    let first = first.map(|start| source.place(start..start).line);
+    let place = first.map(|line| format!("; the first is on line {line}")).unwrap_or_default();
+    Some(format!(" `{key}`{place}"))
 }

@@ -117,7 +117,7 @@ fn name(
     let text = values::string(source, "name", value)?;
     if text.text.is_empty() {
         let advice = "leave it out to have the rule numbered";
-        return Err(source.error(text.span, Problem::Empty { key: "name", advice }));
+        return Err(source.error(text.span, values::empty("name", advice)));
     }
     if let Some((first, _)) = earlier.iter().find(|(rule, _)| rule.name == text.text) {
         let problem = Problem::DuplicateName { name: text.text.to_owned(), first: first.line };
@@ -164,7 +164,7 @@ fn size_range(source: &Source<'_>, value: &Value<'_>) -> Result<RangeInclusive<u
     check_keys(source, table, "`size`", &["min", "max"])?;
     if table.is_empty() {
         let advice = "give `min`, `max` or both";
-        return Err(source.error(value.span(), Problem::Empty { key: "size", advice }));
+        return Err(source.error(value.span(), values::empty("size", advice)));
     }
     let end = |key, absent| table.get(key).map_or(Ok(absent), |one| values::size(source, key, one));
     let (min, max) = (end("min", 0)?, end("max", u64::MAX)?);
@@ -180,7 +180,7 @@ fn content(source: &Source<'_>, value: &Value<'_>) -> Result<Content, PolicyErro
     check_keys(source, table, "`content`", &["magic", "regex"])?;
     if table.is_empty() {
         let advice = "give `magic`, `regex` or both";
-        return Err(source.error(value.span(), Problem::Empty { key: "content", advice }));
+        return Err(source.error(value.span(), values::empty("content", advice)));
     }
     let mut magic = Vec::new();
     if let Some(value) = table.get("magic") {

@@ -191,9 +191,17 @@ fn one_or_many<'a, 'i, T>(
         return Ok(vec![one]);
     };
     if list.is_empty() {
-        return Err(source.error(value.span(), Problem::Empty { key, advice }));
+        return Err(source.error(value.span(), empty(key, advice)));
     }
     list.iter().map(|one| read(one).ok_or_else(|| wrong_type(source, key, one, allowed))).collect()
+}
+
+/// What is wrong with a value with nothing in it.
+pub(super) fn empty(key: &'static str, advice: &'static str) -> Problem {
+    match key {
+        "path" | "kind" | "operation" | "uid" | "gid" | "exe" => Problem::Empty { key, advice },
+        _ => Problem::SaysNothing { key, advice },
+    }
 }
 
 pub(super) fn wrong_type(
