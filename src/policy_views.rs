@@ -15,15 +15,16 @@ pub(crate) struct Further {
     /// As the policy has it, with the home directory in the place of `~`.
     pub(crate) dir: PathBuf,
     pub(crate) origin: Origin,
-    /// The line of its header.
-    line: usize,
+    /// The line and the column of its header.
+    at: (usize, usize),
 }
 
 impl Further {
     /// Where it stands, for a message that goes on with what is wrong.
     pub(crate) fn place(&self) -> String {
         let file = self.origin.files().first().map(|file| shown(file)).unwrap_or_default();
-        format!("{file}:{}: `[[view]]` of `{}`", self.line, shown(&self.dir))
+        let (line, column) = self.at;
+        format!("{file}:{line}:{column}: `[[view]]` of `{}`", shown(&self.dir))
     }
 }
 
@@ -45,13 +46,15 @@ pub(crate) fn of(
                 None => PathBuf::from(&view.dir),
                 Some(rest) => home
                     .with_context(|| {
-                        let (file, line) = (shown(file), view.line);
-                        format!("{file}:{line}: there is no home directory that `~` could mean")
+                        let (file, line, column) = (shown(file), view.line, view.column);
+                        format!(
+                            "{file}:{line}:{column}: there is no home directory that `~` could mean"
+                        )
                     })?
                     .join(rest.trim_start_matches('/')),
             };
             let origin = Origin::View { file: file.to_owned(), dir: view.dir, covered: None };
-            all.push(Further { dir, origin, line: view.line });
+            all.push(Further { dir, origin, at: (view.line, view.column) });
         }
     }
     Ok(all)
@@ -65,9 +68,9 @@ fn tables(file: &Path, was_named: bool, dir: &Path) -> anyhow::Result<Vec<ViewEn
     let views = policy_file::parse_all(file)?.views;
     let may_have_some = was_named || std::path::absolute(file)? != dir.join(IN_DIR);
     if let Some(first) = views.first().filter(|_| !may_have_some) {
-        let (file, line) = (shown(file), first.line);
+        let (file, line, column) = (shown(file), first.line, first.column);
         bail!(
-            "{file}:{line}: a policy that is found in DIR cannot have `[[view]]` tables, as who \
+            "{file}:{line}:{column}: a policy that is found in DIR cannot have `[[view]]` tables, as who \
              writes in DIR would open other directories by them; name it, `--policy {file}`, if \
              you mean that"
         );

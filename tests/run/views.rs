@@ -341,7 +341,7 @@ fn what_cannot_be_shown_is_said_before_the_command_starts() {
     let top = top.display();
     let at = |dir: &str| format!("# first\n[[view]]\ndir = \"{dir}\"\n");
     for (policy, part) in [
-        (at(&format!("{top}/none")), "wrong.toml:2: `[[view]]` of"),
+        (at(&format!("{top}/none")), "wrong.toml:2:1: `[[view]]` of"),
         (at(&format!("{top}/none")), "does not exist"),
         (at("/"), "would cover `/`"),
         (at(&format!("{top}/dir")), "is DIR, whose rules stand outside of every `[[view]]`"),
@@ -411,7 +411,7 @@ fn check_looks_at_the_directories_as_run_does() {
     };
     let view = |dir: &str| format!("[[view]]\ndir = \"{}/{dir}\"\n", top.display());
     for (policy, part) in [
-        (view("none"), "p.toml:1: `[[view]]` of"),
+        (view("none"), "p.toml:1:1: `[[view]]` of"),
         (view("several.toml"), "is not a directory"),
         (view("notes") + &view("notes/old"), "write one with the rules of both"),
     ] {
@@ -509,7 +509,7 @@ fn a_reload_does_not_take_views_from_a_policy_that_was_found_in_dir() {
     let output = tollgate().arg("reload").arg(project.path("dir")).output().unwrap();
     let told = all(&output);
     assert_eq!(output.status.code(), Some(1), "{told}");
-    let refused = ".tollgate.toml:1: a policy that is found in DIR cannot have `[[view]]` tables";
+    let refused = ".tollgate.toml:1:1: a policy that is found in DIR cannot have `[[view]]` tables";
     assert!(told.contains("keeps its policy") && told.contains(refused), "{told}");
     drop(running.stdin.take());
     let mut rest = String::new();

@@ -19,6 +19,8 @@ pub struct ViewEntry {
     pub dir: String,
     /// The line of its header, from 1.
     pub line: usize,
+    /// The column of its header in characters, from 1.
+    pub column: usize,
     /// What holds there.
     pub policy: Policy,
 }

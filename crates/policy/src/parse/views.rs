@@ -43,8 +43,13 @@ pub(super) fn entries(
             let problem = Problem::SecondView { dir: dir.to_owned(), first: first.line };
             return Err(source.error(value.span(), problem));
         }
-        let line = source.place(one.span()).line;
-        entries.push(ViewEntry { dir: dir.to_owned(), line, policy: body::policy(source, table)? });
+        let place = source.place(one.span());
+        entries.push(ViewEntry {
+            dir: dir.to_owned(),
+            line: place.line,
+            column: place.column,
+            policy: body::policy(source, table)?,
+        });
     }
     Ok(entries)
 }
@@ -67,12 +72,12 @@ mod tests {
     fn each_view_has_rules_and_a_default_of_its_own() {
         let file = parse(
             "default = \"deny\"\n[[view]]\ndir = \"~\"\n[[view.rule]]\npath = \".ssh/**\"\n\
-             action = \"hide\"\n[[view]]\ndir = \"/srv/data\"\ndefault = \"read-only\"\n",
+             action = \"hide\"\n  [[view]]\ndir = \"/srv/data\"\ndefault = \"read-only\"\n",
         )
         .unwrap();
         let [home, data] = &file.views[..] else { panic!("{:?}", file.views) };
-        assert_eq!((home.dir.as_str(), home.line), ("~", 2));
-        assert_eq!((data.dir.as_str(), data.line), ("/srv/data", 7));
+        assert_eq!((home.dir.as_str(), home.line, home.column), ("~", 2, 1));
+        assert_eq!((data.dir.as_str(), data.line, data.column), ("/srv/data", 7, 3));
         assert_eq!(home.policy.rules().len(), 1);
         let default = |policy: &crate::Policy| policy.default_action().verdict(Operation::Write);
         assert_eq!(default(&file.policy), Verdict::Deny);
