@@ -10,12 +10,18 @@ const MAX_NAMES: usize = 10_000;
 
 /// `; did you mean PATH?` for a path that does not exist, if a similar one does; else nothing.
 pub(crate) fn path(missing: &Path) -> String {
-    similar_path(missing).map(|path| said(&shown(&path))).unwrap_or_default()
+    similar_path(missing, |_| true).map(|path| said(&shown(&path))).unwrap_or_default()
+}
+
+/// The same for what is to be a file.
+pub(crate) fn file(missing: &Path) -> String {
+    let similar = similar_path(missing, Path::is_file).filter(|path| path.is_file());
+    similar.map(|path| said(&shown(&path))).unwrap_or_default()
 }
 
 /// The same for a path below `dir` that is to be named from there.
 pub(crate) fn path_below(dir: &Path, missing: &Path) -> String {
-    let similar = similar_path(&dir.join(missing));
+    let similar = similar_path(&dir.join(missing), |_| true);
     let below = similar.as_deref().and_then(|similar| similar.strip_prefix(dir).ok());
     below.map(|path| said(&shown(path))).unwrap_or_default()
 }
@@ -29,7 +35,8 @@ fn said(what: &str) -> String {
     format!("; did you mean `{what}`?")
 }
 
-fn similar_path(missing: &Path) -> Option<PathBuf> {
+/// The path that `missing` may have been meant for. Its last part `fits`.
+fn similar_path(missing: &Path, fits: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let parts: Vec<_> = missing.components().collect();
     // The first part that is not there, in the last directory that is.
     for count in 1..=parts.len() {
@@ -45,7 +52,9 @@ fn similar_path(missing: &Path) -> Option<PathBuf> {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
             _ => PathBuf::from("."),
         };
+        let is_last = count == parts.len();
         let entries = std::fs::read_dir(&directory).ok()?.flatten().take(MAX_NAMES);
+        let entries = entries.filter(|entry| !is_last || fits(&entry.path()));
         let names: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         let meant = upto.with_file_name(best(name, names.iter().map(String::as_str))?);
@@ -55,9 +64,10 @@ fn similar_path(missing: &Path) -> Option<PathBuf> {
     None
 }
 
-/// The most similar one, if it is similar enough for a typing mistake.
+/// The most similar one, if it is similar enough for a typing mistake: something of it is the same.
 fn best<'w>(word: &str, among: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    let limit = (word.chars().count() / 3).clamp(1, 3);
+    let length = word.chars().count();
+    let limit = (length / 3).clamp(1, 3).min(length.saturating_sub(1));
     let (low, mut nearest) = (word.to_lowercase(), None);
     for one in among {
         let distance = distance(&low, &one.to_lowercase());
@@ -107,6 +117,11 @@ mod tests {
         assert_eq!(of("something-else"), "");
         assert_eq!(of(&"project/../".repeat(500)), "");
         assert_eq!(path(Path::new("/")), "");
+        std::fs::create_dir(dir.path().join("v")).unwrap();
+        assert_eq!((of("-"), of("x")), Default::default());
+        let file_of = |name: &str| file(&dir.path().join(name));
+        assert!(file_of("policy.tml").ends_with("/policy.toml`?"));
+        assert_eq!((file_of("projec"), file_of("projec/policy.toml")), Default::default());
         assert_eq!(word("agnet", ["agent", "node"]), "; did you mean `agent`?");
         assert_eq!(word("x", ["agent"]), "");
     }

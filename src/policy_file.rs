@@ -43,7 +43,7 @@ fn remedy(file: &Path, error: &anyhow::Error) -> String {
     let word = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let bare = file.to_str().is_some_and(|name| !name.contains('/'));
     let similar = nearest::word(word, presets());
-    let similar = if similar.is_empty() { nearest::path(file) } else { similar };
+    let similar = if similar.is_empty() { nearest::file(file) } else { similar };
     if !similar.is_empty() || !bare || word.contains('.') {
         return similar;
     }

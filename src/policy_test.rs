@@ -128,7 +128,7 @@ struct Failure {
 pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     let shown = crate::escape::shown(&args.file);
     let text = policy_file::read(&args.file).map_err(|error| {
-        let (reason, similar) = (messages::in_words(&error), nearest::path(&args.file));
+        let (reason, similar) = (messages::in_words(&error), nearest::file(&args.file));
         anyhow!("tests `{shown}` cannot be read: {reason}{similar}; docs/policy.md has an example")
     })?;
     let expectations: Expectations = toml::from_str(&text).map_err(|error| {

@@ -130,6 +130,19 @@ fn an_executable_behind_a_link_is_warned_of() {
     assert!(all(&explained).contains(&expected), "{}", all(&explained));
 }
 
+/// What cannot be a policy is not proposed for one.
+#[test]
+fn a_policy_that_is_wrong_or_missing_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["v", "pl2/copy2"] {
+        std::fs::create_dir_all(dir.path().join(name)).unwrap();
+    }
+    for name in ["-", "pl2/copy3", "pl2/copy2/p"] {
+        let said = all(&tollgate(dir.path(), &["check", name]));
+        assert!(said.contains("cannot be read") && !said.contains("did you mean"), "{said}");
+    }
+}
+
 /// A glob that is wrong is marked where it is wrong.
 #[test]
 fn a_wrong_glob_is_marked() {
