@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
 use serde_json::json;
 use tollgate_policy::{Facts, Kind, Operation, Policy, Verdict};
@@ -172,6 +172,7 @@ fn check(
         None => cli::CallerArg::default(),
     };
     let mut checked = 0;
+    ensure!(!test.path.each().is_empty(), "`path` is empty; give one, or a list of them");
     for path in test.path.each() {
         let found = look(path, test.content.as_deref(), dir)?;
         let plain = explain::relative(OsStr::new(path))?;
@@ -217,6 +218,7 @@ fn operations(listed: Option<&OneOrMany>, kind: Kind) -> anyhow::Result<Vec<Oper
         let about = |one: &Operation| *one != Operation::List || kind == Kind::Directory;
         return Ok(Operation::ALL.into_iter().filter(about).collect());
     };
+    ensure!(!listed.each().is_empty(), "`operation` is empty; leave it out to mean all");
     let parse = |word: &String| word.parse().map_err(|error| anyhow!("operation: {error}"));
     listed.each().iter().map(parse).collect()
 }

@@ -424,7 +424,7 @@ fn configurations_and_tests_that_do_not_do() {
         place.check("explain a", 1, parts);
     }
     std::fs::remove_file(place.path("config/tollgate/config.toml")).unwrap();
-    let tests: [(&str, &[&str]); 5] = [
+    let tests: [(&str, &[&str]); 7] = [
         ("policy = 'agent'", &["expect nothing", "[[test]]"]),
         ("[[test]]\npath = 'a'\nexpect = 'deny'", &["are wrong", "`policy`"]),
         (
@@ -432,6 +432,14 @@ fn configurations_and_tests_that_do_not_do() {
             &["are wrong", "t.toml:4:10: ", "`no`", "`deny`"],
         ),
         ("policy = 'agent'\n[[test]]\npath = '/a'\nexpect = 'deny'", &["t.toml:2", "absolute"]),
+        (
+            "policy = 'agent'\n[[test]]\npath = []\nexpect = 'deny'",
+            &["t.toml:2", "`path` is empty"],
+        ),
+        (
+            "policy = 'agent'\n[[test]]\npath = 'a'\noperation = []\nexpect = 'deny'",
+            &["t.toml:2", "`operation` is empty"],
+        ),
         (
             "policy = 'agent'\n[[test]]\npath = 'a'\nas = 'uid=x-y'\nexpect = 'deny'",
             &["t.toml:2", "uid=`x-y`"],
