@@ -19,6 +19,16 @@ const SHOWN: usize = 20;
 /// # Errors
 /// With file, line and column of what is wrong, or when DIR cannot be read.
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
+    let result = check(args);
+    if let (true, Err(error)) = (args.json, &result) {
+        let named = args.policy.as_ref().or(args.named.as_ref());
+        let named = named.map(|name| name.to_string_lossy());
+        println!("{:#}", json!({"policy": named, "error": messages::in_words(error)}));
+    }
+    result
+}
+
+fn check(args: &CheckArgs) -> anyhow::Result<()> {
     let here = std::env::current_dir().context("the working directory cannot be named")?;
     let dir = args.dir.as_ref().map(|dir| tree::open(dir)).transpose()?.map(|(tree, _)| tree.path);
     let named = args.policy.as_ref().or(args.named.as_ref());

@@ -1,5 +1,5 @@
-//! What a policy file is told: warnings of globs that mean something else, and `tollgate test`.
-//! Colour goes to terminals alone.
+//! What a policy file is told: warnings of what means something else or nothing, limits, and
+//! `tollgate test`. Colour goes to terminals alone.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -130,7 +130,7 @@ fn an_executable_behind_a_link_is_warned_of() {
     assert!(all(&explained).contains(&expected), "{}", all(&explained));
 }
 
-/// What cannot be a policy is not proposed for one.
+/// What cannot be a policy is not proposed for one; and with `--json`, what is wrong is JSON.
 #[test]
 fn a_policy_that_is_wrong_or_missing_is_told_of() {
     let dir = tempfile::tempdir().unwrap();
@@ -141,6 +141,13 @@ fn a_policy_that_is_wrong_or_missing_is_told_of() {
         let said = all(&tollgate(dir.path(), &["check", name]));
         assert!(said.contains("cannot be read") && !said.contains("did you mean"), "{said}");
     }
+    std::fs::write(dir.path().join("wrong.toml"), "default = 'no'\n").unwrap();
+    let check = tollgate(dir.path(), &["check", "--json", "wrong.toml"]);
+    assert_eq!(check.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&check.stdout).unwrap();
+    assert_eq!(json["policy"], "wrong.toml");
+    let error = json["error"].as_str().unwrap();
+    assert!(error.contains("wrong.toml:1:11: unknown action `no`"), "{error}");
 }
 
 /// A glob that is wrong is marked where it is wrong.
