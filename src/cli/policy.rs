@@ -143,7 +143,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) to: Option<OsString>,
 
     /// Who asks: uid=USER, gid=GROUP, exe=PATH, separated by commas, users and groups by name or
-    /// number; left out, you, without a program
+    /// number, symbolic links of PATH followed; left out, you, without a program
     #[arg(long = "as", value_name = "WHO", value_parser = caller)]
     pub(crate) caller: Option<CallerArg>,
 
