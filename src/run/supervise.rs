@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, bail};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 use tollgate_fuse::SessionError;
@@ -222,7 +222,10 @@ impl Running {
                     return Err(not_executed(&plan.start.command[0], errno));
                 }
                 Message::Note(_) if args.quiet => {}
-                Message::Ended(status) => return Ok(end(status)),
+                Message::Ended(status) => {
+                    self.hear_last_of_proxy();
+                    return Ok(end(status));
+                }
                 _ => self.common(received)?,
             }
         }
@@ -320,6 +323,22 @@ impl Running {
             }
             Some(other) => bail!("the proxy sent {:?} out of turn", other.message),
             None => bail!("the proxy of --allow-host was killed from outside"),
+        }
+    }
+
+    /// The proxy tells of what it refuses before it answers: all that CMD asked for is there by now.
+    fn hear_last_of_proxy(&mut self) {
+        let is_told = |proxy: &Proxy| {
+            let mut ready = [PollFd::new(&proxy.channel, PollFlags::IN)];
+            let told = rustix::event::poll(&mut ready, Some(&Timespec::default()));
+            told.is_ok_and(|ready| ready > 0)
+        };
+        // Others that CMD left may go on asking until they are ended.
+        let most = 10_000;
+        for _ in 0..most {
+            if !self.proxy.as_ref().is_some_and(is_told) || self.hear_proxy().is_err() {
+                return;
+            }
         }
     }
 

@@ -5,7 +5,9 @@ use std::net::TcpListener;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use crate::project::{PATIENCE, Project, all, can_mount, text};
+use rustix::process::{Pid, Signal};
+
+use crate::project::{PATIENCE, Project, all, can_mount, first_line, text};
 
 /// A server outside, which answers each connection and tells what it was asked.
 struct Outside {
@@ -91,6 +93,39 @@ fn has_python() -> bool {
         eprintln!("skipped: no python3");
     }
     found
+}
+
+/// Its end, and what it asked for last, are there when `run` looks.
+#[test]
+fn what_is_refused_right_before_the_end_is_recorded() {
+    if !can_mount() || !has_python() {
+        return;
+    }
+    let project = Project::new();
+    let code = "import os, socket
+name, port = os.environ['http_proxy'].rsplit('/', 1)[1].split(':')
+print('begun', flush=True)
+input()
+for host in ('evil.test:443', 'other.test:443'):
+    s = socket.create_connection((name, int(port)), 20)
+    s.sendall(f'CONNECT {host} HTTP/1.1\\r\\n\\r\\n'.encode())
+    s.recv(65536)
+os._exit(0)";
+    let mut command = project.run_with(&["--allow-host", "localhost:1"]);
+    command.args(["python3", "-c", code]).stdin(Stdio::piped());
+    let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut run), "begun");
+    let signal = |signal| rustix::process::kill_process(Pid::from_child(&run), signal).unwrap();
+    signal(Signal::STOP);
+    run.stdin.as_ref().unwrap().write_all(b"\n").unwrap();
+    // CMD needs nothing of `run` to end.
+    std::thread::sleep(Duration::from_millis(500));
+    signal(Signal::CONT);
+    let output = run.wait_with_output().unwrap();
+    for host in ["evil.test:443", "other.test:443"] {
+        let line = format!("connect {host}: EACCES");
+        assert!(text(&output.stderr).contains(&line), "{}", all(&output));
+    }
 }
 
 #[test]
