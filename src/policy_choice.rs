@@ -4,9 +4,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use tollgate_policy::{Action, Operation, Policy, Verdict};
+use tollgate_policy::{Action, Operation, Policy, PolicyFile, Verdict};
 
 use crate::escape::{escaped, shown};
+use crate::policy_file::FoundIn;
 use crate::presets::{Preset, escape_glob, toml_string};
 use crate::user_config::UserConfig;
 use crate::{messages, policy_file, policy_masked, policy_places};
@@ -39,8 +40,10 @@ pub(crate) enum Origin {
     None,
     /// A built-in one.
     Preset(Preset),
-    /// A file.
+    /// A file that somebody named.
     File(PathBuf),
+    /// The policy of DIR, in it, that nobody named.
+    Found(PathBuf),
     /// What the user configured, and the policy of DIR, which can only make it stricter.
     Tightened(Box<Origin>, PathBuf),
     /// A `[[view]]` of a file.
@@ -98,15 +101,16 @@ impl Origin {
 
     /// Whether the policy is about several directories.
     fn has_views(&self) -> bool {
-        let has_some =
-            |file: &&Path| policy_file::parse_all(file).is_ok_and(|whole| !whole.views.is_empty());
+        let has_some = |file: &&Path| {
+            policy_file::parse_all(file, None).is_ok_and(|whole| !whole.views.is_empty())
+        };
         matches!(self, Self::View { .. }) || self.files().iter().any(has_some)
     }
 
     /// Whether the table of this view was dropped from a policy that is right otherwise.
     pub(crate) fn was_dropped(&self) -> bool {
         let has_none = |file: &Path, named: &str| {
-            let whole = policy_file::parse_all(file);
+            let whole = policy_file::parse_all(file, None);
             whole.is_ok_and(|whole| whole.views.iter().all(|view| view.dir != named))
         };
         matches!(self, Self::View { file, dir, .. } if has_none(file, dir))
@@ -120,9 +124,9 @@ impl Origin {
         match self {
             Self::None => Ok(Policy::allow_all()),
             Self::Preset(preset) => preset.policy(dir),
-            Self::File(file) => policy_file::parse(file),
+            Self::File(file) | Self::Found(file) => Ok(self.read(file, dir)?.policy),
             Self::View { file, dir: named, .. } => {
-                let views = policy_file::parse_all(file)?.views;
+                let views = self.read(file, dir)?.views;
                 let own = views.into_iter().find(|view| view.dir == *named);
                 own.map(|view| view.policy).with_context(|| {
                     format!("policy `{}` has no `[[view]]` of `{named}` any more", shown(file))
@@ -130,7 +134,7 @@ impl Origin {
             }
             Self::Tightened(configured, own) => {
                 let first = configured.parse(dir)?;
-                first.joined(policy_file::parse(own)?, SUFFIX).with_context(|| {
+                first.joined(self.read(own, dir)?.policy, SUFFIX).with_context(|| {
                     format!(
                         "`{}` cannot hold together with the policy that you configured \
                          ({configured}); change one of them, or name one with `--policy`",
@@ -139,6 +143,18 @@ impl Origin {
                 })
             }
         }
+    }
+
+    /// Reads `file`, one of [`Origin::files`], for the directory `dir`.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is wrong, or was found in `dir` and leads out of it.
+    pub(crate) fn read(&self, file: &Path, dir: &Path) -> anyhow::Result<PolicyFile> {
+        let is_found = match self {
+            Self::Found(own) | Self::Tightened(_, own) => own == file,
+            _ => false,
+        };
+        policy_file::parse_all(file, is_found.then(|| FoundIn::policy(dir)))
     }
 
     /// The policy as a view enforces it: with the rules that keep policy files as they are.
@@ -165,7 +181,9 @@ impl Origin {
         match self {
             Self::None => None,
             Self::Preset(preset) => Some(format!("{PRESET}{}", preset.name()).into()),
-            Self::File(file) | Self::View { file, .. } => std::path::absolute(file).ok(),
+            Self::File(file) | Self::Found(file) | Self::View { file, .. } => {
+                std::path::absolute(file).ok()
+            }
             Self::Tightened(configured, own) => configured.file().or_else(|| Some(own.clone())),
         }
     }
@@ -193,6 +211,7 @@ impl Origin {
         let absolute = |file: PathBuf| std::path::absolute(&file).unwrap_or(file);
         match self {
             Self::File(file) => Self::File(absolute(file)),
+            Self::Found(file) => Self::Found(absolute(file)),
             Self::View { file, dir, covered } => Self::View { file: absolute(file), dir, covered },
             Self::Tightened(configured, own) => {
                 Self::Tightened(Box::new(configured.absolute()), absolute(own))
@@ -212,6 +231,7 @@ impl Origin {
         Ok(match self {
             Self::None | Self::Preset(_) => self.clone(),
             Self::File(file) => Self::File(now(file)?),
+            Self::Found(file) => Self::Found(now(file)?),
             Self::View { file, dir, covered } => {
                 Self::View { file: now(file)?, dir: dir.clone(), covered: covered.clone() }
             }
@@ -233,7 +253,7 @@ impl Origin {
     pub(crate) fn files(&self) -> Vec<&Path> {
         match self {
             Self::None | Self::Preset(_) => Vec::new(),
-            Self::File(file) | Self::View { file, .. } => vec![file],
+            Self::File(file) | Self::Found(file) | Self::View { file, .. } => vec![file],
             Self::Tightened(configured, own) => {
                 configured.files().into_iter().chain([own.as_path()]).collect()
             }
@@ -246,7 +266,7 @@ impl std::fmt::Display for Origin {
         match self {
             Self::None => f.write_str(NONE),
             Self::Preset(preset) => write!(f, "preset {}", preset.name()),
-            Self::File(file) => file.display().fmt(f),
+            Self::File(file) | Self::Found(file) => file.display().fmt(f),
             Self::View { file, dir, .. } => write!(f, "[[view]] {dir} of {}", file.display()),
             Self::Tightened(configured, own) => {
                 write!(f, "{configured}, tightened by {}", own.display())
@@ -370,7 +390,7 @@ fn search(
         }
         (None, Some(own)) => {
             let note = format!("policy `{}`", shown(&own));
-            (Origin::File(own), Some(note))
+            (Origin::Found(own), Some(note))
         }
         (None, None) => (Origin::Preset(Preset::Agent), Some(of_nobody(dir))),
     })

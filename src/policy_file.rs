@@ -1,30 +1,46 @@
 //! Policy files.
 
+use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use crate::accounts::Accounts;
 use crate::files;
 use crate::nearest;
 use crate::presets::Preset;
-use anyhow::{anyhow, bail};
-use tollgate_policy::{MAX_TEXT_LEN, Policy, PolicyFile};
+use anyhow::{anyhow, bail, ensure};
+use tollgate_policy::{MAX_TEXT_LEN, PolicyFile};
 
-/// Reads a policy.
-///
-/// # Errors
-/// When the file cannot be read, or with file, line and column of what is wrong in it.
-pub(crate) fn parse(file: &Path) -> anyhow::Result<Policy> {
-    parse_all(file).map(|all| all.policy)
+/// Where a file was found that nobody named. Whoever may write there could make it a link to any file of
+/// the user, and an error would show lines of that: a link to one outside is refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoundIn<'a> {
+    pub(crate) dir: &'a Path,
+    /// What to do if a file outside is meant.
+    pub(crate) remedy: &'static str,
 }
 
-/// Reads a policy, and those of its `[[view]]`s.
+impl<'a> FoundIn<'a> {
+    /// A policy that was found in `dir`.
+    pub(crate) fn policy(dir: &'a Path) -> Self {
+        Self { dir, remedy: "name it with `--policy`" }
+    }
+
+    /// Tests that were found in `dir`, and the policy that they are about.
+    pub(crate) fn tests(dir: &'a Path) -> Self {
+        Self { dir, remedy: "name the tests, `tollgate test .tollgate.tests.toml`" }
+    }
+}
+
+/// Reads a policy, and those of its `[[view]]`s; with where it was found if nobody named it.
 ///
 /// # Errors
-/// As [`parse`].
-pub(crate) fn parse_all(file: &Path) -> anyhow::Result<PolicyFile> {
+/// When the file cannot be read, or was found and leads out of there, or with file, line and column
+/// of what is wrong in it.
+pub(crate) fn parse_all(file: &Path, found: Option<FoundIn<'_>>) -> anyhow::Result<PolicyFile> {
     let shown = crate::escape::shown(file);
-    let text = read(file).map_err(|error| {
+    let text = read(file, found).map_err(|error| {
         let reason = crate::messages::in_words(&error);
         anyhow!("policy `{shown}` cannot be read: {reason}{}", remedy(file, &error))
     })?;
@@ -53,9 +69,12 @@ fn remedy(file: &Path, error: &anyhow::Error) -> String {
 /// The text of a regular file of at most 4 MiB and a byte, without waiting for the writer of a FIFO.
 ///
 /// # Errors
-/// When it cannot be read, or is none.
-pub(crate) fn read(file: &Path) -> anyhow::Result<String> {
+/// When it cannot be read, or is none; and when it was found and leads out of there.
+pub(crate) fn read(file: &Path, found: Option<FoundIn<'_>>) -> anyhow::Result<String> {
     let opened = files::open(file)?;
+    if let Some(found) = found {
+        stays_in(found, file, &opened)?;
+    }
     if !opened.metadata()?.is_file() {
         bail!("it is not a regular file");
     }
@@ -68,4 +87,20 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<String> {
         let line = 1 + before.filter(|byte| **byte == b'\n').count();
         anyhow!("line {line} is not UTF-8 (byte {at} of the file)")
     })
+}
+
+/// Refuses a file to which a link led out of the directory. The one that is open is asked where it is, as
+/// the link may be another by now.
+fn stays_in(found: FoundIn<'_>, file: &Path, opened: &File) -> anyhow::Result<()> {
+    let dir = std::fs::canonicalize(found.dir)?;
+    let place = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))
+        .or_else(|_| std::fs::canonicalize(file))?;
+    ensure!(
+        place.starts_with(&dir),
+        "it leads out of `{}`, to `{}`, and nobody named it; put a file in its place, or {}",
+        crate::escape::shown(&dir),
+        crate::escape::shown(&place),
+        found.remedy
+    );
+    Ok(())
 }

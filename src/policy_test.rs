@@ -14,7 +14,11 @@ use crate::cli::{self, TestArgs};
 use crate::escape::escaped;
 use crate::explain::{self, Found};
 use crate::policy_choice::Origin;
-use crate::{messages, nearest, policy_file, tree};
+use crate::policy_file::{self, FoundIn};
+use crate::{messages, nearest, tree};
+
+/// The tests that are taken where none are named.
+const IN_DIR: &str = ".tollgate.tests.toml";
 
 /// A file of expectations.
 #[derive(Debug, Deserialize)]
@@ -126,25 +130,26 @@ struct Failure {
 /// # Errors
 /// When a file cannot be read, or is wrong.
 pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
-    let shown = crate::escape::shown(&args.file);
-    let text = policy_file::read(&args.file).map_err(|error| {
-        let (reason, similar) = (messages::in_words(&error), nearest::file(&args.file));
+    let file = args.file.as_deref().unwrap_or(Path::new(IN_DIR));
+    let found = args.file.is_none().then(|| FoundIn::tests(Path::new(".")));
+    let shown = crate::escape::shown(file);
+    let text = policy_file::read(file, found).map_err(|error| {
+        let (reason, similar) = (messages::in_words(&error), nearest::file(file));
         anyhow!("tests `{shown}` cannot be read: {reason}{similar}; docs/policy.md has an example")
     })?;
     let expectations: Expectations = toml::from_str(&text).map_err(|error| {
         anyhow!("tests `{shown}` are wrong\n{}", messages::in_toml(&shown, &text, &error))
     })?;
-    let base = args.file.parent().unwrap_or(Path::new(""));
+    let base = file.parent().unwrap_or(Path::new(""));
     let dir = expectations.dir.as_ref().map(|dir| base.join(dir));
-    let origin = match Origin::named(&expectations.policy) {
-        Origin::File(file) => Origin::File(base.join(file)),
-        preset => preset,
-    };
     let top = match &dir {
         Some(dir) => tree::open(dir)?.0.path,
         None => std::env::current_dir()?,
     };
-    let policy = origin.parse(&top)?;
+    let policy = match Origin::named(&expectations.policy) {
+        Origin::File(file) => policy_file::parse_all(&base.join(file), found)?.policy,
+        preset => preset.parse(&top)?,
+    };
     let (mut checked, mut failures) = (0, Vec::new());
     for test in &expectations.test {
         let line = text[..test.span().start].matches('\n').count() + 1;

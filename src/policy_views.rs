@@ -7,7 +7,7 @@ use tollgate_policy::ViewEntry;
 
 use crate::escape::{escaped, shown};
 use crate::policy_choice::{IN_DIR, Origin};
-use crate::{policy_file, tree};
+use crate::tree;
 
 /// A further directory, and where its policy comes from.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) fn of(
 ) -> anyhow::Result<Vec<Further>> {
     let mut all = Vec::new();
     for file in origin.files() {
-        for view in tables(file, was_named, dir)? {
+        for view in tables(origin, file, was_named, dir)? {
             let dir = match view.dir.strip_prefix('~') {
                 None => PathBuf::from(&view.dir),
                 Some(rest) => home
@@ -60,12 +60,17 @@ pub(crate) fn of(
     Ok(all)
 }
 
-/// The `[[view]]` tables of `file`, a policy for DIR that was named by somebody or found.
+/// The `[[view]]` tables of `file`, of a policy for DIR that was named by somebody or found.
 ///
 /// # Errors
 /// As [`of`].
-fn tables(file: &Path, was_named: bool, dir: &Path) -> anyhow::Result<Vec<ViewEntry>> {
-    let views = policy_file::parse_all(file)?.views;
+fn tables(
+    origin: &Origin,
+    file: &Path,
+    was_named: bool,
+    dir: &Path,
+) -> anyhow::Result<Vec<ViewEntry>> {
+    let views = origin.read(file, dir)?.views;
     let may_have_some = was_named || std::path::absolute(file)? != dir.join(IN_DIR);
     if let Some(first) = views.first().filter(|_| !may_have_some) {
         let (file, line, column) = (shown(file), first.line, first.column);
@@ -107,7 +112,7 @@ pub(crate) fn not_applied(
     let mut texts = Vec::new();
     let mut now = Vec::new();
     for file in origin.files() {
-        for view in tables(file, was_named, dir)? {
+        for view in tables(origin, file, was_named, dir)? {
             if !before.contains(&view.dir) {
                 let how = how_to_show(file, &view.dir, only_dir);
                 texts.push(format!("`[[view]]` of `{}` is new: {how}", escaped(&view.dir)));

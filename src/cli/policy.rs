@@ -99,9 +99,8 @@ pub(crate) struct TestArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// The file with the tests
-    #[arg(default_value = ".tollgate.tests.toml")]
-    pub(crate) file: PathBuf,
+    /// The file with the tests; left out, .tollgate.tests.toml of the working directory
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

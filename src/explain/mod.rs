@@ -21,7 +21,7 @@ use crate::git::Repository;
 use crate::messages;
 use crate::policy_choice::{BUILT_IN, IN_DIR};
 use crate::why::plain;
-use crate::{accounts, policy_choice, policy_file, policy_views, tree};
+use crate::{accounts, policy_choice, policy_views, tree};
 
 pub(crate) use look::{Found, look, relative};
 
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
         }
     }
     if let Some(own) = origin.tightened_by() {
-        let own = policy_file::parse(own)?;
+        let own = origin.read(own, &top)?.policy;
         answers.iter_mut().for_each(|one| name_file_of_rules(one, &own));
     }
     if args.json {

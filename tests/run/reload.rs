@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::io::Read;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
-use crate::project::{Daemon, Project, SECRET, all, can_mount, text, tollgate, until};
+use crate::project::{Daemon, Project, SECRET, all, can_mount, first_line, text, tollgate, until};
 
 fn reload(project: &Project) -> Output {
     tollgate().arg("reload").arg(project.path("dir")).output().unwrap()
@@ -102,6 +102,32 @@ fn open_files_that_are_refused_by_another_name_are_named() {
         assert!(said.contains("\n    a.txt\n"), "{name}: {said}");
         assert!(fs::File::open(at("a.txt")).is_err(), "{name}");
     }
+}
+
+/// Others may put a link to any file of the user in its place, while the view is there.
+#[test]
+fn a_policy_that_comes_to_lead_out_of_dir_is_refused_without_its_content() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let (own, outside) = (project.path("dir/.tollgate.toml"), project.path("credentials"));
+    fs::write(&outside, format!("[default]\n{SECRET}\n")).unwrap();
+    fs::write(&own, "[[rule]]\npath = '.env'\naction = 'hide'\n").unwrap();
+    let mut command = tollgate();
+    command.arg("run").arg(project.path("dir")).args(["--", "sh", "-c", "echo ready; read go"]);
+    command.env_remove("TOLLGATE_POLICY").env("XDG_CONFIG_HOME", project.path("none"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    assert_eq!(first_line(&mut running), "ready");
+    fs::remove_file(&own).unwrap();
+    std::os::unix::fs::symlink(&outside, &own).unwrap();
+    let output = reload(&project);
+    drop(running.stdin.take());
+    running.wait().unwrap();
+    let said = all(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("it leads out of `") && !said.contains(SECRET), "{said}");
 }
 
 /// The kernel keeps targets of links for everybody, as the first policy allowed.
