@@ -238,3 +238,69 @@ fn what_would_have_been_refused_is_not_learned() {
     assert_eq!(out.status.code(), Some(1));
     assert!(self::text(&out.stderr).contains("9 records of what would have been refused"));
 }
+
+/// A project whose log has a policy learned from it, and answers by that.
+struct Learned {
+    dir: tempfile::TempDir,
+    text: String,
+}
+
+impl Learned {
+    fn from(records: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, file) = (dir.path().join("log"), dir.path().join("learned.toml"));
+        let lines = records.iter().map(|more| record(1, &format!(r#""event":"request",{more}"#)));
+        std::fs::write(&log, lines.collect::<String>()).unwrap();
+        let out = tollgate(&["learn", log.to_str().unwrap()]);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        std::fs::write(&file, &out.stdout).unwrap();
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        Self { text: text(&out.stdout), dir }
+    }
+
+    /// Whether the policy allows it.
+    fn allows(&self, operation: &str, path: impl AsRef<std::ffi::OsStr>) -> bool {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["explain", "--exit-code", "--operation", operation, "--policy"]);
+        command.arg(self.dir.path().join("learned.toml")).arg(path);
+        let out = command.current_dir(self.dir.path().join("d")).output().unwrap();
+        match out.status.code() {
+            Some(0) => true,
+            Some(3) => false,
+            _ => panic!("{out:?}\n{}", self.text),
+        }
+    }
+}
+
+const GRANTED: &str =
+    r#""operation":"open","outcome":"passthrough","access":"read+write","uid":1,"pid":7,"path":"#;
+const REFUSED: &str = r#""operation":"open","outcome":"refused","errno":"EACCES","access":"read","uid":1,"pid":7,"rule":"t","path":"#;
+
+/// As before and after a reload that made the policy stricter.
+#[test]
+fn what_was_refused_at_one_time_is_not_learned_from_another() {
+    let hidden = REFUSED.replace("open", "lookup");
+    let move_of = |outcome: &str, from: &str, to: &str| {
+        format!(r#""operation":"rename",{outcome},"uid":1,"pid":7,"path":"{from}","to":"{to}""#)
+    };
+    let records = [
+        format!(r#"{GRANTED}".env""#),
+        format!(r#"{GRANTED}"conf/key""#),
+        format!(r#"{REFUSED}".env""#),
+        format!(r#"{hidden}"conf""#),
+        format!(r#"{GRANTED}"a""#),
+        // Where a move would open more, it is copied.
+        move_of(r#""outcome":"refused","errno":"EXDEV""#, "old", "new"),
+        format!(r#"{GRANTED}"new""#),
+        move_of(r#""outcome":"done""#, "old", "older"),
+    ];
+    let learned = Learned::from(&records.each_ref().map(String::as_str));
+    assert!(learned.allows("read", "a") && learned.allows("write", "old"), "{}", learned.text);
+    assert!(learned.allows("write", "new") && learned.allows("write", ".env"), "{}", learned.text);
+    assert!(!learned.allows("read", ".env"), "{}", learned.text);
+    assert!(!learned.allows("read", "conf/key"), "{}", learned.text);
+    let both = "# Granted at one time and refused at another";
+    let (_, said) = learned.text.split_once(both).expect(&learned.text);
+    assert!(said.contains("#   read of .env\n"), "{}", learned.text);
+    assert!(said.contains("#   read, write of conf/key\n"), "{}", learned.text);
+}

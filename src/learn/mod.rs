@@ -50,7 +50,11 @@ pub(crate) fn run(args: &LearnArgs) -> anyhow::Result<()> {
         seen.withheld_unnamed
     );
     seen.leave_out_withheld();
-    ensure!(!seen.granted.is_empty(), "nothing in the logs was granted: there is nothing to allow");
+    ensure!(
+        !seen.granted.is_empty(),
+        "nothing in the logs was granted{}: there is nothing to allow",
+        if seen.both.is_empty() { "" } else { " that was not refused at another time" }
+    );
     let text = policy(&seen, args.exact)?;
     // What is printed can be used.
     Policy::parse(&text, "the policy that was learned")
@@ -115,6 +119,7 @@ fn policy(seen: &Seen, exact: bool) -> anyhow::Result<String> {
         say!(text, "# Left out: {} records of paths that a policy cannot name.", seen.unnamed);
     }
     refusals(seen, &mut text);
+    granted_too(seen, &mut text);
     say!(text, "default = \"deny\"");
     say!(text, "");
     say!(text, "# Listings are not recorded, so all are allowed.");
@@ -202,6 +207,25 @@ fn refusals(seen: &Seen, text: &mut String) {
     }
     if seen.refused.len() > MAX_REFUSED {
         say!(text, "#   and at {} more places", seen.refused.len() - MAX_REFUSED);
+    }
+    say!(text, "#");
+}
+
+/// What was granted as well, so that the reader can have it.
+fn granted_too(seen: &Seen, text: &mut String) {
+    if seen.both.is_empty() {
+        return;
+    }
+    say!(
+        text,
+        "# Granted at one time and refused at another, and so left out. To allow it all the same,"
+    );
+    say!(text, "# write a rule for it before those below:");
+    for (path, operations) in seen.both.iter().take(MAX_REFUSED) {
+        say!(text, "#   {} of {}", seen::words(*operations).join(", "), escaped(path));
+    }
+    if seen.both.len() > MAX_REFUSED {
+        say!(text, "#   and of {} more", seen.both.len() - MAX_REFUSED);
     }
     say!(text, "#");
 }

@@ -62,11 +62,12 @@ pub(super) struct Seen {
     pub(super) refused: BTreeMap<(String, String, String), u64>,
     /// Operations that were refused, by path.
     pub(super) kept: BTreeMap<String, u8>,
-    /// Those that only would have been: they were done all the same, and have a second record that
-    /// says so.
-    withheld: BTreeMap<String, u8>,
-    /// Names that would have been hidden, with what is below them.
-    hidden: BTreeSet<String>,
+    /// What was refused.
+    withheld: Withheld,
+    /// What only would have been: it was done all the same, and has a second record that says so.
+    tried: Withheld,
+    /// Operations that were refused at one time and granted at another, by path.
+    pub(super) both: BTreeMap<String, u8>,
     /// Refusals whose records do not say of what.
     pub(super) refused_unnamed: u64,
     /// Those of them that only would have been.
@@ -75,6 +76,29 @@ pub(super) struct Seen {
     pub(super) unnamed: u64,
     /// Records that the server had to drop.
     pub(super) dropped: u64,
+}
+
+/// What is not to be allowed, whatever else the records show.
+#[derive(Debug, Default)]
+struct Withheld {
+    /// Operations by path.
+    operations: BTreeMap<String, u8>,
+    /// Names that are hidden, with what is below them.
+    hidden: BTreeSet<String>,
+}
+
+impl Withheld {
+    fn add(&mut self, path: &str, operations: u8) {
+        *self.operations.entry(path.to_owned()).or_default() |= operations;
+    }
+
+    fn on(&self, path: &str) -> u8 {
+        let above = path.match_indices('/').map(|(at, _)| &path[..at]);
+        if above.chain([path]).any(|part| self.hidden.contains(part)) {
+            return ALL;
+        }
+        self.operations.get(path).copied().unwrap_or(0)
+    }
 }
 
 impl Seen {
@@ -130,31 +154,32 @@ impl Seen {
         let old = if line.operation == "lookup" { ALL } else { old };
         let mut all = vec![(path, old)];
         all.extend(line.to.as_ref().map(|to| (to, new)));
+        let withheld = if would_be { &mut self.tried } else { &mut self.withheld };
         for (path, operations) in all {
             *self.kept.entry(path.clone()).or_default() |= operations;
-            if would_be {
-                *self.withheld.entry(path.clone()).or_default() |= operations;
+            if would_be || !is_about_the_move(line) {
+                withheld.add(path, operations);
             }
         }
-        if would_be && line.operation == "lookup" {
-            self.hidden.insert(path.clone());
+        if line.operation == "lookup" {
+            withheld.hidden.insert(path.clone());
         }
     }
 
-    /// Takes what would have been refused out of what was granted.
+    /// Takes what was refused at any time, or would have been, out of what was granted.
     pub(super) fn leave_out_withheld(&mut self) {
-        let Self { granted, withheld, hidden, .. } = self;
-        let is_hidden = |path: &str| {
-            let above = path.match_indices('/').map(|(at, _)| &path[..at]);
-            above.chain([path]).any(|part| hidden.contains(part))
-        };
+        let Self { granted, withheld, tried, both, .. } = self;
         granted.retain(|path, granted| {
-            let allowed = !withheld.get(path).copied().unwrap_or(0);
+            let (refused, tried) = (withheld.on(path), tried.on(path));
+            let granted_too = granted.all() & refused & !tried;
+            if granted_too != 0 {
+                both.insert(path.clone(), granted_too);
+            }
             let Granted { to_file, to_directory, to_either } = granted;
             for operations in [to_file, to_directory, to_either] {
-                *operations &= allowed;
+                *operations &= !(refused | tried);
             }
-            granted.all() != 0 && !is_hidden(path)
+            granted.all() != 0
         });
     }
 
@@ -241,6 +266,16 @@ impl Granted {
     fn all(&self) -> u8 {
         self.to_file | self.to_directory | self.to_either
     }
+}
+
+/// Whether it was a move or a link that would have opened more: then it is copied, and nothing is said of
+/// what else may be done at either name.
+fn is_about_the_move(line: &Line) -> bool {
+    let errno = line.errno.as_deref();
+    matches!(
+        (line.operation.as_str(), errno),
+        ("rename", Some("EXDEV")) | ("link", Some("EPERM" | "EXDEV"))
+    )
 }
 
 /// What a record needs to be allowed: on its path, and on its new name.
