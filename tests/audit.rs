@@ -304,3 +304,20 @@ fn what_was_refused_at_one_time_is_not_learned_from_another() {
     assert!(said.contains("#   read of .env\n"), "{}", learned.text);
     assert!(said.contains("#   read, write of conf/key\n"), "{}", learned.text);
 }
+
+#[test]
+fn a_listing_that_was_refused_is_not_learned() {
+    let refused =
+        |operation: &str, path: &str| REFUSED.replace("open", operation) + &format!("\"{path}\"");
+    let granted = format!(r#"{GRANTED}"src/a""#);
+    let lists = |records: &[&str], path: &str| {
+        let learned = Learned::from(&[&[granted.as_str()], records].concat());
+        learned.allows("list", path)
+    };
+    let (of_docs, of_dir) = (refused("opendir", "docs"), refused("opendir", ""));
+    let hidden = refused("lookup", "conf");
+    let all = [of_docs.as_str(), hidden.as_str()];
+    assert!(lists(&all, "src/") && lists(&all, "."));
+    assert!(!lists(&all, "docs/") && !lists(&all, "conf/"));
+    assert!(!lists(&[&of_dir], ".") && lists(&[&of_dir], "src/"));
+}

@@ -88,6 +88,7 @@ fn split(inputs: &[PathBuf]) -> anyhow::Result<(Vec<PathBuf>, Vec<String>)> {
 
 /// Writing to a `String` cannot fail.
 macro_rules! say {
+    ($to:expr) => { let _ = writeln!($to); };
     ($to:expr, $($what:tt)*) => { let _ = writeln!($to, $($what)*); };
 }
 
@@ -122,11 +123,7 @@ fn policy(seen: &Seen, exact: bool) -> anyhow::Result<String> {
     granted_too(seen, &mut text);
     say!(text, "default = \"deny\"");
     say!(text, "");
-    say!(text, "# Listings are not recorded, so all are allowed.");
-    say!(
-        text,
-        "[[rule]]\nname = \"list\"\npath = \"**\"\noperation = \"list\"\naction = \"passthrough\""
-    );
+    listings(seen, &mut text)?;
     let refused = seen.refused_paths().filter(|path| *path != seen::VARIOUS);
     let refused = allowed::under_all_names(refused, &[&seen.moved, &seen.linked])?;
     links(&refused, seen.refused_unnamed > 0, &mut text);
@@ -168,6 +165,29 @@ fn kept(seen: &Seen, allowed: &Allowed, text: &mut String) -> anyhow::Result<()>
     Ok(())
 }
 
+/// Listings that were granted are in no record; those that were refused are.
+fn listings(seen: &Seen, text: &mut String) -> anyhow::Result<()> {
+    let names = [&seen.moved, &seen.linked];
+    let hidden = allowed::under_all_names(seen.hidden(), &names)?;
+    let refused = allowed::under_all_names(seen.unlisted.iter().map(String::as_str), &names)?;
+    let mut globs: BTreeSet<_> = hidden.iter().map(|path| names::at_any_depth(path)).collect();
+    let named = refused.iter().filter(|path| !path.is_empty());
+    globs.extend(named.map(|path| names::literal(path)));
+    let others = if globs.is_empty() { "all" } else { "all others" };
+    say!(text, "# Listings are not recorded, so {others} are allowed.");
+    if !globs.is_empty() {
+        beginning("refused listings", &globs, text);
+        say!(text, "operation = \"list\"\naction = \"deny\"\n");
+    }
+    // All but DIR itself, or that as well.
+    let path = if refused.contains("") { "*" } else { "**" };
+    say!(
+        text,
+        "[[rule]]\nname = \"list\"\npath = \"{path}\"\noperation = \"list\"\naction = \"passthrough\""
+    );
+    Ok(())
+}
+
 /// What the text of a link says is looked up by its own name, under the same policy.
 fn links(refused: &BTreeSet<String>, some_unnamed: bool, text: &mut String) {
     if some_unnamed {
@@ -175,15 +195,11 @@ fn links(refused: &BTreeSet<String>, some_unnamed: bool, text: &mut String) {
         return;
     }
     say!(text, "\n# Following symbolic links is not recorded, so all others can be followed.");
-    let globs: Vec<_> = refused.iter().filter(|path| !path.is_empty()).collect();
+    let globs = refused.iter().filter(|path| !path.is_empty());
+    let globs: Vec<_> = globs.map(|path| names::at_any_depth(path)).collect();
     if !globs.is_empty() {
-        say!(text, "[[rule]]\nname = \"refused links\"\npath = [");
-        for path in globs {
-            // A name of DIR itself is meant at any depth, which is safe, and is not warned of.
-            let deep = if path.contains('/') { "" } else { "**/" };
-            say!(text, "    {},", quoted(&(deep.to_owned() + &names::literal(path))));
-        }
-        say!(text, "]\nkind = \"symlink\"\naction = \"deny\"\n");
+        beginning("refused links", &globs, text);
+        say!(text, "kind = \"symlink\"\naction = \"deny\"\n");
     }
     say!(
         text,
@@ -240,9 +256,15 @@ fn rule(directories: bool, operations: u8, globs: &[String], text: &mut String) 
     say!(text, "operation = {}\naction = \"passthrough\"", list(&words));
 }
 
-/// The beginning of a rule.
+/// The same behind an empty line.
 fn rule_of<'g>(name: &str, globs: impl IntoIterator<Item = &'g String>, text: &mut String) {
-    say!(text, "\n[[rule]]\nname = \"{name}\"\npath = [");
+    say!(text);
+    beginning(name, globs, text);
+}
+
+/// The beginning of a rule.
+fn beginning<'g>(name: &str, globs: impl IntoIterator<Item = &'g String>, text: &mut String) {
+    say!(text, "[[rule]]\nname = \"{name}\"\npath = [");
     for glob in globs {
         say!(text, "    {},", quoted(glob));
     }

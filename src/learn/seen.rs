@@ -62,6 +62,8 @@ pub(super) struct Seen {
     pub(super) refused: BTreeMap<(String, String, String), u64>,
     /// Operations that were refused, by path.
     pub(super) kept: BTreeMap<String, u8>,
+    /// Directories whose listing was refused.
+    pub(super) unlisted: BTreeSet<String>,
     /// What was refused.
     withheld: Withheld,
     /// What only would have been: it was done all the same, and has a second record that says so.
@@ -161,8 +163,10 @@ impl Seen {
                 withheld.add(path, operations);
             }
         }
-        if line.operation == "lookup" {
-            withheld.hidden.insert(path.clone());
+        match line.operation.as_str() {
+            "lookup" => _ = withheld.hidden.insert(path.clone()),
+            "opendir" => _ = self.unlisted.insert(path.clone()),
+            _ => {}
         }
     }
 
@@ -181,6 +185,11 @@ impl Seen {
             }
             granted.all() != 0
         });
+    }
+
+    /// Names that were hidden, or would have been.
+    pub(super) fn hidden(&self) -> impl Iterator<Item = &str> {
+        self.withheld.hidden.iter().chain(&self.tried.hidden).map(String::as_str)
     }
 
     /// What was granted, by what it was granted to. A glob of a directory covers what is below it:
@@ -286,6 +295,8 @@ fn operations(line: &Line) -> (u8, u8, Kind) {
     match line.operation.as_str() {
         "open" => (opened, 0, Kind::File),
         "create" => (opened | CREATE, 0, Kind::File),
+        // Recorded where it is refused.
+        "opendir" => (0, 0, Kind::Directory),
         "mkdir" => (CREATE, 0, Kind::Directory),
         "rmdir" => (WRITE, 0, Kind::Directory),
         "mknod" | "symlink" => (CREATE, 0, Kind::File),
