@@ -1,7 +1,9 @@
 //! `tollgate audit` and `tollgate learn` on stored logs. Nothing is mounted.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -259,7 +261,7 @@ impl Learned {
     }
 
     /// Whether the policy allows it.
-    fn allows(&self, operation: &str, path: impl AsRef<std::ffi::OsStr>) -> bool {
+    fn allows(&self, operation: &str, path: impl AsRef<OsStr>) -> bool {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["explain", "--exit-code", "--operation", operation, "--policy"]);
         command.arg(self.dir.path().join("learned.toml")).arg(path);
@@ -320,4 +322,61 @@ fn a_listing_that_was_refused_is_not_learned() {
     assert!(lists(&all, "src/") && lists(&all, "."));
     assert!(!lists(&all, "docs/") && !lists(&all, "conf/"));
     assert!(!lists(&[&of_dir], ".") && lists(&[&of_dir], "src/"));
+}
+
+/// Names are bytes: a glob for what was refused has to match the very name.
+#[test]
+fn a_refused_name_that_is_not_utf8_or_was_cut_stays_refused() {
+    let refused = |path: &str, more: &str| format!(r#"{REFUSED}"{path}",{more}"#);
+    let long = format!("deep/{}", "x".repeat(100));
+    let records = [
+        format!(r#"{GRANTED}"a""#),
+        refused("l\u{fffd}", r#""path_hex":"6cff""#),
+        refused("src/\u{fffd}\u{e9}\u{fffd}", r#""path_hex":"7372632fffc3a9fe""#),
+        refused(&long, r#""path_length":1040"#),
+        // A character is cut in two.
+        refused("cut/\u{fffd}", r#""path_hex":"6375742fc3","path_length":1040"#),
+        refused(&"n/".repeat(70), r#""path_length":1040"#),
+    ];
+    let learned = Learned::from(&records.each_ref().map(String::as_str));
+    let d = learned.dir.path().join("d");
+    for directory in ["src", "deep", "cut", "other"] {
+        std::fs::create_dir(d.join(directory)).unwrap();
+    }
+    let follows = |name: &[u8]| {
+        let link = d.join(OsStr::from_bytes(name));
+        std::os::unix::fs::symlink("a", &link).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["explain", "--exit-code", "--operation", "read", "--dir"]).arg(&d);
+        command.arg("--policy").arg(learned.dir.path().join("learned.toml")).arg(&link);
+        let out = command.output().unwrap();
+        assert!(matches!(out.status.code(), Some(0 | 3)), "{out:?}");
+        out.status.success()
+    };
+    let (longer, other) = (format!("{long}yz"), format!("{}z", &long[..long.len() - 1]));
+    let all = [&b"l\xff"[..], b"src/\xff\xc3\xa9\xfe", b"cut/\xc3\xbc", b"cut/\xc3\xa9z"];
+    for name in all.into_iter().chain([longer.as_bytes()]) {
+        assert!(!follows(name), "{}\n{}", name.escape_ascii(), learned.text);
+    }
+    for name in [&b"lx"[..], b"l", b"src/x\xc3\xa9y", b"other/l", other.as_bytes()] {
+        assert!(follows(name), "{}\n{}", name.escape_ascii(), learned.text);
+    }
+    for said in
+        ["open l\\xff: 1 time, by t\n", "open src/\\xffé\\xfe: 1 time,", "xx...: 1 time, by t\n"]
+    {
+        assert!(learned.text.contains(said), "{said}: {}", learned.text);
+    }
+}
+
+/// A glob has 62 names at most.
+#[test]
+fn paths_that_no_glob_can_name_are_left_out() {
+    let deep = "n/".repeat(70) + "file";
+    let learned = Learned::from(&[
+        &format!(r#"{GRANTED}"a""#),
+        &format!(r#"{GRANTED}"{deep}""#),
+        &format!(r#"{GRANTED}"a\ufffd","path_hex":"61ff""#),
+    ]);
+    assert!(learned.text.contains("# Left out: 2 records of paths that"), "{}", learned.text);
+    assert!(learned.allows("read", "a") && !learned.allows("read", deep));
 }

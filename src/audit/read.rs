@@ -47,7 +47,44 @@ pub(crate) struct Line {
     pub(crate) policy_sha256: Option<String>,
 }
 
+/// What a record has of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) bytes: Vec<u8>,
+    /// The path has more, which is not in the record.
+    pub(crate) is_cut: bool,
+}
+
+impl Known {
+    /// Of a field, of what goes by its name with `_hex` behind it, and `_length`.
+    fn new(text: &Option<String>, hex: &Option<String>, length: Option<usize>) -> Option<Self> {
+        let text = text.as_ref()?;
+        let bytes = hex.as_deref().and_then(bytes_of).unwrap_or_else(|| text.clone().into_bytes());
+        Some(Self { bytes, is_cut: length.is_some() })
+    }
+}
+
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+    pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
+}
+
 impl Line {
+    /// What is known of `path`.
+    pub(crate) fn known_path(&self) -> Option<Known> {
+        Known::new(&self.path, &self.path_hex, self.path_length)
+    }
+
+    /// What is known of `to`.
+    pub(crate) fn known_to(&self) -> Option<Known> {
+        Known::new(&self.to, &self.to_hex, self.to_length)
+    }
+
+    /// What is known of `exe`.
+    pub(crate) fn known_exe(&self) -> Option<Known> {
+        Known::new(&self.exe, &self.exe_hex, self.exe_length)
+    }
+
     /// Whether it is about something that was done, once or more often.
     pub(crate) fn is_about_files(&self) -> bool {
         matches!(self.event.as_str(), "request" | "repeated")

@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::bail;
 
-use super::names::{Names, literal};
+use super::names::{MAX_COMPONENTS, Names, literal};
 use super::seen::{ALL, CREATE};
 
 /// Most paths. Moves can join names in endless circles; a policy has no more globs than these.
 const MAX_PATHS: usize = if cfg!(test) { 4_096 } else { 65_536 };
-/// Most names in the path of a glob; see `docs/policy.md`.
-const MAX_COMPONENTS: usize = 62;
 
 /// Which paths operations are allowed on, beginning at one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

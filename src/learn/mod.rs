@@ -117,14 +117,16 @@ fn policy(seen: &Seen, exact: bool) -> anyhow::Result<String> {
         );
     }
     if seen.unnamed > 0 {
-        say!(text, "# Left out: {} records of paths that a policy cannot name.", seen.unnamed);
+        let records =
+            messages::count(usize::try_from(seen.unnamed).unwrap_or(usize::MAX), "record");
+        say!(text, "# Left out: {records} of paths that a policy cannot name.");
     }
     refusals(seen, &mut text);
     granted_too(seen, &mut text);
     say!(text, "default = \"deny\"");
     say!(text, "");
     listings(seen, &mut text)?;
-    let refused = seen.refused_paths().filter(|path| *path != seen::VARIOUS);
+    let refused = seen.refused_at.iter().map(String::as_str);
     let refused = allowed::under_all_names(refused, &[&seen.moved, &seen.linked])?;
     links(&refused, seen.refused_unnamed > 0, &mut text);
     let granted = seen.by_kind();
@@ -214,12 +216,9 @@ fn refusals(seen: &Seen, text: &mut String) {
     }
     say!(text, "#\n# Refused, or to be refused, and so left out:");
     for ((path, operation, rule), count) in seen.refused.iter().take(MAX_REFUSED) {
-        let (path, rule) = (escaped(path), escaped(rule));
-        say!(
-            text,
-            "#   {operation} {path}: {count} times, by {rule}",
-            operation = escaped(operation)
-        );
+        let (operation, rule) = (escaped(operation), escaped(rule));
+        let times = messages::count(usize::try_from(*count).unwrap_or(usize::MAX), "time");
+        say!(text, "#   {operation} {path}: {times}, by {rule}");
     }
     if seen.refused.len() > MAX_REFUSED {
         say!(text, "#   and at {} more places", seen.refused.len() - MAX_REFUSED);
@@ -285,6 +284,8 @@ fn quoted(text: &str) -> String {
             char if char.is_control() => {
                 let _ = write!(quoted, "\\u{:04X}", char as u32);
             }
+            // No character, and nothing to be seen.
+            char::MAX => quoted.push_str("\\U0010FFFF"),
             char => quoted.push(char),
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::names::Names;
-use crate::audit::read::Line;
+use super::names::{self, MAX_COMPONENTS, Names};
+use crate::audit::read::{Known, Line};
 
 /// Operations of the policy language, in its order.
 pub(super) const READ: u8 = 1;
@@ -19,7 +19,7 @@ pub(super) fn words(operations: u8) -> Vec<&'static str> {
 }
 
 /// Stands for the paths of refusals that were counted together.
-pub(super) const VARIOUS: &str = "(various)";
+const VARIOUS: &str = "(various)";
 
 /// What a record says of the kind of what it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +58,10 @@ pub(super) struct Seen {
     pub(super) moved: Names,
     /// Names that a file had together.
     pub(super) linked: Names,
-    /// How often refused, by path, operation and rule.
+    /// How often refused, by path as it is shown, operation and rule.
     pub(super) refused: BTreeMap<(String, String, String), u64>,
+    /// Where something was refused; as all paths of refusals, as [`names::of_refused`] has them.
+    pub(super) refused_at: BTreeSet<String>,
     /// Operations that were refused, by path.
     pub(super) kept: BTreeMap<String, u8>,
     /// Directories whose listing was refused.
@@ -74,7 +76,7 @@ pub(super) struct Seen {
     pub(super) refused_unnamed: u64,
     /// Those of them that only would have been.
     pub(super) withheld_unnamed: u64,
-    /// Paths that a policy cannot name: not UTF-8, or cut.
+    /// Paths that a policy cannot name: not UTF-8, cut, or of too many names.
     pub(super) unnamed: u64,
     /// Records that the server had to drop.
     pub(super) dropped: u64,
@@ -121,21 +123,19 @@ impl Seen {
         self.records += line.events();
         if line.is_refusal() {
             self.withhold(line);
-            let path = line.path.clone().unwrap_or_else(|| VARIOUS.to_owned());
+            let path =
+                line.known_path().map_or_else(|| VARIOUS.to_owned(), |path| names::shown(&path));
             let rule = line.rule.clone().unwrap_or_else(|| "the default".to_owned());
             *self.refused.entry((path, line.operation.clone(), rule)).or_default() += line.events();
             return;
         }
         let (old, new, kind) = operations(line);
-        let path = line.path.as_deref();
-        let path = path.filter(|_| line.path_hex.is_none() && line.path_length.is_none());
-        self.grant(path, old, kind);
+        let path = line.known_path().and_then(nameable);
+        self.grant(path.as_deref(), old, kind);
         if new != 0 {
-            let to = line.to.as_deref();
-            let to = to.filter(|_| line.to_hex.is_none() && line.to_length.is_none());
-            self.grant(to, new, kind);
+            let to = line.known_to().and_then(nameable);
+            self.grant(to.as_deref(), new, kind);
             let names = path.zip(to).filter(|_| line.outcome == "done");
-            let names = names.map(|(old, new)| (old.to_owned(), new.to_owned()));
             let of_all = if line.operation == "link" { &mut self.linked } else { &mut self.moved };
             of_all.extend(names);
         }
@@ -144,28 +144,29 @@ impl Seen {
     /// Remembers what is not to be allowed, whatever other records say.
     fn withhold(&mut self, line: &Line) {
         let would_be = line.outcome == "would-refuse";
-        let Some(path) = &line.path else {
+        let Some(path) = line.known_path() else {
             self.refused_unnamed += line.events();
-            // What has no UTF-8 name is never allowed.
-            if would_be && line.path_hex.is_none() {
+            if would_be {
                 self.withheld_unnamed += line.events();
             }
             return;
         };
+        let path = names::of_refused(&path);
+        self.refused_at.insert(path.clone());
         let (old, new, _) = operations(line);
         let old = if line.operation == "lookup" { ALL } else { old };
-        let mut all = vec![(path, old)];
-        all.extend(line.to.as_ref().map(|to| (to, new)));
+        let mut all = vec![(path.clone(), old)];
+        all.extend(line.known_to().map(|to| (names::of_refused(&to), new)));
         let withheld = if would_be { &mut self.tried } else { &mut self.withheld };
         for (path, operations) in all {
-            *self.kept.entry(path.clone()).or_default() |= operations;
             if would_be || !is_about_the_move(line) {
-                withheld.add(path, operations);
+                withheld.add(&path, operations);
             }
+            *self.kept.entry(path).or_default() |= operations;
         }
         match line.operation.as_str() {
-            "lookup" => _ = withheld.hidden.insert(path.clone()),
-            "opendir" => _ = self.unlisted.insert(path.clone()),
+            "lookup" => _ = withheld.hidden.insert(path),
+            "opendir" => _ = self.unlisted.insert(path),
             _ => {}
         }
     }
@@ -251,11 +252,6 @@ impl Seen {
         operations & !all.fold(0, |one, other| one | other.all())
     }
 
-    /// The paths of refusals, each once or more often.
-    pub(super) fn refused_paths(&self) -> impl Iterator<Item = &str> {
-        self.refused.keys().map(|(path, ..)| path.as_str())
-    }
-
     fn grant(&mut self, path: Option<&str>, operations: u8, kind: Kind) {
         // DIR itself has no glob of its own.
         let Some(path) = path.filter(|path| !path.is_empty()) else {
@@ -269,6 +265,12 @@ impl Seen {
             Kind::Either => granted.to_either |= operations,
         }
     }
+}
+
+/// The path, if a glob can match it and no other.
+fn nameable(path: Known) -> Option<String> {
+    let path = String::from_utf8(path.bytes).ok().filter(|_| !path.is_cut)?;
+    (path.split('/').count() <= MAX_COMPONENTS).then_some(path)
 }
 
 impl Granted {

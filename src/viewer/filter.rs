@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{anyhow, bail};
 use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
 
-use crate::audit::read::Line;
+use crate::audit::read::{Known, Line};
 use crate::audit::timestamp;
 use crate::cli::AuditArgs;
 
@@ -47,9 +47,7 @@ impl Filter {
         if self.refused && !line.is_refusal() || !self.rule.as_ref().is_none_or(is_by_rule) {
             return Fits::No;
         }
-        let path = known(&line.path, &line.path_hex, line.path_length);
-        let to = known(&line.to, &line.to_hex, line.to_length);
-        let exe = known(&line.exe, &line.exe_hex, line.exe_length);
+        let (path, to, exe) = (line.known_path(), line.known_to(), line.known_exe());
         let fits = |pattern: &Option<Pattern>, names: &[Option<Known>]| {
             let Some(pattern) = pattern else { return Fits::Yes };
             names.iter().flatten().map(|name| pattern.fits(name)).max().unwrap_or(Fits::No)
@@ -65,23 +63,6 @@ pub(super) enum Fits {
     /// What the log has of a path is not enough to tell.
     Perhaps,
     Yes,
-}
-
-/// What a record has of a path.
-struct Known {
-    bytes: Vec<u8>,
-    is_cut: bool,
-}
-
-fn known(text: &Option<String>, hex: &Option<String>, length: Option<usize>) -> Option<Known> {
-    let text = text.as_ref()?;
-    let bytes = hex.as_deref().and_then(bytes_of).unwrap_or_else(|| text.clone().into_bytes());
-    Some(Known { bytes, is_cut: length.is_some() })
-}
-
-fn bytes_of(hex: &str) -> Option<Vec<u8>> {
-    let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
-    pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
 }
 
 /// A glob, which means here what it means in policies.
