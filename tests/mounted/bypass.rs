@@ -235,6 +235,32 @@ fn what_holds_something_read_only_is_moved_whole_or_not_at_all() {
     fs::rename(view.at("repo/sub"), view.at("sub")).unwrap();
 }
 
+/// The same where it is not seen: `mv` would copy the rest, and could not remove the directories.
+#[test]
+fn what_holds_something_hidden_is_moved_whole_or_not_at_all() {
+    if !can_mount() {
+        return;
+    }
+    let policy = "[[rule]]\npath = 'proj/sub/.env'\naction = 'hide'\n\
+                  [[rule]]\npath = '**/.secret'\naction = 'hide'\n";
+    let files = [("proj/f1", "1"), ("proj/sub/.env", SECRET), ("proj/sub/g", "g")];
+    let further = [("free/.secret", SECRET), ("free/f", "f")];
+    let view = View::with(policy, &[&files[..], &further].concat());
+    assert_eq!(rustix::fs::rename(view.at("proj"), view.at("proj2")), Err(Errno::NOTEMPTY));
+    assert_eq!(rustix::fs::rename(view.at("proj/sub"), view.at("sub")), Err(Errno::NOTEMPTY));
+    let mv = std::process::Command::new("mv").arg(view.at("proj")).arg(view.at("proj2")).output();
+    let said = String::from_utf8(mv.unwrap().stderr).unwrap();
+    assert!(said.contains("Directory not empty"), "{said}");
+    assert!(!view.below("proj2").exists());
+    for (name, text) in files {
+        assert_eq!(fs::read_to_string(view.below(name)).unwrap(), text);
+    }
+    // Hidden wherever it is, it moves along.
+    fs::rename(view.at("free"), view.at("moved")).unwrap();
+    assert_eq!(fs::read_to_string(view.below("moved/.secret")).unwrap(), SECRET);
+    assert!(fs::read(view.at("moved/.secret")).is_err());
+}
+
 /// 7: a secret with another name since before, once the server knows both.
 #[test]
 fn hard_links_that_were_there_before() {

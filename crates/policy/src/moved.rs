@@ -209,10 +209,16 @@ impl Policy {
         weakens(None) && (one.head.is_none() || weakens(one.head.as_deref()))
     }
 
-    /// A directory of which the caller could not remove all is not to be copied by one half.
+    /// A directory of which the caller could not remove all is not to be copied by one half. What is
+    /// hidden comes last, with the error that removing the directory itself would get.
     fn kept_below(&self, wanted: &Move<'_>, caller: &CallerFacts<'_>) -> Option<Refused> {
-        wanted.inside.unwrap_or_default().iter().find_map(|one| {
+        let mut hidden = None;
+        let kept = wanted.inside.unwrap_or_default().iter().find_map(|one| {
             let path = [wanted.from.path, &one.path].concat();
+            if let Some(rule) = self.hidden(&path, one.kind) {
+                hidden = Some((path, rule));
+                return None;
+            }
             if self.needs_head(&path, one.kind, one.size) {
                 return None;
             }
@@ -220,7 +226,13 @@ impl Policy {
             let decision = self.decide(&facts, Operation::Write, caller);
             let errno = errno(decision.verdict, Operation::Write)?;
             let reason = format!("`{}` cannot be removed", shown(&path));
-            (errno != "ENOENT").then_some(Refused { errno, reason, decision: Some(decision) })
+            Some(Refused { errno, reason, decision: Some(decision) })
+        });
+        kept.or_else(|| {
+            let (path, rule) = hidden?;
+            let reason = format!("`{}` is hidden, and would stay", shown(&path));
+            let decision = Decision { verdict: Verdict::Hide, rule: Some(rule) };
+            Some(Refused { errno: "ENOTEMPTY", reason, decision: Some(decision) })
         })
     }
 }
@@ -276,7 +288,44 @@ mod tests {
         name = 'keys'
         path = 'keys/**'
         operation = 'read'
-        action = 'deny'";
+        action = 'deny'
+        [[rule]]
+        name = 'env'
+        path = 'one/.env'
+        action = 'hide'
+        [[rule]]
+        name = 'kept'
+        path = 'two/kept'
+        action = 'deny'
+        [[rule]]
+        path = 'two/.env'
+        action = 'hide'";
+
+    /// Half of it would be copied.
+    #[test]
+    fn what_holds_something_hidden_is_not_copied() {
+        let policy = Policy::parse(POLICY, "p").unwrap();
+        let caller = CallerFacts { uid: 0, gid: 0, exe: None };
+        let inside = ["/.env", "/kept", "/a"].map(|path| Inside {
+            path: path.into(),
+            kind: Kind::File,
+            size: 1,
+            head: None,
+        });
+        let answer = |from: &'static str, inside: &[Inside]| {
+            let directory = InodeFacts { kind: Kind::Directory, size: 0, head: None };
+            let from = directory.at(from.as_bytes());
+            let wanted = Move { from, to: b"other", over: None, inside: Some(inside) };
+            let report = policy.explain_move(&wanted, &caller);
+            (report.errno, report.rule.clone(), report.to_string())
+        };
+        let (errno, rule, text) = answer("one", &inside);
+        assert_eq!((errno, rule.as_deref()), (Some("ENOTEMPTY"), Some("env")), "{text}");
+        assert!(text.contains("`one/.env` is hidden, and would stay"), "{text}");
+        let (errno, rule, text) = answer("two", &inside);
+        assert_eq!((errno, rule.as_deref()), (Some("EACCES"), Some("kept")), "{text}");
+        assert_eq!(answer("one", &inside[1..]).0, None);
+    }
 
     #[test]
     fn a_move_says_what_stops_it() {

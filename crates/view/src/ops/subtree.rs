@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use tollgate_fuse::Request;
 use tollgate_policy::{HEAD_LEN, InodeFacts, Kind, Operation, Policy};
 
-use crate::admission::Refusal;
+use crate::admission::{Hidden, Refusal};
 use crate::lower::{self, DirStream, Stat};
 use crate::view::View;
 
@@ -71,7 +71,8 @@ impl View {
     }
 
     /// What keeps the caller from removing something below the directory `top`. Where it takes a
-    /// look into the file to tell, that is left to the removal.
+    /// look into the file to tell, that is left to the removal. What is hidden comes last, with the
+    /// error that removing the directory itself would get: who does not see it copies the rest.
     pub(super) fn kept_below(
         &self,
         req: &Request<'_>,
@@ -79,18 +80,22 @@ impl View {
         old: &[u8],
     ) -> Result<Option<Refusal<'_>>, Errno> {
         let policy = self.admission.policy();
+        let hidden = Cell::new(None);
         let kept = |_: Beneath<'_>, rest: &[u8], stat: &Stat| {
             let path = [old, rest].concat();
+            if let Hidden::Yes(rule) = self.admission.hidden(&path, stat.mode()) {
+                hidden.set(Some(Refusal { errno: Errno::NOTEMPTY, rule: Some(rule) }));
+                return None;
+            }
             if policy.needs_head(&path, Kind::from_mode(stat.mode()), stat.size()) {
                 return None;
             }
             let subject = self.admission.new_name(path, stat.mode());
-            let refusal = self.admission.check(&subject, [Operation::Write], req.caller()).err()?;
-            (refusal.errno != Errno::NOENT).then_some(refusal)
+            self.admission.check(&subject, [Operation::Write], req.caller()).err()
         };
         Ok(match first_below(top, kept)? {
             Below::Found(refusal) => Some(refusal),
-            Below::Nothing | Below::TooMany => None,
+            Below::Nothing | Below::TooMany => hidden.get(),
         })
     }
 }
