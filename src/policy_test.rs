@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tollgate_policy::{Facts, Kind, Operation, Policy, Verdict};
 
 use crate::cli::{self, TestArgs};
@@ -119,10 +119,24 @@ impl Answer {
 struct Failure {
     line: usize,
     path: String,
-    operation: Operation,
     expected: Expected,
-    found: Answer,
-    rule: String,
+    why: Why,
+}
+
+enum Why {
+    /// What was found instead.
+    Other { operation: Operation, found: Answer, rule: String },
+    /// There is no answer, for this reason.
+    Unknown(String),
+}
+
+/// What came of all tests.
+#[derive(Default)]
+struct Outcome {
+    checked: usize,
+    failures: Vec<Failure>,
+    /// Paths that are not in `dir`.
+    not_there: Vec<String>,
 }
 
 /// Checks every expectation; status 1 if one does not hold.
@@ -150,41 +164,54 @@ pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
         Origin::File(file) => policy_file::parse_all(&base.join(file), found)?.policy,
         preset => preset.parse(&top)?,
     };
-    let (mut checked, mut failures) = (0, Vec::new());
+    let mut outcome = Outcome::default();
     for test in &expectations.test {
         let line = text[..test.span().start].matches('\n').count() + 1;
         let place = || format!("{shown}:{line}");
-        checked += check(test.get_ref(), line, &policy, dir.as_deref(), &mut failures)
-            .with_context(place)?;
+        check(test.get_ref(), line, &policy, dir.as_deref(), &mut outcome).with_context(place)?;
     }
-    if checked == 0 {
+    if outcome.checked == 0 {
         bail!("tests `{shown}` expect nothing; write `[[test]]` with `path` and `expect`");
     }
-    print(args.json, &shown, checked, &failures);
-    Ok(ExitCode::from(u8::from(!failures.is_empty())))
+    print(args.json, &shown, &outcome);
+    Ok(ExitCode::from(u8::from(!outcome.failures.is_empty())))
 }
 
-/// The number of answers that were checked.
+/// Adds what comes of one test.
 fn check(
     test: &Expectation,
     line: usize,
     policy: &Policy,
     dir: Option<&Path>,
-    failures: &mut Vec<Failure>,
-) -> anyhow::Result<usize> {
+    outcome: &mut Outcome,
+) -> anyhow::Result<()> {
     let asker = match &test.caller {
         Some(text) => cli::caller(text).map_err(|error| anyhow!("as: {error}"))?,
         None => cli::CallerArg::default(),
     };
-    let mut checked = 0;
     ensure!(!test.path.each().is_empty(), "`path` is empty; give one, or a list of them");
     for path in test.path.each() {
-        let found = look(path, test.content.as_deref(), dir)?;
         let plain = explain::relative(OsStr::new(path))?;
+        let mut fail = |why| {
+            let (path, expected) = (path.clone(), test.expect);
+            outcome.failures.push(Failure { line, path, expected, why });
+        };
+        let found = match look(path, test.content.as_deref(), dir) {
+            Err(error) if explain::is_missing(&error) => {
+                outcome.not_there.push(path.clone());
+                Found::imagined(OsStr::new(path))
+            }
+            Err(error) => {
+                outcome.checked += 1;
+                fail(Why::Unknown(messages::in_words(&error)));
+                continue;
+            }
+            Ok(found) => found,
+        };
         let head = found.head.as_deref();
         let facts = Facts { path: plain.as_bytes(), kind: found.kind, size: found.size, head };
         for operation in operations(test.operation.as_ref(), found.kind)? {
-            checked += 1;
+            outcome.checked += 1;
             let decision = policy.decide_made(&facts, operation, &asker.facts());
             let verdict = decision.verdict;
             let explained = policy.explain(&facts, Some(operation), &asker.facts()).operations;
@@ -192,18 +219,11 @@ fn check(
             let found = Answer { verdict, as_a_whole: verdict == Verdict::Allow && is_limited };
             if !test.expect.holds(found) {
                 let rule = decision.rule.map_or("the default", |rule| policy.rule(rule).name());
-                failures.push(Failure {
-                    line,
-                    path: path.clone(),
-                    operation,
-                    expected: test.expect,
-                    found,
-                    rule: rule.to_owned(),
-                });
+                fail(Why::Other { operation, found, rule: rule.to_owned() });
             }
         }
     }
-    Ok(checked)
+    Ok(())
 }
 
 fn look(path: &str, content: Option<&str>, dir: Option<&Path>) -> anyhow::Result<Found> {
@@ -228,28 +248,53 @@ fn operations(listed: Option<&OneOrMany>, kind: Kind) -> anyhow::Result<Vec<Oper
     listed.each().iter().map(parse).collect()
 }
 
-fn print(json: bool, shown: &str, checked: usize, failures: &[Failure]) {
+impl Failure {
+    fn in_json(&self) -> Value {
+        let Self { line, path, expected, .. } = self;
+        let mut failure = json!({"line": line, "path": path, "expected": expected.word()});
+        match &self.why {
+            Why::Other { operation, found, rule } => {
+                failure["operation"] = json!(operation);
+                failure["found"] = found.word().into();
+                failure["rule"] = json!(rule);
+            }
+            Why::Unknown(error) => failure["error"] = json!(error),
+        }
+        failure
+    }
+
+    /// Behind the name of the file.
+    fn text(&self) -> String {
+        let (line, expected) = (self.line, self.expected.word());
+        match &self.why {
+            Why::Other { operation, found, rule } => format!(
+                "{line}: {operation} of `{}` is {} (by {}); expected: {expected}",
+                escaped(&self.path),
+                found.word(),
+                escaped(rule)
+            ),
+            Why::Unknown(error) => format!("{line}: {error}; expected: {expected}"),
+        }
+    }
+}
+
+fn print(json: bool, shown: &str, outcome: &Outcome) {
+    let Outcome { checked, failures, not_there } = outcome;
     if json {
-        let failures: Vec<_> = failures
-            .iter()
-            .map(|one| {
-                json!({"line": one.line, "path": one.path, "operation": one.operation,
-                       "expected": one.expected.word(), "found": one.found.word(), "rule": one.rule})
-            })
-            .collect();
-        println!("{:#}", json!({"checked": checked, "failures": failures}));
+        let failures: Vec<_> = failures.iter().map(Failure::in_json).collect();
+        let outcome = json!({"checked": checked, "failures": failures, "not_there": not_there});
+        println!("{outcome:#}");
         return;
     }
     for one in failures {
-        println!(
-            "{shown}:{}: {} of `{}` is {} (by {}); expected: {}",
-            one.line,
-            one.operation,
-            escaped(&one.path),
-            one.found.word(),
-            escaped(&one.rule),
-            one.expected.word()
-        );
+        println!("{shown}:{}", one.text());
+    }
+    if !not_there.is_empty() {
+        let paths = not_there.iter().map(|path| format!("`{}`", escaped(path)));
+        messages::note(&format!(
+            "not in `dir`, so taken for an empty file, or for a directory with a slash at its end: {}",
+            paths.collect::<Vec<_>>().join(", ")
+        ));
     }
     println!("{checked} checked, {}", messages::count(failures.len(), "failure"));
 }

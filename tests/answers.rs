@@ -193,6 +193,41 @@ fn a_file_that_is_written_as_a_whole_alone_is_said_to_be_so() {
     assert_eq!(json["failures"][0]["found"], "whole");
 }
 
+/// A file that a project does not have is judged by its name, and one that cannot be looked at fails
+/// alone.
+#[test]
+fn a_test_of_a_path_that_is_not_there_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("p.toml", "[[rule]]\npath = \"**/.env\"\naction = \"hide\"\n");
+    write(".env", "x");
+    let test =
+        |path: &str, more: &str| format!("[[test]]\npath = {path}\n{more}expect = \"hide\"\n");
+    let expecting = |tests: &str| {
+        write("t.toml", &format!("policy = \"p.toml\"\ndir = \".\"\n{tests}"));
+        let output = tollgate(dir.path(), &["test", "t.toml"]);
+        (output.status.code(), all(&output))
+    };
+    let of_the_page = test("[\".env\", \"sub/.env\"]", "");
+    let made = test("\"sub/other/.env\"", "operation = \"create\"\n");
+    let (status, said) = expecting(&(of_the_page.clone() + &made));
+    assert_eq!(status, Some(0), "{said}");
+    let note = "not in `dir`, so taken for an empty file, or for a directory with a slash at its end: \
+                `sub/.env`, `sub/other/.env`";
+    assert!(said.contains(note) && said.contains("7 checked, 0 failures"), "{said}");
+    let (status, said) = expecting(&test("\"missing\"", ""));
+    assert!(status == Some(1) && said.contains("t.toml:3: read of `missing` is allow"), "{said}");
+    std::os::unix::fs::symlink(".", dir.path().join("link")).unwrap();
+    let (status, said) = expecting(&(test("\"link/.env\"", "") + &of_the_page));
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("t.toml:3: PATH `link/.env`"), "{said}");
+    assert!(said.contains("7 checked, 1 failure"), "{said}");
+    let json = tollgate(dir.path(), &["test", "--json", "t.toml"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["not_there"], serde_json::json!(["sub/.env"]));
+    assert!(json["failures"][0]["error"].as_str().unwrap().contains("symbolic link"), "{json}");
+}
+
 /// Runs a line in a terminal, where script(1) of util-linux is.
 fn in_a_terminal(line: &str, dir: &Path, no_color: bool) -> Option<String> {
     let mut command = Command::new("script");
