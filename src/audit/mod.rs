@@ -22,5 +22,7 @@ pub(crate) use log::{AuditConfig, AuditLog, AuditStatus};
 pub(crate) use origin::{Origin, digest_of};
 pub(crate) use recorder::Recorder;
 pub(crate) use slot::timestamp;
-pub(crate) use summary::lines as summary;
+pub(crate) use summary::{
+    in_words as refusals_in_words, lines as summary, with_count as refusals_with_count,
+};
 pub(crate) use tally::TallyReport;

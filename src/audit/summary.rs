@@ -1,4 +1,4 @@
-//! What was refused, in a few lines, when `run` ends.
+//! What was refused, in a few lines: when `run` ends, and for `status`.
 
 use crate::escape::escaped;
 
@@ -29,16 +29,26 @@ fn head(report: &TallyReport) -> String {
 }
 
 fn line(one: &Refusals) -> String {
+    format!("  {}", with_count(one))
+}
+
+/// The refusals of one operation at one path, and how often.
+pub(crate) fn with_count(one: &Refusals) -> String {
+    format!("{}, {}", in_words(one), times(one.count))
+}
+
+/// What was refused, or would have been, and by what.
+pub(crate) fn in_words(one: &Refusals) -> String {
     let path = if one.path.is_empty() { "DIR itself".to_owned() } else { escaped(&one.path) };
-    let rule = match &one.rule {
-        Some(rule) => format!("rule `{}`", escaped(rule)),
-        None if matches!(&*one.errno, "EXDEV" | "EPERM") => "it would open more".to_owned(),
-        None => "the default".to_owned(),
-    };
     let hidden = if one.errno == "ENOENT" { ", hidden" } else { "" };
+    let why = match (&one.rule, &*one.errno) {
+        (Some(rule), _) => format!("{hidden} by rule `{}`", escaped(rule)),
+        (None, "EXDEV" | "EPERM") => ", as it would open more".to_owned(),
+        (None, "EBUSY") => ", as something is mounted there".to_owned(),
+        (None, _) => format!("{hidden} by the default"),
+    };
     let audited = if one.audit_only { ", recorded only" } else { "" };
-    let times = times(one.count);
-    format!("  {} {path}: {}{hidden} by {rule}{audited}, {times}", one.operation, one.errno)
+    format!("{} {path}: {}{why}{audited}", escaped(&one.operation), escaped(&one.errno))
 }
 
 fn times(count: u64) -> String {
@@ -51,7 +61,7 @@ mod tests {
 
     fn refusals(path: &str, rule: Option<&str>, errno: &str, count: u64) -> Refusals {
         Refusals {
-            operation: "open",
+            operation: "open".into(),
             path: path.to_owned(),
             rule: rule.map(str::to_owned),
             errno: errno.to_owned(),
@@ -63,6 +73,17 @@ mod tests {
     #[test]
     fn nothing_is_said_of_nothing() {
         assert!(lines(&TallyReport::default()).is_empty());
+    }
+
+    #[test]
+    fn a_move_that_would_open_more_is_said_to_be_one() {
+        let moved = |errno| {
+            let operation = if errno == "EPERM" { "link" } else { "rename" }.into();
+            with_count(&Refusals { operation, ..refusals("conf", None, errno, 1) })
+        };
+        assert_eq!(moved("EXDEV"), "rename conf: EXDEV, as it would open more, once");
+        assert_eq!(moved("EPERM"), "link conf: EPERM, as it would open more, once");
+        assert_eq!(moved("EBUSY"), "rename conf: EBUSY, as something is mounted there, once");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Refusals by rule and path, for the summary of `run` and for `status`; with or without a log.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::time::SystemTime;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tollgate_view::{Event, Outcome};
 
 use super::slot::{errno_name, timestamp};
@@ -18,9 +19,10 @@ const RECENT: usize = 8;
 const MAX_PATH: usize = 256;
 
 /// Refusals of one operation at one path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Refusals {
-    pub(crate) operation: &'static str,
+    pub(crate) operation: Cow<'static, str>,
     pub(crate) path: String,
     /// `null` for the default, and for a move that would weaken a decision.
     pub(crate) rule: Option<String>,
@@ -31,7 +33,8 @@ pub(crate) struct Refusals {
 }
 
 /// One of the last refusals.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Recent {
     pub(crate) time: String,
     #[serde(flatten)]
@@ -41,7 +44,8 @@ pub(crate) struct Recent {
 }
 
 /// What was refused so far.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct TallyReport {
     /// All of them.
     pub(crate) total: u64,
@@ -142,7 +146,7 @@ impl Tally {
 
 fn refusals(kind: &Kind, count: u64) -> Refusals {
     Refusals {
-        operation: kind.operation,
+        operation: kind.operation.into(),
         path: text(&kind.path),
         rule: kind.rule.as_deref().map(str::to_owned),
         errno: errno_name(kind.errno).into_owned(),

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use crate::audit::{self, TallyReport};
 use crate::escape::escaped;
 
 /// A report for people: what they decided and what became of it; with `verbose` what the server
@@ -109,21 +110,14 @@ fn lingers(processes: &[Value]) -> String {
 
 /// What was refused most often, and last. A server of an older version has none.
 fn refusals(refusals: &Value, to: &mut String) {
-    let list = |key: &str| refusals[key].as_array().cloned().unwrap_or_default();
-    let word = |one: &Value, key: &str| one[key].as_str().map(escaped);
-    let by_rule = |one: &Value| {
-        word(one, "rule").map_or("the default".to_owned(), |rule| format!("rule `{rule}`"))
-    };
-    for one in list("by_path").iter().take(SHOWN) {
-        let (path, what) = (word(one, "path"), word(one, "operation"));
-        let (path, what) = (path.unwrap_or_default(), what.unwrap_or_default());
-        say!(to, "  refusals   {} times {what} {path}, by {}", one["count"], by_rule(one));
+    let report: TallyReport = serde_json::from_value(refusals.clone()).unwrap_or_default();
+    for one in report.by_path.iter().take(SHOWN) {
+        say!(to, "  refusals   {}", audit::refusals_with_count(one));
     }
-    for one in list("recent").iter().rev().take(SHOWN) {
-        let field = |key: &str| word(one, key).unwrap_or_else(|| "?".to_owned());
-        let (time, exe, what) = (field("time"), field("exe"), field("operation"));
-        let who = format!("{exe}[{}]", one["pid"]);
-        say!(to, "  last       {time} {who}: {what} {}, {}", field("path"), field("errno"));
+    for one in report.recent.iter().rev().take(SHOWN) {
+        let exe = escaped(one.exe.as_deref().unwrap_or("?"));
+        let (time, what) = (escaped(&one.time), audit::refusals_in_words(&one.what));
+        say!(to, "  last       {time} {exe}[{}]: {what}", one.pid);
     }
 }
 
@@ -163,10 +157,14 @@ fn refused(counts: &Value, to: &mut String) {
         ("refused_weakening", "weakening"),
         ("hidden", "hidden"),
     ];
+    let recorded = match counts["would_refuse"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(count) => format!("; would have been refused {count}, recorded only"),
+    };
     if kinds.iter().all(|(key, _)| counts[key] == 0) {
-        say!(to, "  refused    nothing so far");
+        say!(to, "  refused    nothing so far{recorded}");
     } else {
-        say!(to, "  refused    {}", counted(counts, &kinds));
+        say!(to, "  refused    {}{recorded}", counted(counts, &kinds));
     }
 }
 
@@ -405,12 +403,16 @@ mod tests {
             "view": { "shares": [{ "of": "locks", "max": 80, "taken": 20, "one_user": 30,
                     "refused": 2, "last_refused_uid": 1000 },
                     { "of": "descriptors", "max": 160, "taken": 20, "one_user": 70, "refused": 0 }],
-                "counts": { "open_passthrough": 5, "hidden": 1 }, "nodes": 4,
+                "counts": { "open_passthrough": 5, "hidden": 1, "would_refuse": 7 },
+                "nodes": 4,
                 "watch": { "on": true, "directories": 3, "changes": 2, "overflows": 1 },
                 "unavailable": [{ "feature": "passthrough", "reason": "no CAP_SYS_ADMIN" }] },
             "refusals": { "by_path": [{ "operation": "open", "path": "a\u{1b}[2J",
-                "rule": "keys", "count": 4 }], "recent": [{ "time": "then", "pid": 9,
-                "operation": "open", "path": "b", "errno": "EACCES", "exe": null }] },
+                "rule": "keys", "errno": "EACCES", "count": 4 },
+                { "operation": "opendir", "path": "", "rule": null, "errno": "EACCES",
+                "audit_only": true, "count": 1 }], "recent": [{ "time": "then", "pid": 9,
+                "operation": "open", "path": "b", "errno": "EACCES", "audit_only": true,
+                "exe": null }] },
             "keep_awake": { "text": "auto by pollers: slow", "remedy": "usermod" },
             "audit": { "file": "/a", "written": 10, "dropped": 1, "failed": 0, "last_error": null },
         });
@@ -427,8 +429,11 @@ mod tests {
         for line in [
             "/d at /m",
             "policy     none: everything passes through",
-            "refusals   4 times open a\\x1b[2J, by rule `keys`",
-            "last       then ?[9]: open b, EACCES",
+            "refused    deny null, read-only null, weakening null, hidden 1; would have been refused 7, \
+             recorded only\n",
+            "refusals   open a\\x1b[2J: EACCES by rule `keys`, 4 times\n",
+            "refusals   opendir DIR itself: EACCES by the default, recorded only, once\n",
+            "last       then ?[9]: open b: EACCES by the default, recorded only\n",
             "opens      passthrough 5",
             "requests   9 on 2 queues, 30 workers in reserve\n             lookup 8, getattr 1",
             "blocked    3 of 32 workers wait for the file system beneath, the longest for 14 s",
