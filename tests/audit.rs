@@ -167,6 +167,7 @@ fn wrong_conditions_are_refused_with_what_is_right() {
     let log = log.to_str().unwrap();
     for (options, part) in [
         (["--since", "yesterday"], "write 30s, 10m, 2h or 3d"),
+        (["--since", "2026-13-45"], "is no time: there is no month 13; write"),
         (["--path", "["], "--path `[`"),
         (["--exe", "{"], "--exe `{`"),
     ] {

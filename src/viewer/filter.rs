@@ -120,13 +120,43 @@ fn since(text: &str, now: SystemTime) -> anyhow::Result<String> {
         'T' => matches!(found, 'T' | ' '),
         other => found == other,
     };
-    if time.len() < 10 || time.len() > form.len() || !time.chars().zip(form.chars()).all(fits) {
+    // A date, with whole hours, minutes and seconds behind it, and a part of a second.
+    let is_whole = matches!(time.len(), 10 | 13 | 16 | 19 | 21..=26);
+    let why = match is_whole && time.chars().zip(form.chars()).all(fits) {
+        true => impossible(time),
+        false => Some(String::new()),
+    };
+    if let Some(why) = why {
         bail!(
-            "--since `{text}` is no time; write 30s, 10m, 2h or 3d, or a time in UTC such as \
+            "--since `{text}` is no time{why}; write 30s, 10m, 2h or 3d, or a time in UTC such as \
              2026-01-31 or 2026-01-31T09:15"
         );
     }
     Ok(time.replace(' ', "T"))
+}
+
+/// Why there is no such time, which has the form of one.
+fn impossible(time: &str) -> Option<String> {
+    let digits = |at: std::ops::Range<usize>| time.get(at)?.parse::<u32>().ok();
+    let (year, month) = (digits(0..4)?, digits(5..7)?);
+    let days = match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        _ => 31,
+    };
+    let parts = [
+        ("month", 5, 1..=12),
+        ("day", 8, 1..=days),
+        ("hour", 11, 0..=23),
+        ("minute", 14, 0..=59),
+        ("second", 17, 0..=59),
+    ];
+    parts.into_iter().find_map(|(what, at, possible)| {
+        let found = digits(at..at + 2).filter(|found| !possible.contains(found))?;
+        let of = if what == "day" { format!("in {} ", &time[..7]) } else { String::new() };
+        Some(format!(": {of}there is no {what} {found:02}"))
+    })
 }
 
 #[cfg(test)]
@@ -139,8 +169,23 @@ mod tests {
         assert_eq!(since("1h", now).unwrap(), "1970-01-01T01:00:00.000000Z");
         assert_eq!(since("2026-01-31 09:15", now).unwrap(), "2026-01-31T09:15");
         assert_eq!(since("2026-01-31T09:15:00Z", now).unwrap(), "2026-01-31T09:15:00");
-        for wrong in ["", "yesterday", "5", "1w", "2026"] {
+        for wrong in ["", "yesterday", "5", "1w", "2026", "2026-01-31T0", "2026-01-31T09:15:"] {
             assert!(since(wrong, now).is_err(), "{wrong}");
+        }
+        for right in ["2024-02-29", "2000-02-29T23", "2026-12-31T23:59:59.9"] {
+            assert_eq!(since(right, now).unwrap(), right);
+        }
+        for (wrong, why) in [
+            ("2026-13-45", "there is no month 13"),
+            ("0000-00-00", "there is no month 00"),
+            ("2026-02-30", "in 2026-02 there is no day 30"),
+            ("2100-02-29", "in 2100-02 there is no day 29"),
+            ("2026-11-26T25:99", "there is no hour 25"),
+            ("2026-11-26 23:60Z", "there is no minute 60"),
+            ("2026-11-26T23:59:60.5", "there is no second 60"),
+        ] {
+            let said = since(wrong, now).unwrap_err().to_string();
+            assert!(said.contains(&format!("is no time: {why}; write 30s")), "{said}");
         }
     }
 
