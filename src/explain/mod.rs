@@ -57,7 +57,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
     let mut asker = args.caller.clone().unwrap_or_default();
     name_executable(&mut asker);
     let mut answers = Vec::new();
-    let mut imagined = Vec::new();
+    let (mut imagined, mut there) = (Vec::new(), Vec::new());
     let mut failed = 0;
     for path in &args.paths {
         let (answer, basis) = match explain(args, &asker, &policy, path, &place) {
@@ -68,6 +68,10 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
             }
             answer => answer?,
         };
+        let is_made = matches!(&answer, Answer::Path(_)) && !answer.is_refused();
+        if basis == Basis::Found && args.operation == Some(OperationArg::Create) && is_made {
+            there.push(format!("`{}`", escaped(&path.to_string_lossy())));
+        }
         answers.push(answer);
         if basis == Basis::Imagined {
             imagined.push(format!("`{}`", escaped(&path.to_string_lossy())));
@@ -92,6 +96,13 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> anyhow::Result<ExitCode>
                  end: {}",
                 shown(place.dir),
                 imagined.join(", ")
+            ));
+        }
+        if !there.is_empty() {
+            messages::note(&format!(
+                "there already, so open(2) with O_CREAT opens it, by what `read` and `write` get \
+                 (EISDIR of a directory), and what makes new names alone gets EEXIST: {}",
+                there.join(", ")
             ));
         }
     }
@@ -293,6 +304,15 @@ fn explain(
     let explanation = match basis {
         Basis::Taken(kind) => policy.explain_taken(&facts, kind, &asker.facts()),
         _ => policy.explain(&facts, operation, &asker.facts()),
+    };
+    // Where the files are not looked at, it is there.
+    let is_looked_at = operation == Some(Operation::Create) && place.was_named;
+    let no_way = if is_looked_at { moved::no_way(place.dir, in_dir)? } else { None };
+    let explanation = match no_way {
+        Some((errno, _)) if explanation.hidden_above.is_none() => {
+            explanation.without_directory(errno)
+        }
+        _ => explanation,
     };
     let is_hidden = || explanation.operations.iter().any(|one| one.verdict == Verdict::Hide);
     let is_as_named = found.kind == Kind::Directory || !path.as_bytes().ends_with(b"/");

@@ -96,12 +96,15 @@ pub(super) fn explain(
 }
 
 /// An error number by name, and why.
-type Refused = (&'static str, &'static str);
+pub(super) type Refused = (&'static str, &'static str);
 
 const NOT_EMPTY: Refused = ("ENOTEMPTY", "the directory of that name is not empty");
 
 /// Whether the directory that the new name is to be in is missing.
-fn no_way(dir: &Path, to: &OsStr) -> anyhow::Result<Option<Refused>> {
+///
+/// # Errors
+/// When it lies behind a symbolic link.
+pub(super) fn no_way(dir: &Path, to: &OsStr) -> anyhow::Result<Option<Refused>> {
     let parent = Path::new(to).parent().unwrap_or(Path::new(""));
     let error = match look(dir, parent.as_os_str()) {
         Ok(found) if found.kind == Kind::Directory => return Ok(None),

@@ -305,6 +305,36 @@ fn explain_says_what_making_and_moving_gets() {
     }
 }
 
+/// What has the name already is opened, and without a directory nothing is made.
+#[test]
+fn explain_says_what_making_a_file_gets() {
+    let project = Project::new();
+    fill(&project);
+    let dir = project.path("dir");
+    let said = |operation: &str, path: &str| {
+        let mut command = tollgate();
+        command.args(["explain", "--policy", "none", "--exit-code", "--operation", operation]);
+        let output = command.arg("--dir").arg(&dir).arg(path).output().unwrap();
+        (output.status.code(), all(&output))
+    };
+    for path in ["a.txt", "docs"] {
+        let (code, said) = said("create", path);
+        assert_eq!(code, Some(0), "{said}");
+        let note = "note: there already, so open(2) with O_CREAT opens it";
+        assert!(said.contains(note) && said.contains(&format!("EEXIST: `{path}`")), "{said}");
+    }
+    for operation in ["create", "mkdir", "symlink"] {
+        for (path, errno) in [("missing/new", "ENOENT"), ("a.txt/new", "ENOTDIR")] {
+            let (code, said) = said(operation, path);
+            assert_eq!(code, Some(3), "{said}");
+            let answer = format!("create: there is no directory that it could be in ({errno})\n");
+            assert!(said.contains(&answer), "{operation}: {said}");
+        }
+        let (code, said) = said(operation, "docs/new");
+        assert!(code == Some(0) && !said.contains("there already"), "{said}");
+    }
+}
+
 /// Words that are wrong are told apart from refusals.
 #[test]
 fn explain_says_what_cannot_be_asked() {

@@ -184,6 +184,16 @@ impl Policy {
     }
 }
 
+impl Explanation {
+    /// Says of a path where something is to be made that the directory is missing which it would be in, or
+    /// is none: nobody gets to the rules about making it.
+    #[must_use]
+    pub fn without_directory(mut self, errno: &'static str) -> Self {
+        self.operations.iter_mut().for_each(|answer| answer.errno = Some(errno));
+        self
+    }
+}
+
 impl Policy {
     /// Explains the answer to making something at a path that `taken` has already. Nobody gets to the
     /// rules about making it: what is seen is there, what is hidden cannot be replaced.
@@ -389,6 +399,11 @@ impl fmt::Display for Explanation {
                 }
                 _ if one.errno == Some(EXISTS) => {
                     writeln!(f, "  create: the name is there already ({EXISTS})")?;
+                    continue;
+                }
+                (_, Operation::Create) if matches!(one.errno, Some("ENOENT" | "ENOTDIR")) => {
+                    let errno = one.errno.unwrap_or_default();
+                    writeln!(f, "  create: there is no directory that it could be in ({errno})")?;
                     continue;
                 }
                 (Verdict::Hide, Operation::Create) => {
