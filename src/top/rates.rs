@@ -98,7 +98,8 @@ impl Rates {
             dir: after.dir.clone(),
             mount_point: after.mount_point.clone(),
             seconds,
-            requests_per_second: operations.iter().map(|one| one.per_second).sum(),
+            // The sum of none is -0.
+            requests_per_second: operations.iter().map(|one| one.per_second).sum::<f64>() + 0.0,
             waiting: after.waiting,
             operations,
             threads: after.threads.iter().map(thread).collect(),
@@ -242,5 +243,8 @@ pub(super) mod tests {
         let same = requests(1, vec![operation("open", &[(1000, 10)])], 0);
         let rates = Rates::between(&same, &same, None, Span::BetweenLooks);
         assert_eq!(rates.operations[0].latency, None);
+        let none = requests(1, Vec::new(), 0);
+        let rates = Rates::between(&none, &none, None, Span::BetweenLooks);
+        assert!(rates.requests_per_second.is_sign_positive(), "it would be shown as -0");
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::rates::{OperationRates, Rates, ThreadRates};
+use crate::escape::escaped;
 use crate::requests::Frequent;
 
 /// Most paths and callers that are shown.
@@ -13,10 +14,12 @@ macro_rules! say {
     ($to:expr, $($what:tt)*) => { let _ = writeln!($to, $($what)*); };
 }
 
-/// One server: its requests, its threads, and what is busiest.
+/// One server: its requests, its threads, and what is busiest. Text of another process does not steer the
+/// terminal: root may ask any.
 pub(crate) fn text(rates: &Rates) -> String {
     let mut text = String::new();
-    say!(text, "{} at {}  ({}, pid {})", rates.dir, rates.mount_point, rates.kind, pid(rates));
+    let (dir, at, kind) = (escaped(&rates.dir), escaped(&rates.mount_point), escaped(&rates.kind));
+    say!(text, "{dir} at {at}  ({kind}, pid {})", pid(rates));
     let waiting = match rates.waiting {
         Some(waiting) => format!(", {waiting} waiting"),
         None => String::new(),
@@ -29,7 +32,7 @@ pub(crate) fn text(rates: &Rates) -> String {
         frequent("paths recorded most often", &busiest.paths, &mut text);
         frequent("callers recorded most often", &busiest.callers, &mut text);
     }
-    plain(&text)
+    text
 }
 
 fn pid(rates: &Rates) -> String {
@@ -62,8 +65,8 @@ fn operations(operations: &[OperationRates], to: &mut String) {
         say!(
             to,
             "  {:<16} {:<12} {:>9} {:>12} {:>8} {:>8} {:>8} {:>8}",
-            one.operation,
-            one.decision,
+            escaped(&one.operation),
+            escaped(&one.decision),
             shown(one.per_second),
             one.total,
             latency(|latency| latency.mean_ns),
@@ -80,10 +83,10 @@ fn threads(threads: &[ThreadRates], to: &mut String) {
         say!(
             to,
             "  {:<16} {:>8} {:>4} {:>5} {:>6.1}",
-            thread.name,
+            escaped(&thread.name),
             thread.tid,
             thread.cpu,
-            thread.state,
+            escaped(&thread.state),
             thread.cpu_percent
         );
     }
@@ -94,7 +97,7 @@ fn frequent(title: &str, all: &[Frequent], to: &mut String) {
     for one in all.iter().take(BUSIEST) {
         let at_least = one.count - one.error;
         let count = if one.error == 0 { String::new() } else { format!("{at_least} to ") };
-        say!(to, "    {count}{}  {}", one.count, one.what);
+        say!(to, "    {count}{}  {}", one.count, escaped(&one.what));
     }
 }
 
@@ -117,16 +120,11 @@ fn duration(ns: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Text of another process without what would steer a terminal: root may ask any.
-fn plain(text: &str) -> String {
-    let odd = |c: char| c.is_control() && c != '\n';
-    text.chars().map(|c| if odd(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::rates::{Span, tests};
     use super::*;
+    use crate::requests::Busiest;
 
     #[test]
     fn a_server_is_shown_with_requests_threads_and_quantiles() {
@@ -162,6 +160,13 @@ mod tests {
 
     #[test]
     fn names_cannot_steer_the_terminal() {
-        assert_eq!(plain("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\n");
+        let mut requests = tests::requests(1, vec![tests::operation("o\x1bp", &[])], 0);
+        requests.dir = "/a\n\x1b[2Jb".to_owned();
+        requests.threads[0].name = "\x1b]0;".to_owned();
+        let what = Frequent { what: "p\u{9b}".to_owned(), count: 1, error: 0 };
+        requests.busiest = Some(Busiest { paths: vec![what], callers: Vec::new() });
+        let text = text(&Rates::between(&requests, &requests, None, Span::BetweenLooks));
+        assert!(text.starts_with("/a\\n\\x1b[2Jb at /m"), "{text}");
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text}");
     }
 }
