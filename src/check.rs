@@ -88,7 +88,11 @@ fn print_head(origin: &Origin, policy: &Policy) {
 }
 
 fn print_survey(policy: &Policy, survey: &Survey) {
-    println!("{} files and directories; each rule decides over:", survey.entries);
+    let entries = match survey.entries {
+        1 => "1 file or directory".to_owned(),
+        entries => format!("{entries} files and directories"),
+    };
+    println!("{entries}; each rule decides over:");
     for (rule, decided) in policy.rules().iter().zip(&survey.decided) {
         println!("{decided:>9}  {} ({})", escaped(rule.name()), rule.action());
     }

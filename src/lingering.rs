@@ -71,6 +71,11 @@ pub(crate) fn in_words(processes: &[Process]) -> String {
     format!("{}{more}", named.join(", "))
 }
 
+/// The verb for so many that have a view.
+pub(crate) fn have(count: usize) -> &'static str {
+    if count == 1 { "has" } else { "have" }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -65,9 +65,10 @@ fn tell_who_keeps(view: &MountInfo) {
     let processes = lingering::elsewhere(number.into());
     if !processes.is_empty() {
         messages::note(&format!(
-            "the view is unmounted here; in another mount namespace, {} still has it, and its server \
+            "the view is unmounted here; in another mount namespace, {} still {} it, and its server \
              goes on until that ends",
-            lingering::in_words(&processes)
+            lingering::in_words(&processes),
+            lingering::have(processes.len())
         ));
     }
 }

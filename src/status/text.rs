@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::audit::{self, TallyReport};
 use crate::escape::escaped;
+use crate::lingering;
 
 /// A report for people: what they decided and what became of it; with `verbose` what the server
 /// does inside, too.
@@ -101,8 +102,9 @@ fn lingers(processes: &[Value]) -> String {
         [first, rest @ ..] => {
             let more = if rest.is_empty() { "" } else { " and others" };
             format!(
-                "here; {}{more} still has it, in another mount namespace: the server goes on until then",
-                process(first)
+                "here; {}{more} still {} it, in another mount namespace: the server goes on until then",
+                process(first),
+                lingering::have(processes.len())
             )
         }
     }
@@ -449,6 +451,15 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in:\n{text}");
         }
+    }
+
+    #[test]
+    fn who_keeps_a_view_is_said_in_words() {
+        let process = json!({ "pid": 5, "name": "sh" });
+        let one = std::slice::from_ref(&process);
+        assert!(lingers(one).contains("process 5 (sh) still has it"), "{}", lingers(one));
+        let two = lingers(&[process.clone(), process.clone()]);
+        assert!(two.contains("process 5 (sh) and others still have it"), "{two}");
     }
 
     #[test]
