@@ -45,12 +45,16 @@ pub(crate) fn shown(path: &Path) -> String {
 pub(crate) fn in_json(path: &Path) -> Map<String, Value> {
     let mut fields = Map::new();
     fields.insert("file".to_owned(), path.to_string_lossy().into());
-    if path.to_str().is_none() {
-        let bytes = path.as_os_str().as_bytes().iter();
-        let hex: String = bytes.map(|byte| format!("{byte:02x}")).collect();
+    if let Some(hex) = hex(path) {
         fields.insert("file_hex".to_owned(), hex.into());
     }
     fields
+}
+
+/// All bytes of a path in hexadecimal, if it is not UTF-8, so that JSON has it otherwise only as it is shown.
+pub(crate) fn hex(path: &Path) -> Option<String> {
+    let bytes = path.as_os_str().as_bytes().iter();
+    path.to_str().is_none().then(|| bytes.map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The same as [`escaped`] for a message that may have several lines and paths that are shown already: line ends,

@@ -159,7 +159,9 @@ mod tests {
             pid: 1,
             kind: "mount".to_owned(),
             dir: "/d".to_owned(),
+            dir_hex: None,
             mount_point: "/m".to_owned(),
+            mount_point_hex: None,
             uptime_ns: 1_500_000_000,
             waiting: Some(3),
             operations: vec![Operation {

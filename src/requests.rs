@@ -14,7 +14,12 @@ pub(crate) struct Requests {
     pub(crate) pid: u32,
     pub(crate) kind: String,
     pub(crate) dir: String,
+    /// Its bytes, if they are not UTF-8; so for the mount point.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) dir_hex: Option<String>,
     pub(crate) mount_point: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mount_point_hex: Option<String>,
     /// Time since the start of the server, by a clock that does not jump.
     pub(crate) uptime_ns: u64,
     /// Requests that the kernel has sent or is about to send, and that have no reply yet; `None`

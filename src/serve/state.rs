@@ -20,7 +20,7 @@ use super::spec::Outside;
 use crate::audit::{self, AuditLog, Recorder};
 use crate::broker::Broker;
 use crate::control;
-use crate::escape::shown;
+use crate::escape::{self, shown};
 use crate::files;
 use crate::messages;
 use crate::native;
@@ -230,7 +230,9 @@ impl State {
             pid: std::process::id(),
             kind: self.kind.word().to_owned(),
             dir: self.dir.to_string_lossy().into_owned(),
+            dir_hex: escape::hex(&self.dir),
             mount_point: self.mount_point.to_string_lossy().into_owned(),
+            mount_point_hex: escape::hex(&self.mount_point),
             uptime_ns: u64::try_from(elapsed).unwrap_or(u64::MAX),
             waiting: self.connection_number.and_then(requests::waiting),
             operations: self.connection.latencies().iter().map(RequestsOf::of).collect(),
@@ -240,13 +242,17 @@ impl State {
     }
 
     fn report(&self) -> Report {
+        let dir_now = self.view.moved_to();
         Report {
             version: status::VERSION,
             pid: std::process::id(),
             kind: self.kind.word(),
             dir: self.dir.to_string_lossy().into_owned(),
-            dir_now: self.view.moved_to().map(|now| now.to_string_lossy().into_owned()),
+            dir_hex: escape::hex(&self.dir),
+            dir_now: dir_now.as_ref().map(|now| now.to_string_lossy().into_owned()),
+            dir_now_hex: dir_now.as_deref().and_then(escape::hex),
             mount_point: self.mount_point.to_string_lossy().into_owned(),
+            mount_point_hex: escape::hex(&self.mount_point),
             connection: self.connection_number,
             policy: self.policy_file.as_ref().map(|file| file.to_string_lossy().into_owned()),
             tightened_by: self
@@ -280,7 +286,7 @@ impl control::Reporter for State {
     }
 
     fn brief(&self) -> Value {
-        json!({
+        let mut brief = json!({
             "version": status::VERSION,
             "brief": true,
             "kind": self.kind.word(),
@@ -288,7 +294,13 @@ impl control::Reporter for State {
             "mount_point": self.mount_point.to_string_lossy(),
             "started": crate::audit::timestamp(self.started),
             "uptime_seconds": self.started.elapsed().unwrap_or_default().as_secs(),
-        })
+        });
+        for (key, path) in [("dir_hex", &self.dir), ("mount_point_hex", &self.mount_point)] {
+            if let Some(hex) = escape::hex(path) {
+                brief[key] = hex.into();
+            }
+        }
+        brief
     }
 
     fn requests(&self, peer: &Peer) -> Value {

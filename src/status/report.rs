@@ -21,9 +21,16 @@ pub(crate) struct Report {
     pub(crate) pid: u32,
     pub(crate) kind: &'static str,
     pub(crate) dir: String,
+    /// Its bytes, if they are not UTF-8; so for the other paths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dir_hex: Option<String>,
     /// Where it is now, if others have moved it.
     pub(crate) dir_now: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dir_now_hex: Option<String>,
     pub(crate) mount_point: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mount_point_hex: Option<String>,
     /// Its number in /sys/fs/fuse/connections, where it is known.
     pub(crate) connection: Option<u32>,
     pub(crate) policy: Option<String>,

@@ -12,7 +12,12 @@ pub(crate) struct Rates {
     pub(crate) pid_here: Option<u32>,
     pub(crate) kind: String,
     pub(crate) dir: String,
+    /// Its bytes, if they are not UTF-8; so for the mount point.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dir_hex: Option<String>,
     pub(crate) mount_point: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mount_point_hex: Option<String>,
     /// Between the looks.
     pub(crate) seconds: f64,
     pub(crate) requests_per_second: f64,
@@ -96,7 +101,9 @@ impl Rates {
             pid_here,
             kind: after.kind.clone(),
             dir: after.dir.clone(),
+            dir_hex: after.dir_hex.clone(),
             mount_point: after.mount_point.clone(),
+            mount_point_hex: after.mount_point_hex.clone(),
             seconds,
             // The sum of none is -0.
             requests_per_second: operations.iter().map(|one| one.per_second).sum::<f64>() + 0.0,
@@ -199,7 +206,9 @@ pub(super) mod tests {
             pid: 7,
             kind: "mount".to_owned(),
             dir: "/d".to_owned(),
+            dir_hex: None,
             mount_point: "/m".to_owned(),
+            mount_point_hex: None,
             uptime_ns,
             waiting: None,
             operations,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
 
@@ -43,6 +44,40 @@ fn status_removes_sockets_that_killed_servers_left() {
     let output = tollgate().arg("status").output().unwrap();
     assert!(output.status.success(), "{}", all(&output));
     assert!(!std::path::Path::new(&left).exists());
+}
+
+/// Text in JSON is UTF-8, and paths need not be. In a mount namespace, as other tests read the table of
+/// mounts as text.
+#[test]
+fn bytes_of_paths_that_are_not_utf8_are_in_json() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        dir=$(printf 'd\377\n.'); dir=${dir%.}; mnt=$(printf 'm\376'); mkdir "$dir" "$mnt"
+        $T mount --daemon --policy none --log log "$dir" "$mnt"
+        trap '$T umount --lazy "$mnt"' EXIT
+        $T status --json "$mnt" >status; $T top --once --interval 0.1 --json "$mnt" >top
+        $T top --once --interval 0.1 "$mnt""#;
+    let output = project.in_mount_namespace(script);
+    assert!(output.status.success(), "{}", all(&output));
+    let home = fs::canonicalize(project.path("")).unwrap();
+    let hex = |name: &[u8]| {
+        let path = [home.as_os_str().as_bytes(), b"/", name].concat();
+        path.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    for file in ["status", "top"] {
+        let answer = fs::read_to_string(project.path(file)).unwrap();
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer[0]["dir_hex"], hex(b"d\xff\n"), "{answer:#}");
+        assert_eq!(answer[0]["mount_point_hex"], hex(b"m\xfe"), "{answer:#}");
+        assert!(answer[0].get("dir_now_hex").is_none(), "{answer:#}");
+    }
+    let shown = text(&output.stdout);
+    let head = shown.lines().next().unwrap();
+    assert!(head.contains("/d\u{fffd}\\n at /") && head.contains("/m\u{fffd}  ("), "{head}");
+    assert!(!shown.contains("-0 requests"), "{shown}");
 }
 
 #[test]
