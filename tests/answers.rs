@@ -60,7 +60,7 @@ fn a_policy_with_as_many_rules_as_it_may_have_holds() {
     let rules = |count: usize| -> String {
         (0..count).map(|n| format!("[[rule]]\npath = 'd/f{n}'\naction = 'deny'\n")).collect()
     };
-    std::fs::create_dir(dir.path().join("d")).unwrap();
+    std::fs::create_dir_all(dir.path().join("d/d")).unwrap();
     for name in ["d/.tollgate.toml", "p.toml"] {
         std::fs::write(dir.path().join(name), rules(4096)).unwrap();
         let check = tollgate(dir.path(), &["check", name]);
