@@ -154,7 +154,7 @@ fn a_handle_gets_no_further_by_the_name_that_is_gone() {
     fs::hard_link(at("fixed/f"), at("plain/l")).unwrap();
     let view = View::of(dir.path(), POLICY, &[]);
     let file = fs::File::open(view.at("plain/l")).unwrap();
-    let mode = || fs::Permissions::from(PermissionsExt::from_mode(0o600));
+    let mode = || fs::Permissions::from_mode(0o600);
     assert!(file.set_permissions(mode()).is_err());
     fs::remove_file(at("plain/l")).unwrap();
     let start = Instant::now();
@@ -193,7 +193,7 @@ fn a_file_of_one_name_is_opened_whatever_others_do_to_it() {
     let file = fs::File::open(view.at("plain/f")).unwrap();
     fs::rename(at("plain/f"), at("plain/moved")).unwrap();
     fs::read(view.at("plain/moved")).unwrap();
-    file.set_permissions(fs::Permissions::from(PermissionsExt::from_mode(0o600))).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
     fs::rename(at("plain"), at("elsewhere")).unwrap();
     fs::read(view.at("elsewhere/moved")).unwrap();
 }

@@ -13,6 +13,7 @@ mod lock;
 mod misplaced;
 mod mknod;
 mod names;
+mod one_link;
 mod open;
 mod record;
 mod seek;
