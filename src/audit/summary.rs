@@ -23,8 +23,12 @@ pub(crate) fn lines(report: &TallyReport) -> Vec<String> {
 }
 
 fn head(report: &TallyReport) -> String {
-    let only_audited = report.by_path.iter().all(|one| one.audit_only);
-    let verb = if only_audited { "would have been refused" } else { "was refused" };
+    let recorded_only = report.by_path.iter().filter(|one| one.audit_only).count();
+    let verb = match recorded_only {
+        0 => "was refused",
+        all if all == report.by_path.len() => "would have been refused",
+        _ => "was refused, or would have been,",
+    };
     format!("{verb} {}:", times(report.total))
 }
 
@@ -84,6 +88,19 @@ mod tests {
         assert_eq!(moved("EXDEV"), "rename conf: EXDEV, as it would open more, once");
         assert_eq!(moved("EPERM"), "link conf: EPERM, as it would open more, once");
         assert_eq!(moved("EBUSY"), "rename conf: EBUSY, as something is mounted there, once");
+    }
+
+    #[test]
+    fn what_was_refused_is_told_from_what_would_have_been() {
+        let head_of = |audit_only: &[bool]| {
+            let one = |audit_only| Refusals { audit_only, ..refusals("a", None, "EACCES", 2) };
+            let by_path: Vec<_> = audit_only.iter().copied().map(one).collect();
+            let total = 2 * by_path.len() as u64;
+            head(&TallyReport { total, by_path, others: Vec::new(), recent: Vec::new() })
+        };
+        assert_eq!(head_of(&[false]), "was refused 2 times:");
+        assert_eq!(head_of(&[true]), "would have been refused 2 times:");
+        assert_eq!(head_of(&[true, false]), "was refused, or would have been, 4 times:");
     }
 
     #[test]
