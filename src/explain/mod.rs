@@ -248,7 +248,7 @@ impl Place<'_> {
     }
 }
 
-/// Whether there is nothing at a path, of which [`look`] says so.
+/// Whether there is nothing at a path, of which [`look()`] says so.
 pub(crate) fn is_missing(error: &anyhow::Error) -> bool {
     let cause = error.root_cause().downcast_ref::<Errno>();
     cause.is_some_and(|errno| matches!(*errno, Errno::NOENT | Errno::NOTDIR))
