@@ -31,6 +31,22 @@ impl<'a> FoundIn<'a> {
     pub(crate) fn tests(dir: &'a Path) -> Self {
         Self { dir, remedy: "name the tests, `tollgate test .tollgate.tests.toml`" }
     }
+
+    /// Refuses what does not lie in the directory: `place` is its path, without links.
+    ///
+    /// # Errors
+    /// It lies elsewhere, or the directory is not there.
+    pub(crate) fn must_hold(self, place: &Path) -> anyhow::Result<()> {
+        let dir = std::fs::canonicalize(self.dir)?;
+        ensure!(
+            place.starts_with(&dir),
+            "it leads out of `{}`, to `{}`, and nobody named it; put something in its place, or {}",
+            crate::escape::shown(&dir),
+            crate::escape::shown(place),
+            self.remedy
+        );
+        Ok(())
+    }
 }
 
 /// Reads a policy, and those of its `[[view]]`s; with where it was found if nobody named it.
@@ -92,15 +108,7 @@ pub(crate) fn read(file: &Path, found: Option<FoundIn<'_>>) -> anyhow::Result<St
 /// Refuses a file to which a link led out of the directory. The one that is open is asked where it is, as
 /// the link may be another by now.
 fn stays_in(found: FoundIn<'_>, file: &Path, opened: &File) -> anyhow::Result<()> {
-    let dir = std::fs::canonicalize(found.dir)?;
     let place = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))
         .or_else(|_| std::fs::canonicalize(file))?;
-    ensure!(
-        place.starts_with(&dir),
-        "it leads out of `{}`, to `{}`, and nobody named it; put a file in its place, or {}",
-        crate::escape::shown(&dir),
-        crate::escape::shown(&place),
-        found.remedy
-    );
-    Ok(())
+    found.must_hold(&place)
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollgate_policy::{Facts, Kind, Operation, Policy, Verdict};
+use tollgate_policy::{Facts, Kind, MAX_TEXT_LEN, Operation, Policy, Verdict};
 
 use crate::cli::{self, TestArgs};
 use crate::escape::escaped;
@@ -110,8 +110,12 @@ struct Answer {
 }
 
 impl Answer {
-    fn word(self) -> String {
-        if self.as_a_whole { "whole".to_owned() } else { self.verdict.to_string() }
+    fn word(self, operation: Operation) -> String {
+        match (self.verdict, operation) {
+            _ if self.as_a_whole => "whole".to_owned(),
+            (Verdict::Hide, Operation::Create) => "hidden (EACCES)".to_owned(),
+            (verdict, _) => verdict.to_string(),
+        }
     }
 }
 
@@ -151,13 +155,25 @@ pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
         let (reason, similar) = (messages::in_words(&error), nearest::file(file));
         anyhow!("tests `{shown}` cannot be read: {reason}{similar}; docs/policy.md has an example")
     })?;
+    ensure!(
+        text.len() <= MAX_TEXT_LEN,
+        "tests `{shown}` have more than {MAX_TEXT_LEN} bytes, which is the most; split them"
+    );
     let expectations: Expectations = toml::from_str(&text).map_err(|error| {
         anyhow!("tests `{shown}` are wrong\n{}", messages::in_toml(&shown, &text, &error))
     })?;
     let base = file.parent().unwrap_or(Path::new(""));
     let dir = expectations.dir.as_ref().map(|dir| base.join(dir));
     let top = match &dir {
-        Some(dir) => tree::open(dir)?.0.path,
+        Some(dir) => {
+            let top = tree::open(dir)?.0.path;
+            // What is expected could tell what foreign files hold.
+            if let Some(found) = found {
+                let place = std::fs::canonicalize(&top)?;
+                found.must_hold(&place).with_context(|| format!("tests `{shown}`: `dir`"))?;
+            }
+            top
+        }
         None => std::env::current_dir()?,
     };
     let policy = match Origin::named(&expectations.policy) {
@@ -191,10 +207,17 @@ fn check(
     };
     ensure!(!test.path.each().is_empty(), "`path` is empty; give one, or a list of them");
     for path in test.path.each() {
-        let plain = explain::relative(OsStr::new(path))?;
         let mut fail = |why| {
             let (path, expected) = (path.clone(), test.expect);
             outcome.failures.push(Failure { line, path, expected, why });
+        };
+        let plain = match explain::relative(OsStr::new(path)) {
+            Err(error) => {
+                outcome.checked += 1;
+                fail(Why::Unknown(messages::in_words(&error)));
+                continue;
+            }
+            Ok(plain) => plain,
         };
         let found = match look(path, test.content.as_deref(), dir) {
             Err(error) if explain::is_missing(&error) => {
@@ -255,7 +278,7 @@ impl Failure {
         match &self.why {
             Why::Other { operation, found, rule } => {
                 failure["operation"] = json!(operation);
-                failure["found"] = found.word().into();
+                failure["found"] = found.word(*operation).into();
                 failure["rule"] = json!(rule);
             }
             Why::Unknown(error) => failure["error"] = json!(error),
@@ -270,7 +293,7 @@ impl Failure {
             Why::Other { operation, found, rule } => format!(
                 "{line}: {operation} of `{}` is {} (by {}); expected: {expected}",
                 escaped(&self.path),
-                found.word(),
+                found.word(*operation),
                 escaped(rule)
             ),
             Why::Unknown(error) => format!("{line}: {error}; expected: {expected}"),

@@ -108,6 +108,33 @@ fn tests_that_lead_out_of_their_directory_are_refused_without_their_content() {
     }
 }
 
+/// An expectation of what a file holds tells it.
+#[test]
+fn tests_that_nobody_named_look_into_no_other_directory() {
+    let place = Place::new();
+    let own = place.path("project/.tollgate.tests.toml");
+    std::fs::write(place.path("project/p.toml"), "").unwrap();
+    symlink("..", place.path("project/up")).unwrap();
+    let absolute = place.path(".").display().to_string();
+    for dir in ["..", "up", "sub/../..", &absolute] {
+        let test = "[[test]]\npath = 'token'\nexpect = 'allow'\n";
+        std::fs::write(&own, format!("policy = 'p.toml'\ndir = '{dir}'\n{test}")).unwrap();
+        assert_refused(&place.call(&["test"], &[]), 1, &["`dir`: it leads out of `"]);
+        let output = place.call(&["test", ".tollgate.tests.toml"], &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", all(&output));
+    }
+    // Nor are they printed as a whole.
+    let file = std::fs::File::create(&own).unwrap();
+    file.set_len(5 << 20).unwrap();
+    let output = place.call(&["test"], &[]);
+    assert!(all(&output).contains("have more than 4194304 bytes"), "{}", all(&output).len());
+    // One path that cannot be one fails alone.
+    let tests = "policy = 'p.toml'\n[[test]]\npath = ['../a', 'b']\nexpect = 'allow'\n";
+    std::fs::write(&own, tests).unwrap();
+    let output = place.call(&["test"], &[]);
+    assert!(all(&output).contains("4 checked, 1 failure"), "{}", all(&output));
+}
+
 #[test]
 fn tests_may_be_a_link_within_their_directory() {
     let place = Place::new();

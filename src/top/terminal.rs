@@ -29,6 +29,9 @@ impl Screen {
         let signals = SignalFd::new(ENDING).context("cannot read signals")?;
         let drawn_over = draw && io::stdout().is_terminal();
         let keyboard = if drawn_over { single_keys() } else { None };
+        if !drawn_over {
+            sys::end_on_closed_pipe();
+        }
         let screen = Self { signals, keyboard, drawn_over };
         if drawn_over {
             print!("{ENTER}");
