@@ -36,6 +36,8 @@ use crate::table::{Node, Place, Places};
 const MAX_DEPTH: usize = 1 << 16;
 /// The descriptor of the root, which is always open.
 const ROOT: usize = 1;
+/// What /proc appends to the path of an inode without a name.
+const DELETED: &[u8] = b" (deleted)";
 
 /// Finds lower inodes again and keeps descriptors for the busy ones.
 pub(crate) struct Descriptors {
@@ -44,7 +46,7 @@ pub(crate) struct Descriptors {
     budget: Budget,
     /// Nodes whose descriptor may be closed, oldest first.
     cached: Mutex<VecDeque<Weak<Node>>>,
-    /// Where DIR was when its path was asked for.
+    /// Where DIR was when its path was asked for; empty before that.
     root_path: RwLock<Vec<u8>>,
 }
 
@@ -130,20 +132,23 @@ impl Descriptors {
         below(&root, &here).is_none()
     }
 
-    /// Whether the name that the file `fd` was opened by is there at this moment, as one of `paths`, relative to
-    /// DIR. `None` where the kernel does not say.
+    /// Whether the inode that `fd` names is at one of `paths`, relative to DIR, by the name that it was opened by;
+    /// `None` where the kernel does not say, or that name is gone.
     pub(crate) fn is_shown_at(&self, fd: BorrowedFd<'_>, paths: &[Vec<u8>]) -> Option<bool> {
-        // The same text stands for a name that is gone, and at the end of a name.
-        let here = path_of(fd).filter(|path| !path.ends_with(b" (deleted)"))?;
+        // Also the end of a name may be so.
+        let has_name = |path: &Vec<u8>| !path.ends_with(DELETED);
+        let here = path_of(fd).filter(has_name)?;
         let is_one = |root: &[u8]| {
             let path = below(root, &here);
             path.is_some_and(|path| paths.iter().any(|known| known == path))
         };
-        if is_one(&self.root_path.read()) {
+        let known = self.root_path.read();
+        if !known.is_empty() && is_one(&known) {
             return Some(true);
         }
+        drop(known);
         // Others may have moved DIR.
-        let root = path_of(self.root.as_fd())?;
+        let root = path_of(self.root.as_fd()).filter(has_name)?;
         let is_one = is_one(&root);
         *self.root_path.write() = root;
         Some(is_one)

@@ -6,19 +6,15 @@
 //! its descriptor is, which is one system call; if it is another than the one it is judged by, the
 //! inode is lost: requests about it return `ESTALE`, and a lookup finds it at its new place.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::lower::path_of;
 use crate::table::Node;
 use crate::view::View;
-
-/// What /proc appends to the path of an inode without a name.
-const DELETED: &[u8] = b" (deleted)";
 
 impl View {
     /// Compares where `node` is with where it is known to be, at most once in the time that
@@ -47,12 +43,12 @@ impl View {
             // Further names are looked after by `links/`; without a name the last decision stays.
             return Ok(());
         }
-        match self.is_at(fd.as_fd(), &known[0]) {
+        match self.fds.is_shown_at(fd.as_fd(), &known) {
             Some(false) => {
                 // A rename of the view itself may be under way.
                 let _still = self.names.write();
                 let known = self.paths.of(node)?;
-                if known.iter().any(|path| self.is_at(fd.as_fd(), path) != Some(false)) {
+                if self.fds.is_shown_at(fd.as_fd(), &known) != Some(false) {
                     return Ok(());
                 }
                 node.place().iter().for_each(|place| self.left_names.add(place));
@@ -83,17 +79,5 @@ impl View {
             return self.fds.path(node).ok();
         }
         node.fd.lock().clone()
-    }
-
-    /// Whether `fd` is at `path` below DIR; `None` where the kernel does not say.
-    fn is_at(&self, fd: BorrowedFd<'_>, path: &[u8]) -> Option<bool> {
-        let root = path_of(self.fds.root().as_fd())?;
-        let here = path_of(fd)?;
-        if root.ends_with(DELETED) || here.ends_with(DELETED) {
-            return None;
-        }
-        let root = root.strip_suffix(b"/").unwrap_or(&root);
-        let below = here.strip_prefix(root).and_then(|rest| rest.strip_prefix(b"/"));
-        Some(below == Some(path))
     }
 }
