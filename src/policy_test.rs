@@ -207,17 +207,10 @@ fn check(
     };
     ensure!(!test.path.each().is_empty(), "`path` is empty; give one, or a list of them");
     for path in test.path.each() {
+        let plain = explain::relative(OsStr::new(path))?;
         let mut fail = |why| {
             let (path, expected) = (path.clone(), test.expect);
             outcome.failures.push(Failure { line, path, expected, why });
-        };
-        let plain = match explain::relative(OsStr::new(path)) {
-            Err(error) => {
-                outcome.checked += 1;
-                fail(Why::Unknown(messages::in_words(&error)));
-                continue;
-            }
-            Ok(plain) => plain,
         };
         let found = match look(path, test.content.as_deref(), dir) {
             Err(error) if explain::is_missing(&error) => {
