@@ -28,6 +28,10 @@ use crate::serve::{Common, Server};
 use crate::sys::SignalFd;
 use crate::{audit, messages, sandbox};
 
+/// Most messages of the proxy that are heard once CMD has ended: many more than the socket holds, so that all are which
+/// were there. What CMD leaves behind may go on asking until it is ended.
+const MESSAGES_LEFT_MAX: usize = 10_000;
+
 /// A `run`, from its first process on.
 pub(super) struct Running {
     channel: Channel,
@@ -333,9 +337,7 @@ impl Running {
             let told = rustix::event::poll(&mut ready, Some(&Timespec::default()));
             told.is_ok_and(|ready| ready > 0)
         };
-        // Others that CMD left may go on asking until they are ended.
-        let most = 10_000;
-        for _ in 0..most {
+        for _ in 0..MESSAGES_LEFT_MAX {
             if !self.proxy.as_ref().is_some_and(is_told) || self.hear_proxy().is_err() {
                 return;
             }
