@@ -7,17 +7,18 @@ use crate::policy::Policy;
 use crate::rule::{Holds, Rule};
 use crate::words::{Action, Mode, Operation, Verdict};
 
+/// Whether one of these rules is about a part of DIR.
+pub(crate) fn any_is_about_a_part(rules: &[Rule]) -> bool {
+    let about_a_part = |globs: &[Glob]| globs.iter().any(|glob| !glob.is_everything());
+    rules.iter().any(|rule| rule.action == Action::Hide || about_a_part(&rule.globs))
+}
+
 impl Policy {
     /// Whether two names can be judged differently: some rule is about a part of DIR. If not, it
     /// does not matter which names an inode has.
     #[must_use]
     pub fn tells_names_apart(&self) -> bool {
-        let about_a_part = |globs: &[Glob]| globs.iter().any(|glob| !glob.is_everything());
-        !self.is_trivial()
-            && self
-                .rules
-                .iter()
-                .any(|rule| rule.action == Action::Hide || about_a_part(&rule.globs))
+        self.about_parts && !self.is_trivial()
     }
 
     /// The verdict on an inode that may have any name: the strictest that a rule gives for some

@@ -35,11 +35,12 @@ pub struct Matched<'p> {
 }
 
 impl Policy {
-    /// Finds the rules that cover `path`, to ask several questions about it. Allocates nothing.
+    /// Finds the rules that cover `path`, to ask several questions about it. Allocates nothing, unless the
+    /// policy has more than 256 rules.
     #[must_use]
     #[inline]
     pub fn at(&self, path: &[u8]) -> Matched<'_> {
-        let mut matched = Matched { policy: self, set: RuleSet::new() };
+        let mut matched = Matched { policy: self, set: RuleSet::of(self.rules.len()) };
         self.index.find(path, &mut matched.set);
         matched
     }
@@ -252,7 +253,7 @@ impl<'p> Matched<'p> {
     /// The rules with a glob that covers the path, in file order.
     fn covering(&self) -> impl Iterator<Item = (RuleId, &'p Rule)> + use<'_, 'p> {
         let rules = &self.policy.rules;
-        self.set.iter(rules.len()).map(|number| (RuleId::new(number), &rules[number]))
+        self.set.iter().map(|number| (RuleId::new(number), &rules[number]))
     }
 
     /// Those of one part.

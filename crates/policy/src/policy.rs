@@ -1,5 +1,6 @@
 //! The policy: its rules, and the index that finds the rules for a path.
 
+use crate::anywhere::any_is_about_a_part;
 use crate::error::Warning;
 use crate::glob::Glob;
 use crate::glob::index::PathIndex;
@@ -61,6 +62,8 @@ pub struct Policy {
     pub(crate) second: Option<Second>,
     trivial: bool,
     can_hide: bool,
+    /// Some rule is about a part of DIR.
+    pub(crate) about_parts: bool,
 }
 
 impl std::fmt::Debug for Policy {
@@ -89,8 +92,18 @@ impl Policy {
         let trivial = default == Action::Passthrough
             && rules.iter().all(|rule| matches!(rule.action, Action::Passthrough | Action::Native));
         let can_hide = rules.iter().any(|rule| rule.action == Action::Hide);
-        let (audits_default, second) = (false, None);
-        Self { default, rules, warnings, index, audits_default, second, trivial, can_hide }
+        let about_parts = any_is_about_a_part(&rules);
+        Self {
+            default,
+            rules,
+            warnings,
+            index,
+            audits_default: false,
+            second: None,
+            trivial,
+            can_hide,
+            about_parts,
+        }
     }
 
     /// The same with the rules from `second.from` on as a policy of their own.

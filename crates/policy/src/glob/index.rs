@@ -8,23 +8,32 @@
 //! beginning with a directory above the path (or with `**` and wildcards), and of these of the ones
 //! alone that need no two bytes side by side which the path does not have.
 //!
-//! Nothing is allocated while a path is looked up. The hash needs no key: only the author of the
-//! policy puts keys into the tables.
+//! While a path is looked up nothing is allocated, but for the set of rules found where a policy has
+//! more than [`WORDS`] times 64. The hash needs no key: only the author of the policy puts keys into
+//! the tables.
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::automaton::{Glob, Segment, components};
 use super::component::{self, Token};
 use super::pairs::Pairs;
-use crate::limits::MAX_HELD;
 
-/// A set of rules, by index.
+/// Words of 64 rules that a set has in place.
+const WORDS: usize = 4;
+
+/// A set of rules, by index. Few policies have so many that it is large: it is copied with each answer.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct RuleSet([u64; MAX_HELD / 64]);
+pub(crate) struct RuleSet(SmallVec<[u64; WORDS]>);
 
 impl RuleSet {
-    pub(crate) const fn new() -> Self {
-        Self([0; MAX_HELD / 64])
+    /// Of a policy with so many rules.
+    pub(crate) fn of(rules: usize) -> Self {
+        Self(SmallVec::from_elem(0, rules.div_ceil(64)))
+    }
+
+    fn clear(&mut self) {
+        self.0.fill(0);
     }
 
     fn insert(&mut self, rule: u16) {
@@ -41,9 +50,9 @@ impl RuleSet {
         self.0[usize::from(rule) / 64] & (1 << (rule % 64)) != 0
     }
 
-    /// The rules in rising order, below `end`.
-    pub(crate) fn iter(&self, end: usize) -> impl Iterator<Item = usize> {
-        self.0.iter().take(end.div_ceil(64)).enumerate().flat_map(|(word, bits)| {
+    /// The rules in rising order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().flat_map(|(word, bits)| {
             let mut left = *bits;
             std::iter::from_fn(move || {
                 let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
@@ -213,7 +222,7 @@ impl PathIndex {
     /// The rules with a glob that covers `path`. Slashes too many are looked past (at the price of
     /// an allocation), so that no spelling of a path goes by a rule.
     ///
-    /// `set` must be empty. It is filled in place because it is half a KiB to copy.
+    /// `set` must be empty, and of a policy with these rules.
     pub(crate) fn find(&self, path: &[u8], set: &mut RuleSet) {
         set.insert_all(&self.everything);
         if path.is_empty() {
@@ -228,7 +237,7 @@ impl PathIndex {
             let end =
                 path[start..].iter().position(|b| *b == b'/').map_or(path.len(), |n| start + n);
             if start == end || end + 1 == path.len() {
-                *set = RuleSet::new();
+                set.clear();
                 return self.find(&components(path).collect::<Vec<_>>().join(&b'/'), set);
             }
             self.find_name(&path[start..end], set);
@@ -287,9 +296,9 @@ mod tests {
     }
 
     fn found(globs: &[&str], path: &[u8]) -> Vec<usize> {
-        let mut set = RuleSet::new();
+        let mut set = RuleSet::of(globs.len());
         index(globs).find(path, &mut set);
-        set.iter(globs.len()).collect()
+        set.iter().collect()
     }
 
     const GLOBS: [&str; 10] = [
@@ -341,11 +350,17 @@ mod tests {
 
     #[test]
     fn a_set_counts_upwards_over_words() {
-        let mut set = RuleSet::new();
-        for rule in [4159, 0, 63, 64, 700] {
-            set.insert(rule);
+        for rules in [65, 256, 257, 4160] {
+            let mut set = RuleSet::of(rules);
+            let last = u16::try_from(rules - 1).unwrap();
+            for rule in [last, 0, 63, 64] {
+                set.insert(rule);
+            }
+            let mut expected = vec![0, 63, 64, rules - 1];
+            expected.dedup();
+            assert_eq!(set.iter().collect::<Vec<_>>(), expected);
+            set.clear();
+            assert_eq!(set.iter().next(), None);
         }
-        assert_eq!(set.iter(MAX_HELD).collect::<Vec<_>>(), [0, 63, 64, 700, 4159]);
-        assert_eq!(set.iter(65).collect::<Vec<_>>(), [0, 63, 64]);
     }
 }
