@@ -281,6 +281,10 @@ impl Links {
 
     /// Whether more names are known than an inode with the attributes `stat` has.
     pub(crate) fn has_lost_names(&self, stat: &Stat) -> bool {
+        if self.bytes.load(Ordering::Relaxed) == 0 {
+            // None is known of any file.
+            return false;
+        }
         let shard = self.shard(&stat.key()).lock();
         shard.get(&stat.key()).is_some_and(|record| record.len() as u64 > stat.nlink().into())
     }
