@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
@@ -239,7 +239,8 @@ pub(crate) fn key_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<Key, Errno
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let path = ProcPath::of(fd);
     let flags = (flags | OFlags::CLOEXEC) - OFlags::NOFOLLOW;
-    let open = |flags| rustix::fs::open(path.as_c_str(), flags, Mode::empty());
+    let (dir, name) = path.from_here();
+    let open = |flags| rustix::fs::openat(dir, name, flags, Mode::empty());
     if flags.intersects(OFlags::PATH | OFlags::NONBLOCK) {
         return open(flags);
     }
@@ -315,6 +316,21 @@ impl ProcPath {
     pub(crate) fn as_c_str(&self) -> &CStr {
         // The array is one byte longer than prefix and digits can be.
         CStr::from_bytes_until_nul(&self.0).expect("a NUL ends the path")
+    }
+
+    /// The same from the directory of this process's descriptors on, if that could be opened: to walk
+    /// to it takes a third of what it takes to open a file.
+    fn from_here(&self) -> (BorrowedFd<'static>, &CStr) {
+        static HERE: OnceLock<Option<OwnedFd>> = OnceLock::new();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = || rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()).ok();
+        match HERE.get_or_init(open) {
+            Some(here) => {
+                let name = CStr::from_bytes_until_nul(&self.0[Self::PREFIX.len()..]);
+                (here.as_fd(), name.expect("a NUL ends the path"))
+            }
+            None => (rustix::fs::CWD, self.as_c_str()),
+        }
     }
 }
 
@@ -568,7 +584,8 @@ pub(crate) fn read_link<'b>(
 /// The path of `fd` as the kernel knows it at this moment; `None` for one that is too long.
 pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let link = ProcPath::of(fd);
-    rustix::fs::readlink(link.as_c_str(), Vec::new()).ok().map(std::ffi::CString::into_bytes)
+    let (dir, name) = link.from_here();
+    rustix::fs::readlinkat(dir, name, Vec::new()).ok().map(std::ffi::CString::into_bytes)
 }
 
 #[cfg(test)]
