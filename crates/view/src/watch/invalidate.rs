@@ -47,6 +47,8 @@ enum Stale {
     Inode(NodeId),
     Attributes(NodeId),
     Name(NodeId, CString),
+    /// A name that nobody had before: what the kernel has there is new, or that there was nothing.
+    NewName(NodeId, CString),
     /// A directory that has another path, and all that is below it.
     Moved(NodeId),
     /// Attributes and cached pages of the files in a directory.
@@ -247,7 +249,9 @@ impl Invalidator {
         if event.mask & NAME_CHANGES != 0
             && let Ok(at) = Name::new(name)
         {
-            self.forget(Stale::Name(dir, (*name).to_owned()));
+            let name = (*name).to_owned();
+            let is_new = event.mask & NAME_CHANGES == libc::FAN_CREATE;
+            self.forget(if is_new { Stale::NewName(dir, name) } else { Stale::Name(dir, name) });
             self.forget(Stale::Inode(dir));
             // Who looked it up meanwhile had the kernel move it, with all that is cached below it.
             if event.mask & libc::FAN_ONDIR != 0
@@ -374,6 +378,11 @@ impl Invalidator {
                 Ok(name) if is_left(self.stat(*dir, name).as_ref(), &self.table) => {
                     self.connection.invalidate_entry(*dir, name)
                 }
+                Ok(name) => self.connection.expire_entry(*dir, name),
+                Err(_) => Ok(()),
+            },
+            // Somebody may look it up at this moment, and has it then: it stays in its place.
+            Stale::NewName(dir, name) => match Name::new(name) {
                 Ok(name) => self.connection.expire_entry(*dir, name),
                 Err(_) => Ok(()),
             },
