@@ -562,7 +562,7 @@ impl View {
         }
         let (table, fds) = (Arc::clone(&self.table), Arc::clone(&self.fds));
         let view = Weak::clone(&self.own);
-        let hand_over = move |dir: &_, name: &_| view.upgrade()?.read_ahead(dir, name);
+        let hand_over = move |dir: &_, name: &_, next| view.upgrade()?.read_ahead(dir, name, next);
         let tree = Tree { table, fds, dev: self.root_dev };
         if let Err(error) = self.ahead.start(tree, Box::new(hand_over)) {
             tracing::warn!(%error, "no thread for reading ahead; small files are read when they are opened");

@@ -7,8 +7,9 @@
 //! server.
 //!
 //! How many files it reads before any of them is opened grows as long as they are opened
-//! (`pace.rs`), as a kernel's read-ahead does within a file. Who opens files in another order, as a
-//! compiler does, wakes the thread ever more rarely.
+//! (`pace.rs`), as a kernel's read-ahead does within a file. A program that opens them faster than the
+//! thread reads would wait for each: the thread leaves some of them to the OPEN. Who opens files in
+//! another order, as a compiler does, wakes the thread ever more rarely.
 //!
 //! Nothing is promised to the program by it: each OPEN is decided and compared with the lower file as
 //! ever, and takes what was read ahead if it is still the same.
@@ -28,7 +29,7 @@ use tollgate_fuse::NodeId;
 use crate::sync::{JoinHandle, spawn};
 use crate::table::Node;
 use mail::{Mail, News};
-use pace::Pace;
+use pace::{Pace, overtakes};
 pub(crate) use walk::Tree;
 use walk::Walk;
 
@@ -41,9 +42,17 @@ const SKIPPED: usize = 16;
 /// been read already.
 const IN_VAIN: usize = 256;
 
+/// What becomes of the next file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Read,
+    /// Who opens it comes before it could be read, and would wait.
+    Leave,
+}
+
 /// Hands the file of this name in this directory to the kernel. Returns which file that is, and
 /// whether it was handed over; `None` for one that cannot be opened as it is known.
-pub(crate) type HandOver = Box<dyn Fn(&Arc<Node>, &CStr) -> Option<(NodeId, bool)> + Send>;
+pub(crate) type HandOver = Box<dyn Fn(&Arc<Node>, &CStr, Next) -> Option<(NodeId, bool)> + Send>;
 
 /// Owns the thread.
 #[derive(Default)]
@@ -154,7 +163,7 @@ impl Reader {
     /// Reads as many files as the pace allows.
     fn fill(&mut self) -> Filled {
         let Some(walk) = &mut self.walk else { return Filled::Stopped };
-        let mut in_vain = 0;
+        let (mut in_vain, mut before) = (0, None);
         while in_vain < IN_VAIN
             && let Some(outstanding) = self.mail.outstanding()
         {
@@ -162,7 +171,8 @@ impl Reader {
                 return Filled::Full;
             }
             let Some(file) = walk.next(&self.tree) else { return Filled::Stopped };
-            let Some((node, is_read)) = (self.hand_over)(&file.dir, &file.name) else {
+            let next = if overtakes(before, outstanding) { Next::Leave } else { Next::Read };
+            let Some((node, is_read)) = (self.hand_over)(&file.dir, &file.name, next) else {
                 // The kernel may know it once others were opened.
                 walk.give_back(file);
                 return Filled::Stopped;
@@ -171,6 +181,7 @@ impl Reader {
                 self.passed.pop_front();
             }
             self.passed.push_back(node);
+            before = is_read.then_some(outstanding);
             if is_read {
                 in_vain = 0;
                 self.pace.read();

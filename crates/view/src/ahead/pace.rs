@@ -8,6 +8,8 @@ const IN_ORDER: u32 = 2;
 const FIRST: usize = 4;
 /// And at most. At 64 KiB each, 2 MiB.
 const MOST: usize = 32;
+/// Files that were read and not opened, where the program is so close that it may be there first.
+const CLOSE: usize = 3;
 /// Files opened in no order that the thread is told of one after the other, so that it notices when
 /// an order begins. Then some are passed over, twice as many each time.
 const TOLD: u32 = 4;
@@ -90,9 +92,23 @@ impl Pace {
     }
 }
 
+/// Whether the program would wait for the next file if that were read now: it is close, with so many
+/// `outstanding`, and is coming closer. There were as many `before` the last file was read, if one was.
+pub(super) fn overtakes(before: Option<usize>, outstanding: usize) -> bool {
+    outstanding <= CLOSE && before.is_some_and(|before| outstanding <= before)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_left_to_a_program_that_is_close_and_comes_closer() {
+        assert!(!overtakes(None, 0), "none was read just before");
+        assert!(!overtakes(Some(0), 1), "nothing was opened while one was read");
+        assert!(overtakes(Some(0), 0) && overtakes(Some(CLOSE), CLOSE));
+        assert!(!overtakes(Some(MOST), CLOSE + 1), "it is far behind");
+    }
 
     fn in_order(pace: &mut Pace, count: u32) {
         assert_eq!((0..count).map(|_| pace.in_order()).sum::<u32>(), 0);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use tollgate_fuse::{NodeId, OpenReply, Opened, Request};
 
+use crate::ahead::Next;
 use crate::content::open::How;
 use crate::lower::{self, Stat};
 use crate::mode::{Io, IoMode, Pages};
@@ -107,11 +108,20 @@ impl View {
         Ok(Some(content))
     }
 
-    /// Hands the content of the file `name` in `dir` to the kernel before anybody opens it. Returns
-    /// which file that is, and whether it was handed over; `None` for one that cannot be opened as it
+    /// Hands the content of the file `name` in `dir` to the kernel before anybody opens it, unless it
+    /// is to be left. Returns which file that is, and whether it was handed over; `None` for one that cannot be opened as it
     /// is known.
-    pub(crate) fn read_ahead(&self, dir: &Arc<Node>, name: &CStr) -> Option<(NodeId, bool)> {
+    pub(crate) fn read_ahead(
+        &self,
+        dir: &Arc<Node>,
+        name: &CStr,
+        next: Next,
+    ) -> Option<(NodeId, bool)> {
         let parent = self.fds.path(dir).ok()?;
+        if next == Next::Leave {
+            let stat = lower::stat_at(parent.as_fd(), name).ok()?;
+            return Some((self.table.find(&stat.key())?.id, false));
+        }
         let fd = self.fds.retrying(|| lower::open_path(parent.as_fd(), name)).ok()?;
         let stat = lower::stat_fd(fd.as_fd()).ok()?;
         let node = self.table.find(&stat.key())?;
