@@ -52,7 +52,7 @@ pub use limits::{
     MAX_TEXT_LEN, MAX_VIEWS,
 };
 pub use made::Made;
-pub use matched::{Decision, Matched};
+pub use matched::{Contents, Decision, Matched};
 pub use moved::{Inside, Move, MoveReport};
 pub use names::{Names, NoNames};
 pub use policy::{NativeDirectory, Policy};

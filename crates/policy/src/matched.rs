@@ -11,6 +11,8 @@
 //! A condition that cannot be judged (the executable or the content is not known) makes a rule that
 //! *may* match. The strictest of the verdicts that are possible then holds.
 
+use smallvec::SmallVec;
+
 use crate::facts::{CallerFacts, CallerNeeds, Facts, InodeFacts};
 use crate::glob::index::RuleSet;
 use crate::policy::{Part, Policy};
@@ -32,6 +34,18 @@ pub struct Decision {
 pub struct Matched<'p> {
     pub(crate) policy: &'p Policy,
     set: RuleSet,
+    contents: Contents,
+}
+
+/// Which conditions on the content of files hold for one content, as far as that was found out: so long as
+/// a file holds the same, they need not be tried again. See [`Matched::judge_content`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents(SmallVec<[(RuleId, bool); 4]>);
+
+impl Contents {
+    fn holds(&self, rule: RuleId) -> Option<bool> {
+        self.0.iter().find(|(one, _)| *one == rule).map(|(_, holds)| *holds)
+    }
 }
 
 impl Policy {
@@ -40,7 +54,8 @@ impl Policy {
     #[must_use]
     #[inline]
     pub fn at(&self, path: &[u8]) -> Matched<'_> {
-        let mut matched = Matched { policy: self, set: RuleSet::of(self.rules.len()) };
+        let (set, contents) = (RuleSet::of(self.rules.len()), Contents::default());
+        let mut matched = Matched { policy: self, set, contents };
         self.index.find(path, &mut matched.set);
         matched
     }
@@ -112,6 +127,37 @@ impl<'p> Matched<'p> {
             .map(|(id, _)| id)
     }
 
+    /// Tries each condition on the first bytes of `facts` that an answer may depend on, once: all answers
+    /// about an inode of this content use what was found. Without its first bytes nothing is tried.
+    pub fn judge_content(&mut self, facts: &InodeFacts<'_>) {
+        if facts.head.is_none() {
+            return;
+        }
+        let blind = InodeFacts { head: None, ..*facts };
+        let depends = |(id, rule): &(RuleId, &Rule)| self.holds(*id, rule, &blind) == Holds::Maybe;
+        let mut found = self.contents.clone();
+        for (id, rule) in self.covering().filter(depends) {
+            found.0.push((id, rule.holds_for_inode(facts) == Holds::Yes));
+        }
+        self.contents = found;
+    }
+
+    /// What is known of the content.
+    #[must_use]
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// The inode has a content of which the same policy found out this before, under any name.
+    pub fn has_contents(&mut self, known: Contents) {
+        self.contents = known;
+    }
+
+    /// Whether the conditions of a rule on the inode other than its path hold.
+    fn holds(&self, id: RuleId, rule: &Rule, facts: &InodeFacts<'_>) -> Holds {
+        rule.holds_for_content(facts, self.contents.holds(id))
+    }
+
     /// Whether an answer about this inode depends on its first bytes.
     #[must_use]
     pub fn needs_head(&self, kind: Kind, size: u64) -> bool {
@@ -119,7 +165,7 @@ impl<'p> Matched<'p> {
             return false;
         }
         let facts = InodeFacts { kind, size, head: None };
-        self.covering().any(|(_, rule)| rule.holds_for_inode(&facts) == Holds::Maybe)
+        self.covering().any(|(id, rule)| self.holds(id, rule, &facts) == Holds::Maybe)
     }
 
     /// Which facts about the caller an answer about this inode may depend on.
@@ -214,7 +260,7 @@ impl<'p> Matched<'p> {
             strictest
         };
         for (id, rule) in self.of(part).filter(|(_, rule)| rule.operations.has(operation)) {
-            let holds = rule.holds_for_inode(facts).and(rule.holds_for_caller(caller));
+            let holds = self.holds(id, rule, facts).and(rule.holds_for_caller(caller));
             let shadowed = || self.is_shadowed(part, facts, operation, id);
             if holds == Holds::No || (holds == Holds::Maybe && shadowed()) {
                 continue;
@@ -239,10 +285,10 @@ impl<'p> Matched<'p> {
     ) -> bool {
         let caller = self.policy.rule(id).caller.as_ref();
         let mut earlier = self.of(part).take_while(|(one, _)| *one < id);
-        earlier.any(|(_, one)| {
+        earlier.any(|(id, one)| {
             one.operations.has(operation)
                 && one.caller.as_ref() == caller
-                && one.holds_for_inode(facts) == Holds::Yes
+                && self.holds(id, one, facts) == Holds::Yes
         })
     }
 
@@ -269,7 +315,7 @@ impl<'p> Matched<'p> {
         facts: &InodeFacts<'_>,
     ) -> impl Iterator<Item = (RuleId, &'p Rule, Holds)> {
         self.of(part)
-            .map(|(id, rule)| (id, rule, rule.holds_for_inode(facts)))
+            .map(|(id, rule)| (id, rule, self.holds(id, rule, facts)))
             .filter(|(_, _, holds)| *holds != Holds::No)
     }
 }

@@ -174,10 +174,19 @@ impl Rule {
 
     /// Whether the conditions on the inode other than its path hold.
     pub(crate) fn holds_for_inode(&self, facts: &InodeFacts<'_>) -> Holds {
+        self.holds_for_content(facts, None)
+    }
+
+    /// The same where it may be `known` whether the condition on the content holds.
+    pub(crate) fn holds_for_content(&self, facts: &InodeFacts<'_>, known: Option<bool>) -> Holds {
         if !self.kinds.has(facts.kind) || !self.size_holds(facts) {
             return Holds::No;
         }
-        self.content.as_ref().map_or(Holds::Yes, |content| content.holds(facts))
+        let by_content = |content: &Content| match known {
+            Some(holds) if facts.kind == Kind::File => holds.into(),
+            _ => content.holds(facts),
+        };
+        self.content.as_ref().map_or(Holds::Yes, by_content)
     }
 
     pub(crate) fn size_holds(&self, facts: &InodeFacts<'_>) -> bool {

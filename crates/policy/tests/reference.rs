@@ -2,7 +2,9 @@
 //! over characters, rules from top to bottom, every question from its definition.
 
 use proptest::prelude::*;
-use tollgate_policy::{CallerFacts, Facts, Kind, Mode, Operation, Policy, RuleId, Verdict};
+use tollgate_policy::{
+    CallerFacts, Contents, Facts, InodeFacts, Kind, Mode, Operation, Policy, RuleId, Verdict,
+};
 
 /// A rule as the generator made it.
 #[derive(Clone, Debug)]
@@ -289,6 +291,51 @@ proptest! {
                 if !needs.ids {
                     prop_assert_eq!(full, policy.decide(&facts, operation, &CallerFacts { uid: 77, gid: 77, ..*caller }));
                 }
+            }
+        }
+    }
+
+    /// What was found out about a content, under one name, answers for the content itself, under
+    /// another; what was not found out there is said to be needed.
+    #[test]
+    fn what_is_known_of_a_content_answers_for_it(
+        (default, rules) in any_policy(),
+        (path, other) in (any_path(), any_path()),
+        kind in any_kind(),
+        size in 1_u64..5,
+        head in any_head(),
+    ) {
+        let policy = compile(default, &rules);
+        let facts = InodeFacts { kind, size, head: Some(head.as_bytes()) };
+        let blind = InodeFacts { head: None, ..facts };
+        let mut judged = policy.at(path.as_bytes());
+        judged.judge_content(&blind);
+        prop_assert_eq!(judged.contents(), &Contents::default(), "nothing to try it on");
+        judged.judge_content(&facts);
+        prop_assert!(!judged.needs_head(kind, size));
+        let mut elsewhere = policy.at(other.as_bytes());
+        elsewhere.has_contents(judged.contents().clone());
+        if elsewhere.needs_head(kind, size) {
+            elsewhere.judge_content(&facts);
+        }
+        for (known, path) in [(&judged, &path), (&elsewhere, &other)] {
+            let plain = policy.at(path.as_bytes());
+            prop_assert_eq!(known.mode(&blind), plain.mode(&facts));
+            prop_assert_eq!(known.mode(&facts), plain.mode(&facts));
+            for operation in Operation::ALL {
+                for caller in &CALLERS {
+                    let expected = plain.decide(&facts, operation, caller);
+                    prop_assert_eq!(known.decide(&blind, operation, caller), expected);
+                    prop_assert_eq!(known.decide(&facts, operation, caller), expected);
+                }
+            }
+            // Whatever others hold, or this one holds later, is not known.
+            prop_assert!(known.is_like(&plain));
+            for operation in Operation::ALL {
+                prop_assert_eq!(
+                    known.laxest(kind, operation, &CALLERS[0]),
+                    plain.laxest(kind, operation, &CALLERS[0])
+                );
             }
         }
     }
