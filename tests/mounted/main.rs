@@ -9,6 +9,7 @@ mod bypass;
 #[path = "../support/caseless.rs"]
 mod caseless;
 mod changing;
+mod contents;
 mod crash;
 #[path = "../support/device.rs"]
 mod device;

@@ -17,7 +17,8 @@ use tollgate_policy::{
 
 use crate::caller::Callers;
 use crate::concealed::Concealed;
-use crate::lower::Stat;
+use crate::known_content::Known;
+use crate::lower::{Stat, Version};
 use crate::paths::Names;
 use crate::policies::{Full, InForce, Policies};
 
@@ -93,9 +94,9 @@ impl Admission {
         &self.policies.current().policy
     }
 
-    /// An inode that exists, under `names`. `read_head` reads its first bytes, if it can; it is
-    /// called only if a rule on one of the paths looks at them. What is not known counts against
-    /// the caller.
+    /// An inode that exists, under `names`. `known` is what is known of its content. `read_head` reads its
+    /// first bytes, if it can; it is called only if a rule on one of the paths looks at them and that is
+    /// not known. What is not known then counts against the caller.
     ///
     /// # Panics
     /// Without any path: nothing would be judged.
@@ -103,6 +104,7 @@ impl Admission {
         &'p self,
         names: Names<'p>,
         stat: &Stat,
+        known: Option<&Known>,
         read_head: impl FnOnce() -> Result<Option<Vec<u8>>, Errno>,
     ) -> Result<Subject<'p>, Errno> {
         let kind = Kind::from_mode(stat.mode());
@@ -114,9 +116,13 @@ impl Admission {
         if !names.all_known {
             subject.unknown.push(subject.in_force);
         }
+        if let Some(known) = known {
+            subject.has_contents(known);
+        }
         let anywhere = !subject.unknown.is_empty() && kind == Kind::File;
         if anywhere || subject.rules().any(|rules| rules.needs_head(kind, subject.size)) {
             subject.head = read_head()?;
+            subject.judge_content();
         }
         Ok(subject)
     }
@@ -204,6 +210,11 @@ pub(crate) enum Hidden<'p> {
 #[must_use]
 pub(crate) struct Granted<'p>(pub(crate) Option<Refusal<'p>>);
 
+/// What tells rules apart as long as the view lives: they stay where they are.
+fn address(rules: &InForce) -> usize {
+    std::ptr::from_ref(rules).addr()
+}
+
 /// Which rules have a say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Say {
@@ -264,6 +275,32 @@ impl<'p> JudgedName<'p> {
 }
 
 impl<'p> Subject<'p> {
+    /// Where content is known of rules that are asked here, it is not read for them.
+    fn has_contents(&mut self, known: &Known) {
+        let is_asked = |name: &&mut JudgedName<'_>| address(name.in_force) == known.rules;
+        for name in self.names.iter_mut().filter(is_asked) {
+            name.rules.has_contents(known.contents.clone());
+        }
+    }
+
+    /// Tries the conditions on its content once, for all that is asked.
+    fn judge_content(&mut self) {
+        let facts = InodeFacts { kind: self.kind, size: self.size, head: self.head.as_deref() };
+        for name in &mut self.names {
+            name.rules.judge_content(&facts);
+            name.trial.iter_mut().for_each(|trial| trial.judge_content(&facts));
+        }
+    }
+
+    /// What the rules about its only name found out about its content, of this `version`, if its first bytes
+    /// were read.
+    pub(crate) fn known_content(&self, version: Version) -> Option<Known> {
+        let [name] = &self.names[..] else { return None };
+        self.head.as_ref()?;
+        let contents = name.rules.contents().clone();
+        Some(Known { version, rules: address(name.in_force), contents })
+    }
+
     /// The first of its paths.
     pub(crate) fn path(&self) -> &[u8] {
         &self.names[0].path

@@ -19,6 +19,7 @@ mod fds;
 mod further_names;
 mod handles;
 mod idle;
+mod known_content;
 mod left;
 mod links;
 mod listings;

@@ -519,6 +519,12 @@ pub(crate) fn read_full(
 /// It is no access of the caller's: where the file is this process's own, or it has the right, the time of
 /// access stays.
 pub(crate) fn read_head(path: BorrowedFd<'_>, len: usize) -> Result<Option<Vec<u8>>, Errno> {
+    let Some((fd, stat)) = open_head(path)? else { return Ok(None) };
+    head_of(fd.as_fd(), &stat, len)
+}
+
+/// Opens a file for [`head_of`]; `None` for what is not opened, see [`read_head`].
+pub(crate) fn open_head(path: BorrowedFd<'_>) -> Result<Option<(OwnedFd, Stat)>, Errno> {
     let stat = stat_fd(path)?;
     if stat.file_type() != FileType::RegularFile {
         return Ok(None);
@@ -528,14 +534,22 @@ pub(crate) fn read_head(path: BorrowedFd<'_>, len: usize) -> Result<Option<Vec<u
         Err(Errno::PERM) => reopen(path, flags),
         fd => fd,
     };
-    let fd = match fd {
-        Err(Errno::AGAIN) => return Ok(None),
-        fd => fd?,
-    };
+    match fd {
+        Err(Errno::AGAIN) => Ok(None),
+        fd => Ok(Some((fd?, stat))),
+    }
+}
+
+/// The first `len` bytes of a file with these attributes; `None` for a sealed one.
+pub(crate) fn head_of(
+    fd: BorrowedFd<'_>,
+    stat: &Stat,
+    len: usize,
+) -> Result<Option<Vec<u8>>, Errno> {
     // Most files are short; a page more than their size, should they grow meanwhile.
     let size = usize::try_from(stat.size()).unwrap_or(usize::MAX);
     let mut head = vec![0; len.min(size.saturating_add(4096))];
-    let read = read_full(fd.as_fd(), &mut head, 0)?;
+    let read = read_full(fd, &mut head, 0)?;
     head.truncate(read);
     Ok((!tollgate_seal::begins_sealed(&head)).then_some(head))
 }

@@ -21,6 +21,7 @@ use smallvec::SmallVec;
 use tollgate_fuse::{Name, NodeId};
 
 use crate::anchors::Anchors;
+use crate::known_content::KnownContent;
 use crate::locks::FileLocks;
 use crate::lower::{Key, Stat};
 use crate::mode::Io;
@@ -97,6 +98,8 @@ pub(crate) struct Node {
     pub(crate) located: AtomicU64,
     /// Whether its only link is the name that it is known by; files only.
     pub(crate) only_name: OnlyName,
+    /// What rules about content said of it; files only.
+    pub(crate) known_content: KnownContent,
 }
 
 impl Node {
@@ -122,6 +125,7 @@ impl Node {
             kept: Kept::default(),
             located: AtomicU64::new(0),
             only_name: OnlyName::default(),
+            known_content: KnownContent::default(),
         }
     }
 

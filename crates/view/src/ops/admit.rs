@@ -15,7 +15,7 @@ use crate::audit::{Detail, Outcome};
 use crate::lower::{self, MOUNT_ROOT, Stat};
 use crate::mounts::{self, Mount, Refused};
 use crate::moving::Turn;
-use crate::paths::KnownPaths;
+use crate::paths::{KnownPaths, Names};
 use crate::stats::{Count, Unavailable};
 use crate::table::Node;
 use crate::view::View;
@@ -36,6 +36,36 @@ impl View {
         self.subject_in_turn(node, newer.as_ref().unwrap_or(stat), Turn::Free)
     }
 
+    /// The same for who opens it: what rules about content said of it before is not asked again as
+    /// long as it holds the same.
+    pub(crate) fn subject_to_open(
+        &self,
+        node: &Arc<Node>,
+        stat: &Stat,
+    ) -> Result<Subject<'_>, Errno> {
+        self.settle(node, stat)?;
+        let newer = self.must_have_its_name(node, stat)?;
+        let stat = newer.as_ref().unwrap_or(stat);
+        let version = stat.version();
+        let known = node.known_content.of(version);
+        let mut stays = false;
+        let read_head = || {
+            let path = self.fds.path_once(node)?;
+            let Some((fd, now)) = lower::open_head(path.as_fd())? else { return Ok(None) };
+            // Nobody had it open before its bytes are read, to write it without another time.
+            stays = self.small.suits(stat)
+                && now.version() == version
+                && lower::is_not_written(fd.as_fd());
+            lower::head_of(fd.as_fd(), &now, HEAD_LEN)
+        };
+        let names = self.names_in_turn(node, stat, Turn::Free)?;
+        let subject = self.admission.subject(names, stat, known.as_ref(), read_head)?;
+        if stays && let Some(known) = subject.known_content(version) {
+            node.known_content.keep(known);
+        }
+        Ok(subject)
+    }
+
     /// The same for who has it open: where it has lost its name, the last decision stays.
     pub(crate) fn subject_of_open(
         &self,
@@ -48,7 +78,7 @@ impl View {
 
     /// Brings up to date where `node` is known.
     fn settle(&self, node: &Arc<Node>, stat: &Stat) -> Result<(), Errno> {
-        let dir = node.place().map(|place| place.parent);
+        let dir = node.parent();
         self.settle_place(dir.as_ref().filter(|_| !node.is_dir()).unwrap_or(node))?;
         self.settle_place(node)?;
         self.settle_names(node, stat);
@@ -61,10 +91,14 @@ impl View {
         stat: &Stat,
         turn: Turn,
     ) -> Result<Subject<'_>, Errno> {
-        let dir = node.place().map(|place| place.parent);
-        let names = self.all_names(self.paths.of(node)?, stat, dir.as_ref(), turn);
+        let names = self.names_in_turn(node, stat, turn)?;
         let read_head = || lower::read_head(self.fds.path_once(node)?.as_fd(), HEAD_LEN);
-        self.admission.subject(names, stat, read_head)
+        self.admission.subject(names, stat, None, read_head)
+    }
+
+    fn names_in_turn(&self, node: &Arc<Node>, stat: &Stat, turn: Turn) -> Result<Names<'_>, Errno> {
+        let dir = node.parent();
+        Ok(self.all_names(self.paths.of(node)?, stat, dir.as_ref(), turn))
     }
 
     /// A mount that is found below DIR is entered unless it shows again what DIR shows.

@@ -196,7 +196,7 @@ impl View {
             self.settle_names(node, stat);
         }
         let names = self.all_names(self.paths_at(at)?, stat, Some(&spot.dir), turn);
-        self.admission.subject(names, stat, || spot.head())
+        self.admission.subject(names, stat, None, || spot.head())
     }
 
     fn paths_at(&self, at: &Existing<'_>) -> Result<KnownPaths, Errno> {

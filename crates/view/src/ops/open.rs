@@ -153,7 +153,7 @@ impl View {
             return Ok(None);
         }
         let stat = seen.map_or_else(|| self.stat(node), |stat| Ok(*stat))?;
-        let subject = if trivial { None } else { Some(self.subject_of(node, &stat)?) };
+        let subject = if trivial { None } else { Some(self.subject_to_open(node, &stat)?) };
         if let Some(subject) = &subject {
             let what = ("open", subject.path(), access_of(access.flags));
             let permitted = self.permit_detailed(req, subject, access.asked(), what);
