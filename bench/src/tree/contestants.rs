@@ -52,6 +52,14 @@ impl Contestant {
         matches!(self.how, How::Tollgate { .. } | How::User { .. })
     }
 
+    /// Whether its mounts have a policy already, beside which there can be no other.
+    pub(super) fn has_policy(&self) -> bool {
+        let (How::Tollgate { arguments, .. } | How::User { arguments, .. }) = &self.how else {
+            return false;
+        };
+        arguments.iter().any(|argument| argument.starts_with("--policy"))
+    }
+
     /// Whether server and programs are an ordinary user's.
     pub(super) fn is_of_user(&self) -> bool {
         matches!(self.how, How::User { .. })

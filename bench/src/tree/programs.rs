@@ -89,9 +89,11 @@ fn compile_native(
     sample: impl Fn(&Place) -> Result<f64>,
     report: &mut Report,
 ) -> Result<()> {
-    let all = site.places_mut().iter_mut();
-    let mut places: Vec<_> =
-        all.filter(|place| place.contestant.is_bare() || place.contestant.is_tollgate()).collect();
+    let can_be_native = |place: &&mut Place| {
+        let one = &place.contestant;
+        one.is_bare() || one.is_tollgate() && !one.has_policy()
+    };
+    let mut places: Vec<_> = site.places_mut().iter_mut().filter(can_be_native).collect();
     let policies = places.iter().map(|place| native_policy(place, "objects"));
     let policies = policies.collect::<Result<Vec<_>>>()?;
     if let Some(why) = places.iter().zip(&policies).find_map(|(p, policy)| refused(p, policy)) {
@@ -122,6 +124,9 @@ fn native_policy(place: &Place, directory: &str) -> Result<Vec<OsString>> {
 
 /// Why this build of Tollgate does not take the policy, if it does not.
 fn refused(place: &Place, policy: &[OsString]) -> Option<String> {
+    if place.contestant.has_policy() {
+        return Some(format!("column `{}` has a policy of its own", place.name()));
+    }
     let binary = place.contestant.binary()?;
     let checked = checked(Command::new(binary).arg("check").arg(policy.last()?));
     checked.err().map(|error| format!("{error:#}"))
