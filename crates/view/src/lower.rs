@@ -239,7 +239,7 @@ pub(crate) fn key_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<Key, Errno
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let path = ProcPath::of(fd);
     let flags = (flags | OFlags::CLOEXEC) - OFlags::NOFOLLOW;
-    let (dir, name) = path.from_here();
+    let (dir, name) = path.in_descriptors();
     let open = |flags| rustix::fs::openat(dir, name, flags, Mode::empty());
     if flags.intersects(OFlags::PATH | OFlags::NONBLOCK) {
         return open(flags);
@@ -320,7 +320,7 @@ impl ProcPath {
 
     /// The same from the directory of this process's descriptors on, if that could be opened: to walk
     /// to it takes a third of what it takes to open a file.
-    fn from_here(&self) -> (BorrowedFd<'static>, &CStr) {
+    fn in_descriptors(&self) -> (BorrowedFd<'static>, &CStr) {
         static HERE: OnceLock<Option<OwnedFd>> = OnceLock::new();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = || rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()).ok();
@@ -598,7 +598,7 @@ pub(crate) fn read_link<'b>(
 /// The path of `fd` as the kernel knows it at this moment; `None` for one that is too long.
 pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let link = ProcPath::of(fd);
-    let (dir, name) = link.from_here();
+    let (dir, name) = link.in_descriptors();
     rustix::fs::readlinkat(dir, name, Vec::new()).ok().map(std::ffi::CString::into_bytes)
 }
 
