@@ -1,17 +1,10 @@
 //! What holds for an inode of which not every name is known.
 
 use crate::facts::{CallerFacts, InodeFacts};
-use crate::glob::Glob;
 use crate::matched::{Decision, Matched};
 use crate::policy::Policy;
 use crate::rule::{Holds, Rule};
 use crate::words::{Action, Mode, Operation, Verdict};
-
-/// Whether one of these rules is about a part of DIR.
-pub(crate) fn any_is_about_a_part(rules: &[Rule]) -> bool {
-    let about_a_part = |globs: &[Glob]| globs.iter().any(|glob| !glob.is_everything());
-    rules.iter().any(|rule| rule.action == Action::Hide || about_a_part(&rule.globs))
-}
 
 impl Policy {
     /// Whether two names can be judged differently: some rule is about a part of DIR. If not, it

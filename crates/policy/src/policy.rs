@@ -1,6 +1,5 @@
 //! The policy: its rules, and the index that finds the rules for a path.
 
-use crate::anywhere::any_is_about_a_part;
 use crate::error::Warning;
 use crate::glob::Glob;
 use crate::glob::index::PathIndex;
@@ -92,7 +91,7 @@ impl Policy {
         let trivial = default == Action::Passthrough
             && rules.iter().all(|rule| matches!(rule.action, Action::Passthrough | Action::Native));
         let can_hide = rules.iter().any(|rule| rule.action == Action::Hide);
-        let about_parts = any_is_about_a_part(&rules);
+        let about_parts = rules.iter().any(Rule::is_about_a_part);
         Self {
             default,
             rules,

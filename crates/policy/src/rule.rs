@@ -161,6 +161,11 @@ impl Rule {
         self.is_for_everyone() && self.size.is_none() && self.content.is_none()
     }
 
+    /// Whether it tells names apart.
+    pub(crate) fn is_about_a_part(&self) -> bool {
+        self.action == Action::Hide || self.globs.iter().any(|glob| !glob.is_everything())
+    }
+
     /// Whether the rule looks at neither caller nor operation, so that it can settle an I/O mode.
     pub(crate) fn is_for_everyone(&self) -> bool {
         self.caller.is_none() && self.operations == OperationSet::all()
