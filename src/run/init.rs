@@ -53,7 +53,8 @@ fn prepare(
         // A container that hides parts of /proc (as `run` itself does) does not let it be mounted
         // again.
         Err(Errno::PERM) => {
-            let text = "/proc cannot be mounted here; CMD sees the outer process list";
+            let text = "/proc cannot be mounted here; CMD sees the outer process list, in which its own \
+                        processes have other numbers (`ps` fails, `/proc/$$` is another process)";
             ensure!(!plan.start.whole_fence, "--require fence: {text}");
             channel.send(&Message::Warning(text.to_owned()), None)?;
         }

@@ -349,8 +349,11 @@ fn what_cannot_be_named_is_said() {
     }
     let project = Project::new();
     let inside = project.path("dir/docs").to_str().unwrap().to_owned() + ":rw";
+    let socket = project.path("dir/socket");
+    let _listens = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     for (path, reason) in [
         (inside.as_str(), "lies inside DIR"),
+        (socket.to_str().unwrap(), "in a directory with `action = \"native\"` alone"),
         ("/sys:rw", "steers the kernel"),
         ("/proc/sys/kernel:rw", "steers the kernel"),
         ("/no/such/path", "does not exist"),

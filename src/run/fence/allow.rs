@@ -1,5 +1,6 @@
 //! `--allow`: what the user opens in the fence.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure};
@@ -40,6 +41,12 @@ fn with_another_mode(path: &Path) -> Option<(&str, &str)> {
     path.to_str()?.rsplit_once(':').filter(|(path, _)| Path::new(path).exists())
 }
 
+/// A socket or a FIFO: who has it on one side of a view does not meet who has it on the other.
+fn joins_both_sides(path: &Path) -> bool {
+    let kind = std::fs::symlink_metadata(path).map(|about| about.file_type());
+    kind.is_ok_and(|kind| kind.is_socket() || kind.is_fifo())
+}
+
 fn check_one(
     arg: &AllowArg,
     dir: &Path,
@@ -65,8 +72,13 @@ fn check_one(
     };
     ensure!(
         !path.starts_with(dir),
-        "--allow: `{shown}` lies inside DIR `{}`, where the policy decides",
-        dir.display()
+        "--allow: `{shown}` lies inside DIR `{}`, where the policy decides{}",
+        dir.display(),
+        if joins_both_sides(&path) {
+            "; what listens outside is reached by it in a directory with `action = \"native\"` alone"
+        } else {
+            ""
+        }
     );
     if let Some(view) = further.iter().find(|view| path.starts_with(view)) {
         let view = view.display();
