@@ -8,7 +8,7 @@ use crate::facts::CallerFacts;
 use crate::matched::Matched;
 use crate::policy::Part;
 use crate::rule::{Holds, Rule};
-use crate::words::{Kind, Operation, Verdict};
+use crate::words::{Kind, Mode, Operation, Verdict};
 
 impl Matched<'_> {
     /// The laxest verdict on `operation` by `caller` that some content and size of an inode of this
@@ -21,6 +21,35 @@ impl Matched<'_> {
         // The stricter of two policies counts, whatever the file holds.
         let parts = self.policy.parts().map(|part| self.laxest_of(part, kind, operation, caller));
         parts.fold(Verdict::Allow, Ord::max)
+    }
+
+    /// Whether these rules let everybody read a regular file, whatever it holds, and the kernel read it by
+    /// itself. Never wrongly `true`.
+    #[must_use]
+    pub fn lets_everybody_read(&self) -> bool {
+        self.hidden(Kind::File).is_none()
+            && self.policy.parts().all(|part| self.part_lets_everybody_read(part))
+    }
+
+    fn part_lets_everybody_read(&self, part: Part) -> bool {
+        let about_reading = |rule: &&Rule| {
+            rule.kinds.has(Kind::File)
+                && (rule.operations.has(Operation::Read) || rule.is_for_everyone())
+        };
+        let (mut verdict, mut mode) = (None, None);
+        for rule in self.of(part).map(|(_, rule)| rule).filter(about_reading) {
+            // It depends on the condition; with one on the operation, another rule settles the mode.
+            if !rule.is_fixed() {
+                return false;
+            }
+            verdict = verdict.or(Some(rule.action.verdict(Operation::Read)));
+            mode = mode.or(rule.action.mode());
+            if mode.is_some() {
+                break;
+            }
+        }
+        verdict.unwrap_or(part.default.verdict(Operation::Read)) == Verdict::Allow
+            && mode.unwrap_or(part.default_mode()) == Mode::Passthrough
     }
 
     fn laxest_of(

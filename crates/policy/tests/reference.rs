@@ -295,6 +295,35 @@ proptest! {
         }
     }
 
+    /// Where everybody may read, no caller, content or size is refused or not passed through; and where
+    /// no rule of the policy has a condition, the other way round.
+    #[test]
+    fn where_everybody_may_read_nothing_depends_on_who_or_what(
+        (default, rules) in any_policy(),
+        path in any_path(),
+    ) {
+        let policy = compile(default, &rules);
+        let all_may = policy.at(path.as_bytes()).lets_everybody_read();
+        let mut plain = true;
+        for head in ["", "M", "MM", "x"] {
+            for size in 0_u64..5 {
+                let kind = Kind::File;
+                let facts = Facts { path: path.as_bytes(), kind, size, head: Some(head.as_bytes()) };
+                plain &= mode(default, &rules, &facts).0 == Mode::Passthrough;
+                for caller in &CALLERS {
+                    let verdict = decide(default, &rules, &facts, Operation::Read, caller).0;
+                    plain &= verdict == Verdict::Allow;
+                }
+            }
+        }
+        prop_assert!(!all_may || plain);
+        let has_conditions = |rule: &Plain| {
+            rule.operation.is_some() || rule.uid.is_some() || rule.exe.is_some()
+                || rule.min.is_some() || rule.magic.is_some()
+        };
+        prop_assert!(all_may == plain || rules.iter().any(has_conditions));
+    }
+
     /// What was found out about a content, under one name, answers for the content itself, under
     /// another; what was not found out there is said to be needed.
     #[test]
