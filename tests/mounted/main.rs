@@ -16,6 +16,7 @@ mod device;
 mod differential;
 mod elsewhere;
 mod executing;
+mod free_to_read;
 mod fsx;
 mod harness;
 mod held;

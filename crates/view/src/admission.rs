@@ -89,6 +89,11 @@ impl Admission {
         self.has_neighbours || self.policy().tells_names_apart()
     }
 
+    /// Whether names in other views have a say.
+    pub(crate) fn has_neighbours(&self) -> bool {
+        self.has_neighbours
+    }
+
     /// The same, to be kept.
     pub(crate) fn shared_policy(&self) -> &Arc<Policy> {
         &self.policies.current().policy
@@ -299,6 +304,12 @@ impl<'p> Subject<'p> {
         self.head.as_ref()?;
         let contents = name.rules.contents().clone();
         Some(Known { version, rules: address(name.in_force), contents })
+    }
+
+    /// The rules about its only name, if there are no others, and all of them are enforced.
+    pub(crate) fn only_name_in_force(&self) -> Option<&Matched<'p>> {
+        let [name] = &self.names[..] else { return None };
+        (self.unknown.is_empty() && name.trial.is_none()).then_some(&name.rules)
     }
 
     /// The first of its paths.

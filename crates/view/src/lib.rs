@@ -16,6 +16,7 @@ mod config;
 mod content;
 mod creds;
 mod fds;
+mod free_to_read;
 mod further_names;
 mod handles;
 mod idle;

@@ -43,6 +43,11 @@ impl Paths {
         self.renames.fetch_add(1, Ordering::Release);
     }
 
+    /// How often that happened.
+    pub(crate) fn renames(&self) -> u64 {
+        self.renames.load(Ordering::Acquire)
+    }
+
     /// The path of `name` in `parent`.
     pub(crate) fn of_child(&self, parent: &Arc<Node>, name: Name<'_>) -> Result<Vec<u8>, Errno> {
         join(&self.of_dir(parent)?, name.as_bytes())

@@ -98,6 +98,11 @@ pub(crate) struct Node {
     pub(crate) located: AtomicU64,
     /// Whether its only link is the name that it is known by; files only.
     pub(crate) only_name: OnlyName,
+    /// How often it changed its places.
+    moves: AtomicU64,
+    /// At its place everybody may read it, by the rules and the paths of this epoch (see `free_to_read.rs`); 0
+    /// if that is not known. Changed with `places` locked.
+    free_to_read: AtomicU64,
     /// What rules about content said of it; files only.
     pub(crate) known_content: KnownContent,
 }
@@ -125,6 +130,8 @@ impl Node {
             kept: Kept::default(),
             located: AtomicU64::new(0),
             only_name: OnlyName::default(),
+            moves: AtomicU64::new(0),
+            free_to_read: AtomicU64::new(0),
             known_content: KnownContent::default(),
         }
     }
@@ -182,6 +189,7 @@ impl Node {
         if places.iter().any(|place| place.is(parent, name)) {
             return None;
         }
+        self.moves();
         let left = places.first().filter(|_| self.is_dir()).cloned();
         if nlink <= 1 || self.is_dir() {
             places.clear();
@@ -194,13 +202,17 @@ impl Node {
     pub(crate) fn now_at(&self, parent: &Arc<Self>, name: Name<'_>) {
         let mut places = self.places.lock();
         if !places.iter().any(|place| place.is(parent, name)) {
+            self.moves();
             add(&mut places, parent, name);
         }
     }
 
     /// A directory is not where it was known to be: it has to be looked up again.
     pub(crate) fn lost(&self) {
-        self.places.lock().clear();
+        let mut places = self.places.lock();
+        self.moves();
+        places.clear();
+        drop(places);
         self.path.lock().take();
         if !self.pinned.load(Ordering::Relaxed) {
             self.fd.lock().take();
@@ -227,12 +239,42 @@ impl Node {
     /// Lets go of the parents once the kernel forgot the node: trees that were moved about behind
     /// the view's back could hold each other.
     pub(crate) fn let_go(&self) {
-        self.places.lock().clear();
+        let mut places = self.places.lock();
+        self.moves();
+        places.clear();
     }
 
     /// The name is gone.
     pub(crate) fn gone_from(&self, parent: &Arc<Self>, name: Name<'_>) {
-        self.places.lock().retain(|place| !place.is(parent, name));
+        let mut places = self.places.lock();
+        self.moves();
+        places.retain(|place| !place.is(parent, name));
+    }
+
+    /// Its places are about to change: with them locked.
+    fn moves(&self) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+        self.free_to_read.store(0, Ordering::Relaxed);
+    }
+
+    /// How often it has moved so far.
+    pub(crate) fn moved(&self) -> u64 {
+        let _places = self.places.lock();
+        self.moves.load(Ordering::Relaxed)
+    }
+
+    /// At its only place it is free to read in this `epoch`, unless it has moved since.
+    pub(crate) fn is_free_to_read(&self, epoch: u64, moved: u64) {
+        let places = self.places.lock();
+        if places.len() == 1 && self.moves.load(Ordering::Relaxed) == moved {
+            self.free_to_read.store(epoch, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was, and has not moved since.
+    pub(crate) fn was_free_to_read(&self, epoch: u64) -> bool {
+        let _places = self.places.lock();
+        self.free_to_read.load(Ordering::Relaxed) == epoch
     }
 }
 

@@ -6,12 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use tollgate_fuse::{FileHandle, Name, Request};
 use tollgate_policy::{HEAD_LEN, Kind};
 
 use crate::admission::{Asked, Granted, Hidden, Refusal, Subject};
-use crate::audit::{Detail, Outcome};
+use crate::audit::{AuditLevel, Detail, Outcome};
+use crate::free_to_read;
 use crate::lower::{self, MOUNT_ROOT, Stat};
 use crate::mounts::{self, Mount, Refused};
 use crate::moving::Turn;
@@ -36,15 +38,23 @@ impl View {
         self.subject_in_turn(node, newer.as_ref().unwrap_or(stat), Turn::Free)
     }
 
-    /// The same for who opens it: what rules about content said of it before is not asked again as
-    /// long as it holds the same.
+    /// The same for who opens it. `None` for a file that is only `read`, if all may read it at its place:
+    /// nothing else depends on the policy then. What rules about content said of a file before is not
+    /// asked again as long as it holds the same.
     pub(crate) fn subject_to_open(
         &self,
         node: &Arc<Node>,
         stat: &Stat,
-    ) -> Result<Subject<'_>, Errno> {
+        read: bool,
+    ) -> Result<Option<Subject<'_>>, Errno> {
+        // Before anything that it depends on is looked at.
+        let (epoch, moved) = (free_to_read::epoch(&self.admission, &self.paths), node.moved());
         self.settle(node, stat)?;
         let newer = self.must_have_its_name(node, stat)?;
+        let may_be_free = self.may_be_free_to_read(newer.as_ref().unwrap_or(stat));
+        if read && may_be_free && newer.is_none() && node.was_free_to_read(epoch) {
+            return Ok(None);
+        }
         let stat = newer.as_ref().unwrap_or(stat);
         let version = stat.version();
         let known = node.known_content.of(version);
@@ -63,7 +73,21 @@ impl View {
         if stays && let Some(known) = subject.known_content(version) {
             node.known_content.keep(known);
         }
-        Ok(subject)
+        if may_be_free && subject.is_free_to_read() {
+            node.is_free_to_read(epoch, moved);
+        }
+        Ok(Some(subject))
+    }
+
+    /// Whether nothing but its place and the policy decides on reading a regular file: it has one name, no
+    /// others are, or were, known, and nobody wants to read of each open.
+    fn may_be_free_to_read(&self, stat: &Stat) -> bool {
+        stat.nlink() == 1
+            && stat.file_type() == FileType::RegularFile
+            && !self.admission.has_neighbours()
+            && !self.links.keeps_removed()
+            && !self.links.has_lost_names(stat)
+            && !self.audits(AuditLevel::Opens)
     }
 
     /// The same for who has it open: where it has lost its name, the last decision stays.

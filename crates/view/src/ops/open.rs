@@ -140,7 +140,7 @@ impl View {
     }
 
     /// Asks the policy, and checks what the lower open would have; returns what the policy judged,
-    /// if it had to be asked.
+    /// if it had to be asked. Otherwise the kernel may read the file by itself.
     fn admit(
         &self,
         req: &Request<'_>,
@@ -153,7 +153,8 @@ impl View {
             return Ok(None);
         }
         let stat = seen.map_or_else(|| self.stat(node), |stat| Ok(*stat))?;
-        let subject = if trivial { None } else { Some(self.subject_to_open(node, &stat)?) };
+        let reads = !access.writes();
+        let subject = if trivial { None } else { self.subject_to_open(node, &stat, reads)? };
         if let Some(subject) = &subject {
             let what = ("open", subject.path(), access_of(access.flags));
             let permitted = self.permit_detailed(req, subject, access.asked(), what);

@@ -251,7 +251,7 @@ impl View {
         self.record(AuditLevel::All, req.caller(), what, Outcome::Userspace, about);
     }
 
-    fn audits(&self, level: AuditLevel) -> bool {
+    pub(super) fn audits(&self, level: AuditLevel) -> bool {
         self.audit.as_ref().is_some_and(|audit| audit.level() >= level)
     }
 

@@ -137,7 +137,7 @@ impl View {
             return Ok(false);
         }
         let trivial = self.admission.is_trivial();
-        let subject = if trivial { None } else { Some(self.subject_to_open(node, stat)?) };
+        let subject = if trivial { None } else { self.subject_to_open(node, stat, true)? };
         if subject.as_ref().and_then(How::of).is_some() {
             return Ok(false);
         }
