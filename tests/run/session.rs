@@ -1,9 +1,11 @@
 //! `--session`: a second `run` in the fence of the first; and `tollgate why` inside.
 
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Signal;
 
 use crate::project::{Project, SECRET, all, can_mount, first_line, text, tollgate, until};
@@ -42,6 +44,32 @@ impl First {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
         assert!(self.child.wait().unwrap().success());
     }
+}
+
+/// Its socket is there until the last of its processes has ended.
+#[test]
+fn who_meets_one_that_is_ending_waits_and_is_the_first() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let project = Project::new();
+    let name = format!("ending-{}", std::process::id());
+    let directory = std::path::Path::new("/run/tollgate-sessions");
+    let _ = std::fs::DirBuilder::new().mode(0o700).create(directory);
+    let path = directory.join(format!("{name}.sock"));
+    // Nor do others' children hold it.
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let listener = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+    rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&listener, 4).unwrap();
+    let ending = std::thread::spawn(move || {
+        // Two are let in and told nothing.
+        (0..2).for_each(|_| drop(rustix::net::accept(&listener).unwrap()));
+    });
+    let mut command = project.run_with(&["--session", &name]);
+    let output = command.args(["echo", "up"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(text(&output.stdout), "up\n", "{}", all(&output));
+    ending.join().unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -24,6 +24,9 @@ use crate::run::wire::{Channel, Message};
 const NAME_MAX: usize = 32;
 /// How long one who joins waits for the first to have started its CMD.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How often, and how far apart, one is looked for whose first `run` was killed and is not gone yet.
+const LOOKS: u32 = 100;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// Those who join and wait.
 const BACKLOG: i32 = 16;
 
@@ -63,26 +66,37 @@ pub(crate) fn find(name: &str) -> anyhow::Result<Found> {
     let directory = session_directory();
     directory.prepare()?;
     let path = directory.path().join(format!("{name}.sock"));
+    for _ in 0..LOOKS {
+        if let Some(found) = look(name, &path, &directory.path().join("lock"))? {
+            return Ok(found);
+        }
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+    bail!("session `{name}` is about to end; try again")
+}
+
+/// `None`: who had the session is about to end.
+fn look(name: &str, path: &Path, lock: &Path) -> anyhow::Result<Option<Found>> {
     // Whoever finds a socket without a listener removes it: one at a time.
-    let lock = File::create(directory.path().join("lock")).context("--session: no lock")?;
+    let lock = File::create(lock).context("--session: no lock")?;
     rustix::fs::flock(&lock, FlockOperation::LockExclusive).context("--session: no lock")?;
-    if let Some(channel) = connect(&path)? {
+    if let Some(channel) = connect(path)? {
         drop(lock);
         return join(name, &channel);
     }
-    let address = SocketAddrUnix::new(&path)?;
+    let address = SocketAddrUnix::new(path)?;
     let listener = socket()?;
     rustix::net::bind(&listener, &address)
         .and_then(|()| rustix::net::listen(&listener, BACKLOG))
         .with_context(|| format!("--session: cannot listen at `{}`", path.display()))?;
-    Ok(Found::First(Session {
+    Ok(Some(Found::First(Session {
         name: name.to_owned(),
-        path,
+        path: path.to_owned(),
         is_own: true,
         listener,
         terms: None,
         joined: RefCell::default(),
-    }))
+    })))
 }
 
 fn socket() -> anyhow::Result<OwnedFd> {
@@ -105,8 +119,8 @@ fn connect(path: &Path) -> anyhow::Result<Option<Channel>> {
     }
 }
 
-/// Waits until the first one has started its CMD.
-fn join(name: &str, channel: &Channel) -> anyhow::Result<Found> {
+/// Waits until the first one has started its CMD. `None` if it ends instead.
+fn join(name: &str, channel: &Channel) -> anyhow::Result<Option<Found>> {
     let received = channel.receive().with_context(|| {
         format!(
             "session `{name}` did not answer within {} s: is its first `tollgate run` stopped, as \
@@ -114,13 +128,13 @@ fn join(name: &str, channel: &Channel) -> anyhow::Result<Found> {
             PATIENCE.as_secs()
         )
     })?;
-    let received = received.with_context(|| format!("session `{name}` just ended"))?;
+    let Some(received) = received else { return Ok(None) };
     let Message::Session(text) = &received.message else {
         anyhow::bail!("session `{name}` sent what was not expected; is it of another version?");
     };
     let terms = serde_json::from_str(text)
         .with_context(|| format!("session `{name}` is of another version"))?;
-    Ok(Found::Joined(Box::new(terms), Namespaces::received(received.fds())?))
+    Ok(Some(Found::Joined(Box::new(terms), Namespaces::received(received.fds())?)))
 }
 
 impl Session {
