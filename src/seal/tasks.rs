@@ -21,7 +21,7 @@ use crate::seal::secret;
 use crate::seal::spot::{Spot, path_of};
 use crate::seal::temporary_name;
 use crate::seal::unfinished;
-use crate::seal::work::{self, Found, Top, Where};
+use crate::seal::work::{self, Found, Others, Top, Where};
 
 /// What came of a file.
 enum Done {
@@ -149,13 +149,18 @@ pub(super) fn export(args: &SealExportArgs) -> Result<()> {
     let (keys, dir) = (open.keys()?, open.directory()?);
     drop(open);
     let top = Top { key: &args.key, dir: &dir };
-    let results = over_files(&args.files, &top, Where::Anywhere, &keys, |found, _, file, job| {
-        if files::state(file, job)? == State::Plain {
-            return plain(file, &args.files);
-        }
-        files::export(file, &args.to, &found.below, job)?;
-        Ok(Done::Changed)
-    })?;
+    let mut results =
+        over_files(&args.files, &top, Where::Anywhere, &keys, |found, _, file, job| {
+            if files::state(file, job)? == State::Plain {
+                return plain(file, &args.files);
+            }
+            files::export(file, &args.to, &found.below, job)?;
+            Ok(Done::Changed)
+        })?;
+    if let Some(others) = results.others.in_words() {
+        let why = "only files are exported; `cp -a` from a view copies all";
+        results.notes.push(format!("left out: {others}: {why}"));
+    }
     results.report(args.key.json, "written plain", "")
 }
 
@@ -217,6 +222,7 @@ struct Results {
     gone: usize,
     wrong: Vec<(PathBuf, String, bool)>,
     notes: Vec<String>,
+    others: Others,
 }
 
 fn over_files(
@@ -257,7 +263,7 @@ fn over_files(
     }
     let moved = moved(&all, &done);
     let (notes, kept) = (std::mem::take(&mut all.notes), std::mem::take(&mut all.kept));
-    let mut results = Results { notes, ..Results::default() };
+    let mut results = Results { notes, others: all.others, ..Results::default() };
     kept.iter().for_each(|(path, why)| results.name(path, why.clone(), false));
     for (path, _) in all.vanished.iter().filter(|(_, key)| moved.contains(key)) {
         let why = "was moved meanwhile, and what is in it is left out; run this again";

@@ -58,6 +58,40 @@ pub(super) struct All {
     pub(super) kept: Vec<(PathBuf, String)>,
     /// What else a user may want to know.
     pub(super) notes: Vec<String>,
+    pub(super) others: Others,
+}
+
+/// What was met that is no regular file, and so not worked on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Others {
+    links: usize,
+    empty_directories: usize,
+    /// FIFOs, sockets and devices.
+    special: usize,
+}
+
+impl Others {
+    fn add(&mut self, kind: fs::FileType) {
+        if kind.is_symlink() {
+            self.links += 1;
+        } else {
+            self.special += 1;
+        }
+    }
+
+    /// `None` if there is nothing.
+    pub(super) fn in_words(self) -> Option<String> {
+        let all = [
+            (self.links, "symbolic link", "symbolic links"),
+            (self.empty_directories, "empty directory", "empty directories"),
+            (self.special, "FIFO, socket or device", "FIFOs, sockets and devices"),
+        ];
+        let some = all.iter().filter(|(count, ..)| *count > 0);
+        let words = some
+            .map(|(count, one, many)| format!("{count} {}", if *count == 1 { one } else { many }));
+        let words: Vec<_> = words.collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
 }
 
 impl All {
@@ -119,7 +153,8 @@ pub(super) fn find(args: &SealFilesArgs, top: &Top<'_>, which: Where) -> Result<
     let tidies = which.tidies().then(|| here.clone());
     let keys = Keys::of(key, &here);
     let (found, vanished) = (Vec::new(), Vec::new());
-    let mut search = Search { found, vanished, left, seen, keys, tidies };
+    let others = Others::default();
+    let mut search = Search { found, vanished, left, seen, keys, tidies, others };
     let begun = now();
     let mut tops = vec![top.dir.try_clone().with_context(|| shown(&key.dir))?];
     let all = [key.dir.clone()];
@@ -152,8 +187,8 @@ pub(super) fn find(args: &SealFilesArgs, top: &Top<'_>, which: Where) -> Result<
         tops.push(top);
         search.add(Found { path: path.clone(), real, below, directory });
     }
-    let Search { found, vanished, left: Left { kept, notes }, .. } = search;
-    Ok(All { found, vanished, tops, begun, kept, notes })
+    let Search { found, vanished, left: Left { kept, notes }, others, .. } = search;
+    Ok(All { found, vanished, tops, begun, kept, notes, others })
 }
 
 /// As a file gets it that is made now.
@@ -217,6 +252,7 @@ struct Search {
     keys: Keys,
     /// Where files are sealed, if what commands that were killed left behind is removed.
     tidies: Option<PathBuf>,
+    others: Others,
 }
 
 impl Search {
@@ -253,6 +289,9 @@ impl Search {
                 return Ok(());
             }
         };
+        if entries.is_empty() {
+            self.others.empty_directories += 1;
+        }
         for Entry { name, kind, inode } in entries {
             let path = dir.join(&name);
             if kind.is_dir() && name == unfinished::IN_DIR {
@@ -274,6 +313,8 @@ impl Search {
                 }
                 let (real, below) = (real.join(&name), below.join(&name));
                 self.add(Found { path, real, below, directory });
+            } else if !kind.is_file() {
+                self.others.add(kind);
             }
         }
         Ok(())

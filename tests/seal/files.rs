@@ -38,6 +38,34 @@ fn files_are_sealed_checked_exported_and_keep_what_they_are() {
     assert_eq!(left.len(), 2);
 }
 
+#[test]
+fn an_export_names_what_is_no_file() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let to = tempfile::tempdir().unwrap();
+    let export =
+        |name: &str| place.vault("export", &["--to", to.path().join(name).to_str().unwrap()]);
+    assert!(!all(&export("a")).contains("left out"));
+    symlink("plan", place.path("vault/link")).unwrap();
+    fs::create_dir_all(place.path("vault/hollow/inner")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        place.path("vault/pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    let said = export("b");
+    assert!(ok(&said).contains("2 files written plain"), "{said:?}");
+    let left = "left out: 1 symbolic link, 1 empty directory, 1 FIFO, socket or device";
+    assert!(all(&said).contains(left), "{said:?}");
+}
+
+fn all(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 /// Whoever may write to DEST cannot have plain copies written elsewhere.
 #[test]
 fn an_export_follows_no_link_inside_its_destination() {
