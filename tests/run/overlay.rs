@@ -46,9 +46,9 @@ fn the_layers_that_dir_lies_on_are_named() {
     std::fs::write(home.path().join("p.toml"), rule).unwrap();
     let script = "mount -t tmpfs t mnt; cd mnt; mkdir lower upper work dir; echo below >lower/a
          mount -t overlay o -o lowerdir=$PWD/lower,upperdir=$PWD/upper,workdir=$PWD/work dir
-         $T run --policy ../p.toml --fence off dir -- \"$T\" status --json >said
+         $T run --policy ../p.toml --fence off dir -- \"$T\" status --json . >said
          grep -c \"reached in .$PWD/lower., .$PWD/upper.\" said
-         $T run --policy none --fence off dir -- \"$T\" status --json >said
+         $T run --policy none --fence off dir -- \"$T\" status --json . >said
          grep -c 'layers of the overlay' said || true";
     std::fs::create_dir(home.path().join("mnt")).unwrap();
     let output = Command::new("unshare")
@@ -75,7 +75,7 @@ fn layers_with_a_relative_or_a_strange_path_are_named() {
          mount -t overlay o -o lowerdir=lower,upperdir="$PWD/upper",workdir=work dir
          mount -t overlay o -o "lowerdir+=$PWD/lo:c,lowerdir+=$PWD/lo\\e" strange
          for dir in dir strange; do
-             $T run --policy ../p.toml --fence off $dir -- "$T" status >said 2>note
+             $T run --policy ../p.toml --fence off $dir -- "$T" status . >said 2>note
              grep '^  without.*overlay' said
              grep 'note: .*overlay' note
          done"#;
