@@ -11,6 +11,7 @@ mod caseless;
 mod changing;
 mod contents;
 mod crash;
+mod deep;
 #[path = "../support/device.rs"]
 mod device;
 mod differential;

@@ -263,8 +263,9 @@ impl Descriptors {
         moved.iter().map(by).find(Result::is_ok).unwrap_or(Err(failure))
     }
 
-    /// Whether the names by which directory `node` is known still lead to it, from the root on.
-    fn is_where_it_was(&self, node: &Arc<Node>) -> bool {
+    /// Whether the names by which `node`, a directory or a file with one, is known still lead to it,
+    /// from the root on.
+    pub(crate) fn is_where_it_was(&self, node: &Arc<Node>) -> bool {
         let mut here = Arc::clone(node);
         for _ in 0..MAX_DEPTH {
             if here.is_root() {

@@ -6,13 +6,14 @@
 //! its descriptor is, which is one system call; if it is another than the one it is judged by, the
 //! inode is lost: requests about it return `ESTALE`, and a lookup finds it at its new place.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::lower::path_of;
 use crate::table::Node;
 use crate::view::View;
 
@@ -43,20 +44,28 @@ impl View {
             // Further names are looked after by `links/`; without a name the last decision stays.
             return Ok(());
         }
-        match self.fds.is_shown_at(fd.as_fd(), &known) {
-            Some(false) => {
-                // A rename of the view itself may be under way.
-                let _still = self.names.write();
-                let known = self.paths.of(node)?;
-                if self.fds.is_shown_at(fd.as_fd(), &known) != Some(false) {
-                    return Ok(());
-                }
-                node.place().iter().for_each(|place| self.left_names.add(place));
-                node.lost();
-                self.paths.directory_moved();
-                Err(Errno::STALE)
-            }
-            _ => Ok(()),
+        if !self.is_elsewhere(node, fd.as_fd(), &known) {
+            return Ok(());
+        }
+        // A rename of the view itself may be under way.
+        let _still = self.names.write();
+        let known = self.paths.of(node)?;
+        if !self.is_elsewhere(node, fd.as_fd(), &known) {
+            return Ok(());
+        }
+        node.place().iter().for_each(|place| self.left_names.add(place));
+        node.lost();
+        self.paths.directory_moved();
+        Err(Errno::STALE)
+    }
+
+    /// Whether `node`, which `fd` names, is not at the path that is `known` of it.
+    fn is_elsewhere(&self, node: &Arc<Node>, fd: BorrowedFd<'_>, known: &[Vec<u8>]) -> bool {
+        match self.fds.is_shown_at(fd, known) {
+            Some(is_there) => !is_there,
+            // A longer path than the kernel tells (`PATH_MAX`) is walked. One without a name keeps the
+            // last decision.
+            None => path_of(fd).is_none() && !self.fds.is_where_it_was(node),
         }
     }
 
