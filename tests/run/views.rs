@@ -268,6 +268,33 @@ fn dir_is_shown_by_its_own_rules_alone_wherever_others_move_it() {
     }
 }
 
+/// What has a name in DIR is judged by it, also where DIR looks like a part of the view around it.
+#[test]
+fn names_in_dir_count_wherever_others_move_it() {
+    if !can_mount() {
+        return;
+    }
+    for (from, to) in [("home/work", "home/moved"), ("home/work/dir", "home/moved")] {
+        let project = project();
+        fs::hard_link(project.path("home/work/dir/.env"), project.path("home/linked")).unwrap();
+        let script = "cat ~/linked; echo ready; read line
+            for n in 1 2 3 4 5; do cat ~/linked; cat ~/.profile; sleep 0.4; done; echo x >>~/linked";
+        let mut command = run(&project, "home.toml", "home/work/dir", &["--attr-timeout", "0.2"]);
+        command.args(["--", "sh", "-c", script]).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        assert_eq!(first_line(&mut child), "ready");
+        fs::rename(project.path(from), project.path(to)).unwrap();
+        std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"\n").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = all(&output);
+        assert_eq!(text(&output.stdout), "profile\n".repeat(5), "{said}");
+        assert!(!said.contains(SECRET), "{from}: {said}");
+        let below = fs::read_to_string(project.path("home/linked")).unwrap();
+        assert!(!below.contains('x') || below == SECRET, "{from}: {below}");
+    }
+}
+
 #[test]
 fn a_user_has_them_too() {
     if !can_mount() {

@@ -119,8 +119,12 @@ impl View {
         let known = paths.len();
         let mut is_first = true;
         paths.retain(|path| std::mem::take(&mut is_first) || !self.place.is_covered(path));
-        let may_have_some =
-            stat.nlink() > 1 && (paths.len() < known || self.links.is_elsewhere(&stat.key()));
+        // Others may have moved a view to where it looks like a part of this one: then all names are
+        // known here, and count there all the same.
+        let key = stat.key();
+        let is_known_elsewhere = || self.neighbours().any(|other| other.links.has_names(&key));
+        let may_have_some = stat.nlink() > 1
+            && (paths.len() < known || self.links.is_elsewhere(&key) || is_known_elsewhere());
         let now = || self.met_by(paths, stat);
         let mut lost_one = false;
         for other in self.neighbours() {
