@@ -162,10 +162,11 @@ impl View {
         tasks.filter_map(name).collect()
     }
 
-    /// Memory of the server, in KiB.
+    /// Memory that the server took, in KiB: without the pages of its program, of which more are there
+    /// when other processes use them, too.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.server.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
