@@ -171,14 +171,19 @@ fn directories_at_long_paths_cost_no_more_than_others() {
         rustix::fs::mkdirat(&here, &name, Mode::RWXU).unwrap();
         here = rustix::fs::openat(&here, &name, flags, Mode::empty()).unwrap();
     }
+    let make = |from: usize| {
+        for n in from..from + DIRS {
+            let name = n.to_string();
+            rustix::fs::mkdirat(&here, &name, Mode::RWXU).unwrap();
+            let dir = rustix::fs::openat(&here, &name, flags, Mode::empty()).unwrap();
+            let file = rustix::fs::openat(&dir, "f", OFlags::CREATE, Mode::RWXU).unwrap();
+            drop((dir, file));
+        }
+    };
+    // What threads take that are called while others are slow is taken once.
+    make(0);
     let before = view.resident_kib();
-    for n in 0..DIRS {
-        let name = n.to_string();
-        rustix::fs::mkdirat(&here, &name, Mode::RWXU).unwrap();
-        let dir = rustix::fs::openat(&here, &name, flags, Mode::empty()).unwrap();
-        let file = rustix::fs::openat(&dir, "f", OFlags::CREATE, Mode::RWXU).unwrap();
-        drop((dir, file));
-    }
+    make(DIRS);
     let grown = view.resident_kib().saturating_sub(before) << 10;
     println!("{} bytes for each directory", grown / DIRS as u64);
     assert!(grown / (DIRS as u64) < MAX_BYTES_EACH, "{grown} bytes for {DIRS} directories");
