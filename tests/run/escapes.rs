@@ -353,7 +353,7 @@ fn what_cannot_be_named_is_said() {
     let _listens = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     for (path, reason) in [
         (inside.as_str(), "lies inside DIR"),
-        (socket.to_str().unwrap(), "in a directory with `action = \"native\"` alone"),
+        (socket.to_str().unwrap(), "only if it lies in a directory with `action = \"native\"`"),
         ("/sys:rw", "steers the kernel"),
         ("/proc/sys/kernel:rw", "steers the kernel"),
         ("/no/such/path", "does not exist"),

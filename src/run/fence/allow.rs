@@ -41,8 +41,8 @@ fn with_another_mode(path: &Path) -> Option<(&str, &str)> {
     path.to_str()?.rsplit_once(':').filter(|(path, _)| Path::new(path).exists())
 }
 
-/// A socket or a FIFO: who has it on one side of a view does not meet who has it on the other.
-fn joins_both_sides(path: &Path) -> bool {
+/// A socket or a FIFO: it connects no program in a view with one outside.
+fn connects_programs(path: &Path) -> bool {
     let kind = std::fs::symlink_metadata(path).map(|about| about.file_type());
     kind.is_ok_and(|kind| kind.is_socket() || kind.is_fifo())
 }
@@ -74,8 +74,8 @@ fn check_one(
         !path.starts_with(dir),
         "--allow: `{shown}` lies inside DIR `{}`, where the policy decides{}",
         dir.display(),
-        if joins_both_sides(&path) {
-            "; what listens outside is reached by it in a directory with `action = \"native\"` alone"
+        if connects_programs(&path) {
+            "; it connects CMD with programs outside only if it lies in a directory with `action = \"native\"`"
         } else {
             ""
         }
