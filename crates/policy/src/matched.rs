@@ -149,7 +149,7 @@ impl<'p> Matched<'p> {
     }
 
     /// The inode has a content of which the same policy found out this before, under any name.
-    pub fn has_contents(&mut self, known: Contents) {
+    pub fn take_over_contents(&mut self, known: Contents) {
         self.contents = known;
     }
 

@@ -343,7 +343,7 @@ proptest! {
         judged.judge_content(&facts);
         prop_assert!(!judged.needs_head(kind, size));
         let mut elsewhere = policy.at(other.as_bytes());
-        elsewhere.has_contents(judged.contents().clone());
+        elsewhere.take_over_contents(judged.contents().clone());
         if elsewhere.needs_head(kind, size) {
             elsewhere.judge_content(&facts);
         }

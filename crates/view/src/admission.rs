@@ -122,7 +122,7 @@ impl Admission {
             subject.unknown.push(subject.in_force);
         }
         if let Some(known) = known {
-            subject.has_contents(known);
+            subject.take_over_contents(known);
         }
         let anywhere = !subject.unknown.is_empty() && kind == Kind::File;
         if anywhere || subject.rules().any(|rules| rules.needs_head(kind, subject.size)) {
@@ -281,10 +281,10 @@ impl<'p> JudgedName<'p> {
 
 impl<'p> Subject<'p> {
     /// Where content is known of rules that are asked here, it is not read for them.
-    fn has_contents(&mut self, known: &Known) {
+    fn take_over_contents(&mut self, known: &Known) {
         let is_asked = |name: &&mut JudgedName<'_>| address(name.in_force) == known.rules;
         for name in self.names.iter_mut().filter(is_asked) {
-            name.rules.has_contents(known.contents.clone());
+            name.rules.take_over_contents(known.contents.clone());
         }
     }
 

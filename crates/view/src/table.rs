@@ -189,7 +189,7 @@ impl Node {
         if places.iter().any(|place| place.is(parent, name)) {
             return None;
         }
-        self.moves();
+        self.moving();
         let left = places.first().filter(|_| self.is_dir()).cloned();
         if nlink <= 1 || self.is_dir() {
             places.clear();
@@ -202,7 +202,7 @@ impl Node {
     pub(crate) fn now_at(&self, parent: &Arc<Self>, name: Name<'_>) {
         let mut places = self.places.lock();
         if !places.iter().any(|place| place.is(parent, name)) {
-            self.moves();
+            self.moving();
             add(&mut places, parent, name);
         }
     }
@@ -210,7 +210,7 @@ impl Node {
     /// A directory is not where it was known to be: it has to be looked up again.
     pub(crate) fn lost(&self) {
         let mut places = self.places.lock();
-        self.moves();
+        self.moving();
         places.clear();
         drop(places);
         self.path.lock().take();
@@ -240,33 +240,34 @@ impl Node {
     /// the view's back could hold each other.
     pub(crate) fn let_go(&self) {
         let mut places = self.places.lock();
-        self.moves();
+        self.moving();
         places.clear();
     }
 
     /// The name is gone.
     pub(crate) fn gone_from(&self, parent: &Arc<Self>, name: Name<'_>) {
         let mut places = self.places.lock();
-        self.moves();
+        self.moving();
         places.retain(|place| !place.is(parent, name));
     }
 
     /// Its places are about to change: with them locked.
-    fn moves(&self) {
+    fn moving(&self) {
         self.moves.fetch_add(1, Ordering::Relaxed);
         self.free_to_read.store(0, Ordering::Relaxed);
     }
 
     /// How often it has moved so far.
-    pub(crate) fn moved(&self) -> u64 {
+    pub(crate) fn moves(&self) -> u64 {
         let _places = self.places.lock();
         self.moves.load(Ordering::Relaxed)
     }
 
-    /// At its only place it is free to read in this `epoch`, unless it has moved since.
-    pub(crate) fn is_free_to_read(&self, epoch: u64, moved: u64) {
+    /// Keeps that it is free to read at its only place in this `epoch`, unless it has moved since it
+    /// had so many `moves`.
+    pub(crate) fn keep_free_to_read(&self, epoch: u64, moves: u64) {
         let places = self.places.lock();
-        if places.len() == 1 && self.moves.load(Ordering::Relaxed) == moved {
+        if places.len() == 1 && self.moves.load(Ordering::Relaxed) == moves {
             self.free_to_read.store(epoch, Ordering::Relaxed);
         }
     }

@@ -8,8 +8,8 @@
 //! beginning with a directory above the path (or with `**` and wildcards), and of these of the ones
 //! alone that need no two bytes side by side which the path does not have.
 //!
-//! While a path is looked up nothing is allocated, but for the set of rules found where a policy has
-//! more than [`WORDS`] times 64. The hash needs no key: only the author of the policy puts keys into
+//! While a path is looked up nothing is allocated, but for the set of rules that are found if the
+//! policy has more than 256. The hash needs no key: only the author of the policy puts keys into
 //! the tables.
 
 use rustc_hash::FxHashMap;

@@ -48,7 +48,7 @@ impl View {
         read: bool,
     ) -> Result<Option<Subject<'_>>, Errno> {
         // Before anything that it depends on is looked at.
-        let (epoch, moved) = (free_to_read::epoch(&self.admission, &self.paths), node.moved());
+        let (epoch, moves) = (free_to_read::epoch(&self.admission, &self.paths), node.moves());
         self.settle(node, stat)?;
         let newer = self.must_have_its_name(node, stat)?;
         let may_be_free = self.may_be_free_to_read(newer.as_ref().unwrap_or(stat));
@@ -74,13 +74,13 @@ impl View {
             node.known_content.keep(known);
         }
         if may_be_free && subject.is_free_to_read() {
-            node.is_free_to_read(epoch, moved);
+            node.keep_free_to_read(epoch, moves);
         }
         Ok(Some(subject))
     }
 
     /// Whether nothing but its place and the policy decides on reading a regular file: it has one name, no
-    /// others are, or were, known, and nobody wants to read of each open.
+    /// others are, or were, known, and the audit log does not have each open.
     fn may_be_free_to_read(&self, stat: &Stat) -> bool {
         stat.nlink() == 1
             && stat.file_type() == FileType::RegularFile

@@ -109,8 +109,8 @@ impl View {
     }
 
     /// Hands the content of the file `name` in `dir` to the kernel before anybody opens it, unless it
-    /// is to be left. Returns which file that is, and whether it was handed over; `None` for one that cannot be opened as it
-    /// is known.
+    /// is to be left. Returns which file that is, and whether it was handed over; `None` for one that
+    /// cannot be opened as it is known.
     pub(crate) fn read_ahead(
         &self,
         dir: &Arc<Node>,
