@@ -3,13 +3,16 @@
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use rustix::fs::OFlags;
-use tollgate_broker::{Refusal, Request};
+use rustix::net::{RecvFlags, SendFlags};
+use tollgate_broker::{Client, MESSAGE_BYTES, Refusal, Request, encode_reply};
 
 use crate::attack::{Stage, open};
 use crate::fuse::Caller;
-use crate::harness::{USER, until};
+use crate::harness::{USER, can_mount, open_directory, until};
 
 /// Descriptors of the process that serves the stage's caller: standard streams, socket, device. None of
 /// one that has just ended.
@@ -109,4 +112,38 @@ fn many_clients_at_once_are_served_or_told_and_nothing_stays_open() {
     assert_eq!(descriptors(&stage), 5);
     // The listening process: standard streams, its socket, and what each new process begins with.
     assert!(stage.broker.open_files().len() <= 8, "{:?}", stage.broker.open_files());
+}
+
+/// With a time limit set, the kernel ends a wait with `EINTR` also when the process was only stopped and
+/// continued.
+#[test]
+fn a_client_that_is_interrupted_goes_on_waiting() {
+    // Only root's process can be a broker.
+    if !can_mount() {
+        return;
+    }
+    let directory = open_directory();
+    let socket = directory.path().join("socket");
+    let listener = tollgate_broker::listener(&socket).unwrap();
+    let client = Client::new(&socket);
+    std::thread::scope(|scope| {
+        let (tell, told) = channel();
+        let client = &client;
+        let asking = scope.spawn(move || {
+            tollgate_fuse::blocking::prepare_thread();
+            let tid = rustix::thread::gettid().as_raw_nonzero().get();
+            tell.send(tid).unwrap();
+            client.connect(open("/dev/null", OFlags::RDWR).as_fd())
+        });
+        let asker = told.recv().unwrap();
+        let connection = rustix::net::accept(&listener).unwrap();
+        let mut hello = [0; MESSAGE_BYTES];
+        rustix::net::recv(&connection, &mut hello[..], RecvFlags::empty()).unwrap();
+        for _ in 0..20 {
+            tollgate_fuse::blocking::interrupt(asker);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        rustix::net::send(&connection, &encode_reply(Ok(1)), SendFlags::NOSIGNAL).unwrap();
+        asking.join().unwrap().unwrap();
+    });
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::sockopt::Timeout;
 use rustix::net::{
@@ -92,7 +93,7 @@ impl Filesystem for OneFile {
         reply: tollgate_fuse::Reply<'_, Entry>,
     ) {
         if name.as_bytes() != b"f" {
-            reply.error(rustix::io::Errno::NOENT);
+            reply.error(Errno::NOENT);
             return;
         }
         let node = NodeId(2);
@@ -175,10 +176,14 @@ impl Caller {
     /// The next reply; `None` when the broker hung up.
     pub(crate) fn reply(&self) -> Option<Reply> {
         let mut bytes = [0; MESSAGE_BYTES + 1];
-        match rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::empty()) {
-            Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => None,
-            Ok((len, _)) => Some(decode_reply(&bytes[..len]).unwrap()),
-            Err(errno) => panic!("no reply: {errno}"),
+        loop {
+            match rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::empty()) {
+                // As when the machine froze or stopped this process, with a time limit set.
+                Err(Errno::INTR) => {}
+                Ok((0, _)) | Err(Errno::CONNRESET) => return None,
+                Ok((len, _)) => return Some(decode_reply(&bytes[..len]).unwrap()),
+                Err(errno) => panic!("no reply: {errno}"),
+            }
         }
     }
 

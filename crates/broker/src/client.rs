@@ -177,7 +177,16 @@ impl State {
         let sent = send(socket, request, &[fd]);
         let mut bytes = [0; MESSAGE_BYTES + 1];
         // A broker that refuses a connection says so and closes it before it is asked.
-        let mut receive = || rustix::net::recv(socket, &mut bytes[..], RecvFlags::empty());
+        let mut receive = || {
+            loop {
+                match rustix::net::recv(socket, &mut bytes[..], RecvFlags::empty()) {
+                    // A wait with a time limit is not taken up again after SIGSTOP and SIGCONT,
+                    // nor after a freeze of the control group, although no handler ran.
+                    Err(Errno::INTR) => {}
+                    received => return received,
+                }
+            }
+        };
         let received = match receive() {
             // The kernel tells first that what was sent was not read.
             Err(Errno::CONNRESET) => receive(),
