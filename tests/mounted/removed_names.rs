@@ -143,6 +143,55 @@ fn a_name_that_comes_and_goes_opens_nothing() {
     }
 }
 
+/// Nor does it lend the file a further name, which would stay when the stricter one is gone.
+#[test]
+fn a_name_that_comes_and_goes_is_not_linked() {
+    if !can_mount() {
+        return;
+    }
+    for pause_us in [0, 50, 300] {
+        let dir = tree();
+        let at = |path: &str| dir.path().join(path);
+        let view = View::of(dir.path(), POLICY, &[]);
+        let over = AtomicBool::new(false);
+        let linked = std::thread::scope(|scope| {
+            let link = |thread: usize| {
+                let (view, over) = (&view, &over);
+                move || {
+                    let mut linked = Vec::new();
+                    for n in 0.. {
+                        if over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let from = view.at(&format!("plain/l{}", n % 6));
+                        let to = view.at(&format!("plain/L{thread}-{n}"));
+                        linked.extend(fs::hard_link(from, &to).is_ok().then_some(to));
+                    }
+                    linked
+                }
+            };
+            let linking = [0, 1].map(|thread| scope.spawn(link(thread)));
+            let start = Instant::now();
+            for n in 0.. {
+                if start.elapsed() > Duration::from_millis(1_500) {
+                    break;
+                }
+                fs::hard_link(at("deny/f"), at(&format!("plain/l{}", n % 6))).unwrap();
+                std::thread::sleep(Duration::from_micros(pause_us));
+                if n % 3 > 0 {
+                    fs::remove_file(at(&format!("plain/l{}", (n - 1) % 6))).unwrap();
+                }
+                if n % 3 == 2 {
+                    fs::remove_file(at(&format!("plain/l{}", n % 6))).unwrap();
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+            linking.map(|linking| linking.join().unwrap()).concat()
+        });
+        assert_eq!(linked, Vec::<PathBuf>::new(), "{pause_us} us");
+    }
+}
+
 /// Whoever has it open to read may not change it by that.
 #[test]
 fn a_handle_gets_no_further_by_the_name_that_is_gone() {

@@ -33,9 +33,19 @@ pub(crate) struct HiddenBy {
 impl View {
     /// What the policy judges, for an inode that exists and has the attributes `stat`.
     pub(crate) fn subject_of(&self, node: &Arc<Node>, stat: &Stat) -> Result<Subject<'_>, Errno> {
-        self.settle(node, stat)?;
-        let newer = self.must_have_its_name(node, stat)?;
+        let newer = self.settled_name(node, stat)?;
         self.subject_in_turn(node, newer.as_ref().unwrap_or(stat), Turn::Free)
+    }
+
+    /// Brings up to date where `node` is known. Returns attributes that are newer than `stat`, if it is to be
+    /// judged by those.
+    pub(crate) fn settled_name(
+        &self,
+        node: &Arc<Node>,
+        stat: &Stat,
+    ) -> Result<Option<Stat>, Errno> {
+        self.settle(node, stat)?;
+        self.must_have_its_name(node, stat)
     }
 
     /// The same for who opens it. `None` for a file that is only `read`, if all may read it at its place:

@@ -263,14 +263,23 @@ impl View {
             let mut before = self.stat(&node)?;
             let looked = Instant::now();
             if !self.admission.is_trivial() {
-                // Before the lock, too.
-                drop(self.subject_of(&node, &before)?);
+                // Before the lock, too. What it is judged by has to be of the moment at which its name
+                // was there: others may have removed that, and made it anew.
+                let newer = self.settled_name(&node, &before)?;
+                before = newer.unwrap_or(before);
+                drop(self.subject_in_turn(&node, &before, Turn::Free)?);
             }
             let names = self.names.read();
+            let settled = before.changed();
             let is_as_it_was =
                 self.is_as_it_was(&mut before, || self.stat(&node).map(Some), looked)?;
-            if is_as_it_was || looks == MAX_LOOKS {
+            // The one name that it has by now may be none of those that it was met by.
+            let has_its_name = before.nlink() > 1 || before.changed() == settled;
+            if is_as_it_was && has_its_name || looks == MAX_LOOKS && before.nlink() > 1 {
                 break (before, looked, names);
+            }
+            if looks == MAX_LOOKS {
+                return Err(Errno::STALE);
             }
         };
         // An inode whose last name is gone is judged by that, and none is to be kept of it.
