@@ -75,6 +75,8 @@ const FREE: &[libc::c_long] = &[
     libc::SYS_umask,
     libc::SYS_name_to_handle_at,
     libc::SYS_fanotify_mark,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_inotify_rm_watch,
     // On whose behalf.
     libc::SYS_setresuid,
     libc::SYS_setresgid,

@@ -34,6 +34,7 @@ mod modes;
 #[path = "../support/mounting.rs"]
 mod mounting;
 mod nested;
+mod overlays;
 mod places;
 mod queues;
 mod redacted;

@@ -41,6 +41,13 @@ pub(crate) enum Asked {
     ChangeInPart,
 }
 
+impl Asked {
+    /// Whether it is to change the inode.
+    pub(crate) fn changes(self) -> bool {
+        matches!(self, Self::To(Operation::Write) | Self::ChangeInPart)
+    }
+}
+
 impl From<Operation> for Asked {
     fn from(operation: Operation) -> Self {
         Self::To(operation)
@@ -315,6 +322,17 @@ impl<'p> Subject<'p> {
     /// The first of its paths.
     pub(crate) fn path(&self) -> &[u8] {
         &self.names[0].path
+    }
+
+    /// All of its paths in this view, with names that it had; `None` if it may have others.
+    pub(crate) fn all_paths(&self) -> Option<impl Iterator<Item = &[u8]>> {
+        let are_here = self.unknown.is_empty() && self.names.iter().all(|name| self.is_own(name));
+        are_here.then(|| self.names.iter().map(|name| &name.path[..]))
+    }
+
+    /// Whether it is judged by more than one name.
+    pub(crate) fn has_further_names(&self) -> bool {
+        self.names.len() > 1 || !self.unknown.is_empty()
     }
 
     /// The I/O mode: the strictest that any caller could get under any of the names.

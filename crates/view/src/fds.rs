@@ -42,6 +42,8 @@ const DELETED: &[u8] = b" (deleted)";
 /// Finds lower inodes again and keeps descriptors for the busy ones.
 pub(crate) struct Descriptors {
     root: Arc<OwnedFd>,
+    /// DIR lies on an overlay: a file has other numbers after its first change.
+    on_overlay: bool,
     /// What handles hold; the cache may have half of the rest.
     budget: Budget,
     /// Nodes whose descriptor may be closed, oldest first.
@@ -51,9 +53,10 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    pub(crate) fn new(root: OwnedFd, budget: Budget) -> Self {
+    pub(crate) fn new(root: OwnedFd, on_overlay: bool, budget: Budget) -> Self {
         let root_path = RwLock::default();
-        Self { root: Arc::new(root), budget, cached: Mutex::default(), root_path }
+        let root = Arc::new(root);
+        Self { root, on_overlay, budget, cached: Mutex::default(), root_path }
     }
 
     pub(crate) fn max(&self) -> usize {
@@ -273,7 +276,7 @@ impl Descriptors {
             }
             let Some(Place { parent, name }) = here.place() else { return false };
             let Ok(fd) = self.path(&parent) else { return false };
-            if !lower::stat_at(fd.as_fd(), &name).is_ok_and(|stat| stat.key() == here.key) {
+            if !lower::stat_at(fd.as_fd(), &name).is_ok_and(|stat| self.is_of(&here, &stat)) {
                 return false;
             }
             here = parent;
@@ -296,7 +299,18 @@ impl Descriptors {
             fd => fd?,
         };
         let stat = lower::stat_fd(fd.as_fd())?;
-        if stat.key() == node.key { Ok((fd, stat)) } else { Err(Errno::STALE) }
+        if self.is_of(node, &stat) { Ok((fd, stat)) } else { Err(Errno::STALE) }
+    }
+
+    /// Whether `stat`, found by a name, is of the inode of `node`. If the numbers of that have changed, its
+    /// descriptor tells.
+    pub(crate) fn is_of(&self, node: &Node, stat: &Stat) -> bool {
+        let key = stat.key();
+        let is_copied = || {
+            let kept = node.fd.lock().clone();
+            kept.is_some_and(|fd| lower::stat_fd(fd.as_fd()).is_ok_and(|now| now.key() == key))
+        };
+        key == node.key || self.on_overlay && is_copied()
     }
 
     /// Runs `open`, and once more with an emptied cache if the process ran out of descriptors.

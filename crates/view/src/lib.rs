@@ -55,6 +55,7 @@ mod stats;
 mod sweeper;
 mod sync;
 mod table;
+mod twins;
 mod view;
 mod walkers;
 mod watch;

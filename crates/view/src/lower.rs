@@ -6,7 +6,9 @@ use std::ffi::CStr;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,8 @@ use tollgate_fuse::{Attr, Name};
 
 /// What makes a lower inode itself. Inode numbers are reused after deletion; together with the time
 /// of birth (nanoseconds; ext4, xfs, btrfs, tmpfs keep it) a reuse is recognised. Where a file
-/// system keeps none the field is 0 and the number alone has to do.
+/// system keeps none the field is 0 and the number alone has to do; where it [changes](add_overlay), the
+/// number and the type of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     dev: u64,
@@ -70,12 +73,16 @@ fn device(major: u32, minor: u32) -> u64 {
 impl Stat {
     /// Device and inode number, made one: what tells two inodes apart.
     pub(crate) fn key(&self) -> Key {
+        let dev = self.dev();
+        let kind = || i64::from(self.mode() & libc::S_IFMT);
+        let born_ns = if is_overlay(dev) { kind() } else { self.born_ns() };
+        Key { dev, ino: self.0.stx_ino, born_ns }
+    }
+
+    /// The time of birth, in nanoseconds since 1970; 0 if the file system keeps none.
+    pub(crate) fn born_ns(&self) -> i64 {
         let born = &self.0.stx_btime;
-        Key {
-            dev: self.dev(),
-            ino: self.0.stx_ino,
-            born_ns: born.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(i64::from(born.tv_nsec)),
-        }
+        born.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(i64::from(born.tv_nsec))
     }
 
     pub(crate) fn dev(&self) -> u64 {
@@ -182,6 +189,26 @@ impl Version {
     }
 }
 
+/// Devices of overlays; 0 where there is none.
+static OVERLAYS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+/// `dev` is the device of an overlay: the time of birth that it shows is that of the file in its layer. With the first
+/// change the overlay copies the file to the upper layer, and has another time, but the same number. To be
+/// called before the keys of its inodes are asked for. What does not fit is taken for another file
+/// system.
+pub(crate) fn add_overlay(dev: u64) {
+    let add = |place: &AtomicU64| {
+        let before = place.compare_exchange(0, dev, Ordering::Relaxed, Ordering::Relaxed);
+        before.is_ok() || before == Err(dev)
+    };
+    let _ = OVERLAYS.iter().any(add);
+}
+
+fn is_overlay(dev: u64) -> bool {
+    let known = OVERLAYS.iter().map(|known| known.load(Ordering::Relaxed));
+    known.take_while(|known| *known != 0).any(|known| known == dev)
+}
+
 fn shown_ino(ino: u64, dev: u64, root_dev: u64) -> u64 {
     if dev == root_dev {
         ino
@@ -222,11 +249,16 @@ pub(crate) fn open_path(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Err
     rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// What identifies the inode at `path` below `dir`; no symbolic link is followed.
-pub(crate) fn key_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<Key, Errno> {
+/// The same of what is at `path` below `dir`; no symbolic link is followed.
+pub(crate) fn open_path_beneath(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let found = rustix::fs::openat2(dir, path, flags, Mode::empty(), beneath)?;
+    rustix::fs::openat2(dir, path, flags, Mode::empty(), beneath)
+}
+
+/// What identifies the inode there.
+pub(crate) fn key_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<Key, Errno> {
+    let found = open_path_beneath(dir, path.as_os_str().as_bytes())?;
     Ok(stat_fd(found.as_fd())?.key())
 }
 

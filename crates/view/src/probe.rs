@@ -55,6 +55,12 @@ pub(crate) fn stack_depth(source: BorrowedFd<'_>) -> u32 {
     }
 }
 
+/// Whether the lower file system copies a file at its first change, after which it has other numbers
+/// ([`crate::twins`]).
+pub(crate) fn is_overlay(source: BorrowedFd<'_>) -> bool {
+    file_system(source) == Some(OVERLAYFS)
+}
+
 /// Whether the lower file system may copy a range by sharing its blocks. Only those known not to
 /// are excluded: elsewhere the lower `copy_file_range` is worth a request.
 pub(crate) fn may_share_blocks(source: BorrowedFd<'_>) -> bool {

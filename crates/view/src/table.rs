@@ -10,7 +10,7 @@
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -65,6 +65,8 @@ pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) key: Key,
     pub(crate) kind: FileType,
+    /// When it was born, by the last look-up: on an overlay that changes with the first change of a file.
+    born_ns: AtomicI64,
     /// References that the kernel holds; changed under the key shard's lock only.
     lookups: AtomicU64,
     places: Mutex<Places>,
@@ -108,11 +110,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    fn new(id: NodeId, key: Key, kind: FileType, places: Places) -> Self {
+    fn new(id: NodeId, stat: &Stat, places: Places) -> Self {
         Self {
             id,
-            key,
-            kind,
+            key: stat.key(),
+            kind: stat.file_type(),
+            born_ns: AtomicI64::new(stat.born_ns()),
             lookups: AtomicU64::new(0),
             places: Mutex::new(places),
             fd: Mutex::new(None),
@@ -164,6 +167,11 @@ impl Node {
         self.places.lock().first().map(|place| Arc::clone(&place.parent))
     }
 
+    /// Whether it was born when `stat` says, or before that was seen to change.
+    pub(crate) fn was_born_with(&self, stat: &Stat) -> bool {
+        self.born_ns.load(Ordering::Relaxed) == stat.born_ns()
+    }
+
     /// Whether it is known by more than one name, as only files are.
     pub(crate) fn has_further_names(&self) -> bool {
         self.places.lock().len() > 1
@@ -178,7 +186,7 @@ impl Node {
     }
 
     /// Whether the node is known at `name` in `parent`.
-    fn is_at(&self, parent: &Arc<Self>, name: Name<'_>) -> bool {
+    pub(crate) fn is_at(&self, parent: &Arc<Self>, name: Name<'_>) -> bool {
         self.places.lock().iter().any(|place| place.is(parent, name))
     }
 
@@ -298,6 +306,10 @@ const SHARDS: usize = 64;
 pub(crate) struct Table {
     by_id: [RwLock<FxHashMap<u64, Arc<Node>>>; SHARDS],
     by_key: [Mutex<FxHashMap<Key, Arc<Node>>>; SHARDS],
+    /// Of inodes that share a key, all but the one in `by_key`: see `twins.rs`. Locked within a shard.
+    twins: Mutex<FxHashMap<Key, Vec<Arc<Node>>>>,
+    /// Keys in `twins`; changed with it locked.
+    shared_keys: AtomicUsize,
     next_id: AtomicU64,
     len: AtomicU64,
     /// Directories that carry mounts.
@@ -311,11 +323,13 @@ impl Table {
         let table = Self {
             by_id: std::array::from_fn(|_| RwLock::default()),
             by_key: std::array::from_fn(|_| Mutex::default()),
+            twins: Mutex::default(),
+            shared_keys: AtomicUsize::new(0),
             next_id: AtomicU64::new(NodeId::ROOT.0 + 1),
             len: AtomicU64::new(1),
             anchors: Anchors::new(points),
         };
-        let node = Node::new(NodeId::ROOT, root.key(), FileType::Directory, Places::new());
+        let node = Node::new(NodeId::ROOT, root, Places::new());
         node.lookups.store(1, Ordering::Relaxed);
         node.pinned.store(true, Ordering::Relaxed);
         let node = Arc::new(node);
@@ -337,16 +351,51 @@ impl Table {
         self.id_shard(id).read().get(&id.0).cloned().ok_or(Errno::STALE)
     }
 
-    /// The node of a lower inode, if the kernel remembers it.
+    /// The node of a lower inode, if the kernel remembers it; one of several that share the key.
     pub(crate) fn find(&self, key: &Key) -> Option<Arc<Node>> {
         self.key_shard(key).lock().get(key).cloned()
     }
 
-    /// The nodes of the lower inode with this number: one, or more where it was used again.
+    /// The node of the lower inode that was found at `name` in `parent`, if the kernel remembers it.
+    pub(crate) fn find_at(
+        &self,
+        key: &Key,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+    ) -> Option<Arc<Node>> {
+        let shard = self.key_shard(key).lock();
+        let node = shard.get(key)?;
+        let twin = self.twin_at(node, parent, name);
+        Some(twin.unwrap_or_else(|| Arc::clone(node)))
+    }
+
+    /// Whether several nodes have this key.
+    pub(crate) fn has_twins(&self, key: &Key) -> bool {
+        self.shared_keys.load(Ordering::Relaxed) > 0 && self.twins.lock().contains_key(key)
+    }
+
+    /// Of the nodes that share the key of `node`, the one that is known at `name` in `parent`, if that is
+    /// not `node` itself. With the shard of the key locked.
+    fn twin_at(&self, node: &Node, parent: &Arc<Node>, name: Name<'_>) -> Option<Arc<Node>> {
+        if self.shared_keys.load(Ordering::Relaxed) == 0 || node.is_at(parent, name) {
+            return None;
+        }
+        let twins = self.twins.lock();
+        twins.get(&node.key)?.iter().find(|twin| twin.is_at(parent, name)).cloned()
+    }
+
+    /// The nodes of the lower inode with this number: one, or more where it was used again, or is
+    /// shared.
     pub(crate) fn of_inode(&self, dev: u64, ino: u64) -> SmallVec<[Arc<Node>; 1]> {
+        let is_it = |key: &Key| key.dev() == dev && key.ino() == ino;
         let shard = self.by_key[Key::spread_of(dev, ino, SHARDS)].lock();
-        let all = shard.iter().filter(|(key, _)| key.dev() == dev && key.ino() == ino);
-        all.map(|(_, node)| Arc::clone(node)).collect()
+        let first = shard.iter().filter(|(key, _)| is_it(key));
+        let mut all: SmallVec<_> = first.map(|(_, node)| Arc::clone(node)).collect();
+        if self.shared_keys.load(Ordering::Relaxed) > 0 {
+            let twins = self.twins.lock();
+            all.extend(twins.iter().filter(|(key, _)| is_it(key)).flat_map(|(_, all)| all.clone()));
+        }
+        all
     }
 
     /// Counts one lookup of the inode `stat`, found at `name` in `parent`, and makes its node if
@@ -365,7 +414,11 @@ impl Table {
         }
         let key = stat.key();
         let mut shard = self.key_shard(&key).lock();
-        let known = shard.get(&key);
+        let mut known = shard.get(&key);
+        let twin = known.and_then(|node| self.twin_at(node, parent, name));
+        if twin.is_some() {
+            known = twin.as_ref();
+        }
         let left = known.filter(|node| !self.may_be_at(node, parent, name)).cloned();
         if left.is_some() {
             shard.remove(&key);
@@ -374,6 +427,7 @@ impl Table {
             let node = Arc::clone(node);
             drop(shard);
             if node.is_at(parent, name) {
+                node.born_ns.store(stat.born_ns(), Ordering::Relaxed);
                 return (node, Sighting::Known);
             }
             let left = settled.then(|| node.seen_at(parent, name, stat.nlink())).flatten();
@@ -386,6 +440,35 @@ impl Table {
         let left = anchored.place();
         anchored.lost();
         (node, Sighting::Replaced { left })
+    }
+
+    /// The same for a file of which it is known that it is another inode than those that have its key
+    /// and were found elsewhere.
+    pub(crate) fn remember_apart(
+        &self,
+        stat: &Stat,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+    ) -> (Arc<Node>, Sighting) {
+        let key = stat.key();
+        let mut shard = self.key_shard(&key).lock();
+        let node = shard.get(&key).cloned();
+        let is_known = |node: &Arc<Node>| {
+            node.is_at(parent, name) || self.twin_at(node, parent, name).is_some()
+        };
+        let Some(before) = node.filter(|node| !is_known(node)) else {
+            // It was met before this came to it, or the others were forgotten.
+            drop(shard);
+            return self.remember(stat, parent, name, true);
+        };
+        parent.listed.knows_file();
+        shard.remove(&key);
+        let place = Place { parent: Arc::clone(parent), name: name.as_c_str().into() };
+        let node = self.insert(&mut shard, stat, SmallVec::from_buf([place]));
+        let mut twins = self.twins.lock();
+        twins.entry(key).or_default().push(before);
+        self.shared_keys.store(twins.len(), Ordering::Relaxed);
+        (node, Sighting::New)
     }
 
     fn may_be_at(&self, node: &Node, parent: &Node, name: Name<'_>) -> bool {
@@ -429,7 +512,7 @@ impl Table {
         places: Places,
     ) -> Arc<Node> {
         let id = NodeId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let node = Node::new(id, stat.key(), stat.file_type(), places);
+        let node = Node::new(id, stat, places);
         node.lookups.store(1, Ordering::Relaxed);
         let node = Arc::new(node);
         let same_key = shard.insert(node.key, Arc::clone(&node));
@@ -454,9 +537,14 @@ impl Table {
         if held > count || held == 0 {
             return None;
         }
-        // Another node has the inode if this one was anchored elsewhere.
-        if shard.get(&node.key).is_some_and(|found| Arc::ptr_eq(found, &node)) {
+        // Another node has the key if this one was anchored elsewhere, or is one of several inodes.
+        let is_first = shard.get(&node.key).is_some_and(|found| Arc::ptr_eq(found, &node));
+        let twin = self.without_twin(&node, is_first);
+        if is_first {
             shard.remove(&node.key);
+        }
+        if let Some(twin) = twin {
+            shard.insert(node.key, twin);
         }
         shrink(&mut shard);
         let mut by_id = self.id_shard(id).write();
@@ -470,6 +558,23 @@ impl Table {
             self.free(&self.anchors.forgotten(id));
         }
         Some(node)
+    }
+
+    /// `node` is not one of several that share its key any more. If it was the `first`, this returns the
+    /// one that takes its place.
+    fn without_twin(&self, node: &Arc<Node>, first: bool) -> Option<Arc<Node>> {
+        if self.shared_keys.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut all = self.twins.lock();
+        let twins = all.get_mut(&node.key)?;
+        twins.retain(|twin| !Arc::ptr_eq(twin, node));
+        let next = if first { twins.pop() } else { None };
+        if twins.is_empty() {
+            all.remove(&node.key);
+        }
+        self.shared_keys.store(all.len(), Ordering::Relaxed);
+        next
     }
 
     /// Every node at this moment.

@@ -52,6 +52,7 @@ use crate::small::Small;
 use crate::stats::{Count, Counters, Snapshot, Unavailable, WRITING_SEALED};
 use crate::sweeper::Sweeper;
 use crate::table::{Node, Table};
+use crate::twins::Twins;
 use crate::walkers::Walkers;
 use crate::watch::{self, FILES, LONG, NEGATIVE, Watch};
 use crate::watched::Level;
@@ -116,6 +117,8 @@ pub struct View {
     /// These and the policy, for views beside this one.
     pub(crate) place: Arc<Place>,
     pub(crate) neighbours: Option<Arc<Neighbours>>,
+    /// Tells inodes apart that share a key, where there may be such.
+    pub(crate) twins: Option<Twins>,
     pub(crate) clock: Instant,
     pub(crate) mount_points: Vec<PathBuf>,
     /// What is there, beneath the mounts.
@@ -139,6 +142,11 @@ impl View {
         if root.file_type() != FileType::Directory {
             return Err(OpenError::NotADirectory);
         }
+        let on_overlay = probe::is_overlay(source.as_fd());
+        if on_overlay {
+            lower::add_overlay(root.dev());
+        }
+        let twins = on_overlay.then(Twins::new).flatten();
         if borders::is_kernel_file_system(source.as_fd()) {
             return Err(OpenError::KernelFileSystem);
         }
@@ -178,7 +186,7 @@ impl View {
         let covered = covered.filter_map(|path| lower::key_beneath(source.as_fd(), path).ok());
         let covered: Vec<_> = covered.collect();
         let anchored = config.native.iter().chain(&config.mount_points).cloned().collect();
-        let fds = Arc::new(Descriptors::new(source, Budget::new(max)));
+        let fds = Arc::new(Descriptors::new(source, on_overlay, Budget::new(max)));
         let place = Arc::new(Place {
             table: Arc::new(Table::new(&root, anchored)),
             connection: Arc::default(),
@@ -239,6 +247,7 @@ impl View {
             links: Arc::clone(&place.links),
             place,
             neighbours: config.neighbours,
+            twins,
             clock: Instant::now(),
             mount_points: config.mount_points,
             covered,

@@ -224,7 +224,11 @@ impl View {
             Some(_) => self.subject_of_open(node, &stat)?,
             None => self.subject_of(node, &stat)?,
         };
+        let asked = asked.into();
         let permitted = self.permit_subject(req, &subject, [asked], what);
+        if asked.changes() && permitted.is_ok() {
+            self.must_not_part(req, node, &subject, what)?;
+        }
         self.note_if_hidden(node, permitted.err());
         permitted
     }

@@ -242,7 +242,7 @@ impl View {
         let is_there = |place: &table::Place| {
             let dir = self.fds.path(&place.parent).ok()?;
             match lower::stat_at(dir.as_fd(), &place.name) {
-                Ok(found) => Some(found.key() == node.key),
+                Ok(found) => Some(self.fds.is_of(node, &found)),
                 Err(errno) => (errno == Errno::NOENT).then_some(false),
             }
         };

@@ -22,4 +22,5 @@ mod sight;
 mod small;
 mod stricter;
 mod subtree;
+mod twins;
 mod xattr;

@@ -25,7 +25,7 @@ use crate::moving::Turn;
 use crate::ops::record::At;
 use crate::paths::KnownPaths;
 use crate::stats::Count;
-use crate::table::Node;
+use crate::table::{Node, Table};
 use crate::view::View;
 
 /// A name in a directory, with the directory's descriptor.
@@ -52,6 +52,11 @@ impl Spot<'_> {
     /// For the audit log.
     fn at(&self) -> At<'_> {
         (&self.dir, self.name)
+    }
+
+    /// The node of what was found there.
+    fn node_of(&self, table: &Table, stat: &Stat) -> Option<Arc<Node>> {
+        table.find_at(&stat.key(), &self.dir, self.name)
     }
 
     fn stat(&self) -> Result<Stat, Errno> {
@@ -111,7 +116,7 @@ impl View {
         made.map_err(|errno| self.failed_name(req, what, spot.at(), None, errno))?;
         let around = spot.dir.watched.level();
         let stat = spot.stat()?;
-        let (node, _) = self.remember(&stat, &spot.dir, name);
+        let (node, _) = self.remember(&stat, &spot.dir, spot.fd.as_fd(), name);
         self.record_name(req, what, spot.at(), None, Ok(Some(&node)));
         Ok(self.entry(around, &node, &stat))
     }
@@ -151,7 +156,7 @@ impl View {
         let what = if directory { "rmdir" } else { "unlink" };
         let spot = self.spot(parent, name)?;
         let stat = spot.stat()?;
-        let node = self.table.find(&stat.key());
+        let node = spot.node_of(&self.table, &stat);
         let at = Existing { spot: &spot, node: node.as_ref(), stat: &stat };
         self.permit_at(req, &at, Operation::Write, what, Turn::Free)?;
         if directory {
@@ -321,7 +326,7 @@ impl View {
             let change = Change { made: Some(&made), known: &known, ..Change::default() };
             self.names_changed(&before, &change, Some(&stat));
         }
-        let (known, _) = self.remember(&stat, &spot.dir, new_name);
+        let (known, _) = self.remember(&stat, &spot.dir, spot.fd.as_fd(), new_name);
         drop((moving, names));
         known.unpin();
         Ok(self.entry(around, &known, &stat))
@@ -377,8 +382,8 @@ impl View {
                 .into_iter()
                 .flatten()
                 .any(|s| s.file_type() == FileType::Directory);
-            let node = self.table.find(&stat.key());
-            let victim = target.as_ref().and_then(|t| self.table.find(&t.key()));
+            let node = from.node_of(&self.table, &stat);
+            let victim = target.as_ref().and_then(|t| to.node_of(&self.table, t));
             let looked = Instant::now();
             self.prepare_at(&Existing { spot: &from, node: node.as_ref(), stat: &stat })?;
             if let Some(target) = &target {
@@ -402,8 +407,8 @@ impl View {
             }
         };
         let moving = self.names.begin();
-        let node = self.table.find(&stat.key());
-        let victim = target.as_ref().and_then(|t| self.table.find(&t.key()));
+        let node = from.node_of(&self.table, &stat);
+        let victim = target.as_ref().and_then(|t| to.node_of(&self.table, t));
         let source = Existing { spot: &from, node: node.as_ref(), stat: &stat };
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         if !self.admission.is_trivial() {
@@ -488,7 +493,7 @@ impl View {
         if self.admission.is_trivial() || stat.file_type() != FileType::RegularFile {
             return None;
         }
-        let node = self.table.find(&stat.key()).filter(|node| is_open_freely(node))?;
+        let node = from.node_of(&self.table, stat).filter(|node| is_open_freely(node))?;
         let path = |spot: &Spot<'_>| self.paths.of_child(&spot.dir, spot.name);
         let (old, new) = (path(from).ok()?, path(to).ok()?);
         let facts = InodeFacts { kind: Kind::File, size: stat.size(), head: None };
@@ -587,6 +592,9 @@ impl View {
         let (old, moved) = (subject.path(), Detail::To(target.path()));
         self.permit_detailed(req, &subject, [Operation::Write], ("rename", old, moved))?;
         self.permit_detailed(req, &target, [Operation::Create], ("rename", old, moved))?;
+        if let Some(node) = node {
+            self.must_not_part(req, node, &subject, "rename")?;
+        }
         let is_dir = stat.file_type() == FileType::Directory;
         if is_dir && let Some(refusal) = self.made_below(req, from.below(), old, target.path())? {
             return Err(self.refused(req, refusal, "rename", old, moved));

@@ -61,7 +61,7 @@ impl View {
         node.places().iter().any(|place| {
             let dir = self.fds.path(&place.parent);
             let now = dir.and_then(|dir| lower::stat_at(dir.as_fd(), &place.name));
-            now.is_ok_and(|now| now.key() == node.key && now.changed() == before.changed())
+            now.is_ok_and(|now| self.fds.is_of(node, &now) && now.changed() == before.changed())
         })
     }
 }

@@ -160,6 +160,9 @@ impl View {
             let permitted = self.permit_detailed(req, subject, access.asked(), what);
             self.note_if_hidden(node, permitted.err());
             permitted?;
+            if access.writes() {
+                self.must_not_part(req, node, subject, "open")?;
+            }
         }
         if access.writes() {
             refuse_protected(&stat, access).map_err(|errno| {
@@ -399,7 +402,7 @@ impl View {
         let leads_here = |place: &Place| {
             let parent = self.fds.path(&place.parent)?;
             let found = lower::stat_at(parent.as_fd(), &place.name)?;
-            Ok::<_, Errno>(found.key() == node.key)
+            Ok::<_, Errno>(self.fds.is_of(node, &found))
         };
         let mut failure = None;
         for place in &places {
@@ -534,7 +537,7 @@ impl View {
         let around = dir.watched.level();
         self.raised.by_mode(mode);
         let stat = lower::stat_fd(fd.as_fd())?;
-        let (node, _) = self.remember(&stat, &dir, name);
+        let (node, _) = self.remember(&stat, &dir, dir_fd.as_fd(), name);
         let opened = self.finish_create(req, &node, access, fd, subject.as_ref());
         let opened = opened.inspect_err(|_| {
             if subject.as_ref().and_then(How::of).is_some() {

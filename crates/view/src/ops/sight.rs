@@ -42,14 +42,15 @@ struct Overtaken(Option<Arc<Node>>);
 
 impl View {
     /// Counts a lookup of an inode that the view itself has just made, or named, as `name` in
-    /// `dir`. The kernel keeps others from moving that name until the reply.
+    /// `dir`, whose descriptor is `fd`. The kernel keeps others from moving that name until the reply.
     pub(crate) fn remember(
         &self,
         stat: &Stat,
         dir: &Arc<Node>,
+        fd: BorrowedFd<'_>,
         name: Name<'_>,
     ) -> (Arc<Node>, bool) {
-        let (node, sighting) = self.table.remember(stat, dir, name, true);
+        let (node, sighting) = self.noted(stat, (dir, fd), name, true);
         match &sighting {
             Sighting::Replaced { left } => self.directory_left(left.as_ref()),
             Sighting::Moved { left } if node.is_dir() => self.directory_left(left.as_ref()),
@@ -57,6 +58,20 @@ impl View {
         }
         self.anchor(&node, dir, name);
         (node, matches!(sighting, Sighting::Known))
+    }
+
+    fn noted(
+        &self,
+        stat: &Stat,
+        (dir, fd): (&Arc<Node>, BorrowedFd<'_>),
+        name: Name<'_>,
+        settled: bool,
+    ) -> (Arc<Node>, Sighting) {
+        if self.stands_apart(dir, fd, name, stat) {
+            self.table.remember_apart(stat, dir, name)
+        } else {
+            self.table.remember(stat, dir, name, settled)
+        }
     }
 
     /// A directory is not at this place any more, where others have moved it from.
@@ -177,7 +192,7 @@ impl Looking<'_> {
         if let Some(by) = view.hidden_by(dir, name, &stat, turn)? {
             return Ok(Ok(Sight::Hidden { mode: stat.mode(), by }));
         }
-        let (node, sighting) = view.table.remember(&stat, dir, name, moment.is_none());
+        let (node, sighting) = view.noted(&stat, (dir, self.fd), name, moment.is_none());
         if let Sighting::Replaced { left } = &sighting {
             view.directory_left(left.as_ref());
         }

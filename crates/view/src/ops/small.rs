@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tollgate_fuse::{NodeId, OpenReply, Opened, Request};
+use tollgate_fuse::{Name, NodeId, OpenReply, Opened, Request};
 
 use crate::ahead::Next;
 use crate::content::open::How;
@@ -118,13 +118,14 @@ impl View {
         next: Next,
     ) -> Option<(NodeId, bool)> {
         let parent = self.fds.path(dir).ok()?;
+        let known = |stat: &Stat| self.table.find_at(&stat.key(), dir, Name::new(name).ok()?);
         if next == Next::Leave {
             let stat = lower::stat_at(parent.as_fd(), name).ok()?;
-            return Some((self.table.find(&stat.key())?.id, false));
+            return Some((known(&stat)?.id, false));
         }
         let fd = self.fds.retrying(|| lower::open_path(parent.as_fd(), name)).ok()?;
         let stat = lower::stat_fd(fd.as_fd()).ok()?;
-        let node = self.table.find(&stat.key())?;
+        let node = known(&stat)?;
         let is_read = self.hand_over(&node, Arc::new(fd), &stat).unwrap_or(false);
         if is_read {
             self.counters.add(0, Count::read_ahead, 1);

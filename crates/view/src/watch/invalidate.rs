@@ -277,7 +277,8 @@ impl Invalidator {
 
     /// What `name` in `dir` leads to now, if the kernel knows it.
     fn child(&self, dir: NodeId, name: Name<'_>) -> Option<Arc<Node>> {
-        self.table.find(&self.stat(dir, name)?.key())
+        let stat = self.stat(dir, name)?;
+        self.table.find_at(&stat.key(), &self.table.get(dir).ok()?, name)
     }
 
     /// Attributes of `name` in `dir`, if it is there.
@@ -348,7 +349,8 @@ impl Invalidator {
             left = left.checked_sub(1)?;
             if entry.kind != libc::DT_DIR
                 && let Ok(stat) = lower::stat_at(at.as_fd(), entry.name)
-                && let Some(file) = self.table.find(&stat.key())
+                && let Ok(name) = Name::new(entry.name)
+                && let Some(file) = self.table.find_at(&stat.key(), &node, name)
             {
                 let _ = self.connection.invalidate_inode(file.id, 0, 0);
             }
