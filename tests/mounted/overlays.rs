@@ -213,7 +213,7 @@ fn a_file_that_was_copied_up_is_changed_by_its_descriptor() {
     }
 }
 
-/// Where the time of birth tells nothing, a number that is used again is recognised all the same.
+/// The time of birth tells nothing here, so the number alone tells files apart.
 #[test]
 fn a_number_that_is_used_again_is_another_file() {
     if !can_mount() {

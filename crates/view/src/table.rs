@@ -10,7 +10,7 @@
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -65,8 +65,6 @@ pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) key: Key,
     pub(crate) kind: FileType,
-    /// When it was born, by the last look-up: on an overlay that changes with the first change of a file.
-    born_ns: AtomicI64,
     /// References that the kernel holds; changed under the key shard's lock only.
     lookups: AtomicU64,
     places: Mutex<Places>,
@@ -115,7 +113,6 @@ impl Node {
             id,
             key: stat.key(),
             kind: stat.file_type(),
-            born_ns: AtomicI64::new(stat.born_ns()),
             lookups: AtomicU64::new(0),
             places: Mutex::new(places),
             fd: Mutex::new(None),
@@ -165,11 +162,6 @@ impl Node {
     /// The directory that it is in, by its first place.
     pub(crate) fn parent(&self) -> Option<Arc<Self>> {
         self.places.lock().first().map(|place| Arc::clone(&place.parent))
-    }
-
-    /// Whether it was born when `stat` says, or before that was seen to change.
-    pub(crate) fn was_born_with(&self, stat: &Stat) -> bool {
-        self.born_ns.load(Ordering::Relaxed) == stat.born_ns()
     }
 
     /// Whether it is known by more than one name, as only files are.
@@ -427,7 +419,6 @@ impl Table {
             let node = Arc::clone(node);
             drop(shard);
             if node.is_at(parent, name) {
-                node.born_ns.store(stat.born_ns(), Ordering::Relaxed);
                 return (node, Sighting::Known);
             }
             let left = settled.then(|| node.seen_at(parent, name, stat.nlink())).flatten();

@@ -27,11 +27,11 @@ impl View {
     ) -> bool {
         let Some(twins) = &self.twins else { return false };
         let key = stat.key();
+        if stat.nlink() < 2 || stat.file_type() == FileType::Directory {
+            return false;
+        }
         let Some(known) = self.table.find_at(&key, dir, name) else { return false };
-        let is_the_number_enough = known.kind == FileType::Directory
-            || stat.nlink() < 2 && known.was_born_with(stat)
-            || known.is_at(dir, name);
-        if is_the_number_enough {
+        if known.is_at(dir, name) {
             return false;
         }
         // Of a file that is in the upper layer, all names lead to one inode.
