@@ -107,6 +107,7 @@ fn each_name_of_a_file_in_a_lower_layer_has_what_was_written_by_it() {
             first.write_all(b"C").unwrap();
             append(&c2, "D");
             first.write_all(b"E").unwrap();
+            drop(first);
             assert_eq!([&c, &c2].map(|path| read(path)), ["one CE", "one D"], "{policy}");
             let reader = File::open(&e).unwrap();
             let mut writer = OpenOptions::new().write(true).open(&e2).unwrap();
