@@ -287,3 +287,33 @@ fn a_name_is_not_cut_off_from_a_stricter_one() {
     fs::set_permissions(view.at("free"), fs::Permissions::from_mode(0o640)).unwrap();
     assert!(!seen(&view.at("free")));
 }
+
+/// An overlay tells nobody of names that its files get elsewhere.
+#[test]
+fn a_file_that_others_hide_by_a_further_name_is_hidden() {
+    if !can_mount() {
+        return;
+    }
+    let make = |layer: &Path| {
+        for name in ["open", "hidden"] {
+            fs::create_dir(layer.join(name)).unwrap();
+        }
+        for name in ["a", "b"] {
+            fs::write(layer.join("open").join(name), "text").unwrap();
+        }
+    };
+    let overlay = Overlay::new(make, "");
+    let view = View::of(&overlay.at, "[[rule]]\npath = 'hidden/*'\naction = 'hide'\n", &[]);
+    let listed = || fs::read_dir(view.at("open")).unwrap().count();
+    let shown = || fs::symlink_metadata(view.at("open/a")).is_ok();
+    // What is listed again is kept from then on.
+    for _ in 0..3 {
+        assert!(listed() == 2 && shown());
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    fs::hard_link(overlay.at.join("open/a"), overlay.at.join("hidden/a")).unwrap();
+    soon("it is not found by its name", || !shown());
+    soon("it is not listed", || listed() == 1);
+    fs::remove_file(overlay.at.join("hidden/a")).unwrap();
+    soon("it is back", || shown() && listed() == 2);
+}

@@ -21,6 +21,7 @@ use crate::paths::{KnownPaths, Names};
 use crate::stats::{Count, Unavailable};
 use crate::table::Node;
 use crate::view::View;
+use crate::watch::Watch;
 
 /// By what a name is hidden.
 pub(crate) struct HiddenBy {
@@ -238,6 +239,20 @@ impl View {
     pub(crate) fn note_if_hidden(&self, node: &Node, error: Option<Errno>) {
         if let Some(watch) = self.watch.as_ref().filter(|_| error == Some(Errno::NOENT)) {
             watch.hidden_since(node.id);
+        }
+    }
+
+    /// The kernel asks for attributes of `node`, by a name that it keeps. Where nobody tells of names elsewhere,
+    /// others may have given the file one since by which it is hidden: then the name is looked up again.
+    pub(crate) fn look_whether_hidden(&self, node: &Arc<Node>, stat: &Stat) {
+        let is_told = self.watch.as_ref().is_none_or(Watch::reports_files);
+        if is_told || !self.can_hide() || !self.has_names_to_find(stat) {
+            return;
+        }
+        let Some(place) = node.place() else { return };
+        let Ok(name) = Name::new(&place.name) else { return };
+        if let Ok(Some(_)) = self.hidden_by(&place.parent, name, stat, Turn::Free) {
+            self.note_if_hidden(node, Some(Errno::NOENT));
         }
     }
 

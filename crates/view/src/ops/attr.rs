@@ -108,6 +108,7 @@ impl View {
         let around = node.watched_in();
         self.mark_asked(&node, around);
         let stat = self.stat_handle(&node, handle)?;
+        self.look_whether_hidden(&node, &stat);
         let attributes = self.attributes(&node, &stat, around);
         self.watch_around(&node);
         Ok(attributes)
@@ -124,6 +125,7 @@ impl View {
         let around = node.watched_in();
         self.mark_asked(&node, around);
         let stat = self.stat_handle(&node, handle)?;
+        self.look_whether_hidden(&node, &stat);
         let mut reply = stat.statx(self.root_dev, self.attr_valid(&node, &stat, around));
         reply.attr = self.shown(&node, &stat);
         self.watch_around(&node);

@@ -222,7 +222,7 @@ impl Watch {
 
     /// Whether changes of files by names that are not watched are reported: of those that are marked,
     /// where each has to be.
-    fn reports_files(&self) -> bool {
+    pub(crate) fn reports_files(&self) -> bool {
         self.shared.files_on.load(Ordering::SeqCst)
     }
 
