@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 use tollgate_fuse::mount::{MountOptions, mount, unmount};
 use tollgate_fuse::{
     Attr, Attributes, Entry, FileHandle, Filesystem, Name, NodeId, OpenReply, Opened, Reply,
@@ -202,7 +203,7 @@ fn a_hung_name_does_not_stop_the_rest_with_either_transport() {
 }
 
 /// All buffers of a view are in the hands of reads that do not end. Who waits for one ends when it is
-/// killed; a signal that it handles changes nothing.
+/// killed, also after it was stopped and continued; a signal that it handles changes nothing.
 #[test]
 fn who_waits_for_a_buffer_can_be_killed() {
     if !can_mount() {
@@ -218,7 +219,8 @@ fn who_waits_for_a_buffer_can_be_killed() {
     let read = |path: PathBuf| std::thread::spawn(move || read_once(&path));
     let holders: Vec<_> = (0..BUFFERS).map(|_| read(path.clone())).collect();
     eventually("all buffers are taken", || in_flight(&scene.view) == BUFFERS as u64);
-    let mut killed = Command::new("head").args(["-c", "100"]).arg(&path).spawn().unwrap();
+    let head = || Command::new("head").args(["-c", "100"]).arg(&path).spawn().unwrap();
+    let (mut killed, mut stopped) = (head(), head());
     let (tell, told) = std::sync::mpsc::channel();
     let patient = std::thread::spawn(move || {
         tell.send(rustix::thread::gettid()).unwrap();
@@ -229,14 +231,22 @@ fn who_waits_for_a_buffer_can_be_killed() {
         let now = fs::read_to_string(format!("/proc/{id}/syscall")).unwrap_or_default();
         now.split(' ').next() == Some(&call.to_string())
     };
-    eventually("one waits to be killed", || reads(killed.id(), libc::SYS_read));
+    eventually("two wait to be killed", || {
+        reads(killed.id(), libc::SYS_read) && reads(stopped.id(), libc::SYS_read)
+    });
     let id = patient_id.as_raw_nonzero().get().cast_unsigned();
     eventually("one waits", || reads(id, libc::SYS_pread64));
     // On their way from the kernel to the line.
     std::thread::sleep(Duration::from_millis(200));
+    for signal in [Signal::STOP, Signal::CONT] {
+        kill_process(Pid::from_child(&stopped), signal).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
     killed.kill().unwrap();
+    stopped.kill().unwrap();
     interrupt(patient_id);
     eventually("who is killed ends", || killed.try_wait().unwrap().is_some());
+    eventually("who was stopped before, too", || stopped.try_wait().unwrap().is_some());
     assert_eq!(in_flight(&scene.view), BUFFERS as u64, "nobody gave a buffer back");
     assert!(!patient.is_finished());
     eventually("all others read", || {

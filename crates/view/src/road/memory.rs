@@ -34,7 +34,7 @@ impl Memory {
             .prefault(Prefault::Lazy)
             .backed_at_start(0)
             .build()?;
-        Ok(Self { pool, hall: Hall::new(BUFFERS, FOR_REQUESTS, is_killed) })
+        Ok(Self { pool, hall: Hall::new(BUFFERS, FOR_REQUESTS, is_killed, end_killed_later) })
     }
 
     pub(super) fn pool(&self) -> &Pool {
@@ -57,6 +57,25 @@ impl Memory {
         if let Err(error) = self.pool.trim(Duration::ZERO) {
             tracing::debug!(%error, "buffers keep their memory");
         }
+    }
+}
+
+/// Looks on a thread of its own, which waits for nothing, as long as somebody who had a signal waits for
+/// buffers: work queues may be full of what holds these.
+fn end_killed_later(hall: &Arc<Hall>) {
+    /// So long may somebody who is killed wait.
+    const AGAIN: Duration = Duration::from_millis(50);
+    let watched = Arc::clone(hall);
+    let look = move || {
+        std::thread::sleep(AGAIN);
+        while watched.end_killed() {
+            std::thread::sleep(AGAIN);
+        }
+    };
+    let builder = std::thread::Builder::new().name("tollgate-killed".to_owned());
+    if let Err(error) = builder.spawn(look) {
+        tracing::warn!(%error, "no thread looks for who is killed while it waits for a buffer");
+        hall.end_killed();
     }
 }
 

@@ -7,7 +7,8 @@
 //!
 //! There are no more of them than callers who wait in the kernel for an answer. A caller that is
 //! killed meanwhile waits no longer. Other signals do not end a wait: programs do not expect that
-//! reading a file is interrupted.
+//! reading a file is interrupted. The kernel tells of the first signal alone, and this may be one that stops
+//! the caller; so who had one is looked at now and then until it is served.
 //!
 //! All is under one lock, which is not held while anybody goes on. One thread serves at a time. It
 //! looks again for the others, and for the rooms that come back while it serves: none is missed, and
@@ -54,6 +55,8 @@ pub(super) struct Hall {
     for_requests: usize,
     /// Whether a thread is being killed.
     is_killed: fn(u32) -> bool,
+    /// Has [`Hall::end_killed`] called until that says that nobody is left.
+    look_later: fn(&Arc<Hall>),
 }
 
 #[derive(Default)]
@@ -65,6 +68,8 @@ struct State {
     serving: bool,
     /// There may be room that it has not seen.
     look_again: bool,
+    /// [`Hall::end_killed`] is going to be called.
+    watched: bool,
     /// What was read ahead, the oldest first. Never more than there are rooms.
     ahead: VecDeque<Weak<dyn Ahead>>,
 }
@@ -73,15 +78,22 @@ struct State {
 struct Waiting {
     request: Asking,
     count: usize,
+    /// Its caller had a signal that did not kill it.
+    interrupted: bool,
     /// With its rooms, or without as its caller is killed.
     told: Box<dyn FnOnce(Option<Rooms>) + Send>,
 }
 
 impl Hall {
     /// With `count` rooms, of which `for_requests` are not for reading ahead.
-    pub(super) fn new(count: usize, for_requests: usize, is_killed: fn(u32) -> bool) -> Arc<Self> {
+    pub(super) fn new(
+        count: usize,
+        for_requests: usize,
+        is_killed: fn(u32) -> bool,
+        look_later: fn(&Arc<Self>),
+    ) -> Arc<Self> {
         let state = Mutex::new(State { free: count, ..State::default() });
-        Arc::new(Self { state, for_requests, is_killed })
+        Arc::new(Self { state, for_requests, is_killed, look_later })
     }
 
     /// Has `asked` go on with `count` rooms: here and now if so many are free, else on the thread that
@@ -104,7 +116,7 @@ impl Hall {
             Some(rooms) => asked.go_on(rooms),
             None => asked.end(),
         });
-        state.waiting.push_back(Waiting { request, count, told });
+        state.waiting.push_back(Waiting { request, count, interrupted: false, told });
         drop(state);
         if interrupted {
             self.interrupted(request.unique);
@@ -114,15 +126,43 @@ impl Hall {
 
     /// The caller of a request got a signal: if it is killed, it waits no longer.
     pub(super) fn interrupted(self: &Arc<Self>, unique: u64) {
-        let Some(thread) = self.state.lock().thread_of(unique) else { return };
-        if !(self.is_killed)(thread) {
-            return;
+        let Some(thread) = self.state.lock().interrupted(unique) else { return };
+        // Of a thread that has no number here nothing will be known later either.
+        let is_known = thread != 0;
+        if is_known && !self.end_if_killed(Asking { unique, thread }) {
+            let is_watched = std::mem::replace(&mut self.state.lock().watched, true);
+            if !is_watched {
+                (self.look_later)(self);
+            }
+        }
+    }
+
+    /// Has those wait no longer whose callers had a signal, and are killed by now. Whether there are others
+    /// who had one: then this is to be called again.
+    pub(super) fn end_killed(self: &Arc<Self>) -> bool {
+        let interrupted: Vec<_> = self.state.lock().interrupted_ones().collect();
+        for request in interrupted {
+            self.end_if_killed(request);
+        }
+        let mut state = self.state.lock();
+        let some_are_left = state.interrupted_ones().next().is_some();
+        state.watched = some_are_left;
+        some_are_left
+    }
+
+    /// Whether the caller of `request` is killed; then it waits no longer.
+    fn end_if_killed(self: &Arc<Self>, request: Asking) -> bool {
+        if !(self.is_killed)(request.thread) {
+            return false;
         }
         // It may have been served meanwhile.
-        let Some(killed) = self.state.lock().without(unique) else { return };
-        killed.tell(None);
-        // Who stood behind it may need less.
-        self.serve();
+        let killed = self.state.lock().without(request.unique);
+        if let Some(killed) = killed {
+            killed.tell(None);
+            // Who stood behind it may need less.
+            self.serve();
+        }
+        true
     }
 
     /// Rooms that the count of free ones no longer has.
@@ -201,9 +241,15 @@ impl State {
         self.waiting.pop_front()
     }
 
-    fn thread_of(&self, unique: u64) -> Option<u32> {
-        let asked = self.waiting.iter().find(|waiting| waiting.request.unique == unique);
-        asked.map(|waiting| waiting.request.thread)
+    /// The caller of this request, if it waits, had a signal. Returns its thread.
+    fn interrupted(&mut self, unique: u64) -> Option<u32> {
+        let asked = self.waiting.iter_mut().find(|waiting| waiting.request.unique == unique)?;
+        asked.interrupted = asked.request.thread != 0;
+        Some(asked.request.thread)
+    }
+
+    fn interrupted_ones(&self) -> impl Iterator<Item = Asking> {
+        self.waiting.iter().filter(|waiting| waiting.interrupted).map(|waiting| waiting.request)
     }
 
     /// Who waits for this request waits no longer.
@@ -293,7 +339,7 @@ mod tests {
     }
 
     fn hall() -> Arc<Hall> {
-        Hall::new(ALL, FOR_REQUESTS, |_| false)
+        Hall::new(ALL, FOR_REQUESTS, |_| false, |_| ())
     }
 
     /// Waits on this thread.

@@ -110,7 +110,7 @@ impl Wait for Request {
 
 /// Every thread that is interrupted is killed.
 fn hall(count: usize, for_requests: usize) -> Arc<Hall> {
-    Hall::new(count, for_requests, |_| true)
+    Hall::new(count, for_requests, |_| true, |_| unreachable!("all are killed"))
 }
 
 /// All rooms of the hall.
@@ -174,6 +174,35 @@ fn nobody_overtakes() {
         while kept.give_back() {}
         assert_eq!(told.all(), [(1, Got::Rooms(2)), (2, Got::Rooms(1))]);
         assert_eq!(hall.free(), 2);
+    });
+}
+
+/// A caller had a signal before it is killed, of which the kernel tells nobody. It is found, or has its room.
+#[test]
+fn who_is_killed_after_another_signal_is_found() {
+    static KILLED: AtomicBool = AtomicBool::new(false);
+    static LOOKED_FOR: AtomicUsize = AtomicUsize::new(0);
+    model(|| {
+        KILLED.store(false, Ordering::SeqCst);
+        LOOKED_FOR.store(0, Ordering::SeqCst);
+        let is_killed = |_| KILLED.load(Ordering::SeqCst);
+        let hall = Hall::new(1, 1, is_killed, |_| {
+            LOOKED_FOR.fetch_add(1, Ordering::SeqCst);
+        });
+        let told = Told::default();
+        let held = all(&hall, 1);
+        Request::new(1, 1, &told, None).enter(&hall);
+        hall.interrupted(1);
+        assert_eq!(LOOKED_FOR.load(Ordering::SeqCst), 1, "it is looked at later");
+        assert!(hall.end_killed(), "it waits on");
+        KILLED.store(true, Ordering::SeqCst);
+        let other = thread::spawn(move || drop(held));
+        let looking = Arc::clone(&hall);
+        let look = thread::spawn(move || looking.end_killed());
+        other.join().unwrap();
+        assert!(!look.join().unwrap(), "nobody is left");
+        assert!(matches!(told.all()[..], [(1, Got::Rooms(1) | Got::End)]), "{:?}", told.all());
+        assert_eq!(hall.free(), 1);
     });
 }
 
