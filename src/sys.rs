@@ -256,9 +256,17 @@ impl AsFd for SignalFd {
 /// # Errors
 /// The error of poll(2).
 pub(crate) fn readable_within(fd: &impl AsFd, time: std::time::Duration) -> io::Result<bool> {
-    let mut fds = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
-    let time = rustix::event::Timespec::try_from(time).map_err(io::Error::other)?;
-    Ok(rustix::event::poll(&mut fds, Some(&time))? > 0)
+    let until = std::time::Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        let left = rustix::event::Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut fds = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&left)) {
+            // As after Ctrl-Z and `fg`.
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
+        }
+    }
 }
 
 /// Ends this process by `signal`, as if it had been sent to it, but without a second core dump.

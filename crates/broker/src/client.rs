@@ -236,7 +236,12 @@ fn connect(path: &Path) -> io::Result<OwnedFd> {
     for timeout in [Timeout::Recv, Timeout::Send] {
         rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(PATIENCE))?;
     }
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let address = SocketAddrUnix::new(path)?;
+    while let Err(errno) = rustix::net::connect(&socket, &address) {
+        if errno != Errno::INTR {
+            return Err(errno.into());
+        }
+    }
     Ok(socket)
 }
 

@@ -66,11 +66,17 @@ fn connected(path: &Path, until: Instant) -> rustix::io::Result<UnixStream> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // Before connect(2), which otherwise waits without limit for a place in a full backlog.
-    let patience = left(until).unwrap_or(LEAST).min(TIME_LIMIT);
-    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(UnixStream::from(socket))
+    let address = SocketAddrUnix::new(path)?;
+    loop {
+        // Before connect(2), which otherwise waits without limit for a place in a full backlog.
+        let patience = left(until).unwrap_or(LEAST).min(TIME_LIMIT);
+        set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+        match rustix::net::connect(&socket, &address) {
+            // As after SIGSTOP and SIGCONT: a wait with a limit is not taken up again.
+            Err(Errno::INTR) => {}
+            connected => return connected.map(|()| UnixStream::from(socket)),
+        }
+    }
 }
 
 /// The least time that a socket can be told to wait: none means for ever.
