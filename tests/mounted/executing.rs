@@ -65,8 +65,9 @@ fn sleeper(path: &Path, length: usize) -> Vec<u8> {
 }
 
 fn empty(program: &Path, access: OFlags) -> Result<(), Errno> {
-    rustix::fs::openat(CWD, program, access | OFlags::TRUNC | OFlags::CLOEXEC, Mode::empty())
-        .map(drop)
+    let flags = access | OFlags::TRUNC | OFlags::CLOEXEC;
+    // A wait for a close ends where this process is stopped, or the machine freezes it.
+    rustix::io::retry_on_intr(|| rustix::fs::openat(CWD, program, flags, Mode::empty())).map(drop)
 }
 
 /// Small and large files are opened in different ways, and so are those of a policy.
