@@ -12,6 +12,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
 
 use crate::harness::{View, can_mount};
+use crate::mapped::Map;
 use crate::small::soon;
 
 /// An overlay for the length of a test.
@@ -214,6 +215,54 @@ fn a_file_that_was_copied_up_is_changed_by_its_descriptor() {
     }
 }
 
+/// Whoever writes a file that others have open writes the same one, also where the view keeps its pages.
+#[test]
+fn a_file_that_is_open_is_one_file_by_all_its_names() {
+    if !can_mount() {
+        return;
+    }
+    let make = |layer: &Path| {
+        for name in ["f", "h", "a", "c"] {
+            fs::write(layer.join(name), "0123456789").unwrap();
+        }
+        for name in ["a", "c"] {
+            fs::hard_link(layer.join(name), layer.join(format!("{name}2"))).unwrap();
+        }
+    };
+    for policy in POLICIES {
+        for overlay in [Overlay::new(make, ""), Overlay::on_two_file_systems(make)] {
+            let view = View::of(&overlay.at, policy, &["--attr-timeout", "0.1", "--watch", "off"]);
+            let write = |path: &Path| OpenOptions::new().read(true).write(true).open(path).unwrap();
+            for (name, other) in [("f", "f"), ("h", "linked"), ("a", "a"), ("c", "c-linked")] {
+                let what = format!("{name} and {other}, {policy}");
+                let (path, by_other) = (view.at(name), view.at(other));
+                assert_eq!(read(&path), "0123456789");
+                let mut first = write(&path);
+                let map = Map::new(&first, 10, true, true).unwrap();
+                map.write(0, b"A");
+                if other != name {
+                    fs::hard_link(&path, &by_other).unwrap();
+                }
+                // The kernel looks the names up again.
+                std::thread::sleep(Duration::from_millis(150));
+                let mut second = write(&by_other);
+                second.seek(SeekFrom::Start(4)).unwrap();
+                second.write_all(b"BBB").unwrap();
+                map.write(1, b"C");
+                map.sync();
+                first.seek(SeekFrom::Start(9)).unwrap();
+                first.write_all(b"DEF").unwrap();
+                assert_eq!([read(&path), read(&by_other)], ["AC23BBB78DEF"; 2], "{what}");
+                let of = |path: &Path| fs::metadata(path).unwrap();
+                assert_eq!(of(&path).nlink(), if name == other { 1 } else { 2 }, "{what}");
+                drop((first, second, map));
+                assert_eq!(read(&overlay.at.join(name)), "AC23BBB78DEF", "{what}");
+                assert_eq!(read(&overlay.at.join(other)), "AC23BBB78DEF", "{what}");
+            }
+        }
+    }
+}
+
 /// The time of birth tells nothing here, so the number alone tells files apart.
 #[test]
 fn a_number_that_is_used_again_is_another_file() {
@@ -276,6 +325,12 @@ fn a_name_is_not_cut_off_from_a_stricter_one() {
     refused(OpenOptions::new().append(true).open(&open).map(drop));
     refused(rustix::fs::setxattr(&open, "user.x", b"1", XattrFlags::empty()).map_err(Into::into));
     refused(fs::rename(&open, view.at("moved")));
+    // Nor is the stricter name from the open one, which would be judged alone.
+    let strict = view.at("secret/s");
+    refused(fs::set_permissions(&strict, fs::Permissions::from_mode(0o644)));
+    refused(OpenOptions::new().append(true).open(&strict).map(drop));
+    refused(fs::rename(&strict, view.at("secret/moved")));
+    refused(fs::hard_link(&strict, view.at("secret/linked")));
     assert!(!seen(&open) && overlay.at.join("open").exists());
     // Names with the same rules are changed, and any can be removed.
     append(&view.at("a"), "A");

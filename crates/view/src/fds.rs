@@ -206,7 +206,7 @@ impl Descriptors {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(Errno::STALE),
             fd => Arc::new(fd?),
         };
-        if lower::stat_fd(fd.as_fd())?.key() != node.key {
+        if !node.is(&lower::stat_fd(fd.as_fd())?.key()) {
             return Err(Errno::STALE);
         }
         // Whoever came first keeps theirs.
@@ -310,7 +310,7 @@ impl Descriptors {
             let kept = node.fd.lock().clone();
             kept.is_some_and(|fd| lower::stat_fd(fd.as_fd()).is_ok_and(|now| now.key() == key))
         };
-        key == node.key || self.on_overlay && is_copied()
+        node.is(&key) || self.on_overlay && is_copied()
     }
 
     /// Runs `open`, and once more with an emptied cache if the process ran out of descriptors.

@@ -73,14 +73,13 @@ fn device(major: u32, minor: u32) -> u64 {
 impl Stat {
     /// Device and inode number, made one: what tells two inodes apart.
     pub(crate) fn key(&self) -> Key {
-        let dev = self.dev();
         let kind = || i64::from(self.mode() & libc::S_IFMT);
-        let born_ns = if is_overlay(dev) { kind() } else { self.born_ns() };
-        Key { dev, ino: self.0.stx_ino, born_ns }
+        let born_ns = if is_overlay(self.mount_id()) { kind() } else { self.born_ns() };
+        Key { dev: self.dev(), ino: self.0.stx_ino, born_ns }
     }
 
     /// The time of birth, in nanoseconds since 1970; 0 if the file system keeps none.
-    pub(crate) fn born_ns(&self) -> i64 {
+    fn born_ns(&self) -> i64 {
         let born = &self.0.stx_btime;
         born.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(i64::from(born.tv_nsec))
     }
@@ -189,24 +188,23 @@ impl Version {
     }
 }
 
-/// Devices of overlays; 0 where there is none.
+/// Mounts of overlays, as statx(2) numbers them; 0 where there is none. Their files may have any device.
 static OVERLAYS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
-/// `dev` is the device of an overlay: the time of birth that it shows is that of the file in its layer. With the first
-/// change the overlay copies the file to the upper layer, and has another time, but the same number. To be
-/// called before the keys of its inodes are asked for. What does not fit is taken for another file
-/// system.
-pub(crate) fn add_overlay(dev: u64) {
+/// `mount` is that of an overlay: the time of birth that it shows is that of the file in its layer. With the
+/// first change the overlay copies the file to the upper layer, and has another time. To be called before
+/// the keys of its inodes are asked for. What does not fit is taken for another file system.
+pub(crate) fn add_overlay(mount: u64) {
     let add = |place: &AtomicU64| {
-        let before = place.compare_exchange(0, dev, Ordering::Relaxed, Ordering::Relaxed);
-        before.is_ok() || before == Err(dev)
+        let before = place.compare_exchange(0, mount, Ordering::Relaxed, Ordering::Relaxed);
+        before.is_ok() || before == Err(mount)
     };
     let _ = OVERLAYS.iter().any(add);
 }
 
-fn is_overlay(dev: u64) -> bool {
+fn is_overlay(mount: u64) -> bool {
     let known = OVERLAYS.iter().map(|known| known.load(Ordering::Relaxed));
-    known.take_while(|known| *known != 0).any(|known| known == dev)
+    known.take_while(|known| *known != 0).any(|known| known == mount)
 }
 
 fn shown_ino(ino: u64, dev: u64, root_dev: u64) -> u64 {

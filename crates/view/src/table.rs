@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustc_hash::FxHashMap;
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -63,7 +63,10 @@ fn add(places: &mut Places, parent: &Arc<Node>, name: Name<'_>) {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
+    /// By which it was met.
     pub(crate) key: Key,
+    /// By which an overlay shows it as well since it was copied up, or instead: once, of a file.
+    copied: OnceLock<Key>,
     pub(crate) kind: FileType,
     /// References that the kernel holds; changed under the key shard's lock only.
     lookups: AtomicU64,
@@ -112,6 +115,7 @@ impl Node {
         Self {
             id,
             key: stat.key(),
+            copied: OnceLock::new(),
             kind: stat.file_type(),
             lookups: AtomicU64::new(0),
             places: Mutex::new(places),
@@ -162,6 +166,21 @@ impl Node {
     /// The directory that it is in, by its first place.
     pub(crate) fn parent(&self) -> Option<Arc<Self>> {
         self.places.lock().first().map(|place| Arc::clone(&place.parent))
+    }
+
+    /// Whether `key` is one of its keys.
+    pub(crate) fn is(&self, key: &Key) -> bool {
+        self.keys().any(|own| own == *key)
+    }
+
+    /// One, or two of a file that was copied up.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
+        std::iter::once(self.key).chain(self.copied.get().copied())
+    }
+
+    /// Whether an overlay may still copy it up, as far as is known.
+    pub(crate) fn may_be_copied(&self) -> bool {
+        self.kind != FileType::Directory && self.copied.get().is_none()
     }
 
     /// Whether it is known by more than one name, as only files are.
@@ -297,7 +316,7 @@ const SHARDS: usize = 64;
 /// All nodes, by id and by lower identity.
 pub(crate) struct Table {
     by_id: [RwLock<FxHashMap<u64, Arc<Node>>>; SHARDS],
-    by_key: [Mutex<FxHashMap<Key, Arc<Node>>>; SHARDS],
+    by_key: [Mutex<Shard>; SHARDS],
     /// Of inodes that share a key, all but the one in `by_key`: see `twins.rs`. Locked within a shard.
     twins: Mutex<FxHashMap<Key, Vec<Arc<Node>>>>,
     /// Keys in `twins`; changed with it locked.
@@ -357,7 +376,7 @@ impl Table {
     ) -> Option<Arc<Node>> {
         let shard = self.key_shard(key).lock();
         let node = shard.get(key)?;
-        let twin = self.twin_at(node, parent, name);
+        let twin = self.twin_at(key, node, parent, name);
         Some(twin.unwrap_or_else(|| Arc::clone(node)))
     }
 
@@ -366,14 +385,20 @@ impl Table {
         self.shared_keys.load(Ordering::Relaxed) > 0 && self.twins.lock().contains_key(key)
     }
 
-    /// Of the nodes that share the key of `node`, the one that is known at `name` in `parent`, if that is
+    /// Of the nodes that share `key` with `node`, the one that is known at `name` in `parent`, if that is
     /// not `node` itself. With the shard of the key locked.
-    fn twin_at(&self, node: &Node, parent: &Arc<Node>, name: Name<'_>) -> Option<Arc<Node>> {
+    fn twin_at(
+        &self,
+        key: &Key,
+        node: &Node,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+    ) -> Option<Arc<Node>> {
         if self.shared_keys.load(Ordering::Relaxed) == 0 || node.is_at(parent, name) {
             return None;
         }
         let twins = self.twins.lock();
-        twins.get(&node.key)?.iter().find(|twin| twin.is_at(parent, name)).cloned()
+        twins.get(key)?.iter().find(|twin| twin.is_at(parent, name)).cloned()
     }
 
     /// The nodes of the lower inode with this number: one, or more where it was used again, or is
@@ -407,7 +432,7 @@ impl Table {
         let key = stat.key();
         let mut shard = self.key_shard(&key).lock();
         let mut known = shard.get(&key);
-        let twin = known.and_then(|node| self.twin_at(node, parent, name));
+        let twin = known.and_then(|node| self.twin_at(&key, node, parent, name));
         if twin.is_some() {
             known = twin.as_ref();
         }
@@ -445,7 +470,7 @@ impl Table {
         let mut shard = self.key_shard(&key).lock();
         let node = shard.get(&key).cloned();
         let is_known = |node: &Arc<Node>| {
-            node.is_at(parent, name) || self.twin_at(node, parent, name).is_some()
+            node.is_at(parent, name) || self.twin_at(&key, node, parent, name).is_some()
         };
         let Some(before) = node.filter(|node| !is_known(node)) else {
             // It was met before this came to it, or the others were forgotten.
@@ -496,12 +521,7 @@ impl Table {
         self.insert(&mut shard, stat, Places::new())
     }
 
-    fn insert(
-        &self,
-        shard: &mut FxHashMap<Key, Arc<Node>>,
-        stat: &Stat,
-        places: Places,
-    ) -> Arc<Node> {
+    fn insert(&self, shard: &mut Shard, stat: &Stat, places: Places) -> Arc<Node> {
         let id = NodeId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let node = Node::new(id, stat, places);
         node.lookups.store(1, Ordering::Relaxed);
@@ -522,28 +542,23 @@ impl Table {
             return None;
         }
         let node = self.get(id).ok()?;
-        let mut shard = self.key_shard(&node.key).lock();
+        let mut shards = self.lock_shards_of(&node);
         let held = node.lookups.load(Ordering::Relaxed);
         node.lookups.store(held.saturating_sub(count), Ordering::Relaxed);
         if held > count || held == 0 {
             return None;
         }
         // Another node has the key if this one was anchored elsewhere, or is one of several inodes.
-        let is_first = shard.get(&node.key).is_some_and(|found| Arc::ptr_eq(found, &node));
-        let twin = self.without_twin(&node, is_first);
-        if is_first {
-            shard.remove(&node.key);
+        for key in node.keys() {
+            self.leave(shards.of(&key), &key, &node);
+            shrink(shards.of(&key));
         }
-        if let Some(twin) = twin {
-            shard.insert(node.key, twin);
-        }
-        shrink(&mut shard);
         let mut by_id = self.id_shard(id).write();
         let removed = by_id.remove(&id.0);
         debug_assert!(removed.is_some(), "a node is in both maps or in none");
         shrink(&mut by_id);
         drop(by_id);
-        drop(shard);
+        drop(shards);
         self.len.fetch_sub(1, Ordering::Relaxed);
         if node.is_anchored() {
             self.free(&self.anchors.forgotten(id));
@@ -551,18 +566,48 @@ impl Table {
         Some(node)
     }
 
-    /// `node` is not one of several that share its key any more. If it was the `first`, this returns the
+    /// An overlay has copied up the file `node`, and shows it by this `key` as well.
+    pub(crate) fn copied(&self, node: &Arc<Node>, key: Key) {
+        if node.is(&key) {
+            return;
+        }
+        let mut shards = self.lock_all([node.key, key]);
+        let is_forgotten = self.id_shard(node.id).read().get(&node.id.0).is_none();
+        if is_forgotten || node.copied.set(key).is_err() {
+            return;
+        }
+        // Somebody may have met the copy before this was known.
+        if let Some(met) = shards.of(&key).insert(key, Arc::clone(node)) {
+            let mut twins = self.twins.lock();
+            twins.entry(key).or_default().push(met);
+            self.shared_keys.store(twins.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// `node` is not found by `key` any more.
+    fn leave(&self, shard: &mut Shard, key: &Key, node: &Arc<Node>) {
+        let is_first = shard.get(key).is_some_and(|found| Arc::ptr_eq(found, node));
+        let twin = self.without_twin(key, node, is_first);
+        if is_first {
+            shard.remove(key);
+        }
+        if let Some(twin) = twin {
+            shard.insert(*key, twin);
+        }
+    }
+
+    /// `node` is not one of several that share `key` any more. If it was the `first`, this returns the
     /// one that takes its place.
-    fn without_twin(&self, node: &Arc<Node>, first: bool) -> Option<Arc<Node>> {
+    fn without_twin(&self, key: &Key, node: &Arc<Node>, first: bool) -> Option<Arc<Node>> {
         if self.shared_keys.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let mut all = self.twins.lock();
-        let twins = all.get_mut(&node.key)?;
+        let twins = all.get_mut(key)?;
         twins.retain(|twin| !Arc::ptr_eq(twin, node));
         let next = if first { twins.pop() } else { None };
         if twins.is_empty() {
-            all.remove(&node.key);
+            all.remove(key);
         }
         self.shared_keys.store(all.len(), Ordering::Relaxed);
         next
@@ -581,8 +626,44 @@ impl Table {
         &self.by_id[(id.0 % SHARDS as u64) as usize]
     }
 
-    fn key_shard(&self, key: &Key) -> &Mutex<FxHashMap<Key, Arc<Node>>> {
+    fn key_shard(&self, key: &Key) -> &Mutex<Shard> {
         &self.by_key[key.spread(SHARDS)]
+    }
+
+    /// The shards of all keys of `node`: whoever has found it by any of them is waited for.
+    fn lock_shards_of(&self, node: &Node) -> Shards<'_> {
+        loop {
+            let keys: SmallVec<[Key; 2]> = node.keys().collect();
+            let shards = self.lock_all(keys.iter().copied());
+            // It gets a further one with these locked.
+            if node.keys().count() == keys.len() {
+                return shards;
+            }
+        }
+    }
+
+    /// In the order of their places, as others lock two as well.
+    fn lock_all(&self, keys: impl IntoIterator<Item = Key>) -> Shards<'_> {
+        let mut places: SmallVec<[usize; 2]> =
+            keys.into_iter().map(|key| key.spread(SHARDS)).collect();
+        places.sort_unstable();
+        places.dedup();
+        Shards(places.into_iter().map(|place| (place, self.by_key[place].lock())).collect())
+    }
+}
+
+/// Nodes by keys.
+type Shard = FxHashMap<Key, Arc<Node>>;
+
+/// Shards that are locked together, with their places.
+struct Shards<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>);
+
+impl Shards<'_> {
+    /// That of `key`, which is among them.
+    fn of(&mut self, key: &Key) -> &mut Shard {
+        let place = key.spread(SHARDS);
+        let found = self.0.iter_mut().find(|(at, _)| *at == place);
+        &mut found.expect("it was locked").1
     }
 }
 

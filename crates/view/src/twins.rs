@@ -1,4 +1,4 @@
-//! Inodes that share a number.
+//! Inodes that share a number, and an inode that gets another one.
 //!
 //! An overlay shows a file with several names in a lower layer by the inode number that it has there,
 //! whichever name is asked about. Yet each of the names has an inode of its own: the first change by one of them
@@ -6,40 +6,94 @@
 //! Who takes them for one file, by their number, writes what is meant for one name into the file of
 //! the other. No attribute tells them apart, nor whether there is an index. The kernel does: inotify has
 //! one watch for one inode, so two watches that are one are of the same inode.
+//!
+//! The copy has another number, as has each file that is copied up where the layers lie on different file
+//! systems. Who takes it for another file has two caches of one, which both write. So it is kept which file was
+//! met by which name: when that leads to an unknown number, the descriptor of the file tells whether it is
+//! this one that has it now.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use tollgate_fuse::{Name, NodeId};
 
-use crate::lower::ProcPath;
+use crate::lower::{self, ProcPath, Stat};
+use crate::table::Node;
 
-/// Compares inodes.
+/// What tells inodes apart, where numbers do not.
 #[derive(Debug)]
 pub(crate) struct Twins {
-    /// An inotify instance, which has watches only while two inodes are compared.
-    watches: Mutex<OwnedFd>,
+    /// An inotify instance, which has watches only while two inodes are compared. None where it cannot be had:
+    /// then inodes that share a number pass for one.
+    watches: Option<Mutex<OwnedFd>>,
+    /// Files by the directory and the name that they were met by last.
+    met: Mutex<FxHashMap<NodeId, Names>>,
 }
 
+/// Files by their names in a directory.
+type Names = FxHashMap<Box<CStr>, Weak<Node>>;
+
 impl Twins {
-    /// `None` where no inotify instance can be had: then inodes that share a number pass for one.
-    pub(crate) fn new() -> Option<Self> {
-        match inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) {
-            Ok(watches) => Some(Self { watches: Mutex::new(watches) }),
-            Err(error) => {
-                tracing::warn!(
-                    %error,
-                    "no inotify instance: hard links in a lower layer of the overlay pass for one file"
-                );
-                None
+    pub(crate) fn new() -> Self {
+        let watches = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+        let watches = watches.inspect_err(|error| {
+            tracing::warn!(
+                %error,
+                "no inotify instance: hard links in a lower layer of the overlay pass for one file"
+            );
+        });
+        Self { watches: watches.ok().map(Mutex::new), met: Mutex::default() }
+    }
+
+    /// The file `node` was met at `name` in `dir`.
+    pub(crate) fn met(&self, dir: &Node, name: Name<'_>, node: &Arc<Node>) {
+        let mut met = self.met.lock();
+        let names = met.entry(dir.id).or_default();
+        match names.get_mut(name.as_c_str()) {
+            Some(known) if std::ptr::eq(known.as_ptr(), Arc::as_ptr(node)) => {}
+            Some(known) => *known = Arc::downgrade(node),
+            None => drop(names.insert(name.as_c_str().into(), Arc::downgrade(node))),
+        }
+    }
+
+    /// The kernel forgot `node`.
+    pub(crate) fn forgotten(&self, node: &Node) {
+        let mut met = self.met.lock();
+        if node.is_dir() {
+            met.remove(&node.id);
+            return;
+        }
+        for place in node.places() {
+            let Some(names) = met.get_mut(&place.parent.id) else { continue };
+            if names.get(&*place.name).is_some_and(|known| std::ptr::eq(known.as_ptr(), node)) {
+                names.remove(&*place.name);
+            }
+            if names.is_empty() {
+                met.remove(&place.parent.id);
             }
         }
+    }
+
+    /// The file that was met at `name` in `dir`, if `stat`, of what is there now, is of it: it has another key
+    /// since.
+    pub(crate) fn copied(&self, dir: &Arc<Node>, name: Name<'_>, stat: &Stat) -> Option<Arc<Node>> {
+        let known = self.met.lock().get(&dir.id)?.get(name.as_c_str())?.upgrade()?;
+        if known.is(&stat.key()) || !known.may_be_copied() || !known.is_at(dir, name) {
+            return None;
+        }
+        let fd = known.fd.lock().clone()?;
+        let now = lower::stat_fd(fd.as_fd()).ok()?;
+        (now.key() == stat.key()).then_some(known)
     }
 
     /// Whether two descriptors name one inode, as only the kernel knows; `None` where it does not tell,
     /// as of a file that this process may not read.
     pub(crate) fn are_one(&self, one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Option<bool> {
-        let watches = self.watches.lock();
+        let watches = self.watches.as_ref()?.lock();
         let watch = |fd| {
             // An event that no program causes.
             let unmounted = WatchFlags::from_bits_retain(libc::IN_UNMOUNT);
@@ -62,8 +116,6 @@ mod tests {
     use super::*;
     use crate::lower::open_path;
     use rustix::io::Errno;
-    use std::os::fd::AsFd;
-
     #[test]
     fn names_of_one_inode_are_one_and_others_are_not() {
         let dir = tempfile::tempdir().unwrap();
@@ -72,12 +124,13 @@ mod tests {
         std::fs::hard_link(dir.path().join("a"), dir.path().join("c")).unwrap();
         let root = std::fs::File::open(dir.path()).unwrap();
         let [a, b, c] = [c"a", c"b", c"c"].map(|name| open_path(root.as_fd(), name).unwrap());
-        let twins = Twins::new().unwrap();
+        let twins = Twins::new();
         for _ in 0..3 {
             assert_eq!(twins.are_one(a.as_fd(), c.as_fd()), Some(true));
             assert_eq!(twins.are_one(a.as_fd(), b.as_fd()), Some(false));
             assert_eq!(twins.are_one(a.as_fd(), a.as_fd()), Some(true));
         }
-        assert_eq!(rustix::io::read(&*twins.watches.lock(), &mut [0; 64]), Err(Errno::AGAIN));
+        let watches = twins.watches.unwrap();
+        assert_eq!(rustix::io::read(&*watches.lock(), &mut [0; 64]), Err(Errno::AGAIN));
     }
 }

@@ -117,7 +117,7 @@ pub struct View {
     /// These and the policy, for views beside this one.
     pub(crate) place: Arc<Place>,
     pub(crate) neighbours: Option<Arc<Neighbours>>,
-    /// Tells inodes apart that share a key, where there may be such.
+    /// Tells inodes apart where keys do not.
     pub(crate) twins: Option<Twins>,
     pub(crate) clock: Instant,
     pub(crate) mount_points: Vec<PathBuf>,
@@ -144,9 +144,9 @@ impl View {
         }
         let on_overlay = probe::is_overlay(source.as_fd());
         if on_overlay {
-            lower::add_overlay(root.dev());
+            lower::add_overlay(root.mount_id());
         }
-        let twins = on_overlay.then(Twins::new).flatten();
+        let twins = on_overlay.then(Twins::new);
         if borders::is_kernel_file_system(source.as_fd()) {
             return Err(OpenError::KernelFileSystem);
         }
@@ -425,7 +425,7 @@ impl View {
         for place in node.places() {
             let Ok(parent) = self.fds.path(&place.parent) else { continue };
             match lower::stat_at(parent.as_fd(), &place.name) {
-                Ok(stat) if stat.key() == node.key => return Ok(stat),
+                Ok(stat) if node.is(&stat.key()) => return Ok(stat),
                 Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(e) => return Err(e),
             }
@@ -602,7 +602,7 @@ impl View {
         let Some(watch) = &self.watch else { return stat };
         let mut now = stat;
         let still_there = || match lower::stat_at(dir, name) {
-            Ok(again) if again.key() == node.key => {
+            Ok(again) if node.is(&again.key()) => {
                 now = again;
                 true
             }
@@ -636,7 +636,7 @@ impl View {
         {
             let still_there = || {
                 let now = lower::stat_at(dir.as_fd(), &place.name);
-                now.is_ok_and(|now| now.key() == node.key && now.nlink() == 1)
+                now.is_ok_and(|now| node.is(&now.key()) && now.nlink() == 1)
             };
             watch.mark(node, dir.as_fd(), &place.name, still_there);
         }

@@ -89,6 +89,7 @@ impl View {
             if node.listed.lacks_attributes() {
                 self.walkers.forgotten(node.id);
             }
+            self.twins.iter().for_each(|twins| twins.forgotten(&node));
             node.let_go();
             self.sweeper.forgotten();
             if node.pinned.load(Ordering::Relaxed) {
@@ -178,6 +179,7 @@ impl View {
             let asked = if leaves_a_part { Asked::ChangeInPart } else { write };
             self.permit_through(req, &node, set.handle, asked, "setattr")?;
         }
+        let _copying = self.copying(&node);
         let sealed = self.if_sealed(&node)?;
         let mut done = self.set_attributes(req.caller(), &node, set);
         if let (Some(held), Ok(_)) = (&sealed, &done) {

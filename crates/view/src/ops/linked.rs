@@ -257,7 +257,9 @@ impl View {
         for (place, is_there) in looked.iter_mut().filter(|(_, is_there)| *is_there == Some(true)) {
             let is_twice = there.get(&(place.parent.key, &place.name)).is_some_and(|n| *n > 1);
             let path = || self.paths.of_child(&place.parent, Name::new(&place.name).ok()?).ok();
-            if is_twice && path().is_some_and(|path| is_no_name(root.as_fd(), &path, &node.key)) {
+            let is_no_name =
+                |path: Vec<u8>| node.keys().all(|key| is_no_name(root.as_fd(), &path, &key));
+            if is_twice && path().is_some_and(is_no_name) {
                 *is_there = Some(false);
             }
         }

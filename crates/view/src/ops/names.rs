@@ -116,7 +116,7 @@ impl View {
         made.map_err(|errno| self.failed_name(req, what, spot.at(), None, errno))?;
         let around = spot.dir.watched.level();
         let stat = spot.stat()?;
-        let (node, _) = self.remember(&stat, &spot.dir, spot.fd.as_fd(), name);
+        let (node, _) = self.remember(&stat, &spot.dir, name);
         self.record_name(req, what, spot.at(), None, Ok(Some(&node)));
         Ok(self.entry(around, &node, &stat))
     }
@@ -294,7 +294,9 @@ impl View {
         }
         let moving = self.names.begin();
         let from = self.fds.path_once(&node)?;
+        let copying = self.copying(&node);
         let linked = self.powers.as_caller(req.caller(), || link_fd(from.as_fd(), &spot));
+        drop(copying);
         if linked == Err(Errno::NOENT) && is_replaced(&node, from.as_fd()) {
             // The kernel looks the name up again.
             return Err(Errno::STALE);
@@ -321,12 +323,13 @@ impl View {
         linked?;
         let around = spot.dir.watched.level();
         let stat = spot.stat()?;
+        self.linked_as(&node, &stat);
         if self.has_names_to_find(&stat) {
             let made = self.paths.of_child(&spot.dir, new_name)?;
             let change = Change { made: Some(&made), known: &known, ..Change::default() };
             self.names_changed(&before, &change, Some(&stat));
         }
-        let (known, _) = self.remember(&stat, &spot.dir, spot.fd.as_fd(), new_name);
+        let (known, _) = self.remember(&stat, &spot.dir, new_name);
         drop((moving, names));
         known.unpin();
         Ok(self.entry(around, &known, &stat))
@@ -341,6 +344,7 @@ impl View {
         looked: Instant,
     ) -> Result<(), Errno> {
         let subject = self.subject_in_turn(node, stat, Turn::Held(looked))?;
+        self.must_not_part(req, node, &subject, "link")?;
         let path = self.paths.of_child(&spot.dir, spot.name)?;
         let read_head = || lower::read_head(self.fds.path_once(node)?.as_fd(), HEAD_LEN);
         let target = subject.moved_to(path, read_head)?;
@@ -431,10 +435,13 @@ impl View {
             }
             _ => LastName(None),
         };
+        let copying = [node.as_ref(), victim.as_ref().filter(|_| exchange)]
+            .map(|moved| moved.and_then(|moved| self.copying(moved)));
         let (old, new) = (name.as_c_str(), new_name.as_c_str());
         let renamed = self.powers.as_caller(req.caller(), || {
             rustix::fs::renameat_with(from.fd.as_fd(), old, to.fd.as_fd(), new, flags)
         });
+        drop(copying);
         last.settle(renamed.is_ok());
         renamed
             .map_err(|errno| self.failed_name(req, "rename", from.at(), Some(to.at()), errno))?;

@@ -65,6 +65,7 @@ impl View {
         if access.writes() && self.watch.is_some() {
             node.places().iter().for_each(|place| self.written_in(&place.parent));
         }
+        let _copying = access.writes().then(|| self.copying(&node));
         let subject = subject.as_ref();
         let opening = Opening { req, node: &node, access, kill_suidgid, subject, seen };
         let opened = self
@@ -537,7 +538,7 @@ impl View {
         let around = dir.watched.level();
         self.raised.by_mode(mode);
         let stat = lower::stat_fd(fd.as_fd())?;
-        let (node, _) = self.remember(&stat, &dir, dir_fd.as_fd(), name);
+        let (node, _) = self.remember(&stat, &dir, name);
         let opened = self.finish_create(req, &node, access, fd, subject.as_ref());
         let opened = opened.inspect_err(|_| {
             if subject.as_ref().and_then(How::of).is_some() {

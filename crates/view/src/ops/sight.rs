@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use tollgate_fuse::Name;
 
@@ -42,15 +43,15 @@ struct Overtaken(Option<Arc<Node>>);
 
 impl View {
     /// Counts a lookup of an inode that the view itself has just made, or named, as `name` in
-    /// `dir`, whose descriptor is `fd`. The kernel keeps others from moving that name until the reply.
+    /// `dir`. The kernel keeps others from moving that name until the reply.
     pub(crate) fn remember(
         &self,
         stat: &Stat,
         dir: &Arc<Node>,
-        fd: BorrowedFd<'_>,
         name: Name<'_>,
     ) -> (Arc<Node>, bool) {
-        let (node, sighting) = self.noted(stat, (dir, fd), name, true);
+        let (node, sighting) = self.table.remember(stat, dir, name, true);
+        self.twins.iter().for_each(|twins| twins.met(dir, name, &node));
         match &sighting {
             Sighting::Replaced { left } => self.directory_left(left.as_ref()),
             Sighting::Moved { left } if node.is_dir() => self.directory_left(left.as_ref()),
@@ -67,11 +68,20 @@ impl View {
         name: Name<'_>,
         settled: bool,
     ) -> (Arc<Node>, Sighting) {
-        if self.stands_apart(dir, fd, name, stat) {
+        let Some(twins) = self.twins.as_ref().filter(|_| stat.file_type() != FileType::Directory)
+        else {
+            return self.table.remember(stat, dir, name, settled);
+        };
+        if let Some(copied) = twins.copied(dir, name, stat) {
+            self.table.copied(&copied, stat.key());
+        }
+        let (node, sighting) = if self.stands_apart(twins, (dir, fd), name, stat) {
             self.table.remember_apart(stat, dir, name)
         } else {
             self.table.remember(stat, dir, name, settled)
-        }
+        };
+        twins.met(dir, name, &node);
+        (node, sighting)
     }
 
     /// A directory is not at this place any more, where others have moved it from.

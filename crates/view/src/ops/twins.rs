@@ -1,10 +1,9 @@
 //! A name of a file with several, where the lower file system shows one inode number for inodes that
 //! differ ([`crate::twins`]).
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::FileType;
 use rustix::io::Errno;
 use tollgate_fuse::{Name, Request};
 use tollgate_policy::HEAD_LEN;
@@ -13,6 +12,7 @@ use crate::admission::{Refusal, Subject};
 use crate::audit::Detail;
 use crate::lower::{self, Stat};
 use crate::table::Node;
+use crate::twins::Twins;
 use crate::view::View;
 
 impl View {
@@ -20,14 +20,13 @@ impl View {
     /// are known by its key.
     pub(super) fn stands_apart(
         &self,
-        dir: &Arc<Node>,
-        fd: BorrowedFd<'_>,
+        twins: &Twins,
+        (dir, fd): (&Arc<Node>, BorrowedFd<'_>),
         name: Name<'_>,
         stat: &Stat,
     ) -> bool {
-        let Some(twins) = &self.twins else { return false };
         let key = stat.key();
-        if stat.nlink() < 2 || stat.file_type() == FileType::Directory {
+        if stat.nlink() < 2 {
             return false;
         }
         let Some(known) = self.table.find_at(&key, dir, name) else { return false };
@@ -44,11 +43,27 @@ impl View {
         twins.are_one(before.as_fd(), here.as_fd()) == Some(false)
     }
 
+    /// The file `node` has got the name by which `stat` was found. With layers on different file systems an
+    /// overlay shows it by another number there, and even as another inode.
+    pub(super) fn linked_as(&self, node: &Arc<Node>, stat: &Stat) {
+        if self.twins.is_some() && stat.nlink() > 1 {
+            self.table.copied(node, stat.key());
+        }
+    }
+
+    /// To be held while `node` is changed: an overlay may copy it up, and show another number since.
+    pub(super) fn copying<'a>(&'a self, node: &'a Arc<Node>) -> Option<Copying<'a>> {
+        self.twins.as_ref().filter(|_| node.may_be_copied())?;
+        let fd = self.fds.path(node).ok()?;
+        Some(Copying { view: self, node, fd })
+    }
+
     /// A change of a file by one of its names gives this name a file of its own, if they are of a lower
-    /// layer. That has the same content, and the rules about the other names do not cover it any more.
+    /// layer. Both files have the same content, and the rules about the names of one do not cover the other
+    /// any more.
     ///
     /// # Errors
-    /// `EPERM` where one of them is stricter.
+    /// `EPERM` where the rules about one of its names are stricter than those about another.
     pub(super) fn must_not_part(
         &self,
         req: &Request<'_>,
@@ -64,9 +79,17 @@ impl View {
         if lower::stat_fd(here.as_fd())?.nlink() < 2 {
             return Ok(());
         }
-        let path = subject.path();
-        let alone = subject.moved_to(path.to_vec(), || lower::read_head(here.as_fd(), HEAD_LEN))?;
-        if !subject.any_name_weakens_to(&alone) {
+        let parts = |path: &[u8]| {
+            let read_head = || lower::read_head(here.as_fd(), HEAD_LEN);
+            let alone = subject.moved_to(path.to_vec(), read_head)?;
+            Ok::<_, Errno>(subject.any_name_weakens_to(&alone))
+        };
+        // The names that are left are judged without this one, which may be the strictest.
+        let mut weaker = subject.all_paths().is_none();
+        for path in subject.all_paths().into_iter().flatten() {
+            weaker |= parts(path)?;
+        }
+        if !weaker {
             return Ok(());
         }
         let root = self.fds.root();
@@ -79,6 +102,21 @@ impl View {
             return Ok(());
         }
         let refusal = Refusal { errno: Errno::PERM, rule: None };
-        Err(self.refused(req, refusal, what, path, Detail::None))
+        Err(self.refused(req, refusal, what, subject.path(), Detail::None))
+    }
+}
+
+/// A change of a file of an overlay.
+pub(super) struct Copying<'a> {
+    view: &'a View,
+    node: &'a Arc<Node>,
+    fd: Arc<OwnedFd>,
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        if let Ok(stat) = lower::stat_fd(self.fd.as_fd()) {
+            self.view.table.copied(self.node, stat.key());
+        }
     }
 }

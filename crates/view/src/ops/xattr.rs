@@ -31,6 +31,7 @@ impl View {
         self.count(req, Count::xattr);
         let node = self.node(id)?;
         self.permit(req, &node, Operation::Write, "setxattr")?;
+        let _copying = self.copying(&node);
         // It may be an access control list.
         self.writers.changing(&self.fds, &node);
         let sealed = self.if_sealed(&node)?;
@@ -127,6 +128,7 @@ impl View {
         self.count(req, Count::xattr);
         let node = self.node(id)?;
         self.permit(req, &node, Operation::Write, "removexattr")?;
+        let _copying = self.copying(&node);
         let remove = || {
             let fd = self.fds.path_once(&node)?;
             let act = || rustix::fs::removexattr(ProcPath::of(fd.as_fd()).as_c_str(), name);

@@ -28,7 +28,7 @@ impl<'a> Below<'a> {
             return self.has(Arc::clone(node));
         }
         node.has_further_names()
-            || self.links.has_several_names(&node.key)
+            || node.keys().any(|key| self.links.has_several_names(&key))
             || node.parent().is_some_and(|dir| self.has(dir))
     }
 
