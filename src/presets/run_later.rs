@@ -115,6 +115,11 @@ impl Search<'_> {
         }
         for name in names_in(&common.join("worktrees")) {
             self.keep(&name.join("commondir"));
+            // Without it git takes the working tree for removed, and forgets its HEAD.
+            let place = name.join("gitdir");
+            if place.symlink_metadata().is_ok() {
+                self.keep(&place);
+            }
         }
     }
 
@@ -367,11 +372,13 @@ mod tests {
         tree.write("linked/.git", "gitdir: ../elsewhere/git-dir\n");
         tree.write("a/.git/worktrees/w/commondir", "../..\n");
         tree.write("a/.git/worktrees/w/HEAD", "x\n");
+        tree.write("a/.git/worktrees/w/gitdir", "/elsewhere/w/.git\n");
         tree.write("w/.git", "gitdir: ../a/.git/worktrees/w\n");
         tree.repository("node_modules/x/.git");
         let (paths, repositories) = tree.found();
-        let commondir = "a/.git/worktrees/w/commondir";
-        assert_eq!(paths, [commondir, "a/.hooks", "linked/.git", "w/.git", "w/.hooks"]);
+        let names = ["commondir", "gitdir"].map(|name| format!("a/.git/worktrees/w/{name}"));
+        let [commondir, gitdir] = names.each_ref().map(String::as_str);
+        assert_eq!(paths, [commondir, gitdir, "a/.hooks", "linked/.git", "w/.git", "w/.hooks"]);
         let expected = ["a/.git", "a/.git/worktrees/w", "elsewhere/git-dir", "store.git"];
         assert_eq!(repositories, expected);
     }

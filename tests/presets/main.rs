@@ -17,3 +17,4 @@ mod registries;
 mod secrets;
 mod services;
 mod tools;
+mod work_trees;

@@ -1,0 +1,74 @@
+//! Linked working trees of git: those that were there before keep their place in the repository, and
+//! new ones are used as elsewhere.
+
+use std::process::Command;
+
+use crate::harness::{Tree, all, has};
+use crate::mounting::can_mount;
+
+const WRITING: [&str; 4] = ["agent", "node", "python", "rust"];
+
+/// A commit that no branch has is in the `HEAD` of its working tree alone.
+fn with_one_that_was_there_before() -> Tree {
+    let tree = Tree::new();
+    tree.bare(
+        "git init -q -b main; for f in a b c; do echo 1 >$f; done; git add -A; git commit -qm a
+         git worktree add -q --detach wt; git worktree add -q --detach ../beside
+         for wt in wt ../beside; do git -C $wt commit -q --allow-empty -m only-here; done",
+    );
+    tree
+}
+
+/// git deletes what it may, and goes on after the first failure.
+#[test]
+fn one_that_was_there_before_stays_known_to_git() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let known = "git worktree list --porcelain | grep ^worktree; cat .git/worktrees/*/gitdir
+                 git worktree prune -v -n";
+    let attempts = [
+        "git worktree remove wt",
+        "git worktree remove --force wt",
+        "git worktree move wt moved",
+        "rm -rf .git/worktrees",
+        "mv .git/worktrees/wt .git/worktrees/other",
+        "rm .git/worktrees/wt/gitdir; echo /nowhere >.git/worktrees/wt/gitdir",
+        // As where the view or the fence hides it.
+        "mv ../beside ../away; git worktree prune; mv ../away ../beside; false",
+    ];
+    for preset in WRITING {
+        for attempt in attempts {
+            let tree = with_one_that_was_there_before();
+            let outside = || all(&tree.at_home(Command::new("sh").args(["-c", known])));
+            let before = outside();
+            assert_eq!(before.matches("wt").count(), 2, "{before}");
+            let output = tree.fenced(preset, &format!("! ({attempt})"));
+            assert!(output.status.success(), "{preset}: {attempt}: {}", all(&output));
+            assert_eq!(outside(), before, "{preset}: {attempt}");
+        }
+    }
+}
+
+#[test]
+fn new_ones_are_added_used_moved_and_removed() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    for preset in WRITING {
+        let tree = with_one_that_was_there_before();
+        tree.works(
+            preset,
+            "git worktree add -q -b topic new; echo 2 >>new/a; git -C new commit -qam new
+             git worktree lock new; git worktree list | grep -q locked; git worktree unlock new
+             git worktree move new newer; git -C newer commit -q --allow-empty -m newer
+             mv newer .trees; git worktree repair .trees 2>/dev/null
+             git -C .trees status --short; git worktree remove --force .trees
+             git worktree add -q --detach gone; rm -rf gone; git worktree prune
+             test \"$(git worktree list | wc -l)\" = 3; git gc -q
+             echo 2 >>wt/b; git -C wt commit -qam more; git -C wt checkout -q -b branch
+             git -C wt rebase -q main; git worktree lock wt; git worktree unlock wt
+             git -C wt reset -q --hard; git fsck 2>/dev/null",
+        );
+    }
+}
