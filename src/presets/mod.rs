@@ -163,6 +163,7 @@ mod tests {
         let mut findings = Findings::default();
         findings.later.paths = vec!["hooks here/[x]".into(), "sub/.git".into()];
         findings.later.repositories = vec!["lib {a,b}/.git".into(), "x.git".into()];
+        findings.later.work_trees = vec![".git/worktrees/a b".into(), "x.git/worktrees/[c]".into()];
         for preset in Preset::ALL {
             for findings in [&Findings::default(), &findings] {
                 let text = preset.text(findings);

@@ -29,6 +29,8 @@ pub(crate) struct RunLater {
     pub(crate) paths: Vec<PathBuf>,
     /// Directories of repositories, but for that of the top.
     pub(crate) repositories: Vec<PathBuf>,
+    /// What repositories keep of each of their linked working trees: directories.
+    pub(super) work_trees: Vec<PathBuf>,
     /// Whether every directory was looked at.
     pub(crate) whole: bool,
 }
@@ -119,6 +121,8 @@ impl Search<'_> {
             let place = name.join("gitdir");
             if place.symlink_metadata().is_ok() {
                 self.keep(&place);
+                let real = std::fs::canonicalize(&name).ok();
+                self.found.work_trees.extend(real.and_then(|real| beneath(self.dir, &real)));
             }
         }
     }
@@ -251,11 +255,12 @@ impl RunLater {
     pub(super) fn add(&mut self, other: &Self) {
         self.paths.extend_from_slice(&other.paths);
         self.repositories.extend_from_slice(&other.repositories);
+        self.work_trees.extend_from_slice(&other.work_trees);
         self.put_in_order();
     }
 
     fn put_in_order(&mut self) {
-        for list in [&mut self.paths, &mut self.repositories] {
+        for list in [&mut self.paths, &mut self.repositories, &mut self.work_trees] {
             list.sort();
             list.dedup();
         }
@@ -277,20 +282,43 @@ impl RunLater {
              # it is used in them.",
             "repositories found here",
             &repositories.collect::<Vec<_>>(),
+        ) + &self.rules_of_work_trees()
+    }
+
+    /// git removes such a directory by its list, and in the order of that: `HEAD` and the log may be
+    /// gone when it meets the first file that is kept. Where it cannot list, it removes nothing.
+    fn rules_of_work_trees(&self) -> String {
+        let lines = |end: &str| -> Vec<String> {
+            self.work_trees.iter().map(|path| glob(path) + end).collect()
+        };
+        rule_that(
+            "Found in this directory: linked working trees, by what their repository keeps of them. git\n\
+             # lists that only to remove it (`git worktree remove`, `prune`), but lists what lies in it.",
+            "inside of working trees found here",
+            &lines("/*"),
+            "operation = \"list\"\naction = \"passthrough\"",
+        ) + &rule_that(
+            "The same: git removes none of it.",
+            "removal of working trees found here",
+            &lines(""),
+            "operation = \"list\"\nkind = \"directory\"\nexe = \"/**/git\"\naction = \"deny\"",
         )
     }
 }
 
 /// A rule that keeps what `globs` cover.
 fn rule(comment: &str, name: &str, globs: &[String]) -> String {
+    let end = "operation = [\"write\", \"create\"]\naction = \"read-only\"";
+    rule_that(comment, name, globs, end)
+}
+
+/// A rule that ends so.
+fn rule_that(comment: &str, name: &str, globs: &[String], end: &str) -> String {
     if globs.is_empty() {
         return String::new();
     }
     let lines: String = globs.iter().map(|glob| format!("  {},\n", toml_string(glob))).collect();
-    format!(
-        "# {comment}\n\n[[rule]]\nname = \"{name}\"\npath = [\n{lines}]\n\
-         operation = [\"write\", \"create\"]\naction = \"read-only\"\n\n"
-    )
+    format!("# {comment}\n\n[[rule]]\nname = \"{name}\"\npath = [\n{lines}]\n{end}\n\n")
 }
 
 #[cfg(test)]

@@ -14,12 +14,45 @@ fn with_one_that_was_there_before() -> Tree {
     tree.bare(
         "git init -q -b main; for f in a b c; do echo 1 >$f; done; git add -A; git commit -qm a
          git worktree add -q --detach wt; git worktree add -q --detach ../beside
-         for wt in wt ../beside; do git -C $wt commit -q --allow-empty -m only-here; done",
+         for wt in wt ../beside; do git -C $wt commit -q --allow-empty -m only-in-$wt; done",
     );
     tree
 }
 
-/// git deletes what it may, and goes on after the first failure.
+/// git deletes what it may, in the order of the directory, and goes on after the first failure.
+#[test]
+fn one_that_was_there_before_keeps_its_commits_when_git_removes_it() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let kept = "cat .git/worktrees/*/HEAD; cut -f 1 .git/worktrees/*/logs/HEAD; 
+                git fsck 2>&1; git worktree list; git -C wt diff --cached; git -C wt rev-parse HEAD";
+    let attempts = [
+        "git worktree remove wt",
+        "echo 2 >wt/a; git worktree remove --force wt",
+        "git -C wt worktree remove \"$PWD/wt\"",
+        // As where the view or the fence hides it.
+        "mv ../beside ../away; git worktree prune; mv ../away ../beside; false",
+        "mv ../beside ../away; git gc -q --prune=now; mv ../away ../beside; false",
+    ];
+    for preset in WRITING {
+        for attempt in attempts {
+            let tree = with_one_that_was_there_before();
+            // `gc` expires what was not used for three months.
+            tree.bare("touch -d '4 months ago' .git/worktrees/*/index");
+            let outside = || all(&tree.at_home(Command::new("sh").args(["-c", kept])));
+            let before = outside();
+            let output = tree.fenced(preset, &format!("! ({attempt})"));
+            assert!(output.status.success(), "{preset}: {attempt}: {}", all(&output));
+            assert_eq!(outside(), before, "{preset}: {attempt}");
+            tree.bare(
+                "git -C wt checkout -q .; test \"$(cat wt/a wt/b wt/c | tr -d '\\n')\" = 111",
+            );
+        }
+    }
+}
+
+/// The places by which git finds them stay, whoever removes the rest.
 #[test]
 fn one_that_was_there_before_stays_known_to_git() {
     if !can_mount() || !has("git") {
@@ -68,7 +101,10 @@ fn new_ones_are_added_used_moved_and_removed() {
              test \"$(git worktree list | wc -l)\" = 3; git gc -q
              echo 2 >>wt/b; git -C wt commit -qam more; git -C wt checkout -q -b branch
              git -C wt rebase -q main; git worktree lock wt; git worktree unlock wt
-             git -C wt reset -q --hard; git fsck 2>/dev/null",
+             git -C wt reset -q --hard; git fsck 2>/dev/null
+             git -C wt bisect start HEAD main >/dev/null; git -C wt bisect reset 2>/dev/null
+             git -C wt stash list
+             find . -name HEAD >/dev/null; grep -rq . .git; cp -r .git copy; rm -rf copy",
         );
     }
 }
