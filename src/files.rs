@@ -80,16 +80,25 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`], `InvalidInput` for what is no regular file, and `FileTooLarge`.
 pub(crate) fn read_at_most(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let bytes = read_head(path, max + 1)?;
+    if bytes.len() as u64 > max {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(bytes)
+}
+
+/// The first `max` bytes of such a file.
+///
+/// # Errors
+/// As [`read`], and `InvalidInput` for what is no regular file.
+pub(crate) fn read_head(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let found = file.metadata()?;
     if !found.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
     }
     let mut bytes = Vec::new();
-    file.take(max + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > max {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
+    file.take(max).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

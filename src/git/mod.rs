@@ -10,6 +10,7 @@ mod starts;
 mod syntax;
 mod words;
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -34,13 +35,18 @@ pub(crate) struct Repository {
     linked: bool,
 }
 
-/// Largest file that names a directory, in bytes.
-const MAX_NAME_LEN: u64 = 64 << 10;
+/// Most that is read of a file that names a directory, in bytes; git takes no longer `.git`.
+const MAX_NAME_LEN: u64 = 1 << 20;
 
-/// What is in a file that names a directory; such files may be CMD's.
-fn text_of(file: &Path) -> std::io::Result<String> {
-    let bytes = files::read_at_most(file, MAX_NAME_LEN)?;
-    String::from_utf8(bytes).map_err(|_| std::io::ErrorKind::InvalidData.into())
+/// The directory that `file` names behind `mark`, as git reads it: without the line ends behind all of
+/// it, then to the first NUL, and of whatever bytes. Such files may be CMD's.
+fn named_by(file: &Path, mark: &str) -> Option<PathBuf> {
+    let bytes = files::read_head(file, MAX_NAME_LEN).ok()?;
+    let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    let end = bytes.iter().rposition(|byte| !is_end(byte)).map_or(0, |last| last + 1);
+    let name = bytes[..end].strip_prefix(mark.as_bytes())?;
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Some(PathBuf::from(OsStr::from_bytes(name)))
 }
 
 impl Repository {
@@ -48,12 +54,7 @@ impl Repository {
     pub(crate) fn at(dir: &Path) -> Option<Self> {
         let dot_git = dir.join(".git");
         let linked = dot_git.is_file();
-        let git_dir = if linked {
-            let text = text_of(&dot_git).ok()?;
-            dir.join(text.strip_prefix("gitdir:")?.trim())
-        } else {
-            dot_git
-        };
+        let git_dir = if linked { dir.join(named_by(&dot_git, "gitdir: ")?) } else { dot_git };
         // A command that removes HEAD must not get rid of what its settings ask for.
         if !git_dir.join("HEAD").exists() && !git_dir.join("config").exists() {
             return None;
@@ -63,10 +64,8 @@ impl Repository {
 
     /// The repository that is this directory itself.
     pub(crate) fn bare(git_dir: &Path) -> Self {
-        let common_dir = match text_of(&git_dir.join("commondir")) {
-            Ok(text) => git_dir.join(text.trim()),
-            Err(_) => git_dir.to_owned(),
-        };
+        let named = named_by(&git_dir.join("commondir"), "");
+        let common_dir = named.map_or_else(|| git_dir.to_owned(), |name| git_dir.join(name));
         Self { git_dir: git_dir.to_owned(), common_dir, linked: false }
     }
 
@@ -115,4 +114,28 @@ pub(crate) fn is_tracked(file: &Path) -> bool {
     let name = name.as_os_str().as_bytes();
     let is_it = |one: &Tracked| one.path == name && !one.skip_worktree;
     repository.tracked().map_or(true, |all| all.iter().any(is_it))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_directories_are_read_as_git_reads_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(".git");
+        let named = |text: &[u8]| {
+            std::fs::write(&file, text).unwrap();
+            named_by(&file, "gitdir: ").map(|path| path.as_os_str().as_bytes().to_vec())
+        };
+        assert_eq!(named(b"gitdir: ../a\r\n\n").unwrap(), b"../a");
+        assert_eq!(named(b"gitdir:  a \n").unwrap(), b" a ");
+        assert_eq!(named(b"gitdir: a\0b\n").unwrap(), b"a");
+        assert_eq!(named(b"gitdir: a\n\0b\n").unwrap(), b"a\n");
+        assert_eq!(named(b"gitdir: \xff\n").unwrap(), b"\xff");
+        let long = [b"gitdir: a".as_slice(), &[b'\n'; 2 << 20]].concat();
+        assert_eq!(named(&long).unwrap(), b"a");
+        assert_eq!(named(b"gitdir:\ta\n"), None);
+        assert_eq!(named(b""), None);
+    }
 }

@@ -108,3 +108,37 @@ fn new_ones_are_added_used_moved_and_removed() {
         );
     }
 }
+
+/// git takes some names that are easily read in another way.
+#[test]
+fn a_repository_is_named_however_a_file_leads_to_it() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    // Nobody looks for repositories in `node_modules`.
+    let evil = "git init -q node_modules/x; mv node_modules/x/.git node_modules/evil; mkdir w
+                git --git-dir=node_modules/evil config core.fsmonitor 'touch ~/ran; false'";
+    let entry = "mkdir node_modules/e; cp node_modules/evil/HEAD node_modules/e
+                 echo gitdir: ../node_modules/e >w/.git";
+    let forms = [
+        "echo gitdir: ../node_modules/evil >w/.git".to_owned(),
+        "printf 'gitdir: ../node_modules/evil\\0.\\n' >w/.git".to_owned(),
+        "(printf 'gitdir: ../node_modules/evil'; yes '' | head -c 99999) >w/.git".to_owned(),
+        "mv node_modules/evil 'node_modules/evil '; echo 'gitdir: ../node_modules/evil ' >w/.git"
+            .to_owned(),
+        "e=node_modules/$(printf 'ev\\377il'); mv node_modules/evil $e; echo gitdir: ../$e >w/.git"
+            .to_owned(),
+        format!("{entry}; echo ../evil >node_modules/e/commondir"),
+        format!("{entry}; printf '../evil\\0.\\n' >node_modules/e/commondir"),
+        format!("{entry}; (printf ../evil; yes '' | head -c 9999999) >node_modules/e/commondir"),
+        format!("{entry}; cd node_modules; mv evil 'evil '; echo '../evil ' >e/commondir"),
+    ];
+    for form in forms {
+        let tree = Tree::new();
+        tree.bare("git init -q");
+        let said = all(&tree.fenced("agent", &format!("{evil}; {form}")));
+        assert!(said.contains("`w` is a git repository whose hooks or settings"), "{form}: {said}");
+        // What is warned of is real.
+        tree.bare("git -C w status >/dev/null 2>&1; test -e ~/ran");
+    }
+}
