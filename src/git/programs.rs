@@ -155,18 +155,23 @@ fn changed_after(top: &Path, repository: &Repository, since: SystemTime, moved: 
     let seconds = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let begin = (seconds.as_secs(), i64::from(seconds.subsec_nanos()));
     let git_dir = repository.git_dir();
+    let is_new = |meta: std::fs::Metadata| {
+        (u64::try_from(meta.ctime()).unwrap_or(0), meta.ctime_nsec()) >= begin
+    };
+    let is_placed = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(is_new);
     let directories = [common_dir.to_owned(), git_dir.to_owned(), top.join(".git")];
-    let of_repository = settings_of(repository)
+    let mut leading = directories
         .into_iter()
+        .filter(|path| moved || path.is_file() || path.is_symlink())
         // And what says which directory that is.
-        .chain([common_dir.join("hooks"), git_dir.join("commondir")])
-        .chain(directories.into_iter().filter(|path| moved || path.is_file()))
+        .chain([git_dir.join("commondir")]);
+    let mut named = settings_of(repository)
+        .into_iter()
+        .chain([common_dir.join("hooks")])
         .chain(hooks(common_dir).map(|(_, file)| file));
-    of_repository.into_iter().any(|file| {
-        std::fs::symlink_metadata(file).is_ok_and(|meta| {
-            (u64::try_from(meta.ctime()).unwrap_or(0), meta.ctime_nsec()) >= begin
-        })
-    })
+    // Hooks and settings may be links.
+    leading.any(|path| is_placed(&path))
+        || named.any(|path| is_placed(&path) || std::fs::metadata(&path).is_ok_and(is_new))
 }
 
 #[cfg(test)]

@@ -142,3 +142,36 @@ fn a_repository_is_named_however_a_file_leads_to_it() {
         tree.bare("git -C w status >/dev/null 2>&1; test -e ~/ran");
     }
 }
+
+/// What a link leads to may have been there before, and what it is made of may have changed.
+#[test]
+fn hooks_and_settings_behind_links_are_named_when_they_change() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let of_top = "the hooks or settings of the git repository of DIR changed";
+    let below = "`w` is a git repository whose hooks or settings changed";
+    let change = "echo echo changed >>";
+    for (before, run, said) in [
+        ("ln -s ../../hook .git/hooks/post-commit", format!("{change}hook"), of_top),
+        ("rm -r .git/hooks; ln -s ../hooks .git", format!("{change}hooks/post-commit"), of_top),
+        ("rm -r .git/hooks; ln -s ../hooks .git", "mv hooks h; mv others hooks".to_owned(), of_top),
+        ("mv .git/config .; ln -s ../config .git", "echo '#' >>config".to_owned(), of_top),
+        (
+            "git init -q node_modules; cp hook node_modules/.git/hooks/post-commit",
+            "mkdir w; ln -s ../node_modules/.git w/.git".to_owned(),
+            below,
+        ),
+    ] {
+        let tree = Tree::new();
+        tree.bare(&format!(
+            "git init -q; mkdir hooks others; for f in hook hooks/post-commit others/post-commit; do
+             echo '#!/bin/sh' >$f; chmod +x $f; done; git config core.pager x; {before}"
+        ));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let output = tree.fenced("none", "git commit -q --allow-empty -m a");
+        assert!(output.status.success() && all(&output).is_empty(), "{before}: {}", all(&output));
+        let output = all(&tree.fenced("none", &run));
+        assert!(output.contains(said), "{before}: {run}: {output}");
+    }
+}
