@@ -5,6 +5,7 @@ mod below;
 mod config;
 mod deleted;
 mod index;
+mod linked;
 mod programs;
 mod starts;
 mod syntax;

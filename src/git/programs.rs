@@ -1,12 +1,15 @@
 //! What a repository has git start: by its settings, and by its hooks.
 
+use std::cell::LazyCell;
 use std::ffi::OsString;
+use std::iter::once;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::config::Config;
+use super::linked::Unchanged;
 use super::starts::starts_program;
 use super::syntax::Setting;
 use super::{Repository, below, index};
@@ -62,16 +65,27 @@ fn hooks(common_dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
 
 /// Repositories in `dir` that start programs by what was written after `since`: a line for each.
 /// `git status` outside would enter the one at the top and those in the index; into others somebody
-/// changes.
-pub(crate) fn left_behind(dir: &Path, since: SystemTime) -> Vec<String> {
+/// changes. `files_run` tells which files git runs in a working tree, there or not.
+pub(crate) fn left_behind(
+    dir: &Path,
+    since: SystemTime,
+    files_run: impl Fn(&Path, &Repository) -> Vec<PathBuf>,
+) -> Vec<String> {
     let tracked = tracked_repositories(dir);
     let below = below(dir);
     let others = below.work_trees.iter().filter(|one| !tracked.contains(one));
     let others = others.filter_map(|one| Some((one, Repository::at(&dir.join(one))?)));
     let bare = below.bare.iter().map(|one| (one, Repository::bare(&dir.join(one))));
     let others = others.chain(bare);
-    let others: Vec<_> =
-        others.filter_map(|(one, found)| changed(dir, one, &found, since, false)).collect();
+    let unchanged = LazyCell::new(|| {
+        let tops = once(dir.to_owned()).chain(below.work_trees.iter().map(|one| dir.join(one)));
+        Unchanged::among(tops, |top, found| changed_after(top, found, since, false))
+    });
+    let others = others.filter_map(|(one, found)| {
+        let changed = changed(dir, one, &found, since, false)?;
+        (!unchanged.has_added(&dir.join(one), &found, &files_run)).then_some(changed)
+    });
+    let others: Vec<_> = others.collect();
     let tracked = tracked.iter().filter_map(|one| {
         let repository = Repository::at(&dir.join(one))?;
         let (shown, programs) = changed(dir, one, &repository, since, true)?;

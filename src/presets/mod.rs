@@ -18,6 +18,7 @@ use crate::messages;
 pub(crate) use fit::{Findings, Suits, look};
 pub(crate) use quote::{escape_glob, toml_string};
 use run_later::RunLater;
+pub(crate) use run_later::files_run;
 
 /// A built-in policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -68,6 +68,23 @@ pub(super) fn look(dir: &Path) -> RunLater {
     found
 }
 
+/// The files that git runs in the working tree `top`, by the hooks and settings of its repository and
+/// by those of the user, and the directories of hooks; there or not, as they are named.
+pub(crate) fn files_run(top: &Path, repository: &Repository) -> Vec<PathBuf> {
+    let common = repository.common_dir();
+    let mut search = Search { dir: top, of_user: Named::default(), found: RunLater::default() };
+    let of_user = search.settings(Config::files_of_user());
+    let own = search.settings(vec![common.join("config")]);
+    let named = [own, of_user];
+    let hooks = named.iter().flat_map(|all| all.hooks.iter().map(|path| top.join(path)));
+    let mut files: Vec<_> = hooks.chain([common.join("hooks")]).collect();
+    let hooks: Vec<_> = files.iter().flat_map(|path| names_in(path)).take(MAX_HOOKS).collect();
+    files.extend(hooks.iter().flat_map(|hook| named::by_hook(hook, top)));
+    let programs = named.iter().flat_map(|all| &all.programs);
+    files.extend(programs.flat_map(|one| named::by_setting(one, top)));
+    files
+}
+
 struct Search<'d> {
     dir: &'d Path,
     /// What the user has set for every repository.

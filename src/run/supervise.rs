@@ -103,7 +103,9 @@ impl Running {
         servers.around.into_iter().chain(servers.beside).for_each(Server::finish);
         servers.dir.finish();
         // Others may have moved it; that it cannot be reached was said.
-        let left = now.map_or_else(Vec::new, |now| crate::git::left_behind(&now, begin));
+        let left = now.map_or_else(Vec::new, |now| {
+            crate::git::left_behind(&now, begin, crate::presets::files_run)
+        });
         left.iter().for_each(|line| messages::warn(line));
         let raised = raised.iter().filter_map(|dir| raised::left_behind(dir, begin));
         raised.for_each(|line| messages::warn(&line));

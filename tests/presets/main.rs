@@ -6,6 +6,7 @@
 #[path = "../support/mounting.rs"]
 mod mounting;
 
+mod added;
 mod further;
 mod git;
 mod harness;
