@@ -12,5 +12,6 @@ mod mapped;
 #[path = "../support/mounting.rs"]
 mod mounting;
 mod replaced;
+mod times;
 mod view;
 mod writers;

@@ -123,6 +123,12 @@ impl Stat {
         Version { size: s.stx_size, modified_ns: ns(&s.stx_mtime), changed_ns: ns(&s.stx_ctime) }
     }
 
+    /// When the content was changed last: seconds and nanoseconds.
+    pub(crate) fn modified(&self) -> (i64, u32) {
+        let time = &self.0.stx_mtime;
+        (time.tv_sec, time.tv_nsec)
+    }
+
     /// The kernel returns statx attributes as a bit set of `STATX_ATTR_*`.
     pub(crate) fn has_attribute(&self, bit: u64) -> bool {
         self.0.stx_attributes.bits() & bit != 0

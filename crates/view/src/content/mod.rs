@@ -14,6 +14,7 @@ mod redacted;
 mod redactors;
 mod sealed;
 mod sealing;
+mod times;
 pub(crate) mod to_open;
 
 use std::ops::Range;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::{SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use tollgate_fuse::NodeId;
 use tollgate_seal::{Options, SealError, SealedFile};
@@ -21,6 +21,7 @@ use crate::content::committer::{Committer, Pending};
 use crate::content::damaged::{errno_of, tell};
 use crate::content::lost::Lost;
 use crate::content::lower_store::LowerStore;
+use crate::content::times::{Time, Times, touch};
 use crate::content::to_open::ToOpen;
 use crate::content::{Beside, Content};
 use crate::lower::{self, Key, Version};
@@ -45,8 +46,7 @@ pub(super) struct OpenFile {
     file: RwLock<Arc<SealedFile<LowerStore>>>,
     /// Held while a commit, or a caller, sets the times of the lower file. What is durable.
     setting_times: Mutex<Committed>,
-    /// During a commit: when the content was changed last, which the lower file does not show.
-    modified: RwLock<Option<(i64, u32)>>,
+    times: Times,
     audit: Option<Arc<dyn Audit>>,
     /// The block of the last damage that was told, and one more.
     told: AtomicU64,
@@ -97,7 +97,7 @@ impl OpenFile {
         match sealed {
             Ok(sealed) => {
                 let file = RwLock::new(Arc::new(sealed));
-                let (setting_times, modified) = (Mutex::default(), RwLock::new(None));
+                let (setting_times, times) = (Mutex::default(), Times::default());
                 let domain = Arc::clone(domain);
                 let (keys, _writer, lost) =
                     (Arc::clone(keys), Arc::clone(writer), Arc::clone(lost));
@@ -109,7 +109,7 @@ impl OpenFile {
                     domain,
                     file,
                     setting_times,
-                    modified,
+                    times,
                     audit,
                     told,
                     keys,
@@ -209,7 +209,46 @@ impl OpenFile {
 
     /// What callers see of it.
     pub(super) fn shown(&self) -> Shown {
-        Shown { size: self.current().size(), modified: *self.modified.read() }
+        let file = self.current();
+        Shown { size: file.size(), modified: self.times.shown(&file.store().fd()) }
+    }
+
+    /// Runs `act`, which changes the content.
+    fn change<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.times.change(|| self.current().store().fd(), act)
+    }
+
+    /// Writes, in steps. How many bytes were written.
+    fn write(&self, data: &mut [u8], offset: u64, beside: &Beside<'_>) -> Result<usize, Errno> {
+        let file = self.current();
+        // So much at a time: what is told to have been written before a failure ends there.
+        let most = STEP * beside.ways.max(1);
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            // Steps end where blocks do, so that none is written twice.
+            let within = usize::try_from(at % STEP as u64).map_err(|_| Errno::INVAL)?;
+            let step = (most - within).min(data.len() - done);
+            match file.write_beside(&mut data[done..done + step], at, beside.run) {
+                Ok(written) => {
+                    done += written;
+                    if written < step {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(self.errno(&error)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), SealError> {
+        let done = self.current().set_len(len);
+        match done {
+            Err(error @ SealError::MapNotAuthentic { .. }) if len == 0 => self.begin_anew(error),
+            done => done,
+        }
     }
 
     /// Runs `act`, which sets the times of the lower file, while no commit does.
@@ -244,32 +283,26 @@ impl Pending for OpenFile {
     /// The time of the last change is that of the content: writing the map and the header is none.
     fn commit(&self) -> Result<(), Errno> {
         let file = self.current();
+        let wanted = file.changes();
+        // Another may be under way, which is waited for.
+        let mut committed = self.setting_times.lock();
         if !file.is_changed() {
-            // Another may be under way, which is waited for.
             return file.commit().map_err(|error| self.errno(&error));
         }
-        let wanted = file.changes();
-        let mut committed = self.setting_times.lock();
         if committed.has(&file, wanted) {
             // By who had the lock before: of many who wait, one commits for all.
             return Ok(());
         }
         let fd = file.store().fd();
-        let before = rustix::fs::fstat(&fd)?;
-        let nanoseconds = u32::try_from(before.st_mtime_nsec).unwrap_or(0);
-        *self.modified.write() = Some((before.st_mtime, nanoseconds));
+        self.times.commit_begins(&fd)?;
         let changes = file.changes();
         let done = file.commit().map_err(|error| self.errno(&error));
         if done.is_ok() {
             *committed = Committed { file: Arc::downgrade(&file), changes };
         }
         // Also of one that failed: it is tried again and again.
-        let done = match file.changes() == changes {
-            true => done.and(set_modified(&fd, before.st_mtime, nanoseconds)),
-            false => done,
-        };
-        *self.modified.write() = None;
-        done
+        let times = self.times.commit_ends(&fd);
+        done.and(times)
     }
 
     /// A file without a name would only keep its space.
@@ -304,36 +337,12 @@ impl Committed {
     }
 }
 
-fn set_modified(fd: &OwnedFd, tv_sec: i64, nanoseconds: u32) -> Result<(), Errno> {
-    rustix::fs::futimens(
-        fd,
-        &Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-            last_modification: Timespec { tv_sec, tv_nsec: nanoseconds.into() },
-        },
-    )
-}
-
-/// The content was changed now.
-fn touch(fd: &OwnedFd) -> Result<(), Errno> {
-    let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
-    let modified = |last_access| Timestamps {
-        last_access: time(last_access),
-        last_modification: time(UTIME_NOW),
-    };
-    match rustix::fs::futimens(fd, &modified(UTIME_OMIT)) {
-        // Of a file of somebody else, who may write it may set both times, and no single one.
-        Err(Errno::PERM | Errno::ACCESS) => rustix::fs::futimens(fd, &modified(UTIME_NOW)),
-        done => done,
-    }
-}
-
 /// What callers see otherwise than the lower file shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
     pub(crate) size: u64,
-    /// When the content was changed last, where that is not the lower file's own time.
-    pub(crate) modified: Option<(i64, u32)>,
+    /// When the content was changed last, where that may not be the time of the lower file.
+    pub(crate) modified: Option<Time>,
 }
 
 /// A handle.
@@ -352,6 +361,16 @@ impl Sealed {
     fn changed(&self) {
         let much = self.open.current().is_commit_due();
         self.committer.changed(&(Arc::clone(&self.open) as Arc<dyn Pending>), much);
+    }
+
+    /// Runs `act`, of which nothing may be in the lower file until a commit.
+    fn change_and_touch(&self, act: impl FnOnce() -> Result<(), SealError>) -> Result<(), Errno> {
+        let touched = self.open.change(|| {
+            act().map_err(|error| self.open.errno(&error))?;
+            Ok(touch(&self.open.current().store().fd()))
+        })?;
+        self.changed();
+        touched
     }
 }
 
@@ -391,7 +410,8 @@ impl Content for Sealed {
 
     fn write_at_once(&self, data: &[u8], offset: u64) -> Option<usize> {
         let file = self.open.current();
-        let written = with_scratch(data, |bytes| file.write_at_once(bytes, offset)).ok()?;
+        let write = |bytes: &mut _| file.write_at_once(bytes, offset);
+        let written = self.open.change(|| with_scratch(data, write)).ok()?;
         written.then(|| {
             self.changed();
             data.len()
@@ -399,44 +419,18 @@ impl Content for Sealed {
     }
 
     fn write(&self, data: &mut [u8], offset: u64, beside: &Beside<'_>) -> Result<usize, Errno> {
-        let file = self.open.current();
-        // So much at a time: what is told to have been written before a failure ends there.
-        let most = STEP * beside.ways.max(1);
-        let mut done = 0;
-        while done < data.len() {
-            let at = offset + done as u64;
-            // Steps end where blocks do, so that none is written twice.
-            let within = usize::try_from(at % STEP as u64).map_err(|_| Errno::INVAL)?;
-            let step = (most - within).min(data.len() - done);
-            match file.write_beside(&mut data[done..done + step], at, beside.run) {
-                Ok(written) => {
-                    done += written;
-                    if written < step {
-                        break;
-                    }
-                }
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(self.open.errno(&error)),
-            }
-        }
+        let done = self.open.change(|| self.open.write(data, offset, beside))?;
         self.changed();
         Ok(done)
     }
 
     fn set_len(&self, len: u64) -> Result<(), Errno> {
-        let mut done = self.open.current().set_len(len);
-        if let Err(error @ SealError::MapNotAuthentic { .. }) = done {
-            done = if len == 0 { self.open.begin_anew(error) } else { Err(error) };
-        }
-        done.map_err(|error| self.open.errno(&error))?;
-        // Until the commit nothing of this is in the lower file, and the commit is no change of its content.
-        let touched = self.open.with_times(|| touch(&self.open.current().store().fd()));
-        self.changed();
-        touched
+        self.change_and_touch(|| self.open.set_len(len))
     }
 
     fn punch(&self, range: Range<u64>) -> Result<(), Errno> {
-        self.open.current().punch(range).map_err(|error| self.open.errno(&error))?;
+        let punch = || self.open.current().punch(range);
+        self.open.change(punch).map_err(|error| self.open.errno(&error))?;
         self.changed();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The sealed files of a view: keys, files that are open, sizes.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use crate::content::committer::Committer;
 use crate::content::lost::Lost;
 use crate::content::sealed::{self, OpenFile, Sealed, Shown};
 use crate::content::to_open::ToOpen;
-use crate::lower::{Key, Version};
+use crate::lower::{self, Key, Stat, Version};
 use crate::one_writer::OneWriter;
 use crate::seal_keys::SealKeys;
 
@@ -118,15 +118,31 @@ impl Sealing {
         version: Version,
         rule: Option<(impl AsFd, &str)>,
     ) -> Option<Shown> {
-        let size = rule.and_then(|(path, domain)| {
-            sealed::plain_size(sealed::reopen(path).ok()?, &self.keys, domain)
-        });
+        let fd = rule.as_ref().and_then(|(path, _)| sealed::reopen(path).ok());
+        let settled = fd.as_ref().and_then(|fd| self.settled(key, fd));
+        // Somebody may have opened it since.
+        if let (None, Some(known)) = (&settled, self.known(key, version)) {
+            return known;
+        }
+        let of = settled.as_ref().map_or(version, Stat::version);
+        let domain = rule.map(|(_, domain)| domain);
+        let size =
+            fd.zip(domain).and_then(|(fd, domain)| sealed::plain_size(fd, &self.keys, domain));
         let mut sizes = self.sizes.lock();
         if sizes.len() >= SIZES_MAX {
             sizes.clear();
         }
-        sizes.insert(key, (version, size));
-        size.map(|size| Shown { size, modified: None })
+        sizes.insert(key, (of, size));
+        size.map(|size| Shown { size, modified: settled.map(|stat| stat.modified()) })
+    }
+
+    /// The lower file as it is now, unless somebody has it open. Who looked at it before may have done so
+    /// while it was open, beside a commit.
+    fn settled(&self, key: Key, fd: &OwnedFd) -> Option<Stat> {
+        // Nobody opens it meanwhile, and with the last who had it open the last commit is done.
+        let open = self.open.lock();
+        let is_open = open.get(&key).is_some_and(|open| open.strong_count() > 0);
+        if is_open { None } else { lower::stat_fd(fd.as_fd()).ok() }
     }
 
     /// Makes durable what was written.
