@@ -8,6 +8,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::fs::FallocateFlags;
+
 use crate::harness::{Place, View, can_mount};
 use crate::mapped::Map;
 
@@ -19,7 +21,7 @@ const TRANSPORTS: [&str; 2] = ["auto", "devfuse"];
 /// What changes a file.
 type Way = (&'static str, fn(&File, &Path));
 
-const WAYS: [Way; 9] = [
+const WAYS: [Way; 10] = [
     ("begin", |file, _| file.write_all_at(b"first", 0).unwrap()),
     ("append", |_, path| {
         let mut file = File::options().append(true).open(path).unwrap();
@@ -32,6 +34,10 @@ const WAYS: [Way; 9] = [
     ("cut", |file, _| file.set_len(4096).unwrap()),
     ("by name", |_, path| {
         assert!(Command::new("truncate").arg("-s5000").arg(path).status().unwrap().success());
+    }),
+    ("punch", |file, _| {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(file, hole, 4096, 4096).unwrap();
     }),
     ("map", |file, _| {
         let map = Map::new(file, LENGTH, true, true).unwrap();
@@ -202,5 +208,28 @@ fn who_looks_again_and_again_at_a_closed_file_sees_one_time() {
             scope.spawn(look);
             scope.spawn(look);
         });
+    }
+}
+
+/// Also where no block is written for it.
+#[test]
+fn whoever_makes_a_hole_changes_the_time() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    let path = view.at("vault/a");
+    fs::write(&path, vec![1; LENGTH]).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    for (offset, length) in [(4096, 4096), (100, 100), (5000, 100), (4096, 4096)] {
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)).unwrap();
+        let begun = now(&place.below("open/clock"));
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, hole, offset, length).unwrap();
+        let seen = modified(&path);
+        assert!(seen >= begun, "{offset}, {length}: {seen:?}");
+        file.sync_all().unwrap();
+        assert_eq!(modified(&path), seen, "{offset}, {length}");
     }
 }

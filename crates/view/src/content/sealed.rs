@@ -429,10 +429,7 @@ impl Content for Sealed {
     }
 
     fn punch(&self, range: Range<u64>) -> Result<(), Errno> {
-        let punch = || self.open.current().punch(range);
-        self.open.change(punch).map_err(|error| self.open.errno(&error))?;
-        self.changed();
-        Ok(())
+        self.change_and_touch(|| self.open.current().punch(range))
     }
 
     fn seek(&self, to: SeekFrom) -> Result<u64, Errno> {
