@@ -233,3 +233,25 @@ fn whoever_makes_a_hole_changes_the_time() {
         assert_eq!(modified(&path), seen, "{offset}, {length}");
     }
 }
+
+/// The time of a commit is no error of it.
+#[test]
+fn a_file_of_somebody_else_becomes_durable() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    {
+        let view = place.mount(&[]);
+        fs::write(view.at("vault/a"), b"mine").unwrap();
+    }
+    fs::set_permissions(place.below("vault/a"), Permissions::from_mode(0o666)).unwrap();
+    std::os::unix::fs::chown(place.below("vault/a"), Some(1000), Some(1000)).unwrap();
+    let Some(view) = place.mount_by_non_owner() else { return };
+    let file = File::options().write(true).open(view.at("vault/a")).unwrap();
+    file.write_all_at(b"theirs", 0).unwrap();
+    file.sync_all().unwrap();
+    drop((file, view));
+    let view = place.mount(&[]);
+    assert_eq!(fs::read(view.at("vault/a")).unwrap(), b"theirs");
+}
