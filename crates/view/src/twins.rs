@@ -13,15 +13,14 @@
 //! this one that has it now.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tollgate_fuse::{Name, NodeId};
 
-use crate::lower::{self, ProcPath, Stat};
+use crate::lower::ProcPath;
 use crate::table::Node;
 
 /// What tells inodes apart, where numbers do not.
@@ -35,7 +34,7 @@ pub(crate) struct Twins {
 }
 
 /// Files by their names in a directory.
-type Names = FxHashMap<Box<CStr>, Weak<Node>>;
+type Names = FxHashMap<Box<CStr>, NodeId>;
 
 impl Twins {
     pub(crate) fn new() -> Self {
@@ -49,14 +48,32 @@ impl Twins {
         Self { watches: watches.ok().map(Mutex::new), met: Mutex::default() }
     }
 
-    /// The file `node` was met at `name` in `dir`.
-    pub(crate) fn met(&self, dir: &Node, name: Name<'_>, node: &Arc<Node>) {
+    /// The file `node` was met at `name` in `dir`. `is_known` tells of a node whether the kernel remembers
+    /// it.
+    pub(crate) fn met(
+        &self,
+        dir: NodeId,
+        name: Name<'_>,
+        node: NodeId,
+        is_known: impl Fn(NodeId) -> bool,
+    ) {
         let mut met = self.met.lock();
-        let names = met.entry(dir.id).or_default();
-        match names.get_mut(name.as_c_str()) {
-            Some(known) if std::ptr::eq(known.as_ptr(), Arc::as_ptr(node)) => {}
-            Some(known) => *known = Arc::downgrade(node),
-            None => drop(names.insert(name.as_c_str().into(), Arc::downgrade(node))),
+        let names = met.entry(dir).or_default();
+        if let Some(known) = names.get_mut(name.as_c_str()) {
+            *known = node;
+            return;
+        }
+        if names.len() == names.capacity() {
+            // Others moved or removed them, or the kernel had no more use for them.
+            names.retain(|_, node| is_known(*node));
+        }
+        names.insert(name.as_c_str().into(), node);
+    }
+
+    /// The view took this name away from a file.
+    pub(crate) fn left(&self, dir: NodeId, name: Name<'_>) {
+        if let Some(names) = self.met.lock().get_mut(&dir) {
+            names.remove(name.as_c_str());
         }
     }
 
@@ -69,25 +86,15 @@ impl Twins {
         }
         for place in node.places() {
             let Some(names) = met.get_mut(&place.parent.id) else { continue };
-            if names.get(&*place.name).is_some_and(|known| std::ptr::eq(known.as_ptr(), node)) {
+            if names.get(&*place.name) == Some(&node.id) {
                 names.remove(&*place.name);
-            }
-            if names.is_empty() {
-                met.remove(&place.parent.id);
             }
         }
     }
 
-    /// The file that was met at `name` in `dir`, if `stat`, of what is there now, is of it: it has another key
-    /// since.
-    pub(crate) fn copied(&self, dir: &Arc<Node>, name: Name<'_>, stat: &Stat) -> Option<Arc<Node>> {
-        let known = self.met.lock().get(&dir.id)?.get(name.as_c_str())?.upgrade()?;
-        if known.is(&stat.key()) || !known.may_be_copied() || !known.is_at(dir, name) {
-            return None;
-        }
-        let fd = known.fd.lock().clone()?;
-        let now = lower::stat_fd(fd.as_fd()).ok()?;
-        (now.key() == stat.key()).then_some(known)
+    /// What was met at `name` in `dir` last.
+    pub(crate) fn met_at(&self, dir: NodeId, name: Name<'_>) -> Option<NodeId> {
+        self.met.lock().get(&dir)?.get(name.as_c_str()).copied()
     }
 
     /// Whether two descriptors name one inode, as only the kernel knows; `None` where it does not tell,
@@ -116,6 +123,8 @@ mod tests {
     use super::*;
     use crate::lower::open_path;
     use rustix::io::Errno;
+    use std::os::fd::AsFd;
+
     #[test]
     fn names_of_one_inode_are_one_and_others_are_not() {
         let dir = tempfile::tempdir().unwrap();
@@ -132,5 +141,18 @@ mod tests {
         }
         let watches = twins.watches.unwrap();
         assert_eq!(rustix::io::read(&*watches.lock(), &mut [0; 64]), Err(Errno::AGAIN));
+    }
+
+    #[test]
+    fn names_of_what_was_forgotten_take_no_room() {
+        let (twins, dir) = (Twins::new(), NodeId(1));
+        for n in 2..10_000_u64 {
+            let name = std::ffi::CString::new(format!("save-{n}")).unwrap();
+            let name = Name::new(&name).unwrap();
+            twins.met(dir, name, NodeId(n), |node| node.0 + 3 > n);
+            assert_eq!(twins.met_at(dir, name), Some(NodeId(n)));
+        }
+        let met = twins.met.lock();
+        assert!(met[&dir].len() < 100 && met[&dir].capacity() < 100, "{}", met[&dir].len());
     }
 }

@@ -171,6 +171,7 @@ impl View {
         self.record_name(req, what, spot.at(), None, Ok(node.as_ref()));
         if let Some(node) = &node {
             node.gone_from(&spot.dir, name);
+            self.twins.iter().for_each(|twins| twins.left(spot.dir.id, name));
         }
         if self.has_names_to_find(&stat) {
             self.name_removed(&stat, &self.paths.of_child(&spot.dir, name)?);
@@ -580,6 +581,14 @@ impl View {
         if let Some(node) = node {
             node.gone_from(&from.dir, from.name);
             node.now_at(&to.dir, to.name);
+        }
+        let Some(twins) = &self.twins else { return };
+        twins.left(from.dir.id, from.name);
+        if let Some(node) = node {
+            self.met(twins, &to.dir, to.name, node);
+        }
+        if let Some(victim) = victim.filter(|_| exchange) {
+            self.met(twins, &from.dir, from.name, victim);
         }
     }
 

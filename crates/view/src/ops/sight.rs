@@ -51,7 +51,7 @@ impl View {
         name: Name<'_>,
     ) -> (Arc<Node>, bool) {
         let (node, sighting) = self.table.remember(stat, dir, name, true);
-        self.twins.iter().for_each(|twins| twins.met(dir, name, &node));
+        self.twins.iter().for_each(|twins| self.met(twins, dir, name, &node));
         match &sighting {
             Sighting::Replaced { left } => self.directory_left(left.as_ref()),
             Sighting::Moved { left } if node.is_dir() => self.directory_left(left.as_ref()),
@@ -61,6 +61,7 @@ impl View {
         (node, matches!(sighting, Sighting::Known))
     }
 
+    /// Notes in the table of nodes what was found, and counts the lookup.
     fn noted(
         &self,
         stat: &Stat,
@@ -72,7 +73,7 @@ impl View {
         else {
             return self.table.remember(stat, dir, name, settled);
         };
-        if let Some(copied) = twins.copied(dir, name, stat) {
+        if let Some(copied) = self.copied_by_others(twins, dir, name, stat) {
             self.table.copied(&copied, stat.key());
         }
         let (node, sighting) = if self.stands_apart(twins, (dir, fd), name, stat) {
@@ -80,7 +81,7 @@ impl View {
         } else {
             self.table.remember(stat, dir, name, settled)
         };
-        twins.met(dir, name, &node);
+        self.met(twins, dir, name, &node);
         (node, sighting)
     }
 

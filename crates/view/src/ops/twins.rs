@@ -43,6 +43,31 @@ impl View {
         twins.are_one(before.as_fd(), here.as_fd()) == Some(false)
     }
 
+    /// Notes that the file `node` was met at `name` in `dir`.
+    pub(super) fn met(&self, twins: &Twins, dir: &Node, name: Name<'_>, node: &Node) {
+        if !node.is_dir() {
+            twins.met(dir.id, name, node.id, |id| self.table.get(id).is_ok());
+        }
+    }
+
+    /// The file that was met at `name` in `dir`, if `stat`, of what is there now, is of it: it has another key
+    /// since.
+    pub(super) fn copied_by_others(
+        &self,
+        twins: &Twins,
+        dir: &Arc<Node>,
+        name: Name<'_>,
+        stat: &Stat,
+    ) -> Option<Arc<Node>> {
+        let known = self.table.get(twins.met_at(dir.id, name)?).ok()?;
+        if known.is(&stat.key()) || !known.may_be_copied() || !known.is_at(dir, name) {
+            return None;
+        }
+        let fd = known.fd.lock().clone()?;
+        let now = lower::stat_fd(fd.as_fd()).ok()?;
+        (now.key() == stat.key()).then_some(known)
+    }
+
     /// The file `node` has got the name by which `stat` was found. With layers on different file systems an
     /// overlay shows it by another number there, and even as another inode.
     pub(super) fn linked_as(&self, node: &Arc<Node>, stat: &Stat) {
