@@ -11,6 +11,7 @@ mod keys;
 mod mapped;
 #[path = "../support/mounting.rs"]
 mod mounting;
+mod overlay;
 mod replaced;
 mod times;
 mod view;

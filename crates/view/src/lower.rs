@@ -39,6 +39,11 @@ impl Key {
         usize::try_from(mixed).expect("32 bits fit") % n
     }
 
+    /// One that no lower inode has, for the node of this number.
+    pub(crate) fn of_node(node: u64) -> Self {
+        Self { dev: u64::MAX, ino: node, born_ns: 0 }
+    }
+
     pub(crate) fn ino(&self) -> u64 {
         self.ino
     }
@@ -76,6 +81,11 @@ impl Stat {
         let kind = || i64::from(self.mode() & libc::S_IFMT);
         let born_ns = if is_overlay(self.mount_id()) { kind() } else { self.born_ns() };
         Key { dev: self.dev(), ino: self.0.stx_ino, born_ns }
+    }
+
+    /// Whether other inodes may have this key, as on an overlay.
+    pub(crate) fn may_share_key(&self) -> bool {
+        is_overlay(self.mount_id()) && self.file_type() != FileType::Directory
     }
 
     /// The time of birth, in nanoseconds since 1970; 0 if the file system keeps none.

@@ -67,6 +67,8 @@ pub(crate) struct Node {
     pub(crate) key: Key,
     /// By which an overlay shows it as well since it was copied up, or instead: once, of a file.
     copied: OnceLock<Key>,
+    /// Another inode may have its key, as long as it was not copied up.
+    shares_key: bool,
     pub(crate) kind: FileType,
     /// References that the kernel holds; changed under the key shard's lock only.
     lookups: AtomicU64,
@@ -116,6 +118,7 @@ impl Node {
             id,
             key: stat.key(),
             copied: OnceLock::new(),
+            shares_key: stat.may_share_key(),
             kind: stat.file_type(),
             lookups: AtomicU64::new(0),
             places: Mutex::new(places),
@@ -176,6 +179,16 @@ impl Node {
     /// One, or two of a file that was copied up.
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         std::iter::once(self.key).chain(self.copied.get().copied())
+    }
+
+    /// By what its content may be known: its keys and, where these may be another inode's, its number.
+    pub(crate) fn content_keys(&self) -> impl Iterator<Item = Key> {
+        self.own_key().into_iter().chain(self.keys())
+    }
+
+    /// A key that no other inode has, if the one that it was met by may be another one's, too.
+    pub(crate) fn own_key(&self) -> Option<Key> {
+        self.shares_key.then(|| Key::of_node(self.id.0))
     }
 
     /// Whether an overlay may still copy it up, as far as is known.

@@ -482,7 +482,7 @@ impl View {
         }
         if self.contents.has_keys() && node.kind == FileType::RegularFile {
             let rule = || Some((self.fds.path_once(node).ok()?, self.domain(node, stat)?));
-            if let Some(shown) = self.contents.shown(node.key, stat.version(), rule) {
+            if let Some(shown) = self.contents.shown(node, stat.version(), rule) {
                 attr.size = shown.size;
                 attr.mtime = shown.modified.unwrap_or(attr.mtime);
             }

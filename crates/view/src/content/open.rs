@@ -14,9 +14,10 @@ use crate::content::sealed::Shown;
 use crate::content::sealing::Sealing;
 use crate::content::to_open::ToOpen;
 use crate::content::{Content, redacted};
-use crate::lower::{Key, Version};
+use crate::lower::Version;
 use crate::masked::{MaskedCounter, MaskedStatus};
 use crate::seal_keys::SealKeys;
+use crate::table::Node;
 
 /// What opens such files.
 pub(crate) struct Contents {
@@ -61,17 +62,17 @@ impl Contents {
     /// domain; it is asked only about what is not known. `None`: what the lower file has.
     pub(crate) fn shown<F: AsFd>(
         &self,
-        key: Key,
+        node: &Node,
         version: Version,
         rule: impl FnOnce() -> Option<(F, Arc<str>)>,
     ) -> Option<Shown> {
         let sealing = self.sealing.as_ref()?;
-        if let Some(known) = sealing.known(key, version) {
+        if let Some(known) = sealing.known(node, version) {
             return known;
         }
         let rule = rule();
         let rule = rule.as_ref().map(|(path, domain)| (path, &**domain));
-        sealing.find_size(key, version, rule)
+        sealing.find_size(node, version, rule)
     }
 
     /// Why sealed files are only read here: `EWOULDBLOCK` if another server writes them.
@@ -80,9 +81,9 @@ impl Contents {
     }
 
     /// Runs `act`, which sets the times of the lower file.
-    pub(crate) fn with_times<T>(&self, key: Key, act: impl FnOnce() -> T) -> T {
+    pub(crate) fn with_times<T>(&self, node: &Node, act: impl FnOnce() -> T) -> T {
         match &self.sealing {
-            Some(sealing) => sealing.with_times(key, act),
+            Some(sealing) => sealing.with_times(node, act),
             None => act(),
         }
     }

@@ -17,17 +17,25 @@ use crate::content::to_open::ToOpen;
 use crate::lower::{self, Key, Stat, Version};
 use crate::one_writer::OneWriter;
 use crate::seal_keys::SealKeys;
+use crate::table::Node;
 
 /// Sizes that are kept; beyond, all are found anew.
 const SIZES_MAX: usize = 1 << 16;
+
+type OpenFiles = FxHashMap<Key, Weak<OpenFile>>;
+
+fn find(all: &OpenFiles, node: &Node) -> Option<Arc<OpenFile>> {
+    node.content_keys().find_map(|key| all.get(&key).and_then(Weak::upgrade))
+}
 
 /// What sealed files need; made only for a view that has keys.
 pub(super) struct Sealing {
     keys: Arc<SealKeys>,
     audit: Option<Arc<dyn Audit>>,
     /// By the lower file: the kernel may forget the inode, and ask for it as another one, while what
-    /// was written to it waits to be committed.
-    open: Mutex<FxHashMap<Key, Weak<OpenFile>>>,
+    /// was written to it waits to be committed. Where inodes share keys, a file is found by its node, and by its
+    /// key only if it was opened to be written: then an overlay has copied it up, and the key is its own.
+    open: Mutex<OpenFiles>,
     /// Of files that are not open: of what version, and the plain size if it is sealed.
     sizes: Mutex<FxHashMap<Key, (Version, Option<u64>)>>,
     committer: Arc<Committer>,
@@ -64,7 +72,7 @@ impl Sealing {
         if file.is_new {
             self.lost.take(key);
         }
-        let known = all.get(&key).and_then(Weak::upgrade);
+        let known = find(&all, file.node);
         // What was opened while another server wrote may be out of date, for whoever has it open.
         let open = match known.filter(|open| open.is_writers()) {
             Some(open) => {
@@ -79,33 +87,36 @@ impl Sealing {
                 if all.len() >= all.capacity() {
                     all.retain(|_, other| other.strong_count() > 0);
                 }
-                all.insert(key, Arc::downgrade(&open));
+                all.insert(file.node.own_key().unwrap_or(key), Arc::downgrade(&open));
                 open
             }
         };
+        if file.writes && file.node.own_key().is_some() {
+            all.insert(lower::stat_fd(file.fd.as_fd())?.key(), Arc::downgrade(&open));
+        }
         drop(all);
         Ok(Arc::new(Sealed::new(open, Arc::clone(&self.committer), file.writes)))
     }
 
-    fn if_open(&self, key: Key) -> Option<Arc<OpenFile>> {
-        self.open.lock().get(&key).and_then(Weak::upgrade)
+    fn if_open(&self, node: &Node) -> Option<Arc<OpenFile>> {
+        find(&self.open.lock(), node)
     }
 
     /// What is shown of a file that is open, or that was looked at before; of one that lost what was
     /// written, what is durable.
-    pub(super) fn known(&self, key: Key, version: Version) -> Option<Option<Shown>> {
+    pub(super) fn known(&self, node: &Node, version: Version) -> Option<Option<Shown>> {
         let shows = |open: &Arc<OpenFile>| open.is_writers() && !open.has_failed();
-        if let Some(open) = self.if_open(key).filter(shows) {
+        if let Some(open) = self.if_open(node).filter(shows) {
             return Some(Some(open.shown()));
         }
-        let known = self.sizes.lock().get(&key).copied();
+        let known = self.sizes.lock().get(&node.key).copied();
         let known = known.filter(|(of, _)| *of == version);
         known.map(|(_, size)| size.map(|size| Shown { size, modified: None }))
     }
 
     /// Runs `act`, which sets the times of the lower file, while no commit does.
-    pub(super) fn with_times<T>(&self, key: Key, act: impl FnOnce() -> T) -> T {
-        match self.if_open(key) {
+    pub(super) fn with_times<T>(&self, node: &Node, act: impl FnOnce() -> T) -> T {
+        match self.if_open(node) {
             Some(open) => open.with_times(act),
             None => act(),
         }
@@ -114,14 +125,14 @@ impl Sealing {
     /// Reads the plain size of a file with the rule `domain`; `None` is no rule.
     pub(super) fn find_size(
         &self,
-        key: Key,
+        node: &Node,
         version: Version,
         rule: Option<(impl AsFd, &str)>,
     ) -> Option<Shown> {
         let fd = rule.as_ref().and_then(|(path, _)| sealed::reopen(path).ok());
-        let settled = fd.as_ref().and_then(|fd| self.settled(key, fd));
+        let settled = fd.as_ref().and_then(|fd| self.settled(node, fd));
         // Somebody may have opened it since.
-        if let (None, Some(known)) = (&settled, self.known(key, version)) {
+        if let (None, Some(known)) = (&settled, self.known(node, version)) {
             return known;
         }
         let of = settled.as_ref().map_or(version, Stat::version);
@@ -132,17 +143,17 @@ impl Sealing {
         if sizes.len() >= SIZES_MAX {
             sizes.clear();
         }
-        sizes.insert(key, (of, size));
+        sizes.insert(node.key, (of, size));
         size.map(|size| Shown { size, modified: settled.map(|stat| stat.modified()) })
     }
 
     /// The lower file as it is now, unless somebody has it open. Who looked at it before may have done so
     /// while it was open, beside a commit.
-    fn settled(&self, key: Key, fd: &OwnedFd) -> Option<Stat> {
+    fn settled(&self, node: &Node, fd: &OwnedFd) -> Option<Stat> {
         // Nobody opens it meanwhile, and with the last who had it open the last commit is done.
         let open = self.open.lock();
-        let is_open = open.get(&key).is_some_and(|open| open.strong_count() > 0);
-        if is_open { None } else { lower::stat_fd(fd.as_fd()).ok() }
+        let is_open = |key: Key| open.get(&key).is_some_and(|open| open.strong_count() > 0);
+        if node.content_keys().any(is_open) { None } else { lower::stat_fd(fd.as_fd()).ok() }
     }
 
     /// Makes durable what was written.

@@ -224,7 +224,7 @@ impl View {
         }
         if set.atime.is_some() || set.mtime.is_some() {
             let act = || self.powers.as_caller(caller, || set_times(fd, set));
-            self.contents.with_times(node.key, act)?;
+            self.contents.with_times(node, act)?;
         }
         let around = node.watched_in();
         let stat = lower::stat_fd(fd)?;
