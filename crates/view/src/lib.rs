@@ -37,6 +37,7 @@ mod neighbours;
 mod one_writer;
 mod only_name;
 mod ops;
+mod overlays;
 mod passthrough;
 mod paths;
 mod patience;

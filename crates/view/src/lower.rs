@@ -8,7 +8,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -16,9 +15,11 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlag
 use rustix::io::{Errno, ReadWriteFlags};
 use tollgate_fuse::{Attr, Name};
 
+use crate::overlays;
+
 /// What makes a lower inode itself. Inode numbers are reused after deletion; together with the time
 /// of birth (nanoseconds; ext4, xfs, btrfs, tmpfs keep it) a reuse is recognised. Where a file
-/// system keeps none the field is 0 and the number alone has to do; where it [changes](add_overlay), the
+/// system keeps none the field is 0 and the number alone has to do; where it [changes](overlays::add), the
 /// number and the type of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
@@ -79,13 +80,13 @@ impl Stat {
     /// Device and inode number, made one: what tells two inodes apart.
     pub(crate) fn key(&self) -> Key {
         let kind = || i64::from(self.mode() & libc::S_IFMT);
-        let born_ns = if is_overlay(self.mount_id()) { kind() } else { self.born_ns() };
+        let born_ns = if overlays::has_mount(self.mount_id()) { kind() } else { self.born_ns() };
         Key { dev: self.dev(), ino: self.0.stx_ino, born_ns }
     }
 
     /// Whether other inodes may have this key, as on an overlay.
     pub(crate) fn may_share_key(&self) -> bool {
-        is_overlay(self.mount_id()) && self.file_type() != FileType::Directory
+        overlays::has_mount(self.mount_id()) && self.file_type() != FileType::Directory
     }
 
     /// The time of birth, in nanoseconds since 1970; 0 if the file system keeps none.
@@ -202,25 +203,6 @@ impl Version {
         let latest = self.modified_ns.max(self.changed_ns);
         latest <= now.saturating_sub(SECONDS).saturating_mul(1_000_000_000)
     }
-}
-
-/// Mounts of overlays, as statx(2) numbers them; 0 where there is none. Their files may have any device.
-static OVERLAYS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
-
-/// `mount` is that of an overlay: the time of birth that it shows is that of the file in its layer. With the
-/// first change the overlay copies the file to the upper layer, and has another time. To be called before
-/// the keys of its inodes are asked for. What does not fit is taken for another file system.
-pub(crate) fn add_overlay(mount: u64) {
-    let add = |place: &AtomicU64| {
-        let before = place.compare_exchange(0, mount, Ordering::Relaxed, Ordering::Relaxed);
-        before.is_ok() || before == Err(mount)
-    };
-    let _ = OVERLAYS.iter().any(add);
-}
-
-fn is_overlay(mount: u64) -> bool {
-    let known = OVERLAYS.iter().map(|known| known.load(Ordering::Relaxed));
-    known.take_while(|known| *known != 0).any(|known| known == mount)
 }
 
 fn shown_ino(ino: u64, dev: u64, root_dev: u64) -> u64 {

@@ -39,6 +39,7 @@ use crate::mapped::Dropper;
 use crate::mounts::MountPoint;
 use crate::moving::Moving;
 use crate::neighbours::{Neighbours, Place};
+use crate::overlays;
 use crate::passthrough::Passthrough;
 use crate::paths::Paths;
 use crate::pauses::Pauses;
@@ -144,7 +145,7 @@ impl View {
         }
         let on_overlay = probe::is_overlay(source.as_fd());
         if on_overlay {
-            lower::add_overlay(root.mount_id());
+            overlays::add(root.mount_id());
         }
         let twins = on_overlay.then(Twins::new);
         if borders::is_kernel_file_system(source.as_fd()) {
