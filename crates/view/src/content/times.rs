@@ -17,8 +17,8 @@ pub(crate) type Time = (i64, u32);
 /// Order of locks: `changing`, then `committing`.
 #[derive(Default)]
 pub(super) struct Times {
-    /// Shared by those who change the content. A commit takes it alone, or not at all: it waits for
-    /// nobody, and they wait only while it sets the time.
+    /// Shared by those who change the content. A commit takes it alone at its end, and waits for those
+    /// who are at it; none of them waits for a commit meanwhile.
     changing: RwLock<()>,
     /// During a commit: when the content was changed last.
     committing: RwLock<Option<Time>>,
@@ -49,17 +49,16 @@ impl Times {
         Ok(())
     }
 
-    /// The commit that began has ended. Beside somebody who changes the content its last write is a
-    /// time as good as any: the change ends after it.
+    /// The commit that began has ended. Waits for who changes the content, so that the time that the
+    /// file gets back is that of the change.
     pub(super) fn commit_ends(&self, fd: &OwnedFd) {
-        if let Some(_alone) = self.changing.try_write() {
-            let changed = *self.committing.read();
-            let done = changed.map_or(Ok(()), |time| set_modified(fd, time));
-            if let Err(error) = done {
-                // A user's server may write the file of somebody else, and not set its time. The
-                // content is as durable as the commit says.
-                tracing::debug!(%error, "a sealed file has the time of its commit");
-            }
+        let _alone = self.changing.write();
+        let changed = *self.committing.read();
+        let done = changed.map_or(Ok(()), |time| set_modified(fd, time));
+        if let Err(error) = done {
+            // A user's server may write the file of somebody else, and not set its time. The
+            // content is as durable as the commit says.
+            tracing::debug!(%error, "a sealed file has the time of its commit");
         }
         *self.committing.write() = None;
     }
