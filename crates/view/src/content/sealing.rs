@@ -22,8 +22,10 @@ use crate::table::Node;
 /// Sizes that are kept; beyond, all are found anew.
 const SIZES_MAX: usize = 1 << 16;
 
+/// Open files, and those that wait to be committed.
 type OpenFiles = FxHashMap<Key, Weak<OpenFile>>;
 
+/// The file of `node`, if somebody has it open or it waits to be committed.
 fn find(all: &OpenFiles, node: &Node) -> Option<Arc<OpenFile>> {
     node.content_keys().find_map(|key| all.get(&key).and_then(Weak::upgrade))
 }

@@ -6,6 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::RwLock;
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
@@ -14,11 +15,14 @@ use rustix::io::Errno;
 /// Seconds and nanoseconds.
 pub(crate) type Time = (i64, u32);
 
+/// A commit waits so long for those who change the content.
+const CHANGE_TAKES: Duration = Duration::from_millis(100);
+
 /// Order of locks: `changing`, then `committing`.
 #[derive(Default)]
 pub(super) struct Times {
-    /// Shared by those who change the content. A commit takes it alone at its end, and waits for those
-    /// who are at it; none of them waits for a commit meanwhile.
+    /// Shared by those who change the content. A commit takes it alone at its end, if they let it in
+    /// time; none of them waits for a commit meanwhile.
     changing: RwLock<()>,
     /// During a commit: when the content was changed last.
     committing: RwLock<Option<Time>>,
@@ -50,15 +54,18 @@ impl Times {
     }
 
     /// The commit that began has ended. Waits for who changes the content, so that the time that the
-    /// file gets back is that of the change.
+    /// file gets back is that of the change; not for long, as those who come meanwhile wait as well.
+    /// A change that takes longer, as with a storage that hangs, ends after the last write of the commit,
+    /// whose time the file keeps.
     pub(super) fn commit_ends(&self, fd: &OwnedFd) {
-        let _alone = self.changing.write();
-        let changed = *self.committing.read();
-        let done = changed.map_or(Ok(()), |time| set_modified(fd, time));
-        if let Err(error) = done {
-            // A user's server may write the file of somebody else, and not set its time. The
-            // content is as durable as the commit says.
-            tracing::debug!(%error, "a sealed file has the time of its commit");
+        if let Some(_alone) = self.changing.try_write_for(CHANGE_TAKES) {
+            let changed = *self.committing.read();
+            let done = changed.map_or(Ok(()), |time| set_modified(fd, time));
+            if let Err(error) = done {
+                // A user's server may write the file of somebody else, and not set its time. The
+                // content is as durable as the commit says.
+                tracing::debug!(%error, "a sealed file has the time of its commit");
+            }
         }
         *self.committing.write() = None;
     }
