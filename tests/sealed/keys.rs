@@ -125,3 +125,30 @@ fn a_reload_that_seals_names_the_files_that_are_open_plainly() {
     assert!(said.contains("3 of 3 open files cannot be taken back"), "{said}");
     assert!(names.iter().all(|name| said.contains(&format!("\n    open/{name}\n"))), "{said}");
 }
+
+/// Who opens it from then on gets `EIO`; who has it open goes on reading plain text.
+#[test]
+fn a_reload_that_seals_no_more_names_the_sealed_files_that_are_open() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    for name in ["vault/kept", "vault/let-go"] {
+        fs::write(view.at(name), "plain").unwrap();
+    }
+    let _kept = fs::File::open(view.at("vault/kept")).unwrap();
+    let mut held = fs::File::open(view.at("vault/let-go")).unwrap();
+    let kept = "[[rule]]\nname = 'vault'\npath = 'vault/kept'\nkind = 'file'\naction = 'seal'\n";
+    let policy = format!("{kept}domain = 'vault'\n");
+    fs::write(place.base.path().join("policy.toml"), policy).unwrap();
+    let mut reload = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let reloaded = reload.arg("reload").arg(view.at("")).output().unwrap();
+    let said = String::from_utf8(reloaded.stdout).unwrap();
+    assert!(said.contains("1 of 2 open files cannot be taken back"), "{said}");
+    assert!(said.contains("\n    vault/let-go\n"), "{said}");
+    let mut text = String::new();
+    held.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "plain");
+    assert!(fs::File::open(view.at("vault/let-go")).is_err());
+}

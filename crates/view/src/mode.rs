@@ -174,6 +174,11 @@ impl Io {
         }
     }
 
+    /// Whether it is open, and its handles show plain what is encrypted below.
+    pub(crate) fn shows_sealed(&self) -> bool {
+        self.made.as_ref().is_some_and(|made| !made.domains.is_empty())
+    }
+
     /// One handle more, whose bytes the view makes.
     ///
     /// # Panics

@@ -172,10 +172,13 @@ impl View {
 
 /// Whether a handle that is open shows bytes which nobody would get now, or is served where nobody
 /// sees the reads and writes that the policy wants to see. Small files are among those: their pages
-/// are the kernel's.
+/// are the kernel's. A sealed file that no rule seals any more opens for nobody.
 fn shows_too_much(node: &Node, open: IoMode, subject: &Subject<'_>) -> bool {
     match How::of(subject) {
         Some(how) => !node.io.lock().may_be_made(Some(how.made())),
-        None => open != IoMode::Direct && subject.mode() != Mode::Passthrough,
+        None => {
+            open != IoMode::Direct && subject.mode() != Mode::Passthrough
+                || node.io.lock().shows_sealed()
+        }
     }
 }
