@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use tollgate_fuse::{Attributes, Connection, Name, NodeId, Opened, Reply, Request, SetAttr, args};
 
-use super::names::Renamed;
+use super::rename::Renamed;
 use super::stricter::is_open_freely;
 use crate::ops::access::Access;
 use crate::patience::Patience;

@@ -1,0 +1,269 @@
+//! Moving names.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::fs::{FileType, RenameFlags};
+use rustix::io::Errno;
+use tollgate_fuse::{Name, NodeId, Request};
+use tollgate_policy::{InodeFacts, Kind, Operation};
+
+use super::linked::MAX_LOOKS;
+use super::names::LastName;
+use super::spot::{Existing, Spot};
+use super::stricter::is_open_freely;
+use crate::admission::Refusal;
+use crate::audit::Detail;
+use crate::links::Change;
+use crate::lower::Stat;
+use crate::moving::Turn;
+use crate::table::Node;
+use crate::view::View;
+
+/// What came of a request to rename.
+pub(super) enum Renamed {
+    Done,
+    /// This file has to be closed before.
+    AfterClose(Arc<Node>),
+}
+
+impl View {
+    /// Renames, unless a file has to be closed before and `may_wait` says that there is time for it.
+    pub(super) fn do_rename(
+        &self,
+        req: &Request<'_>,
+        (parent, name): (NodeId, Name<'_>),
+        (new_parent, new_name): (NodeId, Name<'_>),
+        flags: u32,
+        may_wait: bool,
+    ) -> Result<Renamed, Errno> {
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        if flags.contains(RenameFlags::WHITEOUT) {
+            return Err(Errno::INVAL);
+        }
+        let (from, to) = (self.spot(parent, name)?, self.spot(new_parent, new_name)?);
+        let mut looks = 0;
+        let (stat, target, moves_dir, looked, _turn) = loop {
+            looks += 1;
+            let (mut stat, mut target) = (from.stat()?, to.stat_if_there()?);
+            let moves_dir = [Some(&stat), target.as_ref()]
+                .into_iter()
+                .flatten()
+                .any(|s| s.file_type() == FileType::Directory);
+            let node = from.node_of(&self.table, &stat);
+            let victim = target.as_ref().and_then(|t| to.node_of(&self.table, t));
+            let looked = Instant::now();
+            self.prepare_at(&Existing { spot: &from, node: node.as_ref(), stat: &stat })?;
+            if let Some(target) = &target {
+                self.prepare_at(&Existing { spot: &to, node: victim.as_ref(), stat: target })?;
+            }
+            if may_wait && let Some(open) = self.open_too_freely(&from, &to, &stat) {
+                return Ok(Renamed::AfterClose(open));
+            }
+            let turn = if moves_dir {
+                (None, Some(self.names.write()))
+            } else {
+                (Some(self.names.read()), None)
+            };
+            let mut is_as_it_was =
+                self.is_as_it_was(&mut stat, || from.stat().map(Some), looked)?;
+            if let Some(target) = &mut target {
+                is_as_it_was &= self.is_as_it_was(target, || to.stat_if_there(), looked)?;
+            }
+            if is_as_it_was || looks == MAX_LOOKS {
+                break (stat, target, moves_dir, looked, turn);
+            }
+        };
+        let moving = self.names.begin();
+        let node = from.node_of(&self.table, &stat);
+        let victim = target.as_ref().and_then(|t| to.node_of(&self.table, t));
+        let source = Existing { spot: &from, node: node.as_ref(), stat: &stat };
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if !self.admission.is_trivial() {
+            self.admit_rename(req, &source, &to, looked)?;
+            if let Some(target) = &target {
+                let over = Existing { spot: &to, node: victim.as_ref(), stat: target };
+                self.permit_at(req, &over, Operation::Write, "rename", Turn::Held(looked))?;
+                if exchange {
+                    self.admit_rename(req, &over, &from, looked)?;
+                }
+            }
+        }
+        if moves_dir {
+            self.admit_no_mount(req, &from, "rename")?;
+            self.admit_no_mount(req, &to, "rename")?;
+        }
+        let last = match &target {
+            Some(target) if !exchange && target.key() != stat.key() => {
+                self.before_last_name(&to, victim.as_ref(), target)?
+            }
+            _ => LastName(None),
+        };
+        let copying = [node.as_ref(), victim.as_ref().filter(|_| exchange)]
+            .map(|moved| moved.and_then(|moved| self.copying(moved)));
+        let (old, new) = (name.as_c_str(), new_name.as_c_str());
+        let renamed = self.powers.as_caller(req.caller(), || {
+            rustix::fs::renameat_with(from.fd.as_fd(), old, to.fd.as_fd(), new, flags)
+        });
+        drop(copying);
+        last.settle(renamed.is_ok());
+        renamed
+            .map_err(|errno| self.failed_name(req, "rename", from.at(), Some(to.at()), errno))?;
+        self.note_names(&from, &to, &stat, target.as_ref(), exchange)?;
+        self.note_rename(&from, &to, node.as_ref(), victim.as_ref(), exchange);
+        drop(moving);
+        if moves_dir {
+            self.paths.directory_moved();
+            // Names below it may be hidden now, or no longer.
+            if let Some(watch) = self.watch.as_ref().filter(|_| self.admission.policy().can_hide())
+            {
+                let victim = exchange.then_some(victim.as_ref());
+                watch.moved([Some(node.as_ref()), victim].into_iter().flatten());
+            }
+        }
+        if node.as_ref().is_some_and(|node| node.io.lock().is_open()) {
+            self.written_in(&to.dir);
+        }
+        self.record_name(req, "rename", from.at(), Some(to.at()), Ok(node.as_ref()));
+        if exchange {
+            self.record_name(req, "rename", to.at(), Some(from.at()), Ok(victim.as_ref()));
+        }
+        Ok(Renamed::Done)
+    }
+
+    /// The file at `from`, if it is open in a laxer mode than it would have at `to`. One that its
+    /// caller has just closed may still count as open here.
+    fn open_too_freely(&self, from: &Spot<'_>, to: &Spot<'_>, stat: &Stat) -> Option<Arc<Node>> {
+        if self.admission.is_trivial() || stat.file_type() != FileType::RegularFile {
+            return None;
+        }
+        let node = from.node_of(&self.table, stat).filter(|node| is_open_freely(node))?;
+        let path = |spot: &Spot<'_>| self.paths.of_child(&spot.dir, spot.name);
+        let (old, new) = (path(from).ok()?, path(to).ok()?);
+        let facts = InodeFacts { kind: Kind::File, size: stat.size(), head: None };
+        let mode = |path: &[u8]| self.admission.policy().at(path).mode(&facts).0;
+        let is_stricter = mode(&new) > mode(&old) && mode(&new) >= tollgate_policy::Mode::Userspace;
+        is_stricter.then_some(node)
+    }
+
+    /// Brings what is kept of files with several names up to date after a rename.
+    fn note_names(
+        &self,
+        from: &Spot<'_>,
+        to: &Spot<'_>,
+        stat: &Stat,
+        target: Option<&Stat>,
+        exchange: bool,
+    ) -> Result<(), Errno> {
+        if !self.admission.tells_names_apart() {
+            return Ok(());
+        }
+        let path = |spot: &Spot<'_>| self.paths.of_child(&spot.dir, spot.name);
+        let (old, new) = (path(from)?, path(to)?);
+        let is_dir = |stat: &Stat| stat.file_type() == FileType::Directory;
+        if is_dir(stat) || target.is_some_and(is_dir) {
+            let moved = |path: &[u8], from: &[u8], to: &[u8]| {
+                let rest = path.strip_prefix(from).filter(|rest| rest.starts_with(b"/"))?;
+                Some([to, rest].concat())
+            };
+            self.links.directory_moved(&|path| {
+                let back = || moved(path, &new, &old).filter(|_| exchange);
+                moved(path, &old, &new).or_else(back)
+            });
+        }
+        let same = target.is_some_and(|target| target.key() == stat.key());
+        if same && !exchange {
+            return Ok(());
+        }
+        let there = |spot: &Spot<'_>| spot.stat().ok();
+        let change = |removed, made| Change {
+            removed: Some(removed),
+            made: Some(made),
+            ..Change::default()
+        };
+        if !same {
+            self.names_changed(stat, &change(&old, &new), there(to).as_ref());
+        }
+        match target {
+            Some(target) if exchange && !same => {
+                self.names_changed(target, &change(&new, &old), there(from).as_ref());
+            }
+            Some(target) if !exchange => self.name_removed(target, &new),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Brings the known names up to date after a rename.
+    fn note_rename(
+        &self,
+        from: &Spot<'_>,
+        to: &Spot<'_>,
+        node: Option<&Arc<Node>>,
+        victim: Option<&Arc<Node>>,
+        exchange: bool,
+    ) {
+        let same = node.zip(victim).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        // Two names of one inode: rename(2) leaves both.
+        if same && !exchange {
+            return;
+        }
+        if let Some(victim) = victim {
+            victim.gone_from(&to.dir, to.name);
+            if exchange {
+                victim.now_at(&from.dir, from.name);
+            }
+        }
+        if let Some(node) = node {
+            node.gone_from(&from.dir, from.name);
+            node.now_at(&to.dir, to.name);
+        }
+        let Some(twins) = &self.twins else { return };
+        twins.left(from.dir.id, from.name);
+        if let Some(node) = node {
+            self.met(twins, &to.dir, to.name, node);
+        }
+        if let Some(victim) = victim.filter(|_| exchange) {
+            self.met(twins, &from.dir, from.name, victim);
+        }
+    }
+
+    /// May the inode at `from` take the name `to`? A weaker decision is `EXDEV`, so that `mv`
+    /// copies through the view, where each byte is judged again; unless it could not remove all that
+    /// it copied, and would leave two halves.
+    fn admit_rename(
+        &self,
+        req: &Request<'_>,
+        at: &Existing<'_>,
+        to: &Spot<'_>,
+        looked: Instant,
+    ) -> Result<(), Errno> {
+        let Existing { spot: from, node, stat } = *at;
+        let subject = self.subject_at(at, Turn::Held(looked))?;
+        let target = subject.moved_to(self.paths.of_child(&to.dir, to.name)?, || from.head())?;
+        let (old, moved) = (subject.path(), Detail::To(target.path()));
+        self.permit_detailed(req, &subject, [Operation::Write], ("rename", old, moved))?;
+        self.permit_detailed(req, &target, [Operation::Create], ("rename", old, moved))?;
+        if let Some(node) = node {
+            self.must_not_part(req, node, &subject, "rename")?;
+        }
+        let is_dir = stat.file_type() == FileType::Directory;
+        if is_dir && let Some(refusal) = self.made_below(req, from.below(), old, target.path())? {
+            return Err(self.refused(req, refusal, "rename", old, moved));
+        }
+        let weaker = subject.first_name_weakens_to(&target)
+            || is_dir && self.subtree_weakens(from.below(), old, target.path())?
+            || node.is_some_and(|node| self.is_open_more_freely(node, &subject, &target))
+            || is_dir && self.subtree_is_open_more_freely(old, target.path());
+        let refusal = Refusal { errno: Errno::XDEV, rule: None };
+        if weaker {
+            let kept = if is_dir { self.kept_below(req, from.below(), old)? } else { None };
+            return Err(self.refused(req, kept.unwrap_or(refusal), "rename", old, moved));
+        }
+        if subject.any_name_would_weaken_to(&target) {
+            self.would_refuse(req, refusal, "rename", old, moved);
+        }
+        Ok(())
+    }
+}
