@@ -1,23 +1,22 @@
-//! Opening, making and closing files: where the I/O mode is decided.
+//! Opening and closing files: where the I/O mode is decided.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
-use rustix::fs::{AtFlags, FileType, Mode as Permissions, OFlags};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use tollgate_fuse::{
-    BackingId, Caller, Connection, Created, FileHandle, Name, NodeId, OpenReply, Opened, Request,
+    BackingId, Caller, Connection, FileHandle, NodeId, OpenReply, Opened, Request,
 };
-use tollgate_policy::{Mode, Operation};
+use tollgate_policy::Mode;
 
 use crate::admission::Subject;
 use crate::content::asker::asked_by;
 use crate::content::open::How;
 use crate::content::to_open::ToOpen;
-use crate::fds::Descriptors;
 use crate::handles::{
     Kind, UserFile, executes, has_descriptor, is_in_place, is_written_below, to_execute,
 };
@@ -25,6 +24,7 @@ use crate::locks::wants_closes;
 use crate::lower::{self, Stat};
 use crate::mode::{Io, IoMode};
 use crate::ops::access::Access;
+use crate::ops::lower_file::LowerFile;
 use crate::ops::record::access_of;
 use crate::passthrough::NotRegistered;
 use crate::road::Made;
@@ -32,7 +32,6 @@ use crate::small::only_reads;
 use crate::stats::Count;
 use crate::table::{Node, Place};
 use crate::view::View;
-use crate::watched::Level;
 
 /// `STATX_ATTR_IMMUTABLE` and `STATX_ATTR_APPEND`.
 const IMMUTABLE: u64 = 0x10;
@@ -42,9 +41,6 @@ const APPEND_ONLY: u64 = 0x20;
 /// directory in between.
 const LOOKS_FOR_NAME: u32 = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
-
-/// The type bits of a regular file's mode.
-const S_IFREG: u32 = libc::S_IFREG;
 
 impl View {
     pub(crate) fn do_open(
@@ -206,7 +202,7 @@ impl View {
         io.mode().unwrap_or_else(|| self.passthrough.io_mode(wanted()))
     }
 
-    fn open_in_mode(
+    pub(super) fn open_in_mode(
         &self,
         req: &Request<'_>,
         io: &mut MutexGuard<'_, Io>,
@@ -336,19 +332,12 @@ impl View {
     }
 
     /// Whether somebody else registers backing files for this process.
-    fn others_register(&self) -> bool {
+    pub(super) fn others_register(&self) -> bool {
         self.connection.get().is_some_and(Connection::has_registrar)
     }
 
-    /// The flags for making a file that `access` asks for. What a registrar takes has to be open for
-    /// both, and a file that was made without permission to write cannot be opened so again.
-    fn flags_to_make(&self, access: Access) -> OFlags {
-        let flags = access.lower();
-        if self.others_register() { (flags - OFlags::ACCMODE) | OFlags::RDWR } else { flags }
-    }
-
     /// Opens a file whose bytes the view makes, and which is not open in another way.
-    fn open_made(
+    pub(super) fn open_made(
         &self,
         req: &Request<'_>,
         io: &mut MutexGuard<'_, Io>,
@@ -495,156 +484,6 @@ impl View {
         Ok(Opened { handle, flags, backing: None })
     }
 
-    pub(crate) fn do_create(
-        &self,
-        req: &Request<'_>,
-        parent: NodeId,
-        name: Name<'_>,
-        mode: u32,
-        umask: u32,
-        flags: u32,
-    ) -> Result<Created, Errno> {
-        self.count(req, Count::create);
-        let dir = self.node(parent)?;
-        let access = Access::new(flags);
-        let subject = self.admit_new(req, &dir, Some(name))?;
-        self.written_in(&dir);
-        let dir_fd = self.fds.path(&dir)?;
-        // Always exclusively: a file that exists was not checked for this caller. ESTALE makes the
-        // kernel look the name up again and take the way of an open.
-        let access_below = match subject.as_ref().and_then(How::of) {
-            Some(_) => access.made_new(),
-            None => access,
-        };
-        let wanted =
-            self.flags_to_make(access_below) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        let fd = self.make(req, umask, || {
-            rustix::fs::openat(
-                dir_fd.as_fd(),
-                name.as_c_str(),
-                wanted,
-                Permissions::from_raw_mode(mode & 0o7777),
-            )
-        });
-        if matches!(fd, Err(Errno::EXIST)) {
-            self.refuse_hidden(req, (&dir, dir_fd.as_fd()), name, "create")?;
-        }
-        let fd = match fd {
-            Err(Errno::EXIST) if !access.flags.contains(OFlags::EXCL) => {
-                return Err(Errno::STALE);
-            }
-            fd => fd.map_err(|errno| self.failed_create(req, (&dir, name), access.flags, errno))?,
-        };
-        let around = dir.watched.level();
-        self.raised.by_mode(mode);
-        let stat = lower::stat_fd(fd.as_fd())?;
-        let (node, _) = self.remember(&stat, &dir, name);
-        let opened = self.finish_create(req, &node, access, fd, subject.as_ref());
-        let opened = opened.inspect_err(|_| {
-            if subject.as_ref().and_then(How::of).is_some() {
-                unmake(&dir_fd, name, &stat);
-            }
-        })?;
-        Ok(Created { entry: self.entry(around, &node, &stat), opened })
-    }
-
-    pub(crate) fn do_tmpfile(
-        &self,
-        req: &Request<'_>,
-        parent: NodeId,
-        mode: u32,
-        umask: u32,
-        flags: u32,
-    ) -> Result<Created, Errno> {
-        self.count(req, Count::create);
-        let dir = self.node(parent)?;
-        let access = Access::new(flags);
-        let subject = self.admit_new(req, &dir, None)?;
-        let dir_fd = self.fds.path(&dir)?;
-        // O_EXCL here means "may never get a name"; it is passed on.
-        let access_below = match subject.as_ref().and_then(How::of) {
-            Some(_) => access.made_new(),
-            None => access,
-        };
-        let wanted =
-            self.flags_to_make(access_below) | OFlags::TMPFILE | (access.flags & OFlags::EXCL);
-        let fd = self.make(req, umask, || {
-            rustix::fs::openat(
-                dir_fd.as_fd(),
-                c".",
-                wanted,
-                Permissions::from_raw_mode(mode & 0o7777),
-            )
-        })?;
-        self.raised.by_mode(mode);
-        let stat = lower::stat_fd(fd.as_fd())?;
-        let node = self.table.remember_unnamed(&stat);
-        let kept = self.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH))?;
-        Descriptors::pin(&node, Arc::new(kept));
-        if let Some(subject) = &subject {
-            node.keep_path(subject.path().to_vec());
-        }
-        let opened = self.finish_create(req, &node, access, fd, subject.as_ref())?;
-        // It has no name, so none is cached, and nothing watches it.
-        Ok(Created { entry: self.entry(Level::None, &node, &stat), opened })
-    }
-
-    fn finish_create(
-        &self,
-        req: &Request<'_>,
-        node: &Arc<Node>,
-        access: Access,
-        fd: OwnedFd,
-        subject: Option<&Subject<'_>>,
-    ) -> Result<Opened, Errno> {
-        let mut io = node.io.lock();
-        let mode = self.mode_of(&io, subject);
-        let mut lower = LowerFile::of(self, node, Some(fd), None);
-        let opened = match subject.and_then(How::of) {
-            Some(how) => self.open_made(req, &mut io, &how, access, &mut lower),
-            None => self.open_in_mode(req, &mut io, mode, access, &mut lower),
-        };
-        drop(io);
-        let opened = opened.map_err(|errno| {
-            self.do_forget(node.id, 1);
-            self.failed_open(req, node, "create", access.flags, subject, errno)
-        })?;
-        self.record_open(req, node, "create", access.flags, &opened, subject);
-        Ok(opened)
-    }
-
-    /// Asks the policy about a name that is to be made in `dir`; without a name (`O_TMPFILE`) about
-    /// a file of no name there.
-    pub(crate) fn admit_new(
-        &self,
-        req: &Request<'_>,
-        dir: &Arc<Node>,
-        name: Option<Name<'_>>,
-    ) -> Result<Option<Subject<'_>>, Errno> {
-        if self.admission.is_trivial() {
-            return Ok(None);
-        }
-        let name = match name {
-            Some(name) => name,
-            None => Name::new(c"#tmpfile")?,
-        };
-        let path = self.paths.of_child(dir, name)?;
-        let subject = self.admission.new_name(path, S_IFREG);
-        self.permit_subject(req, &subject, [Operation::Create], "create")?;
-        Ok(Some(subject))
-    }
-
-    /// Runs `make` on the caller's behalf.
-    pub(crate) fn make<T>(
-        &self,
-        req: &Request<'_>,
-        umask: u32,
-        make: impl Fn() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        self.powers
-            .create_as(req.caller(), req.supplementary_group(), umask, || self.fds.retrying(make))
-    }
-
     pub(crate) fn do_release(&self, req: &Request<'_>, id: NodeId, handle: FileHandle) {
         if has_descriptor(handle) {
             drop(self.files.remove(handle));
@@ -718,85 +557,5 @@ fn is_gone(node: &Node, seen: Option<&Stat>) -> bool {
             kept.and_then(|fd| lower::stat_fd(fd.as_fd()).ok())
                 .is_some_and(|stat| stat.nlink() == 0)
         }
-    }
-}
-
-/// The lower file of a node, opened as far as somebody needs it.
-struct LowerFile<'a> {
-    view: &'a View,
-    node: &'a Arc<Node>,
-    /// A real descriptor, from creating the file.
-    fd: Option<OwnedFd>,
-    /// One that names it.
-    path: Option<Arc<OwnedFd>>,
-    /// One for reading and writing, to show to a registrar.
-    shown: Option<OwnedFd>,
-}
-
-impl<'a> LowerFile<'a> {
-    fn of(
-        view: &'a View,
-        node: &'a Arc<Node>,
-        fd: Option<OwnedFd>,
-        path: Option<Arc<OwnedFd>>,
-    ) -> Self {
-        Self { view, node, fd, path, shown: None }
-    }
-
-    /// A descriptor that names the file.
-    fn path(&mut self) -> Result<Arc<OwnedFd>, Errno> {
-        if let Some(path) = &self.path {
-            return Ok(Arc::clone(path));
-        }
-        let path = self.view.fds.path_once(self.node)?;
-        Ok(Arc::clone(self.path.insert(path)))
-    }
-
-    /// The same of the file that `fd` was opened on.
-    fn naming(&self, fd: &OwnedFd) -> Result<Arc<OwnedFd>, Errno> {
-        if let Some(path) = &self.path {
-            return Ok(Arc::clone(path));
-        }
-        self.view.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH)).map(Arc::new)
-    }
-
-    /// A descriptor that names the file, to register: the kernel opens the backing file anew for
-    /// each opener. Never one that can write: it would outlive the caller's own, and the file could
-    /// not be executed meanwhile.
-    fn nameable(&mut self) -> Result<Arc<OwnedFd>, Errno> {
-        match &self.fd {
-            Some(fd) => self.naming(fd),
-            None => self.path(),
-        }
-    }
-
-    /// A descriptor open for reading and writing, to show to a registrar: the one of a file just
-    /// made, or a new one of what `named` names; `None` if there is no permission.
-    fn writable(&mut self, named: &OwnedFd) -> Option<BorrowedFd<'_>> {
-        if self.fd.is_none() {
-            let open = || lower::reopen(named.as_fd(), OFlags::RDWR);
-            self.shown = self.view.fds.retrying(open).ok();
-        }
-        self.fd.as_ref().or(self.shown.as_ref()).map(AsFd::as_fd)
-    }
-
-    /// A descriptor to read and write through.
-    fn real(&mut self, access: Access) -> Result<OwnedFd, Errno> {
-        if let Some(fd) = self.fd.take() {
-            return Ok(fd);
-        }
-        let path = self.path()?;
-        let open =
-            |fd: BorrowedFd<'_>| self.view.fds.retrying(|| lower::reopen(fd, access.lower()));
-        open(path.as_fd())
-    }
-}
-
-/// Removes what was made at `name` and could not be opened: an empty file where one with a header
-/// is expected could be read by nobody, and not be made anew.
-fn unmake(dir: impl AsFd, name: Name<'_>, made: &Stat) {
-    let found = lower::stat_at(dir.as_fd(), name.as_c_str());
-    if found.is_ok_and(|found| found.key() == made.key()) {
-        let _ = rustix::fs::unlinkat(dir.as_fd(), name.as_c_str(), AtFlags::empty());
     }
 }

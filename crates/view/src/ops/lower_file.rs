@@ -1,0 +1,83 @@
+//! The lower file of a node, for who opens it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::lower;
+use crate::ops::access::Access;
+use crate::table::Node;
+use crate::view::View;
+
+/// The lower file of a node, opened as far as somebody needs it.
+pub(super) struct LowerFile<'a> {
+    view: &'a View,
+    pub(super) node: &'a Arc<Node>,
+    /// A real descriptor, from creating the file.
+    pub(super) fd: Option<OwnedFd>,
+    /// One that names it.
+    path: Option<Arc<OwnedFd>>,
+    /// One for reading and writing, to show to a registrar.
+    pub(super) shown: Option<OwnedFd>,
+}
+
+impl<'a> LowerFile<'a> {
+    pub(super) fn of(
+        view: &'a View,
+        node: &'a Arc<Node>,
+        fd: Option<OwnedFd>,
+        path: Option<Arc<OwnedFd>>,
+    ) -> Self {
+        Self { view, node, fd, path, shown: None }
+    }
+
+    /// A descriptor that names the file.
+    pub(super) fn path(&mut self) -> Result<Arc<OwnedFd>, Errno> {
+        if let Some(path) = &self.path {
+            return Ok(Arc::clone(path));
+        }
+        let path = self.view.fds.path_once(self.node)?;
+        Ok(Arc::clone(self.path.insert(path)))
+    }
+
+    /// The same of the file that `fd` was opened on.
+    pub(super) fn naming(&self, fd: &OwnedFd) -> Result<Arc<OwnedFd>, Errno> {
+        if let Some(path) = &self.path {
+            return Ok(Arc::clone(path));
+        }
+        self.view.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH)).map(Arc::new)
+    }
+
+    /// A descriptor that names the file, to register: the kernel opens the backing file anew for
+    /// each opener. Never one that can write: it would outlive the caller's own, and the file could
+    /// not be executed meanwhile.
+    pub(super) fn nameable(&mut self) -> Result<Arc<OwnedFd>, Errno> {
+        match &self.fd {
+            Some(fd) => self.naming(fd),
+            None => self.path(),
+        }
+    }
+
+    /// A descriptor open for reading and writing, to show to a registrar: the one of a file just
+    /// made, or a new one of what `named` names; `None` if there is no permission.
+    pub(super) fn writable(&mut self, named: &OwnedFd) -> Option<BorrowedFd<'_>> {
+        if self.fd.is_none() {
+            let open = || lower::reopen(named.as_fd(), OFlags::RDWR);
+            self.shown = self.view.fds.retrying(open).ok();
+        }
+        self.fd.as_ref().or(self.shown.as_ref()).map(AsFd::as_fd)
+    }
+
+    /// A descriptor to read and write through.
+    pub(super) fn real(&mut self, access: Access) -> Result<OwnedFd, Errno> {
+        if let Some(fd) = self.fd.take() {
+            return Ok(fd);
+        }
+        let path = self.path()?;
+        let open =
+            |fd: BorrowedFd<'_>| self.view.fds.retrying(|| lower::reopen(fd, access.lower()));
+        open(path.as_fd())
+    }
+}
