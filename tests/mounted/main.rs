@@ -39,6 +39,7 @@ mod places;
 mod queues;
 mod redacted;
 mod removed_names;
+mod renamed_above;
 mod replaced;
 mod sandbox;
 mod scale;

@@ -17,6 +17,7 @@ mod mknod;
 mod names;
 mod one_link;
 mod open;
+mod overtaken;
 mod record;
 mod rename;
 mod seek;

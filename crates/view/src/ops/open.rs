@@ -56,8 +56,11 @@ impl View {
             return Err(Errno::NXIO);
         }
         let access = Access::new(flags);
-        let seen = self.look_at(&node, access)?;
-        let subject = self.admit(req, &node, access, seen.as_ref().map(|(_, stat)| stat))?;
+        let (seen, subject) = self.unless_overtaken(|| {
+            let seen = self.look_at(&node, access)?;
+            let subject = self.admit(req, &node, access, seen.as_ref().map(|(_, stat)| stat))?;
+            Ok((seen, subject))
+        })?;
         if access.writes() && self.watch.is_some() {
             node.places().iter().for_each(|place| self.written_in(&place.parent));
         }

@@ -112,9 +112,11 @@ impl View {
             .map_err(|errno| self.failed_name(req, "rename", from.at(), Some(to.at()), errno))?;
         self.note_names(&from, &to, &stat, target.as_ref(), exchange)?;
         self.note_rename(&from, &to, node.as_ref(), victim.as_ref(), exchange);
-        drop(moving);
         if moves_dir {
             self.paths.directory_moved();
+        }
+        drop(moving);
+        if moves_dir {
             // Names below it may be hidden now, or no longer.
             if let Some(watch) = self.watch.as_ref().filter(|_| self.admission.policy().can_hide())
             {
