@@ -185,3 +185,22 @@ fn what_was_filled_or_detached_is_measured_too() {
         assert_eq!(running.connection().counts().undelivered, 1);
     }
 }
+
+/// What lies behind the lent bytes is nobody's data, and to cut the claim off would invent an end.
+#[test]
+fn who_claims_to_have_filled_more_than_was_lent_is_refused() {
+    let claims: [fn(usize) -> usize; 3] = [|lent| lent + 1, |lent| 2 * lent, |_| usize::MAX];
+    for (claim, is_detached) in claims.into_iter().flat_map(|one| [(one, false), (one, true)]) {
+        let (kernel, running, fs) = play(SessionConfig::default(), move |reply, size| {
+            let reply = if is_detached { reply.detach() } else { reply };
+            reply.fill(size, |buffer| Ok(claim(buffer.len())))
+        });
+        for unique in [4, 6] {
+            let (error, data) = read(&kernel, unique, 4096);
+            assert_eq!((error, data.len()), (Errno::IO.raw_os_error(), 0));
+            assert!(!fs.was_sent(), "detached: {is_detached}");
+        }
+        let counts = running.connection().counts();
+        assert_eq!((counts.undelivered, counts.panics, counts.dropped), (2, 0, 0));
+    }
+}

@@ -109,7 +109,8 @@ impl Reply<'_, [u8]> {
 
     /// Lends `f` at most `max` bytes (less if the worker's reply area is smaller, which holds
     /// `max_write` bytes and at least 128 KiB) of zeroed, page-aligned memory and replies with the
-    /// first `n` of them, for the `Ok(n)` that `f` returns. The memory is the worker's own: nothing
+    /// first `n` of them, for the `Ok(n)` that `f` returns. An `n` of more than were lent is `EIO` to the
+    /// caller, who would take what was not filled for data. The memory is the worker's own: nothing
     /// is allocated, and it is wiped after the request. A detached reply allocates as much, within
     /// the same bound; where there is no memory it replies `ENOMEM` and does not call `f`.
     pub fn fill(mut self, max: usize, f: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> bool {

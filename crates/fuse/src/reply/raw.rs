@@ -200,7 +200,8 @@ impl<'q> RawReply<'q> {
         let lent = area.data(max);
         let max = lent.len();
         match f(lent) {
-            Ok(len) => self.send_area(area, len.min(max)),
+            Ok(len) if len > max => self.refused(),
+            Ok(len) => self.send_area(area, len),
             Err(errno) => self.error(errno),
         }
     }
@@ -216,7 +217,10 @@ impl<'q> RawReply<'q> {
         let max = max.min(self.queue.get().longest_reply);
         let Some(mut own) = PageBuffer::try_new(max) else { return self.error(Errno::NOMEM) };
         match f(&mut own[..max]) {
-            Ok(len) => self.slices(&[IoSlice::new(&own[..len.min(max)])]),
+            Ok(len) => match own[..max].get(..len) {
+                Some(filled) => self.slices(&[IoSlice::new(filled)]),
+                None => self.refused(),
+            },
             Err(errno) => self.error(errno),
         }
     }
