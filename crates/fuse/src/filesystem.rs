@@ -19,7 +19,8 @@ use crate::types::{
 /// further arguments of an operation are in a struct of [`args`], unless there is only one.
 ///
 /// Methods run on the transport's threads, many at once. The defaults reply `ENOSYS`, which the
-/// kernel takes as "never ask again" for most operations.
+/// kernel takes as "never ask again" for most operations; those of [`Filesystem::release`],
+/// [`Filesystem::releasedir`] and [`Filesystem::readdirplus`] do better.
 #[expect(unused_variables, reason = "the defaults do not use their arguments")]
 pub trait Filesystem: Send + Sync + 'static {
     /// The connection is established. It has what was negotiated, registers backing files, and
@@ -211,6 +212,10 @@ pub trait Filesystem: Send + Sync + 'static {
     }
 
     /// As [`Filesystem::readdir`], each entry with a lookup (`.` and `..` without).
+    ///
+    /// The default is `readdir`, whose names are then listed without attributes: the kernel looks up those
+    /// that it needs. Which of the two it asks for is its own choice, so a file system has `readdir`, or
+    /// both.
     fn readdirplus(
         &self,
         req: &Request<'_>,
@@ -218,7 +223,7 @@ pub trait Filesystem: Send + Sync + 'static {
         args: args::Readdir,
         reply: DirReply<'_>,
     ) {
-        reply.error(Errno::NOSYS);
+        self.readdir(req, node, args, reply);
     }
 
     /// The last use of the directory handle is over.

@@ -146,3 +146,58 @@ fn names_and_entries_with_attributes_are_listed_together() {
         assert!(fs::metadata(at.path().join("a")).unwrap().is_file());
     }
 }
+
+/// Lists names only, of which there are more than one reply holds.
+struct Names;
+
+const NAMES: u64 = 2000;
+
+impl Filesystem for Names {
+    fn lookup(&self, _: &Request<'_>, _: NodeId, name: Name<'_>, reply: Reply<'_, Entry>) {
+        let number = str::from_utf8(name.as_bytes()).ok().and_then(|name| name.parse().ok());
+        let found = number.filter(|number| *number < NAMES).map(|number: u64| entry(number + 2));
+        reply.send(found.ok_or(Errno::NOENT));
+    }
+
+    fn getattr(
+        &self,
+        _: &Request<'_>,
+        node: NodeId,
+        _: Option<FileHandle>,
+        reply: Reply<'_, Attributes>,
+    ) {
+        reply.ok(&Attributes { attr: attributes(node), valid: VALID });
+    }
+
+    fn readdir(&self, _: &Request<'_>, _: NodeId, args: args::Readdir, mut reply: DirReply<'_>) {
+        let fits = |n: &u64| reply.add(n + 2, 8, n + 1, n.to_string().as_bytes());
+        (args.offset..NAMES).take_while(fits).for_each(drop);
+        reply.send();
+    }
+}
+
+/// The kernel asks for attributes, too, where it was told that the server can do that.
+#[test]
+fn who_lists_names_alone_is_listed_with_whatever_the_kernel_asks() {
+    let plus_alone = InitFlags::SUGGESTED - InitFlags::READDIRPLUS_AUTO;
+    for (transport, want) in
+        transports().into_iter().flat_map(|one| [(one, InitFlags::SUGGESTED), (one, plus_alone)])
+    {
+        let at = tempfile::tempdir().unwrap();
+        let (device, _mount) = mount(at.path(), &MountOptions::default()).unwrap();
+        let config = SessionConfig { transport, want, ..SessionConfig::default() };
+        let _running = Session::new(device, Arc::new(Names), config).start().unwrap();
+        for _ in 0..2 {
+            let path = at.path().to_path_buf();
+            let numbers = within(move || {
+                let entries = fs::read_dir(path)?.map(|entry| {
+                    let entry = entry?;
+                    assert!(entry.metadata()?.is_file());
+                    Ok(entry.file_name().into_string().unwrap().parse::<u64>().unwrap())
+                });
+                entries.collect::<std::io::Result<Vec<_>>>()
+            });
+            assert_eq!(numbers.unwrap(), (0..NAMES).collect::<Vec<_>>(), "{transport}, {want:?}");
+        }
+    }
+}
