@@ -3,9 +3,10 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -129,4 +130,86 @@ fn a_waker_may_give_a_buffer_back_when_it_is_cloned() {
         let taken = take.as_mut().poll(&mut Context::from_waker(&gives));
         assert!(matches!(taken, Poll::Ready(Ok(_))));
     });
+}
+
+/// Counts how often it wakes, and panics when it does, or when it is dropped.
+struct Panicking {
+    woken: AtomicUsize,
+    in_wake: bool,
+    in_drop: bool,
+}
+
+impl Panicking {
+    fn new(in_wake: bool, in_drop: bool) -> Arc<Self> {
+        Arc::new(Self { woken: AtomicUsize::new(0), in_wake, in_drop })
+    }
+}
+
+impl Wake for Panicking {
+    fn wake(self: Arc<Self>) {
+        self.woken.fetch_add(1, Ordering::SeqCst);
+        if self.in_wake {
+            panic_any(Endless);
+        }
+    }
+}
+
+impl Drop for Panicking {
+    fn drop(&mut self) {
+        if self.in_drop {
+            panic_any(Endless);
+        }
+    }
+}
+
+fn poll<F: Future>(future: Pin<&mut F>, waker: &Arc<Panicking>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(&Waker::from(Arc::clone(waker))))
+}
+
+#[test]
+fn a_waker_that_panics_keeps_nobody_waiting() {
+    let [counts, panicking] = [false, true].map(|in_wake| move || Panicking::new(in_wake, false));
+    let pool = pool(1);
+    // Given back by an owner, by one that panics, and by a task that gives up once it was woken.
+    for how in 0..3 {
+        let held = pool.take(BUFFER).unwrap();
+        let wakers = [counts(), panicking(), panicking(), counts(), panicking()];
+        let mut tasks = [(); 5].map(|()| Some(Box::pin(pool.take_async(BUFFER))));
+        let first = if how == 2 { 0 } else { 1 };
+        for (task, waker) in tasks.iter_mut().zip(&wakers).skip(first) {
+            assert!(poll(task.as_mut().unwrap().as_mut(), waker).is_pending());
+        }
+        let owner = move || {
+            let _held = held;
+            assert!(how != 1, "the owner, on purpose");
+        };
+        assert_eq!(thread::spawn(owner).join().is_err(), how == 1, "{how}");
+        let given_up = tasks[0].take();
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(given_up))).is_ok());
+        let woken: Vec<_> = wakers.iter().map(|waker| waker.woken.load(Ordering::SeqCst)).collect();
+        assert_eq!(woken, [usize::from(how == 2), 1, 1, 1, 0], "{how}");
+        let third = poll(tasks[3].as_mut().unwrap().as_mut(), &wakers[3]);
+        assert!(matches!(third, Poll::Ready(Ok(_))), "{how}");
+    }
+    drop(pool.take(BUFFER).expect("no buffer is lost"));
+}
+
+#[test]
+fn a_waker_that_panics_when_it_is_dropped_takes_no_buffer_along() {
+    let pool = pool(1);
+    let held = pool.take(BUFFER).unwrap();
+    let (mut first, mut second) = (pin!(pool.take_async(BUFFER)), pin!(pool.take_async(BUFFER)));
+    let woken = Panicking::new(false, false);
+    assert!(poll(first.as_mut(), &woken).is_pending());
+    // Nobody else has these: the pool drops one when the task waits anew, the other with its place.
+    for _ in 0..2 {
+        let waker = Panicking::new(false, true);
+        assert!(poll(second.as_mut(), &waker).is_pending());
+        assert!(Arc::into_inner(waker).is_none(), "the pool has it");
+    }
+    drop(held);
+    assert_eq!(woken.woken.load(Ordering::SeqCst), 1);
+    // It was not woken, so its place is there still.
+    assert!(matches!(poll(second.as_mut(), &woken), Poll::Ready(Ok(_))));
+    drop(pool.take(BUFFER).expect("no buffer is lost"));
 }

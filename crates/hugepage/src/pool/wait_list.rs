@@ -23,7 +23,8 @@ use std::collections::VecDeque;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, fence};
+use super::contained;
+use crate::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, fence};
 
 /// The cleaner is asleep and wants to hear of dirty buffers.
 const CLEANER: usize = 1;
@@ -70,15 +71,27 @@ impl WaitList {
     #[cold]
     fn wake(&self, attention: usize) -> bool {
         if attention >= WAITER {
-            let mut tasks = self.lock.lock();
+            let tasks = self.lock.lock();
             self.condition.notify_one();
-            let first = tasks.asleep.pop_front();
-            drop(tasks);
-            if let Some((_, waker)) = first {
-                waker.wake();
-            }
+            self.wake_first(tasks);
         }
         attention & CLEANER != 0 && self.cleaner_awake()
+    }
+
+    /// Wakes the task that came first. Where its waker panics, that one may never look: the next one is
+    /// woken as well. A panic does not come out, which would end the process from the drop of a buffer
+    /// whose owner panics.
+    fn wake_first<'a>(&'a self, mut tasks: MutexGuard<'a, Tasks>) {
+        // Not more than there are now: a waker may have its task wait anew before it panics.
+        for _ in 0..tasks.asleep.len() {
+            let first = tasks.asleep.pop_front();
+            drop(tasks);
+            let Some((_, waker)) = first else { return };
+            if contained::call(|| waker.wake()).is_some() {
+                return;
+            }
+            tasks = self.lock.lock();
+        }
     }
 
     /// The cleaner goes to sleep. It must look at the lists once more afterwards.
@@ -144,10 +157,13 @@ impl WaitList {
         };
         let place = tasks.asleep.iter().position(|(other, _)| *other == number);
         if let Some(found) = attempt() {
-            let _before = place.and_then(|place| tasks.asleep.remove(place));
+            let before = place.and_then(|place| tasks.asleep.remove(place));
             drop(tasks);
             *ticket = None;
             self.go();
+            // What was found must reach the caller, whatever the drop of a waker does.
+            contained::call(|| drop(before));
+            contained::call(|| drop(mine));
             return Poll::Ready(found);
         }
         if let Some(waker) = mine.take() {
@@ -162,7 +178,7 @@ impl WaitList {
             }
         }
         drop(tasks);
-        drop(mine);
+        contained::call(|| drop(mine));
         Poll::Pending
     }
 
@@ -170,15 +186,14 @@ impl WaitList {
     pub(crate) fn leave(&self, ticket: &Ticket) {
         let mut tasks = self.lock.lock();
         let place = tasks.asleep.iter().position(|(other, _)| *other == ticket.0);
-        let (_mine, next) = match place {
-            Some(place) => (tasks.asleep.remove(place), None),
-            None => (None, tasks.asleep.pop_front()),
-        };
-        drop(tasks);
+        let mine = place.and_then(|place| tasks.asleep.remove(place));
         self.go();
-        if let Some((_, waker)) = next {
-            waker.wake();
+        if mine.is_none() {
+            self.wake_first(tasks);
+            return;
         }
+        drop(tasks);
+        contained::call(|| drop(mine));
     }
 
     fn come(&self) {
