@@ -156,6 +156,20 @@ impl InFlightCounter {
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Waits until nothing is counted in, for so long at most; true if that is so. For a queue that
+    /// takes no more items. Unlike [`flush`](Self::flush) it waits for nobody else who flushes.
+    pub(crate) fn wait_for_end(&self, timeout: Duration) -> bool {
+        let is_over = || self.is_empty(0) && self.is_empty(1);
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        seq_cst_gap();
+        let epoch = self.emptied.word().load(Ordering::SeqCst);
+        if !is_over() {
+            self.emptied.wait(epoch, Some(timeout));
+        }
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        is_over()
+    }
+
     fn is_empty(&self, phase: u8) -> bool {
         let phase = usize::from(phase);
         let sum = |count: fn(&Cell) -> &[AtomicU64; 2]| -> u64 {

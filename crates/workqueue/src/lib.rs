@@ -79,6 +79,7 @@ mod sequence;
 pub mod sharding;
 mod shared;
 mod stack;
+mod stranded;
 mod submit;
 mod sys;
 mod task;

@@ -56,7 +56,7 @@ pub(crate) struct Pool {
     /// By worker number. (a)
     pub(crate) worker_slots: Box<[CachePadded<WorkerSlot>]>,
     /// (i)
-    threads: StdMutex<Vec<(WorkerId, JoinHandle<()>)>>,
+    threads: StdMutex<Vec<Thread>>,
     /// (a)
     pub(crate) start_failures: AtomicU64,
     /// The system refused something to a worker, and that was said. (a)
@@ -71,6 +71,13 @@ pub(crate) struct Pool {
     on_failure: OnFailure,
     /// What the program has to say about threads and panics. (c)
     pub(crate) hooks: Hooks,
+}
+
+/// A worker's thread, which may have ended.
+struct Thread {
+    id: WorkerId,
+    home: ShardId,
+    thread: JoinHandle<()>,
 }
 
 /// What a worker shows of itself. Written by the worker with plain stores.
@@ -164,7 +171,7 @@ impl Pool {
     /// Starts the worker that a claim stands for.
     #[cold]
     pub(crate) fn grow(&self, claim: Claim) {
-        let id = claim.id();
+        let (id, home) = (claim.id(), claim.home());
         // The claim has to survive a failure to start the thread, which drops the closure.
         let claim = Arc::new(StdMutex::new(Some(claim)));
         let started = match self.me.upgrade() {
@@ -172,16 +179,16 @@ impl Pool {
             None => Err(io::Error::other("the runtime is gone")),
         };
         match started {
-            Ok(thread) => self.remember(id, thread),
+            Ok(thread) => self.remember(Thread { id, home, thread }),
             Err(error) => self.cannot_grow(&claim, &error),
         }
     }
 
-    fn remember(&self, id: WorkerId, thread: JoinHandle<()>) {
+    fn remember(&self, new: Thread) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         // The number may have belonged to a worker that retired.
-        threads.retain(|(other, _)| *other != id);
-        threads.push((id, thread));
+        threads.retain(|other| other.id != new.id);
+        threads.push(new);
     }
 
     fn cannot_grow(&self, claim: &StdMutex<Option<Claim>>, error: &io::Error) {
@@ -208,12 +215,18 @@ impl Pool {
         loop {
             let next = self.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
             match next {
-                Some((_, thread)) if thread.thread().id() == thread::current().id() => {}
+                Some(Thread { thread, .. }) if thread.thread().id() == thread::current().id() => {}
                 // A worker catches the panics of its items; there is nothing to learn here.
-                Some((_, thread)) => drop(thread.join()),
+                Some(Thread { thread, .. }) => drop(thread.join()),
                 None => return,
             }
         }
+    }
+
+    /// Where the workers are at home that there are.
+    pub(crate) fn homes(&self) -> Vec<ShardId> {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.iter().filter(|one| !one.thread.is_finished()).map(|one| one.home).collect()
     }
 
     pub(crate) fn worker_slot(&self, worker: WorkerId) -> &WorkerSlot {

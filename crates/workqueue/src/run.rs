@@ -147,9 +147,20 @@ pub(crate) fn rescue(core: &QueueCore) -> bool {
     let me = QueueRef::of(core);
     let pool = core.pool();
     let found = pool.queue.take_if(|job| job.queue() == me, |claim| pool.grow(claim));
-    let Some(job) = found else { return false };
+    found.is_some_and(|job| run_taken(pool, job, true))
+}
+
+/// As [`rescue`], for whatever queue of the pool, on a thread that stays where it is.
+pub(crate) fn run_stranded(pool: &Pool, mut is_stranded: impl FnMut(&Job) -> bool) -> bool {
+    let found = pool.queue.take_if(|job| is_stranded(job), |claim| pool.grow(claim));
+    found.is_some_and(|job| run_taken(pool, job, false))
+}
+
+fn run_taken(pool: &Pool, job: Job, is_rescuer: bool) -> bool {
+    let queue = job.queue();
+    let core = queue.core();
     let mut notify = DeferredNotify::default();
-    let mut rescuer = Rescuing { core, pool };
+    let mut rescuer = Rescuing { core, pool, is_rescuer };
     if job.tag.is_turn() {
         run_turn(core, job.tag, &mut rescuer, &mut notify);
     } else {
@@ -159,10 +170,11 @@ pub(crate) fn rescue(core: &QueueCore) -> bool {
     true
 }
 
-/// A rescuer at work.
+/// A rescuer at work, or who ends a runtime in the place of workers.
 struct Rescuing<'r> {
     core: &'r QueueCore,
     pool: &'r Pool,
+    is_rescuer: bool,
 }
 
 impl TurnHolder for Rescuing<'_> {
@@ -184,6 +196,9 @@ impl TurnHolder for Rescuing<'_> {
     /// Before the item runs, so that whoever waits for it finds it counted. The rescuer goes to the
     /// pod of a strict item; where the system refuses that, it runs the item all the same.
     fn before(&mut self, tag: Tag) {
+        if !self.is_rescuer {
+            return;
+        }
         self.core.stats.rescued.fetch_add(1, Ordering::Relaxed);
         if self.pool.key.sharding.strict {
             let shard = self.pool.plan.shard_of(tag.cpu());

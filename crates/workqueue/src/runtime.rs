@@ -18,7 +18,7 @@ use crate::pool::{Pool, SharedClaim};
 use crate::queue::QueueBuilder;
 use crate::shared::{MAX_SHARD_CAPACITY, Settings, Shared};
 use crate::watchdog::Patience;
-use crate::{cgroup, context, forked, housekeeper, own_thread, worker};
+use crate::{cgroup, context, forked, housekeeper, own_thread, stranded, worker};
 
 /// Queues and the workers that serve them. Dropping it shuts it down.
 ///
@@ -116,6 +116,9 @@ impl Runtime {
     /// that queue further items are refused too. Called from inside an item of this runtime, or a
     /// hook on one of its threads, it returns at once and leaves the rest to a thread of its own.
     /// Whoever else calls it waits for the end, also when somebody called it before.
+    ///
+    /// Where a pool has no worker because the system starts no thread, what waits there is run by the
+    /// thread that ends the runtime, as a rule the one that called this.
     pub fn shutdown(&self) {
         forked::check(self.shared.id.generation());
         self.shared.shut_down();
@@ -362,7 +365,7 @@ fn start_worker(
 /// Waits until all queues are empty, and for all threads. Nothing is queued any more.
 fn end(shared: &Shared, housekeeper: JoinHandle<()>, ended: &Ended) {
     let queues = shared.all_queues();
-    queues.iter().for_each(|queue| queue.in_flight.flush());
+    stranded::run_out(shared, &queues);
     for queue in &queues {
         let rescuer = queue.rescuer.lock().take();
         if let Some(rescuer) = rescuer {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use tollgate_workqueue::{Runtime, WhenFull};
 
 use crate::process::kept;
-use crate::{Hold, hold, until};
+use crate::{Hold, hold, kinds, until};
 
 #[test]
 fn a_runtime_lives_and_ends_inside_an_item_of_another() {
@@ -126,6 +127,49 @@ fn a_shutdown_loses_nothing_that_was_accepted() {
                 runtime.shutdown();
             });
             assert_eq!(runs.load(Ordering::SeqCst), accepted.load(Ordering::SeqCst));
+        }
+    });
+}
+
+/// No worker can be had: who ends the runtime runs what is queued.
+#[test]
+fn a_runtime_that_can_start_no_worker_ends_with_what_was_queued() {
+    kept("shutdown::a_runtime_that_can_start_no_worker_ends_with_what_was_queued", || {
+        const STACK: usize = 1 << 40;
+        let most = Rlimit { current: Some(STACK as u64), maximum: Some(STACK as u64) };
+        setrlimit(Resource::As, most).unwrap();
+        for drops in [false, true] {
+            let runtime = Runtime::builder().stack_size(STACK).build().unwrap();
+            let mut queues = kinds(&runtime);
+            queues.push(runtime.queue("strict").strict(true).build().unwrap());
+            let runs = Arc::new(AtomicU32::new(0));
+            let mut handles = Vec::new();
+            for queue in &queues {
+                for n in 0..20 {
+                    let runs = Arc::clone(&runs);
+                    let body = move || {
+                        runs.fetch_add(1, Ordering::SeqCst);
+                        assert!(n > 0, "one of them panics");
+                    };
+                    queue.post(body).unwrap();
+                }
+                handles.push(queue.spawn(|| 7).unwrap());
+            }
+            let failures: u64 = runtime.dump().pools.iter().map(|pool| pool.start_failures).sum();
+            assert!(failures > 0, "no worker was refused");
+            // Who waits for a queue meanwhile does not keep the end from coming.
+            let flushes = queues[0].clone();
+            let waits = thread::spawn(move || flushes.flush().unwrap());
+            if drops {
+                drop(runtime);
+            } else {
+                runtime.shutdown();
+            }
+            assert_eq!(runs.load(Ordering::SeqCst), 100);
+            for handle in handles {
+                assert_eq!(handle.wait().unwrap(), 7);
+            }
+            waits.join().unwrap();
         }
     });
 }
