@@ -12,6 +12,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{self, NotifyDelete, NotifyInvalEntry, NotifyInvalInode, NotifyStore, OutHeader};
 use crate::counters::RequestCounts;
+use crate::forked::Maker;
 use crate::init::{InitFlags, Negotiated};
 use crate::interrupt::Interrupts;
 use crate::latency::{self, OperationLatency};
@@ -134,7 +135,7 @@ impl Connection {
             Some((registrar, device)) => registrar.register(device, fd)?,
             None => self.shared.control.open_backing(fd)?,
         };
-        Ok(BackingFile { id: BackingId(id), connection: self.clone() })
+        Ok(BackingFile { id: BackingId(id), maker: Maker::this(), connection: self.clone() })
     }
 
     /// Whether [`Connection::open_backing`] takes only what is open for reading and writing: with
@@ -288,10 +289,12 @@ fn name_len(name: Name<'_>) -> u32 {
 }
 
 /// A lower file that is registered with the kernel; dropping it takes the registration back.
-/// Handles that were opened with it go on working: the kernel holds the file for them.
+/// Handles that were opened with it go on working: the kernel holds the file for them. In a copy of the
+/// process (fork) dropping it does nothing.
 #[derive(Debug)]
 pub struct BackingFile {
     id: BackingId,
+    maker: Maker,
     connection: Connection,
 }
 
@@ -305,6 +308,9 @@ impl BackingFile {
 
 impl Drop for BackingFile {
     fn drop(&mut self) {
+        if self.maker.was_copied() {
+            return;
+        }
         let shared = &self.connection.shared;
         if let Some((registrar, _)) = self.connection.registrar() {
             registrar.release(self.id.0);

@@ -15,6 +15,7 @@ mod device;
 mod dispatch;
 mod encode;
 mod filesystem;
+mod forked;
 mod init;
 mod interrupt;
 mod latency;

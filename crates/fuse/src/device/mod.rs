@@ -88,6 +88,11 @@ impl DeviceTransport {
     /// [`crate::SessionConfig::spin`].
     #[must_use]
     pub fn new(device: Device, spin: Duration) -> Self {
+        // One from elsewhere may have come through exec. The connection would outlive its server in
+        // whatever that starts.
+        if let Err(error) = rustix::io::fcntl_setfd(&device.fd, rustix::io::FdFlags::CLOEXEC) {
+            tracing::warn!(%error, "programs that are started inherit /dev/fuse");
+        }
         let main = Arc::new(SharedFd(device.fd));
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Self { main, spin, workers: Arc::new(LeaderFollowers::new()), cpus }

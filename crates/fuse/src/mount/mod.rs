@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::device::Device;
+use crate::forked::Maker;
 
 mod asking;
 mod error;
@@ -29,12 +30,14 @@ use options::DEFAULT_SUBTYPE;
 
 /// A mount made here. Dropping it unmounts, lazily if it is in use; [`Mount::keep`] leaves it. No other
 /// mount is touched: if this one is covered by another, it stays, with a warning in the log, and if it
-/// is gone, nothing happens.
+/// is gone, nothing happens. Nor does anything where a copy of the process (fork) drops it, which may call
+/// [`Mount::unmount`].
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
     /// `None` where the kernel does not tell (before Linux 5.8): what is at `path` is it then.
     id: Option<MountId>,
+    maker: Maker,
     kept: bool,
 }
 
@@ -78,7 +81,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if self.kept {
+        if self.kept || self.maker.was_copied() {
             return;
         }
         match self.unmount_own(true) {
@@ -108,7 +111,7 @@ pub fn mount(path: &Path, options: &MountOptions) -> Result<(Device, Mount), Mou
         other => other?,
     };
     let id = MountId::at(&path);
-    Ok((device, Mount { path, id, kept: false }))
+    Ok((device, Mount { path, id, maker: Maker::this(), kept: false }))
 }
 
 fn open_and_mount(path: &Path, options: &MountOptions) -> Result<Device, MountError> {

@@ -1,6 +1,6 @@
 //! A reply without its type: where it goes, and whether it went.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,6 +11,7 @@ use crate::abi::{IoctlOut, OutHeader, SizeOut};
 use crate::buffer::{PageBuffer, ReplyArea};
 use crate::counters::{self, QueueCounters};
 use crate::encode::{Answer, MAX_ANSWER_BYTES};
+use crate::forked::Maker;
 use crate::interrupt::{DetachedIndex, Interrupts};
 use crate::transport::ReplySink;
 
@@ -24,10 +25,22 @@ const MAX_SLICES: usize = 16;
 pub(crate) struct QueueState {
     pub(crate) sink: SinkBox,
     pub(crate) worker: usize,
+    /// The process that serves.
+    pub(crate) server: Maker,
     /// Bytes of data that a detached reply lends at most.
     pub(crate) longest_reply: usize,
     pub(crate) counters: QueueCounters,
     pub(crate) interrupts: Arc<Interrupts>,
+}
+
+impl QueueState {
+    /// Sends a reply. A copy of the server answers nobody: the server does.
+    fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        if self.server.was_copied() {
+            return Err(Errno::BADF.into());
+        }
+        self.sink.0.commit(parts)
+    }
 }
 
 /// A sink that can be printed.
@@ -228,7 +241,7 @@ impl<'q> RawReply<'q> {
     fn commit(&mut self, parts: &[IoSlice<'_>]) -> bool {
         self.answered = true;
         let queue = self.queue.get();
-        match queue.sink.0.commit(parts) {
+        match queue.send(parts) {
             Ok(()) => true,
             // The request is over.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
@@ -248,7 +261,7 @@ impl<'q> RawReply<'q> {
         counters::add(&queue.counters.undelivered, 1);
         let header = self.error_header(Errno::IO);
         // `ENOENT` if the refused reply has ended it; others if the session is over.
-        let _ = queue.sink.0.commit(&[IoSlice::new(header.as_bytes())]);
+        let _ = queue.send(&[IoSlice::new(header.as_bytes())]);
         false
     }
 }

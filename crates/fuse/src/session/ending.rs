@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::connection::Connection;
 use crate::filesystem::Filesystem;
+use crate::forked::Maker;
 use crate::panics::caught;
 
 /// Counts a session's workers out. As a rule the rest is done by who waits for them in
@@ -15,6 +16,7 @@ pub(crate) struct Ending {
     left: AtomicUsize,
     failed: AtomicBool,
     given_up: AtomicBool,
+    server: Maker,
     connection: Connection,
     fs: Arc<dyn Filesystem>,
 }
@@ -22,7 +24,8 @@ pub(crate) struct Ending {
 impl Ending {
     pub(crate) fn new(workers: usize, connection: Connection, fs: Arc<dyn Filesystem>) -> Self {
         let (failed, given_up) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { left: AtomicUsize::new(workers), failed, given_up, connection, fs }
+        let (left, server) = (AtomicUsize::new(workers), Maker::this());
+        Self { left, failed, given_up, server, connection, fs }
     }
 
     /// The connection to the kernel.
@@ -37,6 +40,9 @@ impl Ending {
 
     /// A worker's thread ends, with its queue gone.
     pub(crate) fn worker_ended(&self, by_failure: bool) {
+        if self.server.was_copied() {
+            return;
+        }
         if by_failure {
             self.failed.store(true, Ordering::SeqCst);
         }

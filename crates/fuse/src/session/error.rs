@@ -60,6 +60,11 @@ pub enum SessionError {
         /// Its index.
         worker: usize,
     },
+    /// [`crate::Running::wait`] was called in a copy of the process that serves.
+    #[error(
+        "this process was forked from the one that serves: it cannot wait for the session's end"
+    )]
+    Copy,
 }
 
 impl SessionError {

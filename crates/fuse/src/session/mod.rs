@@ -18,6 +18,7 @@ use crate::connection::Connection;
 use crate::counters::QueueCounters;
 use crate::device::{Device, DeviceTransport};
 use crate::filesystem::Filesystem;
+use crate::forked::Maker;
 use crate::init::InitFlags;
 use crate::interrupt::Interrupts;
 use crate::mounted::MountedTransport;
@@ -120,6 +121,7 @@ fn queue_states<Q: Queue>(queues: &[Q], longest_reply: usize) -> Vec<Arc<QueueSt
         Arc::new(QueueState {
             sink: SinkBox(queue.sink()),
             worker,
+            server: Maker::this(),
             longest_reply,
             counters: QueueCounters::default(),
             interrupts: Arc::clone(&interrupts),

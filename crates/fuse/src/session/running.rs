@@ -1,6 +1,7 @@
 //! A session's worker threads, from their start to their end.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, PoisonError, RwLock, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -19,6 +20,8 @@ use crate::transport::{Control, Queue};
 /// A handler may drop it, or wait for it. Its thread cannot wait for itself: the session is then
 /// stopped, and what follows is done by the last worker when that has ended, after the handler has
 /// returned.
+///
+/// In a copy of the process (fork), where its threads are not, dropping it does nothing.
 #[must_use = "dropping it ends the session"]
 pub struct Running {
     ending: Arc<Ending>,
@@ -89,7 +92,7 @@ impl Running {
     /// so that every use of the mount fails.
     ///
     /// # Errors
-    /// The first error that ended a worker.
+    /// The first error that ended a worker. [`SessionError::Copy`] in a copy of the process.
     ///
     /// # Panics
     /// If [`Filesystem::destroy`] does.
@@ -98,6 +101,11 @@ impl Running {
     }
 
     fn finish(&mut self) -> Result<Ended, SessionError> {
+        if self.stopper.is_copy() {
+            // Dropping a thread's handle would detach whoever has its memory here.
+            let _threads = ManuallyDrop::new(std::mem::take(&mut self.threads));
+            return Err(SessionError::Copy);
+        }
         let own = thread::current().id();
         if self.threads.iter().any(|thread| thread.thread().id() == own) {
             self.ending.give_up();

@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::forked::Maker;
 use crate::interrupt::Interrupts;
 use crate::transport::Control;
 
 /// What workers and stoppers share.
 pub(crate) struct StopState {
     pub(crate) stop: AtomicBool,
+    /// The process that has the workers.
+    server: Maker,
     interrupts: Arc<Interrupts>,
     control: Arc<dyn Control>,
     /// Thread ids; 0 before the thread runs and after it ended.
@@ -24,7 +27,18 @@ impl StopState {
         control: Arc<dyn Control>,
     ) -> Self {
         let tids = (0..workers).map(|_| AtomicI32::new(0)).collect();
-        Self { stop: AtomicBool::new(false), interrupts, control, tids }
+        let (stop, server) = (AtomicBool::new(false), Maker::this());
+        Self { stop, server, interrupts, control, tids }
+    }
+
+    /// Whether this process is a copy, without the workers.
+    pub(crate) fn was_copied(&self) -> bool {
+        self.server.was_copied()
+    }
+
+    /// Whether a worker is to end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.was_copied()
     }
 
     pub(crate) fn control(&self) -> &dyn Control {
@@ -56,12 +70,21 @@ impl Stopper {
     /// received stay with the kernel until [`crate::Running::wait`] closes the device, which aborts
     /// the connection unless somebody else holds it. Returns when no worker waits for requests any
     /// more.
+    ///
+    /// In a copy of the process (fork) this does nothing.
     pub fn stop(&self) {
+        if self.state.was_copied() {
+            return;
+        }
         self.state.stop.store(true, Ordering::SeqCst);
         let start = Instant::now();
         while self.wake_waiting() && start.elapsed() < Self::PATIENCE {
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    pub(crate) fn is_copy(&self) -> bool {
+        self.state.was_copied()
     }
 
     /// Wakes the workers that wait; `false` if there are none.

@@ -1,8 +1,8 @@
 //! A worker: receives a request from its queue, has it served, and goes on to the next.
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rustix::io::Errno;
@@ -41,7 +41,7 @@ impl<F: Filesystem, Q: Queue> Worker<F, Q> {
         let worker = state.worker;
         queue.attach(polling).map_err(|source| SessionError::Worker { worker, source })?;
         let mut server = Server { state: &state, fs: &*fs, dialect, hook };
-        while !stop.stop.load(Ordering::Relaxed) {
+        while !stop.is_over() {
             let handler_ns = match queue.receive() {
                 Ok(received) => server.serve(received),
                 Err(ReceiveError::Retry) => continue,
@@ -49,6 +49,12 @@ impl<F: Filesystem, Q: Queue> Worker<F, Q> {
                 Err(ReceiveError::Aborted) => return Ok(Ended::Aborted),
                 Err(ReceiveError::Io(error)) => return Err(SessionError::Receive(error)),
             };
+            if stop.was_copied() {
+                // A handler forked, and this is the copy: the request is the server's, and what the
+                // queue has is shared with it.
+                let _queue = ManuallyDrop::new(queue);
+                return Ok(Ended::Stopped);
+            }
             // The caller has its reply already: clearing the buffers costs it nothing.
             queue.finish(handler_ns);
         }
