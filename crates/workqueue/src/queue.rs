@@ -23,6 +23,8 @@ pub struct Queue {
 struct Inner {
     core: Arc<QueueCore>,
     shared: Arc<Shared>,
+    /// As in the core, where it is behind a lock: in a copy of the process, that may be held for ever.
+    name: Box<str>,
 }
 
 impl Drop for Inner {
@@ -33,7 +35,8 @@ impl Drop for Inner {
 
 impl Queue {
     pub(crate) fn new(core: Arc<QueueCore>, shared: Arc<Shared>) -> Self {
-        Self { inner: Arc::new(Inner { core, shared }) }
+        let name = core.name().into();
+        Self { inner: Arc::new(Inner { core, shared, name }) }
     }
 
     pub(crate) fn core(&self) -> &QueueCore {
@@ -44,10 +47,10 @@ impl Queue {
         &self.inner.shared
     }
 
-    /// Its name.
+    /// Its name. Takes no lock, and can be asked for in a copy of the process.
     #[must_use]
     pub fn name(&self) -> String {
-        self.core().name()
+        self.inner.name.to_string()
     }
 
     /// Runs a closure and forgets it. Closures of up to 32 bytes are queued without an allocation.

@@ -90,9 +90,9 @@ impl QueueCore {
         Tag::new(phase, shard, cpu, node)
     }
 
-    /// As [`submit`](Self::submit), but never waits and runs nothing here: without room, and in an
-    /// ordered queue, the closure is refused and dropped. Does not panic.
-    pub(crate) fn try_submit<F>(&self, closure: F) -> Result<(), SubmitError>
+    /// As [`submit`](Self::submit), but never waits and runs nothing here: without room, in an ordered
+    /// queue, and in a copy of the process, the closure is dropped. Does not panic.
+    pub(crate) fn try_submit<F>(&self, closure: F)
     where
         F: FnOnce() + Send + 'static,
     {
@@ -107,11 +107,9 @@ impl QueueCore {
         let drained = mode & DRAINED != 0 && !context::is_inside_queue(self);
         let open = mine && mode & (ORDERED | SHUT) == 0 && !limited && !drained;
         let job = Job::new(QueueRef::of(self), tag, closure);
-        if open && pool.push(tag.shard(), job).is_ok() {
-            return Ok(());
+        if !open || pool.push(tag.shard(), job).is_err() {
+            self.turn_away(counter_slot, phase);
         }
-        self.turn_away(counter_slot, phase);
-        Err(SubmitError::Full { queue: self.name(), capacity: pool.queue.capacity() })
     }
 
     /// Queues what cannot be refused any more, of which there is a bounded number: items whose time

@@ -224,7 +224,7 @@ impl Hand {
         let epoch = self.deque.epoch();
         if let Some(hint) = Hint::of(hand, epoch) {
             // Without room, or on a queue that is closed, the owner does it all.
-            drop(queue.try_submit(move || hint.follow()));
+            queue.try_submit(move || hint.follow());
         }
     }
 

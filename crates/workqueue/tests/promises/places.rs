@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock, Weak, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate_workqueue::{CpuId, Queue, Runtime, WaitError, WhenFull};
 
@@ -323,6 +323,48 @@ fn a_copy_of_a_worker_may_declare_waits_and_fork_closures() {
         };
         queue.spawn(item).unwrap().wait().unwrap();
     });
+}
+
+/// Whatever locks others hold at the moment of the copy.
+#[test]
+fn the_name_of_a_queue_can_be_read_in_a_copy_of_the_process() {
+    kept("places::the_name_of_a_queue_can_be_read_in_a_copy_of_the_process", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _ends = Ends(&over);
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::SeqCst) {
+                        (0..50).for_each(|_| assert_eq!(queue.name(), "q"));
+                        drop(runtime.dump());
+                    }
+                });
+            }
+            let start = Instant::now();
+            for _ in 0..200 {
+                let status = in_a_copy(|| {
+                    let (a, b) = queue.join(|| 1, || 2);
+                    let printed = format!("{queue:?}");
+                    i32::from(a + b != 3 || queue.name() != "q" || !printed.contains("\"q\""))
+                });
+                assert_eq!(status, 0, "the child's wait status");
+                if start.elapsed() > Duration::from_secs(2) {
+                    break;
+                }
+            }
+        });
+    });
+}
+
+/// Ends what others do until then, also by a panic.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// A queue that has next to nothing queued is not held up by one that fills the FIFOs they share.
