@@ -33,7 +33,7 @@ fn kinds(path: &Path) -> Vec<String> {
     let mut kinds = Vec::new();
     for line in table.lines() {
         let fields: Vec<_> = line.split(' ').collect();
-        if Path::new(fields[4]) == path {
+        if Path::new(&fields[4].replace("\\040", " ")) == path {
             let kind = fields.iter().position(|&field| field == "-").unwrap() + 1;
             kinds.push(fields[kind].to_owned());
         }
@@ -155,6 +155,79 @@ fn a_mount_that_is_dropped_leaves_other_file_systems() {
     assert_eq!(kinds(&at), ["fuse.tollgate"]);
     other.unmount(true).unwrap();
     assert_eq!(kinds(&at), [""; 0]);
+}
+
+/// Others may rename a directory above a mount point. Something else may be at the old path then.
+#[test]
+fn a_mount_is_unmounted_where_it_is_by_now() {
+    if !can_mount() {
+        return;
+    }
+    for (is_dropped, is_replaced) in [(false, false), (true, false), (false, true), (true, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let above = dir.path().canonicalize().unwrap();
+        let [before, after] = ["a", "b c"].map(|name| above.join(name).join("mnt"));
+        fs::create_dir_all(&before).unwrap();
+        let (_device, own) = mount(&before, &MountOptions::default()).unwrap();
+        fs::rename(above.join("a"), above.join("b c")).unwrap();
+        assert_eq!(kinds(&after), ["fuse.tollgate"]);
+        if is_replaced {
+            fs::create_dir_all(&before).unwrap();
+            if !mount_tmpfs(&before) {
+                return;
+            }
+        }
+        match is_dropped {
+            true => drop(own),
+            false => own.unmount(true).unwrap(),
+        }
+        assert_eq!(kinds(&after), [""; 0]);
+        assert_eq!(kinds(&before), if is_replaced { vec!["tmpfs"] } else { vec![] });
+        if is_replaced {
+            unmount(&before, false).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_mount_that_moved_and_is_covered_is_left() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let above = dir.path().canonicalize().unwrap();
+    let [before, after] = ["a", "b"].map(|name| above.join(name).join("mnt"));
+    fs::create_dir_all(&before).unwrap();
+    let (_device, own) = mount(&before, &MountOptions::default()).unwrap();
+    fs::rename(above.join("a"), above.join("b")).unwrap();
+    if !mount_tmpfs(&after) {
+        return;
+    }
+    let error = own.unmount(true).unwrap_err();
+    assert!(matches!(&error, MountError::Covered { path } if *path == after), "{error:?}");
+    assert_eq!(kinds(&after), ["fuse.tollgate", "tmpfs"]);
+    unmount(&after, false).unwrap();
+    unmount(&after, true).unwrap();
+}
+
+#[test]
+fn a_mount_point_that_is_gone_is_said_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    for path in [dir.path().join("gone"), dir.path().join("gone/mnt"), file.join("mnt")] {
+        for lazy in [false, true] {
+            let error = unmount(&path, lazy).unwrap_err();
+            assert!(
+                matches!(&error, MountError::Gone { path: said } if *said == path),
+                "{error:?}"
+            );
+            assert!(error.to_string().contains("renamed"), "{error}");
+        }
+        assert!(!clean_stale(&path).unwrap());
+        let error = mount(&path, &MountOptions::default()).unwrap_err();
+        assert!(matches!(error, MountError::NoMountPoint { .. }), "{error:?}");
+    }
 }
 
 #[test]

@@ -83,6 +83,16 @@ pub enum MountError {
         /// The mount point.
         path: PathBuf,
     },
+    /// Nothing is there to be unmounted.
+    #[error(
+        "there is no {}: it was removed, or it or a directory above it was renamed; what was mounted \
+         there may be at another place now (/proc/self/mountinfo)",
+        path.display()
+    )]
+    Gone {
+        /// The path.
+        path: PathBuf,
+    },
     /// It is not mounted.
     #[error("{} is not a mount point", path.display())]
     NotMounted {

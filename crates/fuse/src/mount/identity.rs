@@ -1,6 +1,6 @@
 //! Which mount is at a path: a path alone may lead to somebody else's by now.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
 
@@ -29,9 +29,10 @@ impl MountId {
         Self::at(path) == Some(self) && (self.unique.is_some() || table::is_fuse(path))
     }
 
-    /// Whether this mount, a FUSE file system, is there, wherever that is.
-    pub(super) fn exists(self) -> bool {
-        table::has_fuse(self.listed)
+    /// Where this mount, a FUSE file system, is by now: somebody may have renamed a directory above it,
+    /// or moved it.
+    pub(super) fn place(self) -> Option<PathBuf> {
+        table::fuse_point(self.listed)
     }
 }
 

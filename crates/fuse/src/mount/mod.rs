@@ -42,13 +42,13 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Where it is mounted.
+    /// Where it was mounted. Somebody may have renamed a directory above it since.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Unmounts; see [`unmount`].
+    /// Unmounts, wherever it is by now; see [`unmount`].
     ///
     /// # Errors
     /// As [`unmount`], and [`MountError::Covered`] if another mount covers it; the mount is then left.
@@ -58,17 +58,14 @@ impl Mount {
     }
 
     fn unmount_own(&self, lazy: bool) -> Result<(), MountError> {
-        match self.id {
-            Some(id) if !id.is_at(&self.path) => {
-                let path = self.path.clone();
-                let covered = id.exists();
-                Err(if covered {
-                    MountError::Covered { path }
-                } else {
-                    MountError::NotMounted { path }
-                })
-            }
-            _ => unmount(&self.path, lazy),
+        let id = match self.id {
+            Some(id) if !id.is_at(&self.path) => id,
+            _ => return unmount(&self.path, lazy),
+        };
+        match id.place() {
+            None => Err(MountError::NotMounted { path: self.path.clone() }),
+            Some(path) if id.is_at(&path) => unmount(&path, lazy),
+            Some(path) => Err(MountError::Covered { path }),
         }
     }
 
@@ -145,6 +142,8 @@ pub fn mount_device(
                 MountError::NotPermitted { path: path.clone(), why: "mount(2) needs CAP_SYS_ADMIN" }
             }
             Errno::NODEV => MountError::NoDevice { source: errno.into() },
+            // It went since it was looked at.
+            Errno::NOENT => MountError::NoMountPoint { path: path.clone(), source: errno.into() },
             _ => MountError::System { path: path.clone(), source: errno.into() },
         },
     )
@@ -192,8 +191,8 @@ fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
 /// even if it is in use, and let it go when the last user does.
 ///
 /// # Errors
-/// [`MountError::Busy`] when it is in use, [`MountError::NotMounted`],
-/// [`MountError::UnmountNotPermitted`], and others of the system.
+/// [`MountError::Busy`] when it is in use, [`MountError::NotMounted`], [`MountError::Gone`] where there is
+/// no such path, [`MountError::UnmountNotPermitted`], and others of the system.
 pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     if path.as_os_str().as_bytes().contains(&0) {
         let source = io::Error::new(io::ErrorKind::InvalidInput, "no path has a NUL byte");
@@ -206,6 +205,7 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
         Err(Errno::PERM) => helper::unmount(path, lazy),
         Err(Errno::BUSY) => Err(MountError::Busy { path: path.into() }),
         Err(Errno::INVAL) => Err(MountError::NotMounted { path: path.into() }),
+        Err(Errno::NOENT | Errno::NOTDIR) => Err(MountError::Gone { path: path.into() }),
         Err(errno) => Err(MountError::System { path: path.into(), source: errno.into() }),
     }
 }

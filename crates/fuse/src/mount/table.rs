@@ -1,7 +1,8 @@
 //! The kernel's table of mounts.
 
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// Whether the topmost mount at `path` (canonical) is of type `fuse.SUBTYPE`.
@@ -15,9 +16,11 @@ pub(super) fn is_fuse(path: &Path) -> bool {
     kind_at(&read(), path.as_os_str().as_bytes()).is_some_and(is_fuse_kind)
 }
 
-/// Whether a FUSE file system is mounted with this id.
-pub(super) fn has_fuse(id: u64) -> bool {
-    lines(&read()).any(|line| line.id == id && is_fuse_kind(line.kind))
+/// Where a FUSE file system is mounted that has this id.
+pub(super) fn fuse_point(id: u64) -> Option<PathBuf> {
+    let table = read();
+    let line = lines(&table).find(|line| line.id == id && is_fuse_kind(line.kind))?;
+    Some(OsString::from_vec(line.point).into())
 }
 
 fn is_fuse_kind(kind: &[u8]) -> bool {
