@@ -27,6 +27,7 @@ mod keep_awake;
 mod links;
 mod locks;
 mod lower;
+mod made_meanwhile;
 #[path = "../support/mapped.rs"]
 mod mapped;
 mod mapping;

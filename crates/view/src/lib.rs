@@ -27,6 +27,7 @@ mod listings;
 mod located;
 mod locks;
 mod lower;
+mod making;
 mod mapped;
 mod masked;
 mod memory;

@@ -35,6 +35,7 @@ use crate::links::Links;
 use crate::listings::Listings;
 use crate::locks::Locks;
 use crate::lower::{self, Key, Stat};
+use crate::making::Making;
 use crate::mapped::Dropper;
 use crate::mounts::MountPoint;
 use crate::moving::Moving;
@@ -113,6 +114,8 @@ pub struct View {
     pub(crate) counters: Counters,
     /// Who moves names, and who may not meanwhile.
     pub(crate) names: Arc<Moving>,
+    /// Who makes names, and who may not meanwhile.
+    pub(crate) making: Making,
     /// Files that have several names.
     pub(crate) links: Arc<Links>,
     /// These and the policy, for views beside this one.
@@ -245,6 +248,7 @@ impl View {
             connection: Arc::clone(&place.connection),
             counters: Counters::new(),
             names: Arc::clone(&place.moving),
+            making: Making::default(),
             links: Arc::clone(&place.links),
             place,
             neighbours: config.neighbours,

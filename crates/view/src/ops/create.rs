@@ -42,6 +42,8 @@ impl View {
         self.count(req, Count::create);
         let dir = self.node(parent)?;
         let access = Access::new(flags);
+        // Until it is open, too: who moves the directory looks at the modes of open files.
+        let making = self.begin_to_make(req, &dir);
         let subject = self.admit_new(req, &dir, Some(name))?;
         self.written_in(&dir);
         let dir_fd = self.fds.path(&dir)?;
@@ -62,6 +64,8 @@ impl View {
             )
         });
         if matches!(fd, Err(Errno::EXIST)) {
+            // Names may have to be searched for.
+            drop(making);
             self.refuse_hidden(req, (&dir, dir_fd.as_fd()), name, "create")?;
         }
         let fd = match fd {

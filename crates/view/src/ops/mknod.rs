@@ -26,6 +26,10 @@ impl View {
         }
         let bits = Mode::from_raw_mode(mode & 0o7777);
         let made = self.make_entry(req, ("mknod", at.0, at.1), umask, kind, |dir, name| {
+            if kind == FileType::RegularFile && self.would_seal(at)? {
+                // Its directory was moved since: the kernel asks again.
+                return Err(Errno::STALE);
+            }
             rustix::fs::mknodat(dir, name, kind, bits, lower::decode_device(rdev))
         })?;
         self.raised.by_mode(bits.as_raw_mode());

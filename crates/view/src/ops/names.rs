@@ -20,6 +20,7 @@ use crate::fds::Descriptors;
 use crate::idle::retire_now;
 use crate::links::Change;
 use crate::lower::{self, ProcPath, Stat};
+use crate::making::{BeingMade, lies_in};
 use crate::moving::Turn;
 use crate::paths::KnownPaths;
 use crate::stats::Count;
@@ -27,6 +28,17 @@ use crate::table::Node;
 use crate::view::View;
 
 impl View {
+    /// A name is about to be made in `dir`, until the guard is dropped: what it is judged by is to be asked
+    /// for after this. Where rules hold everywhere alike, nothing is to be done.
+    pub(super) fn begin_to_make(
+        &self,
+        req: &Request<'_>,
+        dir: &Arc<Node>,
+    ) -> Option<BeingMade<'_>> {
+        let tells = self.admission.policy().tells_names_apart();
+        tells.then(|| self.making.begin(req.worker(), dir.id, |moved| lies_in(dir, moved)))
+    }
+
     /// Makes a name by `make` as the caller and returns its entry.
     pub(super) fn make_entry(
         &self,
@@ -38,6 +50,7 @@ impl View {
     ) -> Result<Entry, Errno> {
         self.count(req, Count::change_names);
         let spot = self.spot(parent, name)?;
+        let making = self.begin_to_make(req, &spot.dir);
         if !self.admission.is_trivial() {
             let path = self.paths.of_child(&spot.dir, name)?;
             let subject = self.admission.new_name(path, kind.as_raw_mode());
@@ -45,12 +58,16 @@ impl View {
         }
         let made = self.make(req, umask, || make(spot.fd.as_fd(), name.as_c_str()));
         if made == Err(Errno::EXIST) {
+            // Names may have to be searched for.
+            drop(making);
             self.refuse_hidden(req, (&spot.dir, spot.fd.as_fd()), name, what)?;
+            return Err(self.failed_name(req, what, spot.at(), None, Errno::EXIST));
         }
         made.map_err(|errno| self.failed_name(req, what, spot.at(), None, errno))?;
         let around = spot.dir.watched.level();
         let stat = spot.stat()?;
         let (node, _) = self.remember(&stat, &spot.dir, name);
+        drop(making);
         self.record_name(req, what, spot.at(), None, Ok(Some(&node)));
         Ok(self.entry(around, &node, &stat))
     }

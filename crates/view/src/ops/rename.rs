@@ -17,6 +17,7 @@ use crate::admission::Refusal;
 use crate::audit::Detail;
 use crate::links::Change;
 use crate::lower::Stat;
+use crate::making::{HeldOff, lies_in};
 use crate::moving::Turn;
 use crate::table::Node;
 use crate::view::View;
@@ -80,13 +81,14 @@ impl View {
         let victim = target.as_ref().and_then(|t| to.node_of(&self.table, t));
         let source = Existing { spot: &from, node: node.as_ref(), stat: &stat };
         let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let mut _held_off = [None, None];
         if !self.admission.is_trivial() {
-            self.admit_rename(req, &source, &to, looked)?;
+            _held_off[0] = self.admit_rename(req, &source, &to, looked)?;
             if let Some(target) = &target {
                 let over = Existing { spot: &to, node: victim.as_ref(), stat: target };
                 self.permit_at(req, &over, Operation::Write, "rename", Turn::Held(looked))?;
                 if exchange {
-                    self.admit_rename(req, &over, &from, looked)?;
+                    _held_off[1] = self.admit_rename(req, &over, &from, looked)?;
                 }
             }
         }
@@ -231,7 +233,7 @@ impl View {
         }
     }
 
-    /// May the inode at `from` take the name `to`? A weaker decision is `EXDEV`, so that `mv`
+    /// May the inode at `from` take the name `to`? Nothing is made below it until the guard is dropped. A weaker decision is `EXDEV`, so that `mv`
     /// copies through the view, where each byte is judged again; unless it could not remove all that
     /// it copied, and would leave two halves.
     fn admit_rename(
@@ -240,7 +242,7 @@ impl View {
         at: &Existing<'_>,
         to: &Spot<'_>,
         looked: Instant,
-    ) -> Result<(), Errno> {
+    ) -> Result<Option<HeldOff<'_>>, Errno> {
         let Existing { spot: from, node, stat } = *at;
         let subject = self.subject_at(at, Turn::Held(looked))?;
         let target = subject.moved_to(self.paths.of_child(&to.dir, to.name)?, || from.head())?;
@@ -251,6 +253,7 @@ impl View {
             self.must_not_part(req, node, &subject, "rename")?;
         }
         let is_dir = stat.file_type() == FileType::Directory;
+        let held = if is_dir { self.hold_off_below(stat, old, target.path()) } else { None };
         if is_dir && let Some(refusal) = self.made_below(req, from.below(), old, target.path())? {
             return Err(self.refused(req, refusal, "rename", old, moved));
         }
@@ -266,6 +269,17 @@ impl View {
         if subject.any_name_would_weaken_to(&target) {
             self.would_refuse(req, refusal, "rename", old, moved);
         }
-        Ok(())
+        Ok(held)
+    }
+
+    /// Where other rules may hold below `new`, nothing is made below a directory from before that is
+    /// looked at until its paths are known to be other ones.
+    fn hold_off_below(&self, stat: &Stat, old: &[u8], new: &[u8]) -> Option<HeldOff<'_>> {
+        if self.admission.policy().subtree_move_is_neutral(old, new) {
+            return None;
+        }
+        let top = stat.key();
+        let lies_below = |dir| self.node(dir).ok().is_none_or(|dir| lies_in(&dir, &top));
+        Some(self.making.hold_off(top, lies_below))
     }
 }
