@@ -25,6 +25,7 @@ mod hung;
 mod identity;
 mod keep_awake;
 mod links;
+mod links_meanwhile;
 mod locks;
 mod lower;
 mod made_meanwhile;

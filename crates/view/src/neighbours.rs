@@ -26,6 +26,9 @@ use crate::table::Table;
 /// Searches that one request makes at most: names that are moved by others while one runs make it
 /// uncertain.
 const MAX_SEARCHES: usize = 3;
+/// How long one request waits, each time, for others to leave the links of a file alone: to look at them again. Together
+/// longer than a file has to be left alone where the kernel cannot be asked to watch it.
+const PAUSES_MS: [u64; 5] = [1, 2, 4, 8, 16];
 
 /// The views of one server. A file that has names in several of their directories is judged by all
 /// of these.
@@ -174,17 +177,29 @@ impl Place {
         let root = self.root.as_fd();
         let mut lost = false;
         let mut verify = |searched| {
-            let _still = self.moving.write();
-            let looked = self.links.verify(root, stat, known, searched);
-            lost |= looked.lost;
-            looked.all_known
+            let mut look = || {
+                let _still = self.moving.write();
+                let looked = self.links.verify(root, stat, known, searched);
+                lost |= looked.lost;
+                looked
+            };
+            let mut looked = look();
+            for pause in PAUSES_MS {
+                if !looked.unsure {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(pause));
+                looked = look();
+            }
+            looked
         };
         let key = stat.key();
         let met = |path: &Vec<u8>| stat_beneath(root, path).filter(|stat| stat.key() == key);
-        let mut all_known = verify(false);
+        let mut looked = verify(false);
         let mut before = Some(*stat);
         for _ in 0..MAX_SEARCHES {
-            if all_known {
+            // A search tells nothing of names that are known.
+            if looked.all_known || looked.unsure {
                 break;
             }
             let searched = search();
@@ -199,10 +214,10 @@ impl Place {
                 (before.changed(), before.nlink()) == (after.changed(), after.nlink())
             });
             let none_moved = is_same && searched.directories_stayed;
-            all_known = verify(none_moved || searched.is_of_one_moment);
+            looked = verify(none_moved || searched.is_of_one_moment);
             before = after;
         }
-        Looked { all_known, lost }
+        Looked { lost, ..looked }
     }
 
     /// The kernel asks again for every name, and for all that it has of inodes whose contents it

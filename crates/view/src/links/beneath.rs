@@ -27,6 +27,14 @@ pub(super) fn stat(dir: BorrowedFd<'_>, path: &[u8]) -> Result<Stat, Errno> {
     lower::stat_fd(fd.as_fd())
 }
 
+/// A descriptor that names the directory `path` beneath `dir`; `dir` itself if `path` is empty.
+pub(super) fn directory(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+    if path.is_empty() {
+        return lower::open_path(dir, c".");
+    }
+    open(dir, path, OFlags::PATH | OFlags::DIRECTORY, Mounts::Enter)
+}
+
 /// Opens the directory `path` beneath `dir` for listing; `dir` itself if `path` is empty.
 pub(super) fn open_dir(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     if path.is_empty() {

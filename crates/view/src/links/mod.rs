@@ -14,6 +14,7 @@
 //! Nothing of this happens, and nothing is kept, where no rule can tell two names apart.
 
 mod beneath;
+mod look;
 mod record;
 mod verify;
 mod walk;
@@ -69,6 +70,9 @@ pub struct LinksStatus {
     pub complete: bool,
 }
 
+#[cfg(test)]
+type OnLook = Box<dyn FnMut(&[u8]) + Send>;
+
 /// The names of files that have several.
 pub(crate) struct Links {
     shards: [Mutex<FxHashMap<Key, Record>>; SHARDS],
@@ -82,6 +86,11 @@ pub(crate) struct Links {
     full: AtomicBool,
     /// Removed names that go on counting.
     removed: AtomicUsize,
+    /// Tells what happens to the links of a file that is looked at.
+    watch: look::Watch,
+    /// Is told of each name that is looked at, when it was.
+    #[cfg(test)]
+    on_look: Mutex<Option<OnLook>>,
 }
 
 #[derive(Default)]
@@ -115,6 +124,9 @@ pub(crate) struct Looked {
     pub(crate) all_known: bool,
     /// One that was known is not there any more.
     pub(crate) lost: bool,
+    /// There were enough, but others went on changing them: perhaps not all at one moment. A further
+    /// look may tell.
+    pub(crate) unsure: bool,
 }
 
 /// Whether `path` is certainly no name of the inode `key` beneath `root`.
@@ -143,6 +155,9 @@ impl Links {
             searches: AtomicU64::new(0),
             full: AtomicBool::new(false),
             removed: AtomicUsize::new(0),
+            watch: look::Watch::default(),
+            #[cfg(test)]
+            on_look: Mutex::default(),
         }
     }
 
@@ -154,6 +169,7 @@ impl Links {
         root: BorrowedFd<'_>,
         progress: Option<&(dyn Fn(u64) + Sync)>,
     ) -> Option<Vec<u8>> {
+        self.watch.begin();
         let top = Top { fd: root, path: b"" };
         let at = Instant::now();
         let searched = self.walk(&top, None, progress);
@@ -484,15 +500,15 @@ mod tests {
     use super::*;
     use crate::lower::stat_at;
 
-    struct Tree {
-        dir: tempfile::TempDir,
-        root: std::fs::File,
-        links: Links,
-        policy: Arc<Policy>,
+    pub(super) struct Tree {
+        pub(super) dir: tempfile::TempDir,
+        pub(super) root: std::fs::File,
+        pub(super) links: Links,
+        pub(super) policy: Arc<Policy>,
     }
 
     impl Tree {
-        fn new(names: &[&str]) -> Self {
+        pub(super) fn new(names: &[&str]) -> Self {
             let dir = tempfile::tempdir().unwrap();
             for directory in ["a", "b"] {
                 std::fs::create_dir(dir.path().join(directory)).unwrap();
@@ -509,7 +525,7 @@ mod tests {
             Self { dir, root, links, policy }
         }
 
-        fn stat(&self, name: &str) -> Stat {
+        pub(super) fn stat(&self, name: &str) -> Stat {
             let (above, name) = name.split_once('/').unwrap_or((".", name));
             let dir = std::fs::File::open(self.dir.path().join(above)).unwrap();
             stat_at(dir.as_fd(), &std::ffi::CString::new(name).unwrap()).unwrap()
@@ -520,9 +536,10 @@ mod tests {
         }
 
         fn confirmed(&self, name: &str) -> Option<Vec<String>> {
-            let fresh = Duration::from_secs(3600);
+            // Also for who looked at them before.
+            let waited = Duration::from_secs(3600);
             let names =
-                self.links.confirmed(&self.stat(name), fresh, Duration::ZERO, &self.policy)?;
+                self.links.confirmed(&self.stat(name), Duration::ZERO, waited, &self.policy)?;
             let mut names: Vec<_> =
                 names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect();
             names.sort();

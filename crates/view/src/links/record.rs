@@ -27,6 +27,10 @@ impl State {
     pub(super) fn changed(self) -> (i64, u32) {
         self.changed
     }
+
+    pub(super) fn links(self) -> u32 {
+        self.links
+    }
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +40,8 @@ pub(super) struct Record {
     elsewhere: u32,
     /// All names were seen to be there, in this state and at this moment.
     confirmed: Option<(State, Instant)>,
+    /// The file had changed right before that: a further change may have left the state the same.
+    just_now: bool,
     /// The state in which a search that is under way met the inode.
     seen: Option<State>,
     /// Names that were removed through the view and were stricter than those that are left: they
@@ -59,6 +65,10 @@ impl Record {
 
     pub(super) fn is_elsewhere(&self) -> bool {
         self.elsewhere > 0
+    }
+
+    pub(super) fn elsewhere(&self) -> u32 {
+        self.elsewhere
     }
 
     /// In which state it was seen to have names elsewhere, and when; `None` if it has none.
@@ -142,24 +152,30 @@ impl Record {
     pub(super) fn conclude_as_seen(&mut self, at: Instant, none_moved: bool) {
         let found = count(self.names.len());
         if let Some(state) = self.seen.take().filter(|state| none_moved || found >= state.links) {
-            self.conclude(state, at);
+            self.conclude(state, at, found);
         }
     }
 
-    /// All names are known, in the state that a search found: what it did not find is elsewhere.
-    pub(super) fn conclude(&mut self, state: State, at: Instant) {
-        self.elsewhere = state.links.saturating_sub(count(self.names.len()));
-        self.confirmed = Some((state, at));
+    /// All names are known, in the state that a search found, with so many links `here`: the others
+    /// are elsewhere.
+    pub(super) fn conclude(&mut self, state: State, at: Instant, here: u32) {
+        self.elsewhere = state.links.saturating_sub(here);
+        (self.confirmed, self.just_now) = (Some((state, at)), false);
     }
 
-    /// Whether the known names, and those known to be elsewhere, are as many as the inode has in
+    /// Whether the links that were met `here`, and those known to be elsewhere, are as many as the inode has in
     /// `state`; they are confirmed then. Where there are more, fewer lie elsewhere by now.
-    pub(super) fn confirm_if_complete(&mut self, state: State, at: Instant) -> bool {
-        let known = count(self.names.len());
-        let complete = known.saturating_add(self.elsewhere) >= state.links;
+    pub(super) fn confirm_if_complete(
+        &mut self,
+        state: State,
+        at: Instant,
+        here: u32,
+        just_now: bool,
+    ) -> bool {
+        let complete = here.saturating_add(self.elsewhere) >= state.links;
         if complete {
-            self.elsewhere = state.links.saturating_sub(known);
-            self.confirmed = Some((state, at));
+            self.elsewhere = state.links.saturating_sub(here);
+            (self.confirmed, self.just_now) = (Some((state, at)), just_now);
         }
         complete
     }
@@ -175,7 +191,7 @@ impl Record {
     pub(super) fn follow(&mut self, after: State, confirmed: Option<Instant>) {
         let expected = count(self.names.len()).saturating_add(self.elsewhere);
         if let Some(at) = confirmed.filter(|_| after.links == expected) {
-            self.confirmed = Some((after, at));
+            (self.confirmed, self.just_now) = (Some((after, at)), false);
         }
     }
 
@@ -187,10 +203,11 @@ impl Record {
     /// Whether the names were confirmed in `state`, recently: a directory above one of them can be
     /// renamed behind the view without any change of the inode. Many names are looked at less
     /// often, so that an open costs the same. The time that a request `waited` after it had looked
-    /// does not count.
+    /// does not count. Names of a file that had changed just then count for the request that looked at them.
     pub(super) fn is_confirmed(&self, state: State, fresh: Duration, waited: Duration) -> bool {
         let scale = 1 + count(self.names.len() / JUDGED_ONE_BY_ONE);
-        let limit = fresh.saturating_mul(scale).saturating_add(waited);
+        let fresh = if self.just_now { Duration::ZERO } else { fresh.saturating_mul(scale) };
+        let limit = fresh.saturating_add(waited);
         self.confirmed_at(state).is_some_and(|at| at.elapsed() <= limit)
     }
 

@@ -30,7 +30,7 @@ const REPORT: Duration = Duration::from_millis(500);
 const ROUNDS: usize = 3;
 /// A directory that changed so short a time before it was read may have changed again at the same time of its
 /// clock, which goes in steps of up to 10 ms (a tick of the kernel).
-const TICK: Duration = Duration::from_millis(20);
+pub(super) const TICK: Duration = Duration::from_millis(20);
 
 /// What to walk, and how.
 pub(super) struct Walk<'a> {
