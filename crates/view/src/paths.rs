@@ -30,6 +30,13 @@ pub(crate) struct Names<'v> {
     pub(crate) elsewhere: Elsewhere<'v>,
 }
 
+impl Names<'_> {
+    /// Whether there can be no others.
+    pub(crate) fn are_known(&self) -> bool {
+        self.all_known && self.elsewhere.unknown.is_empty()
+    }
+}
+
 /// Builds paths, and knows which cached ones are stale.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {

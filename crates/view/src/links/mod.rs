@@ -197,6 +197,12 @@ impl Links {
         searched
     }
 
+    /// As if a search had just given up.
+    #[cfg(test)]
+    pub(crate) fn give_up(&self) {
+        *self.turn.lock() = Some(Instant::now());
+    }
+
     fn walk(
         &self,
         top: &Top<'_>,

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -23,6 +24,8 @@ use crate::table::Node;
 use crate::view::View;
 use crate::watch::Watch;
 
+use super::linked::MAX_LOOKS;
+
 /// By what a name is hidden.
 pub(crate) struct HiddenBy {
     pub(crate) rule: Box<str>,
@@ -34,8 +37,10 @@ pub(crate) struct HiddenBy {
 impl View {
     /// What the policy judges, for an inode that exists and has the attributes `stat`.
     pub(crate) fn subject_of(&self, node: &Arc<Node>, stat: &Stat) -> Result<Subject<'_>, Errno> {
-        let newer = self.settled_name(node, stat)?;
-        self.subject_in_turn(node, newer.as_ref().unwrap_or(stat), Turn::Free)
+        let mut stat = self.settled_name(node, stat)?.unwrap_or(*stat);
+        let names = self.names_by_now(node, &mut stat, |now| self.settled_name(node, now))?;
+        let read_head = || lower::read_head(self.fds.path_once(node)?.as_fd(), HEAD_LEN);
+        self.admission.subject(names, &stat, None, read_head)
     }
 
     /// Brings up to date where `node` is known. Returns attributes that are newer than `stat`, if it is to be
@@ -66,7 +71,9 @@ impl View {
         if read && may_be_free && newer.is_none() && node.was_free_to_read(epoch) {
             return Ok(None);
         }
-        let stat = newer.as_ref().unwrap_or(stat);
+        let mut stat = newer.unwrap_or(*stat);
+        let names = self.names_by_now(node, &mut stat, |now| self.settled_name(node, now))?;
+        let stat = &stat;
         let version = stat.version();
         let known = node.known_content.of(version);
         let mut stays = false;
@@ -79,7 +86,6 @@ impl View {
                 && lower::is_not_written(fd.as_fd());
             lower::head_of(fd.as_fd(), &now, HEAD_LEN)
         };
-        let names = self.names_in_turn(node, stat, Turn::Free)?;
         let subject = self.admission.subject(names, stat, known.as_ref(), read_head)?;
         if stays && let Some(known) = subject.known_content(version) {
             node.known_content.keep(known);
@@ -134,6 +140,35 @@ impl View {
     fn names_in_turn(&self, node: &Arc<Node>, stat: &Stat, turn: Turn) -> Result<Names<'_>, Errno> {
         let dir = node.parent();
         Ok(self.all_names(self.paths.of(node)?, stat, dir.as_ref(), turn))
+    }
+
+    /// The names of `node`. Where not all were found, the links that `stat` counts may have gone meanwhile, as those of a
+    /// file that was renamed over: then it is looked at again, and so is, by `settled`, where it is known.
+    ///
+    /// # Errors
+    /// `ESTALE` if others have taken its last name: the kernel looks the name up again.
+    fn names_by_now(
+        &self,
+        node: &Arc<Node>,
+        stat: &mut Stat,
+        settled: impl Fn(&Stat) -> Result<Option<Stat>, Errno>,
+    ) -> Result<Names<'_>, Errno> {
+        let mut looks = 1;
+        loop {
+            let names = self.names_in_turn(node, stat, Turn::Free)?;
+            if names.are_known() || looks == MAX_LOOKS {
+                return Ok(names);
+            }
+            let now = self.stat(node)?;
+            if (now.changed(), now.nlink()) == (stat.changed(), stat.nlink()) {
+                return Ok(names);
+            }
+            if now.nlink() == 0 && !node.pinned.load(Ordering::Relaxed) {
+                return Err(Errno::STALE);
+            }
+            *stat = settled(&now)?.unwrap_or(now);
+            looks += 1;
+        }
     }
 
     /// A mount that is found below DIR is entered unless it shows again what DIR shows.
@@ -421,5 +456,50 @@ impl View {
             self.would_refuse(req, refusal, "lookup", &path, Detail::None);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, WatchMode};
+    use crate::fds::Descriptors;
+    use tollgate_fuse::{Caller, NodeId};
+    use tollgate_policy::{Operation, Policy};
+
+    /// Its links were counted, and by the time that they are looked for it has none: that is no name
+    /// under a denied place.
+    #[test]
+    fn a_file_that_was_renamed_over_meanwhile_is_not_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("file"), "old").unwrap();
+        std::fs::hard_link(at("file"), at("link")).unwrap();
+        let policy = Policy::parse("[[rule]]\npath = 'vault'\naction = 'deny'\n", "p.toml");
+        let policy = Arc::new(policy.unwrap());
+        let root = std::fs::File::open(dir.path()).unwrap();
+        // What was seen before does not count.
+        let attr_timeout = std::time::Duration::ZERO;
+        let config = Config { policy, watch: WatchMode::Off, attr_timeout, ..Config::default() };
+        let view = View::open(root.try_clone().unwrap().into(), config).unwrap();
+        let stat = lower::stat_at(root.as_fd(), c"file").unwrap();
+        let top = view.node(NodeId::ROOT).unwrap();
+        let (node, _) = view.remember(&stat, &top, Name::new(c"file").unwrap());
+        let may_read = || {
+            let subject = view.subject_of(&node, &stat).unwrap();
+            let caller = Caller { uid: 0, gid: 0, pid: 0 };
+            view.admission.check(&subject, [Operation::Read], caller).is_ok()
+        };
+        assert!(may_read());
+        // As while others change directories all the time.
+        view.links.give_up();
+        std::fs::remove_file(at("link")).unwrap();
+        // One is left, and known.
+        assert!(may_read());
+        // As a rename of the view does.
+        Descriptors::pin(&node, Arc::new(lower::open_path(root.as_fd(), c"file").unwrap()));
+        std::fs::write(at("new"), "new").unwrap();
+        std::fs::rename(at("new"), at("file")).unwrap();
+        assert!(may_read());
     }
 }
