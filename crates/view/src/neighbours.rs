@@ -176,7 +176,7 @@ impl Place {
     ) -> Looked {
         let root = self.root.as_fd();
         let mut lost = false;
-        let mut verify = |searched| {
+        let mut verify = |searched: Option<u32>| {
             let mut look = || {
                 let _still = self.moving.write();
                 let looked = self.links.verify(root, stat, known, searched);
@@ -195,7 +195,7 @@ impl Place {
         };
         let key = stat.key();
         let met = |path: &Vec<u8>| stat_beneath(root, path).filter(|stat| stat.key() == key);
-        let mut looked = verify(false);
+        let mut looked = verify(None);
         let mut before = Some(*stat);
         for _ in 0..MAX_SEARCHES {
             // A search tells nothing of names that are known.
@@ -214,7 +214,15 @@ impl Place {
                 (before.changed(), before.nlink()) == (after.changed(), after.nlink())
             });
             let none_moved = is_same && searched.directories_stayed;
-            looked = verify(none_moved || searched.is_of_one_moment);
+            // One that was made meanwhile may have been made after the search.
+            let links = match (before, after) {
+                (Some(before), Some(after)) => {
+                    (before.nlink() == after.nlink()).then_some(after.nlink())
+                }
+                (None, Some(_)) => None,
+                (_, None) => Some(stat.nlink()),
+            };
+            looked = verify(links.filter(|_| none_moved || searched.is_of_one_moment));
             before = after;
         }
         Looked { lost, ..looked }

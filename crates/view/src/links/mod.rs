@@ -538,6 +538,7 @@ mod tests {
         }
 
         fn verify(&self, stat: &Stat, searched: bool) -> bool {
+            let searched = searched.then_some(stat.nlink());
             self.links.verify(self.root.as_fd(), stat, &[], searched).all_known
         }
 
@@ -599,6 +600,20 @@ mod tests {
         assert!(tree.links.search(&top).is_complete);
         assert!(tree.verify(&tree.stat("one"), true));
         assert_eq!(tree.confirmed("one").unwrap(), ["c/three", "one"]);
+    }
+
+    #[test]
+    fn a_name_that_is_made_after_the_search_is_not_elsewhere() {
+        let tree = Tree::new(&["one", "a/two"]);
+        let top = Top { fd: tree.root.as_fd(), path: b"" };
+        let before = tree.stat("one");
+        assert!(tree.links.search(&top).is_complete);
+        std::fs::hard_link(tree.dir.path().join("one"), tree.dir.path().join("b/three")).unwrap();
+        for stat in [before, tree.stat("one")] {
+            let searched = Some(before.nlink());
+            let looked = tree.links.verify(tree.root.as_fd(), &stat, &[], searched);
+            assert!(!looked.all_known, "`b/three` is missing");
+        }
     }
 
     #[test]

@@ -15,8 +15,9 @@ const MAX_TRIES: usize = 4;
 
 impl Links {
     /// Looks whether the known names of the inode, and those of `own`, lead to it beneath `root`,
-    /// and forgets those that do not. `searched`: a complete search has just been made, so that those
-    /// that are missing lie elsewhere, unless one that it found has gone since.
+    /// and forgets those that do not. `searched`: a complete search has just been made, during which it had
+    /// so many links, so that those that are missing lie elsewhere, unless one that it found has gone
+    /// since, or one was made.
     ///
     /// No rename of the view may be under way.
     pub(crate) fn verify(
@@ -24,14 +25,16 @@ impl Links {
         root: BorrowedFd<'_>,
         stat: &Stat,
         own: &[Vec<u8>],
-        searched: bool,
+        searched: Option<u32>,
     ) -> Looked {
         let (key, at) = (stat.key(), Instant::now());
         let (names, elsewhere) = self.names_and_elsewhere(&key);
         let mut paths: Vec<&[u8]> = names.iter().map(AsRef::as_ref).collect();
         let mut known: FxHashSet<_> = paths.iter().copied().collect();
         paths.extend(own.iter().map(Vec::as_slice).filter(|path| known.insert(path)));
-        let is_enough = |met: u32, links: u32| searched || met.saturating_add(elsewhere) >= links;
+        let is_enough = |met: u32, links: u32| {
+            searched == Some(links) || met.saturating_add(elsewhere) >= links
+        };
         let mut tries = 0;
         let (there, together) = loop {
             tries += 1;
@@ -69,7 +72,7 @@ impl Links {
         };
         let mut all_known = false;
         if let Some((state, just_now)) = proven {
-            if searched && !lost {
+            if searched == Some(state.links()) && !lost {
                 record.conclude(state, at, there.links);
             }
             all_known = record.confirm_if_complete(state, at, there.links, just_now);
@@ -119,7 +122,7 @@ mod tests {
             }
         }));
         let own = [b"a/two".to_vec(), b"c/one".to_vec()];
-        let looked = tree.links.verify(tree.root.as_fd(), &stat, &own, false);
+        let looked = tree.links.verify(tree.root.as_fd(), &stat, &own, None);
         (tree, looked)
     }
 
@@ -142,12 +145,12 @@ mod tests {
             let here = if n == 1 { "c/one" } else { "a/two" };
             let stat = tree.stat(here);
             let own = [here.as_bytes().to_vec(), b"b/secret".to_vec()];
-            assert!(tree.links.verify(tree.root.as_fd(), &stat, &own, false).all_known, "case {n}");
+            assert!(tree.links.verify(tree.root.as_fd(), &stat, &own, None).all_known, "case {n}");
         }
     }
 
     fn verify(tree: &Tree) -> Looked {
-        tree.links.verify(tree.root.as_fd(), &tree.stat("a/one"), &[], false)
+        tree.links.verify(tree.root.as_fd(), &tree.stat("a/one"), &[], None)
     }
 
     /// Its time changes with each look, and nothing happens to its names. Their directories have changed just now, or
