@@ -35,6 +35,7 @@ mod mapping;
 mod modes;
 #[path = "../support/mounting.rs"]
 mod mounting;
+mod moved_meanwhile;
 mod nested;
 mod overlays;
 mod places;

@@ -4,6 +4,7 @@
 
 mod access;
 mod admit;
+mod arrived;
 mod attr;
 mod closes;
 mod create;

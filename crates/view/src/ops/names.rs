@@ -108,7 +108,7 @@ impl View {
         let spot = self.spot(parent, name)?;
         let stat = spot.stat()?;
         let node = spot.node_of(&self.table, &stat);
-        let at = Existing { spot: &spot, node: node.as_ref(), stat: &stat };
+        let at = Existing::at(&spot, node.as_ref(), &stat);
         self.permit_at(req, &at, Operation::Write, what, Turn::Free)?;
         if directory {
             self.admit_no_mount(req, &spot, what)?;
@@ -148,12 +148,12 @@ impl View {
 
     /// What the policy judges for a name that exists, its path first.
     pub(super) fn subject_at(&self, at: &Existing<'_>, turn: Turn) -> Result<Subject<'_>, Errno> {
-        let Existing { spot, node, stat } = *at;
+        let Existing { spot, node, stat, .. } = *at;
         if let (Some(node), Turn::Free) = (node, turn) {
             self.settle_names(node, stat);
         }
         let names = self.all_names(self.paths_at(at)?, stat, Some(&spot.dir), turn);
-        self.admission.subject(names, stat, None, || spot.head())
+        self.admission.subject(names, stat, None, || at.head())
     }
 
     fn paths_at(&self, at: &Existing<'_>) -> Result<KnownPaths, Errno> {

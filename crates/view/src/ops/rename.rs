@@ -55,9 +55,9 @@ impl View {
             let node = from.node_of(&self.table, &stat);
             let victim = target.as_ref().and_then(|t| to.node_of(&self.table, t));
             let looked = Instant::now();
-            self.prepare_at(&Existing { spot: &from, node: node.as_ref(), stat: &stat })?;
+            self.prepare_at(&Existing::at(&from, node.as_ref(), &stat))?;
             if let Some(target) = &target {
-                self.prepare_at(&Existing { spot: &to, node: victim.as_ref(), stat: target })?;
+                self.prepare_at(&Existing::at(&to, victim.as_ref(), target))?;
             }
             if may_wait && let Some(open) = self.open_too_freely(&from, &to, &stat) {
                 return Ok(Renamed::AfterClose(open));
@@ -79,13 +79,13 @@ impl View {
         let moving = self.names.begin();
         let node = from.node_of(&self.table, &stat);
         let victim = target.as_ref().and_then(|t| to.node_of(&self.table, t));
-        let source = Existing { spot: &from, node: node.as_ref(), stat: &stat };
+        let source = Existing::at(&from, node.as_ref(), &stat);
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         let mut _held_off = [None, None];
         if !self.admission.is_trivial() {
             _held_off[0] = self.admit_rename(req, &source, &to, looked)?;
             if let Some(target) = &target {
-                let over = Existing { spot: &to, node: victim.as_ref(), stat: target };
+                let over = Existing::at(&to, victim.as_ref(), target);
                 self.permit_at(req, &over, Operation::Write, "rename", Turn::Held(looked))?;
                 if exchange {
                     _held_off[1] = self.admit_rename(req, &over, &from, looked)?;
@@ -96,6 +96,10 @@ impl View {
             self.admit_no_mount(req, &from, "rename")?;
             self.admit_no_mount(req, &to, "rename")?;
         }
+        let source = self.about_to_move(source)?;
+        let over = target.as_ref().filter(|_| exchange);
+        let over = over.map(|target| Existing::at(&to, victim.as_ref(), target));
+        let over = over.map(|over| self.about_to_move(over)).transpose()?;
         let last = match &target {
             Some(target) if !exchange && target.key() != stat.key() => {
                 self.before_last_name(&to, victim.as_ref(), target)?
@@ -112,6 +116,14 @@ impl View {
         last.settle(renamed.is_ok());
         renamed
             .map_err(|errno| self.failed_name(req, "rename", from.at(), Some(to.at()), errno))?;
+        let arrived = self.must_have_arrived(req, &source, &to, over.as_ref(), looked);
+        let [there, here] = arrived.inspect_err(|_| {
+            if let Some(target) = target.as_ref().filter(|_| !exchange) {
+                self.note_replaced(&to, victim.as_ref(), target);
+            }
+        })?;
+        let (stat, node) = there.map_or((stat, node), |there| (there.stat, there.node));
+        let (target, victim) = here.map_or((target, victim), |here| (Some(here.stat), here.node));
         self.note_names(&from, &to, &stat, target.as_ref(), exchange)?;
         self.note_rename(&from, &to, node.as_ref(), victim.as_ref(), exchange);
         if moves_dir {
@@ -149,6 +161,17 @@ impl View {
         let mode = |path: &[u8]| self.admission.policy().at(path).mode(&facts).0;
         let is_stricter = mode(&new) > mode(&old) && mode(&new) >= tollgate_policy::Mode::Userspace;
         is_stricter.then_some(node)
+    }
+
+    /// What was at `to` is gone, though the rename is refused.
+    fn note_replaced(&self, to: &Spot<'_>, victim: Option<&Arc<Node>>, target: &Stat) {
+        if let Some(victim) = victim {
+            victim.gone_from(&to.dir, to.name);
+        }
+        self.twins.iter().for_each(|twins| twins.left(to.dir.id, to.name));
+        if let Ok(path) = self.paths.of_child(&to.dir, to.name) {
+            self.name_removed(target, &path);
+        }
     }
 
     /// Brings what is kept of files with several names up to date after a rename.
@@ -236,16 +259,16 @@ impl View {
     /// May the inode at `from` take the name `to`? Nothing is made below it until the guard is dropped. A weaker decision is `EXDEV`, so that `mv`
     /// copies through the view, where each byte is judged again; unless it could not remove all that
     /// it copied, and would leave two halves.
-    fn admit_rename(
+    pub(super) fn admit_rename(
         &self,
         req: &Request<'_>,
         at: &Existing<'_>,
         to: &Spot<'_>,
         looked: Instant,
     ) -> Result<Option<HeldOff<'_>>, Errno> {
-        let Existing { spot: from, node, stat } = *at;
+        let Existing { node, stat, .. } = *at;
         let subject = self.subject_at(at, Turn::Held(looked))?;
-        let target = subject.moved_to(self.paths.of_child(&to.dir, to.name)?, || from.head())?;
+        let target = subject.moved_to(self.paths.of_child(&to.dir, to.name)?, || at.head())?;
         let (old, moved) = (subject.path(), Detail::To(target.path()));
         self.permit_detailed(req, &subject, [Operation::Write], ("rename", old, moved))?;
         self.permit_detailed(req, &target, [Operation::Create], ("rename", old, moved))?;
@@ -254,16 +277,18 @@ impl View {
         }
         let is_dir = stat.file_type() == FileType::Directory;
         let held = if is_dir { self.hold_off_below(stat, old, target.path()) } else { None };
-        if is_dir && let Some(refusal) = self.made_below(req, from.below(), old, target.path())? {
+        if is_dir && let Some(refusal) = self.made_below(req, &at.below(), old, target.path())? {
             return Err(self.refused(req, refusal, "rename", old, moved));
         }
+        // What was moved already may be known by names that others have taken from it.
         let weaker = subject.first_name_weakens_to(&target)
-            || is_dir && self.subtree_weakens(from.below(), old, target.path())?
+            || !std::ptr::eq(at.here, at.spot) && subject.any_name_weakens_to(&target)
+            || is_dir && self.subtree_weakens(&at.below(), old, target.path())?
             || node.is_some_and(|node| self.is_open_more_freely(node, &subject, &target))
             || is_dir && self.subtree_is_open_more_freely(old, target.path());
         let refusal = Refusal { errno: Errno::XDEV, rule: None };
         if weaker {
-            let kept = if is_dir { self.kept_below(req, from.below(), old)? } else { None };
+            let kept = if is_dir { self.kept_below(req, &at.below(), old)? } else { None };
             return Err(self.refused(req, kept.unwrap_or(refusal), "rename", old, moved));
         }
         if subject.any_name_would_weaken_to(&target) {

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use tollgate_fuse::{Name, NodeId};
 use tollgate_policy::HEAD_LEN;
 
-use super::subtree::Beneath;
+use super::subtree::{Beneath, Top};
 use crate::lower::{self, Stat};
 use crate::ops::record::At;
 use crate::table::{Node, Table};
@@ -26,6 +26,32 @@ pub(super) struct Existing<'a> {
     pub(super) spot: &'a Spot<'a>,
     pub(super) node: Option<&'a Arc<Node>>,
     pub(super) stat: &'a Stat,
+    /// Where it is: at another name if it was moved already.
+    pub(super) here: &'a Spot<'a>,
+}
+
+impl<'a> Existing<'a> {
+    pub(super) fn at(spot: &'a Spot<'a>, node: Option<&'a Arc<Node>>, stat: &'a Stat) -> Self {
+        Self { spot, node, stat, here: spot }
+    }
+
+    /// Its first bytes.
+    ///
+    /// # Errors
+    /// `ESTALE` if others have put something else in its place: that would be judged by these bytes.
+    pub(super) fn head(&self) -> Result<Option<Vec<u8>>, Errno> {
+        let (dir, name) = self.here.below();
+        let fd = lower::open_path(dir, name)?;
+        if lower::stat_fd(fd.as_fd())?.key() != self.stat.key() {
+            return Err(Errno::STALE);
+        }
+        lower::read_head(fd.as_fd(), HEAD_LEN)
+    }
+
+    /// For a walk over what lies below it.
+    pub(super) fn below(&self) -> Top<'_> {
+        Top { at: self.here.below(), key: self.stat.key() }
+    }
 }
 
 impl Spot<'_> {
@@ -46,12 +72,6 @@ impl Spot<'_> {
 
     pub(super) fn stat(&self) -> Result<Stat, Errno> {
         lower::stat_at(self.fd.as_fd(), self.name.as_c_str())
-    }
-
-    /// The first bytes of what is there.
-    pub(super) fn head(&self) -> Result<Option<Vec<u8>>, Errno> {
-        let fd = lower::open_path(self.fd.as_fd(), self.name.as_c_str())?;
-        lower::read_head(fd.as_fd(), HEAD_LEN)
     }
 
     pub(super) fn stat_if_there(&self) -> Result<Option<Stat>, Errno> {

@@ -10,7 +10,7 @@ use tollgate_fuse::Request;
 use tollgate_policy::{HEAD_LEN, InodeFacts, Kind, Operation, Policy};
 
 use crate::admission::{Hidden, Refusal};
-use crate::lower::{self, DirStream, Stat};
+use crate::lower::{self, DirStream, Key, Stat};
 use crate::view::View;
 
 /// Entries that a directory rename looks at, below it, to see that no decision gets weaker. A
@@ -23,12 +23,18 @@ const MAX_HEADS: usize = 64 << 20;
 /// A directory by the one that it is in, and its name there.
 pub(super) type Beneath<'a> = (BorrowedFd<'a>, &'a CStr);
 
+/// A directory that is to be moved.
+pub(super) struct Top<'a> {
+    pub(super) at: Beneath<'a>,
+    pub(super) key: Key,
+}
+
 impl View {
     /// Would anything below the directory `top` get a weaker decision by moving from `old` to
     /// `new`? Also true when the tree is too large to tell.
     pub(super) fn subtree_weakens(
         &self,
-        top: Beneath<'_>,
+        top: &Top<'_>,
         old: &[u8],
         new: &[u8],
     ) -> Result<bool, Errno> {
@@ -49,7 +55,7 @@ impl View {
     pub(super) fn made_below(
         &self,
         req: &Request<'_>,
-        top: Beneath<'_>,
+        top: &Top<'_>,
         old: &[u8],
         new: &[u8],
     ) -> Result<Option<Refusal<'_>>, Errno> {
@@ -76,7 +82,7 @@ impl View {
     pub(super) fn kept_below(
         &self,
         req: &Request<'_>,
-        top: Beneath<'_>,
+        top: &Top<'_>,
         old: &[u8],
     ) -> Result<Option<Refusal<'_>>, Errno> {
         let policy = self.admission.policy();
@@ -111,10 +117,14 @@ enum Below<T> {
 /// Looks at everything below the directory `top`, with its path from there, until something is
 /// found.
 fn first_below<T>(
-    (parent, name): Beneath<'_>,
+    Top { at: (parent, name), key }: &Top<'_>,
     find: impl Fn(Beneath<'_>, &[u8], &Stat) -> Option<T>,
 ) -> Result<Below<T>, Errno> {
-    let top = lower::open_path(parent, name)?;
+    let top = lower::open_path(*parent, name)?;
+    // Others may have put another one in its place.
+    if lower::stat_fd(top.as_fd())?.key() != *key {
+        return Err(Errno::STALE);
+    }
     let mut pending = vec![(top, Vec::new())];
     let mut seen = 0;
     while let Some((dir, below)) = pending.pop() {
@@ -142,7 +152,7 @@ fn first_below<T>(
 
 /// Would an inode get weaker by moving from path `from` to `to`? Where its first bytes tell, `head`
 /// reads them; without them, also true if some would be weaker.
-fn may_weaken(
+pub(super) fn may_weaken(
     policy: &Policy,
     from: &[u8],
     to: &[u8],
