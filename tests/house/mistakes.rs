@@ -23,7 +23,7 @@ fn faults_of(root: &Path, patch: &Path) -> Vec<String> {
     let mut faults = Vec::new();
     let says_which = text.lines().nth(1).is_some_and(|line| {
         line.strip_prefix("models: ").is_some_and(|models| {
-            matches!(models.split(' ').next(), Some("view" | "wakequeue" | "workqueue"))
+            matches!(models.split(' ').next(), Some("seal" | "view" | "wakequeue" | "workqueue"))
         })
     });
     if !says_which {

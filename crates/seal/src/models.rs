@@ -20,12 +20,16 @@ struct State {
     slots: Slots,
     /// Where the block is: the map.
     slot: u64,
+    /// Where the last durable commit has it.
+    durable: u64,
 }
 
 /// What a sealed file does, with one block of one byte.
 struct File {
     state: Mutex<State>,
     written: Condvar,
+    /// Held during a commit.
+    committing: Mutex<()>,
     store: [UnsafeCell<u8>; 8],
 }
 
@@ -33,9 +37,11 @@ impl File {
     fn new() -> Arc<File> {
         let mut slots = Slots::new(FIRST);
         let slot = slots.take();
-        let state = Mutex::new(State { sharing: Sharing::default(), slots, slot });
+        slots.commit_begins();
+        let sharing = Sharing::default();
+        let state = Mutex::new(State { sharing, slots, slot, durable: slot });
         let store = [(); 8].map(|()| UnsafeCell::new(0));
-        Arc::new(File { state, written: Condvar::new(), store })
+        Arc::new(File { state, written: Condvar::new(), committing: Mutex::new(()), store })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -65,7 +71,9 @@ impl File {
         while !state.sharing.claim(&(0..1)) {
             state = self.written.wait(state).unwrap();
         }
-        let (from, to) = (state.slot, state.slots.take());
+        let at = &mut *state;
+        at.slots.settle(&mut at.sharing);
+        let (from, to) = (at.slot, at.slots.take());
         drop(state);
         // SAFETY: the writer has its turn, and the slot that it took is its own.
         let before = self.cell(from).with(|byte| unsafe { *byte });
@@ -80,11 +88,31 @@ impl File {
     }
 
     fn commit(&self) {
-        let released = self.state().slots.take_pending();
+        let _alone = self.committing.lock().unwrap();
+        let (before, named, released) = {
+            let mut state = self.state();
+            (state.durable, state.slot, state.slots.commit_begins())
+        };
+        // A crash now finds the one or the other.
+        self.is_there(before);
+        self.is_there(named);
         let state = &mut *self.state();
-        let epoch = state.sharing.next_epoch();
-        state.slots.committed(released, epoch);
-        state.slots.reclaim(state.sharing.oldest());
+        state.durable = named;
+        state.slots.committed(released, &mut state.sharing);
+    }
+
+    /// Nobody writes this slot; the model checks it.
+    fn is_there(&self, slot: u64) {
+        // SAFETY: who would write it fails the model.
+        self.cell(slot).with(|byte| unsafe { *byte });
+    }
+
+    /// What is durable is there, whoever still writes.
+    fn crash(&self) -> u8 {
+        let _alone = self.committing.lock().unwrap();
+        let durable = self.state().durable;
+        // SAFETY: nobody writes what a commit refers to; the model checks it.
+        self.cell(durable).with(|byte| unsafe { *byte })
     }
 }
 
@@ -127,5 +155,51 @@ fn writers_of_one_block_lose_nothing() {
         file.commit();
         others.into_iter().for_each(|other| other.join().unwrap());
         assert_eq!(file.read(), 3);
+    });
+}
+
+/// Overwritten between two commits, a slot serves again without one, but never beside a reader who
+/// knows it.
+#[test]
+fn a_dropped_slot_is_used_again_only_when_no_reader_knows_it() {
+    model(|| {
+        let file = File::new();
+        let readers = [(), ()].map(|()| {
+            let file = Arc::clone(&file);
+            thread::spawn(move || assert!(file.read() <= 4))
+        });
+        (1..=4).for_each(|value| file.write(|_| value));
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert_eq!(file.read(), 4);
+        file.write(|_| 5);
+        file.write(|_| 6);
+        // With no reader left, one is in the map, one in the last commit, and one serves again.
+        let mut state = file.state();
+        let at = &mut *state;
+        at.slots.settle(&mut at.sharing);
+        assert!(at.slots.take() <= FIRST + 4, "one for each reader more than without");
+    });
+}
+
+/// A commit names slots as they were when it began: they are not used again before the next one is
+/// durable, whatever is written meanwhile.
+#[test]
+fn a_slot_that_a_commit_names_is_not_used_again_beside_it() {
+    model(|| {
+        let file = File::new();
+        let writer = thread::spawn({
+            let file = Arc::clone(&file);
+            move || (1..=4).for_each(|value| file.write(|_| value))
+        });
+        let reader = thread::spawn({
+            let file = Arc::clone(&file);
+            move || assert!(file.read() <= 4)
+        });
+        file.commit();
+        assert!(file.crash() <= 4);
+        writer.join().unwrap();
+        file.commit();
+        assert_eq!(file.crash(), 4);
+        reader.join().unwrap();
     });
 }

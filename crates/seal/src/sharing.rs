@@ -5,9 +5,9 @@ use std::ops::Range;
 
 /// Blocks that are being written, and readers with the epoch in which each began.
 ///
-/// An epoch ends with each commit that is durable. What such a commit releases may be used again
-/// when no reader of an earlier epoch is left: a reader looks into the map first and into the
-/// store later, without a lock in between.
+/// An epoch ends where slots leave the map that may be used again, with its readers if it has any. They
+/// are used when no reader of it or an earlier one is left: a reader looks into the map first and into
+/// the store later, without a lock in between.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     writing: Vec<Range<u64>>,
@@ -51,9 +51,9 @@ impl Sharing {
         self.readers.keys().next().copied()
     }
 
-    /// A commit is durable; the epoch from which on readers know nothing of what it released.
-    pub(crate) fn next_epoch(&mut self) -> u64 {
-        self.epoch += 1;
+    /// The epoch from which on readers know nothing of what the map does not name now.
+    pub(crate) fn learned(&mut self) -> u64 {
+        self.epoch += u64::from(self.readers.contains_key(&self.epoch));
         self.epoch
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::sharing::Sharing;
+
 /// A bit for each slot; beyond the last, all are free.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
@@ -10,11 +12,51 @@ pub(crate) struct Slots {
     free: usize,
     /// Where the search for a free one begins, so that what is written in order lies in order.
     cursor: u64,
+    /// Taken since the last commit began: neither what it made durable nor what was durable before
+    /// refers to them.
+    fresh: Fresh,
+    /// Fresh ones that the map names no more. Who reads now may know them.
+    dropped: Vec<u64>,
+    /// The same, each with the epoch of readings from which on nobody knows of it.
+    forgotten: VecDeque<(u64, u64)>,
+    /// The same, known to no reader: taken again before others, in the order in which they were
+    /// dropped, so that what was written in order is so again. Marked as used.
+    spare: VecDeque<u64>,
     /// Free as soon as the next commit is durable: the last one still refers to them.
     pending: Vec<u64>,
     /// What commits set free while readers that began before may still read it: each batch with
     /// the number of readings' epoch from which on nobody knows of it.
     leaving: VecDeque<(u64, Vec<u64>)>,
+}
+
+/// A set of slots that is often emptied, which takes no longer than filling it did.
+#[derive(Debug, Default)]
+struct Fresh {
+    bits: Vec<u64>,
+    /// Those that are not 0.
+    words: Vec<usize>,
+}
+
+impl Fresh {
+    fn insert(&mut self, slot: u64) {
+        let (word, bit) = Slots::place(slot);
+        if self.bits.len() <= word {
+            self.bits.resize(word + 1, 0);
+        }
+        if self.bits[word] == 0 {
+            self.words.push(word);
+        }
+        self.bits[word] |= bit;
+    }
+
+    fn contains(&self, slot: u64) -> bool {
+        let (word, bit) = Slots::place(slot);
+        self.bits.get(word).is_some_and(|bits| bits & bit != 0)
+    }
+
+    fn clear(&mut self) {
+        self.words.drain(..).for_each(|word| self.bits[word] = 0);
+    }
 }
 
 impl Slots {
@@ -42,9 +84,13 @@ impl Slots {
 
     /// Takes a free one.
     pub(crate) fn take(&mut self) -> u64 {
-        let slot = self.next_free().unwrap_or(self.used.len() as u64 * 64);
-        self.mark(slot);
-        self.cursor = slot + 1;
+        let slot = self.spare.pop_front().unwrap_or_else(|| {
+            let slot = self.next_free().unwrap_or(self.used.len() as u64 * 64);
+            self.mark(slot);
+            self.cursor = slot + 1;
+            slot
+        });
+        self.fresh.insert(slot);
         slot
     }
 
@@ -66,16 +112,18 @@ impl Slots {
         })
     }
 
-    /// Gives back one that no commit refers to.
+    /// Gives back one that neither a commit nor a reader knows.
     pub(crate) fn give_back(&mut self, slot: u64) {
         let (word, bit) = Self::place(slot);
         self.free += usize::from(self.used[word] & bit != 0);
         self.used[word] &= !bit;
     }
 
-    /// Gives back one that the last commit may refer to.
+    /// Gives back one that the map names no more, and readers may know.
     pub(crate) fn release(&mut self, slot: u64) {
-        if slot != 0 {
+        if self.fresh.contains(slot) {
+            self.dropped.push(slot);
+        } else if slot != 0 {
             self.pending.push(slot);
         }
     }
@@ -84,19 +132,36 @@ impl Slots {
         self.pending.len()
     }
 
-    /// What a commit that begins now sets free once it is durable.
-    pub(crate) fn take_pending(&mut self) -> Vec<u64> {
+    /// A commit begins, and the map is written as it is: what it names stays until a later one. What it
+    /// sets free once it is durable.
+    pub(crate) fn commit_begins(&mut self) -> Vec<u64> {
+        self.fresh.clear();
         std::mem::take(&mut self.pending)
     }
 
-    /// A commit is durable: nobody who begins to read in `epoch` or later learns of `released`.
-    pub(crate) fn committed(&mut self, released: Vec<u64>, epoch: u64) {
-        self.leaving.push_back((epoch, released));
+    /// A commit is durable: nobody who begins to read now learns of `released`.
+    pub(crate) fn committed(&mut self, released: Vec<u64>, sharing: &mut Sharing) {
+        self.leaving.push_back((sharing.learned(), released));
+        self.settle(sharing);
+    }
+
+    /// What was released and no commit knows can be taken again, as soon as all who read now are done.
+    pub(crate) fn settle(&mut self, sharing: &mut Sharing) {
+        if !self.dropped.is_empty() {
+            let epoch = sharing.learned();
+            self.forgotten.extend(self.dropped.drain(..).map(|slot| (epoch, slot)));
+        }
+        self.reclaim(sharing.oldest());
     }
 
     /// Frees what no reader can know: the oldest began in `oldest`; `None` if there is none.
     pub(crate) fn reclaim(&mut self, oldest: Option<u64>) {
-        while self.leaving.front().is_some_and(|(from, _)| oldest.is_none_or(|o| o >= *from)) {
+        let is_past = |from: u64| oldest.is_none_or(|oldest| oldest >= from);
+        while self.forgotten.front().is_some_and(|(from, _)| is_past(*from)) {
+            let (_, slot) = self.forgotten.pop_front().expect("looked at above");
+            self.spare.push_back(slot);
+        }
+        while self.leaving.front().is_some_and(|(from, _)| is_past(*from)) {
             let (_, slots) = self.leaving.pop_front().expect("looked at above");
             slots.into_iter().for_each(|slot| self.give_back(slot));
         }

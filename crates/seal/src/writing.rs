@@ -148,6 +148,7 @@ impl<S: Store> SealedFile<S> {
             return Err(SealError::KeyUsedUp);
         }
         state.header.writes = writes;
+        slots.settle(&mut state.sharing);
         Ok((0..count).map(|_| Entry { slot: slots.take(), ..Entry::default() }).collect())
     }
 
@@ -219,8 +220,7 @@ impl<S: Store> SealedFile<S> {
         let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
         written?;
         *durable_copy = first;
-        slots.committed(released, state.sharing.next_epoch());
-        slots.reclaim(state.sharing.oldest());
+        slots.committed(released, &mut state.sharing);
         Ok(())
     }
 
@@ -242,7 +242,7 @@ impl<S: Store> SealedFile<S> {
         header.generation += 1;
         state.changed = false;
         let (writes, header) = (header.writes, header.encode(&self.keys, &self.domain));
-        Ok(Some(Prepared { header, writes, released: slots.take_pending() }))
+        Ok(Some(Prepared { header, writes, released: slots.commit_begins() }))
     }
 
     fn write_header(&self, header: &[u8; HEADER_LEN], first: u64) -> Result<(), SealError> {

@@ -5,4 +5,5 @@ mod crash;
 mod holes;
 mod memory;
 mod sealed;
+mod space;
 mod threads;
