@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 
 use crate::escape::shown;
 use crate::seal::attributes::Attributes;
+use crate::seal::beside;
 use crate::seal::job::Job;
 use crate::seal::replace::{Old, Writers, replace};
 use crate::seal::spot::{Spot, path_of};
@@ -108,9 +109,11 @@ pub(super) fn export(file: &File, dest: &Path, below: &Path, job: &Job<'_>) -> R
     let new = Copy::in_directory(&dir).with_context(named)?;
     let mut before = Attributes::of(file)?;
     before.accessed = job.accessed;
-    let sealed = SealedFile::open(file, job.keys, job.domain)?;
-    copy(&sealed, job, |offset, bytes| Ok(new.as_file().write_all_at(bytes, offset)?))?;
-    new.as_file().set_len(sealed.size())?;
+    beside::whole(file, job, |sealed| {
+        new.as_file().set_len(0)?;
+        copy(sealed, job, |offset, bytes| Ok(new.as_file().write_all_at(bytes, offset)?))?;
+        Ok(new.as_file().set_len(sealed.size())?)
+    })?;
     before.give(new.as_file())?;
     new.as_file().sync_all()?;
     new.named(&dir, name).map_err(|error| match error.kind() {

@@ -1,6 +1,7 @@
 //! `tollgate seal`: keyrings, and files that are encrypted at rest.
 
 mod attributes;
+mod beside;
 mod domains;
 mod files;
 mod job;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use tollgate_seal::{MasterKeys, SealedFile};
 
@@ -12,6 +12,7 @@ use crate::cli::{SealCheckArgs, SealConvertArgs, SealExportArgs, SealFilesArgs, 
 use crate::escape::{in_json, shown};
 use crate::messages;
 use crate::seal::attributes::accessed;
+use crate::seal::beside;
 use crate::seal::domains::Domains;
 use crate::seal::files::{self, State};
 use crate::seal::job::{Job, Progress};
@@ -100,21 +101,7 @@ pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
         if files::state(file, job)? == State::Plain {
             bail!("is plain, where a sealed file is expected; `tollgate seal convert` seals it");
         }
-        let sealed = SealedFile::open(file, job.keys, job.domain)?;
-        let mut first = None;
-        let mut damaged = 0;
-        sealed.check(|blocks, error| {
-            job.progress.bytes(sealed.block_size());
-            if let Some(error) = error {
-                damaged += blocks.end - blocks.start;
-                first.get_or_insert(error);
-            }
-        })?;
-        match first {
-            None => whole(&sealed, file, job),
-            Some(error) if damaged == 1 => Err(error.into()),
-            Some(error) => Err(error).with_context(|| format!("{damaged} blocks; the first")),
-        }
+        whole(&beside::check(file, job)?, file, job)
     })?;
     results.report(args.key.json, "good", "")
 }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::compared::make_by_mknod;
 use crate::harness::{Place, View, can_mount, eventually};
@@ -65,4 +66,67 @@ fn a_second_server_reads_what_the_first_writes_and_writes_after_its_end() {
     fs::write(third.at("vault/b"), b"third").unwrap();
     let names = fs::read_dir(third.at("")).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(!names.into_iter().any(|name| name.to_str().unwrap().starts_with(".tollgate")));
+}
+
+/// What is replaced while it is read was not damaged.
+#[test]
+fn who_reads_below_beside_a_writer_finds_no_damage() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    let beside = place.mount_beside();
+    let path = view.at("vault/a");
+    fs::write(&path, vec![1; 4_000_000]).unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    let kept = File::open(beside.at("vault/a")).unwrap();
+    let (checks_done, dest) = (AtomicBool::new(false), place.base.path().join("plain"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = File::options().write(true).open(&path).unwrap();
+            for byte in (2..=250).cycle() {
+                if checks_done.load(Relaxed) {
+                    break;
+                }
+                let length = if byte % 2 == 0 { 4_000_000 } else { 40_000 };
+                file.write_all_at(&vec![byte; length], 0).unwrap();
+                file.set_len(length as u64).unwrap();
+                file.sync_all().unwrap();
+            }
+        });
+        let work = || {
+            let mut said = Vec::new();
+            let (dir, key) = (place.below(""), place.key());
+            let key = ["--dir", dir.to_str().unwrap(), "--key-file", &key, "--domain", "vault"];
+            for round in 0..8 {
+                let below = dir.join("vault");
+                let more = [&key[..], &[below.to_str().unwrap()]].concat();
+                said.push(place.seal(&[&["check"], &more[..]].concat()));
+                let to = format!("{}-{round}", dest.to_str().unwrap());
+                let exported = place.seal(&[&["export", "--to", &to], &more[..]].concat());
+                if exported.status.success() {
+                    let plain = fs::read(dest.with_file_name(format!("plain-{round}")).join("a"));
+                    let plain = plain.map_err(|error| error.to_string())?;
+                    if plain.len() < 40_000 || plain.contains(&0) {
+                        return Err("a copy of what never was".to_owned());
+                    }
+                }
+                said.push(exported);
+                let mut start = [0; 30_000];
+                kept.read_exact_at(&mut start, 0).map_err(|error| error.to_string())?;
+            }
+            Ok(said)
+        };
+        let said = work();
+        checks_done.store(true, Relaxed);
+        for said in said.unwrap() {
+            let text = String::from_utf8_lossy(&said.stderr).into_owned();
+            let is_busy = text.contains("is being written");
+            assert!(said.status.success() || is_busy, "{text}");
+            assert!(!text.contains("authentic") && !text.contains("damaged"), "{text}");
+        }
+    });
+    drop((kept, beside, view));
+    assert!(place.is_good("vault"));
 }

@@ -1,7 +1,7 @@
 //! A sealed file: opened, made, asked.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::cipher::{Cipher, random};
@@ -190,6 +190,12 @@ impl<S: Store> SealedFile<S> {
         self.state().header.epoch
     }
 
+    /// How many commits there were, with those of this file since it was opened.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.state().header.generation
+    }
+
     /// Whether something was changed that no commit made durable.
     #[must_use]
     pub fn is_changed(&self) -> bool {
@@ -248,28 +254,32 @@ impl<S: Store> SealedFile<S> {
         Ok(at)
     }
 
-    /// Reads every block that is not in a hole. `each` learns of every range of blocks that was
-    /// read, with what is wrong there: where a node of the map is damaged, of all blocks of the file
-    /// that it may name, as nobody knows which of them are holes.
+    /// Reads every block from `from` on that is not in a hole, until `each` breaks off. It learns of
+    /// every range of blocks that was read, with what is wrong there: where a node of the map is
+    /// damaged, of all blocks of the file that it may name, as nobody knows which of them are holes.
     ///
     /// # Errors
     /// What the store says.
     pub fn check(
         &self,
-        mut each: impl FnMut(Range<u64>, Option<SealError>),
+        from: u64,
+        mut each: impl FnMut(Range<u64>, Option<SealError>) -> ControlFlow<()>,
     ) -> Result<(), SealError> {
         let mut bytes = vec![0; self.block_size];
-        let mut block = 0;
+        let mut block = from;
         loop {
             let run = self.state().map.next_run(&self.context(), block);
             match run {
                 Ok(None) => return Ok(()),
                 Ok(Some(run)) => {
                     for number in run.clone() {
-                        match self.read_at(&mut bytes, number * self.block_size as u64) {
-                            Ok(_) => each(number..number + 1, None),
+                        let read = self.read_at(&mut bytes, number * self.block_size as u64);
+                        let wrong = match read {
                             Err(SealError::Io(error)) => return Err(error.into()),
-                            Err(error) => each(number..number + 1, Some(error)),
+                            read => read.err(),
+                        };
+                        if each(number..number + 1, wrong).is_break() {
+                            return Ok(());
                         }
                     }
                     block = run.end;
@@ -282,7 +292,9 @@ impl<S: Store> SealedFile<S> {
                     };
                     let error = SealError::MapNotAuthentic { level, number };
                     // A node has room for more than a small file has.
-                    each(block..end.min(of_file.max(block + 1)), Some(error));
+                    if each(block..end.min(of_file.max(block + 1)), Some(error)).is_break() {
+                        return Ok(());
+                    }
                     block = end;
                 }
                 Err(error) => return Err(error),

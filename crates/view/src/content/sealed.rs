@@ -34,7 +34,7 @@ use crate::seal_keys::SealKeys;
 const STEP: usize = 256 << 10;
 
 /// How often a file that another server writes is opened again for one look at it.
-const TRIES: usize = 5;
+const TRIES: usize = 50;
 
 /// An inode that is open under a `seal` rule.
 pub(super) struct OpenFile {
@@ -174,14 +174,15 @@ impl OpenFile {
         self.current().has_failed()
     }
 
-    /// Opens a file again that another server writes: its blocks may be elsewhere by now.
-    fn renew(&self) -> Result<(), SealError> {
-        let before = self.current();
+    /// Opens a file again that another server writes: its blocks may be elsewhere by now. Whether there
+    /// was a commit since `before` was opened.
+    fn renew(&self, before: &Arc<SealedFile<LowerStore>>) -> Result<bool, SealError> {
         let open =
             |keys: &_| SealedFile::open(before.store().again(), keys, self.domain.as_bytes());
         let again = self.keys.with(open)?;
+        let is_newer = again.generation() != before.generation();
         *self.file.write() = Arc::new(again);
-        Ok(())
+        Ok(is_newer)
     }
 
     /// Reads what is there.
@@ -194,17 +195,19 @@ impl OpenFile {
         &self,
         mut act: impl FnMut(&SealedFile<LowerStore>) -> Result<T, SealError>,
     ) -> Result<T, SealError> {
-        for _ in 0..TRIES {
-            match act(&self.current()) {
+        let mut tries = 0;
+        loop {
+            let file = self.current();
+            match act(&file) {
                 Err(SealError::BlockNotAuthentic(_) | SealError::MapNotAuthentic { .. })
-                    if !self.is_writers =>
+                    if !self.is_writers && tries < TRIES =>
                 {
-                    self.renew()?;
+                    // Where no commit came between, it is hardly the other server.
+                    tries += if self.renew(&file)? { 1 } else { TRIES.div_ceil(5) };
                 }
                 done => return done,
             }
         }
-        act(&self.current())
     }
 
     /// What callers see of it.
