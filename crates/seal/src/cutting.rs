@@ -16,16 +16,13 @@ impl<S: Store> SealedFile<S> {
         let (block, within) = self.place(length);
         let _turn = self.claim(0..u64::MAX);
         self.prepare(length.div_ceil(self.block_size as u64))?;
-        if length < self.size() {
-            // What lies behind the end reads as zero if the file is extended again.
-            let end = (within > 0).then_some((block, within..self.block_size));
-            self.make_zero(end.as_slice(), block + u64::from(within > 0)..u64::MAX)?;
-        }
-        let state = &mut *self.state();
-        state.changed |= length != state.header.size;
-        state.changes += 1;
-        state.header.size = length;
-        Ok(())
+        // What lies behind the end reads as zero if the file is extended again.
+        let (end, behind) = match length < self.size() {
+            true if within > 0 => (Some((block, within..self.block_size)), block + 1..u64::MAX),
+            true => (None, block..u64::MAX),
+            false => (None, 0..0),
+        };
+        self.make_zero(end.as_slice(), behind, Some(length))
     }
 
     /// Makes `bytes` read as zero; whole blocks within become holes. The size stays. Blocks at both
@@ -44,28 +41,37 @@ impl<S: Store> SealedFile<S> {
         let _turn = self.claim(first..bytes.end.div_ceil(size));
         self.prepare(0)?;
         if first == last {
-            return self.make_zero(&[(first, from..to)], 0..0);
+            return self.make_zero(&[(first, from..to)], 0..0, None);
         }
         let ends = [(first, from..self.block_size), (last, 0..to)];
         let ends = &ends[usize::from(from == 0)..2 - usize::from(to == 0)];
-        self.make_zero(ends, first + u64::from(from > 0)..last)
+        self.make_zero(ends, first + u64::from(from > 0)..last, None)
     }
 
-    /// Makes parts of blocks zero, where those are no holes, and whole blocks holes. What must be
-    /// written is written before anything changes.
-    fn make_zero(&self, parts: &[(u64, Range<usize>)], whole: Range<u64>) -> Result<(), SealError> {
+    /// Makes parts of blocks zero, where those are no holes, and whole blocks holes. The file has `length`
+    /// then: no commit comes between. What must be written is written before anything changes.
+    fn make_zero(
+        &self,
+        parts: &[(u64, Range<usize>)],
+        whole: Range<u64>,
+        length: Option<u64>,
+    ) -> Result<(), SealError> {
         let written = self.write_zeroed(parts)?;
         let state = &mut *self.state();
         state.changes += 1;
         for (number, entry) in written {
             self.name(state, number, &[entry])?;
         }
-        if whole.is_empty() {
-            return Ok(());
+        if !whole.is_empty() {
+            state.changed = true;
+            let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
+            state.map.clear(&self.context(), &whole, slots)?;
         }
-        state.changed = true;
-        let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
-        state.map.clear(&self.context(), &whole, slots)
+        if let Some(length) = length {
+            state.changed |= length != state.header.size;
+            state.header.size = length;
+        }
+        Ok(())
     }
 
     /// Seals blocks, each with a part of it made zero, into free slots, which the map does not name

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
-use tollgate_seal::{MasterKey, Options, SealedFile, Store, Task};
+use tollgate_seal::{MasterKey, Options, SealError, SealedFile, Store, Task};
 
 const DOMAIN: &[u8] = b"vault/**";
 const BLOCKS: u64 = 64;
@@ -64,6 +64,38 @@ fn readers_writers_and_commits_at_once_see_whole_blocks() {
     let before = length();
     write_all();
     assert!(length() <= before, "{before}, {}", length());
+}
+
+/// A commit beside a cut has the file as it was before or after: never the old length with a hole.
+#[test]
+fn a_commit_has_all_of_a_cut_or_nothing() {
+    let key = MasterKey::generate(1).unwrap();
+    let store = tempfile::tempfile().unwrap();
+    let file = SealedFile::create(store, &key, DOMAIN, Options::default()).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                file.write_at(&[1; 8 * 4096], 0).unwrap();
+                file.set_len(4096).unwrap();
+            }
+        });
+        let committed = || {
+            for _ in 0..200 {
+                file.commit()?;
+                let durable = SealedFile::open(file.store(), &key, DOMAIN)?;
+                let mut bytes = vec![1; 8 * 4096];
+                durable.read_at(&mut bytes, 0)?;
+                if bytes.contains(&0) {
+                    return Ok(false);
+                }
+            }
+            Ok::<_, SealError>(true)
+        };
+        let whole = committed();
+        done.store(true, Relaxed);
+        assert!(whole.unwrap(), "zeroes that nobody wrote");
+    });
 }
 
 /// Parts of one block, written by several threads: none is lost.
