@@ -1,9 +1,11 @@
 //! What was closed, and cannot be made durable on a full disk: nobody is told that it is.
 
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+
+use rustix::fs::FallocateFlags;
 
 use crate::faults::on_a_small_disk;
 use crate::harness::{Place, can_mount, eventually};
@@ -62,6 +64,9 @@ fn what_finds_no_room_behind_a_close_stays_and_is_told_to_who_syncs() {
         }
         room.set_len(0).unwrap();
         sync(&long).unwrap();
+        // What is closed gives back all that it does not need; it makes room for nobody later.
+        let space = || fs::metadata(place.below("vault/long")).unwrap().blocks() * 512;
+        eventually("its space is given back", || space() <= (29 + 16 + 3) * 4096);
         let room = fill(&place, 1);
         fs::write(&new, [2; 4000]).unwrap();
         for _ in 0..3 {
@@ -131,6 +136,64 @@ fn a_deleted_file_is_not_kept() {
         found.f_bfree * found.f_bsize
     };
     eventually("its space is free", || free() > 400_000);
+}
+
+/// Each append seals the last block anew: what it replaces is used again without a commit.
+#[test]
+fn small_appends_fit_where_what_they_hold_does() {
+    if !can_mount() {
+        return;
+    }
+    let (_disk, place) = on_a_small_disk();
+    let line = |number: usize| format!("{number:099}\n");
+    {
+        let view = place.mount(&[]);
+        let path = view.at("vault/log");
+        let mut log = File::options().append(true).create(true).open(&path).unwrap();
+        (0..8000).for_each(|number| log.write_all(line(number).as_bytes()).unwrap());
+        log.sync_all().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 800_000);
+    }
+    assert!(place.is_good("vault"));
+    let view = place.mount(&[]);
+    let expected: String = (0..8000).map(line).collect();
+    assert!(fs::read_to_string(view.at("vault/log")).unwrap() == expected);
+}
+
+/// What the last commit referred to goes back when the next one is durable, and the rest with a close.
+#[test]
+fn what_a_file_does_not_need_is_free_for_others() {
+    if !can_mount() {
+        return;
+    }
+    let (_disk, place) = on_a_small_disk();
+    let below = place.below("vault/long");
+    let space = || fs::metadata(&below).unwrap().blocks() * 512;
+    {
+        let view = place.mount(&[]);
+        let long = view.at("vault/long");
+        write_and_sync(&long, &[1; 900_000]);
+        assert!(space() > 900_000);
+        cut(&long, 10_000);
+        let modified = fs::metadata(&long).unwrap().modified().unwrap();
+        eventually("the space is given back", || space() < 200_000);
+        assert_eq!(fs::metadata(&long).unwrap().modified().unwrap(), modified);
+        write_and_sync(&view.at("vault/other"), &[2; 900_000]);
+        // A hole in the middle, too.
+        let file = File::options().write(true).open(view.at("vault/other")).unwrap();
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, hole, 100_000, 700_000).unwrap();
+        drop(file);
+        let other = || fs::metadata(place.below("vault/other")).unwrap().blocks() * 512;
+        eventually("the hole takes no space", || other() < 400_000);
+    }
+    assert!(place.is_good("vault"));
+    let view = place.mount(&[]);
+    assert!(fs::read(view.at("vault/long")).unwrap() == [1; 10_000]);
+    let other = fs::read(view.at("vault/other")).unwrap();
+    assert!(other.len() == 900_000 && other[..100_000].iter().all(|byte| *byte == 2));
+    assert!(other[100_000..800_000].iter().all(|byte| *byte == 0));
+    assert!(other[800_000..].iter().all(|byte| *byte == 2));
 }
 
 /// The kernel ends a process for a write beyond its limit, unless it ignores the signal.

@@ -103,7 +103,8 @@ impl<S: Store> SealedFile<S> {
     /// The turn to write `blocks`, if it can be had and what they need is known.
     fn claim_at_once(&self, blocks: &Range<u64>) -> Option<Turn<'_, S>> {
         let mut state = self.try_state()?;
-        let ready = !state.failed && state.slots.is_some() && !state.commit_must_come();
+        let has_slots = state.slots.as_ref().is_some_and(|slots| slots.has(BLOCKS_MAX));
+        let ready = !state.failed && has_slots && !state.commit_must_come();
         if !ready || blocks.end > state.map.room() {
             return None;
         }

@@ -48,7 +48,7 @@ pub struct SealedFile<S> {
     pub(crate) domain: [u8; 32],
     pub(crate) block_size: usize,
     pub(crate) state: Mutex<State>,
-    /// A writer is done with its blocks.
+    /// A writer is done with its blocks, or the end of the store is cut.
     pub(crate) written: Condvar,
     /// Held during a commit: the copy of the header that the last one made durable.
     pub(crate) committing: Mutex<u64>,
@@ -68,6 +68,8 @@ pub(crate) struct State {
     /// Counts changes of what is read.
     pub(crate) changes: u64,
     pub(crate) failed: bool,
+    /// The store gives back its end alone.
+    pub(crate) has_no_holes: bool,
 }
 
 impl State {
@@ -172,6 +174,7 @@ impl<S: Store> SealedFile<S> {
                 durable_writes: 0,
                 changes: 0,
                 failed: false,
+                has_no_holes: false,
             }),
             written: Condvar::new(),
             committing: Mutex::new(copy),

@@ -48,6 +48,7 @@ mod reading;
 mod sharing;
 mod slots;
 mod store;
+mod trimming;
 mod walk;
 mod writing;
 

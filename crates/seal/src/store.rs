@@ -1,6 +1,7 @@
 //! Where the sealed bytes are kept: the caller's file.
 
 use std::io;
+use std::ops::Range;
 
 /// A file, or what stands for one. Several threads may use it at once, each on bytes of its own.
 /// Writes become durable with [`Store::sync`]; before, a crash may
@@ -46,6 +47,23 @@ pub trait Store {
     /// # Errors
     /// What the file system says.
     fn sync(&self) -> io::Result<()>;
+
+    /// Gives the space of these bytes back, which nobody needs: they may read as zero from now on. The
+    /// length stays.
+    ///
+    /// # Errors
+    /// What the file system says; `Unsupported` if the store has no such thing, and is not asked again.
+    fn give_back(&self, _bytes: Range<u64>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Cuts it: nobody needs what is behind `length`.
+    ///
+    /// # Errors
+    /// As [`Store::give_back`].
+    fn truncate(&self, _length: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 impl Store for std::fs::File {
@@ -63,6 +81,10 @@ impl Store for std::fs::File {
 
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.set_len(length)
     }
 }
 
@@ -85,5 +107,13 @@ impl<S: Store + ?Sized> Store for &S {
 
     fn sync(&self) -> io::Result<()> {
         (**self).sync()
+    }
+
+    fn give_back(&self, bytes: Range<u64>) -> io::Result<()> {
+        (**self).give_back(bytes)
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        (**self).truncate(length)
     }
 }

@@ -107,6 +107,7 @@ impl<S: Store> SealedFile<S> {
         if state.slots.is_none() {
             let mut slots = Slots::new(self.reserved());
             state.map.mark(&on, &mut slots)?;
+            slots.are_marked(self.store.len()?.div_ceil(self.block_size as u64));
             state.slots = Some(slots);
             // What was written before a crash is not in the header.
             state.header.writes = state.header.writes.saturating_add(WRITES_PER_COMMIT);
@@ -141,14 +142,23 @@ impl<S: Store> SealedFile<S> {
         if self.state().commit_must_come() {
             self.commit()?;
         }
-        let state = &mut *self.state();
+        let mut guard = self.state();
+        loop {
+            let state = &mut *guard;
+            let Some(slots) = &mut state.slots else { return Err(SealError::Failed) };
+            slots.settle(&mut state.sharing);
+            if slots.has(count) {
+                break;
+            }
+            guard = self.written.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        let state = &mut *guard;
         let slots = state.slots.as_mut().filter(|_| !state.failed).ok_or(SealError::Failed)?;
         let writes = state.header.writes + count as u64;
         if writes > WRITES_MAX && state.header.cipher == Cipher::Aes256Gcm {
             return Err(SealError::KeyUsedUp);
         }
         state.header.writes = writes;
-        slots.settle(&mut state.sharing);
         Ok((0..count).map(|_| Entry { slot: slots.take(), ..Entry::default() }).collect())
     }
 
@@ -204,24 +214,29 @@ impl<S: Store> SealedFile<S> {
 
     /// Makes everything written durable. After a crash the file is as one of its commits left it:
     /// the last one that returned, or the one that was under way. Others may read and write
-    /// meanwhile; what they write is in this commit or in the next.
+    /// meanwhile; what they write is in this commit or in the next. Space that is not needed for what may be
+    /// written soon goes back to the store.
     ///
     /// # Errors
     /// What the store says. What was not committed may then be lost: the file must be opened again
     /// to be written, and is as its last commit left it.
     pub fn commit(&self) -> Result<(), SealError> {
         let mut durable_copy = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Prepared { header, writes, released }) = self.write_map()? else { return Ok(()) };
+        let Some(Prepared { header, writes, released }) = self.write_map()? else {
+            return Ok(());
+        };
         let first = 1 - *durable_copy;
         let written = self.write_header(&header, first);
-        let state = &mut *self.state();
-        state.failed |= written.is_err();
-        state.durable_writes = if written.is_ok() { writes } else { state.durable_writes };
-        let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
-        written?;
-        *durable_copy = first;
-        slots.committed(released, &mut state.sharing);
-        Ok(())
+        {
+            let state = &mut *self.state();
+            state.failed |= written.is_err();
+            state.durable_writes = if written.is_ok() { writes } else { state.durable_writes };
+            let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
+            written?;
+            *durable_copy = first;
+            slots.committed(released, &mut state.sharing);
+        }
+        self.trim(false)
     }
 
     /// Writes what was changed of the map; the header for it, and the slots that it sets free.

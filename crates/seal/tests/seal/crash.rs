@@ -84,18 +84,23 @@ fn run(store: &Memory) -> (Vec<u8>, Vec<u8>) {
 
 /// What a crash may leave: none of what was pending, all, each beginning, each without one, each torn in the
 /// middle of one, only one.
-fn leftovers(durable: &[u8], pending: &[Write]) -> Vec<Vec<u8>> {
+pub(crate) fn leftovers(durable: &[u8], pending: &[Write]) -> Vec<Vec<u8>> {
     let mut left = Vec::new();
-    let mut build = |parts: Vec<(usize, &[u8])>| {
+    let mut build = |parts: Vec<(usize, &[u8], bool)>| {
         let mut bytes = durable.to_vec();
-        parts.into_iter().for_each(|(offset, part)| apply(&mut bytes, offset, part));
+        for (offset, part, cuts) in parts {
+            if cuts {
+                bytes.truncate(offset);
+            }
+            apply(&mut bytes, offset, part);
+        }
         left.push(bytes);
     };
-    let whole = |write: &'_ Write| (write.offset, write.bytes.len());
     let part = |index: usize, from: usize, to: usize| {
-        (pending[index].offset + from, &pending[index].bytes[from..to])
+        let Write { offset, bytes, cuts } = &pending[index];
+        (offset + from, &bytes[from..to], *cuts)
     };
-    let all = |index: usize| part(index, 0, whole(&pending[index]).1);
+    let all = |index: usize| part(index, 0, pending[index].bytes.len());
     for count in 0..=pending.len() {
         build((0..count).map(all).collect());
         build((0..count).rev().map(all).collect());

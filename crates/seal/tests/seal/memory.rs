@@ -1,7 +1,9 @@
 //! Stores in memory: one that keeps everything, and what a crash leaves of it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 
 use tollgate_seal::Store;
 
@@ -10,6 +12,8 @@ use tollgate_seal::Store;
 pub(crate) struct Write {
     pub(crate) offset: usize,
     pub(crate) bytes: Vec<u8>,
+    /// The store ended at `offset` before that.
+    pub(crate) cuts: bool,
 }
 
 /// Keeps what is durable apart from what was written since, and fails after so many operations.
@@ -23,6 +27,10 @@ pub(crate) struct Memory {
     pub(crate) fails_at: Option<usize>,
     pub(crate) syncs_fail: Cell<bool>,
     pub(crate) reads: Cell<usize>,
+    /// Blocks of 4 KiB that take space.
+    pub(crate) taken: RefCell<BTreeSet<usize>>,
+    /// It gives back its end alone.
+    pub(crate) has_no_holes: bool,
 }
 
 impl Memory {
@@ -72,9 +80,10 @@ impl Store for Memory {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let offset = usize::try_from(offset).unwrap();
         // What fails was begun.
-        self.pending.borrow_mut().push(Write { offset, bytes: bytes.to_vec() });
+        self.pending.borrow_mut().push(Write { offset, bytes: bytes.to_vec(), cuts: false });
         self.count()?;
         apply(&mut self.now.borrow_mut(), offset, bytes);
+        self.taken.borrow_mut().extend(offset / 4096..(offset + bytes.len()).div_ceil(4096));
         Ok(())
     }
 
@@ -85,6 +94,30 @@ impl Store for Memory {
         }
         self.durable.borrow_mut().clone_from(&self.now.borrow());
         self.pending.borrow_mut().clear();
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: Range<u64>) -> io::Result<()> {
+        if self.has_no_holes {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let length = self.now.borrow().len();
+        let place = |at: u64| usize::try_from(at).unwrap().min(length);
+        let (offset, zeros) = (place(bytes.start), vec![0; place(bytes.end) - place(bytes.start)]);
+        self.pending.borrow_mut().push(Write { offset, bytes: zeros.clone(), cuts: false });
+        self.count()?;
+        apply(&mut self.now.borrow_mut(), offset, &zeros);
+        let gone = offset / 4096..(offset + zeros.len()) / 4096;
+        self.taken.borrow_mut().retain(|block| !gone.contains(block));
+        Ok(())
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        let offset = usize::try_from(length).unwrap();
+        self.pending.borrow_mut().push(Write { offset, bytes: Vec::new(), cuts: true });
+        self.count()?;
+        self.now.borrow_mut().resize(offset, 0);
+        self.taken.borrow_mut().retain(|block| *block < offset.div_ceil(4096));
         Ok(())
     }
 }

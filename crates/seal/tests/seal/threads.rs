@@ -51,19 +51,58 @@ fn readers_writers_and_commits_at_once_see_whole_blocks() {
         done.store(true, Relaxed);
         written.into_iter().for_each(|result| result.unwrap());
     });
-    // What readers held back is used again now; how much that was is up to the scheduler, and so is where
-    // it lies: writing everything anew has it in one place.
-    let length = || file.store().metadata().unwrap().len();
-    let write_all = || {
-        for block in (0..BLOCKS - 3).cycle().take(400) {
-            file.write_at(&[1; 3 * 4096], block * 4096).unwrap();
-            file.commit().unwrap();
+    // What readers held back is used again now, and given back: how much that was is up to the scheduler.
+    for block in (0..BLOCKS - 3).cycle().take(800) {
+        file.write_at(&[1; 3 * 4096], block * 4096).unwrap();
+        file.commit().unwrap();
+    }
+    let length = file.store().metadata().unwrap().len();
+    assert!(length < 3 * BLOCKS * 4096, "{length}");
+}
+
+/// The end is cut off by commits while others write and take slots behind it.
+#[test]
+fn what_others_write_is_not_cut_off_with_the_end() {
+    let key = MasterKey::generate(1).unwrap();
+    let store = tempfile::tempfile().unwrap();
+    let file = SealedFile::create(store, &key, DOMAIN, Options::default()).unwrap();
+    file.write_at(&vec![0; 4096 * 64], 0).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for half in 0..2_u64 {
+            let (file, done) = (&file, &done);
+            scope.spawn(move || {
+                let mut rounds = (0..=250_u8).cycle();
+                while !done.load(Relaxed) {
+                    let value = rounds.next().unwrap();
+                    file.write_at(&[value; 32 * 4096], half * 32 * 4096).unwrap();
+                    let mut read = vec![0; 32 * 4096];
+                    file.read_at(&mut read, half * 32 * 4096).unwrap();
+                    assert!(read.iter().all(|byte| *byte == value));
+                }
+            });
         }
-    };
-    write_all();
-    let before = length();
-    write_all();
-    assert!(length() <= before, "{before}, {}", length());
+        let cut = || {
+            for _ in 0..40 {
+                file.write_at(&vec![1; 1 << 20], 1 << 20)?;
+                file.commit()?;
+                file.set_len(64 * 4096)?;
+                file.commit()?;
+                file.rest()?;
+            }
+            Ok::<_, SealError>(())
+        };
+        let result = cut();
+        done.store(true, Relaxed);
+        result.unwrap();
+    });
+    file.commit().unwrap();
+    let mut read = vec![0; 64 * 4096];
+    assert_eq!(file.read_at(&mut read, 0).unwrap(), read.len());
+    let again = SealedFile::open(file.store(), &key, DOMAIN).unwrap();
+    let mut durable = vec![0; 64 * 4096];
+    assert_eq!(again.read_at(&mut durable, 0).unwrap(), read.len());
+    assert!(durable == read);
 }
 
 /// A commit beside a cut has the file as it was before or after: never the old length with a hole.

@@ -1,12 +1,13 @@
 //! A lower file as the store of a sealed one.
 
 use std::io::{self, IoSliceMut};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
-use rustix::fs::OFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use tollgate_seal::Store;
 
@@ -136,5 +137,14 @@ impl Store for LowerStore {
 
     fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fdatasync(self.fd())?)
+    }
+
+    fn give_back(&self, bytes: Range<u64>) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(self.fd(), flags, bytes.start, bytes.end - bytes.start)?)
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(self.fd(), length)?)
     }
 }

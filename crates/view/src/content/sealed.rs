@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
@@ -50,6 +50,9 @@ pub(super) struct OpenFile {
     audit: Option<Arc<dyn Audit>>,
     /// The block of the last damage that was told, and one more.
     told: AtomicU64,
+    /// Somebody has closed it, and nobody has written it since: what it needs only while it is written can
+    /// be given back.
+    is_closed: AtomicBool,
     keys: Arc<SealKeys>,
     /// Kept until the last commit is done.
     _writer: Arc<OneWriter>,
@@ -112,6 +115,7 @@ impl OpenFile {
                     times,
                     audit,
                     told,
+                    is_closed: AtomicBool::default(),
                     keys,
                     _writer,
                     is_writers,
@@ -260,6 +264,42 @@ impl OpenFile {
         act()
     }
 
+    /// Makes durable what was written.
+    fn make_durable(&self) -> Result<(), Errno> {
+        let file = self.current();
+        let wanted = file.changes();
+        // Another may be under way, which is waited for.
+        let mut committed = self.setting_times.lock();
+        if !file.is_changed() {
+            return file.commit().map_err(|error| self.errno(&error));
+        }
+        if committed.has(&file, wanted) {
+            // By who had the lock before: of many who wait, one commits for all.
+            return Ok(());
+        }
+        let changes = file.changes();
+        let done = self.keep_time(&file, || file.commit());
+        if done.is_ok() {
+            *committed = Committed { file: Arc::downgrade(&file), changes };
+        }
+        done
+    }
+
+    /// Runs `act`, which writes the map and the header or gives space back: the time of the last change
+    /// stays that of the content.
+    fn keep_time(
+        &self,
+        file: &SealedFile<LowerStore>,
+        act: impl FnOnce() -> Result<(), SealError>,
+    ) -> Result<(), Errno> {
+        let fd = file.store().fd();
+        self.times.commit_begins(&fd)?;
+        let done = act().map_err(|error| self.errno(&error));
+        // Also of what failed: it is tried again and again.
+        self.times.commit_ends(&fd);
+        done
+    }
+
     fn current(&self) -> Arc<SealedFile<LowerStore>> {
         Arc::clone(&self.file.read())
     }
@@ -283,29 +323,15 @@ impl Pending for OpenFile {
         &self.path
     }
 
-    /// The time of the last change is that of the content: writing the map and the header is none.
+    /// And gives back what a file that was closed does not need.
     fn commit(&self) -> Result<(), Errno> {
+        self.make_durable()?;
         let file = self.current();
-        let wanted = file.changes();
-        // Another may be under way, which is waited for.
-        let mut committed = self.setting_times.lock();
-        if !file.is_changed() {
-            return file.commit().map_err(|error| self.errno(&error));
-        }
-        if committed.has(&file, wanted) {
-            // By who had the lock before: of many who wait, one commits for all.
+        if !self.is_closed.load(Ordering::Relaxed) || !file.has_excess() {
             return Ok(());
         }
-        let fd = file.store().fd();
-        self.times.commit_begins(&fd)?;
-        let changes = file.changes();
-        let done = file.commit().map_err(|error| self.errno(&error));
-        if done.is_ok() {
-            *committed = Committed { file: Arc::downgrade(&file), changes };
-        }
-        // Also of one that failed: it is tried again and again.
-        self.times.commit_ends(&fd);
-        done
+        let _setting = self.setting_times.lock();
+        self.keep_time(&file, || file.rest())
     }
 
     /// A file without a name would only keep its space.
@@ -362,6 +388,7 @@ impl Sealed {
 
     /// Something is to be committed: at once if it is much, so that nobody who writes has to.
     fn changed(&self) {
+        self.open.is_closed.store(false, Ordering::Relaxed);
         let much = self.open.current().is_commit_due();
         self.committer.changed(&(Arc::clone(&self.open) as Arc<dyn Pending>), much);
     }
@@ -447,7 +474,7 @@ impl Content for Sealed {
     }
 
     fn commit(&self, data_only: bool) -> Result<(), Errno> {
-        let done = self.open.commit();
+        let done = self.open.make_durable();
         // What was lost behind a close, before this was opened or meanwhile, is told once.
         let lost = self.open.lost.take(self.open.key);
         done.and_then(|()| lost.map_or(Ok(()), Err))?;
@@ -462,7 +489,8 @@ impl Content for Sealed {
         if self.writes && file.has_failed() {
             return Err(Errno::IO);
         }
-        if self.writes && file.is_changed() {
+        if self.writes && (file.is_changed() || file.has_excess()) {
+            self.open.is_closed.store(true, Ordering::Relaxed);
             self.committer.changed(&(Arc::clone(&self.open) as Arc<dyn Pending>), true);
         }
         Ok(())
