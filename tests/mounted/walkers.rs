@@ -115,8 +115,8 @@ fn what_a_program_listed_by_name_is_listed_anew_for_one_that_reads_it() {
     let read = |path: &Path| {
         assert_eq!(fs::read(path).unwrap().len(), 1);
         if files.fetch_add(1, Ordering::Relaxed) == 60 {
-            // Until the kernel was told.
-            std::thread::sleep(Duration::from_millis(500));
+            // Until the kernel was told, on a busy machine too.
+            std::thread::sleep(Duration::from_millis(1500));
         }
     };
     let found = walked(&view.at(""), read);
