@@ -96,3 +96,37 @@ fn what_others_put_in_place_of_a_renamed_directory_is_judged() {
         moves(rename, "out/x/f", &files);
     }
 }
+
+/// A rule keeps `it` from being made in `.kept`; a directory without one may get that name. What others put in
+/// its place goes back, also to where more is allowed: it has come from there.
+#[test]
+fn what_may_not_be_made_is_not_moved_there_in_place_of_another() {
+    if !can_mount() {
+        return;
+    }
+    let policy = "[[rule]]\npath = '.kept/it'\noperation = ['create', 'write']\naction = 'deny'\n";
+    let view = View::with(policy, &[("one/other", ""), ("two/it", "the secret")]);
+    let stop = AtomicBool::new(false);
+    let until = Instant::now() + Duration::from_millis(1500);
+    let kept = view.below(".kept/it");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (one, two) = (view.below("one"), view.below("two"));
+            while !stop.load(Ordering::Relaxed) {
+                let _ = exchange(&one, &two);
+            }
+        });
+        let [one, two, there] = ["one", "two", ".kept"].map(|name| view.at(name));
+        while !kept.exists() && Instant::now() < until {
+            for from in [&one, &two] {
+                if fs::rename(from, &there).is_ok() {
+                    let _ = fs::rename(&there, from);
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    // Where the last rename may just have been refused.
+    assert!(!kept.exists(), "it was made in spite of the rule");
+    assert_eq!(secrets_in(view.lower()), 1, "one is lost, or there twice");
+}

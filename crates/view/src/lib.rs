@@ -6,6 +6,7 @@ mod admission;
 mod ahead;
 mod anchors;
 mod appends;
+mod arrivals;
 mod audit;
 mod borders;
 mod budget;

@@ -19,6 +19,7 @@ use tollgate_policy::{InodeFacts, Kind, Made, Mode};
 
 use crate::admission::{Admission, Hidden};
 use crate::ahead::{Ahead, Tree};
+use crate::arrivals::Arrivals;
 use crate::audit::Audit;
 use crate::borders;
 use crate::budget::Budget;
@@ -114,6 +115,8 @@ pub struct View {
     pub(crate) counters: Counters,
     /// Who moves names, and who may not meanwhile.
     pub(crate) names: Arc<Moving>,
+    /// From where what was moved has come.
+    pub(crate) arrivals: Arrivals,
     /// Who makes names, and who may not meanwhile.
     pub(crate) making: Making,
     /// Files that have several names.
@@ -248,6 +251,7 @@ impl View {
             connection: Arc::clone(&place.connection),
             counters: Counters::new(),
             names: Arc::clone(&place.moving),
+            arrivals: Arrivals::begin(),
             making: Making::default(),
             links: Arc::clone(&place.links),
             place,

@@ -6,8 +6,9 @@
 //! it: another file than the one that was judged is judged as if it had been asked to be moved, by the
 //! old name and by those that it is known by. What may not be there goes back.
 //!
-//! Others may as well have put it there themselves, after the rename. It goes back only to a name that
-//! allows nothing that the new one does not.
+//! Others may as well have put it there themselves, after the rename. Of directories the kernel tells
+//! (`arrivals.rs`). Where it does not, it goes back only to a name that allows nothing that the new one does
+//! not, and under which nothing is kept from being made.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -21,6 +22,7 @@ use tollgate_fuse::{Name, Request};
 
 use super::spot::{Existing, Spot};
 use super::subtree::{Beneath, Top, may_weaken};
+use crate::arrivals::Came;
 use crate::lower::{self, Key, Stat};
 use crate::table::{Node, Place};
 use crate::view::View;
@@ -37,6 +39,9 @@ pub(super) struct Arrived {
     pub(super) stat: Stat,
     pub(super) node: Option<Arc<Node>>,
 }
+
+/// Whether what is at a name has come there from the other one; `None` if that is not known.
+type CameThere<'a> = &'a dyn Fn(&Stat) -> Option<bool>;
 
 /// What may not be where a rename has moved it, and the error that a rename of it would have got.
 struct Misplaced(Box<Stat>, Errno);
@@ -87,14 +92,17 @@ impl View {
         judged: &Judged<'_>,
         to: &Spot<'_>,
         exchanged: Option<&Judged<'_>>,
-        looked: Instant,
+        (looked, came): (Instant, Came),
     ) -> Result<[Option<Arrived>; 2], Errno> {
         if !self.admission.tells_names_apart() {
             return Ok([None, None]);
         }
         let from = judged.at.spot;
-        let there = self.arrived(req, judged, to, looked);
-        let here = exchanged.map_or(Ok(None), |other| self.arrived(req, other, from, looked));
+        let came_here = |stat: &Stat| came.came_to_old(&stat.key());
+        let came_there = |stat: &Stat| came.came_to_new(&stat.key());
+        let there = self.arrived(req, judged, to, (looked, &came_there));
+        let here = exchanged
+            .map_or(Ok(None), |other| self.arrived(req, other, from, (looked, &came_here)));
         let errno = match (&there, &here) {
             (Err(Misplaced(_, errno)), _) | (_, Err(Misplaced(_, errno))) => *errno,
             (Ok(_), Ok(_)) => {
@@ -128,8 +136,10 @@ impl View {
                     if refused.borrow().contains(&asked) {
                         return false;
                     }
-                    let (judged, to) = if at == 0 { (other, from) } else { (judged, to) };
-                    let may_stay = self.judge_arrived(req, judged, to, stat, looked).is_ok();
+                    let (judged, to, came): (_, _, CameThere<'_>) =
+                        if at == 0 { (other, from, &came_here) } else { (judged, to, &came_there) };
+                    let may_stay =
+                        self.judge_arrived(req, judged, to, stat, (looked, came)).is_ok();
                     if !may_stay {
                         refused.borrow_mut().push(asked);
                     }
@@ -148,14 +158,14 @@ impl View {
         req: &Request<'_>,
         judged: &Judged<'_>,
         to: &Spot<'_>,
-        looked: Instant,
+        told: (Instant, CameThere<'_>),
     ) -> Result<Option<Arrived>, Misplaced> {
         // Others may have taken it away again.
         let Ok(stat) = to.stat() else { return Ok(None) };
         if judged.is(&stat) {
             return Ok(None);
         }
-        match self.judge_arrived(req, judged, to, &stat, looked) {
+        match self.judge_arrived(req, judged, to, &stat, told) {
             Ok(node) => Ok(Some(Arrived { stat, node })),
             Err(errno) => Err(Misplaced(Box::new(stat), errno)),
         }
@@ -168,20 +178,24 @@ impl View {
         judged: &Judged<'_>,
         to: &Spot<'_>,
         stat: &Stat,
-        looked: Instant,
+        (looked, came): (Instant, CameThere<'_>),
     ) -> Result<Option<Arc<Node>>, Errno> {
         let from = judged.at.spot;
         let path = |spot: &Spot<'_>| self.paths.of_child(&spot.dir, spot.name);
         let (old, new) = (path(from)?, path(to)?);
-        if !self.gives_no_more(&new, &old, (to, stat)) {
-            // It would not go back.
+        let goes_back = match came(stat) {
+            Some(came) => came,
+            None => self.gives_no_more(&new, &old, (to, stat)),
+        };
+        if !goes_back {
             return Ok(None);
         }
         if stat.file_type() == FileType::Directory {
             let top = Top { at: to.below(), key: stat.key() };
             let is_neutral = self.admission.policy().subtree_move_is_neutral(&old, &new);
+            let is_moved = came(stat).is_some();
             let stays = is_neutral && self.gives_no_more(&old, &new, (to, stat))
-                || self.subtree_weakens(&top, &new, &old).unwrap_or(true);
+                || !is_moved && self.may_not_go_back(req, &top, &new, &old);
             let (at, to) = (from.at(), Some(to.at()));
             let stale = || Err(self.failed_name(req, "rename", at, to, Errno::STALE));
             return if stays { Ok(None) } else { stale() };
@@ -191,6 +205,13 @@ impl View {
         let none_below = self.admit_rename(req, &at, to, looked)?;
         drop(none_below);
         Ok(node)
+    }
+
+    /// Whether the directory `top`, which others may have put where it is, would open something there, or make a
+    /// name that is kept from being made.
+    fn may_not_go_back(&self, req: &Request<'_>, top: &Top<'_>, new: &[u8], old: &[u8]) -> bool {
+        self.subtree_weakens(top, new, old).unwrap_or(true)
+            || !matches!(self.made_below(req, top, new, old), Ok(None))
     }
 
     /// Another file than `judged` was moved from its name to `to`: the kernel, which takes it for that,

@@ -14,6 +14,7 @@ use super::names::LastName;
 use super::spot::{Existing, Spot};
 use super::stricter::is_open_freely;
 use crate::admission::Refusal;
+use crate::arrivals::Came;
 use crate::audit::Detail;
 use crate::links::Change;
 use crate::lower::Stat;
@@ -81,14 +82,14 @@ impl View {
         let victim = target.as_ref().and_then(|t| to.node_of(&self.table, t));
         let source = Existing::at(&from, node.as_ref(), &stat);
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let mut _held_off = [None, None];
+        let mut held_off = [None, None];
         if !self.admission.is_trivial() {
-            _held_off[0] = self.admit_rename(req, &source, &to, looked)?;
+            held_off[0] = self.admit_rename(req, &source, &to, looked)?;
             if let Some(target) = &target {
                 let over = Existing::at(&to, victim.as_ref(), target);
                 self.permit_at(req, &over, Operation::Write, "rename", Turn::Held(looked))?;
                 if exchange {
-                    _held_off[1] = self.admit_rename(req, &over, &from, looked)?;
+                    held_off[1] = self.admit_rename(req, &over, &from, looked)?;
                 }
             }
         }
@@ -109,14 +110,22 @@ impl View {
         let copying = [node.as_ref(), victim.as_ref().filter(|_| exchange)]
             .map(|moved| moved.and_then(|moved| self.copying(moved)));
         let (old, new) = (name.as_c_str(), new_name.as_c_str());
-        let renamed = self.powers.as_caller(req.caller(), || {
-            rustix::fs::renameat_with(from.fd.as_fd(), old, to.fd.as_fd(), new, flags)
-        });
+        let rename = || {
+            self.powers.as_caller(req.caller(), || {
+                rustix::fs::renameat_with(from.fd.as_fd(), old, to.fd.as_fd(), new, flags)
+            })
+        };
+        // A directory that changes its rules.
+        let is_watched = held_off.iter().any(Option::is_some);
+        let (renamed, came) = match is_watched {
+            true => self.arrivals.over(from.below(), to.below(), rename),
+            false => (rename(), Came::default()),
+        };
         drop(copying);
         last.settle(renamed.is_ok());
         renamed
             .map_err(|errno| self.failed_name(req, "rename", from.at(), Some(to.at()), errno))?;
-        let arrived = self.must_have_arrived(req, &source, &to, over.as_ref(), looked);
+        let arrived = self.must_have_arrived(req, &source, &to, over.as_ref(), (looked, came));
         let [there, here] = arrived.inspect_err(|_| {
             if let Some(target) = target.as_ref().filter(|_| !exchange) {
                 self.note_replaced(&to, victim.as_ref(), target);
