@@ -69,6 +69,7 @@ impl<S: Store> SealedFile<S> {
         }
         if let Some(length) = length {
             state.changed |= length != state.header.size;
+            state.cuts += u64::from(length < state.header.size);
             state.header.size = length;
         }
         Ok(())

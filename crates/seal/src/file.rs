@@ -67,6 +67,8 @@ pub(crate) struct State {
     pub(crate) durable_writes: u64,
     /// Counts changes of what is read.
     pub(crate) changes: u64,
+    /// Counts cuts of the end.
+    pub(crate) cuts: u64,
     pub(crate) failed: bool,
     /// The store gives back its end alone.
     pub(crate) has_no_holes: bool,
@@ -173,6 +175,7 @@ impl<S: Store> SealedFile<S> {
                 changed: false,
                 durable_writes: 0,
                 changes: 0,
+                cuts: 0,
                 failed: false,
                 has_no_holes: false,
             }),

@@ -8,17 +8,35 @@ use crate::header::Entry;
 use crate::map::read_slots;
 use crate::store::Store;
 
+/// How often a read begins again because the file was cut meanwhile.
+const MAX_CUTS: u32 = 100;
+
 impl<S: Store> SealedFile<S> {
     /// Reads what is at `offset`; how many bytes, fewer than asked for only at the end. Of blocks
-    /// that are written at the same time, each is as before or as after.
+    /// that are written at the same time, each is as before or as after. Beside who cuts the file a hundred
+    /// times meanwhile, what was cut off may read as zero.
     ///
     /// # Errors
     /// If a block or a node of the map is not authentic; `buffer` then holds nothing of the file
     /// that was not.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, SealError> {
-        let (epoch, left) = {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let (length, was_cut) = self.read_unless_cut(buffer, offset)?;
+            if !was_cut || tries == MAX_CUTS {
+                return Ok(length);
+            }
+        }
+    }
+
+    /// The same once. Also returns whether the file was cut meanwhile: a block behind the new end is a hole in
+    /// the map, also where the length that was known first is longer.
+    fn read_unless_cut(&self, buffer: &mut [u8], offset: u64) -> Result<(usize, bool), SealError> {
+        let (epoch, left, cuts) = {
             let mut state = self.state();
-            (state.sharing.enter(), state.header.size.saturating_sub(offset))
+            let left = state.header.size.saturating_sub(offset);
+            (state.sharing.enter(), left, state.cuts)
         };
         let reader = Reader { file: self, epoch };
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
@@ -40,7 +58,7 @@ impl<S: Store> SealedFile<S> {
             }
         }
         drop(reader);
-        Ok(length)
+        Ok((length, self.state().cuts != cuts))
     }
 
     /// A whole block. The caller is a reader, or the writer of this block.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use tollgate_seal::{MasterKey, Options, SealError, SealedFile, Store, Task};
 
@@ -103,6 +104,34 @@ fn what_others_write_is_not_cut_off_with_the_end() {
     let mut durable = vec![0; 64 * 4096];
     assert_eq!(again.read_at(&mut durable, 0).unwrap(), read.len());
     assert!(durable == read);
+}
+
+/// Who reads beside who cuts the file and writes it anew finds some of its bytes, and none that it never had.
+#[test]
+fn what_is_cut_off_meanwhile_is_not_read_as_zero() {
+    const LENGTH: usize = 8 * 4096 - 100;
+    let key = MasterKey::generate(1).unwrap();
+    let store = tempfile::tempfile().unwrap();
+    let file = SealedFile::create(store, &key, DOMAIN, Options::default()).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                file.write_at(&[1; LENGTH], 0).unwrap();
+                file.set_len(0).unwrap();
+            }
+        });
+        let mut bytes = vec![0; LENGTH];
+        let (mut is_zero, mut reads) = (false, 0);
+        let until = Instant::now() + Duration::from_secs(60);
+        while !is_zero && reads < 5000 && Instant::now() < until {
+            let length = file.read_at(&mut bytes, 0).unwrap();
+            is_zero |= bytes[..length].contains(&0);
+            reads += usize::from(length > 0);
+        }
+        done.store(true, Relaxed);
+        assert!(!is_zero, "zeroes that nobody wrote");
+    });
 }
 
 /// A commit beside a cut has the file as it was before or after: never the old length with a hole.
