@@ -220,6 +220,7 @@ impl Slots {
             slots.into_iter().for_each(|slot| self.give_back(slot));
         }
     }
+
     fn count_used(&self) -> usize {
         self.used.len() * 64 - self.free
     }

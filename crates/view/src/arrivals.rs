@@ -60,6 +60,7 @@ impl Arrivals {
 
     /// Runs `rename`, which moves what is at the `old` name to the `new` one, or exchanges the two. Returns
     /// what that returns, and what is known of what is there then: nothing, where the kernel does not tell.
+    /// One at a time, as directories are renamed in turn anyway.
     pub(crate) fn over<T, E>(
         &self,
         old: Name<'_>,
@@ -110,7 +111,7 @@ fn key_at((dir, name): Name<'_>) -> Result<Key, Errno> {
 }
 
 /// Reads a little of the directory: not before changes that have begun in it are over.
-fn wait_for_changes(dir: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(crate) fn wait_for_changes(dir: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut buffer = Vec::with_capacity(1024);
     let fd = lower::open_dir(dir, c".")?;
     RawDir::new(fd, buffer.spare_capacity_mut()).next().transpose().map(drop)

@@ -21,13 +21,13 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
-use rustix::fs::RawDir;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 
 use super::beneath;
 use super::record::State;
 use super::walk::is_before;
+use crate::arrivals::wait_for_changes;
 use crate::lower::{self, Key, ProcPath};
 
 /// Most directories that it holds open; more are found by their paths each time.
@@ -223,13 +223,7 @@ impl<'a> Look<'a> {
 
     /// Reads a little of each directory: not before changes that have begun in it are over.
     fn wait_for_changes(&self, dirs: &FxHashSet<usize>) -> Option<()> {
-        let mut buffer = Vec::with_capacity(1024);
-        dirs.iter().try_for_each(|dir| {
-            self.within(*dir, |fd| {
-                let fd = lower::open_dir(fd, c".")?;
-                RawDir::new(fd, buffer.spare_capacity_mut()).next().transpose().map(drop)
-            })
-        })
+        dirs.iter().try_for_each(|dir| self.within(*dir, wait_for_changes))
     }
 }
 

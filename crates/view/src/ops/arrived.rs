@@ -193,9 +193,10 @@ impl View {
         if stat.file_type() == FileType::Directory {
             let top = Top { at: to.below(), key: stat.key() };
             let is_neutral = self.admission.policy().subtree_move_is_neutral(&old, &new);
-            let is_moved = came(stat).is_some();
+            // Else others may have put it there.
+            let is_told = came(stat).is_some();
             let stays = is_neutral && self.gives_no_more(&old, &new, (to, stat))
-                || !is_moved && self.may_not_go_back(req, &top, &new, &old);
+                || !is_told && self.may_not_go_back(req, &top, &new, &old);
             let (at, to) = (from.at(), Some(to.at()));
             let stale = || Err(self.failed_name(req, "rename", at, to, Errno::STALE));
             return if stays { Ok(None) } else { stale() };

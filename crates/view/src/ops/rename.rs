@@ -265,9 +265,9 @@ impl View {
         }
     }
 
-    /// May the inode at `from` take the name `to`? Nothing is made below it until the guard is dropped. A weaker decision is `EXDEV`, so that `mv`
-    /// copies through the view, where each byte is judged again; unless it could not remove all that
-    /// it copied, and would leave two halves.
+    /// May the inode at `from` take the name `to`? Nothing is made below it until the guard is dropped. A
+    /// weaker decision is `EXDEV`, so that `mv` copies through the view, where each byte is judged again;
+    /// unless it could not remove all that it copied, and would leave two halves.
     pub(super) fn admit_rename(
         &self,
         req: &Request<'_>,
