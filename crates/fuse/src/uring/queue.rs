@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use tollgate_haltpoll::PollingTime;
 
+use crate::abi::opcode;
 use crate::asking::Asking;
 use crate::buffer::{BufferSize, Buffers, PAGE_BYTES, ReplyArea};
 use crate::device::{CallerAffinity, SharedFd};
@@ -119,6 +120,8 @@ pub(crate) struct RingQueue {
     tick_armed: bool,
     /// It has come.
     ticked: bool,
+    /// A reply to a RELEASE was queued, which may bring the next one.
+    brings_release: bool,
     /// This thread slept before it got what it received last.
     slept: bool,
     /// Entries from the start; those behind them are spare ones.
@@ -202,6 +205,7 @@ impl RingQueue {
             passes: false,
             tick_armed: false,
             ticked: false,
+            brings_release: false,
             slept: false,
             planned,
             size,
@@ -394,8 +398,11 @@ impl RingQueue {
     /// There is room.
     fn push_commit(&mut self, index: usize) {
         let entry = self.shared.entry(index);
-        // SAFETY: this is the ring's owner, and the entry comes from the commit queue. It was
-        // registered with this ring, and lives as long as `shared`.
+        // SAFETY: this is the ring's owner, and the entry comes from the commit queue. The reply has not
+        // been put in the place of the request yet.
+        self.brings_release |=
+            self.deferral.is_some() && unsafe { entry.operation() } == opcode::RELEASE;
+        // SAFETY: as above. It was registered with this ring, and lives as long as `shared`.
         let (commit_id, used) = unsafe { entry.place() };
         self.stale[index] = self.stale[index].max(used);
         // SAFETY: as above.
@@ -409,7 +416,7 @@ impl RingQueue {
     fn submit(&mut self) -> Result<(), ReceiveError> {
         match self.ring.submit() {
             Ok(()) => {
-                self.queued = false;
+                (self.queued, self.brings_release) = (false, false);
                 Ok(())
             }
             Err(error) if is_transient(&error) => Ok(()),
@@ -617,6 +624,11 @@ impl RingQueue {
         self.place.as_ref().is_none_or(Place::asks) && self.asking.pays()
     }
 
+    /// Something has completed that is to be looked at before this thread sleeps.
+    fn has_news(&self) -> bool {
+        !self.received.is_empty() || self.end.is_some() || !self.wake_armed || self.ticked
+    }
+
     /// Sleeps until something completes.
     fn wait(&mut self) -> io::Result<()> {
         if !self.wake_armed {
@@ -633,7 +645,16 @@ impl RingQueue {
             }
             // A wake-up that came while polling says that a reply was finished elsewhere, which the
             // caller of this function looks for: to sleep now would lose it.
-            if !self.received.is_empty() || self.end.is_some() || !self.wake_armed || self.ticked {
+            if self.has_news() {
+                return Ok(());
+            }
+        }
+        if std::mem::take(&mut self.brings_release) {
+            // Else it would look like one that wakes.
+            self.ring.submit_and_look()?;
+            self.queued = false;
+            self.collect();
+            if self.has_news() {
                 return Ok(());
             }
         }
