@@ -7,6 +7,7 @@ mod faults;
 mod full;
 mod harness;
 mod keys;
+mod lost;
 #[path = "../support/mapped.rs"]
 mod mapped;
 #[path = "../support/mounting.rs"]

@@ -58,6 +58,9 @@ impl<S: Store> SealedFile<S> {
     ) -> Result<(), SealError> {
         let written = self.write_zeroed(parts)?;
         let state = &mut *self.state();
+        if state.failed {
+            return Err(SealError::Failed);
+        }
         state.changes += 1;
         for (number, entry) in written {
             self.name(state, number, &[entry])?;

@@ -196,6 +196,9 @@ impl<S: Store> SealedFile<S> {
 
     /// Enters what was written in the map. If it fails half-way, slots that it did not name stay
     /// taken until the file is opened again.
+    ///
+    /// # Errors
+    /// Also if a commit failed meanwhile: what is not committed then is lost, and no write may succeed.
     pub(crate) fn name(
         &self,
         state: &mut State,
@@ -203,7 +206,7 @@ impl<S: Store> SealedFile<S> {
         entries: &[Entry],
     ) -> Result<(), SealError> {
         let on = self.context();
-        let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
+        let slots = state.slots.as_mut().filter(|_| !state.failed).ok_or(SealError::Failed)?;
         state.changed = true;
         for (number, entry) in (first..).zip(entries) {
             let before = state.map.set(&on, number, *entry)?;

@@ -292,6 +292,35 @@ fn a_part_that_fails_or_is_not_done_ends_the_write_before_it() {
     );
 }
 
+/// What is written while a commit fails is lost with what was written before.
+#[test]
+fn a_write_beside_a_commit_that_fails_is_an_error() {
+    let key = MasterKey::generate(1).unwrap();
+    let store = Fails { file: tempfile::tempfile().unwrap(), left: AtomicUsize::new(usize::MAX) };
+    let file = SealedFile::create(store, &key, DOMAIN, Options::default()).unwrap();
+    file.write_at(&[1; 8 * 4096], 0).unwrap();
+    file.commit().unwrap();
+    file.write_at(&[2; 4096], 0).unwrap();
+    let commit_fails = |tasks: &mut [Task<'_>]| {
+        on_threads(tasks);
+        // So many writes of the map succeed; then the one of the header fails.
+        (0..).find(|left| {
+            file.store().left.store(*left, Relaxed);
+            assert!(file.commit().is_err());
+            file.has_failed()
+        });
+        file.store().left.store(usize::MAX, Relaxed);
+    };
+    let written = file.write_beside(&mut [3; 2 * 4096], 4096, &commit_fails);
+    assert!(matches!(written, Err(SealError::Failed)), "{written:?}");
+    assert!(matches!(file.set_len(5000), Err(SealError::Failed)));
+    assert!(matches!(file.punch(0..5000), Err(SealError::Failed)));
+    let again = SealedFile::open(&file.store().file, &key, DOMAIN).unwrap();
+    let mut bytes = [0; 8 * 4096];
+    assert_eq!(again.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    assert!(bytes == [1; 8 * 4096]);
+}
+
 /// A disk that is full in the middle: the count says what changed, and the size ends there.
 #[test]
 fn what_a_write_without_space_has_changed_is_what_it_says() {

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::SeekFrom;
@@ -36,6 +37,12 @@ const STEP: usize = 256 << 10;
 /// How often a file that another server writes is opened again for one look at it.
 const TRIES: usize = 50;
 
+/// How long who opens a file waits: for those who are still at work in it, though a commit has failed, and for
+/// another server that makes it.
+const WAIT: Duration = Duration::from_millis(1);
+const WAITS_MAX: usize = 2000;
+const WAITS_FOR_SERVER_MAX: usize = 50;
+
 /// An inode that is open under a `seal` rule.
 pub(super) struct OpenFile {
     id: NodeId,
@@ -44,6 +51,8 @@ pub(super) struct OpenFile {
     path: Box<[u8]>,
     domain: Arc<str>,
     file: RwLock<Arc<SealedFile<LowerStore>>>,
+    /// How often it was opened again after a commit that failed.
+    losses: AtomicU64,
     /// Held while a commit, or a caller, sets the times of the lower file. What is durable.
     setting_times: Mutex<Committed>,
     times: Times,
@@ -81,7 +90,18 @@ impl OpenFile {
         let sealed = if file.is_new {
             create()
         } else {
-            match keys.with(|keys| SealedFile::open(store(), keys, domain_name)) {
+            let open = || keys.with(|keys| SealedFile::open(store(), keys, domain_name));
+            let mut opened = open();
+            let mut tries = 0;
+            while !is_writers
+                && matches!(opened, Err(SealError::NotSealed))
+                && tries < WAITS_FOR_SERVER_MAX
+                && is_being_made(&file.fd)
+            {
+                std::thread::sleep(WAIT);
+                (opened, tries) = (open(), tries + 1);
+            }
+            match opened {
                 // A server that was killed may have left it so; what it has is discarded anyway.
                 Err(
                     SealError::NotSealed
@@ -111,6 +131,7 @@ impl OpenFile {
                     path,
                     domain,
                     file,
+                    losses: AtomicU64::new(0),
                     setting_times,
                     times,
                     audit,
@@ -141,16 +162,47 @@ impl OpenFile {
         if self.domain != *domain {
             return Err(Errno::BUSY);
         }
-        let current = self.current();
-        if current.has_failed() {
-            let lower = LowerStore::new(Arc::clone(&file.fd), file.writes);
-            let open = |keys: &_| SealedFile::open(lower.again(), keys, domain.as_bytes());
-            let again = keys.with(open);
-            *self.file.write() = Arc::new(again.map_err(|error| self.errno(&error))?);
-        } else if file.writes {
-            current.store().widen(&file.fd);
+        if self.has_failed() {
+            self.open_again(file, keys)
+        } else {
+            if file.writes {
+                self.current().store().widen(&file.fd);
+            }
+            Ok(())
         }
+    }
+
+    /// Opens a file anew of which a commit failed, as the last one left it.
+    fn open_again(&self, file: &ToOpen<'_>, keys: &SealKeys) -> Result<(), Errno> {
+        let mut tries = 0;
+        let mut current = loop {
+            let current = self.file.write();
+            // Who still writes to it may write where there is something else after that.
+            if Arc::strong_count(&current) == 1 {
+                break current;
+            }
+            drop(current);
+            tries += 1;
+            if tries == WAITS_MAX {
+                return Err(Errno::IO);
+            }
+            std::thread::sleep(WAIT);
+        };
+        // Handles that write stay open, also if this one does not.
+        let lower = current.store().again();
+        if file.writes {
+            lower.widen(&file.fd);
+        }
+        let open = |keys: &_| SealedFile::open(lower.again(), keys, self.domain.as_bytes());
+        *current = Arc::new(keys.with(open).map_err(|error| self.errno(&error))?);
+        self.losses.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// How often what was written and not committed was lost, with a commit that has just failed.
+    fn losses(&self) -> u64 {
+        let file = self.file.read();
+        self.losses.load(Ordering::Relaxed) + u64::from(file.has_failed())
     }
 
     /// Begins a file anew that is to have nothing in it, and whose map is damaged: `error`. As with a
@@ -379,11 +431,22 @@ pub(super) struct Sealed {
     open: Arc<OpenFile>,
     committer: Arc<Committer>,
     writes: bool,
+    /// So many losses it was told of, or are from before it was opened.
+    losses_told: AtomicU64,
 }
 
 impl Sealed {
     pub(super) fn new(open: Arc<OpenFile>, committer: Arc<Committer>, writes: bool) -> Sealed {
-        Sealed { open, committer, writes }
+        let losses_told = AtomicU64::new(open.losses());
+        Sealed { open, committer, writes, losses_told }
+    }
+
+    /// An error if something was lost since it was opened that nobody has told it of. As with other files,
+    /// each handle is told, once: what it has written may be among it.
+    fn tell_of_losses(&self) -> Result<(), Errno> {
+        let losses = self.open.losses();
+        let told = self.losses_told.fetch_max(losses, Ordering::Relaxed);
+        if told < losses { Err(Errno::IO) } else { Ok(()) }
     }
 
     /// Something is to be committed: at once if it is much, so that nobody who writes has to.
@@ -477,7 +540,8 @@ impl Content for Sealed {
         let done = self.open.make_durable();
         // What was lost behind a close, before this was opened or meanwhile, is told once.
         let lost = self.open.lost.take(self.open.key);
-        done.and_then(|()| lost.map_or(Ok(()), Err))?;
+        let told = self.tell_of_losses();
+        done.and_then(|()| lost.map_or(Ok(()), Err)).and(told)?;
         if !data_only {
             rustix::fs::fsync(self.open.current().store().fd())?;
         }
@@ -486,8 +550,8 @@ impl Content for Sealed {
 
     fn flush(&self) -> Result<(), Errno> {
         let file = self.open.current();
-        if self.writes && file.has_failed() {
-            return Err(Errno::IO);
+        if self.writes {
+            self.tell_of_losses()?;
         }
         if self.writes && (file.is_changed() || file.has_excess()) {
             self.open.is_closed.store(true, Ordering::Relaxed);
@@ -512,6 +576,13 @@ pub(super) fn plain_size(fd: OwnedFd, keys: &SealKeys, domain: &str) -> Option<u
     let store = LowerStore::new(Arc::new(fd), false);
     let found = keys.with(|keys| tollgate_seal::stat(&store, keys, domain.as_bytes()));
     found.ok().map(|found| found.size)
+}
+
+/// Whether another server may be about to seal a file that it has just made.
+fn is_being_made(fd: &OwnedFd) -> bool {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+    rustix::fs::fstat(fd)
+        .is_ok_and(|stat| stat.st_size == 0 && (now - 1..=now).contains(&stat.st_ctime))
 }
 
 /// As an `O_PATH` descriptor names it.
