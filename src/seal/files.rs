@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
@@ -25,6 +26,9 @@ use crate::seal::unfinished;
 /// Read and written at a time.
 const STEP: usize = 256 << 10;
 
+/// A view makes an empty file first, and seals it at once.
+const MADE_WITHIN: Duration = Duration::from_millis(500);
+
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -43,6 +47,27 @@ pub(super) fn open_unless_gone(spot: &Spot) -> Result<Option<File>> {
         Ok(file) => Ok(Some(file)),
         Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Whether a file still has a name. One with nothing in it may be one that a view is making at this moment: then
+/// waits until it begins as sealed files do.
+///
+/// # Errors
+/// Those of fstat(2).
+pub(super) fn is_made(file: &File) -> io::Result<bool> {
+    loop {
+        let found = file.metadata()?;
+        let changed = Duration::new(
+            found.ctime().try_into().unwrap_or(0),
+            found.ctime_nsec().try_into().unwrap_or(0),
+        );
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let is_new = now.checked_sub(changed).is_some_and(|age| age < MADE_WITHIN);
+        if found.nlink() == 0 || found.len() > 0 || !is_new {
+            return Ok(found.nlink() > 0);
+        }
+        std::thread::sleep(MADE_WITHIN / 50);
     }
 }
 
@@ -277,5 +302,20 @@ mod tests {
         let link = top.join("link");
         std::os::unix::fs::symlink(&path, &link).expect("a link");
         assert!(open(&link).is_err(), "links are not followed");
+    }
+
+    /// It was plain until then, and was not sealed: neither is said of a file on its way.
+    #[test]
+    fn an_empty_file_is_waited_for_only_while_it_may_be_a_new_one_with_a_name() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let make = |name: &str| File::create(dir.path().join(name)).expect("a file");
+        let (empty, full, gone) = (make("empty"), make("full"), make("gone"));
+        full.write_all_at(b"x", 0).expect("written");
+        std::fs::remove_file(dir.path().join("gone")).expect("removed");
+        assert!(!is_made(&gone).expect("it is open"));
+        assert!(is_made(&full).expect("it is open"));
+        assert!(is_made(&empty).expect("it is open"));
+        let made = empty.metadata().expect("it is open").modified().expect("a time");
+        assert!(made.elapsed().expect("in the past") >= MADE_WITHIN);
     }
 }

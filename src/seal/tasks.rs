@@ -240,6 +240,9 @@ fn over_files(
         };
         let Some(domain) = domain else { return Ok(Done::LeftOut) };
         let Some(file) = files::open_unless_gone(&spot)? else { return Ok(Done::Gone) };
+        if !files::is_made(&file)? {
+            return Ok(Done::Gone);
+        }
         let accessed = accessed(&file.metadata()?);
         let (domain, dir, progress) = (domain.as_bytes(), &*here, &progress);
         each(found, &spot, &file, &Job { keys, domain, dir, accessed, progress })
