@@ -267,6 +267,8 @@ fn harmless() -> Vec<(&'static str, String)> {
     let mut files: Vec<_> = [
         ".env.example",
         ".env.sample",
+        ".env.example~",
+        ".env.example.h2BY1W",
         "sub/.env.template",
         ".env.dist",
         ".env.local.example",
