@@ -21,7 +21,7 @@ pub(crate) use below::below;
 pub(crate) use config::Config;
 pub(crate) use deleted::IndexBefore;
 pub(crate) use index::{Tracked, tracked};
-pub(crate) use programs::{left_behind, of as programs_of};
+pub(crate) use programs::{begin, left_behind, of as programs_of};
 pub(crate) use syntax::Setting;
 pub(crate) use words::{FILLED_IN, Role, Word, words};
 

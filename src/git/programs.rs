@@ -19,6 +19,8 @@ use crate::escape::{escaped, shown};
 const MAX_INDEX_LEN: u64 = 64 << 20;
 /// Programs that are named of one repository.
 const MAX_NAMED: usize = 4;
+/// The kernel's clock for files is a few milliseconds behind.
+const CLOCKS_APART: Duration = Duration::from_millis(20);
 /// Repositories outside of the index that are told of.
 const MAX_TOLD: usize = 8;
 
@@ -161,11 +163,27 @@ fn changed(
     Some((shown(inside), escaped(&programs.join(", "))))
 }
 
+/// The moment from which on changes are CMD's: [`left_behind`] is to be asked for what came after it. Somebody else may
+/// have changed the repository in `dir` just now, which must be long enough before it to be told apart.
+pub(crate) fn begin(dir: &Path) -> SystemTime {
+    let mut now = SystemTime::now();
+    // Not for ever: others may go on changing it.
+    for _ in 0..20 {
+        let is_new =
+            Repository::at(dir).is_some_and(|found| changed_after(dir, &found, now, false));
+        if !is_new {
+            break;
+        }
+        std::thread::sleep(CLOCKS_APART / 4);
+        now = SystemTime::now();
+    }
+    now
+}
+
 /// Whether what names programs was written, or put in its place, after `since`.
 fn changed_after(top: &Path, repository: &Repository, since: SystemTime, moved: bool) -> bool {
     let common_dir = repository.common_dir.as_path();
-    // The kernel's clock for files is a few milliseconds behind.
-    let since = since.checked_sub(Duration::from_millis(20)).unwrap_or(since);
+    let since = since.checked_sub(CLOCKS_APART).unwrap_or(since);
     let seconds = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let begin = (seconds.as_secs(), i64::from(seconds.subsec_nanos()));
     let git_dir = repository.git_dir();
@@ -242,6 +260,22 @@ mod tests {
         let text = other.path().to_str().unwrap();
         std::fs::write(dir.path().join(".git/commondir"), text).unwrap();
         assert!(changed());
+    }
+
+    /// By a script that sets something and starts CMD.
+    #[test]
+    fn what_was_changed_right_before_is_not_a_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let git = dir.path().join(".git");
+        std::fs::create_dir_all(git.join("hooks")).unwrap();
+        std::fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        std::fs::write(git.join("config"), "[core]\nfsmonitor = x\n").unwrap();
+        let repository = Repository::at(dir.path()).unwrap();
+        let changed = |since| changed_after(dir.path(), &repository, since, false);
+        assert!(!changed(begin(dir.path())));
+        let since = begin(dir.path());
+        std::fs::write(git.join("config"), "[core]\nfsmonitor = y\n").unwrap();
+        assert!(changed(since));
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Running {
         require::passthrough(&args.limits.require, server)?;
         self.refused.record_with(server.recorder());
         server.complete_sandbox();
-        let begin = std::time::SystemTime::now();
+        let begin = crate::git::begin(dir);
         let end = self.until_ended(plan, args, &servers);
         let recorders: Vec<_> = servers.all().map(Server::recorder).collect();
         servers.all().filter_map(Server::moved).for_each(|moved| messages::warn(&escaped(&moved)));
