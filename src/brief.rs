@@ -79,7 +79,8 @@ fn of_git(dir: &Path) -> &'static str {
                 `git add`, `commit` and `fetch` work only if `tollgate run` was told to allow it.";
     }
     "`git` works: commit, fetch, branch, worktree. Its hooks and settings cannot be changed; use \
-     `git checkout --no-track`, `git -c NAME=VALUE`."
+     `git checkout --no-track`, `git -c NAME=VALUE`. A tracked file that is read-only here stays as it is in \
+     checkouts: look at `git status` before `git add -A`."
 }
 
 fn text(dir: &Path, policy: &Policy, fenced: &[String]) -> String {

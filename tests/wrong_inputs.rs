@@ -231,6 +231,7 @@ const FILES: &[Row] = &[
     ("mount --audit {D}/full {D}/dir {D}/mnt", 1, &["audit file `{D}/full`"]),
     ("mount --audit {D}/fifo {D}/dir {D}/mnt", 1, &["`{D}/fifo`", "it is not a regular file"]),
     ("audit {D}/no.jsonl", 1, &["audit log `{D}/no.jsonl` cannot be read", "No such file"]),
+    ("learn {D}/damaged.jsonl", 1, &["{D}/damaged.jsonl:1", "no policy is proposed", "1 line"]),
     ("audit {D}/damaged.jsonl", 1, &["{D}/damaged.jsonl:1"]),
     ("audit --since yesterday {D}/damaged.jsonl", 1, &["yesterday", "10m", "2026-01-31"]),
     ("audit --path [ {D}/damaged.jsonl", 1, &["`[`", "--path", "`[` without `]`"]),

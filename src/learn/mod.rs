@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use tollgate_policy::Policy;
 
 use crate::cli::LearnArgs;
@@ -38,7 +38,8 @@ pub(crate) fn run(args: &LearnArgs) -> anyhow::Result<()> {
             if runs.is_empty() || wanted {
                 seen.take(&line);
             }
-        })?;
+        })
+        .context("no policy is proposed from a log that cannot be read as a whole")?;
     }
     if let Some(missing) = runs.iter().find(|run| !seen.runs.contains(*run)) {
         bail!("run {missing} is in none of the logs");
