@@ -187,11 +187,11 @@ impl Record {
     }
 
     /// The view made or removed a name. If the names were confirmed before (since `confirmed`),
-    /// they are in the state `after` too, unless somebody else changed their number. That was just now.
+    /// they are in the state `after` too, unless somebody else changed their number.
     pub(super) fn follow(&mut self, after: State, confirmed: Option<Instant>) {
         let expected = count(self.names.len()).saturating_add(self.elsewhere);
         if let Some(at) = confirmed.filter(|_| after.links == expected) {
-            (self.confirmed, self.just_now) = (Some((after, at)), true);
+            (self.confirmed, self.just_now) = (Some((after, at)), false);
         }
     }
 
