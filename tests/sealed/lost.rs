@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -65,6 +66,12 @@ fn writer(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
 
+/// Writes more than the disk below has room for. A commit that was due may come between, and fail: then
+/// the rest is refused.
+fn overfill(file: &File) {
+    let _ = file.write_all_at(&vec![3; 4 << 20], 1 << 20);
+}
+
 /// As soon as nobody is at work in it any more.
 fn opened(path: &Path) -> File {
     let mut opened = None;
@@ -91,12 +98,17 @@ fn each_handle_is_told_once_that_what_was_written_is_lost() {
         first.sync_all().unwrap();
         first.write_all_at(&[2; 4096], 0).unwrap();
         let fill = disk.fill();
-        second.write_all_at(&vec![3; 4 << 20], 1 << 20).unwrap();
+        overfill(&second);
         assert!(second.sync_all().is_err(), "the disk below has no room");
         assert!(second.write_all_at(&[4; 10], 0).is_err(), "it must be opened again");
         fs::remove_file(fill).unwrap();
         let reader = opened(&path);
         second.sync_all().unwrap();
+        // A process with a copy of each descriptor ends: nobody hears of what its closes are told.
+        let copies = [first.try_clone().unwrap(), idle.try_clone().unwrap()];
+        let child = Command::new("true").stdin(copies[0].try_clone().unwrap()).status().unwrap();
+        assert!(child.success());
+        drop(copies);
         assert!(first.sync_all().is_err(), "what it wrote is lost, too");
         first.sync_all().unwrap();
         assert!(idle.sync_all().is_err(), "so is each that was open");
@@ -115,4 +127,26 @@ fn each_handle_is_told_once_that_what_was_written_is_lost() {
         assert!(fs::read(&path).unwrap()[4096..] == expected[4096..]);
     }
     assert!(place.is_good("vault"));
+}
+
+/// The commit that is due two seconds after a write comes when the error was told already.
+#[test]
+fn who_opens_the_file_later_is_not_told_of_what_others_were_told() {
+    if !can_mount() {
+        return;
+    }
+    let Some((disk, place)) = ThinDisk::new() else { return };
+    let view = place.mount(&[]);
+    let path = view.at("vault/f");
+    fs::write(&path, [1; 20_000]).unwrap();
+    let file = writer(&path);
+    file.sync_all().unwrap();
+    let fill = disk.fill();
+    overfill(&file);
+    assert!(file.sync_all().is_err(), "the disk below has no room");
+    fs::remove_file(fill).unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    drop(file);
+    let later = opened(&path);
+    later.sync_all().unwrap();
 }

@@ -53,6 +53,8 @@ pub(super) struct OpenFile {
     file: RwLock<Arc<SealedFile<LowerStore>>>,
     /// How often it was opened again after a commit that failed.
     losses: AtomicU64,
+    /// So many of them somebody was told of by fsync.
+    losses_heard: AtomicU64,
     /// Held while a commit, or a caller, sets the times of the lower file. What is durable.
     setting_times: Mutex<Committed>,
     times: Times,
@@ -132,6 +134,7 @@ impl OpenFile {
                     domain,
                     file,
                     losses: AtomicU64::new(0),
+                    losses_heard: AtomicU64::new(0),
                     setting_times,
                     times,
                     audit,
@@ -393,7 +396,10 @@ impl Pending for OpenFile {
     }
 
     fn is_lost(&self, error: Errno) {
-        if !is_deleted(&self.current()) {
+        // Who has it open is told one by one.
+        let is_heard =
+            self.has_failed() && self.losses_heard.load(Ordering::Relaxed) >= self.losses();
+        if !is_heard && !is_deleted(&self.current()) {
             self.lost.add(self.key, error);
         }
     }
@@ -441,12 +447,15 @@ impl Sealed {
         Sealed { open, committer, writes, losses_told }
     }
 
-    /// An error if something was lost since it was opened that nobody has told it of. As with other files,
-    /// each handle is told, once: what it has written may be among it.
+    /// For fsync: an error if something was lost since it was opened that it was not told of yet. As with
+    /// other files, each handle is told, once: what it has written may be among it.
     fn tell_of_losses(&self) -> Result<(), Errno> {
         let losses = self.open.losses();
-        let told = self.losses_told.fetch_max(losses, Ordering::Relaxed);
-        if told < losses { Err(Errno::IO) } else { Ok(()) }
+        if self.losses_told.fetch_max(losses, Ordering::Relaxed) == losses {
+            return Ok(());
+        }
+        self.open.losses_heard.fetch_max(losses, Ordering::Relaxed);
+        Err(Errno::IO)
     }
 
     /// Something is to be committed: at once if it is much, so that nobody who writes has to.
@@ -538,9 +547,10 @@ impl Content for Sealed {
 
     fn commit(&self, data_only: bool) -> Result<(), Errno> {
         let done = self.open.make_durable();
-        // What was lost behind a close, before this was opened or meanwhile, is told once.
-        let lost = self.open.lost.take(self.open.key);
         let told = self.tell_of_losses();
+        // What was lost behind a close, before this was opened or meanwhile, is told once. What is told
+        // above is not kept there after that.
+        let lost = self.open.lost.take(self.open.key);
         done.and_then(|()| lost.map_or(Ok(()), Err)).and(told)?;
         if !data_only {
             rustix::fs::fsync(self.open.current().store().fd())?;
@@ -550,8 +560,10 @@ impl Content for Sealed {
 
     fn flush(&self) -> Result<(), Errno> {
         let file = self.open.current();
-        if self.writes {
-            self.tell_of_losses()?;
+        // It goes on being told: this may be the end of a process that has a copy of the descriptor, and that
+        // asks nobody.
+        if self.writes && self.losses_told.load(Ordering::Relaxed) < self.open.losses() {
+            return Err(Errno::IO);
         }
         if self.writes && (file.is_changed() || file.has_excess()) {
             self.open.is_closed.store(true, Ordering::Relaxed);
