@@ -37,11 +37,24 @@ const STEP: usize = 256 << 10;
 /// How often a file that another server writes is opened again for one look at it.
 const TRIES: usize = 50;
 
-/// How long who opens a file waits: for those who are still at work in it, though a commit has failed, and for
-/// another server that makes it.
-const WAIT: Duration = Duration::from_millis(1);
-const WAITS_MAX: usize = 2000;
-const WAITS_FOR_SERVER_MAX: usize = 50;
+/// How long who opens a file waits at most: for those who are still at work in it, though a commit has
+/// failed,
+const AT_WORK: Duration = Duration::from_secs(2);
+/// and for another server that has just made it.
+const BEING_MADE: Duration = Duration::from_millis(50);
+
+/// Why a file is not open.
+pub(super) enum NotOpen {
+    /// Soon it may be: to be tried again.
+    Yet,
+    Fails(Errno),
+}
+
+impl From<Errno> for NotOpen {
+    fn from(errno: Errno) -> NotOpen {
+        NotOpen::Fails(errno)
+    }
+}
 
 /// An inode that is open under a `seal` rule.
 pub(super) struct OpenFile {
@@ -73,15 +86,16 @@ pub(super) struct OpenFile {
 
 impl OpenFile {
     /// # Errors
-    /// `EIO` if it is not sealed, or not with these keys and for this domain.
+    /// `EIO` if it is not sealed, or not with these keys and for this domain. Not yet, if another server may be
+    /// about to seal it, and the caller has not `waited` long for that.
     pub(super) fn open(
         file: &ToOpen<'_>,
         domain: &Arc<str>,
         keys: &Arc<SealKeys>,
         writer: &Arc<OneWriter>,
         lost: &Arc<Lost>,
-        audit: Option<Arc<dyn Audit>>,
-    ) -> Result<OpenFile, Errno> {
+        (audit, waited): (Option<Arc<dyn Audit>>, Duration),
+    ) -> Result<OpenFile, NotOpen> {
         // Before the file is looked at: what another server writes after that is not seen.
         let is_writers = writer.is_held();
         let lower = LowerStore::new(Arc::clone(&file.fd), file.writes || file.is_new);
@@ -92,18 +106,12 @@ impl OpenFile {
         let sealed = if file.is_new {
             create()
         } else {
-            let open = || keys.with(|keys| SealedFile::open(store(), keys, domain_name));
-            let mut opened = open();
-            let mut tries = 0;
-            while !is_writers
-                && matches!(opened, Err(SealError::NotSealed))
-                && tries < WAITS_FOR_SERVER_MAX
-                && is_being_made(&file.fd)
-            {
-                std::thread::sleep(WAIT);
-                (opened, tries) = (open(), tries + 1);
-            }
-            match opened {
+            match keys.with(|keys| SealedFile::open(store(), keys, domain_name)) {
+                Err(SealError::NotSealed)
+                    if !is_writers && waited < BEING_MADE && is_being_made(&file.fd) =>
+                {
+                    return Err(NotOpen::Yet);
+                }
                 // A server that was killed may have left it so; what it has is discarded anyway.
                 Err(
                     SealError::NotSealed
@@ -146,7 +154,7 @@ impl OpenFile {
                 })
             }
             Err(error) => {
-                Err(errno_of(&error, &path, |bytes| tell(&audit, &path, key.ino(), bytes)))
+                Err(errno_of(&error, &path, |bytes| tell(&audit, &path, key.ino(), bytes)).into())
             }
         }
     }
@@ -155,18 +163,20 @@ impl OpenFile {
     ///
     /// # Errors
     /// `EBUSY` if another policy bound it to another domain; `EIO` if it had to be opened again, and
-    /// cannot be.
+    /// cannot be. Not yet, if somebody is still at work in one of which a commit failed, and the caller has
+    /// not `waited` long for that.
     pub(super) fn join(
         &self,
         file: &ToOpen<'_>,
         domain: &Arc<str>,
         keys: &SealKeys,
-    ) -> Result<(), Errno> {
+        waited: Duration,
+    ) -> Result<(), NotOpen> {
         if self.domain != *domain {
-            return Err(Errno::BUSY);
+            return Err(Errno::BUSY.into());
         }
         if self.has_failed() {
-            self.open_again(file, keys)
+            self.open_again(file, keys, waited)
         } else {
             if file.writes {
                 self.current().store().widen(&file.fd);
@@ -176,21 +186,17 @@ impl OpenFile {
     }
 
     /// Opens a file anew of which a commit failed, as the last one left it.
-    fn open_again(&self, file: &ToOpen<'_>, keys: &SealKeys) -> Result<(), Errno> {
-        let mut tries = 0;
-        let mut current = loop {
-            let current = self.file.write();
-            // Who still writes to it may write where there is something else after that.
-            if Arc::strong_count(&current) == 1 {
-                break current;
-            }
-            drop(current);
-            tries += 1;
-            if tries == WAITS_MAX {
-                return Err(Errno::IO);
-            }
-            std::thread::sleep(WAIT);
-        };
+    fn open_again(
+        &self,
+        file: &ToOpen<'_>,
+        keys: &SealKeys,
+        waited: Duration,
+    ) -> Result<(), NotOpen> {
+        let mut current = self.file.write();
+        // Who still writes to it may write where there is something else after that.
+        if Arc::strong_count(&current) > 1 {
+            return Err(if waited < AT_WORK { NotOpen::Yet } else { Errno::IO.into() });
+        }
         // Handles that write stay open, also if this one does not.
         let lower = current.store().again();
         if file.writes {

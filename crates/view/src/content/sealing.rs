@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -12,13 +13,15 @@ use crate::audit::Audit;
 use crate::content::Content;
 use crate::content::committer::Committer;
 use crate::content::lost::Lost;
-use crate::content::sealed::{self, OpenFile, Sealed, Shown};
+use crate::content::sealed::{self, NotOpen, OpenFile, Sealed, Shown};
 use crate::content::to_open::ToOpen;
 use crate::lower::{self, Key, Stat, Version};
 use crate::one_writer::OneWriter;
 use crate::seal_keys::SealKeys;
 use crate::table::Node;
 
+/// Between two attempts to open a file that cannot be opened yet.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Sizes that are kept; beyond, all are found anew.
 const SIZES_MAX: usize = 1 << 16;
 
@@ -69,6 +72,24 @@ impl Sealing {
         if file.writes || file.is_new {
             self.writer.take().map_err(|_| Errno::ROFS)?;
         }
+        let begun = Instant::now();
+        loop {
+            match self.open_now(file, domain, begun.elapsed()) {
+                // Nobody is kept from other files meanwhile.
+                Err(NotOpen::Yet) => std::thread::sleep(PAUSE),
+                Err(NotOpen::Fails(errno)) => return Err(errno),
+                Ok(opened) => return Ok(opened),
+            }
+        }
+    }
+
+    /// The same once, after the caller has `waited` so long.
+    fn open_now(
+        &self,
+        file: &ToOpen<'_>,
+        domain: &Arc<str>,
+        waited: Duration,
+    ) -> Result<Arc<dyn Content>, NotOpen> {
         let mut all = self.open.lock();
         let key = file.node.key;
         if file.is_new {
@@ -78,13 +99,13 @@ impl Sealing {
         // What was opened while another server wrote may be out of date, for whoever has it open.
         let open = match known.filter(|open| open.is_writers()) {
             Some(open) => {
-                open.join(file, domain, &self.keys)?;
+                open.join(file, domain, &self.keys, waited)?;
                 open
             }
             None => {
-                let audit = self.audit.clone();
+                let told = (self.audit.clone(), waited);
                 let open =
-                    OpenFile::open(file, domain, &self.keys, &self.writer, &self.lost, audit)?;
+                    OpenFile::open(file, domain, &self.keys, &self.writer, &self.lost, told)?;
                 let open = Arc::new(open);
                 if all.len() >= all.capacity() {
                     all.retain(|_, other| other.strong_count() > 0);
