@@ -46,7 +46,8 @@ impl ThinDisk {
             println!("skipped: no mkfs.ext4 in PATH (package e2fsprogs), or no loop device");
             return None;
         }
-        Some((thin, Place::of(base, disk_of(&image))))
+        let lower = thin.disk.clone();
+        Some((thin, Place::of(base, lower)))
     }
 
     /// Takes all room of the disk below, until the file is removed.
@@ -58,12 +59,16 @@ impl ThinDisk {
     }
 }
 
-fn disk_of(image: &Path) -> PathBuf {
-    image.parent().and_then(Path::parent).unwrap().join("lower")
-}
-
 fn writer(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
+}
+
+/// A file that is durable with its first content, open to be written.
+fn durable(path: &Path) -> File {
+    fs::write(path, [1; 20_000]).unwrap();
+    let file = writer(path);
+    file.sync_all().unwrap();
+    file
 }
 
 /// Writes more than the disk below has room for. A commit that was due may come between, and fail: then
@@ -93,9 +98,7 @@ fn each_handle_is_told_once_that_what_was_written_is_lost() {
     {
         let view = place.mount(&[]);
         let path = view.at("vault/f");
-        fs::write(&path, [1; 20_000]).unwrap();
-        let (first, second, idle) = (writer(&path), writer(&path), writer(&path));
-        first.sync_all().unwrap();
+        let (first, second, idle) = (durable(&path), writer(&path), writer(&path));
         first.write_all_at(&[2; 4096], 0).unwrap();
         let fill = disk.fill();
         overfill(&second);
@@ -138,9 +141,7 @@ fn who_opens_the_file_later_is_not_told_of_what_others_were_told() {
     let Some((disk, place)) = ThinDisk::new() else { return };
     let view = place.mount(&[]);
     let path = view.at("vault/f");
-    fs::write(&path, [1; 20_000]).unwrap();
-    let file = writer(&path);
-    file.sync_all().unwrap();
+    let file = durable(&path);
     let fill = disk.fill();
     overfill(&file);
     assert!(file.sync_all().is_err(), "the disk below has no room");
