@@ -75,7 +75,7 @@ fn one_that_was_there_before_stays_known_to_git() {
             let tree = with_one_that_was_there_before();
             let outside = || all(&tree.at_home(Command::new("sh").args(["-c", known])));
             let before = outside();
-            assert_eq!(before.matches("wt").count(), 2, "{before}");
+            assert_eq!(before.matches("/p/wt").count(), 2, "{before}");
             let output = tree.fenced(preset, &format!("! ({attempt})"));
             assert!(output.status.success(), "{preset}: {attempt}: {}", all(&output));
             assert_eq!(outside(), before, "{preset}: {attempt}");
