@@ -145,6 +145,37 @@ fn nothing_is_written_or_made() {
     assert!(fs::read(&path).unwrap() == expected);
 }
 
+/// `mv` copies to where the name would not be masked, if it is told so, and then removes what it copied:
+/// the secret would be gone.
+#[test]
+fn an_earlier_rule_about_changes_does_not_let_mv_destroy_what_is_masked() {
+    if !can_mount() {
+        return;
+    }
+    let changes =
+        "[[rule]]\npath = '**'\noperation = ['write', 'create']\naction = 'passthrough'\n";
+    let view =
+        View::with(&format!("{changes}{POLICY}"), &[("r/f", "password: \"s3cret-Word-99\"\n")]);
+    fs::create_dir(view.at("out")).unwrap();
+    let (file, out) = (view.at("r/f"), view.at("out"));
+    for (program, arguments) in [
+        ("mv", vec![&file, &out]),
+        ("rm", vec![&file]),
+        ("touch", vec![&file]),
+        ("mkdir", vec![&view.at("r/d")]),
+    ] {
+        let output = Command::new(program).args(&arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && said.contains("Read-only file system"),
+            "{program}: {said}"
+        );
+    }
+    assert_eq!(errno_of(OpenOptions::new().append(true).open(&file)), libc::EROFS);
+    assert_eq!(fs::read_dir(view.below("out")).unwrap().count(), 0);
+    assert_eq!(fs::read_to_string(view.below("r/f")).unwrap(), "password: \"s3cret-Word-99\"\n");
+}
+
 /// One name of two is redacted: both are.
 #[test]
 fn the_strictest_name_counts() {

@@ -4,7 +4,8 @@
 //!
 //! * *Is the name hidden?* The first rule that matches by path and kind alone decides. Rules with
 //!   further conditions are skipped, because a hidden name is hidden from everyone.
-//! * *What is the verdict on an operation?* The first rule that matches, after the question above.
+//! * *What is the verdict on an operation?* The first rule that matches, after the question above. What
+//!   is redacted (the question below) is changed by nobody.
 //! * *What is the I/O mode?* The first rule that matches, asks for a mode (`passthrough`,
 //!   `userspace`) and looks at neither caller nor operation: an inode has one mode for everyone.
 //!
@@ -242,7 +243,22 @@ impl<'p> Matched<'p> {
         // The first of equals, so that its rule is named.
         let stricter =
             |one: Decision, other: Decision| if other.verdict > one.verdict { other } else { one };
-        decisions.reduce(stricter).unwrap_or(Decision { verdict: Verdict::Allow, rule: None })
+        let decision = decisions.reduce(stricter);
+        let decision = decision.unwrap_or(Decision { verdict: Verdict::Allow, rule: None });
+        self.kept_as_redacted(facts, operation)
+            .filter(|kept| kept.verdict > decision.verdict)
+            .unwrap_or(decision)
+    }
+
+    /// What is shown masked is not changed, whatever earlier rules say of an operation or a caller: `mv` to
+    /// where it would not be masked copies what it reads, and removes the file.
+    fn kept_as_redacted(&self, facts: &InodeFacts<'_>, operation: Operation) -> Option<Decision> {
+        let verdict = Action::Redact.verdict(operation);
+        if verdict == Verdict::Allow || !self.policy.can_redact() {
+            return None;
+        }
+        let (mode, rule) = self.mode(facts);
+        (mode == Mode::Redacted).then_some(Decision { verdict, rule })
     }
 
     fn decide_by(

@@ -61,6 +61,7 @@ pub struct Policy {
     pub(crate) second: Option<Second>,
     trivial: bool,
     can_hide: bool,
+    can_redact: bool,
     /// Some rule is about a part of DIR.
     pub(crate) about_parts: bool,
 }
@@ -91,6 +92,7 @@ impl Policy {
         let trivial = default == Action::Passthrough
             && rules.iter().all(|rule| matches!(rule.action, Action::Passthrough | Action::Native));
         let can_hide = rules.iter().any(|rule| rule.action == Action::Hide);
+        let can_redact = rules.iter().any(|rule| rule.action == Action::Redact);
         let about_parts = rules.iter().any(Rule::is_about_a_part);
         Self {
             default,
@@ -101,6 +103,7 @@ impl Policy {
             second: None,
             trivial,
             can_hide,
+            can_redact,
             about_parts,
         }
     }
@@ -152,6 +155,11 @@ impl Policy {
     #[must_use]
     pub fn can_hide(&self) -> bool {
         self.can_hide
+    }
+
+    /// Whether some rule masks files.
+    pub(crate) fn can_redact(&self) -> bool {
+        self.can_redact
     }
 
     /// Whether some rule, or the default, can refuse to list a directory that is not hidden.

@@ -56,6 +56,43 @@ fn a_redacted_file_is_read_and_not_written() {
 }
 
 #[test]
+fn an_earlier_rule_about_an_operation_or_a_caller_does_not_let_a_redacted_file_be_changed() {
+    let root = CallerFacts { uid: 0, gid: 0, exe: None };
+    let all = [Kind::File, Kind::Directory, Kind::Symlink];
+    for condition in ["operation = ['write', 'create']", "uid = 0", "exe = '/usr/bin/*'"] {
+        let lets = format!("[[rule]]\npath = '**'\naction = 'passthrough'\n{condition}\n");
+        let one = policy(&(lets.clone() + &redact("a/**", "name = 'red'")));
+        for (kind, operation) in all.iter().flat_map(|kind| Operation::ALL.map(|one| (*kind, one)))
+        {
+            let facts = Facts { kind, ..facts("a/x") };
+            let decision = one.decide(&facts, operation, &root);
+            let changes = matches!(operation, Operation::Write | Operation::Create);
+            let expected = if changes { Verdict::ReadOnly } else { Verdict::Allow };
+            assert_eq!(decision.verdict, expected, "{condition} {kind} {operation}");
+            if changes {
+                let rule = decision.rule.map(|id| one.rule(id).name());
+                assert_eq!(rule, Some("red"), "{condition} {kind} {operation}");
+            }
+        }
+        let decision = one.decide(&facts("b"), Operation::Write, &root);
+        assert_eq!(decision.verdict, Verdict::Allow, "{condition}");
+        // A stricter answer stays.
+        let denies = lets.replace("passthrough", "deny").replace("/usr/bin/*", "**");
+        let two = policy(&(denies + &redact("a/**", "")));
+        let decision = two.decide(&facts("a/x"), Operation::Write, &root);
+        assert_eq!(decision.verdict, Verdict::Deny, "{condition}");
+    }
+    // An exception for everybody is not redacted, and an earlier one by path holds.
+    let exception = "[[rule]]\npath = 'a/x'\naction = 'passthrough'\n";
+    let three = policy(&(exception.to_owned() + &redact("a/**", "")));
+    let decision = three.decide(&facts("a/x"), Operation::Write, &root);
+    assert_eq!(
+        (decision.verdict, three.mode(&facts("a/x")).0),
+        (Verdict::Allow, Mode::Passthrough)
+    );
+}
+
+#[test]
 fn detectors_expressions_and_the_limit_are_read() {
     let text = redact(
         "**",
