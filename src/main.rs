@@ -70,7 +70,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
 use cli::{Cli, Command, HugepageCommand};
-use run::{CommandEnd, NotExecuted};
+use run::{CommandEnd, EndedBySignal, NotExecuted};
 
 /// Something failed.
 const FAILED: u8 = 1;
@@ -114,6 +114,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             messages::say(&format!("{name}: {}", messages::in_words(&error)));
+            if let Some(EndedBySignal(signal)) = error.downcast_ref() {
+                sys::die_by_signal(*signal);
+            }
             ExitCode::from(failure_code(name, &error))
         }
     }

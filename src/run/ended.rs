@@ -43,6 +43,18 @@ impl std::fmt::Display for NotExecuted {
 
 impl std::error::Error for NotExecuted {}
 
+/// A signal came before CMD was started: `run` ends by it, as CMD would have.
+#[derive(Debug)]
+pub(crate) struct EndedBySignal(pub(crate) i32);
+
+impl std::fmt::Display for EndedBySignal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ended by signal {} before CMD was started", self.0)
+    }
+}
+
+impl std::error::Error for EndedBySignal {}
+
 pub(super) fn not_executed(command: &OsStr, errno: i32) -> anyhow::Error {
     NotExecuted { command: command.to_string_lossy().into_owned(), errno }.into()
 }

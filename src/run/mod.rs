@@ -55,7 +55,7 @@ use crate::serve::{ServerKind, Spec};
 use crate::sys::{self, Forked, SignalFd};
 use crate::tree::{self, Tree};
 use crate::user_config::UserConfig;
-pub(crate) use ended::{CommandEnd, NotExecuted};
+pub(crate) use ended::{CommandEnd, EndedBySignal, NotExecuted};
 use fence::Outside;
 use homes::HomesOfUser;
 use job::Job;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 use tollgate_fuse::SessionError;
 
-use super::ended::{CommandEnd, end, not_executed};
+use super::ended::{CommandEnd, EndedBySignal, end, not_executed};
 use super::job::{Command, Job};
 use super::network::Proxy;
 use super::plan::Plan;
@@ -372,7 +372,7 @@ impl Running {
             None if [libc::SIGWINCH, libc::SIGCONT, libc::SIGCHLD].contains(&arrived.signal) => {
                 Ok(())
             }
-            None => bail!("ended by signal {} before CMD was started", arrived.signal),
+            None => Err(EndedBySignal(arrived.signal).into()),
         }
     }
 

@@ -90,6 +90,25 @@ fn exit_codes_and_signals_pass_through() {
     assert_eq!(run("./missing").0, Some(127));
 }
 
+/// Whoever supervises `run` tells its own signal from a failure, whenever it comes.
+#[test]
+fn a_signal_before_the_command_was_started_ends_run_by_it() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    for try_ in 0..30 {
+        let mut command = project.run_with(&["--quiet"]);
+        let run = command.args(["sleep", "100"]).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(try_ * 5));
+        let pid = rustix::process::Pid::from_child(&run);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let output = run.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.signal(), Some(libc_sigterm()), "{try_}: {said}");
+    }
+}
+
 fn libc_sigterm() -> i32 {
     rustix::process::Signal::TERM.as_raw()
 }
