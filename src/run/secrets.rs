@@ -3,7 +3,7 @@
 
 /// Words of a name, between underscores, that say it holds a secret. Their plurals do, too.
 const SECRET_WORDS: &[&str] =
-    &["AUTH", "BEARER", "CREDS", "JWT", "OAUTH", "PASS", "PAT", "PSK", "PWD"];
+    &["AUTH", "AUTHORIZATION", "BEARER", "CREDS", "JWT", "OAUTH", "PASS", "PAT", "PSK", "PWD"];
 /// How a word of a name ends that says so, whatever it begins with: `PGPASSWORD`. Their plurals do,
 /// too.
 const SECRET_ENDS: &[&str] = &[
@@ -429,6 +429,8 @@ mod tests {
             ("DBPASS", "x"),
             ("MYSQLPWD", "x"),
             ("BASICAUTH", "x"),
+            ("AUTHORIZATION", "x"),
+            ("HTTP_AUTHORIZATION", "x"),
             ("PRIV_KEY", "x"),
             ("PRIVKEY", "x"),
             ("PRIVATE_KEYS", "x"),
