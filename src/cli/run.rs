@@ -73,7 +73,12 @@ impl RunArgs {
         let is_option = |id: &&clap::Id| command.get_groups().all(|group| group.get_id() != *id);
         let all = matches.ids().filter(is_option).map(clap::Id::as_str);
         let given = all.filter(|id| by_user(id) && !positional.contains(id));
-        self.given = given.map(|id| format!("--{}", id.replace('_', "-"))).collect();
+        // An argument's id is that of its field, which options of several commands share.
+        let name = |id: &str| {
+            let argument = command.get_arguments().find(|one| one.get_id() == id);
+            argument.and_then(clap::Arg::get_long).map(|name| format!("--{name}"))
+        };
+        self.given = given.filter_map(name).collect();
     }
 }
 

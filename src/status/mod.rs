@@ -14,7 +14,7 @@ pub(crate) use report::{Report, VERSION, keep_awake, negotiated, transport};
 
 use crate::cli::StatusArgs;
 use crate::control::{self, Replies, Survey};
-use crate::escape::shown;
+use crate::escape::{escaped, shown};
 use crate::lingering::{self, Process};
 use crate::mountinfo::{self, MountInfo};
 use crate::umount::{self, Server};
@@ -50,7 +50,8 @@ pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
     if let (Some(mnt), Some(path)) = (&args.mnt, &mnt) {
         reports.retain(|report| shows_at(report, path));
         if reports.is_empty() {
-            bail!("no server of this user shows at `{}`; {}", shown(mnt), hint(path, &silent));
+            let hint = of_directory(&all, path).unwrap_or_else(|| hint(path, &silent));
+            bail!("no server of this user shows at `{}`; {hint}", shown(mnt));
         }
     }
     if args.json {
@@ -120,6 +121,14 @@ fn mounted_elsewhere(report: &Value, mounts: &[MountInfo]) -> Value {
 
 fn shows_at(report: &Value, path: &Path) -> bool {
     control::is_path(&report["mount_point"], path)
+}
+
+/// Where views of `dir` are, if it is the directory that some show.
+fn of_directory(reports: &[Value], dir: &Path) -> Option<String> {
+    let is_of = |report: &&Value| control::is_path(&report["dir"], dir);
+    let at = |report: &Value| report["mount_point"].as_str().map(|at| format!("`{}`", escaped(at)));
+    let all: Vec<_> = reports.iter().filter(is_of).filter_map(at).collect();
+    (!all.is_empty()).then(|| format!("it is the directory that is shown at {}", all.join(", ")))
 }
 
 /// What to do about a view at `mnt`, absolute, that no server which answered shows; `silent` ones did not

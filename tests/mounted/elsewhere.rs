@@ -47,6 +47,9 @@ fn who_keeps_a_view_that_is_unmounted_is_named_and_the_next_view_comes_first() {
     mount();
     let first = reports(&mnt);
     assert!(first[0]["mounted_elsewhere"].is_null(), "{first:?}");
+    let by_dir = tollgate(&["status"], &[&dir]);
+    let hint = format!("it is the directory that is shown at `{}`", mnt.display());
+    assert!(String::from_utf8_lossy(&by_dir.stderr).contains(&hint), "{by_dir:?}");
     let mut other = another_namespace();
     let note = said(&tollgate(&["umount"], &[&mnt]));
     assert!(note.contains(&format!("process {} (sh) still has it", other.id())), "{note:?}");

@@ -97,6 +97,9 @@ fn a_second_run_joins_the_fence() {
     let output = first.join(&project, &["--threads", "3", "--watch=off"], "cat a.txt");
     assert!(all(&output).contains("without effect here: --threads, --watch"), "{}", all(&output));
     assert_eq!(text(&output.stdout), "plain\n", "{}", all(&output));
+    let output = first.join(&project, &["--seal-passphrase-file", "/none"], "true");
+    let named = "without effect here: --seal-passphrase-file";
+    assert!(all(&output).contains(named), "{}", all(&output));
     let output = first.join(&project, &["--env", "HELLO=there"], "echo $HELLO");
     assert_eq!(text(&output.stdout), "there\n", "{}", all(&output));
     assert!(!all(&output).contains("without effect"), "{}", all(&output));
