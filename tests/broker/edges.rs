@@ -114,6 +114,27 @@ fn many_clients_at_once_are_served_or_told_and_nothing_stays_open() {
     assert!(stage.broker.open_files().len() <= 8, "{:?}", stage.broker.open_files());
 }
 
+/// connect(2) says of any file what it says of the socket that a dead broker left.
+#[test]
+fn what_is_no_socket_is_left_where_a_broker_is_to_listen() {
+    let directory = open_directory();
+    let (socket, file, link) = (
+        directory.path().join("socket"),
+        directory.path().join("file"),
+        directory.path().join("link"),
+    );
+    drop(tollgate_broker::listener(&socket).unwrap());
+    std::fs::write(&file, "precious").unwrap();
+    std::os::unix::fs::symlink(&socket, &link).unwrap();
+    for path in [&file, &link] {
+        let refused = tollgate_broker::listener(path).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse, "{}", path.display());
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    assert!(link.is_symlink());
+    drop(tollgate_broker::listener(&socket).unwrap());
+}
+
 /// With a time limit set, the kernel ends a wait with `EINTR` also when the process was only stopped and
 /// continued.
 #[test]

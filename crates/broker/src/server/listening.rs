@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use rustix::fs::Mode;
+use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions};
@@ -34,12 +34,14 @@ type Connections = HashMap<Pid, u32>;
 /// directory has to be there: one that root made here would keep its user from it.
 ///
 /// # Errors
-/// `EADDRINUSE` if a broker listens there, and the errors of the system.
+/// `EADDRINUSE` if a broker listens there or something lies there that is no socket, which is left, and
+/// the errors of the system.
 pub fn listener(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
-    if rustix::net::connect(&socket()?, &address) == Err(Errno::CONNREFUSED) {
+    // A file that is no socket refuses connections, too.
+    if rustix::net::connect(&socket()?, &address) == Err(Errno::CONNREFUSED) && is_socket(path)? {
         rustix::fs::unlink(path)?;
     }
     let listener = socket()?;
@@ -47,6 +49,12 @@ pub fn listener(path: &Path) -> io::Result<OwnedFd> {
     rustix::fs::chmod(path, Mode::from_raw_mode(0o666))?;
     rustix::net::listen(&listener, BACKLOG)?;
     Ok(listener)
+}
+
+/// Whether a socket lies at `path`, not a link to one.
+fn is_socket(path: &Path) -> io::Result<bool> {
+    let mode = rustix::fs::lstat(path)?.st_mode;
+    Ok(FileType::from_raw_mode(mode) == FileType::Socket)
 }
 
 /// Serves `listener` until the process is ended: members of `group` and root, or everybody, and
