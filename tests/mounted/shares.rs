@@ -98,3 +98,31 @@ fn a_user_who_opens_all_it_can_leaves_descriptors_to_others() {
     assert_eq!(fs::read_dir(view.root()).unwrap().count(), FILES);
     assert_eq!(last_refused(&view, "descriptors"), Some(u64::from(OTHER)));
 }
+
+/// Its maker was told that there is none, and could neither make nor remove it.
+#[test]
+fn a_file_that_cannot_be_opened_for_want_of_descriptors_is_not_made() {
+    if !can_mount() {
+        return;
+    }
+    let (dir, view) = open_view("default = 'userspace'");
+    fs::create_dir(dir.path().join("new")).unwrap();
+    let make = |n: usize| {
+        let path = view.at(&format!("new/{n}"));
+        let made = File::options().read(true).write(true).create_new(true).open(path);
+        made.map_err(|error| Errno::from_io_error(&error).unwrap())
+    };
+    let made: Vec<_> = (0..FILES).map(make).collect();
+    let refused = made.iter().filter(|one| matches!(one, Err(Errno::MFILE))).count();
+    assert!(refused > 100, "{refused}");
+    let there = |path: &std::path::Path| fs::read_dir(path).unwrap().count();
+    assert_eq!(there(&dir.path().join("new")), FILES - refused);
+    let first = made.iter().position(Result::is_err).unwrap();
+    drop(made);
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(errno) = make(first) {
+        assert!(errno == Errno::MFILE && Instant::now() < deadline, "{errno}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(there(&view.at("new")), FILES - refused + 1);
+}

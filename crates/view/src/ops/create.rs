@@ -79,11 +79,9 @@ impl View {
         let stat = lower::stat_fd(fd.as_fd())?;
         let (node, _) = self.remember(&stat, &dir, name);
         let opened = self.finish_create(req, &node, access, fd, subject.as_ref());
-        let opened = opened.inspect_err(|_| {
-            if subject.as_ref().and_then(How::of).is_some() {
-                unmake(&dir_fd, name, &stat);
-            }
-        })?;
+        // What a view makes of a sealed file is part of making it.
+        let made_here = subject.as_ref().and_then(How::of).is_some();
+        let opened = opened.inspect_err(|_| unmake(&dir_fd, name, &stat, made_here))?;
         Ok(Created { entry: self.entry(around, &node, &stat), opened })
     }
 
@@ -185,11 +183,17 @@ impl View {
     }
 }
 
-/// Removes what was made at `name` and could not be opened: an empty file where one with a header
-/// is expected could be read by nobody, and not be made anew.
-fn unmake(dir: impl AsFd, name: Name<'_>, made: &Stat) {
+/// Removes what was made at `name` and could not be opened, as for want of descriptors: its maker was
+/// told that it is not there, and could neither make nor remove it. What others have used since stays.
+/// `written`: the view itself may have written to it.
+fn unmake(dir: impl AsFd, name: Name<'_>, made: &Stat, written: bool) {
     let found = lower::stat_at(dir.as_fd(), name.as_c_str());
-    if found.is_ok_and(|found| found.key() == made.key()) {
+    let is_as_made = |found: &Stat| {
+        found.key() == made.key()
+            && found.nlink() == made.nlink()
+            && (written || found.size() == made.size())
+    };
+    if found.is_ok_and(|found| is_as_made(&found)) {
         let _ = rustix::fs::unlinkat(dir.as_fd(), name.as_c_str(), AtFlags::empty());
     }
 }
