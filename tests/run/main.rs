@@ -278,6 +278,63 @@ fn an_unprivileged_user_gets_the_same_view_in_a_user_namespace() {
     assert!(all.contains("id_rsa: Permission denied"), "{all}");
 }
 
+/// The kernel refuses a whole list that names somebody whom the user namespace does not know.
+#[test]
+fn a_users_files_whose_access_lists_name_others_can_be_used() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let lists = r#"
+import os, struct, sys
+def acl(*entries):
+    return struct.pack('<I', 2) + b''.join(struct.pack('<HHI', *one) for one in entries)
+NONE = 0xffffffff
+def of(user): return acl((1, 6, NONE), (2, 6, user), (4, 4, NONE), (16, 6, NONE), (32, 4, NONE))
+def put(path, value, kind='access'): os.setxattr(path, 'system.posix_acl_' + kind, value)
+"#;
+    let outside = format!(
+        "{lists}
+os.mkdir('dir/d')
+for path in ('dir/own', 'dir/other', 'dir/d/below'): open(path, 'w').write('text')
+os.chown('dir/own', 4321, 4321)
+put('dir/own', of(4322)); put('dir/other', of(4321))
+put('dir/d', acl((1, 7, NONE), (4, 5, NONE), (8, 5, 4399), (16, 5, NONE), (32, 5, NONE)))
+"
+    );
+    let inside = format!(
+        "{lists}
+for path in ('own', 'other', 'd/below'): print(open(path).read(), end=' ')
+print(os.listdir('d'))
+shown = os.getxattr('own', 'system.posix_acl_access')
+print(shown == acl((1, 6, NONE), (4, 4, NONE), (16, 6, NONE), (32, 4, NONE)))
+print(os.getxattr('other', 'system.posix_acl_access') == of(4321))
+open('own', 'a').write('more')
+for path in ('own', 'new'):
+    open(path, 'a')
+    try: put(path, of(4321)); print('set')
+    except OSError as error: print(error.errno)
+"
+    );
+    std::fs::write(project.path("outside.py"), outside).unwrap();
+    std::fs::write(project.path("dir/inside.py"), inside).unwrap();
+    let script = "
+        chown -R 4321:4321 dir; python3 outside.py || exit; cp $T ./tollgate; chmod 755 . ./tollgate
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+        setpriv --reuid 4321 --regid 4321 --clear-groups \
+            ./tollgate run --quiet --chdir dir --policy none dir -- python3 inside.py
+        python3 -c \"import os; print(len(os.getxattr('dir/own', 'system.posix_acl_access')))\"";
+    let output = project.in_mount_namespace(script);
+    let all = all(&output);
+    if all.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {all}");
+        return;
+    }
+    // EOVERFLOW; beneath, all five entries are there.
+    let expected = "text text text ['below']\nTrue\nTrue\n75\nset\n44\n";
+    assert_eq!(text(&output.stdout), expected, "{all}");
+}
+
 /// The processes that hold the mount fail, too, when there is no view: that is not the reason.
 #[test]
 fn a_view_that_an_unprivileged_user_cannot_have_is_the_reason_inside_a_fence_too() {

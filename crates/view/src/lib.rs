@@ -2,6 +2,7 @@
 //!
 //! See `docs/ARCHITECTURE.md` for the path of a request and the invariants that this crate keeps.
 
+mod acl;
 mod admission;
 mod ahead;
 mod anchors;

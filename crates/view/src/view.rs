@@ -130,7 +130,7 @@ pub struct View {
     pub(crate) mount_points: Vec<PathBuf>,
     /// What is there, beneath the mounts.
     pub(crate) covered: Vec<Key>,
-    only_ids: Option<(u32, u32)>,
+    pub(crate) only_ids: Option<(u32, u32)>,
     pub(crate) audit: Option<Arc<dyn Audit>>,
     stack_depth: u32,
     may_hang: bool,

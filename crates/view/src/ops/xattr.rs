@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use tollgate_fuse::{Caller, NodeId, Reply, Request};
 use tollgate_policy::Operation;
 
+use crate::acl::{self, is_acl};
 use crate::creds::without_fsetid;
 use crate::lower::{self, ProcPath};
 use crate::stats::Count;
@@ -35,7 +36,9 @@ impl View {
         // It may be an access control list.
         self.writers.changing(&self.fds, &node);
         let sealed = self.if_sealed(&node)?;
-        let mut done = self.set_attribute(req.caller(), &node, (name, value), flags, acl_kill_sgid);
+        let mut done = self.names_nobody_else(&node, name).and_then(|()| {
+            self.set_attribute(req.caller(), &node, (name, value), flags, acl_kill_sgid)
+        });
         if let (Some(held), Ok(_)) = (&sealed, &done) {
             done = self.must_lead_here_again(&node, held);
         }
@@ -44,6 +47,22 @@ impl View {
         }
         self.record_attribute(req, &node, "setxattr", name.to_bytes(), done.err());
         done
+    }
+
+    /// A list that names whom the caller cannot see ([`Config::only_ids`]) is not set anew, as that
+    /// would take away what they have.
+    ///
+    /// [`Config::only_ids`]: crate::Config::only_ids
+    fn names_nobody_else(&self, node: &Arc<Node>, name: &CStr) -> Result<(), Errno> {
+        let Some(ids) = self.only_ids.filter(|_| is_acl(name)) else { return Ok(()) };
+        let fd = self.fds.path_once(node)?;
+        let mut list = vec![0; MAX_LEN];
+        let path = ProcPath::of(fd.as_fd());
+        match rustix::fs::getxattr(path.as_c_str(), name, &mut list[..]) {
+            Ok(length) if acl::names_others(&list[..length], ids) => Err(Errno::OVERFLOW),
+            Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(errno),
+        }
     }
 
     fn set_attribute(
@@ -89,6 +108,15 @@ impl View {
             }
             let fd = self.fds.path_once(&node)?;
             let path = ProcPath::of(fd.as_fd());
+            if let Some(ids) = self.only_ids.filter(|_| is_acl(name)) {
+                let mut list = vec![0; MAX_LEN];
+                let length = rustix::fs::getxattr(path.as_c_str(), name, &mut list[..])?;
+                let list = acl::without_others(&list[..length], ids);
+                if !buffer.is_empty() {
+                    buffer.get_mut(..list.len()).ok_or(Errno::RANGE)?.copy_from_slice(&list);
+                }
+                return Ok(list.len());
+            }
             // `rustix` takes an empty buffer for what it is, not for the question of the length.
             let got = self.powers.as_caller(req.caller(), || match buffer.is_empty() {
                 true => rustix::fs::getxattr_query(path.as_c_str(), name),
@@ -148,10 +176,6 @@ impl View {
 /// seen wherever the mode can. The rest is data that somebody put there.
 fn is_content(name: &CStr) -> bool {
     !is_acl(name) && !name.to_bytes().starts_with(b"security.")
-}
-
-fn is_acl(name: &CStr) -> bool {
-    name.to_bytes().starts_with(b"system.posix_acl_")
 }
 
 /// Replies to a request that asks either for bytes or, with `size` 0, for their number.
