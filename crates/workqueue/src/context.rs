@@ -164,6 +164,9 @@ pub(crate) enum Outcome {
 /// inside of, and that waits for it.
 struct Lender {
     forker: Here,
+    /// The innermost job that this thread was inside of when it took the closure, to which that does not
+    /// belong.
+    base: Option<NonNull<Frame>>,
     outer: Option<NonNull<Lender>>,
 }
 
@@ -180,7 +183,7 @@ pub(crate) fn on_behalf_of<R>(forker: Here, body: impl FnOnce() -> R) -> R {
     if before == forker {
         return body();
     }
-    let lender = Lender { forker, outer: before.lender };
+    let lender = Lender { forker, base: before.frame, outer: before.lender };
     HERE.set(Here { lender: Some(NonNull::from(&lender)), ..before });
     let result = body();
     HERE.set(before);
@@ -252,6 +255,30 @@ pub(crate) fn is_inside_queue(queue: &QueueCore) -> bool {
     is_inside(|frame| frame.queue == QueueRef::of(queue))
 }
 
+/// Whether what this thread runs belongs to a job of `queue`: is one, or was forked inside of one. What a
+/// helper runs for another thread belongs to what that is inside of, not to the job that the helper is.
+pub(crate) fn belongs_to_queue(queue: &QueueCore) -> bool {
+    let mut here = HERE.get();
+    loop {
+        // SAFETY: on this thread's stack below us, or on that of a thread which waits for what this one
+        // is running.
+        let lender = here.lender.map(|lender| unsafe { lender.as_ref() });
+        let base = lender.and_then(|lender| lender.base);
+        let mut next = here.frame;
+        while let Some(frame) = next.filter(|frame| Some(*frame) != base) {
+            // SAFETY: as above.
+            let frame = unsafe { frame.as_ref() };
+            if frame.queue == QueueRef::of(queue) {
+                return true;
+            }
+            next = frame.outer;
+        }
+        // A place is older than the lenders that lead to it, so this ends.
+        let Some(lender) = lender else { return false };
+        here = lender.forker;
+    }
+}
+
 /// Whether this thread is one of this runtime, or inside a job of any of its queues: on a rescuer,
 /// or on a thread that runs an item for want of room.
 pub(crate) fn is_inside_runtime(runtime: RuntimeId) -> bool {
@@ -299,7 +326,7 @@ fn is_inside(matches: impl Fn(&Frame) -> bool) -> bool {
             seen.push(lender);
             // SAFETY: on this thread's stack below us, or on that of a thread which waits for what
             // this one is running.
-            let Lender { forker, outer } = unsafe { lender.as_ref() };
+            let Lender { forker, outer, .. } = unsafe { lender.as_ref() };
             places.push(*forker);
             next = outer.filter(|outer| !seen.contains(outer));
         }

@@ -136,7 +136,8 @@ impl Queue {
     /// not come are not waited for.
     ///
     /// # Errors
-    /// From inside an item of this queue, which would wait for itself.
+    /// From inside an item of this queue, which would wait for itself; also from a closure that was forked
+    /// on this queue, if a helper runs it: that is an item of it.
     pub fn flush(&self) -> Result<(), WaitError> {
         self.not_inside("flush")?;
         blocking(|| self.core().in_flight.flush());
@@ -152,7 +153,8 @@ impl Queue {
     /// [`queue_delayed`](crate::Work::queue_delayed) accepts them.
     ///
     /// # Errors
-    /// From inside an item of this queue, which would wait for itself.
+    /// From inside an item of this queue, which would wait for itself; also from a closure that was forked
+    /// on this queue, if a helper runs it: that is an item of it.
     pub fn drain(&self) -> Result<(), WaitError> {
         self.not_inside("drain")?;
         let core = self.core();
@@ -236,7 +238,7 @@ impl Queue {
         if self.inner.shared.is_shut_down() {
             return Err(SubmitError::ShutDown(self.name()));
         }
-        if self.core().is_drained() && !context::is_inside_queue(self.core()) {
+        if self.core().is_drained() && !context::belongs_to_queue(self.core()) {
             return Err(SubmitError::Drained(self.name()));
         }
         Ok(())

@@ -104,7 +104,7 @@ impl QueueCore {
         let tag = self.place(pool, phase, None, true);
         let mine = !forked::is_copy(self.runtime.generation());
         let limited = mode & LIMITED != 0 && self.limits[usize::from(tag.node())].is_full();
-        let drained = mode & DRAINED != 0 && !context::is_inside_queue(self);
+        let drained = mode & DRAINED != 0 && !context::belongs_to_queue(self);
         let open = mine && mode & (ORDERED | SHUT) == 0 && !limited && !drained;
         let job = Job::new(QueueRef::of(self), tag, closure);
         if !open || pool.push(tag.shard(), job).is_err() {
@@ -198,7 +198,7 @@ impl QueueCore {
         if mode & SHUT != 0 {
             return Err(self.shut(job));
         }
-        if mode & DRAINED != 0 && !context::is_inside_queue(self) {
+        if mode & DRAINED != 0 && !context::belongs_to_queue(self) {
             return Err(Refused { error: SubmitError::Drained(self.name()), job });
         }
         if mode & ORDERED != 0 {

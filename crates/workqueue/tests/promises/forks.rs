@@ -109,6 +109,38 @@ fn a_runtime_ends_from_a_closure_that_another_one_runs() {
     });
 }
 
+/// A helper is an item of the queue, but what it runs for a thread is not.
+#[test]
+fn what_a_thread_forked_may_not_queue_while_the_queue_is_drained() {
+    kept("forks::what_a_thread_forked_may_not_queue_while_the_queue_is_drained", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let (queue, other) =
+            (runtime.queue("q").build().unwrap(), runtime.queue("other").build().unwrap());
+        for by_item in [false, true] {
+            let (own, ends) = (queue.clone(), mpsc::channel());
+            let refused = move || {
+                stolen(&own, || {
+                    ends.0.send(()).unwrap();
+                    let closed = || matches!(own.post(|| ()), Err(SubmitError::Drained(_)));
+                    let outside = || thread::scope(|scope| scope.spawn(closed).join().unwrap());
+                    blocking(|| crate::until("the drain", outside));
+                    closed()
+                })
+            };
+            thread::scope(|scope| {
+                let forker = scope.spawn(|| match by_item {
+                    true => other.spawn(refused).unwrap().wait().unwrap(),
+                    false => refused(),
+                });
+                ends.1.recv_timeout(LONG).unwrap();
+                queue.drain().unwrap();
+                assert!(forker.join().unwrap(), "by an item of another queue: {by_item}");
+            });
+            queue.reopen();
+        }
+    });
+}
+
 #[test]
 fn what_an_item_forked_may_queue_while_its_queue_is_drained() {
     kept("forks::what_an_item_forked_may_queue_while_its_queue_is_drained", || {
