@@ -32,6 +32,9 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
         }
         None => bail!("MNT `{shown}` does not exist{}", crate::nearest::path(&args.mnt)),
     };
+    if let Some(user) = owner_who_is_not_us(view) {
+        bail!("MNT `{shown}` is the view of user {user}, who may unmount it, and root");
+    }
     // Others may not answer.
     let server = view.minor_number().and_then(connection::holder);
     let Survey { reports, silent } = match args.lazy {
@@ -57,6 +60,15 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
         ),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The user who mounted the view, where that keeps us from unmounting it.
+fn owner_who_is_not_us(view: &MountInfo) -> Option<u32> {
+    let own = rustix::process::geteuid();
+    let given =
+        |option: &std::ffi::OsString| option.to_str()?.strip_prefix("user_id=")?.parse().ok();
+    let owner = view.options.iter().find_map(given)?;
+    (!own.is_root() && own.as_raw() != owner).then_some(owner)
 }
 
 /// Says for whom a view that was unmounted here is still mounted.

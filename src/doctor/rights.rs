@@ -78,11 +78,22 @@ fn limit(error: &std::io::Error) -> String {
 fn mount_helper() -> Check {
     const NAME: &str = "fusermount3";
     let found = ["fusermount3", "fusermount"].into_iter().find_map(in_path);
+    let user = rustix::process::geteuid();
     match found {
-        Some(path) => Check::ok(NAME, path.display().to_string()),
-        None if rustix::process::geteuid().is_root() => {
-            Check::note(NAME, "not installed; root does not need it")
+        Some(path) if !user.is_root() && crate::accounts::name_of_user(user.as_raw()).is_none() => {
+            Check::without(
+                NAME,
+                format!(
+                    "{} does not mount for user {}, who has no name",
+                    path.display(),
+                    user.as_raw()
+                ),
+                "`tollgate mount` does not work for this user; `tollgate run` does",
+            )
+            .mended_by("an entry for this user in /etc/passwd")
         }
+        Some(path) => Check::ok(NAME, path.display().to_string()),
+        None if user.is_root() => Check::note(NAME, "not installed; root does not need it"),
         None => Check::without(
             NAME,
             "not installed",

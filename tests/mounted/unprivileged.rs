@@ -147,7 +147,13 @@ fn a_user_mounts_and_unmounts_through_the_helper() {
         assert_eq!((made.uid(), made.len()), (USER, 4));
         // A view that a user mounted is for that user: not even root looks into it.
         assert!(denied(&file) && as_user(STRANGER, STRANGER, || denied(&file)));
-        assert!(!home.umount(STRANGER).status.success());
+        let refused = home.umount(STRANGER);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success(), "{said}");
+        assert!(
+            said.contains(&format!("is the view of user {USER}, who may unmount it")),
+            "{said}"
+        );
         assert_eq!(as_user(USER, USER, || fs::read(&file)).unwrap(), b"plain\n");
         let output = home.umount(USER);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -35,7 +35,9 @@ fn check_against(
     if bytes <= limit_bytes {
         return Ok(());
     }
-    let way_out = format!("ask for at most {limit_bytes} bytes, or raise the limit");
+    // Only that of a control group can be raised.
+    let or_raise = if limit.starts_with('/') { ", or raise the limit" } else { "" };
+    let way_out = format!("ask for at most {limit_bytes} bytes{or_raise}");
     Err(Error::TooLarge { what, bytes, limit_bytes, limit, way_out })
 }
 

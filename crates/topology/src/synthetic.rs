@@ -1,6 +1,7 @@
 //! Made-up machines, from a string.
 
 use std::collections::BTreeMap;
+use std::num::IntErrorKind;
 
 use crate::cpuset::{CpuSet, MAX_CPUS};
 use crate::error::TopologyError;
@@ -82,8 +83,11 @@ fn number(count: &str) -> Result<u32, &'static str> {
     // `parse` alone would take "+2".
     let digits = count.bytes().all(|byte| byte.is_ascii_digit());
     match if digits { count } else { "" }.parse() {
+        Ok(count @ 1..) => Ok(count),
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => {
+            Err("has a count that is too large")
+        }
         Ok(0) | Err(_) => Err("has a count that is not a number from 1"),
-        Ok(count) => Ok(count),
     }
 }
 

@@ -17,7 +17,8 @@ const BURST_SHARE: usize = 10;
 
 /// What the cleaner may do.
 pub struct CleanerOptions {
-    /// Most bytes cleared per second, on average; a tenth of it, or one buffer, at once.
+    /// Most bytes cleared per second, on average; a tenth of it, or one buffer, at once. 0
+    /// is taken for 1.
     pub bytes_per_second: usize,
     /// Whether now is a time to clear. Asked before each buffer; always, unless set. One that
     /// panics counts as `false` and in [`super::PoolStats::idle_panics`].

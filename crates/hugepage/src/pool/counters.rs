@@ -92,7 +92,8 @@ impl Counters {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Takes that got a buffer that was cleared before.
+    /// Takes that got zeroes without clearing: a buffer that was cleared before, or base pages that the
+    /// kernel had just given (these count as `base_page_buffers`, too).
     pub pre_cleared: u64,
     /// Takes that had to clear part of a buffer first.
     pub inline_clears: u64,
