@@ -27,7 +27,12 @@ pub(crate) fn run(args: &BriefArgs) -> anyhow::Result<()> {
         .rules()
         .iter()
         .filter(|rule| {
-            !matches!(rule.action(), Action::Passthrough | Action::Native | Action::Userspace)
+            !rule.is_audit_only()
+                && !matches!(
+                    rule.action(),
+                    // What is sealed can be read and written: it is plain in the view.
+                    Action::Passthrough | Action::Native | Action::Userspace | Action::Seal
+                )
         })
         .map(line)
         .collect();
@@ -68,6 +73,9 @@ fn line(rule: &tollgate_policy::Rule) -> String {
         Action::Hide => "do not exist for you and cannot be made",
         Action::Deny if !rule.operations().has(Operation::Write) => "cannot be read",
         Action::Deny => "cannot be used",
+        Action::Redact => {
+            "can be read, with `*` in place of what looks like a secret; not changed, moved or removed"
+        }
         _ => "can be read, not changed",
     };
     format!("{} ({}{more}{which}): {what}", rule.name(), shown.join(", "))
@@ -83,6 +91,23 @@ fn of_git(dir: &Path) -> &'static str {
      checkouts: look at `git status` before `git add -A`."
 }
 
+/// What holds where nothing is listed. Rules that allow are not.
+fn of_the_rest(policy: &Policy) -> &'static str {
+    let enforced = policy.enforced();
+    match enforced.as_ref().unwrap_or(policy).default_action() {
+        Action::Deny | Action::Hide => {
+            "Nothing can be used but what the policy allows: `tollgate why PATH` tells."
+        }
+        Action::ReadOnly => {
+            "What is not listed here can be read, and changed only where the policy allows it."
+        }
+        _ => {
+            "What is not listed here can be read and changed, and so can exceptions to what is listed: \
+             `tollgate why PATH` tells."
+        }
+    }
+}
+
 fn text(dir: &Path, policy: &Policy, fenced: &[String]) -> String {
     let mut text = format!(
         "## This directory is fenced by Tollgate\n\n\
@@ -92,15 +117,11 @@ fn text(dir: &Path, policy: &Policy, fenced: &[String]) -> String {
          expected is the policy's decision. It is not a defect: do not retry, do not change \
          permissions, do not look for another way to the file. Say what you needed and go on without.\n\
          * {}\n\
-         * What is not listed here can be read and changed{}.\n\n\
+         * {}\n\n\
          Fenced:\n\n",
         escaped(&dir.to_string_lossy()),
         of_git(dir),
-        if policy.default_action() == Action::ReadOnly {
-            " only where the policy allows it"
-        } else {
-            ""
-        },
+        of_the_rest(policy),
     );
     for line in fenced.iter().take(MAX_RULES) {
         text += &format!("* {}\n", escaped(line));

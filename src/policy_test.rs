@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollgate_policy::{Facts, Kind, MAX_TEXT_LEN, Operation, Policy, Verdict};
+use tollgate_policy::{Facts, Kind, MAX_TEXT_LEN, Operation, OperationReport, Policy, Verdict};
 
 use crate::cli::{self, TestArgs};
 use crate::escape::escaped;
@@ -228,14 +228,15 @@ fn check(
         let facts = Facts { path: plain.as_bytes(), kind: found.kind, size: found.size, head };
         for operation in operations(test.operation.as_ref(), found.kind)? {
             outcome.checked += 1;
-            let decision = policy.decide_made(&facts, operation, &asker.facts());
-            let verdict = decision.verdict;
-            let explained = policy.explain(&facts, Some(operation), &asker.facts()).operations;
-            let is_limited = explained.iter().any(|one| one.in_part.is_some());
-            let found = Answer { verdict, as_a_whole: verdict == Verdict::Allow && is_limited };
-            if !test.expect.holds(found) {
-                let rule = decision.rule.map_or("the default", |rule| policy.rule(rule).name());
-                fail(Why::Other { operation, found, rule: rule.to_owned() });
+            // As a view answers: without what is only recorded, and below what is hidden.
+            let answers = policy.explain(&facts, Some(operation), &asker.facts()).operations;
+            for OperationReport { verdict, in_part, rule, .. } in answers {
+                let as_a_whole = verdict == Verdict::Allow && in_part.is_some();
+                let found = Answer { verdict, as_a_whole };
+                if !test.expect.holds(found) {
+                    let rule = rule.unwrap_or_else(|| "the default".to_owned());
+                    fail(Why::Other { operation, found, rule });
+                }
             }
         }
     }

@@ -5,7 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::bail;
-use tollgate_policy::{CallerFacts, Facts, HEAD_LEN, Kind, Operation, Policy, RuleId, Verdict};
+use tollgate_policy::{
+    CallerFacts, Decision, Facts, HEAD_LEN, Kind, Operation, Policy, RuleId, Verdict,
+};
 
 use crate::counting::Counting;
 use crate::escape::escaped;
@@ -68,8 +70,13 @@ impl Detectors {
 
 struct Walk<'p> {
     policy: &'p Policy,
+    /// The same without rules that are only recorded: what really refuses.
+    enforced: Option<Policy>,
     detectors: Detectors,
+    /// Of whom nothing but the ids is known.
     caller: CallerFacts<'static>,
+    /// A program that no rule names: what it can read can be read.
+    any_program: CallerFacts<'static>,
     found: Survey,
 }
 
@@ -81,7 +88,9 @@ pub(crate) fn survey(policy: &Policy, dir: &Path) -> anyhow::Result<Survey> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let found = Survey { decided: vec![0; policy.rules().len()], ..Survey::default() };
     let caller = CallerFacts { uid, gid, exe: None };
-    let mut walk = Walk { policy, detectors: Detectors::new()?, caller, found };
+    let any_program = CallerFacts { exe: Some(b"/"), ..caller };
+    let (detectors, enforced) = (Detectors::new()?, policy.enforced());
+    let mut walk = Walk { policy, enforced, detectors, caller, any_program, found };
     walk.directory(dir)?;
     walk.index(dir);
     Ok(walk.found)
@@ -90,8 +99,8 @@ pub(crate) fn survey(policy: &Policy, dir: &Path) -> anyhow::Result<Survey> {
 impl Walk<'_> {
     fn directory(&mut self, top: &Path) -> anyhow::Result<()> {
         let counting = Counting::new();
-        let mut waiting = vec![top.to_owned()];
-        while let Some(directory) = waiting.pop() {
+        let mut waiting = vec![(top.to_owned(), None)];
+        while let Some((directory, hidden)) = waiting.pop() {
             let entries = match std::fs::read_dir(&directory) {
                 Ok(entries) => entries,
                 Err(error) => {
@@ -104,13 +113,15 @@ impl Walk<'_> {
                 let path = entry.path();
                 let Ok(meta) = entry.metadata() else { continue };
                 let Ok(inside) = path.strip_prefix(top) else { continue };
-                self.entry(&path, inside, &meta);
+                self.entry(&path, inside, &meta, hidden);
                 // A link may be one, as git had it long ago.
                 if entry.file_name() == "HEAD" && !meta.is_dir() {
                     self.repository(&directory, top);
                 }
                 if meta.is_dir() && !OBJECTS.iter().any(|skipped| inside.ends_with(skipped)) {
-                    waiting.push(path);
+                    let bytes = inside.as_os_str().as_bytes();
+                    let hidden = hidden.or_else(|| self.enforced().hidden(bytes, Kind::Directory));
+                    waiting.push((path, hidden));
                 }
                 self.found.entries += 1;
                 counting.so_far(self.found.entries);
@@ -140,7 +151,25 @@ impl Walk<'_> {
         }
     }
 
-    fn entry(&mut self, real: &Path, inside: &Path, meta: &std::fs::Metadata) {
+    fn enforced(&self) -> &Policy {
+        self.enforced.as_ref().unwrap_or(self.policy)
+    }
+
+    /// Whether a file can be read, and by which rule; `hidden`: a rule that hides a directory above it.
+    fn read(&self, facts: &Facts<'_>, hidden: Option<RuleId>) -> Decision {
+        match hidden {
+            Some(rule) => Decision { verdict: Verdict::Hide, rule: Some(rule) },
+            None => self.enforced().decide(facts, Operation::Read, &self.any_program),
+        }
+    }
+
+    fn entry(
+        &mut self,
+        real: &Path,
+        inside: &Path,
+        meta: &std::fs::Metadata,
+        hidden: Option<RuleId>,
+    ) {
         let path = inside.as_os_str().as_bytes();
         let (kind, size) = (Kind::from_mode(meta.mode()), meta.size());
         let asks = |policy: &Policy| policy.needs_head(path, kind, size);
@@ -152,7 +181,7 @@ impl Walk<'_> {
         if kind != Kind::File {
             return;
         }
-        let read = self.policy.decide(&facts, Operation::Read, &self.caller);
+        let read = self.read(&facts, hidden);
         let shown = inside.display().to_string();
         match (read.verdict, read.rule) {
             (Verdict::Allow | Verdict::ReadOnly, _) => {
@@ -219,7 +248,7 @@ impl Walk<'_> {
     }
 
     fn rule_name(&self, rule: Option<RuleId>) -> String {
-        rule.map_or("the default", |rule| self.policy.rule(rule).name()).to_owned()
+        rule.map_or("the default", |rule| self.enforced().rule(rule).name()).to_owned()
     }
 
     /// Files that git tracks and nobody may read.
@@ -241,7 +270,7 @@ impl Walk<'_> {
             let head = if looked { head(&real) } else { None };
             let head = head.or_else(|| meta.is_none().then(Vec::new));
             let facts = Facts { path: &file.path, kind, size, head: head.as_deref() };
-            let decision = self.policy.decide(&facts, Operation::Read, &self.caller);
+            let decision = self.read(&facts, None);
             if decision.verdict > Verdict::ReadOnly {
                 self.found.tracked.push(TrackedSecret {
                     path: String::from_utf8_lossy(&file.path).into_owned(),

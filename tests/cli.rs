@@ -712,3 +712,63 @@ fn a_directory_of_sockets_that_is_not_private_is_named_with_what_to_do() {
         assert!(said.code() != 0 && said.err().contains(&told), "{said:?} without {told}");
     }
 }
+
+/// What a rule only records, or refuses to a program that is named, can be read.
+#[test]
+fn check_and_test_go_by_what_is_enforced() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("own")).unwrap();
+    place.write("own/s.log", "token = ghp_aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bD1fG3hJ5\n");
+    let rule = "[[rule]]\npath = '**/*.log'\naction = 'deny'\n";
+    let dir = place.path("own");
+    for (condition, found) in [
+        ("", false),
+        ("mode = 'audit'\n", true),
+        ("exe = '/usr/bin/no-such'\n", true),
+        ("uid = 0\n", !rustix::process::getuid().is_root()),
+    ] {
+        let policy = place.write("p.toml", &format!("{rule}{condition}"));
+        let answer = tollgate(["check", "--dir", &dir, &policy]);
+        let none = "no file that looks like a secret can be read";
+        assert_eq!(!answer.out().contains(none), found, "{condition}: {answer:?}");
+    }
+    let tests = |expect: &str| {
+        let test = format!(
+            "policy = 'p.toml'\ndir = 'own'\n[[test]]\npath = 's.log'\noperation = 'read'\nexpect = '{expect}'\n"
+        );
+        tollgate(["test", &place.write("t.toml", &test)]).code()
+    };
+    place.write("p.toml", &format!("{rule}mode = 'audit'\n"));
+    assert_eq!((tests("allow"), tests("deny")), (0, 1), "it is only recorded");
+    place.write("p.toml", rule);
+    assert_eq!((tests("allow"), tests("deny")), (1, 0));
+}
+
+#[test]
+fn what_is_below_a_hidden_directory_is_hidden_to_check_and_test() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("own/h")).unwrap();
+    place.write("own/h/.env", "TOKEN=ghp_aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bD1fG3hJ5\n");
+    let rule = "[[rule]]\npath = 'h'\nkind = 'directory'\naction = 'hide'\n";
+    let policy = place.write("p.toml", rule);
+    let answer = tollgate(["check", "--dir", &place.path("own"), &policy]);
+    assert!(answer.out().contains("no file that looks like a secret can be read"), "{answer:?}");
+    let test = "policy = 'p.toml'\ndir = 'own'\n[[test]]\npath = 'h/.env'\noperation = 'read'\nexpect = 'hide'\n";
+    let answer = tollgate(["test", &place.write("t.toml", test)]);
+    assert_eq!(answer.code(), 0, "{answer:?}");
+}
+
+#[test]
+fn a_brief_says_what_holds_where_nothing_is_listed() {
+    let place = Place::new();
+    let brief = |policy: &str| {
+        let policy = place.write("p.toml", policy);
+        tollgate(["brief", "--policy", &policy, &place.path("dir")]).out().to_owned()
+    };
+    let said = brief("default = 'deny'\n[[rule]]\npath = 'src'\naction = 'passthrough'\n");
+    assert!(said.contains("Nothing can be used but what the policy allows"), "{said}");
+    let said = brief("[[rule]]\npath = 'src'\naction = 'deny'\nmode = 'audit'\n");
+    assert!(!said.contains("`src`"), "{said}");
+    let said = brief("[[rule]]\npath = 'src'\naction = 'redact'\n");
+    assert!(said.contains("with `*` in place of what looks like a secret"), "{said}");
+}
