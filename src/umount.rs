@@ -32,9 +32,6 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
         }
         None => bail!("MNT `{shown}` does not exist{}", crate::nearest::path(&args.mnt)),
     };
-    if let Some(user) = owner_who_is_not_us(view) {
-        bail!("MNT `{shown}` is the view of user {user}, who may unmount it, and root");
-    }
     // Others may not answer.
     let server = view.minor_number().and_then(connection::holder);
     let Survey { reports, silent } = match args.lazy {
@@ -58,7 +55,12 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
             "MNT `{shown}` is in use; end what works there, or detach it with `tollgate umount \
              --lazy`"
         ),
-        Err(error) => Err(error.into()),
+        Err(error) => match owner_who_is_not_us(view) {
+            Some(user) => {
+                bail!("MNT `{shown}` is the view of user {user}, who may unmount it, and root")
+            }
+            None => Err(error.into()),
+        },
     }
 }
 

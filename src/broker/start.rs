@@ -1,7 +1,6 @@
 //! How `tollgate broker` begins: its options, and the socket that it listens at.
 
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
 
 use anyhow::{Context, ensure};
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -44,15 +43,8 @@ fn listener(args: &BrokerArgs) -> anyhow::Result<OwnedFd> {
             // It lies beside root's control sockets, whose directory root alone may enter at first.
             crate::control::directory().prepare_for_all()?;
         }
-        return tollgate_broker::listener(&args.socket).with_context(|| {
-            let taken = match std::fs::symlink_metadata(&args.socket) {
-                Ok(there) if !there.file_type().is_socket() => {
-                    ": something lies there that is no socket, and is left"
-                }
-                _ => "",
-            };
-            format!("it cannot listen at `{at}` (--socket){taken}")
-        });
+        return tollgate_broker::listener(&args.socket)
+            .with_context(|| format!("it cannot listen at `{at}` (--socket)"));
     }
     // SAFETY: by the protocol of socket activation the descriptor is open and this process's own;
     // nothing else in it has taken it, because this runs once, before any other descriptor is made.

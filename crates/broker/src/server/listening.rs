@@ -40,8 +40,9 @@ pub fn listener(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
+    let is_dead = rustix::net::connect(&socket()?, &address) == Err(Errno::CONNREFUSED);
     // A file that is no socket refuses connections, too.
-    if rustix::net::connect(&socket()?, &address) == Err(Errno::CONNREFUSED) && is_socket(path)? {
+    if is_dead && FileType::from_raw_mode(rustix::fs::lstat(path)?.st_mode) == FileType::Socket {
         rustix::fs::unlink(path)?;
     }
     let listener = socket()?;
@@ -49,12 +50,6 @@ pub fn listener(path: &Path) -> io::Result<OwnedFd> {
     rustix::fs::chmod(path, Mode::from_raw_mode(0o666))?;
     rustix::net::listen(&listener, BACKLOG)?;
     Ok(listener)
-}
-
-/// Whether a socket lies at `path`, not a link to one.
-fn is_socket(path: &Path) -> io::Result<bool> {
-    let mode = rustix::fs::lstat(path)?.st_mode;
-    Ok(FileType::from_raw_mode(mode) == FileType::Socket)
 }
 
 /// Serves `listener` until the process is ended: members of `group` and root, or everybody, and
