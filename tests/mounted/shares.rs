@@ -117,6 +117,13 @@ fn a_file_that_cannot_be_opened_for_want_of_descriptors_is_not_made() {
     assert!(refused > 100, "{refused}");
     let there = |path: &std::path::Path| fs::read_dir(path).unwrap().count();
     assert_eq!(there(&dir.path().join("new")), FILES - refused);
+    // Nor is one emptied that cannot be opened.
+    fs::write(dir.path().join("full"), "text").unwrap();
+    for read in [false, true] {
+        let emptied = File::options().read(read).write(true).truncate(true).open(view.at("full"));
+        assert_eq!(emptied.unwrap_err().raw_os_error(), Some(libc::EMFILE));
+    }
+    assert_eq!(fs::read_to_string(dir.path().join("full")).unwrap(), "text");
     let first = made.iter().position(Result::is_err).unwrap();
     drop(made);
     let deadline = Instant::now() + PATIENCE;

@@ -310,10 +310,17 @@ impl View {
         if let Some(made) = self.made(handle) {
             return asked_by(req.caller(), || punch(&made, offset, length, mode));
         }
-        self.with_file(id, handle, OFlags::RDWR, |fd| {
+        let done = self.with_file(id, handle, OFlags::RDWR, |fd| {
             let act = || rustix::fs::fallocate(fd, mode, offset, length);
             self.powers.as_caller(req.caller(), act)
-        })
+        });
+        if done.is_err()
+            && let Some(connection) = self.connection.get()
+        {
+            // A part may have been done, as on a full disk. Of attributes alone: that waits for nothing.
+            let _ = connection.invalidate_inode(id, -1, 0);
+        }
+        done
     }
 
     pub(crate) fn do_copy_file_range(

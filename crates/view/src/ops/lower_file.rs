@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::budget::Held;
 use crate::lower;
 use crate::ops::access::Access;
 use crate::table::Node;
@@ -15,8 +16,10 @@ use crate::view::View;
 pub(super) struct LowerFile<'a> {
     view: &'a View,
     pub(super) node: &'a Arc<Node>,
-    /// A real descriptor, from creating the file.
+    /// A real descriptor, from creating the file or from [`LowerFile::open_early`].
     pub(super) fd: Option<OwnedFd>,
+    /// What counts that descriptor, if it was opened early.
+    pub(super) held: Option<Held>,
     /// One that names it.
     path: Option<Arc<OwnedFd>>,
     /// One for reading and writing, to show to a registrar.
@@ -30,7 +33,7 @@ impl<'a> LowerFile<'a> {
         fd: Option<OwnedFd>,
         path: Option<Arc<OwnedFd>>,
     ) -> Self {
-        Self { view, node, fd, path, shown: None }
+        Self { view, node, fd, held: None, path, shown: None }
     }
 
     /// A descriptor that names the file.
@@ -68,6 +71,13 @@ impl<'a> LowerFile<'a> {
             self.shown = self.view.fds.retrying(open).ok();
         }
         self.fd.as_ref().or(self.shown.as_ref()).map(AsFd::as_fd)
+    }
+
+    /// Opens it for a handle of user `uid` before anything else is done.
+    pub(super) fn open_early(&mut self, uid: u32, access: Access) -> Result<(), Errno> {
+        self.held = Some(self.view.fds.hold(uid)?);
+        self.fd = Some(self.real(access)?);
+        Ok(())
     }
 
     /// A descriptor to read and write through.

@@ -122,6 +122,10 @@ impl View {
             return self.open_made(req, io, &how, access, &mut lower);
         }
         if access.truncates() {
+            // Who gets no descriptor must not have emptied the file.
+            if mode != IoMode::Passthrough {
+                lower.open_early(req.caller().uid, access)?;
+            }
             let fd = lower.path()?;
             self.truncate_as(req.caller(), fd.as_fd(), 0, kill_suidgid)?;
         }
@@ -457,7 +461,10 @@ impl View {
         access: Access,
         lower: &mut LowerFile<'_>,
     ) -> Result<Opened, Errno> {
-        let held = self.fds.hold(req.caller().uid)?;
+        let held = match lower.held.take() {
+            Some(held) => held,
+            None => self.fds.hold(req.caller().uid)?,
+        };
         let fd = Arc::new(lower.real(access)?);
         let handle = self.files.insert(UserFile {
             fd: Arc::clone(&fd),
