@@ -162,24 +162,26 @@ pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     let expectations: Expectations = toml::from_str(&text).map_err(|error| {
         anyhow!("tests `{shown}` are wrong\n{}", messages::in_toml(&shown, &text, &error))
     })?;
+    let of_key = |key: &str| format!("tests `{shown}`: `{key}`");
     let base = file.parent().unwrap_or(Path::new(""));
     let dir = expectations.dir.as_ref().map(|dir| base.join(dir));
     let top = match &dir {
         Some(dir) => {
-            let top = tree::open(dir)?.0.path;
+            let top = tree::open(dir).with_context(|| of_key("dir"))?.0.path;
             // What is expected could tell what foreign files hold.
             if let Some(found) = found {
                 let place = std::fs::canonicalize(&top)?;
-                found.must_hold(&place).with_context(|| format!("tests `{shown}`: `dir`"))?;
+                found.must_hold(&place).with_context(|| of_key("dir"))?;
             }
             top
         }
         None => std::env::current_dir()?,
     };
     let policy = match Origin::named(&expectations.policy) {
-        Origin::File(file) => policy_file::parse_all(&base.join(file), found)?.policy,
-        preset => preset.parse(&top)?,
+        Origin::File(file) => policy_file::parse_all(&base.join(file), found).map(|all| all.policy),
+        preset => preset.parse(&top),
     };
+    let policy = policy.with_context(|| of_key("policy"))?;
     let mut outcome = Outcome::default();
     for test in &expectations.test {
         let line = text[..test.span().start].matches('\n').count() + 1;

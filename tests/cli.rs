@@ -772,3 +772,15 @@ fn a_brief_says_what_holds_where_nothing_is_listed() {
     let said = brief("[[rule]]\npath = 'src'\naction = 'redact'\n");
     assert!(said.contains("with `*` in place of what looks like a secret"), "{said}");
 }
+
+#[test]
+fn tests_whose_policy_or_directory_is_not_there_are_named() {
+    let place = Place::new();
+    for (key, head) in
+        [("policy", "policy = 'no-such'"), ("dir", "policy = 'agent'\ndir = 'no-such'")]
+    {
+        let text = format!("{head}\n[[test]]\npath = 'a'\nexpect = 'allow'\n");
+        let tests = place.write("t.toml", &text);
+        tollgate(["test", &tests]).fails(1, &[&format!("tests `{tests}`: `{key}`: "), "no-such"]);
+    }
+}
