@@ -183,6 +183,9 @@ fn as_it_is(answer: Answer, path: &Path, write: bool) -> Answer {
     if found.is_ok() || is_out_of_reach {
         let Err(errno) = opened(path) else { return answer };
         let what = match path.is_symlink() {
+            true if std::fs::read_link(path).is_err() => {
+                "a rule about symbolic links refuses this one"
+            }
             true => "what the link leads to is hidden, refused or not there",
             false => "refused for its contents, its permissions or who asks",
         };

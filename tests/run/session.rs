@@ -322,12 +322,14 @@ fn why_says_no_where_contents_or_targets_are_refused() {
     }
     let project = Project::new();
     let rule = "[[rule]]\nname = 'held'\npath = '**'\nkind = 'file'\naction = 'deny'\n\
-                content = { regex = 'held back' }\n";
+                content = { regex = 'held back' }\n\
+                [[rule]]\nname = 'link'\npath = 'to-no-link'\nkind = 'symlink'\naction = 'deny'\n";
     let policy = std::fs::read_to_string(project.path("policy.toml")).unwrap();
     std::fs::write(project.path("policy.toml"), rule.to_owned() + &policy).unwrap();
     std::fs::write(project.path("dir/held"), "held back\n").unwrap();
     std::os::unix::fs::symlink("keys/id_rsa", project.path("dir/to-key")).unwrap();
     std::os::unix::fs::symlink("a.txt", project.path("dir/to-text")).unwrap();
+    std::os::unix::fs::symlink("a.txt", project.path("dir/to-no-link")).unwrap();
     let answers = |name: &str| {
         let mut command = project.run();
         command.arg(env!("CARGO_BIN_EXE_tollgate")).args(["why", name]);
@@ -339,6 +341,8 @@ fn why_says_no_where_contents_or_targets_are_refused() {
         let answer = answers(name);
         assert!(answer.contains(": no (EACCES), allowed by its name, but"), "{name}: {answer}");
     }
+    let answer = answers("to-no-link");
+    assert!(answer.contains("a rule about symbolic links refuses this one"), "{answer}");
     assert!(answers("to-text").contains(": yes"), "{}", answers("to-text"));
     assert!(answers("docs").contains(": yes"), "{}", answers("docs"));
 }
