@@ -1,7 +1,7 @@
 //! Where it happens: one lower directory, and a view of it per column.
 
 use std::ffi::OsString;
-use std::os::unix::fs::{PermissionsExt, lchown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -173,7 +173,7 @@ impl Site {
     /// The file system that is measured, for the reader.
     pub(super) fn describe(&self) -> Result<String> {
         let kind = match statfs(self.base.path())?.f_type {
-            0xef53 => "ext4".to_owned(),
+            0xef53 => format!("ext4{}", ext4_traits(&device_of(self.base.path())?, Path::new("/"))),
             0x0102_1994 => "tmpfs".to_owned(),
             0x9123_683e => "btrfs".to_owned(),
             0x5846_5342 => "xfs".to_owned(),
@@ -284,6 +284,42 @@ pub(super) fn small_files(files: usize, units: usize) -> Shape {
     Shape { files, directories: (files / 8).max(1), file_bytes_max: 16 << 10, headers: 40, units }
 }
 
+/// The kernel's name of the block device below `path` (`vda1`, `dm-0`); empty where there is none.
+fn device_of(path: &Path) -> Result<String> {
+    let dev = std::fs::metadata(path)?.dev();
+    let link = format!("/sys/dev/block/{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let target = std::fs::read_link(link).unwrap_or_default();
+    Ok(target.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()))
+}
+
+/// What an ext4 on `device` has that changes what making and deleting files costs there, by the /proc
+/// below `root`.
+///
+/// Without a journal `ext4_new_inode` looks at each inode of the group that was deleted in the last one
+/// to six minutes (`recently_deleted`, `fs/ext4/ialloc.c`), and with `discard` each file that is freed
+/// waits for the device (`ext4_free_blocks`). 12,000 files were copied in 8.7 s after as many had been
+/// deleted, and else in 0.8 s.
+fn ext4_traits(device: &str, root: &Path) -> String {
+    let proc = root.join("proc/fs");
+    let Ok(options) = std::fs::read_to_string(proc.join("ext4").join(device).join("options"))
+    else {
+        return String::new();
+    };
+    let journals = std::fs::read_dir(proc.join("jbd2")).into_iter().flatten().flatten();
+    let prefix = format!("{device}-");
+    let mut names = journals.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    if names.any(|name| name.starts_with(&prefix)) {
+        return " with a journal".to_owned();
+    }
+    let discards = options.lines().any(|option| option == "discard");
+    let waits = if discards { ", and each deleted file waits for a discard" } else { "" };
+    format!(
+        " without a journal. Making a file there looks at every inode that was deleted in the last \
+         minutes{waits}: `cp -r`, `rm -rf` and `create+close` take longer in every column, and the \
+         ratios are lower than elsewhere (`--dir` names a directory on another file system)"
+    )
+}
+
 /// What an ordinary user may wait compared with root, and the aim beyond.
 const LIMIT_OF_USERS: f64 = 1.3;
 const AIM_OF_USERS: f64 = 1.1;
@@ -297,4 +333,31 @@ fn of_user(name: &str) -> String {
 
 fn work_name(column: &str) -> String {
     format!("work-{}", column.replace([' ', '/'], "-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_journal_of_an_ext4_and_its_discards_are_told() {
+        let root = tempfile::tempdir().unwrap();
+        let proc = root.path().join("proc/fs");
+        let put = |device: &str, options: &str| {
+            std::fs::create_dir_all(proc.join("ext4").join(device)).unwrap();
+            std::fs::write(proc.join("ext4").join(device).join("options"), options).unwrap();
+        };
+        assert_eq!(ext4_traits("vda", root.path()), "", "nothing is known of it");
+        put("vda", "rw\ndiscard\nresuid=0\n");
+        put("vda1", "rw\nnodiscard\n");
+        let vda = ext4_traits("vda", root.path());
+        assert!(vda.contains("without a journal") && vda.contains("a discard"), "{vda}");
+        // That of another device.
+        std::fs::create_dir_all(proc.join("jbd2/vda1-8")).unwrap();
+        assert_eq!(ext4_traits("vda", root.path()), vda);
+        assert_eq!(ext4_traits("vda1", root.path()), " with a journal");
+        std::fs::remove_dir(proc.join("jbd2/vda1-8")).unwrap();
+        let vda1 = ext4_traits("vda1", root.path());
+        assert!(vda1.contains("without a journal") && !vda1.contains("discard"), "{vda1}");
+    }
 }
