@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 
 use crate::faults::on_a_small_disk;
-use crate::harness::{Place, can_mount, eventually};
+use crate::harness::{Place, View, can_mount, eventually};
 
 /// Takes all room but so many pages.
 fn fill(place: &Place, left: u64) -> File {
@@ -36,23 +37,30 @@ fn sync(path: &Path) -> io::Result<()> {
     File::options().read(true).write(true).open(path)?.sync_all()
 }
 
-/// Fills the disk but for a page, and has the file changed by a block, which has room; the map has none,
-/// so that the change cannot become durable. What a commit before has set free in the file, or gives back
-/// meanwhile, makes room for some: then another step is taken. Returns what takes the room, and the step.
-fn change_without_room(place: &Place, path: &Path, change: impl Fn(u8)) -> (File, u8) {
-    for step in 1..10 {
+/// Makes a file, fills the disk but for a page, and has the file changed by a block, which has room; the map
+/// has none, so that the change cannot become durable. If the file gives space back meanwhile, as on a busy
+/// machine, there is room; it has free blocks of its own then for each change that follows, so that another
+/// file is made, and given longer to rest. Returns what takes the room, and the name of the file.
+fn change_without_room(
+    place: &Place,
+    view: &View,
+    content: &[u8],
+    change: impl Fn(&Path),
+) -> (File, String) {
+    for attempt in 0..10 {
+        let name = format!("vault/{}-{attempt}", content.len());
+        let path = view.at(&name);
+        write_and_sync(&path, content);
+        std::thread::sleep(Duration::from_millis(100) * attempt);
         let room = fill(place, 1);
-        change(step);
-        if no_room(sync(path)) {
-            return (room, step);
+        change(&path);
+        if no_room(sync(&path)) {
+            return (room, name);
         }
+        room.set_len(0).unwrap();
+        fs::remove_file(&path).unwrap();
     }
     panic!("each change has become durable");
-}
-
-/// The length of the file after a step of cutting it.
-fn length_at(step: u8) -> u64 {
-    500_000 - 40_000 * u64::from(step)
 }
 
 fn no_room(result: io::Result<()>) -> bool {
@@ -65,42 +73,38 @@ fn what_finds_no_room_behind_a_close_stays_and_is_told_to_who_syncs() {
         return;
     }
     let (_disk, place) = on_a_small_disk();
-    let (in_long, in_new) = {
+    let (long, new) = {
         let view = place.mount(&[]);
-        let (long, new) = (view.at("vault/long"), view.at("vault/new"));
-        write_and_sync(&long, &[1; 500_000]);
-        fs::write(&new, b"").unwrap();
-        sync(&new).unwrap();
-        let (room, step) = change_without_room(&place, &long, |step| cut(&long, length_at(step)));
-        let length = length_at(step);
-        let modified = || fs::metadata(&long).unwrap().modified().unwrap();
+        let (room, long) =
+            change_without_room(&place, &view, &[1; 500_000], |path| cut(path, 100_000));
+        let path = view.at(&long);
+        let modified = || fs::metadata(&path).unwrap().modified().unwrap();
         let cut_at = modified();
         for _ in 0..3 {
-            assert!(no_room(sync(&long)), "it is not durable");
-            assert_eq!(fs::metadata(&long).unwrap().len(), length);
+            assert!(no_room(sync(&path)), "it is not durable");
+            assert_eq!(fs::metadata(&path).unwrap().len(), 100_000);
             assert_eq!(modified(), cut_at, "the content was not changed");
         }
         room.set_len(0).unwrap();
-        sync(&long).unwrap();
+        sync(&path).unwrap();
         // What is closed gives back all that it does not need; it makes room for nobody later.
-        let space = || fs::metadata(place.below("vault/long")).unwrap().blocks() * 512;
-        let used = length.div_ceil(4096) + 4;
-        eventually("its space is given back", || space() <= (used + used / 8 + 16 + 3) * 4096);
-        let write = |step: u8| fs::write(&new, [step; 4000]).unwrap();
-        let (room, step) = change_without_room(&place, &new, write);
+        let space = || fs::metadata(place.below(&long)).unwrap().blocks() * 512;
+        eventually("its space is given back", || space() <= (29 + 16 + 3) * 4096);
+        let write = |path: &Path| fs::write(path, [2; 4000]).unwrap();
+        let (room, new) = change_without_room(&place, &view, &[], write);
         for _ in 0..3 {
-            assert!(no_room(sync(&new)), "it is not durable");
-            assert_eq!(fs::read(&new).unwrap(), [step; 4000]);
+            assert!(no_room(sync(&view.at(&new))), "it is not durable");
+            assert_eq!(fs::read(view.at(&new)).unwrap(), [2; 4000]);
         }
         room.set_len(0).unwrap();
-        sync(&new).unwrap();
-        (vec![1; usize::try_from(length).unwrap()], [step; 4000])
+        sync(&view.at(&new)).unwrap();
+        (long, new)
     };
     assert!(place.is_good("vault"));
     fs::remove_file(place.below("fill")).unwrap();
     let view = place.mount(&[]);
-    assert!(fs::read(view.at("vault/long")).unwrap() == in_long);
-    assert_eq!(fs::read(view.at("vault/new")).unwrap(), in_new);
+    assert!(fs::read(view.at(&long)).unwrap() == [1; 100_000]);
+    assert_eq!(fs::read(view.at(&new)).unwrap(), [2; 4000]);
 }
 
 /// More files than are kept. What is lost is told once, and shown as it is.
@@ -145,16 +149,14 @@ fn a_deleted_file_is_not_kept() {
     }
     let (_disk, place) = on_a_small_disk();
     let view = place.mount(&[]);
-    let path = view.at("vault/long");
-    write_and_sync(&path, &[1; 500_000]);
-    let _room = change_without_room(&place, &path, |step| cut(&path, length_at(step)));
-    fs::remove_file(&path).unwrap();
+    let (_room, name) =
+        change_without_room(&place, &view, &[1; 500_000], |path| cut(path, 100_000));
+    fs::remove_file(view.at(&name)).unwrap();
     let free = || {
         let found = rustix::fs::statvfs(place.below("")).unwrap();
         found.f_bfree * found.f_bsize
     };
-    // It is as long as after the last step that became durable, at least.
-    eventually("its space is free", || free() > length_at(9));
+    eventually("its space is free", || free() > 400_000);
 }
 
 /// Each append seals the last block anew: what it replaces is used again without a commit.
