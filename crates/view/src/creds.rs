@@ -210,6 +210,8 @@ fn set_umask(umask: u32) {
 thread_local! {
     /// The umask of a thread that has one of its own.
     static OWN_UMASK: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
+    /// What the thread has, while it is known to act for itself: nobody else changes it then.
+    static OWN_CAPABILITIES: std::cell::Cell<Option<CapabilitySets>> = const { std::cell::Cell::new(None) };
     /// The thread has no supplementary groups while it acts for itself.
     static HAS_NO_GROUPS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
@@ -229,6 +231,7 @@ impl Powers {
                 Err(error) => GROUPS_STAY.call_once(|| tell_of_groups(error)),
             }
         }
+        OWN_CAPABILITIES.set(capabilities(None).ok());
         private_umask()
     }
 }
@@ -288,7 +291,8 @@ pub(crate) fn without_fsetid<T>(act: impl FnOnce() -> T) -> T {
 
 /// Runs `act` without the capabilities in `less`.
 fn without<T>(less: CapabilitySet, act: impl FnOnce() -> T) -> T {
-    let Ok(before) = capabilities(None) else { return act() };
+    let known = OWN_CAPABILITIES.get();
+    let Ok(before) = known.map_or_else(|| capabilities(None), Ok) else { return act() };
     if !before.effective.intersects(less) {
         return act();
     }
@@ -296,8 +300,10 @@ fn without<T>(less: CapabilitySet, act: impl FnOnce() -> T) -> T {
     if set_capabilities(None, lowered).is_err() {
         return act();
     }
-    let _restore = OnDrop(|| {
-        if let Err(error) = set_capabilities(None, before) {
+    OWN_CAPABILITIES.set(None);
+    let _restore = OnDrop(|| match set_capabilities(None, before) {
+        Ok(()) => OWN_CAPABILITIES.set(known),
+        Err(error) => {
             tracing::error!(%error, "capabilities could not be taken back by this thread");
         }
     });
@@ -353,6 +359,8 @@ struct Switched<'p> {
     own: &'p Powers,
     /// It has other supplementary groups, too.
     in_groups: bool,
+    /// What it has while it acts for itself, if that is known.
+    capabilities: Option<CapabilitySets>,
 }
 
 impl<'p> Switched<'p> {
@@ -368,7 +376,8 @@ impl<'p> Switched<'p> {
             // Where this is refused, there is nothing to take back, and it could not be.
             rustix::thread::set_thread_groups(&groups)?;
         }
-        let guard = Self { own, in_groups };
+        // Those of another user go with the identity.
+        let guard = Self { own, in_groups, capabilities: OWN_CAPABILITIES.take() };
         rustix::thread::set_thread_res_gid(
             Gid::from_raw(own.own_gid),
             gid,
@@ -395,6 +404,7 @@ impl Drop for Switched<'_> {
             tracing::error!(%error, "a thread could not take its own identity back; stopping");
             std::process::abort();
         }
+        OWN_CAPABILITIES.set(self.capabilities);
     }
 }
 
@@ -466,6 +476,35 @@ mod tests {
         for map in ["", "0 1000 1\n1 100000 65536\n", "0 0 4294967295\n"] {
             assert!(!is_of_one(map), "{map}");
         }
+    }
+
+    /// A worker knows what it has, and does not ask the kernel each time.
+    #[test]
+    fn what_a_prepared_thread_has_comes_back() {
+        let powers = Powers::of_this_process(Arc::new(crate::caller::ProcCallers::default()));
+        on_own_thread(move || {
+            powers.prepare_thread().unwrap();
+            let own = || capabilities(None).unwrap().effective;
+            let before = own();
+            let fsetid = CapabilitySet::FSETID;
+            for _ in 0..2 {
+                let (outer, inner) = without(fsetid, || (own(), without(fsetid, own)));
+                assert!(!outer.intersects(fsetid) && outer == inner);
+                let less = without(fsetid, || without(CapabilitySet::CHOWN, own));
+                assert!(!less.intersects(fsetid | CapabilitySet::CHOWN));
+                assert!(!powers.as_nobody(true, own).intersects(fsetid));
+                assert_eq!(own(), before);
+                if powers.may_switch() {
+                    let caller = Caller { uid: 1234, gid: 2345, pid: 0 };
+                    let switched = |act: &dyn Fn() -> CapabilitySet| {
+                        powers.switched(caller, &[], || Ok(act())).unwrap()
+                    };
+                    assert!(switched(&own).is_empty(), "another user has none");
+                    assert!(switched(&|| without(fsetid, own)).is_empty());
+                    assert_eq!(own(), before);
+                }
+            }
+        });
     }
 
     #[test]
