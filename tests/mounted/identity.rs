@@ -240,6 +240,34 @@ fn trusted_attributes_are_roots_alone() {
     assert!(read.is_err() && written.is_err());
 }
 
+/// The server knows without asking that a file that was just made has none.
+#[test]
+fn capabilities_of_a_file_are_told_whoever_gave_them() {
+    if !can_mount() {
+        return;
+    }
+    // Version 2, CAP_NET_RAW permitted.
+    let value = [0x0200_0000_u32, 1 << 13, 0, 0, 0].map(u32::to_le_bytes).concat();
+    let name = c"security.capability";
+    for policy in POLICIES {
+        let (dir, view) = open_view(policy, &[]);
+        for (index, is_below) in [false, true].into_iter().enumerate() {
+            let (path, below) =
+                (view.at(&format!("f{index}")), dir.path().join(format!("f{index}")));
+            let has = |path: &Path| rustix::fs::getxattr_query(path, name).is_ok();
+            let mut file = File::create(&path).unwrap();
+            assert!(!has(&path) && !has(&path));
+            // Before Linux 6.13 the clock of change times stands still for so long.
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            let giver = if is_below { &below } else { &path };
+            rustix::fs::setxattr(giver, name, &value, XattrFlags::empty()).unwrap();
+            assert!(has(&path), "{policy}: given below: {is_below}");
+            file.write_all(b"text").unwrap();
+            assert!(!has(&path) && !has(&below), "{policy}: gone with the first write");
+        }
+    }
+}
+
 #[test]
 fn a_link_that_is_denied_to_a_caller_is_not_read_from_a_cache() {
     if !can_mount() {

@@ -37,6 +37,7 @@ mod mode;
 mod mounts;
 mod moving;
 mod neighbours;
+mod no_capabilities;
 mod one_writer;
 mod only_name;
 mod ops;

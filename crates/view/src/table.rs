@@ -25,6 +25,7 @@ use crate::known_content::KnownContent;
 use crate::locks::FileLocks;
 use crate::lower::{Key, Stat};
 use crate::mode::Io;
+use crate::no_capabilities::NoCapabilities;
 use crate::only_name::OnlyName;
 use crate::walkers::Listed;
 use crate::watched::{Kept, Level, Watched};
@@ -103,6 +104,8 @@ pub(crate) struct Node {
     pub(crate) located: AtomicU64,
     /// Whether its only link is the name that it is known by; files only.
     pub(crate) only_name: OnlyName,
+    /// Whether it has no capabilities of its own; files only.
+    pub(crate) no_capabilities: NoCapabilities,
     /// How often it changed its places.
     moves: AtomicU64,
     /// At its place everybody may read it, by the rules and the paths of this epoch (see `free_to_read.rs`); 0
@@ -137,6 +140,7 @@ impl Node {
             kept: Kept::default(),
             located: AtomicU64::new(0),
             only_name: OnlyName::default(),
+            no_capabilities: NoCapabilities::default(),
             moves: AtomicU64::new(0),
             free_to_read: AtomicU64::new(0),
             known_content: KnownContent::default(),

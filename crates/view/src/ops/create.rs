@@ -78,6 +78,7 @@ impl View {
         self.raised.by_mode(mode);
         let stat = lower::stat_fd(fd.as_fd())?;
         let (node, _) = self.remember(&stat, &dir, name);
+        node.no_capabilities.made(&stat);
         let opened = self.finish_create(req, &node, access, fd, subject.as_ref());
         // What a view makes of a sealed file is part of making it.
         let made_here = subject.as_ref().and_then(How::of).is_some();
@@ -116,6 +117,7 @@ impl View {
         self.raised.by_mode(mode);
         let stat = lower::stat_fd(fd.as_fd())?;
         let node = self.table.remember_unnamed(&stat);
+        node.no_capabilities.made(&stat);
         let kept = self.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH))?;
         Descriptors::pin(&node, Arc::new(kept));
         if let Some(subject) = &subject {

@@ -18,6 +18,8 @@ use crate::view::View;
 
 /// The kernel's `XATTR_SIZE_MAX` and `XATTR_LIST_MAX`.
 const MAX_LEN: usize = 64 << 10;
+/// What a program may do that is executed, whoever its user is.
+const CAPABILITIES: &CStr = c"security.capability";
 
 impl View {
     pub(crate) fn do_setxattr(
@@ -107,6 +109,12 @@ impl View {
                 self.permit(req, &node, Operation::Read, "getxattr")?;
             }
             let fd = self.fds.path_once(&node)?;
+            if name == CAPABILITIES
+                && node.no_capabilities.may_be_known()
+                && node.no_capabilities.holds(&lower::stat_fd(fd.as_fd())?)
+            {
+                return Err(Errno::NODATA);
+            }
             let path = ProcPath::of(fd.as_fd());
             if let Some(ids) = self.only_ids.filter(|_| is_acl(name)) {
                 let mut list = vec![0; MAX_LEN];
