@@ -139,6 +139,32 @@ fn a_sealed_file_where_secrets_are_masked_is_an_error() {
     assert_eq!(fs::read(view.at("open/plain")).unwrap(), b"words");
 }
 
+/// A policy of DIR only tightens: it does not open a sealed place to plain files by masking them.
+#[test]
+fn what_dir_redacts_or_seals_otherwise_is_denied_and_recorded() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    fs::create_dir_all(place.below("vault")).unwrap();
+    fs::write(place.below("vault/plain"), "words").unwrap();
+    let log = place.base.path().join("audit.log");
+    let rule = "[[rule]]\npath = \"vault/**\"\nkind = \"file\"\n";
+    for way in ["action = \"redact\"", "action = \"seal\"\ndomain = \"other\""] {
+        fs::write(place.below(".tollgate.toml"), format!("{rule}{way}\n")).unwrap();
+        let _ = fs::remove_file(&log);
+        let view = place.mount(&["--audit", log.to_str().unwrap()]);
+        let refused = |result: std::io::Result<()>| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EACCES), "{way}");
+        };
+        refused(fs::read(view.at("vault/plain")).map(drop));
+        refused(fs::write(view.at("vault/new"), "x"));
+        drop(view);
+        let records = fs::read_to_string(&log).unwrap();
+        assert!(records.contains("vault/plain") && records.contains("vault/new"), "{records}");
+    }
+}
+
 /// Somebody moves sealed files beneath to where no rule seals.
 #[test]
 fn a_sealed_file_where_plain_ones_are_expected_is_an_error_and_recorded() {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::facts::InodeFacts;
-use crate::matched::Matched;
+use crate::matched::{Decision, Matched};
 use crate::policy::{Part, Policy};
 use crate::redaction::Redaction;
 use crate::rule::{Holds, Rule};
-use crate::words::{Action, Kind, Mode};
+use crate::words::{Action, Kind, Mode, Verdict};
 
 /// What the rules say about the bytes of an inode, for the names that it has.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +31,12 @@ impl Made {
             one.redactions.iter().all(by_some)
         };
         self.domains == other.domains && covered(self, other) && covered(other, self)
+    }
+
+    /// Whether no bytes are those that all the rules ask for: masked and sealed, or bound to two domains.
+    #[must_use]
+    pub fn is_contradictory(&self) -> bool {
+        self.domains.len() + usize::from(!self.redactions.is_empty()) > 1
     }
 
     fn add(&mut self, rule: &Rule) {
@@ -82,6 +88,20 @@ impl<'p> Matched<'p> {
         for part in self.policy.parts() {
             self.settling(part, facts).rules.into_iter().for_each(|rule| made.add(rule));
         }
+    }
+
+    /// No bytes are those that both of two policies ask for: masked and sealed, or bound to two domains.
+    pub(crate) fn made_in_two_ways(&self, facts: &InodeFacts<'_>) -> Option<Decision> {
+        if self.policy.second.is_none() || facts.kind != Kind::File {
+            return None;
+        }
+        let (mode, rule) = self.mode(facts);
+        if !mode.is_made() {
+            return None;
+        }
+        let mut made = Made::default();
+        self.made(facts, &mut made);
+        made.is_contradictory().then_some(Decision { verdict: Verdict::Deny, rule })
     }
 
     /// The rules of one part of which one settles the I/O mode.

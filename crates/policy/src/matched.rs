@@ -245,9 +245,9 @@ impl<'p> Matched<'p> {
             |one: Decision, other: Decision| if other.verdict > one.verdict { other } else { one };
         let decision = decisions.reduce(stricter);
         let decision = decision.unwrap_or(Decision { verdict: Verdict::Allow, rule: None });
-        self.kept_as_redacted(facts, operation)
-            .filter(|kept| kept.verdict > decision.verdict)
-            .unwrap_or(decision)
+        let of_bytes =
+            self.made_in_two_ways(facts).or_else(|| self.kept_as_redacted(facts, operation));
+        of_bytes.filter(|kept| kept.verdict > decision.verdict).unwrap_or(decision)
     }
 
     /// What is shown masked is not changed, whatever earlier rules say of an operation or a caller: `mv` to

@@ -268,8 +268,8 @@ pub enum Mode {
     Userspace,
     /// The server decrypts what is read, and encrypts what is written.
     Sealed,
-    /// The server masks secrets in what is read. Of a file that would be sealed under another name
-    /// it shows the encrypted bytes, masked: nobody gets more than under either name alone.
+    /// The server masks secrets in what is read. A file that would be sealed under another name, or by
+    /// another policy, cannot be opened ([`Made::is_contradictory`](crate::Made::is_contradictory)).
     Redacted,
 }
 

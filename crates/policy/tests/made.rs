@@ -261,3 +261,24 @@ fn what_is_sealed_is_not_judged_by_content_or_size() {
         policy(&harmless).joined(policy(&sealed), " (2)").unwrap();
     }
 }
+
+/// Each of two policies is to hold: a file is not shown in a way that one of them does not have.
+#[test]
+fn what_two_policies_make_in_two_ways_is_denied() {
+    let nobody = CallerFacts { uid: 1, gid: 1, exe: None };
+    let ways = [seal("a/**", "one"), seal("a/**", "two"), redact("a/**", "")];
+    for one in &ways {
+        for other in &ways {
+            let both = policy(one).joined(policy(other), " (2)").unwrap();
+            let expected = if one == other { None } else { Some(Verdict::Deny) };
+            for operation in [Operation::Read, Operation::Write, Operation::Create] {
+                let verdict = both.decide(&facts("a/x"), operation, &nobody).verdict;
+                let alone = policy(one).decide(&facts("a/x"), operation, &nobody).verdict;
+                assert_eq!(verdict, expected.unwrap_or(alone), "{one}{other}{operation}");
+                assert_eq!(both.decide(&facts("b"), operation, &nobody).verdict, Verdict::Allow);
+            }
+            let explained = both.explain(&facts("a/x"), Some(Operation::Read), &nobody);
+            assert_eq!(explained.operations[0].errno == Some("EACCES"), one != other);
+        }
+    }
+}

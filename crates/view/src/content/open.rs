@@ -101,9 +101,12 @@ impl Contents {
     /// Opens `file` as `how` says.
     ///
     /// # Errors
-    /// `EACCES` for a file that must not be shown: of two domains at once, or too large to be
-    /// masked.
+    /// `EACCES` for a file that must not be shown: to be masked and sealed at once, or of two domains,
+    /// or too large to be masked.
     pub(crate) fn open(&self, file: ToOpen<'_>, how: &How) -> Result<Arc<dyn Content>, Errno> {
+        if how.made().is_contradictory() {
+            return Err(Errno::ACCESS);
+        }
         match how {
             How::Redacted(made) => {
                 if file.writes || file.is_new {
