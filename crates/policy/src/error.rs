@@ -242,6 +242,9 @@ pub enum Problem {
         /// What to write.
         advice: &'static str,
     },
+    /// A name that would end the line it is shown in.
+    #[error("`name` has a line break or another control character; write it in one line")]
+    NameControls,
     /// A name given twice.
     #[error("second rule named `{name}`; the first is on line {first}")]
     DuplicateName {

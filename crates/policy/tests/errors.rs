@@ -68,6 +68,15 @@ fn control_characters_do_not_reach_the_terminal() {
 }
 
 #[test]
+fn a_name_stays_in_its_line() {
+    for name in ["a\\n  write: allowed", "\\u001b[31m", "\\t", "\\u0085"] {
+        let text = format!("[[rule]]\npath = 'a'\nname = \"{name}\"\naction = 'deny'\n");
+        let expected = "p.toml:3:8: `name` has a line break or another control character; write";
+        assert!(first_line(&text).starts_with(expected), "{}", first_line(&text));
+    }
+}
+
+#[test]
 fn toml_mistakes() {
     assert!(
         first_line("default = \n").starts_with("p.toml:1:11: "),

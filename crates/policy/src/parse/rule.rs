@@ -119,6 +119,10 @@ fn name(
         let advice = "leave it out to have the rule numbered";
         return Err(source.error(text.span, values::empty("name", advice)));
     }
+    // It stands in answers of several lines, which whoever writes in DIR would write.
+    if text.text.chars().any(char::is_control) {
+        return Err(source.error(text.span, Problem::NameControls));
+    }
     if let Some((first, _)) = earlier.iter().find(|(rule, _)| rule.name == text.text) {
         let problem = Problem::DuplicateName { name: text.text.to_owned(), first: first.line };
         return Err(source.error(text.span, problem));
