@@ -33,6 +33,28 @@ fn what_is_allowed_to_be_changed_holds_around_dir_too() {
 }
 
 #[test]
+fn device_nodes_in_an_allowed_place_of_shared_memory_do_not_open() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let shared = tempfile::tempdir_in("/dev/shm").unwrap();
+    let node = shared.path().join("zero");
+    let device = rustix::fs::makedev(1, 5);
+    let (kind, mode) = (rustix::fs::FileType::CharacterDevice, rustix::fs::Mode::from(0o666));
+    rustix::fs::mknodat(rustix::fs::CWD, &node, kind, mode, device).unwrap();
+    for right in ["", ":rw"] {
+        let mut command = tollgate();
+        command.args(["run", "--quiet", "--allow", &format!("{}{right}", shared.path().display())]);
+        let script = format!("head -c 1 {} | wc -c; head -c 1 /dev/zero | wc -c", node.display());
+        command.arg(project.path("dir")).args(["--", "sh", "-c", &script]);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(text(&output.stdout), "0\n1\n", "{}", all(&output));
+        assert!(text(&output.stderr).contains("Permission denied"), "{}", all(&output));
+    }
+}
+
+#[test]
 fn sockets_of_sessions_stay_hidden() {
     if !can_mount() {
         return;

@@ -40,11 +40,11 @@ impl Kept {
     }
 
     /// The same; device nodes in it do not open. What the user names may be a device, at its own
-    /// path.
+    /// path; where everybody makes files there are none of those.
     pub(super) fn allowed(path: &Path, writable: bool) -> anyhow::Result<Self> {
         let kept = Self::copy(path)?;
         let read_only = if writable { 0 } else { libc::MOUNT_ATTR_RDONLY };
-        let is_device = path.starts_with("/dev");
+        let is_device = path.starts_with("/dev") && !path.starts_with("/dev/shm");
         kept.restrict(read_only | if is_device { 0 } else { libc::MOUNT_ATTR_NODEV })?;
         Ok(kept)
     }
