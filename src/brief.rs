@@ -9,7 +9,7 @@ use tollgate_policy::{Action, Operation, Policy};
 use crate::cli::BriefArgs;
 use crate::escape::escaped;
 use crate::git::Repository;
-use crate::{policy_choice, tree};
+use crate::{policy_choice, policy_views, tree};
 
 /// Rules that are listed; an agent's memory is short.
 const MAX_RULES: usize = 32;
@@ -22,7 +22,11 @@ const MAX_GLOBS: usize = 6;
 /// When DIR or its policy cannot be read.
 pub(crate) fn run(args: &BriefArgs) -> anyhow::Result<()> {
     let dir = directory(args)?;
-    let policy = policy_choice::find(args.policy.as_deref(), &dir, None)?.parse(&dir)?;
+    let origin = policy_choice::find(args.policy.as_deref(), &dir, None)?;
+    let policy = origin.parse(&dir)?;
+    let was_named = args.policy.is_some();
+    let further = policy_views::of(&origin, was_named, &dir, std::env::home_dir().as_deref())?;
+    let further = policy_views::named(&further);
     let fenced: Vec<String> = policy
         .rules()
         .iter()
@@ -37,13 +41,15 @@ pub(crate) fn run(args: &BriefArgs) -> anyhow::Result<()> {
         .map(line)
         .collect();
     if args.json {
-        let default = policy.default_action();
+        let enforced = policy.enforced();
+        let default = enforced.as_ref().unwrap_or(&policy).default_action();
+        let dir = dir.to_string_lossy();
         println!(
             "{:#}",
-            json!({"dir": dir.to_string_lossy(), "default": default, "fenced": fenced})
+            json!({"dir": dir, "default": default, "fenced": fenced, "views": further})
         );
     } else {
-        print!("{}", text(&dir, &policy, &fenced));
+        print!("{}", text(&dir, &policy, &fenced, &further));
     }
     Ok(())
 }
@@ -108,7 +114,7 @@ fn of_the_rest(policy: &Policy) -> &'static str {
     }
 }
 
-fn text(dir: &Path, policy: &Policy, fenced: &[String]) -> String {
+fn text(dir: &Path, policy: &Policy, fenced: &[String], further: &[String]) -> String {
     let mut text = format!(
         "## This directory is fenced by Tollgate\n\n\
          Commands that are started with `tollgate run` (`TOLLGATE_RUN` is set in their environment) \
@@ -117,12 +123,21 @@ fn text(dir: &Path, policy: &Policy, fenced: &[String]) -> String {
          expected is the policy's decision. It is not a defect: do not retry, do not change \
          permissions, do not look for another way to the file. Say what you needed and go on without.\n\
          * {}\n\
-         * {}\n\n\
-         Fenced:\n\n",
+         * {}\n",
         escaped(&dir.to_string_lossy()),
         of_git(dir),
         of_the_rest(policy),
     );
+    if !further.is_empty() {
+        let all: Vec<_> = further.iter().map(|dir| format!("`{}`", escaped(dir))).collect();
+        text += &format!(
+            "* Rules of their own, not listed here, hold in {}: `tollgate why PATH` tells.\n",
+            all.join(", ")
+        );
+    }
+    if !fenced.is_empty() {
+        text += "\nFenced:\n\n";
+    }
     for line in fenced.iter().take(MAX_RULES) {
         text += &format!("* {}\n", escaped(line));
     }

@@ -170,7 +170,8 @@ pub(crate) fn check_places(all: &[Further], dir: Option<&Path>) -> anyhow::Resul
     let mut paths = Vec::new();
     for one in all {
         let (path, _) = place_beside(one, dir, &paths)?;
-        tree::open_as(&path, &one.place())?;
+        let (_, source) = tree::open_as(&path, &one.place())?;
+        tree::refuse_kernel_file_system(&one.place(), &source)?;
         paths.push(path);
     }
     Ok(())

@@ -53,6 +53,20 @@ pub(crate) fn open_as(dir: &Path, name: &str) -> anyhow::Result<(Tree, OwnedFd)>
     Ok((Tree { path, identity }, source))
 }
 
+/// Refuses what a view refuses, but only once it is mounted: over /proc, nothing goes on from there.
+///
+/// # Errors
+/// Where the files of `source`, called `name`, steer the kernel.
+pub(crate) fn refuse_kernel_file_system(name: &str, source: &OwnedFd) -> anyhow::Result<()> {
+    if tollgate_view::is_kernel_file_system(source.as_fd()) {
+        bail!(
+            "{name} cannot be viewed: it is of a file system whose files steer the kernel (proc, \
+             sysfs and the like)"
+        );
+    }
+    Ok(())
+}
+
 /// Opens a directory below `top`, through no symbolic link.
 ///
 /// # Errors

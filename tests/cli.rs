@@ -771,6 +771,16 @@ fn a_brief_says_what_holds_where_nothing_is_listed() {
     assert!(!said.contains("`src`"), "{said}");
     let said = brief("[[rule]]\npath = 'src'\naction = 'redact'\n");
     assert!(said.contains("with `*` in place of what looks like a secret"), "{said}");
+    let more = format!("[[view]]\ndir = '{}'\n", place.path("more"));
+    let said = brief(&(more.clone() + "[[view.rule]]\npath = 'key'\naction = 'deny'\n"));
+    assert!(said.contains(&format!("hold in `{}`", place.path("more"))), "{said}");
+    assert!(!said.contains("Fenced:"), "{said}");
+    let policy =
+        place.write("p.toml", &(String::from("default = 'deny'\nmode = 'audit'\n") + &more));
+    let said = tollgate(["brief", "--json", "--policy", &policy, &place.path("dir")]);
+    let said: serde_json::Value = serde_json::from_str(said.out()).unwrap();
+    assert_eq!(said["default"], "passthrough", "{said}");
+    assert_eq!(said["views"][0], place.path("more").as_str(), "{said}");
 }
 
 #[test]

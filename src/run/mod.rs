@@ -65,7 +65,7 @@ use refused::Refused;
 use session::{Found, Session, Terms};
 use streams::Streams;
 use supervise::Running;
-use views::{InOrder, Prepared, refuse_kernel_file_system};
+use views::{InOrder, Prepared};
 use wire::Channel;
 
 /// Runs CMD over a view of DIR until it ends.
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     if args.dir.is_none() {
         refuse_home(&tree.path)?;
     }
-    refuse_kernel_file_system(&format!("DIR `{}`", shown(&tree.path)), &source)?;
+    tree::refuse_kernel_file_system(&format!("DIR `{}`", shown(&tree.path)), &source)?;
     let cwd = start_directory(args.chdir.as_deref(), here, &tree)?;
     let command = args.command.first().map(OsString::as_os_str);
     let named = args.serve.policy.as_deref();

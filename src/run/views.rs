@@ -1,9 +1,7 @@
 //! The views of one `run`: that of DIR, and those of further directories (`[[view]]`).
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-
-use anyhow::bail;
 
 use super::user::User;
 use crate::cli::RunArgs;
@@ -128,7 +126,7 @@ fn prepare(
 ) -> anyhow::Result<Prepared> {
     let name = further.place();
     let (tree, source) = tree::open_as(path, &name)?;
-    refuse_kernel_file_system(&name, &source)?;
+    tree::refuse_kernel_file_system(&name, &source)?;
     let origin = further.origin.clone().covering(covered);
     let chosen = policy_choice::load(origin, &tree.path)?;
     let mut spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Run)?;
@@ -137,15 +135,4 @@ fn prepare(
     }
     // What is not available is said of DIR.
     Ok(Prepared { spec: spec.quietly_if(true).beside_another(), source, tree })
-}
-
-/// The view refuses these, but only once it is mounted: over /proc, nothing goes on from there.
-pub(super) fn refuse_kernel_file_system(name: &str, source: &OwnedFd) -> anyhow::Result<()> {
-    if tollgate_view::is_kernel_file_system(source.as_fd()) {
-        bail!(
-            "{name} cannot be viewed: it is of a file system whose files steer the kernel (proc, \
-             sysfs and the like)"
-        );
-    }
-    Ok(())
 }

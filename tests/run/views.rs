@@ -438,6 +438,7 @@ fn check_looks_at_the_directories_as_run_does() {
     };
     let view = |dir: &str| format!("[[view]]\ndir = \"{}/{dir}\"\n", top.display());
     for (policy, part) in [
+        ("[[view]]\ndir = \"/proc\"\n".to_owned(), "files steer the kernel"),
         (view("none"), "p.toml:1:1: `[[view]]` of"),
         (view("several.toml"), "is not a directory"),
         (view("notes") + &view("notes/old"), "write one with the rules of both"),
