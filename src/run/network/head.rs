@@ -30,6 +30,9 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Asked, usize)>, &'static str
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) if bytes.len() < HEAD_MAX_BYTES => return Ok(None),
         Ok(httparse::Status::Partial) => return Err("the head of the request is too long"),
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err("the request has too many fields; 128 are allowed");
+        }
         Err(_) => return Err("this is no request of HTTP/1"),
     };
     let (method, path) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
@@ -94,5 +97,8 @@ mod tests {
         let long =
             [b"GET http://a/ HTTP/1.1\r\nA: ".as_slice(), &vec![b'x'; HEAD_MAX_BYTES]].concat();
         assert!(parse(&long).is_err());
+        let many = |fields| format!("GET http://a/ HTTP/1.1\r\n{}\r\n", "X: 1\r\n".repeat(fields));
+        assert!(parse(many(FIELDS_MAX).as_bytes()).is_ok());
+        assert!(parse(many(FIELDS_MAX + 1).as_bytes()).unwrap_err().contains("too many fields"));
     }
 }

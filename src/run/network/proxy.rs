@@ -5,10 +5,10 @@
 //! a socket belongs to the namespace that it was made in, whoever holds it. Those that the proxy
 //! makes belong outside.
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::head::{self, Asked, HEAD_MAX_BYTES};
@@ -19,6 +19,9 @@ const CONNECTIONS_MAX: usize = 256;
 /// How long a client may take to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a connection of which one direction has ended may be silent. The kernel forgets one that nobody
+/// has open after as long (`tcp_fin_timeout`).
+const HALF_CLOSED_IDLE: Duration = Duration::from_secs(60);
 /// How long, and for how many bytes, a client that was refused is listened to.
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(2);
 const LEAVING_MAX_BYTES: u64 = 1 << 20;
@@ -90,7 +93,7 @@ fn serve_one(mut client: TcpStream, hosts: &Hosts, on_refused: &OnRefused) {
         None => client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n"),
     };
     if sent.and_then(|()| (&server).write_all(&rest)).is_ok() {
-        relay(&client, &server);
+        relay(&client, &server, HALF_CLOSED_IDLE);
     }
 }
 
@@ -127,7 +130,7 @@ fn connect(target: &Target, hosts: &Hosts) -> Result<TcpStream, NotConnected> {
             format!("{target} is not allowed; `tollgate run --allow-host {target}` allows it");
         return Err(NotConnected::Refused(why));
     }
-    let failed = |error: std::io::Error| NotConnected::Failed(format!("{target}: {error}"));
+    let failed = |error: io::Error| NotConnected::Failed(format!("{target}: {error}"));
     let addresses = (target.host.as_str(), target.port).to_socket_addrs().map_err(failed)?;
     let (near, public): (Vec<_>, Vec<_>) =
         addresses.partition(|address| !hosts.allow_address(target, address.ip()));
@@ -160,26 +163,103 @@ fn say_no(mut client: TcpStream, status: &str, why: &str) {
     let _ = client.shutdown(Shutdown::Write);
     // A socket that is closed with unread bytes takes back what it has sent.
     let _ = client.set_read_timeout(Some(LEAVING_TIMEOUT));
-    let _ = std::io::copy(&mut client.take(LEAVING_MAX_BYTES), &mut std::io::sink());
+    let _ = io::copy(&mut client.take(LEAVING_MAX_BYTES), &mut io::sink());
 }
 
-/// Copies in both directions until both are at their end.
-fn relay(client: &TcpStream, server: &TcpStream) {
+/// Copies in both directions until both are at their end. Once one is, the other one ends when nothing has come for
+/// `idle`, twice that at most: whether who has sent the end still listens is not to be seen.
+fn relay(client: &TcpStream, server: &TcpStream, idle: Duration) {
     let (Ok(from_client), Ok(to_server)) = (client.try_clone(), server.try_clone()) else { return };
-    let there = std::thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(move || copy(&from_client, &to_server));
-    copy(server, client);
+    let ended = Arc::new(AtomicBool::new(false));
+    let there = std::thread::Builder::new().stack_size(STACK_BYTES).spawn({
+        let ended = Arc::clone(&ended);
+        move || copy(&from_client, &to_server, &ended, idle)
+    });
+    copy(server, client, &ended, idle);
     if let Ok(there) = there {
         let _ = there.join();
     }
 }
 
-fn copy(mut from: &TcpStream, mut to: &TcpStream) {
-    let copied = std::io::copy(&mut from, &mut to);
+/// `ended` is set by the first of two directions that is at its end.
+fn copy(from: &TcpStream, to: &TcpStream, ended: &AtomicBool, idle: Duration) {
+    let copied = copy_until_idle(from, to, ended, idle);
+    ended.store(true, Ordering::Relaxed);
     let _ = to.shutdown(Shutdown::Write);
     if copied.is_err() {
-        // Whoever cannot be written to is not waited for.
+        // Whoever cannot be written to, or sends nothing, is not waited for.
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    }
+}
+
+fn copy_until_idle(
+    mut from: &TcpStream,
+    mut to: &TcpStream,
+    ended: &AtomicBool,
+    idle: Duration,
+) -> io::Result<()> {
+    from.set_read_timeout(Some(idle))?;
+    let mut part = [0; 16 << 10];
+    let mut was_ended = false;
+    loop {
+        match from.read(&mut part) {
+            Ok(0) => return Ok(()),
+            Ok(read) => {
+                to.write_all(&part[..read])?;
+                was_ended = false;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock && !was_ended => {
+                was_ended = ended.load(Ordering::Relaxed);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Duration = Duration::from_millis(100);
+
+    /// Two ends of a connection.
+    fn connection() -> [TcpStream; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        [one, listener.accept().unwrap().0]
+    }
+
+    #[test]
+    fn who_has_left_is_not_waited_for() {
+        for leaves_first in [true, false] {
+            let ([client, to_client], [to_server, server]) = (connection(), connection());
+            let (left, stays) = if leaves_first { (client, server) } else { (server, client) };
+            drop(left);
+            // Would not end.
+            relay(&to_client, &to_server, IDLE);
+            drop(stays);
+        }
+    }
+
+    #[test]
+    fn who_listens_after_the_end_hears_all() {
+        let ([mut client, to_client], [to_server, mut server]) = (connection(), connection());
+        let relay = std::thread::spawn(move || relay(&to_client, &to_server, IDLE));
+        client.write_all(b"asked").unwrap();
+        // Before the end nobody is hurried.
+        std::thread::sleep(IDLE * 4);
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut asked = String::new();
+        server.read_to_string(&mut asked).unwrap();
+        for _ in 0..10 {
+            std::thread::sleep(IDLE / 4);
+            server.write_all(b"answer").unwrap();
+        }
+        drop(server);
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        relay.join().unwrap();
+        assert_eq!((asked.as_str(), answer), ("asked", "answer".repeat(10)));
     }
 }
