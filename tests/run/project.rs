@@ -96,6 +96,8 @@ impl Project {
 pub(crate) fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.env("LC_ALL", "C");
+    // A `cargo` inside would build where it cannot write.
+    command.env_remove("CARGO_TARGET_DIR");
     // `run` would name them on standard error.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy().to_uppercase();
