@@ -403,17 +403,20 @@ pub(super) fn for_each<T: Send>(found: &[Found], each: impl Fn(&Found) -> T + Sy
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(found.len()));
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(THREADS_MAX).min(found.len()) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Relaxed);
-                    let Some(file) = found.get(index) else { return };
-                    let result = each(file);
-                    results.lock().expect("no thread panicked").push((index, result));
-                }
-            });
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Relaxed);
+            let Some(file) = found.get(index) else { return };
+            let result = each(file);
+            results.lock().expect("no thread panicked").push((index, result));
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(THREADS_MAX).min(found.len()) {
+            // Without a thread this one does it.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
     });
     let mut results = results.into_inner().expect("no thread panicked");
     results.sort_by_key(|(index, _)| *index);

@@ -31,7 +31,8 @@ impl Executor for ScopedThreads {
     fn join(&self, workers: NonZeroUsize, work: &(dyn Fn() + Sync)) {
         thread::scope(|scope| {
             for _ in 1..workers.get() {
-                scope.spawn(work);
+                // Without a thread this one does it.
+                let _ = thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
         });

@@ -192,17 +192,26 @@ impl Walk<'_> {
         let look = |part: Vec<Directory>| -> (Vec<_>, Vec<_>) {
             part.into_iter().partition(|directory| self.is_as_it_was(directory))
         };
-        let done: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                parts.into_iter().map(|part| scope.spawn(move || look(part))).collect();
-            threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        let (further, parts) = (parts.len().saturating_sub(1), Mutex::new(parts));
+        let done = Mutex::new((Vec::new(), Vec::new()));
+        let work = || {
+            loop {
+                let Some(part) = parts.lock().pop() else { return };
+                let (same, changed) = look(part);
+                let mut done = done.lock();
+                done.0.extend(same);
+                done.1.extend(changed);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..further {
+                // Without a thread this one does it.
+                let name = std::thread::Builder::new().name("tollgate-links".to_owned());
+                let _ = name.spawn_scoped(scope, work);
+            }
+            work();
         });
-        let (mut same, mut changed) = (Vec::new(), Vec::new());
-        for (one, other) in done {
-            same.extend(one);
-            changed.extend(other);
-        }
-        (same, changed)
+        done.into_inner()
     }
 
     fn is_as_it_was(&self, directory: &Directory) -> bool {
