@@ -4,8 +4,8 @@
 //! which costs the server a path through /proc, and a look at the caller. A file has none when it is
 //! made. Who gives it some changes its change time, and since Linux 6.13 a change after a look has a
 //! time of its own on ext4, xfs, btrfs and tmpfs. Elsewhere the clock of change times stands still for
-//! 10 ms at most: what is given to a file that long after it was made may not be told while the file
-//! does not change further. No write goes by it there either: the lower file system looks for itself.
+//! 10 ms at most: what is given to a file so soon after it was made may not be told until the file
+//! changes again. No write goes by it there either: the lower file system looks for itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

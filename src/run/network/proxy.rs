@@ -221,8 +221,6 @@ fn copy_until_idle(
 mod tests {
     use super::*;
 
-    const IDLE: Duration = Duration::from_millis(100);
-
     /// Two ends of a connection.
     fn connection() -> [TcpStream; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -237,23 +235,24 @@ mod tests {
             let (left, stays) = if leaves_first { (client, server) } else { (server, client) };
             drop(left);
             // Would not end.
-            relay(&to_client, &to_server, IDLE);
+            relay(&to_client, &to_server, Duration::from_millis(50));
             drop(stays);
         }
     }
 
     #[test]
     fn who_listens_after_the_end_hears_all() {
+        const IDLE: Duration = Duration::from_secs(1);
         let ([mut client, to_client], [to_server, mut server]) = (connection(), connection());
         let relay = std::thread::spawn(move || relay(&to_client, &to_server, IDLE));
         client.write_all(b"asked").unwrap();
         // Before the end nobody is hurried.
-        std::thread::sleep(IDLE * 4);
+        std::thread::sleep(IDLE * 5 / 2);
         client.shutdown(Shutdown::Write).unwrap();
         let mut asked = String::new();
         server.read_to_string(&mut asked).unwrap();
         for _ in 0..10 {
-            std::thread::sleep(IDLE / 4);
+            std::thread::sleep(IDLE / 5);
             server.write_all(b"answer").unwrap();
         }
         drop(server);
