@@ -234,7 +234,7 @@ mod tests {
             let ([client, to_client], [to_server, server]) = (connection(), connection());
             let (left, stays) = if leaves_first { (client, server) } else { (server, client) };
             drop(left);
-            // Would not end.
+            // It ends, though one side stays.
             relay(&to_client, &to_server, Duration::from_millis(50));
             drop(stays);
         }
