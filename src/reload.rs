@@ -95,16 +95,20 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
 }
 
 /// Has all views reload, those of many servers at the same time: servers that hang hold up the others
-/// once.
+/// once. One after the other where no thread can be started.
 fn reload_all(views: &[Report]) -> Vec<Answer> {
     let until = Instant::now() + PATIENCE;
     let of_servers: Vec<_> = views.chunk_by(|one, next| process(one) == process(next)).collect();
     let at_once = |some: &[&[Report]]| {
         std::thread::scope(|scope| {
-            let start = |views| scope.spawn(move || reload_together(views, until));
+            let start = |views| {
+                let thread = std::thread::Builder::new();
+                let started = thread.spawn_scoped(scope, move || reload_together(views, until));
+                started.map_err(|_| reload_together(views, until))
+            };
             let started: Vec<_> = some.iter().copied().map(start).collect();
             let end = |one: ScopedJoinHandle<'_, _>| one.join().expect("it does not panic");
-            started.into_iter().map(end).collect::<Vec<_>>()
+            started.into_iter().map(|one| one.map_or_else(|done| done, end)).collect::<Vec<_>>()
         })
     };
     of_servers.chunks(control::AT_ONCE).flat_map(at_once).flatten().collect()

@@ -29,6 +29,10 @@ pub struct Explanation {
     pub mode_rule: Option<String>,
     /// The answer to each operation asked about.
     pub operations: Vec<OperationReport>,
+    /// What the kernel does when something that is seen and neither a file nor a directory is opened, of
+    /// which no rule is asked; `None` for files, directories, links and what is hidden.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opening: Option<&'static str>,
     /// Every rule, in file order.
     pub rules: Vec<RuleReport>,
     /// What holds where no rule matches.
@@ -170,17 +174,42 @@ impl Policy {
             action: rule.action(),
             status: status(rule, facts, operation, caller),
         });
+        let operations: Vec<_> = operations.into_iter().map(report).collect();
+        let is_hidden = operations.iter().any(|one| one.verdict == Verdict::Hide);
         Explanation {
             path: shown(facts.path),
             kind: facts.kind,
+            opening: if is_hidden { None } else { opening(facts.kind, operation) },
             native: self.native_rule(facts.path).map(|rule| rule.name().to_owned()),
             hidden_above: above.map(|(length, _)| shown(&facts.path[..length])),
             mode,
             mode_rule: mode_rule.map(name),
-            operations: operations.into_iter().map(report).collect(),
+            operations,
             rules: rules.collect(),
             default: self.default_action(),
         }
+    }
+}
+
+/// Who is asked when an inode of `kind` is opened that is no file and no directory.
+fn opening(kind: Kind, operation: Option<Operation>) -> Option<&'static str> {
+    if matches!(operation, Some(Operation::Create | Operation::List)) {
+        return None;
+    }
+    match kind {
+        Kind::Fifo => Some(
+            "the kernel opens a FIFO as its permissions say, and asks no rule; `write` is about \
+             renaming, removing and changing it",
+        ),
+        Kind::Socket => Some(
+            "the kernel connects to a socket as its permissions say, and asks no rule; `write` is \
+             about renaming, removing and changing it",
+        ),
+        Kind::CharDevice | Kind::BlockDevice => Some(
+            "a device node cannot be opened in a view (EACCES); `write` is about renaming, removing \
+             and changing it",
+        ),
+        Kind::File | Kind::Directory | Kind::Symlink => None,
     }
 }
 
@@ -422,6 +451,9 @@ impl fmt::Display for Explanation {
                 let rule = audited.rule.as_deref().unwrap_or("the default");
                 writeln!(f, "    recorded only: {}, by `{rule}`", audited.verdict)?;
             }
+        }
+        if let Some(opening) = self.opening {
+            writeln!(f, "  {opening}")?;
         }
         if let Some(rule) = &self.native {
             writeln!(

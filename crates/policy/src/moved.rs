@@ -100,7 +100,10 @@ impl Policy {
                 reason: "the border of a native directory lies between, so `mv` copies".to_owned(),
                 decision: None,
             }),
-            Border::Mount(native) => Some(busy(&native)),
+            // The kernel asks for the old name before it looks what is mounted at the new one.
+            Border::Mount(native) => ask(from, Operation::Write, "the old name cannot be removed")
+                .filter(|refused| refused.errno == "ENOENT")
+                .or_else(|| Some(busy(&native))),
             // No view is asked about what is in it.
             Border::Inside => return self.hidden_on_the_way(from.path, to),
         };
@@ -354,5 +357,8 @@ mod tests {
         assert_eq!(answer("built/a", Kind::File, "built/b").0, None);
         assert_eq!(answer("built/a", Kind::Directory, "built").0, Some("EXDEV"));
         assert_eq!(answer("built", Kind::Directory, "built/a").0, Some("EXDEV"));
+        assert_eq!(answer("a", Kind::Directory, "built").0, Some("EBUSY"));
+        let (errno, rule, text) = answer("one/.env", Kind::Directory, "built");
+        assert_eq!((errno, rule), (Some("ENOENT"), Some("env".to_owned())), "{text}");
     }
 }

@@ -495,3 +495,26 @@ fn a_rule_that_is_enforced_by_itself_refuses_under_a_policy_that_is_only_recorde
         assert_eq!((one.verdict, one.audited.is_none()), (expected, path == "h/x"), "{path}");
     }
 }
+
+/// The kernel opens these itself, or not at all.
+#[test]
+fn of_what_no_rule_is_asked_is_explained() {
+    let text = "[[rule]]\npath = 'h'\naction = 'hide'\n[[rule]]\npath = 'p'\naction = 'deny'\n";
+    let policy = Policy::parse(text, "p.toml").unwrap();
+    let explain = |path: &'static str, kind, operation| {
+        policy.explain(&Facts { kind, ..file(path) }, operation, &USER)
+    };
+    let fifo = explain("p", Kind::Fifo, None);
+    assert!(fifo.to_string().contains("the kernel opens a FIFO"), "{fifo}");
+    assert!(explain("p", Kind::Socket, Some(Write)).to_string().contains("connects to a socket"));
+    let device = serde_json::to_value(explain("p", Kind::CharDevice, Some(Read))).unwrap();
+    assert!(device["opening"].as_str().unwrap().contains("EACCES"), "{device}");
+    for (path, kind, operation) in [
+        ("h", Kind::Fifo, None),
+        ("p", Kind::File, None),
+        ("p", Kind::Directory, None),
+        ("p", Kind::Fifo, Some(Operation::Create)),
+    ] {
+        assert_eq!(explain(path, kind, operation).opening, None, "{path} {kind} {operation:?}");
+    }
+}
