@@ -379,10 +379,6 @@ impl QueueCore {
         self.mode() & (DRAINED | SHUT) != 0
     }
 
-    pub(crate) fn is_shut(&self) -> bool {
-        self.mode() & SHUT != 0
-    }
-
     pub(crate) fn full_policy(&self) -> (WhenFull, usize) {
         let identity = self.identity.lock();
         (identity.when_full, identity.capacity)

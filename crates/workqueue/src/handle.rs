@@ -105,7 +105,8 @@ impl<T: Send> Handle<T> {
     }
 
     /// Stops the item if nobody has begun it: its closure is dropped here and now, and whoever
-    /// waits gets [`JoinError::Cancelled`]. False when it had begun, or was through: then it goes
+    /// waits gets [`JoinError::Cancelled`], or [`JoinError::Panicked`] if what the closure owns
+    /// panicked when it was dropped. False when it had begun, or was through: then it goes
     /// on.
     ///
     /// Its place in the queue stays taken until its turn would have come.

@@ -198,10 +198,10 @@ fn nearest(topology: &Topology, shards: &[Shard], cpu: CpuId) -> ShardId {
 /// on machines of many nodes, as in the kernel's unbound workqueues (`wq_adjust_max_active`).
 #[must_use]
 pub fn node_limits(max_active: u32, cpus_by_node: &[usize]) -> Vec<u32> {
-    let total: usize = cpus_by_node.iter().sum();
+    let total = cpus_by_node.iter().fold(0_usize, |all, &cpus| all.saturating_add(cpus));
     let least = max_active.min(MIN_NODE_ACTIVE);
     let share = |cpus: usize| {
-        let share = (u64::from(max_active) * cpus as u64).div_ceil(total.max(1) as u64);
+        let share = (u128::from(max_active) * cpus as u128).div_ceil(total.max(1) as u128);
         u32::try_from(share).unwrap_or(u32::MAX)
     };
     cpus_by_node.iter().map(|&cpus| share(cpus).clamp(least, max_active)).collect()

@@ -113,20 +113,27 @@ impl QueueCore {
     }
 
     /// Queues what cannot be refused any more, of which there is a bounded number: items whose time
-    /// has come. Never waits. When the runtime is shut down, gives the closure back.
-    pub(crate) fn submit_always<F>(&self, closure: F, near: CpuId) -> Result<(), F>
+    /// has come. Never waits. `make` is told whether the queue is drained, once the item counts: a
+    /// drain that did not see it is seen here. When the runtime is shut down, gives `item` back.
+    pub(crate) fn submit_always<T, F>(
+        &self,
+        item: T,
+        make: impl FnOnce(T, bool) -> F,
+        near: CpuId,
+    ) -> Result<(), T>
     where
         F: FnOnce() + Send + 'static,
     {
         let counter_slot = context::counter_slot(self.runtime);
         let phase = self.in_flight.enter(counter_slot);
         seq_cst_gap();
-        if self.is_shut() {
+        let mode = self.mode();
+        if mode & SHUT != 0 {
             self.turn_away(counter_slot, phase);
-            return Err(closure);
+            return Err(item);
         }
         let tag = self.place(self.pool(), phase, Some(near), false);
-        self.put_always(Job::new(QueueRef::of(self), tag, closure));
+        self.put_always(Job::new(QueueRef::of(self), tag, make(item, mode & DRAINED != 0)));
         Ok(())
     }
 

@@ -452,21 +452,17 @@ impl WorkCore {
         core.turn_away(context::counter_slot(core.runtime), deferred.tag.phase());
     }
 
-    /// A worker was told that the delay is over.
-    fn arrive_in_time(self: Arc<Self>, ticket: Ticket, seen: Seen) {
+    /// The delay was over while the queue was drained. Told on a worker, which may drop the item.
+    fn refuse(&self, ticket: Ticket) {
+        context::nothing_ran();
         if !self.state.expire(ticket) {
-            return context::nothing_ran();
-        }
-        let core = self.queue();
-        if core.is_drained() {
-            context::nothing_ran();
-            self.state.withdraw(ticket);
-            core.stats.refused.fetch_add(1, Ordering::Relaxed);
-            let queue = core.name();
-            tracing::warn!(queue, "a delayed item was not run: its queue is drained");
             return;
         }
-        self.arrive(ticket, seen);
+        self.state.withdraw(ticket);
+        let core = self.queue();
+        core.stats.refused.fetch_add(1, Ordering::Relaxed);
+        let queue = core.name();
+        tracing::warn!(queue, "a delayed item was not run: its queue is drained");
     }
 
     fn note_panic(&self, panic: Box<dyn std::any::Any + Send>) {
@@ -490,9 +486,17 @@ impl Delayed for WorkCore {
         if let Some(seen) = &mut seen {
             seen.restart();
         }
-        let arrive = move || self.arrive_in_time(ticket, seen);
-        let refused = queue.core().submit_always(arrive, near).err()?;
-        Some(Leftover { queue, owned: Box::new(refused) })
+        let make = move |(work, seen): (Arc<Self>, Seen), is_drained: bool| {
+            if !is_drained {
+                // From here on it is queued like any other item, wherever it waits for a worker. One
+                // that was cancelled just now is stale when it arrives, and a worker drops it.
+                work.state.expire(ticket);
+            }
+            move || if is_drained { work.refuse(ticket) } else { work.arrive(ticket, seen) }
+        };
+        let (work, seen) = queue.core().submit_always((self, seen), make, near).err()?;
+        work.state.withdraw(ticket);
+        Some(Leftover { queue, owned: Box::new((work, seen)) })
     }
 
     fn give_up(self: Arc<Self>, ticket: Ticket) {

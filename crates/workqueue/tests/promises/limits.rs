@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use tollgate_workqueue::{Queued, Runtime, SubmitError, WhenFull, blocking};
+use tollgate_workqueue::{Queued, Runtime, SubmitError, WhenFull, Work, blocking};
 
 use crate::process::{kept, kept_with};
 use crate::{Hold, LONG, hold, until};
@@ -243,5 +243,88 @@ fn a_delayed_item_finds_its_queue_full_and_is_not_lost() {
             assert_eq!(item.panics().0, 0);
             filler.flush().unwrap();
         }
+    });
+}
+
+/// Items whose time came while the only worker was taken: they are in the queue as if they had been
+/// queued then, in a FIFO or on a list beside one that is full.
+fn due_behind(queue: &tollgate_workqueue::Queue, count: u32) -> (Vec<Work>, Arc<AtomicU32>) {
+    let runs = Arc::new(AtomicU32::new(0));
+    let items: Vec<_> = (0..count)
+        .map(|number| {
+            let counter = Arc::clone(&runs);
+            let item = queue.item(move || {
+                counter.fetch_add(1, Ordering::SeqCst);
+            });
+            match number % 3 {
+                0 => drop(item.queue_delayed(Duration::ZERO).unwrap()),
+                1 => drop(item.queue_delayed(Duration::from_millis(3)).unwrap()),
+                _ => drop(item.modify_delay(Duration::from_millis(1)).unwrap()),
+            }
+            item
+        })
+        .collect();
+    (items, runs)
+}
+
+#[test]
+fn an_item_whose_time_came_before_a_drain_or_the_end_is_run() {
+    kept("limits::an_item_whose_time_came_before_a_drain_or_the_end_is_run", || {
+        for end in ["drain", "shutdown", "drop"] {
+            for kind in ["plain", "limited", "ordered"] {
+                let builder = Runtime::builder().max_workers(1).concurrency(1);
+                let runtime = builder.shard_capacity(4).build().unwrap();
+                let queue = runtime.queue("q").when_full(WhenFull::Refuse);
+                let queue = match kind {
+                    "limited" => queue.max_active(1),
+                    "ordered" => queue.ordered(),
+                    _ => queue,
+                };
+                let queue = queue.build().unwrap();
+                let open = hold(&queue, Hold::Undeclared);
+                // More than the FIFO holds.
+                let (items, runs) = due_behind(&queue, 9);
+                until("the time of all", || {
+                    runtime.monitor().delayed == 0 && queue.in_flight() == 10
+                });
+                assert!(items.iter().all(Work::is_pending));
+                let later = thread::spawn(move || {
+                    thread::sleep(Duration::from_millis(20));
+                    drop(open);
+                });
+                match end {
+                    "drain" => queue.drain().unwrap(),
+                    "shutdown" => runtime.shutdown(),
+                    _ => drop(runtime),
+                }
+                assert_eq!(runs.load(Ordering::SeqCst), 9, "{kind} {end}");
+                assert!(!items.iter().any(Work::is_pending), "{kind} {end}");
+                later.join().unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_flush_of_an_item_whose_time_came_waits_for_its_turn() {
+    kept("limits::a_flush_of_an_item_whose_time_came_waits_for_its_turn", || {
+        let runtime = Runtime::builder().max_workers(1).shard_capacity(4).build().unwrap();
+        let queue = runtime.queue("q").when_full(WhenFull::Refuse).build().unwrap();
+        let open = hold(&queue, Hold::Undeclared);
+        let (items, runs) = due_behind(&queue, 60);
+        until("the time of all", || runtime.monitor().delayed == 0 && queue.in_flight() == 61);
+        thread::scope(|scope| {
+            let flushes: Vec<_> =
+                items.iter().take(20).map(|item| scope.spawn(|| item.flush())).collect();
+            thread::sleep(Duration::from_millis(20));
+            assert_eq!((runtime.monitor().delayed, runs.load(Ordering::SeqCst)), (0, 0));
+            drop(open);
+            queue.flush().unwrap();
+            assert_eq!(runs.load(Ordering::SeqCst), 60, "queued before the flush of the queue");
+            for flush in flushes {
+                assert_eq!(flush.join().unwrap(), Ok(true));
+            }
+        });
+        assert!(items.iter().all(|item| item.flush() == Ok(false)));
     });
 }
