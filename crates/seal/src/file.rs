@@ -196,7 +196,7 @@ impl<S: Store> SealedFile<S> {
         self.state().header.epoch
     }
 
-    /// How many commits there were, with those of this file since it was opened.
+    /// One for the making of the file and one for each commit since, those of this handle among them.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.state().header.generation
@@ -247,8 +247,8 @@ impl<S: Store> SealedFile<S> {
         Ok(bytes.filter(|bytes| bytes.start < bytes.end))
     }
 
-    /// Where the next hole begins, from `offset` on; the end of the file if there is none. Takes time in
-    /// proportion to the data before it.
+    /// Where the next hole begins, from `offset` on; the end of the file if there is none, and `offset`
+    /// itself beyond that. Takes time in proportion to the data before it.
     ///
     /// # Errors
     /// If a node of the map is not authentic.

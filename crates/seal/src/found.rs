@@ -11,7 +11,7 @@ use crate::store::Store;
 pub struct Stat {
     /// Of the plain file, in bytes.
     pub size: u64,
-    /// Commits so far.
+    /// One for the making of the file and one for each commit since.
     pub generation: u64,
     /// Of the key.
     pub epoch: u32,

@@ -138,7 +138,9 @@ impl Map {
         on: &Context<'_, S>,
         blocks: u64,
     ) -> Result<(), SealError> {
-        let needed = self.levels_for(blocks).ok_or(SealError::TooLarge(blocks))?;
+        let needed = self
+            .levels_for(blocks)
+            .ok_or_else(|| SealError::TooLarge(blocks.saturating_mul(on.block_size as u64)))?;
         while self.levels < needed {
             let below = std::mem::take(&mut self.root);
             self.levels += 1;

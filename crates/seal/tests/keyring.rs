@@ -98,3 +98,29 @@ fn what_is_no_ring_is_refused_with_the_line() {
     let error = Keyring::parse("tollgate keyring 1\nowner x\n").unwrap_err().to_string();
     assert!(error.contains("`owner`"), "{error}");
 }
+
+/// What would be lost is refused, and the ring is as it was.
+#[test]
+fn nobody_loses_what_they_can_open() {
+    let mut ring = ring();
+    let key = ring.open_with_passphrase(b"one").unwrap();
+    let before = ring.to_string();
+    let error = ring.change_passphrase(&key, "ci", b"new", COST).unwrap_err();
+    assert!(matches!(error, KeyringError::HasKeyFile(_)), "{error}");
+    let (_, other) = Keyring::generate().unwrap();
+    assert!(matches!(ring.rotate(&other), Err(KeyringError::AnothersKey)));
+    let added = ring.add_key_file(&other, "new", &[1; 32]);
+    assert!(matches!(added, Err(KeyringError::AnothersKey)));
+    let added = ring.add_passphrase(&other, "new", b"new", COST);
+    assert!(matches!(added, Err(KeyringError::AnothersKey)));
+    let changed = ring.change_passphrase(&other, "anna", b"new", COST);
+    assert!(matches!(changed, Err(KeyringError::AnothersKey)));
+    assert_eq!(ring.to_string(), before);
+    ring.forget_before(ring.epoch() + 1);
+    assert_eq!(ring.to_string(), before);
+    assert_eq!(ring.rotate(&key).unwrap(), 2);
+    ring.forget_before(u32::MAX);
+    assert_eq!(ring.epoch(), 2);
+    assert!(matches!(ring.master_key(&key, 1), Err(KeyringError::NoEpoch(1))));
+    assert_eq!(ring.rotate(&key).unwrap(), 3);
+}

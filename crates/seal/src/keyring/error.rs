@@ -39,6 +39,12 @@ pub enum KeyringError {
         kib = .0.memory_kib, passes = .0.passes, lanes = .0.lanes
     )]
     Cost(PassphraseCost, String),
+    /// It has no passphrase to be changed.
+    #[error("recipient `{}` has a key file, and no passphrase to be changed", .0.escape_debug())]
+    HasKeyFile(String),
+    /// It opens none of the ring's master keys.
+    #[error("the key that was given is another keyring's")]
+    AnothersKey,
     /// A master key is not what was wrapped.
     #[error("the key of epoch {0} is not authentic")]
     Epoch(u32),

@@ -53,7 +53,7 @@ impl Keyring {
     /// Lets `passphrase` open the ring.
     ///
     /// # Errors
-    /// If the name cannot be had, or the cost is out of range.
+    /// If the name cannot be had, the cost is out of range, or `key` is another ring's.
     pub fn add_passphrase(
         &mut self,
         key: &RingKey,
@@ -67,7 +67,7 @@ impl Keyring {
     /// Lets whoever has the bytes of a key file open the ring. They should be random, 32 at least.
     ///
     /// # Errors
-    /// If the name cannot be had.
+    /// If the name cannot be had, or `key` is another ring's.
     pub fn add_key_file(
         &mut self,
         key: &RingKey,
@@ -99,6 +99,7 @@ impl Keyring {
         secret: &[u8],
     ) -> Result<(), KeyringError> {
         self.may_have(name)?;
+        self.must_open_with(key)?;
         let mut salt = [0; SALT_LEN];
         random(&mut salt)?;
         let empty = Wrapped { nonce: [0; NONCE_LEN], key: [0; KEY_LEN], tag: [0; TAG_LEN] };
@@ -107,6 +108,15 @@ impl Keyring {
         recipient.wrapped = wrap(&wrapping, &recipient.head(), &key.0)?;
         self.recipients.push(recipient);
         Ok(())
+    }
+
+    /// Whoever got another ring's key from this one could open nothing, and what is wrapped with it nobody.
+    /// One master key that opens will do: another one may be damaged.
+    fn must_open_with(&self, key: &RingKey) -> Result<(), KeyringError> {
+        let mut epochs = self.epochs.iter();
+        let opens =
+            self.epochs.is_empty() || epochs.any(|(epoch, _)| self.master_key(key, *epoch).is_ok());
+        if opens { Ok(()) } else { Err(KeyringError::AnothersKey) }
     }
 
     /// Takes a recipient off. Who had opened the ring before may have kept its key: rotate, and
@@ -127,7 +137,8 @@ impl Keyring {
     /// Opens the ring for `name` with another passphrase from now on. No file is touched.
     ///
     /// # Errors
-    /// If there is no such recipient, or the cost is out of range.
+    /// If there is no such recipient, it has a key file, the cost is out of range, or `key` is another
+    /// ring's.
     pub fn change_passphrase(
         &mut self,
         key: &RingKey,
@@ -137,6 +148,9 @@ impl Keyring {
     ) -> Result<(), KeyringError> {
         let at = self.recipients().position(|other| other == name);
         let at = at.ok_or_else(|| KeyringError::NoRecipient(name.to_owned()))?;
+        if self.recipients[at].kind == Kind::KeyFile {
+            return Err(KeyringError::HasKeyFile(name.to_owned()));
+        }
         let before = self.recipients.remove(at);
         let added = self.add_passphrase(key, name, passphrase, cost);
         if added.is_err() {
@@ -187,8 +201,9 @@ impl Keyring {
     /// Makes a new master key; its epoch. Files keep theirs until they are sealed anew.
     ///
     /// # Errors
-    /// If the system gives no random numbers.
+    /// If the system gives no random numbers, or `key` is another ring's.
     pub fn rotate(&mut self, key: &RingKey) -> Result<u32, KeyringError> {
+        self.must_open_with(key)?;
         let epoch = self.epoch().checked_add(1).ok_or(KeyringError::NoEpoch(u32::MAX))?;
         let master = MasterKey::generate(epoch)?;
         self.epochs.push((epoch, wrap(&key.0, &epoch_head(epoch), master.bytes())?));
@@ -206,9 +221,11 @@ impl Keyring {
         Ok(MasterKeys::new(all, newest))
     }
 
-    /// Forgets the keys of the epochs before `epoch`: files that are sealed with them are lost.
+    /// Forgets the keys of the epochs before `epoch`: files that are sealed with them are lost. The newest
+    /// one stays: no epoch is given out twice.
     pub fn forget_before(&mut self, epoch: u32) {
-        self.epochs.retain(|(number, _)| *number >= epoch);
+        let first = epoch.min(self.epoch());
+        self.epochs.retain(|(number, _)| *number >= first);
     }
 }
 
