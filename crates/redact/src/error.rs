@@ -21,6 +21,12 @@ pub enum RegexError {
         /// The expression.
         regex: String,
     },
+    /// A class in it has no member, so it never matches.
+    #[error("`{regex}`: matches no text at all; a class in it has no member")]
+    Never {
+        /// The expression.
+        regex: String,
+    },
     /// A match may be too long.
     #[error("`{regex}`: a match may have {length} bytes; at most {max} are possible")]
     TooLong {

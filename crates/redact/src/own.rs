@@ -73,8 +73,10 @@ impl OwnRegex {
 fn check(hir: &Hir, regex: &str) -> Result<(), RegexError> {
     let regex = regex.to_owned();
     let properties = hir.properties();
-    if properties.minimum_len() == Some(0) {
-        return Err(RegexError::Empty { regex });
+    match properties.minimum_len() {
+        None => return Err(RegexError::Never { regex }),
+        Some(0) => return Err(RegexError::Empty { regex }),
+        Some(_) => {}
     }
     let looks = properties.look_set();
     if looks.contains(Look::Start) || looks.contains(Look::End) {

@@ -138,6 +138,7 @@ fn own_expressions_are_matched_at_every_place_and_at_line_ends() {
 fn expressions_without_a_bound_are_refused_with_the_reason() {
     let refused = |regex: &str| OwnRegex::new("own", regex).unwrap_err();
     assert!(matches!(refused("a+"), RegexError::Unbounded { .. }));
+    assert!(matches!(refused("[a&&b]"), RegexError::Never { .. }));
     assert!(matches!(refused("a{1,5000}"), RegexError::TooLong { length: 5000, .. }));
     assert!(matches!(refused("a?"), RegexError::Empty { .. }));
     assert!(matches!(refused(r"\Aab"), RegexError::TextEnds { .. }));
