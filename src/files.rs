@@ -2,8 +2,8 @@
 //! its policy again.
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -100,6 +100,45 @@ pub(crate) fn read_head(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(max).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Makes the file `path` with these bytes, on the disk, or does not: one that could be written in part
+/// alone is not left behind. `mode` is reduced by the umask.
+///
+/// # Errors
+/// `AlreadyExists`, or what writing it failed with.
+pub(crate) fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Before a name is taken that somebody may look at.
+    if path.symlink_metadata().is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let permissions = std::fs::Permissions::from_mode(mode);
+    let made = tempfile::Builder::new().permissions(permissions).tempfile_in(dir);
+    let mut file = made.map_err(without_path)?;
+    file.as_file_mut().write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path).map(drop).map_err(|error| without_path(error.error))
+}
+
+/// The error of the system call: the name of the temporary file helps nobody.
+fn without_path(error: io::Error) -> io::Error {
+    let cause = error.get_ref().and_then(|error| error.source());
+    let number = cause.and_then(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error());
+    number.map_or(error, io::Error::from_raw_os_error)
+}
+
+/// Where `path` leads to, without links and from any working directory. What is not there, or does not
+/// answer, has its name in the directory that it would be in.
+pub(crate) fn whole(path: &Path) -> PathBuf {
+    if let Ok(real) = std::fs::canonicalize(path) {
+        return real;
+    }
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (path.parent().and_then(|dir| std::fs::canonicalize(dir).ok()), path.file_name()) {
+        (Some(dir), Some(name)) => dir.join(name),
+        _ => path,
+    }
 }
 
 /// The files that were asked for so far.

@@ -107,15 +107,11 @@ fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
         }
         _ => {}
     }
-    let mut opened = match std::fs::File::create_new(file) {
-        Ok(opened) => opened,
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            bail!(is_there(file))
-        }
-        Err(error) => return cannot_be_written(file, error),
-    };
-    std::io::Write::write_all(&mut opened, text.as_bytes())
-        .with_context(|| format!("`{shown}` cannot be written"))
+    match crate::files::write_new(file, text.as_bytes(), 0o666) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(is_there(file)),
+        Err(error) => cannot_be_written(file, error),
+    }
 }
 
 /// Puts a new file in the place of `file`, whole at each moment, with its owner and permissions.
@@ -131,6 +127,7 @@ fn replace(file: &Path, text: &str, there: &Metadata) -> std::io::Result<()> {
             std::os::unix::fs::fchown(&opened, Some(there.uid()), Some(there.gid()))?;
         }
         opened.set_permissions(there.permissions())?;
+        opened.sync_all()?;
         std::fs::rename(&new, file)
     });
     if written.is_err() {

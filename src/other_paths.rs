@@ -94,11 +94,14 @@ pub(crate) fn other_views(
     report: &serde_json::Value,
     reports: &[serde_json::Value],
 ) -> Vec<String> {
-    let word = |report: &serde_json::Value, key: &str| report[key].as_str().map(PathBuf::from);
-    let Some(dir) = word(report, "dir") else { return Vec::new() };
+    // Where it was moved to since its start.
+    let place = |report: &serde_json::Value| {
+        report["dir_now"].as_str().or_else(|| report["dir"].as_str()).map(PathBuf::from)
+    };
+    let Some(dir) = place(report) else { return Vec::new() };
     let shows_the_same = |other: &&serde_json::Value| {
         other["pid"] != report["pid"]
-            && word(other, "dir").is_some_and(|it| it.starts_with(&dir) || dir.starts_with(&it))
+            && place(other).is_some_and(|it| it.starts_with(&dir) || dir.starts_with(&it))
     };
     let name = |other: &serde_json::Value| {
         let at = other["mount_point"].as_str().unwrap_or("?");
@@ -151,5 +154,11 @@ mod tests {
         let all = [report(1, "/p", "/v"), report(2, "/p/sub", "/w"), report(3, "/other", "/x")];
         assert_eq!(other_views(&all[0], &all), ["/w (mount, no policy)"]);
         assert!(other_views(&all[2], &all).is_empty());
+        // One was moved to where the third is, and another directory made in its place.
+        let mut all = all;
+        all[0]["dir_now"] = "/other/p".into();
+        assert!(other_views(&all[1], &all).is_empty());
+        assert_eq!(other_views(&all[0], &all), ["/x (mount, no policy)"]);
+        assert_eq!(other_views(&all[2], &all), ["/v (mount, no policy)"]);
     }
 }

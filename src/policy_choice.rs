@@ -1,10 +1,11 @@
 //! Which policy is in force: the one that was named, or the first of those that may be there.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use tollgate_policy::{Action, Operation, Policy, PolicyFile, Verdict};
+use tollgate_policy::{Action, Kind, Operation, Policy, PolicyFile, Verdict};
 
 use crate::escape::{escaped, shown};
 use crate::policy_file::FoundIn;
@@ -434,6 +435,18 @@ fn leave_covered(policy: Policy, origin: &Origin) -> anyhow::Result<Policy> {
     let covered = covered.to_str().with_context(|| {
         format!("DIR `{}` lies in a `[[view]]`, and its name is not UTF-8", shown(covered))
     })?;
+    let enforced = policy.enforced();
+    let enforced = enforced.as_ref().unwrap_or(&policy);
+    let hides = |path: &Path| enforced.hidden(path.as_os_str().as_bytes(), Kind::Directory);
+    if let Some(rule) = Path::new(covered).ancestors().find_map(hides) {
+        let rule = enforced.rule(rule);
+        bail!(
+            "DIR `{}` does not show in the {origin}: rule `{}` (line {}) hides it",
+            escaped(covered),
+            escaped(rule.name()),
+            rule.line()
+        );
+    }
     let glob = toml_string(&format!("{}/**", escape_glob(covered)));
     let text = format!("[[rule]]\nname = \"DIR\"\npath = {glob}\naction = \"deny\"\n");
     policy.preceded_by(Policy::parse(&text, "built-in")?).with_context(|| {

@@ -60,6 +60,12 @@ pub(crate) fn parse_all(file: &Path, found: Option<FoundIn<'_>>) -> anyhow::Resu
         let reason = crate::messages::in_words(&error);
         anyhow!("policy `{shown}` cannot be read: {reason}{}", remedy(file, &error))
     })?;
+    // It would allow everything.
+    ensure!(
+        !text.is_empty(),
+        "policy `{shown}` is empty, as a file is that could not be written or is being saved; write \
+         rules, or `default = \"passthrough\"` to allow everything"
+    );
     PolicyFile::parse_with(&text, &shown, &Accounts)
         .map_err(|error| anyhow!("policy is wrong\n{error}"))
 }

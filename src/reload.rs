@@ -85,8 +85,8 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     match (failed, answers.iter().any(in_part)) {
         (0, false) => Ok(()),
         (0, true) => bail!(
-            "a part of the policy is not in force, as a view begins and ends with its server: what \
-             that is, and how to get it, stands above"
+            "a part of the policy is not in force before a start: what that is, and how to get it, \
+             stands above"
         ),
         _ => {
             bail!("{failed} of {} kept the policy that held", messages::count(views.len(), "view"))
@@ -162,7 +162,7 @@ fn servers(args: &ReloadArgs) -> anyhow::Result<Replies> {
     }
     let meant: Vec<_> = match &args.dir {
         Some(dir) => {
-            let path = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
+            let path = crate::files::whole(dir);
             let meant = servers.iter().filter(|server| shows(&server.report, &path));
             meant.map(process).collect()
         }

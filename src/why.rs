@@ -53,7 +53,7 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
         "this is not inside of `tollgate run`; outside, `tollgate explain PATH` says what a policy \
          does",
     )?;
-    let path = plain(&std::path::absolute(&args.path).context("PATH")?);
+    let path = real(plain(&std::path::absolute(&args.path).context("PATH")?), &dir);
     let directory = path.is_dir() || args.path.as_os_str().as_bytes().ends_with(b"/");
     let about = About { path: path.clone(), write: args.write, directory };
     // As JSON has it, whose text is UTF-8.
@@ -316,6 +316,25 @@ pub(crate) fn plain(path: &Path) -> PathBuf {
         }
     }
     plain
+}
+
+/// Where `path` leads to, without links outside of DIR: rules are about real paths. What is in DIR is judged
+/// by each name of its own.
+fn real(path: PathBuf, dir: &Path) -> PathBuf {
+    if path.starts_with(dir) {
+        return path;
+    }
+    // What is below may be hidden.
+    let known = path.ancestors().skip(1).find_map(|above| {
+        let real = std::fs::canonicalize(above).ok()?;
+        Some(real.join(path.strip_prefix(above).ok()?))
+    });
+    let path = known.unwrap_or(path);
+    let device = |path: &Path| path.symlink_metadata().ok().map(|found| found.dev());
+    match std::fs::canonicalize(&path) {
+        Ok(target) if !path.starts_with(dir) && device(&target) != device(&path) => target,
+        _ => path,
+    }
 }
 
 /// What is allowed by this name may be refused for another one of the same file, also one in the

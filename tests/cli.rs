@@ -451,7 +451,7 @@ fn a_brief_says_where_a_rule_goes_by_content() {
 #[test]
 fn a_policy_that_allows_everything_is_warned_of() {
     let place = Place::new();
-    let empty = place.write("empty.toml", "");
+    let empty = place.write("empty.toml", "# nothing yet\n");
     let answer = tollgate(["check", &empty]);
     assert_eq!(answer.code(), 0, "{answer:?}");
     assert!(answer.err().contains("has no rules and allows everything"), "{answer:?}");
@@ -462,6 +462,18 @@ fn a_policy_that_allows_everything_is_warned_of() {
     assert!(message.contains("has no rules and allows everything"), "{report}");
     let closed = place.write("closed.toml", "default = \"read-only\"\n");
     assert_eq!(tollgate(["check", &closed]).err(), "");
+}
+
+/// As it is where a disk was full, or while an editor saves it.
+#[test]
+fn a_policy_file_of_no_bytes_is_wrong() {
+    let place = Place::new();
+    let empty = place.write("empty.toml", "");
+    let answer = tollgate(["check", &empty]);
+    assert_eq!(answer.code(), 1, "{answer:?}");
+    assert!(answer.err().contains("empty.toml` is empty"), "{answer:?}");
+    let answer = tollgate(["explain", "--policy", &empty, "a"]);
+    assert_eq!(answer.code(), 1, "{answer:?}");
 }
 
 /// As `run` would find it.

@@ -91,7 +91,9 @@ fn no_second_namespace(error: std::io::Error) -> anyhow::Error {
     // The limit is ENOSPC; EPERM comes from a chroot or from a security module.
     let setting = match error.raw_os_error() {
         Some(libc::EPERM) => "",
-        _ => " (sysctl user.max_user_namespaces)",
+        _ => {
+            " (sysctls user.max_user_namespaces, user.max_mnt_namespaces, user.max_ipc_namespaces)"
+        }
     };
     let text = format!("cannot lock the view: no second user namespace{setting}");
     anyhow::Error::new(error).context(text)

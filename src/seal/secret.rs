@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -175,9 +175,7 @@ fn make_key(path: &Path) -> Result<()> {
         filled += rustix::rand::getrandom(&mut bytes[filled..], flags)
             .map_err(|error| anyhow!("no random numbers: {error}"))?;
     }
-    let mut file =
-        File::options().write(true).create_new(true).mode(0o600).open(path).with_context(named)?;
-    file.write_all(bytes.as_ref()).and_then(|()| file.sync_all()).with_context(named)
+    crate::files::write_new(path, bytes.as_ref(), 0o600).with_context(named)
 }
 
 /// A path as messages show it.

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use rustix::process::{Resource, Rlimit};
 use tollgate_haltpoll::KeepAwake;
 use tollgate_view::Neighbours;
@@ -101,6 +101,9 @@ fn grow_descriptor_table(may_open: u64) {
 /// Descriptors beside those that the views hold on their directories.
 const OTHER_DESCRIPTORS: u64 = 64;
 
+/// Fewest descriptors for files: with fewer, opens and closes would fail at once.
+const LEAST_DESCRIPTORS: u64 = 32;
+
 /// Most descriptors of one of the views.
 pub(crate) struct DescriptorShare(Option<usize>);
 
@@ -109,11 +112,17 @@ impl DescriptorShare {
     /// views have equal shares.
     ///
     /// # Errors
-    /// When `wanted` is more than the process may open.
+    /// When `wanted` is more than the process may open, or that is too little to serve files at all.
     pub(crate) fn of(wanted: Option<usize>, views: usize) -> anyhow::Result<Self> {
         raise(Resource::Nofile);
         let now = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         grow_descriptor_table(now);
+        let least = OTHER_DESCRIPTORS + LEAST_DESCRIPTORS;
+        ensure!(
+            now >= least,
+            "this process may open {now} files (`ulimit -Hn`), and a server needs {least} at least; \
+             allow more"
+        );
         let most = now.saturating_sub(OTHER_DESCRIPTORS);
         match wanted {
             Some(wanted) if wanted as u64 > most => bail!(

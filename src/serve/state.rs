@@ -1,6 +1,6 @@
 //! What a view that is served answers to those who ask, and how it takes another policy.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
@@ -24,7 +24,7 @@ use crate::escape::{self, shown};
 use crate::files;
 use crate::messages;
 use crate::native;
-use crate::policy_choice::Origin;
+use crate::policy_choice::{IN_DIR, Origin};
 use crate::policy_views;
 use crate::prometheus;
 use crate::reload::Reloaded;
@@ -138,13 +138,14 @@ impl State {
         let (dir, origin) = self.policy_now()?;
         let (policy, warnings) = origin.read_again(&dir)?;
         let only_dir = self.kind == ServerKind::Mount;
-        let not_applied = policy_views::not_applied(
+        let mut not_applied = policy_views::not_applied(
             &origin,
             self.policy_was_named,
             &dir,
             &self.further_named,
             only_dir,
         )?;
+        not_applied.extend(self.new_in_dir(&origin, &dir));
         if let Some(file) = files::take_out_of_reach() {
             bail!(
                 "`{}` cannot be read, as it was not read at the start; end the view and start it again",
@@ -157,6 +158,18 @@ impl State {
         }
         let file = origin.file().unwrap_or_else(|| file.to_owned());
         Ok(ReadAgain { policy: Arc::new(policy), warnings, not_applied, file, dir })
+    }
+
+    /// That DIR has a policy by now, which it had not at the start.
+    fn new_in_dir(&self, origin: &Origin, dir: &Path) -> Option<String> {
+        let own = dir.join(IN_DIR);
+        let holds = match origin {
+            Origin::None | Origin::View { .. } => true,
+            Origin::Preset(_) | Origin::File(_) => self.policy_was_named,
+            Origin::Found(_) | Origin::Tightened(..) => true,
+        };
+        let is_new = !holds && own.symlink_metadata().is_ok();
+        is_new.then(|| format!("`{}` is new: it holds from the next start on", shown(&own)))
     }
 
     /// The directory by a path of now, and where its policy comes from: what was in it went with it.

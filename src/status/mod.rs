@@ -27,7 +27,7 @@ use crate::{killed, other_paths, top};
 pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
     killed::end_connections();
     let mnt = args.mnt.as_deref();
-    let mnt = mnt.map(|mnt| std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.to_owned()));
+    let mnt = mnt.map(crate::files::whole);
     if args.metrics {
         return metrics(mnt.as_deref());
     }

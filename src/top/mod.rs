@@ -32,7 +32,7 @@ struct Look {
 /// No server runs, or none at MNT.
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     let mnt = args.mnt.as_deref();
-    let mnt = mnt.map(|mnt| std::fs::canonicalize(mnt).unwrap_or_else(|_| mnt.to_owned()));
+    let mnt = mnt.map(crate::files::whole);
     let mnt = mnt.as_deref();
     // Warnings would be drawn over later.
     let (mut before, silent) = look(mnt, Warnings::Shown)?;

@@ -111,7 +111,7 @@ fn a_policy_above_that_does_not_hold_is_named() {
     }
     let project = Project::new();
     let dir = dir(&project);
-    std::fs::write(dir.join(".tollgate.toml"), "").unwrap();
+    std::fs::write(dir.join(".tollgate.toml"), "# all\n").unwrap();
     std::fs::create_dir(dir.join("docs/.git")).unwrap();
     std::fs::write(dir.join("docs/.git/HEAD"), "ref: refs/heads/main\n").unwrap();
     let shown = dir.display();
@@ -387,7 +387,7 @@ fn a_policy_may_be_named_by_a_path_with_dots() {
         return;
     }
     let project = Project::new();
-    std::fs::write(project.path("dir/docs/p.toml"), "").unwrap();
+    std::fs::write(project.path("dir/docs/p.toml"), "# all\n").unwrap();
     for name in ["../policy.toml", "keys/../docs/p.toml", "../dir/docs/p.toml"] {
         let mut command = tollgate();
         command.args(["run", "-p", name, "--", "sh", "-c", "echo x >>docs/p.toml; cat a.txt"]);
@@ -395,7 +395,7 @@ fn a_policy_may_be_named_by_a_path_with_dots() {
         assert!(out.status.success(), "{name}: {}", all(&out));
         assert_eq!(text(&out.stdout), "plain\n", "{name}");
         let kept = std::fs::read_to_string(project.path("dir/docs/p.toml")).unwrap();
-        assert_eq!(kept, "", "{name}");
+        assert_eq!(kept, "# all\n", "{name}");
     }
 }
 
@@ -457,4 +457,28 @@ fn the_users_configuration_is_kept() {
         assert_eq!(kept.as_deref(), there.then_some("policy = \"agent\"\n"), "{}", all(&out));
         assert!(!dir.join("real/tollgate/policy.toml").exists(), "{}", all(&out));
     }
+}
+
+/// A policy of no bytes would allow everything.
+#[test]
+fn nothing_is_left_of_what_a_full_disk_had_no_room_for() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "mkdir x; mount -t tmpfs -o size=64k none x; mkdir x/p; cd x
+        init() { (cd p; $T init \"$@\"); }
+        head -c 99999 /dev/zero >fill || true
+        init && echo made; $T seal init --new-key-file k p && echo made; ls -A . p; rm fill
+        init --output - >/dev/null && echo then; init --output p.toml && echo then
+        $T seal init --new-key-file k p >/dev/null && echo then";
+    let out = project.in_mount_namespace(script);
+    assert_eq!(text(&out.stdout), ".:\nfill\np\n\np:\nthen\nthen\nthen\n", "{}", all(&out));
+    assert!(
+        text(&out.stderr).contains(
+            "/p/.tollgate.toml` cannot be written: No space left on device (os error 28)\n"
+        ),
+        "{}",
+        all(&out)
+    );
 }

@@ -95,7 +95,7 @@ fn explain_says_what_the_kernel_answers() {
     for policy in POLICIES {
         let project = Project::new();
         fill(&project);
-        std::fs::write(project.path("policy.toml"), policy).unwrap();
+        std::fs::write(project.path("policy.toml"), format!("# {policy:?}\n{policy}")).unwrap();
         // Before CMD makes what is not there yet.
         let explained = tollgate()
             .args(["explain", "--json", "--policy"])

@@ -6,7 +6,7 @@ use crate::project::{Project, SECRET, all, can_mount, text, tollgate};
 /// policy that was learned. Returns that policy and the second project.
 fn learned_and_repeated(before: &str, work: &str) -> (String, Project) {
     let project = Project::new();
-    std::fs::write(project.path("policy.toml"), before).unwrap();
+    std::fs::write(project.path("policy.toml"), format!("# before\n{before}")).unwrap();
     let log = project.path("audit.jsonl");
     let audit = ["--audit", log.to_str().unwrap()];
     let out = project.run_with(&audit).args(["sh", "-ec", work]).output().unwrap();

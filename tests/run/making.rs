@@ -192,7 +192,7 @@ fn with_policy(policy: &str) -> (Project, String) {
         return (project, policy.to_owned());
     }
     let file = project.path("policy.toml");
-    std::fs::write(&file, policy).unwrap();
+    std::fs::write(&file, format!("# rules\n{policy}")).unwrap();
     (project, file.to_str().unwrap().to_owned())
 }
 

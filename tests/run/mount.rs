@@ -161,6 +161,14 @@ fn more_descriptors_than_the_process_may_open_are_refused() {
     let output = project.in_mount_namespace(script);
     assert!(all(&output).contains("--max-descriptors 50"), "{}", all(&output));
     assert!(all(&output).contains("at most 36"), "{}", all(&output));
+    for (limit, works) in [(95, false), (96, true)] {
+        let script = format!(
+            "ulimit -n {limit}; $T mount --daemon --log log dir mnt; cat mnt/a.txt; $T umount mnt"
+        );
+        let output = project.in_mount_namespace(&script);
+        assert_eq!(text(&output.stdout) == "plain\n", works, "{}", all(&output));
+        assert_eq!(all(&output).contains("a server needs 96 at least"), !works, "{}", all(&output));
+    }
 }
 
 /// It says once that it is ready, and how many threads serve.

@@ -244,7 +244,7 @@ fn a_learned_policy_allows_what_was_seen() {
         return;
     }
     let project = Project::new();
-    std::fs::write(project.path("policy.toml"), "").unwrap();
+    std::fs::write(project.path("policy.toml"), "# all\n").unwrap();
     let work = "set -e; cat a.txt; echo x >made; mv made moved; mkdir d; echo y >d/z; rm d/z; rmdir d; \
                 echo z >>docs/guide.md; chmod 600 moved; ln moved further; rm moved further";
     let out = audited(&project, &[]).args(["sh", "-c", work]).output().unwrap();

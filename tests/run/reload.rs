@@ -170,7 +170,13 @@ fn a_policy_that_allows_everything_is_warned_of_at_a_reload() {
     }
     let project = Project::new();
     let _daemon = Daemon::start(&project);
+    // Of no bytes it is wrong, as a file is that an editor is about to write.
     fs::write(project.path("policy.toml"), "").unwrap();
+    let out = reload(&project);
+    assert_eq!(out.status.code(), Some(1), "{}", all(&out));
+    assert!(text(&out.stderr).contains("policy.toml` is empty"), "{}", all(&out));
+    assert!(fs::read(project.path("mnt/keys/id_rsa")).is_err(), "the old one does not hold");
+    fs::write(project.path("policy.toml"), "# rules\n").unwrap();
     let warning = "has no rules and allows everything";
     let out = reload(&project);
     assert!(text(&out.stdout).contains(warning), "{}", all(&out));
@@ -202,7 +208,7 @@ fn a_hang_up_sent_by_a_process_reloads() {
     }
     let project = Project::new();
     let daemon = Daemon::start(&project);
-    fs::write(project.path("policy.toml"), "").unwrap();
+    fs::write(project.path("policy.toml"), "# all\n").unwrap();
     let pid = i32::try_from(daemon.status()["pid"].as_i64().unwrap()).unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
@@ -247,10 +253,100 @@ fn a_daemon_finds_a_policy_with_a_relative_name_again() {
         .unwrap();
     let _daemon = Daemon(&project);
     assert!(out.status.success(), "{}", all(&out));
-    fs::write(project.path("policy.toml"), "").unwrap();
+    fs::write(project.path("policy.toml"), "# all\n").unwrap();
     let out = reload(&project);
     assert!(out.status.success(), "{}", all(&out));
     let file = fs::canonicalize(project.path("policy.toml")).unwrap();
     assert!(text(&out.stdout).contains(file.to_str().unwrap()), "{}", all(&out));
     assert_eq!(fs::read_to_string(project.path("mnt/.env")).unwrap(), SECRET);
+}
+
+/// A handle is named by what it was opened for.
+#[test]
+fn a_file_that_is_open_as_it_may_be_is_not_named() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let policy = |text: &str| fs::write(project.path("policy.toml"), text).unwrap();
+    let rule = |path: &str, operation: &str| {
+        format!("[[rule]]\npath = '{path}'\noperation = '{operation}'\naction = 'deny'\n")
+    };
+    policy("default = 'passthrough'\n");
+    let _daemon = Daemon::start(&project);
+    let at = |path: &str| project.path("mnt").join(path);
+    let _read = fs::File::open(at("a.txt")).unwrap();
+    let _written = fs::File::options().append(true).open(at("docs/guide.md")).unwrap();
+    let named = || {
+        let out = tollgate().args(["reload", "--json"]).arg(project.path("dir")).output().unwrap();
+        let replies: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(replies[0]["reloaded"]["open"], 2, "{replies}");
+        replies[0]["reloaded"]["still_open"].to_string()
+    };
+    for (text, expected) in [
+        ("default = 'passthrough'\n".to_owned(), "[]"),
+        (rule("a.txt", "write") + &rule("docs/**", "read"), "[]"),
+        ("default = 'read-only'\n".to_owned(), "[\"docs/guide.md\"]"),
+        (rule("a.txt", "read") + &rule("docs/**", "read"), "[\"a.txt\"]"),
+    ] {
+        policy(&text);
+        assert_eq!(named(), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_reload_finds_the_directory_by_any_name_that_it_had() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "mkdir d m; echo 'default = \"read-only\"' >p.toml
+        $T mount --daemon --log log --policy p.toml d m; mv d moved
+        for name in d ./d \"$PWD/d\" moved m; do $T reload $name >/dev/null && echo $name; done
+        $T umount m";
+    let out = project.in_mount_namespace(script);
+    let top = fs::canonicalize(project.path("")).unwrap();
+    let expected = format!("d\n./d\n{}/d\nmoved\nm\n", top.display());
+    assert_eq!(text(&out.stdout), expected, "{}", all(&out));
+}
+
+/// The set of them is what counts.
+#[test]
+fn native_directories_may_be_written_in_another_order() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    fs::create_dir_all(project.path("dir/t")).unwrap();
+    let policy = |paths: &str| {
+        let text = format!("[[rule]]\npath = [{paths}]\naction = 'native'\n");
+        fs::write(project.path("policy.toml"), text).unwrap();
+    };
+    policy("'t', 'docs'");
+    let _daemon = Daemon::start(&project);
+    policy("'docs', 't'");
+    let out = reload(&project);
+    assert!(out.status.success(), "{}", all(&out));
+    policy("'docs', 'keys'");
+    assert_eq!(reload(&project).status.code(), Some(1));
+}
+
+/// It would have tightened the configured one, had it been there at the start.
+#[test]
+fn a_policy_that_comes_to_be_in_dir_is_said_not_to_hold_yet() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "export TOLLGATE_POLICY=$PWD/policy.toml
+        $T mount --daemon --log log dir mnt; $T reload dir >/dev/null && echo whole
+        echo 'default = \"deny\"' >dir/.tollgate.toml; $T reload dir || echo in part
+        $T umount mnt; $T mount --daemon --log log --policy policy.toml dir mnt
+        $T reload dir >/dev/null && echo named; $T umount mnt";
+    let out = project.in_mount_namespace(script);
+    let said = all(&out);
+    let lines: Vec<_> = said.lines().filter(|line| !line.starts_with(' ')).collect();
+    assert!(lines.contains(&"whole") && lines.contains(&"in part"), "{said}");
+    assert!(lines.contains(&"named"), "{said}");
+    assert!(said.contains("dir/.tollgate.toml` is new: it holds from the next start on"), "{said}");
 }

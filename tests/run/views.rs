@@ -788,3 +788,64 @@ fn where_spellings_do_not_count_a_view_is_to_be_read_or_refused() {
     assert_eq!(text(&output.stdout), "started\nkey\n", "{}", all(&output));
     assert!(caseless.dir().join(".tollgate.toml").exists(), "{}", all(&output));
 }
+
+/// `run` would not start by such a policy.
+#[test]
+fn a_reload_cannot_hide_dir_in_the_view_around_it() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let mut command = run(&project, "home.toml", "home/work/dir", &["--quiet"]);
+    command.args(["--", "sh", "-c", "echo ready; read go; cat \"$PWD/a.txt\""]);
+    let mut running = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut running), "ready");
+    let policy = "[[view]]\ndir = \"~\"\n[[view.rule]]\nname = \"all\"\npath = \"work\"\n\
+                  action = \"hide\"\n";
+    fs::write(project.path("home.toml"), policy).unwrap();
+    let reload = tollgate().arg("reload").arg(project.path("home/work/dir")).output().unwrap();
+    let said = all(&reload);
+    assert_eq!(reload.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("does not show in the [[view]]") && said.contains("rule `all`"),
+        "{said}"
+    );
+    drop(running.stdin.take());
+    assert_eq!(first_line(&mut running), "plain");
+    running.wait().unwrap();
+    let output = sh(run(&project, "home.toml", "home/work/dir", &[]), "true");
+    assert_eq!(output.status.code(), Some(125), "{}", all(&output));
+}
+
+/// Rules are about real paths, whatever path somebody takes to them.
+#[test]
+fn why_follows_links_outside_of_dir() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let symlink = |to: &str, name: &str| {
+        std::os::unix::fs::symlink(project.path(to), project.path(name)).unwrap();
+    };
+    symlink("dir", "l");
+    symlink("dir/docs/guide.md", "guide");
+    symlink("notes", "further");
+    fs::write(project.path("dir/deny"), "x").unwrap();
+    let policy = fs::read_to_string(project.path("several.toml")).unwrap();
+    let rules = "[[rule]]\nname = \"deny\"\npath = \"deny\"\naction = \"deny\"\n[[rule]]\n\
+                 name = \"docs\"\npath = \"docs/**\"\naction = \"read-only\"\n";
+    fs::write(project.path("several.toml"), rules.to_owned() + &policy).unwrap();
+    for (what, answer, rule) in [
+        ("../l/deny", "no (EACCES)", "deny"),
+        ("../l/.env", "no (ENOENT)", "rule"),
+        ("--write ../l/docs/guide.md", "no (EROFS)", "docs"),
+        ("--write ../guide", "no (EROFS)", "docs"),
+        ("../further/secret", "no (ENOENT)", "mine"),
+        ("--write ../further/old/a", "no (EROFS)", "old"),
+        ("../l/a.txt", "yes", "default"),
+    ] {
+        let why = format!("\"$T\" why {what}");
+        let said = all(&sh(run(&project, "several.toml", "dir", &["--quiet"]), &why));
+        assert!(said.contains(answer) && said.contains(rule), "{what}: {said}");
+    }
+}

@@ -45,11 +45,20 @@ pub(crate) enum Pages {
     Unknown,
 }
 
+/// What handles were opened for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Uses {
+    pub(crate) reads: bool,
+    pub(crate) writes: bool,
+}
+
 /// State of one regular file. Guarded by its node's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Io {
     /// Set while a handle is open.
     mode: Option<IoMode>,
+    /// What its handles were opened for since none was open.
+    uses: Uses,
     opens: u32,
     /// Handles among them of who executes the file.
     executions: u32,
@@ -99,12 +108,17 @@ impl Io {
         self.opens > 0
     }
 
-    /// One handle more, in `mode`.
+    /// What its handles were opened for since none was open: some may be closed again.
+    pub(crate) fn uses(&self) -> Uses {
+        self.uses
+    }
+
+    /// One handle more, in `mode`, for `uses`.
     ///
     /// # Panics
     /// If the file is open in another mode: the kernel would refuse the handle, or show bytes that
     /// must not be seen.
-    pub(crate) fn opened(&mut self, mode: IoMode) {
+    pub(crate) fn opened(&mut self, mode: IoMode, uses: Uses) {
         assert!(
             self.mode.is_none_or(|held| held == mode),
             "opened as {mode:?} while it is open as {:?}",
@@ -115,6 +129,8 @@ impl Io {
             "passthrough needs a registered backing file"
         );
         self.mode = Some(mode);
+        self.uses.reads |= uses.reads;
+        self.uses.writes |= uses.writes;
         self.opens = self.opens.checked_add(1).expect("fewer handles than memory has bytes");
     }
 
@@ -183,9 +199,9 @@ impl Io {
     ///
     /// # Panics
     /// If the file is open in another way.
-    pub(crate) fn opened_made(&mut self, made: Made) {
+    pub(crate) fn opened_made(&mut self, made: Made, uses: Uses) {
         assert!(self.may_be_made(Some(&made)), "open in another way: {:?}", self.mode);
-        self.opened(IoMode::Direct);
+        self.opened(IoMode::Direct, uses);
         self.made = Some(made);
         // Of pages that a mapping brings into the cache nobody knows whose bytes they are.
         self.pages = Pages::Unknown;
@@ -193,7 +209,7 @@ impl Io {
 
     /// One handle more, of a small file that is only read.
     pub(crate) fn opened_small(&mut self) {
-        self.opened(IoMode::Cached);
+        self.opened(IoMode::Cached, Uses { reads: true, writes: false });
         self.small = true;
     }
 
@@ -266,6 +282,7 @@ impl Io {
             return false;
         }
         self.mode = None;
+        self.uses = Uses::default();
         self.small = false;
         self.made = None;
         self.mapped = None;

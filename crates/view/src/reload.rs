@@ -8,6 +8,7 @@
 //! Nothing takes a handle back that is open: the kernel reads and writes the lower file of a
 //! passthrough handle, and asks nobody. [`Reloaded`] says which ones the new policy would refuse.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use tollgate_policy::{CallerFacts, Facts, Kind, Mode, Operation, Policy, Verdict
 use crate::admission::Subject;
 use crate::concealed::Names;
 use crate::content::open::How;
-use crate::mode::IoMode;
+use crate::mode::{IoMode, Uses};
 use crate::moving::Turn;
 use crate::neighbours::Place;
 use crate::policies::MAX_POLICIES;
@@ -87,7 +88,7 @@ impl View {
     /// As [`View::replace_policy`].
     pub fn may_be_replaced_by(&self, policy: &Policy) -> Result<(), ReloadError> {
         let directories = |policy: &Policy| {
-            policy.native().into_iter().map(|directory| directory.path).collect::<Vec<_>>()
+            policy.native().into_iter().map(|directory| directory.path).collect::<BTreeSet<_>>()
         };
         if directories(policy) != directories(self.admission.policy()) {
             return Err(ReloadError::Native);
@@ -126,9 +127,13 @@ impl View {
     fn not_revoked(&self) -> Reloaded {
         let mut reloaded = Reloaded::default();
         for node in self.table.all() {
-            let Some(mode) = node.io.lock().mode() else { continue };
+            let (mode, uses) = {
+                let io = node.io.lock();
+                let Some(mode) = io.mode() else { continue };
+                (mode, io.uses())
+            };
             reloaded.open += 1;
-            if let Ok(Some(path)) = self.refused_now(&node, mode) {
+            if let Ok(Some(path)) = self.refused_now(&node, mode, uses) {
                 reloaded.not_revoked += 1;
                 if reloaded.still_open.len() < MAX_PATHS {
                     reloaded.still_open.push(path);
@@ -140,7 +145,12 @@ impl View {
 
     /// The path of an open file under which the policy would not let everybody open it as it is
     /// open now.
-    fn refused_now(&self, node: &Arc<Node>, open: IoMode) -> Result<Option<Vec<u8>>, Errno> {
+    fn refused_now(
+        &self,
+        node: &Arc<Node>,
+        open: IoMode,
+        uses: Uses,
+    ) -> Result<Option<Vec<u8>>, Errno> {
         let stat = self.stat(node)?;
         let subject = self.subject_of_open(node, &stat)?;
         if shows_too_much(node, open, &subject) {
@@ -152,7 +162,7 @@ impl View {
             let nobody = CallerFacts { uid: u32::MAX, gid: u32::MAX, exe: None };
             let refuses =
                 |operation| policy.decide(&facts, operation, &nobody).verdict != Verdict::Allow;
-            refuses(Operation::Read) || refuses(Operation::Write)
+            uses.reads && refuses(Operation::Read) || uses.writes && refuses(Operation::Write)
         };
         let known = self.paths.of(node)?;
         let dir = node.place().map(|place| place.parent);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Uid};
+use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags};
 
 use super::kept::by_descriptor;
@@ -89,8 +90,11 @@ pub(super) fn take_after(
     let copy = if copy.as_os_str().is_empty() { Path::new(".") } else { copy };
     // Without privilege it is the user's own home, and so is the copy.
     if rustix::process::geteuid().is_root() {
-        rustix::fs::chownat(&directory, copy, Some(uid), Some(gid), AtFlags::empty())
-            .context("chown")?;
+        match rustix::fs::chownat(&directory, copy, Some(uid), Some(gid), AtFlags::empty()) {
+            // Root of a user namespace that has no number for the owner: the copy is root's then.
+            Err(Errno::INVAL) => {}
+            other => other.context("chown")?,
+        }
     }
     let mode = Mode::from_raw_mode(stat.st_mode);
     rustix::fs::chmodat(&directory, copy, mode, AtFlags::empty()).context("chmod")

@@ -4,6 +4,7 @@ use rustix::fs::OFlags;
 use tollgate_policy::Operation;
 
 use crate::admission::Asked;
+use crate::mode::Uses;
 
 /// `FMODE_EXEC`: who executes a file opens it with this. The kernel takes it from nobody else.
 const TO_EXECUTE: u32 = 0x20;
@@ -48,6 +49,11 @@ impl Access {
 
     pub(super) fn executes(self) -> bool {
         self.flags.bits() & TO_EXECUTE != 0
+    }
+
+    /// What the handle can be used for.
+    pub(super) fn uses(self) -> Uses {
+        Uses { reads: self.reads(), writes: self.writes_through() }
     }
 
     /// What the policy is asked for.

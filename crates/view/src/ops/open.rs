@@ -225,7 +225,7 @@ impl View {
             IoMode::Passthrough => match self.backing(io, lower)? {
                 Ok(id) => {
                     self.count(req, Count::open_passthrough);
-                    io.opened(IoMode::Passthrough);
+                    io.opened(IoMode::Passthrough, access.uses());
                     let closes = wants_closes(access.flags, lower.node.locks.get());
                     let no_flush = if closes { OpenReply::empty() } else { OpenReply::NOFLUSH };
                     let (in_place, writes) = (access.is_in_place(), access.writes_through());
@@ -380,7 +380,7 @@ impl View {
         let mapped = access.writes().then(|| io.mapped_by_writers(access.is_in_place()));
         let file = UserFile { fd: Arc::clone(&fd), made, opener, appends, mapped, _held: held };
         let handle = self.files.insert(file);
-        io.opened_made(how.made().clone());
+        io.opened_made(how.made().clone(), access.uses());
         self.keep_found(lower.node, io, || lower.naming(&fd));
         self.count(req, Count::open_userspace);
         let flags = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
@@ -475,7 +475,7 @@ impl View {
                 .then(|| io.mapped_by_writers(access.is_in_place())),
             _held: held,
         });
-        io.opened(mode);
+        io.opened(mode, access.uses());
         self.keep_found(lower.node, io, || lower.naming(&fd));
         let direct = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
         let (flags, count) = match mode {
