@@ -123,7 +123,9 @@ fn text(dir: &Path, policy: &Policy, fenced: &[String], further: &[String]) -> S
          expected is the policy's decision. It is not a defect: do not retry, do not change \
          permissions, do not look for another way to the file. Say what you needed and go on without.\n\
          * {}\n\
-         * {}\n",
+         * {}\n\
+         * Policy files (`.tollgate.toml`) are the user's: you find them read-only or not at all, and \
+         make none.\n",
         escaped(&dir.to_string_lossy()),
         of_git(dir),
         of_the_rest(policy),

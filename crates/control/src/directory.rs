@@ -20,6 +20,9 @@ pub const SERVERS_MAX: usize = 4096;
 /// (`view-0123456789abcdef.sock`).
 const PATH_MAX: usize = 107 - "/".len() - 26;
 
+/// Who has no number in a user namespace (`/proc/sys/kernel/overflowuid`).
+const OVERFLOW_ID: u32 = 65_534;
+
 /// The mode of a directory that others can enter, and neither list nor change.
 const ENTERED: u32 = 0o711;
 
@@ -252,6 +255,10 @@ impl Directory {
         let not_private = |why| ControlError::Directory { path: self.path.clone(), why };
         if !found.is_dir() || found.uid() != own {
             return Err(not_private(match is_root {
+                // Of the root who made this user namespace, or of another one.
+                true if found.is_dir() && found.uid() == OVERFLOW_ID => {
+                    "belongs to a user outside of this user namespace"
+                }
                 true => "is not a directory of root: remove it",
                 false => {
                     "is not a directory of this user: set XDG_RUNTIME_DIR to a directory of your own"
