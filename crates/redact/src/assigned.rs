@@ -53,7 +53,12 @@ const BARE_MIN: usize = 8;
 static TAILS: [&[u8]; 9] =
     [b"_key", b"-key", b"Key", b"_KEY", b"_value", b"Value", b"_VALUE", b"_hash", b"_HASH"];
 
-static BARE: Class = Class::new(b"A-Za-z0-9+/=_!@#$%^&*~:?-");
+/// Also letters beyond ASCII, in whatever encoding.
+static BARE: Class = Class::new(b"A-Za-z0-9+/=_!@#$%^&*~:?\x80-\xff-");
+/// What a type may be written with: `&'static str`, `Option<String>`, `str | None`.
+static TYPE: Class = Class::new(b"A-Za-z0-9_ &'<>[]|?.:");
+/// The longest type that is passed over.
+const TYPE_MAX: usize = 64;
 /// Names are written in words of lower case, joined by these.
 static PLAIN: Class = Class::new(b"a-z_./: -");
 
@@ -71,12 +76,19 @@ pub(crate) fn value(name: (u8, &str), text: &[u8], at: usize) -> Option<Range<us
     next += text[next..].iter().take(3).take_while(|byte| b"\"'`]\\".contains(byte)).count();
     next += BLANK.run(text, next, BLANKS_MAX);
     next += sign(&text[next..])?;
+    if text[next - 1] == b':' {
+        next += annotation(text, next);
+    }
     next += BLANK.run(text, next, BLANKS_MAX);
+    next += literal_prefix(&text[next..]);
     // Within a string, the quotes themselves are escaped.
     let nested = text[next..].starts_with(b"\\\"");
     next += usize::from(nested);
     match text.get(next)? {
-        quote @ (b'"' | b'\'' | b'`') => quoted(text, next + 1, *quote, nested),
+        quote @ (b'"' | b'\'' | b'`') => {
+            let triple = text[next..].starts_with(&[*quote; 3]);
+            quoted(text, next + if triple { 3 } else { 1 }, *quote, nested)
+        }
         _ => bare(text, next),
     }
 }
@@ -91,14 +103,40 @@ fn sign(text: &[u8]) -> Option<usize> {
     }
 }
 
+/// Length of a type and the `=` behind it, where a text in quotes follows: `password: str = "..."`.
+fn annotation(text: &[u8], at: usize) -> usize {
+    let length = TYPE.run(text, at, TYPE_MAX);
+    let rest = &text[at + length..];
+    if length == 0 || !rest.starts_with(b"=") || matches!(rest.get(1), Some(b'=' | b'>' | b'~')) {
+        return 0;
+    }
+    let blanks = BLANK.run(rest, 1, BLANKS_MAX);
+    let value = &rest[1 + blanks..];
+    let is_quoted = value[literal_prefix(value)..].starts_with(b"\"")
+        || value[literal_prefix(value)..].starts_with(b"'");
+    if is_quoted { length + 1 } else { 0 }
+}
+
+/// Length of what languages write right before a quote: `b"..."`, `rb'...'`, `@"..."`.
+fn literal_prefix(text: &[u8]) -> usize {
+    let letters = text.iter().take(2).take_while(|byte| b"bBrRfFuU@$".contains(byte)).count();
+    if matches!(text.get(letters), Some(b'"' | b'\'')) { letters } else { 0 }
+}
+
 fn quoted(text: &[u8], start: usize, quote: u8, nested: bool) -> Option<Range<usize>> {
     let window = &text[start..text.len().min(start + VALUE_MAX)];
     let mut escaped = false;
-    let end = window.iter().position(|byte| {
-        let ends = (*byte == quote && (!escaped || nested)) || *byte == b'\n';
+    let mut end = window.iter().enumerate().filter_map(|(at, byte)| {
+        // YAML and SQL write a quote within quotes twice.
+        let doubled = quote == b'\'' && *byte == quote && at > 0 && !escaped && {
+            let before = window[..at].iter().rev().take_while(|byte| **byte == quote).count();
+            before % 2 == 1 || window.get(at + 1) == Some(&quote)
+        };
+        let ends = (*byte == quote && (!escaped || nested) && !doubled) || *byte == b'\n';
         escaped = *byte == b'\\' && !escaped;
-        ends
+        ends.then_some(at)
     });
+    let end = end.next();
     // A value that is longer is masked as far as it is followed.
     let value = &window[..end.unwrap_or(window.len())];
     let value = value.strip_suffix(b"\\").filter(|_| nested).unwrap_or(value);
@@ -114,7 +152,12 @@ fn quoted(text: &[u8], start: usize, quote: u8, nested: bool) -> Option<Range<us
 fn bare(text: &[u8], start: usize) -> Option<Range<usize>> {
     let length = BARE.run(text, start, VALUE_MAX);
     let value = &text[start..start + length];
-    let ends = text.get(start + length).is_none_or(|byte| b" \t\r\n;,\"'`<}".contains(byte));
+    let ends = |at: usize| {
+        text.get(at).is_none_or(|byte| b" ;,\"'`<}".contains(byte) || byte.is_ascii_control())
+    };
+    // The end of a sentence, but not of one part of an expression.
+    let ends = ends(start + length)
+        || text.get(start + length) == Some(&b'.') && ends(start + length + 1);
     let random = mixed(value) && value.iter().filter(|byte| ALNUM.has(**byte)).count() >= BARE_MIN;
     let path = value.starts_with(b"/") || value.contains(&b':') || value.starts_with(b"&");
     let whole = ends || length == VALUE_MAX;

@@ -12,6 +12,12 @@ pub enum RegexError {
         /// What the parser says.
         problem: String,
     },
+    /// Reports are made under its name.
+    #[error("`{regex}` has no name; write NAME=REGEX, or `NAME = \"REGEX\"` in a policy")]
+    NoName {
+        /// The expression.
+        regex: String,
+    },
     /// A match may have any length, so no context would be enough.
     #[error(
         "`{regex}`: a match has no maximum length; write a bounded repetition, such as {{0,100}} in \

@@ -97,7 +97,7 @@ pub(crate) static FORMATS: &[Format] = &[
     mixed("OpenAI", "sk-svcacct-", &BASE64URL, 20),
     mixed("Anthropic", "sk-ant-", &BASE64URL, 20),
     mixed("OpenRouter", "sk-or-v1-", &HEX, 40),
-    mixed("Hugging Face", "hf_", &ALNUM, 30),
+    open("Hugging Face", "hf_", &ALNUM, 34),
     exact("npm", "npm_", &ALNUM, 36),
     open("PyPI", "pypi-AgE", &BASE64URL, 50),
     exact("crates.io", "cio", &ALNUM, 32),

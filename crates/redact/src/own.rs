@@ -29,10 +29,13 @@ impl OwnRegex {
     /// Reads `regex`; reports are made under `name`.
     ///
     /// # Errors
-    /// If it is no regular expression, matches the empty text, or has matches that are longer than
+    /// If it has no name, is no regular expression, matches the empty text or nothing, or has matches that are longer than
     /// [`OwnRegex::MATCH_MAX`] or have no maximum length.
     pub fn new(name: &str, regex: &str) -> Result<OwnRegex, RegexError> {
         let named = || regex.to_owned();
+        if name.is_empty() {
+            return Err(RegexError::NoName { regex: named() });
+        }
         let parsed = ParserBuilder::new().multi_line(true).utf8(false).build().parse(regex);
         let hir = parsed.map_err(|problem| RegexError::Syntax {
             regex: named(),

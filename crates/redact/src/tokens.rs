@@ -2,15 +2,21 @@
 
 use std::ops::Range;
 
-use crate::class::{DIGIT, begins_word, mixed};
+use crate::class::{BLANK, DIGIT, begins_word, mixed};
 use crate::formats::{Format, Holds, TOKEN_MAX};
+
+/// Further blanks behind the name of an HTTP scheme.
+const BLANKS_MAX: usize = 32;
 
 /// The secret part of the token that begins at `at` with `format.start`, if it is one.
 pub(crate) fn token(format: &Format, text: &[u8], at: usize) -> Option<Range<usize>> {
     if !may_begin(format, text, at) {
         return None;
     }
-    let from = at + format.start.len();
+    let mut from = at + format.start.len();
+    if matches!(format.holds, Holds::Scheme | Holds::Credentials) {
+        from += BLANK.run(text, from, BLANKS_MAX);
+    }
     let length = format.class.run(text, from, TOKEN_MAX);
     let enough = length >= format.min && length <= format.max;
     let secret = from..from + length;
