@@ -140,7 +140,11 @@ fn talk(stream: &UnixStream, request: &str, until: Instant) -> io::Result<String
         sent.and(received)?;
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    if reply.pop() != Some(b'\n') || reply.len() as u64 > REPLY_MAX_BYTES {
+    if reply.len() as u64 > REPLY_MAX_BYTES + 1 {
+        let what = format!("its reply has more than {REPLY_MAX_BYTES} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    if reply.pop() != Some(b'\n') {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the reply is cut off"));
     }
     let not_utf8 = |_| io::Error::new(io::ErrorKind::InvalidData, "the reply is not UTF-8");

@@ -85,12 +85,14 @@ impl Directory {
         &self.path
     }
 
-    /// Starts a server of `kind`, which is part of the socket's name. Makes the directory, with
+    /// Starts a server of `kind`, which is part of the socket's name: 1 to 32 letters, digits, `-` and `_`
+    /// of ASCII. Makes the directory, with
     /// mode 700, if it is not there. Where it is read-only for this process, the socket lies in the
     /// directory that [`Directory::nested`] made for it.
     ///
     /// # Errors
-    /// The directory cannot be made, or is not private; no socket or thread can be had.
+    /// `kind` is no such name; the directory cannot be made, or is not private; no socket or thread can be
+    /// had.
     pub fn serve(
         &self,
         kind: &str,
@@ -119,6 +121,7 @@ impl Directory {
         listen: impl Fn(&Path) -> Result<UnixListener, ControlError>,
         handler: impl Fn(&Peer, &str) -> String + Send + 'static,
     ) -> Result<Server, ControlError> {
+        must_be_a_kind(kind)?;
         self.prepare()?;
         let directory = nested::writable(&self.path);
         loop {
@@ -223,8 +226,9 @@ impl Directory {
     /// neither list nor change it. Sockets that dead servers left in it are removed.
     ///
     /// # Errors
-    /// The directory cannot be made, or is another user's.
+    /// `kind` is no such name, or the directory cannot be made, or is another user's.
     pub fn path_for_another(&self, kind: &str) -> Result<PathBuf, ControlError> {
+        must_be_a_kind(kind)?;
         let failed = |error| ControlError::system(&self.path, error);
         match std::fs::create_dir(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -305,6 +309,15 @@ fn random_id(directory: &Path) -> Result<u64, ControlError> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| ControlError::system(directory, error))?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+/// A path in it would lead out of the directory.
+fn must_be_a_kind(kind: &str) -> Result<(), ControlError> {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if (1..=32).contains(&kind.len()) && kind.bytes().all(is_part) {
+        return Ok(());
+    }
+    Err(ControlError::Kind(kind.to_owned()))
 }
 
 fn socket_name(kind: &str, id: u64) -> String {

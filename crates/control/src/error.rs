@@ -15,6 +15,9 @@ pub enum ControlError {
         /// What is wrong, and what would be right.
         why: &'static str,
     },
+    /// It is part of a file's name.
+    #[error("`{}` is no kind of server: it has letters, digits, `-` and `_`, 32 at most", .0.escape_debug())]
+    Kind(String),
     /// Another process holds the lock of the directory, which is only ever held for a moment.
     #[error("the directory `{}` is locked by another process", path.display())]
     Locked {

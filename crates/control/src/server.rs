@@ -102,6 +102,10 @@ impl Drop for Server {
         // Wakes the thread.
         let _ = rustix::net::shutdown(&self.socket.listener, rustix::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
+            // The handler may drop its own server: the reply goes out, and then the thread ends.
+            if thread.thread().id() == thread::current().id() {
+                return;
+            }
             // It catches panics of the handler, and has nothing to return.
             drop(thread.join());
         }

@@ -288,3 +288,31 @@ fn a_stranger_gets_the_reason_and_is_no_server_to_trust() {
     assert!(matches!(error, ControlError::Stranger { uid: 4321, .. }), "{error:?}");
     drop(listener);
 }
+
+#[test]
+fn a_handler_may_drop_its_own_server() {
+    let place = Place::new();
+    let slot = std::sync::Arc::new(std::sync::Mutex::new(None::<Server>));
+    let own = std::sync::Arc::clone(&slot);
+    let server = Server::start(&place.path(), move |_, _| {
+        drop(own.lock().unwrap().take());
+        "bye".to_owned()
+    })
+    .unwrap();
+    *slot.lock().unwrap() = Some(server);
+    assert_eq!(ask(&place.path(), "x").unwrap(), "bye");
+    assert!(!place.path().exists());
+}
+
+#[test]
+fn a_kind_is_a_part_of_a_name() {
+    let place = Place::new();
+    let directory = tollgate_control::Directory::at(place.0.path().join("own"));
+    for kind in ["../x", "a/b", "", " ", "a.b", "0123456789abcdef0123456789abcdef0"] {
+        let refused = directory.serve(kind, |_, _| String::new()).unwrap_err();
+        assert!(matches!(refused, ControlError::Kind(_)), "{kind}: {refused}");
+        assert!(matches!(directory.path_for_another(kind), Err(ControlError::Kind(_))), "{kind}");
+    }
+    let _server = directory.serve("a-Kind_2", |_, _| "here".to_owned()).unwrap();
+    assert_eq!(directory.servers("a-Kind_2").unwrap().found.len(), 1);
+}

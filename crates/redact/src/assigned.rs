@@ -156,8 +156,8 @@ fn bare(text: &[u8], start: usize) -> Option<Range<usize>> {
         text.get(at).is_none_or(|byte| b" ;,\"'`<}".contains(byte) || byte.is_ascii_control())
     };
     // The end of a sentence, but not of one part of an expression.
-    let ends = ends(start + length)
-        || text.get(start + length) == Some(&b'.') && ends(start + length + 1);
+    let ends =
+        ends(start + length) || text.get(start + length) == Some(&b'.') && ends(start + length + 1);
     let random = mixed(value) && value.iter().filter(|byte| ALNUM.has(**byte)).count() >= BARE_MIN;
     let path = value.starts_with(b"/") || value.contains(&b':') || value.starts_with(b"&");
     let whole = ends || length == VALUE_MAX;

@@ -429,7 +429,7 @@ pub fn fair_victim(
     others: impl Iterator<Item = (ShardId, usize)>,
 ) -> Option<ShardId> {
     let (shard, longest) = others.max_by_key(|&(_, len)| len)?;
-    (longest > own * 2 + usize::from(workers)).then_some(shard)
+    (longest > own.saturating_mul(2).saturating_add(usize::from(workers))).then_some(shard)
 }
 
 /// The shard at whose home a new worker starts: the nearest to `near[0]` that has fewer workers

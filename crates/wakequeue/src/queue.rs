@@ -194,7 +194,8 @@ impl<T: Send> WakeQueue<T> {
 
     /// Takes the first item that `wanted` accepts out of the order of its shard; the others keep
     /// theirs. For a thread that is no worker and works for some of the items only. Costs as much
-    /// as there are items.
+    /// as there are items. What lies behind is moved beside the shard's ring, up to the capacity of that:
+    /// who asks again before workers have taken those does not see what was pushed meanwhile.
     ///
     /// `wanted` is called under the lock of a shard: it must not use this queue. If it panics, every
     /// item is still there, and the next push to that shard gets somebody going for them.

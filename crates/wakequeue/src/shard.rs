@@ -25,17 +25,44 @@ pub(crate) struct Shard<T> {
 /// Items that found the ring full and could not be refused. Nearly always empty: then it costs a
 /// pull one load of a line that nobody writes.
 struct Overflow<T> {
-    /// Length of `items`, changed under its lock.
+    /// Length of `list`, changed under its lock.
     len: CachePadded<AtomicUsize>,
-    items: Mutex<VecDeque<T>>,
+    list: Mutex<List<T>>,
+}
+
+struct List<T> {
+    items: VecDeque<Aside<T>>,
+    /// How many of them were moved here from the ring.
+    moved: usize,
+}
+
+struct Aside<T> {
+    item: T,
+    moved: bool,
+}
+
+impl<T> List<T> {
+    const fn new() -> Self {
+        Self { items: VecDeque::new(), moved: 0 }
+    }
+
+    fn push(&mut self, item: T, moved: bool) {
+        self.items.push_back(Aside { item, moved });
+        self.moved += usize::from(moved);
+    }
+
+    fn remove(&mut self, position: usize) -> Option<T> {
+        // The first one at no cost.
+        let Aside { item, moved } = self.items.remove(position)?;
+        self.moved -= usize::from(moved);
+        Some(item)
+    }
 }
 
 impl<T> Shard<T> {
     pub(crate) fn new(capacity: usize, pod: PodIndex) -> Self {
-        let overflow = Overflow {
-            len: CachePadded::new(AtomicUsize::new(0)),
-            items: Mutex::new(VecDeque::new()),
-        };
+        let overflow =
+            Overflow { len: CachePadded::new(AtomicUsize::new(0)), list: Mutex::new(List::new()) };
         Self { pod, ring: Ring::new(capacity), overflow }
     }
 
@@ -58,13 +85,13 @@ impl<T> Shard<T> {
             let _ = self.ring.push_with(|| cell.take().expect("an item is pushed once"));
         }
         let Some(item) = cell.take() else { return Ok(()) };
-        let mut items = self.overflow.items.lock();
+        let mut list = self.overflow.list.lock();
         // Under the lock, which the last look of a leaving worker takes too.
         if self.ring.is_closed() {
             return Err(Closed(item));
         }
-        items.push_back(item);
-        self.overflow.note(&items);
+        list.push(item, false);
+        self.overflow.note(&list);
         Ok(())
     }
 
@@ -79,36 +106,38 @@ impl<T> Shard<T> {
 
     #[cold]
     fn pop_overflow(&self, cell: &mut ItemCell<T>) -> bool {
-        let mut items = self.overflow.items.lock();
-        let Some(item) = items.pop_front() else { return false };
-        self.overflow.note(&items);
+        let mut list = self.overflow.list.lock();
+        let Some(item) = list.remove(0) else { return false };
+        self.overflow.note(&list);
         // Freed after the lock is.
-        let unused =
-            (items.is_empty() && items.capacity() > KEPT_ROOM).then(|| std::mem::take(&mut *items));
-        drop(items);
+        let is_large = list.items.is_empty() && list.items.capacity() > KEPT_ROOM;
+        let unused = is_large.then(|| std::mem::take(&mut list.items));
+        drop(list);
         drop(unused);
         *cell = ItemCell::of(item);
         true
     }
 
     /// Takes the first item that `wanted` accepts, wherever it lies. The others stay in their
-    /// order. To get at the middle of the ring, up to its capacity of items is moved to the
-    /// overflow list; the caller must then wake somebody for them.
+    /// order. To get at the middle of the ring, items are moved to the overflow list, where up to the
+    /// ring's capacity of them may lie; the caller must then wake somebody for them.
     pub(crate) fn take_if(&self, wanted: &mut impl FnMut(&T) -> bool) -> Option<T> {
-        let mut items = self.overflow.items.lock();
-        if let Some(position) = items.iter().position(&mut *wanted) {
-            let found = items.remove(position);
-            self.overflow.note(&items);
+        let mut list = self.overflow.list.lock();
+        if let Some(position) = list.items.iter().position(|aside| wanted(&aside.item)) {
+            let found = list.remove(position);
+            self.overflow.note(&list);
             return found;
         }
         let mut cell = ItemCell::empty();
-        while items.len() < self.ring.capacity() && self.ring.pop_into(&mut cell) {
+        // Not more, or pushes beside this would find room again and again.
+        while list.moved < self.ring.capacity() && self.ring.pop_into(&mut cell) {
             // Safe in the list before it is looked at, which is code of the caller's.
-            items.push_back(cell.take()?);
-            self.overflow.note(&items);
-            if items.back().is_some_and(&mut *wanted) {
-                let found = items.pop_back();
-                self.overflow.note(&items);
+            list.push(cell.take()?, true);
+            self.overflow.note(&list);
+            let last = list.items.len() - 1;
+            if wanted(&list.items[last].item) {
+                let found = list.remove(last);
+                self.overflow.note(&list);
                 return found;
             }
         }
@@ -130,7 +159,7 @@ impl<T> Shard<T> {
     pub(crate) fn close(&self) {
         self.ring.close();
         // Whoever is adding to the list has done so before this returns, or will be refused.
-        drop(self.overflow.items.lock());
+        drop(self.overflow.list.lock());
     }
 
     pub(crate) fn ring(&self) -> &Ring<T> {
@@ -145,8 +174,8 @@ impl<T> Overflow<T> {
         self.len.load(Ordering::SeqCst) == 0
     }
 
-    fn note(&self, items: &MutexGuard<'_, VecDeque<T>>) {
-        self.len.store(items.len(), Ordering::SeqCst);
+    fn note(&self, list: &MutexGuard<'_, List<T>>) {
+        self.len.store(list.items.len(), Ordering::SeqCst);
     }
 }
 
@@ -181,6 +210,24 @@ mod tests {
         assert_eq!(shard.take_if(&mut |&item| item == 2), Some(2));
         assert_eq!(shard.take_if(&mut |&item| item == 2), None);
         assert_eq!(all(&shard), [0, 1, 3, 4, 6, 7]);
+    }
+
+    #[test]
+    fn one_is_taken_from_behind_a_full_ring_and_what_lies_beside_it() {
+        let shard = Shard::new(2, PodIndex(0));
+        (0..2).for_each(|item| shard.push_with(|| item).unwrap());
+        (7..12).for_each(|item| shard.push_unbounded(item).unwrap());
+        assert_eq!(shard.take_if(&mut |&item| item == 1), Some(1));
+        assert_eq!(shard.take_if(&mut |&item| item == 5), None);
+        assert_eq!(all(&shard), [7, 8, 9, 10, 11, 0]);
+        // As many as the ring holds are moved, whatever is pushed meanwhile.
+        for item in 0..20 {
+            let _ = shard.push_with(|| item);
+            assert_eq!(shard.take_if(&mut |&item| item == 99), None);
+        }
+        assert_eq!(all(&shard), [0, 1, 2, 3]);
+        (0..2).for_each(|item| shard.push_with(|| item).unwrap());
+        assert_eq!(shard.take_if(&mut |&item| item == 1), Some(1), "room for moves is back");
     }
 
     #[test]

@@ -159,7 +159,10 @@ impl Work {
     /// # Errors
     /// As [`queue_delayed`](Self::queue_delayed). The item is not pending afterwards.
     pub fn modify_delay(&self, delay: Duration) -> Result<bool, SubmitError> {
-        self.core.queue.check_open()?;
+        if let Err(refused) = self.core.queue.check_open() {
+            let _ = self.cancel();
+            return Err(refused);
+        }
         match self.core.state.requeue(true) {
             Ok((ticket, was_pending)) => {
                 self.core.leave_timer();

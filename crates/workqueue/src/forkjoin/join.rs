@@ -1,5 +1,6 @@
 //! Two closures, perhaps at once.
 
+use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
@@ -8,6 +9,7 @@ use std::thread::Result as Caught;
 use tollgate_wakequeue::sync::{AtomicU32, Ordering, UnsafeCell};
 
 use super::hand::{self, Forked, Hand, Open, hand_for};
+use crate::contained;
 use crate::context;
 use crate::core::QueueCore;
 
@@ -24,8 +26,27 @@ where
 {
     match hand_for(queue) {
         Some(hand) => forked(queue, &hand.enter(), a, b),
-        None => (a(), b()),
+        None => in_turn(a, b),
     }
+}
+
+/// Runs one after the other, here.
+fn in_turn<A, B, RA, RB>(a: A, b: B) -> (RA, RB)
+where
+    A: FnOnce() -> RA,
+    B: FnOnce() -> RB,
+{
+    let result_a = a();
+    match catch_unwind(AssertUnwindSafe(b)) {
+        Ok(result_b) => (result_a, result_b),
+        Err(panic) => only(panic, result_a),
+    }
+}
+
+/// Goes on with a panic, and drops `other`, which may panic itself: not during that one.
+fn only(panic: Box<dyn Any + Send>, other: impl Sized) -> ! {
+    contained::call_quietly(|| drop(other));
+    resume_unwind(panic)
 }
 
 #[inline]
@@ -38,8 +59,7 @@ where
     let hand = open.hand;
     let job = StackJob::new(hand, b);
     if !hand.push(job.as_forked(), queue) {
-        let b = job.take_back();
-        return (a(), b());
+        return in_turn(a, job.take_back());
     }
     let in_reach = InReach;
     let result_a = catch_unwind(AssertUnwindSafe(a));
@@ -53,9 +73,12 @@ where
         Err(panic) => {
             // What was not begun is not begun any more; a panic of the other closure is dropped.
             if taken_back {
-                drop(job.take_back());
+                contained::call_quietly(|| drop(job.take_back()));
             } else {
-                drop(job.into_result());
+                match job.into_result() {
+                    Ok(result) => contained::call_quietly(|| drop(result)),
+                    Err(late) => contained::discard(late),
+                }
             }
             hand.drain(open.mark);
             resume_unwind(panic)
@@ -70,7 +93,7 @@ where
     hand.drain(open.mark);
     match result_b {
         Ok(result_b) => (result_a, result_b),
-        Err(panic) => resume_unwind(panic),
+        Err(panic) => only(panic, result_a),
     }
 }
 

@@ -66,9 +66,17 @@ pub(crate) fn scope_on<'env, R>(
     scope.wait();
     drop(entered);
     let panic = scope.panic.lock().take();
+    // What is dropped during a panic may not panic itself.
     match (result, panic) {
         (Ok(result), None) => result,
-        (Err(panic), _) | (Ok(_), Some(panic)) => resume_unwind(panic),
+        (Ok(result), Some(panic)) => {
+            contained::call_quietly(|| drop(result));
+            resume_unwind(panic)
+        }
+        (Err(panic), late) => {
+            late.map(contained::discard);
+            resume_unwind(panic)
+        }
     }
 }
 

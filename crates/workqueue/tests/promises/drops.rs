@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread;
@@ -440,5 +440,82 @@ fn what_a_forgotten_item_owns_may_wait_when_it_is_dropped() {
         drop(item);
         runtime.shutdown();
         assert!(told.recv().unwrap(), "it would wait for itself");
+    });
+}
+
+/// The first panic comes out, whatever is dropped meanwhile panics.
+#[test]
+fn a_fork_brings_out_the_panic_of_its_closure_beside_destructors_that_panic() {
+    kept("drops::a_fork_brings_out_the_panic_of_its_closure_beside_destructors_that_panic", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let soon = || thread::sleep(Duration::from_millis(20));
+        let said = |fork: &dyn Fn()| {
+            let panic = catch_unwind(AssertUnwindSafe(fork)).unwrap_err();
+            match panic.downcast_ref::<&str>() {
+                Some(text) => *text,
+                None => {
+                    assert!(catch_unwind(AssertUnwindSafe(|| drop(panic))).is_err());
+                    "a payload"
+                }
+            }
+        };
+        for _ in 0..5 {
+            let scope = said(&|| {
+                queue.scope(|scope| {
+                    scope.spawn(|| panic_any(Grumpy));
+                    soon();
+                    panic!("body")
+                })
+            });
+            assert_eq!(scope, "body");
+            let scope = said(&|| {
+                drop(queue.scope(|scope| {
+                    scope.spawn(|| panic!("closure"));
+                    Grumpy
+                }));
+            });
+            assert_eq!(scope, "closure");
+            let late = || {
+                soon();
+                panic!("a")
+            };
+            let join = said(&|| drop(queue.join(late, || Grumpy)));
+            assert_eq!(join, "a");
+            let join = said(&|| drop(queue.join(late, || panic_any(Grumpy))));
+            assert_eq!(join, "a");
+            let join = said(&|| drop(queue.join(|| Grumpy, || panic!("b"))));
+            assert_eq!(join, "b");
+            let each = said(&|| {
+                queue.for_each(&[1, 2, 3, 4], 1, |_| {
+                    soon();
+                    panic_any(Grumpy)
+                });
+            });
+            assert_eq!(each, "a payload");
+        }
+    });
+}
+
+#[test]
+fn a_refused_change_of_a_delay_leaves_nothing_pending() {
+    kept("drops::a_refused_change_of_a_delay_leaves_nothing_pending", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&runs);
+        let item = queue.item(move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
+        item.queue_delayed(Duration::from_millis(50)).unwrap();
+        queue.drain().unwrap();
+        assert!(matches!(item.modify_delay(LONG), Err(SubmitError::Drained(_))));
+        assert!(!item.is_pending());
+        queue.reopen();
+        thread::sleep(Duration::from_millis(150));
+        assert_eq!((runs.load(Ordering::SeqCst), runtime.monitor().delayed), (0, 0));
+        item.queue_delayed(Duration::ZERO).unwrap();
+        assert_eq!(item.flush(), Ok(true));
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
     });
 }
