@@ -80,7 +80,8 @@ fn line(rule: &tollgate_policy::Rule) -> String {
         Action::Deny if !rule.operations().has(Operation::Write) => "cannot be read",
         Action::Deny => "cannot be used",
         Action::Redact => {
-            "can be read, with `*` in place of what looks like a secret; not changed, moved or removed"
+            "can be read, with `*` in place of what looks like a secret; not changed, moved or removed. \
+             Do not commit them: git would take the masked text"
         }
         _ => "can be read, not changed",
     };

@@ -168,7 +168,7 @@ fn report(origin: &Origin, policy: &Policy, survey: Option<&Survey>) -> Value {
             .iter()
             .map(|one| {
                 json!({"path": one.path, "verdict": one.verdict, "rule": one.rule,
-                       "skip_worktree": one.skip_worktree})
+                       "masked": one.is_masked, "skip_worktree": one.skip_worktree})
             })
             .collect();
         report["repositories"] = pairs(&survey.repositories, "starts");

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::bail;
 use tollgate_policy::{
-    CallerFacts, Decision, Facts, HEAD_LEN, Kind, Operation, Policy, RuleId, Verdict,
+    CallerFacts, Decision, Facts, HEAD_LEN, Kind, Made, Mode, Operation, Policy, Redaction, RuleId,
+    Verdict,
 };
 
 use crate::counting::Counting;
@@ -37,7 +38,7 @@ pub(crate) struct Survey {
     pub(crate) uncovered: Vec<(String, String)>,
     /// Files whose reading is refused, or that are hidden: path and rule.
     pub(crate) covered: Vec<(String, String)>,
-    /// Tracked by git, although hidden or not readable.
+    /// Tracked by git, although hidden, not readable or masked.
     pub(crate) tracked: Vec<TrackedSecret>,
     /// Repositories but that of the working tree that start programs: path, and by which settings or
     /// hooks. `.` is the directory itself.
@@ -46,11 +47,13 @@ pub(crate) struct Survey {
     pub(crate) problems: Vec<String>,
 }
 
-/// A file that git tracks and the policy keeps from being read.
+/// A file that git tracks and the policy keeps from being read as it is.
 #[derive(Debug)]
 pub(crate) struct TrackedSecret {
     pub(crate) path: String,
     pub(crate) verdict: Verdict,
+    /// It can be read, masked.
+    pub(crate) is_masked: bool,
     pub(crate) rule: String,
     pub(crate) skip_worktree: bool,
 }
@@ -185,10 +188,27 @@ impl Walk<'_> {
         let shown = inside.display().to_string();
         match (read.verdict, read.rule) {
             (Verdict::Allow | Verdict::ReadOnly, _) => {
-                let why =
-                    self.looks_secret(&facts).or_else(|| self.looks_secret_later(real, &facts));
-                if let Some(why) = why {
-                    push(&mut self.found.uncovered, (shown, why));
+                let (mode, rule) = self.enforced().mode(&facts);
+                let by_name = self.named_like_a_secret(&facts);
+                let is_masked = mode == Mode::Redacted;
+                let by_content = || {
+                    self.holds_a_secret(&facts).or_else(|| self.looks_secret_later(real, &facts))
+                };
+                match (by_name, is_masked) {
+                    (Some(why), true) => {
+                        let why = format!("{why}; what looks like a secret in it is masked");
+                        push(&mut self.found.uncovered, (shown, why));
+                    }
+                    (Some(why), false) => push(&mut self.found.uncovered, (shown, why)),
+                    (None, is_masked) => match by_content() {
+                        // The same forms are masked.
+                        Some(_) if is_masked => {
+                            let name = self.rule_name(rule);
+                            push(&mut self.found.covered, (shown, name));
+                        }
+                        Some(why) => push(&mut self.found.uncovered, (shown, why)),
+                        None => {}
+                    },
                 }
             }
             (_, rule) => {
@@ -213,14 +233,17 @@ impl Walk<'_> {
         rules
     }
 
-    fn looks_secret(&self, facts: &Facts<'_>) -> Option<String> {
+    fn named_like_a_secret(&self, facts: &Facts<'_>) -> Option<String> {
+        let [names, _] = &self.detectors.0;
+        let decision = names.decide(facts, Operation::Read, &self.caller);
+        let by_name = (decision.verdict > Verdict::ReadOnly).then_some(decision.rule).flatten();
+        by_name.map(|rule| format!("preset `agent`: {}", names.rule(rule).name()))
+    }
+
+    fn holds_a_secret(&self, facts: &Facts<'_>) -> Option<String> {
         // Packages of others ship test keys.
         let [names, likely] = &self.detectors.0;
         let decision = names.decide(facts, Operation::Read, &self.caller);
-        let by_name = (decision.verdict > Verdict::ReadOnly).then_some(decision.rule).flatten();
-        if let Some(rule) = by_name {
-            return Some(format!("preset `agent`: {}", names.rule(rule).name()));
-        }
         let package = decision.rule.is_some_and(|rule| PACKAGES.contains(&names.rule(rule).name()));
         let judged = likely.decide(facts, Operation::Read, &self.caller);
         (facts.head.is_some() && !package && judged.verdict == Verdict::Deny)
@@ -247,11 +270,23 @@ impl Walk<'_> {
         })
     }
 
+    /// Whether something would be masked in a file, as far as it is read.
+    fn masks_some(&self, real: &Path, facts: &Facts<'_>) -> bool {
+        let mut made = Made::default();
+        self.enforced().at(facts.path).made(&facts.inode(), &mut made);
+        let redactor = Redaction::redactor_of(made.redactions.iter().map(|one| &**one));
+        let mut found = false;
+        if let Some(mut bytes) = read_up_to(real, MAX_SEARCHED) {
+            redactor.mask_all(&mut bytes, |_| found = true);
+        }
+        found
+    }
+
     fn rule_name(&self, rule: Option<RuleId>) -> String {
         rule.map_or("the default", |rule| self.enforced().rule(rule).name()).to_owned()
     }
 
-    /// Files that git tracks and nobody may read.
+    /// Files that git tracks and nobody may read as they are.
     fn index(&mut self, dir: &Path) {
         let Some(repository) = Repository::at(dir) else { return };
         let tracked = match repository.tracked() {
@@ -271,11 +306,16 @@ impl Walk<'_> {
             let head = head.or_else(|| meta.is_none().then(Vec::new));
             let facts = Facts { path: &file.path, kind, size, head: head.as_deref() };
             let decision = self.read(&facts, None);
-            if decision.verdict > Verdict::ReadOnly {
+            let (mode, rule) = self.enforced().mode(&facts);
+            let is_masked = mode == Mode::Redacted
+                && decision.verdict <= Verdict::ReadOnly
+                && self.masks_some(&real, &facts);
+            if decision.verdict > Verdict::ReadOnly || is_masked {
                 self.found.tracked.push(TrackedSecret {
                     path: String::from_utf8_lossy(&file.path).into_owned(),
                     verdict: decision.verdict,
-                    rule: self.rule_name(decision.rule),
+                    is_masked,
+                    rule: self.rule_name(if is_masked { rule } else { decision.rule }),
                     skip_worktree: file.skip_worktree,
                 });
             }
@@ -312,6 +352,9 @@ impl Survey {
         for one in self.tracked.iter().take(20) {
             let (path, rule) = (escaped(&one.path), escaped(&one.rule));
             let (what, then) = match one.verdict {
+                _ if one.is_masked => {
+                    ("masks secrets in", "`git commit -a` may commit the masked text")
+                }
                 Verdict::Hide => ("hides", "`git add -A` would commit its deletion"),
                 _ => ("refuses to read", "`git add` and `git reset --hard` end at it"),
             };

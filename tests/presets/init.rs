@@ -125,6 +125,48 @@ fn secrets_that_git_tracks_are_named_with_the_way_out() {
     assert!(!said.contains("`keys/s.pem` is tracked"), "{said}");
 }
 
+/// git commits what it reads, without a word.
+#[test]
+fn what_is_masked_and_tracked_is_named() {
+    if !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    let token = "ghp_9QeWJKY40uvSwMFLZDe1f8rESQedUStPKR0C";
+    tree.write("conf", &format!("tok = {token}\n"));
+    tree.write(
+        "r.toml",
+        "[[rule]]\nname = \"all\"\npath = \"**\"\nkind = \"file\"\naction = \"redact\"\n",
+    );
+    tree.bare("git init -q; echo A=1 >.env; echo a >a; git add -A; git commit -qm a");
+    let check = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let output = tree.at_home(command.arg("check").args(arguments));
+        assert!(output.status.success(), "{}", all(&output));
+        all(&output)
+    };
+    let said = check(&["--dir", ".", "r.toml"]);
+    let warning = "`conf` is tracked by git, and rule `all` masks secrets in it: in the view \
+                   `git commit -a` may commit the masked text";
+    assert!(said.contains(warning), "{said}");
+    assert!(!said.contains("`a` is tracked"), "nothing is masked in it: {said}");
+    // Its name says more than its content.
+    assert!(said.contains(".env: preset `agent`") && said.contains("is masked"), "{said}");
+    assert!(!said.contains("conf: it holds"), "{said}");
+    let plain = check(&["--dir", ".", "none"]);
+    assert!(plain.contains("conf: it holds what looks like a key or a token"), "{plain}");
+    let report: serde_json::Value = serde_json::from_str(
+        check(&["--json", "--dir", ".", "r.toml"])
+            .lines()
+            .filter(|line| !line.starts_with("tollgate"))
+            .collect::<Vec<_>>()
+            .join("\n")
+            .as_str(),
+    )
+    .unwrap();
+    assert_eq!(report["tracked"][0]["masked"], true, "{report}");
+}
+
 /// How many files each rule is about, which are about none, and what looks like a secret.
 #[test]
 fn check_counts_what_each_rule_decides_over() {

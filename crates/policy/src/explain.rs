@@ -52,6 +52,9 @@ pub struct OperationReport {
     /// not read it for what it holds could exchange what tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_part: Option<&'static str>,
+    /// The most bytes that the file may have to be shown masked, where it has more and is refused for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub masked_up_to: Option<u64>,
     /// The rule that says so; `None` is the default.
     pub rule: Option<String>,
     /// The line of that rule.
@@ -155,9 +158,17 @@ impl Policy {
                 line: whole.rule.map(|id| self.rule(id).line()),
             });
             let writes = operation == Operation::Write && decision.verdict == Verdict::Allow;
+            let inode = facts.inode();
+            let is_too_large = decision.verdict == Verdict::Deny && above.is_none() && {
+                let matched = enforced.at(facts.path);
+                matched.too_large_to_redact(&inode, operation) == Some(decision)
+            };
             OperationReport {
                 operation,
                 verdict: decision.verdict,
+                masked_up_to: is_too_large
+                    .then(|| enforced.at(facts.path).redacted_up_to(&inode))
+                    .flatten(),
                 in_part: if writes { enforced.refused_in_part(facts, caller) } else { None },
                 errno: match above {
                     Some(_) => Some("ENOENT"),
@@ -446,6 +457,9 @@ impl fmt::Display for Explanation {
             match (&one.rule, one.line) {
                 (Some(rule), Some(line)) => writeln!(f, "by rule `{rule}` (line {line})")?,
                 _ => writeln!(f, "by the default `{}`", self.default)?,
+            }
+            if let Some(most) = one.masked_up_to {
+                writeln!(f, "    it is larger than the {most} bytes up to which it is masked")?;
             }
             if let Some(audited) = &one.audited {
                 let rule = audited.rule.as_deref().unwrap_or("the default");

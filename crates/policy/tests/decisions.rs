@@ -518,3 +518,25 @@ fn of_what_no_rule_is_asked_is_explained() {
         assert_eq!(explain(path, kind, operation).opening, None, "{path} {kind} {operation:?}");
     }
 }
+
+/// The view masks no more, and shows nothing of it.
+#[test]
+fn a_file_that_is_too_large_to_be_masked_is_refused() {
+    let text = "[[rule]]\nname = 'small'\npath = 'a'\naction = 'redact'\nmax_size = '100 B'\n";
+    let policy = Policy::parse(text, "p.toml").unwrap();
+    for (size, expected) in [(100, Verdict::Allow), (101, Verdict::Deny)] {
+        let facts = Facts { size, ..file("a") };
+        assert_eq!(verdict(&policy, &facts, Operation::Read), expected, "{size}");
+        assert_eq!(verdict(&policy, &facts, Write), Verdict::ReadOnly, "{size}");
+        let explained = policy.explain(&facts, Some(Operation::Read), &USER);
+        let one = &explained.operations[0];
+        let refused = expected == Verdict::Deny;
+        assert_eq!((one.verdict, one.masked_up_to), (expected, refused.then_some(100)));
+        assert_eq!(one.rule.as_deref(), Some("small"));
+        assert_eq!(explained.to_string().contains("larger than the 100 bytes"), refused);
+    }
+    let other = Policy::parse(&text.replace("100 B", "50 B"), "q.toml").unwrap();
+    let both = policy.joined(other, " (q)").unwrap();
+    let facts = Facts { size: 51, ..file("a") };
+    assert_eq!(verdict(&both, &facts, Operation::Read), Verdict::Deny, "the lower limit holds");
+}

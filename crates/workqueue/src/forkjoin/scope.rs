@@ -74,7 +74,9 @@ pub(crate) fn scope_on<'env, R>(
             resume_unwind(panic)
         }
         (Err(panic), late) => {
-            late.map(contained::discard);
+            if let Some(late) = late {
+                contained::discard(late);
+            }
             resume_unwind(panic)
         }
     }
