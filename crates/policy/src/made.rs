@@ -7,7 +7,7 @@ use crate::matched::{Decision, Matched};
 use crate::policy::{Part, Policy};
 use crate::redaction::Redaction;
 use crate::rule::{Holds, Rule};
-use crate::words::{Action, Kind, Mode, Verdict};
+use crate::words::{Action, Kind, Mode, Operation, Verdict};
 
 /// What the rules say about the bytes of an inode, for the names that it has.
 #[derive(Clone, Debug, Default)]
@@ -102,6 +102,29 @@ impl<'p> Matched<'p> {
         let mut made = Made::default();
         self.made(facts, &mut made);
         made.is_contradictory().then_some(Decision { verdict: Verdict::Deny, rule })
+    }
+
+    /// A file that is larger than its rules say is not shown.
+    pub(crate) fn too_large_to_redact(
+        &self,
+        facts: &InodeFacts<'_>,
+        operation: Operation,
+    ) -> Option<Decision> {
+        let is_read = operation == Operation::Read && facts.kind == Kind::File;
+        if !is_read || !self.policy.can_redact() {
+            return None;
+        }
+        let (mode, rule) = self.mode(facts);
+        let up_to = || self.redacted_up_to(facts);
+        let is_too_large = mode == Mode::Redacted && up_to().is_some_and(|max| facts.size > max);
+        is_too_large.then_some(Decision { verdict: Verdict::Deny, rule })
+    }
+
+    /// The most bytes that a file may have which is shown masked.
+    pub(crate) fn redacted_up_to(&self, facts: &InodeFacts<'_>) -> Option<u64> {
+        let mut made = Made::default();
+        self.made(facts, &mut made);
+        made.redactions.iter().map(|redaction| redaction.max_size()).min()
     }
 
     /// The rules of one part of which one settles the I/O mode.

@@ -16,7 +16,6 @@ use smallvec::SmallVec;
 
 use crate::facts::{CallerFacts, CallerNeeds, Facts, InodeFacts};
 use crate::glob::index::RuleSet;
-use crate::made::Made;
 use crate::policy::{Part, Policy};
 use crate::rule::{Holds, Rule, RuleId};
 use crate::words::{Action, Kind, Mode, Operation, Verdict};
@@ -251,29 +250,6 @@ impl<'p> Matched<'p> {
             .or_else(|| self.too_large_to_redact(facts, operation))
             .or_else(|| self.kept_as_redacted(facts, operation));
         of_bytes.filter(|kept| kept.verdict > decision.verdict).unwrap_or(decision)
-    }
-
-    /// A file that is larger than its rules say is not shown.
-    pub(crate) fn too_large_to_redact(
-        &self,
-        facts: &InodeFacts<'_>,
-        operation: Operation,
-    ) -> Option<Decision> {
-        let is_read = operation == Operation::Read && facts.kind == Kind::File;
-        if !is_read || !self.policy.can_redact() {
-            return None;
-        }
-        let (mode, rule) = self.mode(facts);
-        let up_to = || self.redacted_up_to(facts);
-        let is_too_large = mode == Mode::Redacted && up_to().is_some_and(|max| facts.size > max);
-        is_too_large.then_some(Decision { verdict: Verdict::Deny, rule })
-    }
-
-    /// The most bytes that a file may have which is shown masked.
-    pub(crate) fn redacted_up_to(&self, facts: &InodeFacts<'_>) -> Option<u64> {
-        let mut made = Made::default();
-        self.made(facts, &mut made);
-        made.redactions.iter().map(|redaction| redaction.max_size()).min()
     }
 
     /// What is shown masked is not changed, whatever earlier rules say of an operation or a caller: `mv` to

@@ -466,7 +466,7 @@ fn a_fork_brings_out_the_panic_of_its_closure_beside_destructors_that_panic() {
                     scope.spawn(|| panic_any(Grumpy));
                     soon();
                     panic!("body")
-                })
+                });
             });
             assert_eq!(scope, "body");
             let scope = said(&|| {
@@ -482,7 +482,7 @@ fn a_fork_brings_out_the_panic_of_its_closure_beside_destructors_that_panic() {
             };
             let join = said(&|| drop(queue.join(late, || Grumpy)));
             assert_eq!(join, "a");
-            let join = said(&|| drop(queue.join(late, || panic_any(Grumpy))));
+            let join = said(&|| _ = queue.join(late, || panic_any(Grumpy)));
             assert_eq!(join, "a");
             let join = said(&|| drop(queue.join(|| Grumpy, || panic!("b"))));
             assert_eq!(join, "b");
