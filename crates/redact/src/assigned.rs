@@ -123,20 +123,31 @@ fn literal_prefix(text: &[u8]) -> usize {
     if matches!(text.get(letters), Some(b'"' | b'\'')) { letters } else { 0 }
 }
 
+/// Where a value in quotes ends: at its quote or at the line's end. YAML and SQL write a quote within
+/// single ones twice: `doubles`.
+fn end_of(window: &[u8], quote: u8, nested: bool, doubles: bool) -> Option<usize> {
+    let (mut at, mut escaped) = (0, false);
+    loop {
+        let byte = *window.get(at)?;
+        if byte == b'\n' {
+            return Some(at);
+        }
+        if byte == quote && (!escaped || nested) {
+            if !doubles || window.get(at + 1) != Some(&quote) {
+                return Some(at);
+            }
+            at += 1;
+        }
+        escaped = byte == b'\\' && !escaped;
+        at += 1;
+    }
+}
+
 fn quoted(text: &[u8], start: usize, quote: u8, nested: bool) -> Option<Range<usize>> {
+    // Behind three of them one ends it.
+    let doubles = quote == b'\'' && text[..start].last_chunk() != Some(&[quote; 3]);
     let window = &text[start..text.len().min(start + VALUE_MAX)];
-    let mut escaped = false;
-    let mut end = window.iter().enumerate().filter_map(|(at, byte)| {
-        // YAML and SQL write a quote within quotes twice.
-        let doubled = quote == b'\'' && *byte == quote && at > 0 && !escaped && {
-            let before = window[..at].iter().rev().take_while(|byte| **byte == quote).count();
-            before % 2 == 1 || window.get(at + 1) == Some(&quote)
-        };
-        let ends = (*byte == quote && (!escaped || nested) && !doubled) || *byte == b'\n';
-        escaped = *byte == b'\\' && !escaped;
-        ends.then_some(at)
-    });
-    let end = end.next();
+    let end = end_of(window, quote, nested, doubles);
     // A value that is longer is masked as far as it is followed.
     let value = &window[..end.unwrap_or(window.len())];
     let value = value.strip_suffix(b"\\").filter(|_| nested).unwrap_or(value);
@@ -145,7 +156,10 @@ fn quoted(text: &[u8], start: usize, quote: u8, nested: bool) -> Option<Range<us
     }
     let words = value.contains(&b' ') && !mixed(value);
     let plain = value.iter().all(|byte| PLAIN.has(*byte));
-    (!words && !plain && !is_reference(value)).then_some(start..start + value.len())
+    // An object identifier, an address, a version.
+    let numbers =
+        value.contains(&b'.') && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
+    (!words && !plain && !numbers && !is_reference(value)).then_some(start..start + value.len())
 }
 
 /// Without quotes a value must look random, or every line of a program would be one.
