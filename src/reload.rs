@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tollgate_control::PATIENCE;
+use tollgate_control::{ControlError, PATIENCE};
 
 use crate::cli::ReloadArgs;
 use crate::control::{self, Replies, Report, Request, Warnings};
@@ -68,6 +68,13 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     let order: Vec<_> = views.iter().map(process).collect();
     views.sort_by_key(|view| order.iter().position(|known| *known == process(view)));
     let answers = reload_all(&views);
+    // A server that ends keeps no policy; its socket may be there for a moment longer than its view.
+    let asked = views.len();
+    let lives = |one: &(Report, Answer)| !has_ended(&one.1);
+    let (views, answers): (Vec<_>, Vec<_>) = views.into_iter().zip(answers).filter(lives).unzip();
+    if asked > 0 && views.is_empty() {
+        bail!("{} ended before the policy was read again", messages::count(asked, "view"));
+    }
     if args.json {
         let replies = views.iter().zip(&answers).map(|(view, answer)| match answer {
             Ok(reloaded) => json!({"dir": dir_of(view), "reloaded": reloaded}),
@@ -92,6 +99,12 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
             bail!("{failed} of {} kept the policy that held", messages::count(views.len(), "view"))
         }
     }
+}
+
+/// Whether the server was gone before it answered.
+fn has_ended(answer: &Answer) -> bool {
+    let error = answer.as_ref().err().and_then(|error| error.downcast_ref::<ControlError>());
+    error.is_some_and(ControlError::is_gone)
 }
 
 /// Has all views reload, those of many servers at the same time: servers that hang hold up the others

@@ -341,8 +341,8 @@ fn a_policy_that_comes_to_be_in_dir_is_said_not_to_hold_yet() {
     let script = "export TOLLGATE_POLICY=$PWD/policy.toml
         $T mount --daemon --log log dir mnt; $T reload dir >/dev/null && echo whole
         echo 'default = \"deny\"' >dir/.tollgate.toml; $T reload dir || echo in part
-        $T umount mnt; $T mount --daemon --log log --policy policy.toml dir mnt
-        $T reload dir >/dev/null && echo named; $T umount mnt";
+        $T umount mnt; cp -r dir dir2; $T mount --daemon --log log2 --policy policy.toml dir2 mnt
+        $T reload dir2 >/dev/null && echo named; $T umount mnt";
     let out = project.in_mount_namespace(script);
     let said = all(&out);
     let lines: Vec<_> = said.lines().filter(|line| !line.starts_with(' ')).collect();
