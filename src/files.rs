@@ -113,6 +113,9 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> 
     if path.symlink_metadata().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
+    // For the error, which names no temporary file then.
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    rustix::fs::accessat(rustix::fs::CWD, dir, access, rustix::fs::AtFlags::EACCESS)?;
     let permissions = std::fs::Permissions::from_mode(mode);
     let made = tempfile::Builder::new().permissions(permissions).tempfile_in(dir);
     let mut file = made.map_err(without_path)?;

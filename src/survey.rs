@@ -10,6 +10,8 @@ use tollgate_policy::{
     Verdict,
 };
 
+use tollgate_redact::Detector;
+
 use crate::counting::Counting;
 use crate::escape::escaped;
 use crate::git::{self, Repository};
@@ -190,7 +192,7 @@ impl Walk<'_> {
             (Verdict::Allow | Verdict::ReadOnly, _) => {
                 let (mode, rule) = self.enforced().mode(&facts);
                 let by_name = self.named_like_a_secret(&facts);
-                let is_masked = mode == Mode::Redacted;
+                let is_masked = mode == Mode::Redacted && self.masks_keys_and_tokens(&facts);
                 let by_content = || {
                     self.holds_a_secret(&facts).or_else(|| self.looks_secret_later(real, &facts))
                 };
@@ -268,6 +270,16 @@ impl Walk<'_> {
         found.then(|| {
             format!("it holds a key or a token after its first {kib} KiB, where no rule looks")
         })
+    }
+
+    /// Whether what [`Self::holds_a_secret`] looks for would be masked.
+    fn masks_keys_and_tokens(&self, facts: &Facts<'_>) -> bool {
+        let mut made = Made::default();
+        self.enforced().at(facts.path).made(&facts.inode(), &mut made);
+        let masks = |what: Detector| {
+            made.redactions.iter().any(|redaction| redaction.detectors().contains(&what))
+        };
+        masks(Detector::PrivateKey) && masks(Detector::Token)
     }
 
     /// Whether something would be masked in a file, as far as it is read.

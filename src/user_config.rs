@@ -31,6 +31,12 @@ struct CommandConfig {
     policy: PathBuf,
 }
 
+/// Whether the file or its directory is a link to what is not there.
+fn leads_nowhere(file: &Path) -> bool {
+    let is_link = |path: &Path| path.is_symlink() && !path.exists();
+    is_link(file) || file.parent().is_some_and(is_link)
+}
+
 impl UserConfig {
     /// Reads the file; without one, nothing is configured.
     ///
@@ -42,6 +48,12 @@ impl UserConfig {
         let shown = shown(&file);
         let text = match std::fs::read_to_string(&file) {
             Ok(text) => text,
+            // What the link led to held until it went away.
+            Err(error) if error.kind() == NotFound && leads_nowhere(&file) => {
+                return Err(error).with_context(|| {
+                    format!("configuration `{shown}` cannot be read, as a link leads nowhere")
+                });
+            }
             // Where the home is no directory (`HOME=/dev/null`), it cannot be there.
             Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(empty),
             Err(error) => {
@@ -87,7 +99,9 @@ impl UserConfig {
         }
         let beside = self.file.with_file_name(POLICY);
         let why = || "of your configuration".to_owned();
-        (!self.file.as_os_str().is_empty() && beside.exists()).then(|| (beside, why()))
+        // A link that leads nowhere is an error when it is read.
+        let is_there = || beside.symlink_metadata().is_ok();
+        (!self.file.as_os_str().is_empty() && is_there()).then(|| (beside, why()))
     }
 
     /// Names of presets as they are; files relative to the configuration's directory.

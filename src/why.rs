@@ -318,13 +318,10 @@ pub(crate) fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// Where `path` leads to, without links outside of DIR: rules are about real paths. What is in DIR is judged
-/// by each name of its own.
+/// Where `path` leads to, without links on the way: rules are about real paths. A link that is the last part
+/// of a path in DIR is judged itself.
 fn real(path: PathBuf, dir: &Path) -> PathBuf {
-    if path.starts_with(dir) {
-        return path;
-    }
-    // What is below may be hidden.
+    // What is below may be hidden, and a link may be refused.
     let known = path.ancestors().skip(1).find_map(|above| {
         let real = std::fs::canonicalize(above).ok()?;
         Some(real.join(path.strip_prefix(above).ok()?))

@@ -806,3 +806,24 @@ fn tests_whose_policy_or_directory_is_not_there_are_named() {
         tollgate(["test", &tests]).fails(1, &[&format!("tests `{tests}`: `{key}`: "), "no-such"]);
     }
 }
+
+/// What it led to held until it went away: nothing, or the policy of DIR alone, would hold in its place.
+#[test]
+fn a_configuration_that_leads_nowhere_is_an_error() {
+    for link in [
+        "home/.config/tollgate/policy.toml",
+        "home/.config/tollgate/config.toml",
+        "home/.config/tollgate",
+    ] {
+        let place = Place::new();
+        place.write("dir/a", "");
+        let link = std::path::PathBuf::from(place.path(link));
+        std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("/nowhere/at/all", &link).unwrap();
+        let mut command = command(["explain", "a"]);
+        let command = command.current_dir(place.path("dir")).env("HOME", place.path("home"));
+        let answer = Answer(command.env_remove("XDG_CONFIG_HOME").output().unwrap());
+        assert_eq!(answer.code(), 1, "{link:?}: {answer:?}");
+        assert!(answer.err().contains("cannot be read"), "{link:?}: {answer:?}");
+    }
+}

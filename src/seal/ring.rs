@@ -219,6 +219,8 @@ pub(super) fn init(args: &SealInitArgs) -> Result<()> {
         bail!("there is a keyring {} already; `add` a recipient to it", shown(&path));
     }
     let (mut ring, key) = Keyring::generate()?;
+    // Before a key file is made.
+    ring.may_have(&args.name)?;
     enter(&mut ring, &key, &args.name, &args.new)?;
     save(&locked, &path, &ring)?;
     say(args.json, &path, &ring, &format!("made keyring {}", shown(&path)));

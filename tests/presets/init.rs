@@ -153,6 +153,13 @@ fn what_is_masked_and_tracked_is_named() {
     // Its name says more than its content.
     assert!(said.contains(".env: preset `agent`") && said.contains("is masked"), "{said}");
     assert!(!said.contains("conf: it holds"), "{said}");
+    // Other detectors leave it as it is.
+    tree.write(
+        "card.toml",
+        "[[rule]]\npath = \"conf\"\naction = \"redact\"\ndetectors = [\"card\"]\n",
+    );
+    let narrow = check(&["--dir", ".", "card.toml"]);
+    assert!(narrow.contains("conf: it holds what looks like a key or a token"), "{narrow}");
     let plain = check(&["--dir", ".", "none"]);
     assert!(plain.contains("conf: it holds what looks like a key or a token"), "{plain}");
     let report: serde_json::Value = serde_json::from_str(

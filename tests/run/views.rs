@@ -819,7 +819,7 @@ fn a_reload_cannot_hide_dir_in_the_view_around_it() {
 
 /// Rules are about real paths, whatever path somebody takes to them.
 #[test]
-fn why_follows_links_outside_of_dir() {
+fn why_follows_links_on_the_way() {
     if !can_mount() {
         return;
     }
@@ -830,6 +830,8 @@ fn why_follows_links_outside_of_dir() {
     symlink("dir", "l");
     symlink("dir/docs/guide.md", "guide");
     symlink("notes", "further");
+    symlink("dir/docs", "dir/inside");
+    symlink("l", "dir/out");
     fs::write(project.path("dir/deny"), "x").unwrap();
     let policy = fs::read_to_string(project.path("several.toml")).unwrap();
     let rules = "[[rule]]\nname = \"deny\"\npath = \"deny\"\naction = \"deny\"\n[[rule]]\n\
@@ -843,6 +845,9 @@ fn why_follows_links_outside_of_dir() {
         ("../further/secret", "no (ENOENT)", "mine"),
         ("--write ../further/old/a", "no (EROFS)", "old"),
         ("../l/a.txt", "yes", "default"),
+        ("--write inside/guide.md", "no (EROFS)", "docs"),
+        ("--write out/docs/new", "no (EROFS)", "docs"),
+        ("--write inside", "yes", "default"),
     ] {
         let why = format!("\"$T\" why {what}");
         let said = all(&sh(run(&project, "several.toml", "dir", &["--quiet"]), &why));

@@ -112,8 +112,8 @@ fn annotation(text: &[u8], at: usize) -> usize {
     }
     let blanks = BLANK.run(rest, 1, BLANKS_MAX);
     let value = &rest[1 + blanks..];
-    let is_quoted = value[literal_prefix(value)..].starts_with(b"\"")
-        || value[literal_prefix(value)..].starts_with(b"'");
+    let first = value.get(literal_prefix(value));
+    let is_quoted = matches!(first, Some(b'"' | b'\'' | b'`'));
     if is_quoted { length + 1 } else { 0 }
 }
 
@@ -123,8 +123,8 @@ fn literal_prefix(text: &[u8]) -> usize {
     if matches!(text.get(letters), Some(b'"' | b'\'')) { letters } else { 0 }
 }
 
-/// Where a value in quotes ends: at its quote or at the line's end. YAML and SQL write a quote within
-/// single ones twice: `doubles`.
+/// Where a value in quotes ends: at its quote or at the line's end. YAML, SQL and CSV write a quote within
+/// quotes twice, shells and C join what is quoted in two parts: `doubles`.
 fn end_of(window: &[u8], quote: u8, nested: bool, doubles: bool) -> Option<usize> {
     let (mut at, mut escaped) = (0, false);
     loop {
@@ -145,7 +145,7 @@ fn end_of(window: &[u8], quote: u8, nested: bool, doubles: bool) -> Option<usize
 
 fn quoted(text: &[u8], start: usize, quote: u8, nested: bool) -> Option<Range<usize>> {
     // Behind three of them one ends it.
-    let doubles = quote == b'\'' && text[..start].last_chunk() != Some(&[quote; 3]);
+    let doubles = quote != b'`' && !nested && text[..start].last_chunk() != Some(&[quote; 3]);
     let window = &text[start..text.len().min(start + VALUE_MAX)];
     let end = end_of(window, quote, nested, doubles);
     // A value that is longer is masked as far as it is followed.
