@@ -272,10 +272,16 @@ impl Walk<'_> {
         })
     }
 
-    /// Whether what [`Self::holds_a_secret`] looks for would be masked.
-    fn masks_keys_and_tokens(&self, facts: &Facts<'_>) -> bool {
+    /// How the bytes of a file are made.
+    fn made(&self, facts: &Facts<'_>) -> Made {
         let mut made = Made::default();
         self.enforced().at(facts.path).made(&facts.inode(), &mut made);
+        made
+    }
+
+    /// Whether what [`Self::holds_a_secret`] looks for would be masked.
+    fn masks_keys_and_tokens(&self, facts: &Facts<'_>) -> bool {
+        let made = self.made(facts);
         let masks = |what: Detector| {
             made.redactions.iter().any(|redaction| redaction.detectors().contains(&what))
         };
@@ -284,8 +290,7 @@ impl Walk<'_> {
 
     /// Whether something would be masked in a file, as far as it is read.
     fn masks_some(&self, real: &Path, facts: &Facts<'_>) -> bool {
-        let mut made = Made::default();
-        self.enforced().at(facts.path).made(&facts.inode(), &mut made);
+        let made = self.made(facts);
         let redactor = Redaction::redactor_of(made.redactions.iter().map(|one| &**one));
         let mut found = false;
         if let Some(mut bytes) = read_up_to(real, MAX_SEARCHED) {
