@@ -9,6 +9,7 @@ use tollgate_policy::{Action, Operation, Policy};
 use crate::cli::BriefArgs;
 use crate::escape::escaped;
 use crate::git::Repository;
+use crate::policy_choice::Origin;
 use crate::{policy_choice, policy_views, tree};
 
 /// Rules that are listed; an agent's memory is short.
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &BriefArgs) -> anyhow::Result<()> {
             json!({"dir": dir, "default": default, "fenced": fenced, "views": further})
         );
     } else {
-        print!("{}", text(&dir, &policy, &fenced, &further));
+        print!("{}", text(&dir, (&origin, &policy), &fenced, &further));
     }
     Ok(())
 }
@@ -115,7 +116,23 @@ fn of_the_rest(policy: &Policy) -> &'static str {
     }
 }
 
-fn text(dir: &Path, policy: &Policy, fenced: &[String], further: &[String]) -> String {
+/// Under `none` policy files are files like any other.
+fn of_policy_files(origin: &Origin) -> &'static str {
+    match origin {
+        Origin::None => "",
+        _ => {
+            "* Policy files (`.tollgate.toml`) are the user's: you find them read-only or not at all, \
+             and make none.\n"
+        }
+    }
+}
+
+fn text(
+    dir: &Path,
+    (origin, policy): (&Origin, &Policy),
+    fenced: &[String],
+    further: &[String],
+) -> String {
     let mut text = format!(
         "## This directory is fenced by Tollgate\n\n\
          Commands that are started with `tollgate run` (`TOLLGATE_RUN` is set in their environment) \
@@ -124,12 +141,11 @@ fn text(dir: &Path, policy: &Policy, fenced: &[String], further: &[String]) -> S
          expected is the policy's decision. It is not a defect: do not retry, do not change \
          permissions, do not look for another way to the file. Say what you needed and go on without.\n\
          * {}\n\
-         * {}\n\
-         * Policy files (`.tollgate.toml`) are the user's: you find them read-only or not at all, and \
-         make none.\n",
+         * {}\n{}",
         escaped(&dir.to_string_lossy()),
         of_git(dir),
         of_the_rest(policy),
+        of_policy_files(origin),
     );
     if !further.is_empty() {
         let all: Vec<_> = further.iter().map(|dir| format!("`{}`", escaped(dir))).collect();

@@ -446,6 +446,10 @@ fn a_brief_says_where_a_rule_goes_by_content() {
     assert!(line.is_some_and(|line| line.contains("of a certain content")), "{answer:?}");
     let line = answer.out().lines().find(|line| line.contains("env files are not there"));
     assert!(line.is_some_and(|line| !line.contains("of a certain")), "{answer:?}");
+    for (policy, kept) in [("agent", true), ("none", false)] {
+        let answer = tollgate(["brief", "--policy", policy]);
+        assert_eq!(answer.out().contains("* Policy files (`.tollgate.toml`)"), kept, "{answer:?}");
+    }
 }
 
 #[test]
