@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -124,13 +124,13 @@ impl std::fmt::Debug for Place {
 
 impl Place {
     /// Adds the names that a file with the attributes `stat`, which another view asks about, has
-    /// here. `looked`: that view looked at its names so long ago; `now` tells its attributes. Returns whether a name that was known
-    /// here is gone, which may have come to another view.
+    /// here. That view looked at its names at the moment `looked`; `now` tells its attributes.
+    /// Returns whether a name that was known here is gone, which may have come to another view.
     pub(crate) fn add_names<'v>(
         &'v self,
         stat: &Stat,
         turn: Turn,
-        looked: Duration,
+        looked: Instant,
         now: impl Fn() -> Option<Stat>,
         elsewhere: &mut Elsewhere<'v>,
     ) -> bool {
@@ -160,7 +160,7 @@ impl Place {
     }
 
     /// Whether the names of a file, as they were confirmed, are still those.
-    pub(crate) fn is_confirmed(&self, stat: &Stat, looked: Duration) -> bool {
+    pub(crate) fn is_confirmed(&self, stat: &Stat, looked: Instant) -> bool {
         let policy = &self.policies.current().policy;
         self.links.confirmed(stat, self.fresh, looked, policy).is_some()
     }

@@ -261,18 +261,18 @@ impl Links {
         self.bytes.fetch_sub(path.len() + NAME_OVERHEAD, Ordering::Relaxed);
     }
 
-    /// The names to judge `stat` by, if all were there within `fresh` and nothing happened to them
-    /// since. The request that asks looked at them `waited` ago.
+    /// The names to judge `stat` by, if all were there within `fresh` before the moment at which the
+    /// request `looked`, or later, and nothing happened to them since.
     pub(crate) fn confirmed(
         &self,
         stat: &Stat,
         fresh: Duration,
-        waited: Duration,
+        looked: Instant,
         policy: &Arc<Policy>,
     ) -> Option<Vec<Vec<u8>>> {
         let mut shard = self.shard(&stat.key()).lock();
         let record = shard.get_mut(&stat.key())?;
-        record.is_confirmed(State::of(stat), fresh, waited).then(|| record.judged(policy))
+        record.is_confirmed(State::of(stat), fresh, looked).then(|| record.judged(policy))
     }
 
     /// Whether names count, so that all were searched for.
@@ -507,6 +507,7 @@ mod tests {
     use crate::lower::stat_at;
 
     pub(super) struct Tree {
+        begun: Instant,
         pub(super) dir: tempfile::TempDir,
         pub(super) root: std::fs::File,
         pub(super) links: Links,
@@ -526,9 +527,9 @@ mod tests {
             let root = std::fs::File::open(dir.path()).unwrap();
             let policy = "[[rule]]\npath = 'b'\naction = 'deny'\n";
             let policy = Arc::new(Policy::parse(policy, "p.toml").unwrap());
-            let links = Links::new(2);
+            let (links, begun) = (Links::new(2), Instant::now());
             links.begin(root.as_fd(), None);
-            Self { dir, root, links, policy }
+            Self { begun, dir, root, links, policy }
         }
 
         pub(super) fn stat(&self, name: &str) -> Stat {
@@ -543,10 +544,9 @@ mod tests {
         }
 
         fn confirmed(&self, name: &str) -> Option<Vec<String>> {
-            // Also for who looked at them before.
-            let waited = Duration::from_secs(3600);
-            let names =
-                self.links.confirmed(&self.stat(name), Duration::ZERO, waited, &self.policy)?;
+            // For who looked at them before.
+            let (stat, looked) = (self.stat(name), self.begun);
+            let names = self.links.confirmed(&stat, Duration::ZERO, looked, &self.policy)?;
             let mut names: Vec<_> =
                 names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect();
             names.sort();

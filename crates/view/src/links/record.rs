@@ -202,13 +202,13 @@ impl Record {
 
     /// Whether the names were confirmed in `state`, recently: a directory above one of them can be
     /// renamed behind the view without any change of the inode. Many names are looked at less
-    /// often, so that an open costs the same. The time that a request `waited` after it had looked
-    /// does not count. Names of a file that had changed just then count for the request that looked at them.
-    pub(super) fn is_confirmed(&self, state: State, fresh: Duration, waited: Duration) -> bool {
+    /// often, so that an open costs the same. They count as of the moment at which the request `looked`, however
+    /// long it has waited since. Names of a file that had changed just then count for the request that looked at them.
+    pub(super) fn is_confirmed(&self, state: State, fresh: Duration, looked: Instant) -> bool {
         let scale = 1 + count(self.names.len() / JUDGED_ONE_BY_ONE);
         let fresh = if self.just_now { Duration::ZERO } else { fresh.saturating_mul(scale) };
-        let limit = fresh.saturating_add(waited);
-        self.confirmed_at(state).is_some_and(|at| at.elapsed() <= limit)
+        let age = |at| looked.saturating_duration_since(at);
+        self.confirmed_at(state).is_some_and(|at| age(at) <= fresh)
     }
 
     /// The names that are to be judged: all, or one for each set of rules.

@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use rustix::fs::FileType;
@@ -66,15 +66,15 @@ impl View {
         dir: Option<&Arc<Node>>,
         turn: Turn,
     ) -> (Names<'_>, bool) {
-        let waited = match turn {
-            Turn::Held(looked) => looked.elapsed(),
-            Turn::Free => Duration::ZERO,
+        let looked = match turn {
+            Turn::Held(looked) => looked,
+            Turn::Free => Instant::now(),
         };
         let (mut paths, all_known) = if !self.has_names_to_find(stat)
             && (turn != Turn::Free || !self.links.has_lost_names(stat))
         {
             (self.with_removed(paths, stat), true)
-        } else if let Some(judged) = self.confirmed_names(stat, waited) {
+        } else if let Some(judged) = self.confirmed_names(stat, looked) {
             (self.first_and(paths, judged, stat), true)
         } else if turn == Turn::Free && self.find_names(&paths, stat, dir) {
             let judged = self.links.judged(&stat.key(), self.admission.shared_policy());
@@ -82,7 +82,7 @@ impl View {
         } else {
             (self.known_names(paths, stat), false)
         };
-        let (elsewhere, lost) = self.names_elsewhere(stat, turn, waited, &mut paths);
+        let (elsewhere, lost) = self.names_elsewhere(stat, turn, looked, &mut paths);
         (Names { paths, all_known, elsewhere }, lost)
     }
 
@@ -109,7 +109,7 @@ impl View {
         &self,
         stat: &Stat,
         turn: Turn,
-        waited: Duration,
+        looked: Instant,
         paths: &mut KnownPaths,
     ) -> (Elsewhere<'_>, bool) {
         let mut elsewhere = Elsewhere::default();
@@ -130,7 +130,7 @@ impl View {
         for other in self.neighbours() {
             if !may_have_some {
                 other.add_removed(&stat.key(), &mut elsewhere);
-            } else if other.add_names(stat, turn, waited, now, &mut elsewhere) {
+            } else if other.add_names(stat, turn, looked, now, &mut elsewhere) {
                 lost_one = true;
                 self.links.doubt(&stat.key());
                 self.neighbours()
@@ -172,9 +172,8 @@ impl View {
         if is_same {
             return Ok(true);
         }
-        let waited = looked.elapsed();
-        let beside = || self.neighbours().all(|other| other.is_confirmed(&now, waited));
-        let is_known = self.confirmed_names(&now, waited).is_some();
+        let beside = || self.neighbours().all(|other| other.is_confirmed(&now, looked));
+        let is_known = self.confirmed_names(&now, looked).is_some();
         Ok(is_known && (!self.links.is_elsewhere(&now.key()) || beside()))
     }
 
@@ -214,7 +213,7 @@ impl View {
         // Of confirmed names the first place is added to, whatever it is.
         let is_name = |paths: KnownPaths| self.links.has_name(&stat.key(), &paths[0]);
         if node.places().len() as u64 <= stat.nlink().into()
-            && self.confirmed_names(stat, Duration::ZERO).is_some()
+            && self.confirmed_names(stat, Instant::now()).is_some()
             && self.paths.of(node).is_ok_and(is_name)
         {
             return;
@@ -274,9 +273,9 @@ impl View {
         let _ = self.all_names(paths, stat, Some(dir), Turn::Free);
     }
 
-    fn confirmed_names(&self, stat: &Stat, waited: Duration) -> Option<Vec<Vec<u8>>> {
+    fn confirmed_names(&self, stat: &Stat, looked: Instant) -> Option<Vec<Vec<u8>>> {
         let policy = self.admission.shared_policy();
-        self.links.confirmed(stat, self.attr_timeout, waited, policy)
+        self.links.confirmed(stat, self.attr_timeout, looked, policy)
     }
 
     fn known_names(&self, mut paths: KnownPaths, stat: &Stat) -> KnownPaths {
