@@ -17,7 +17,8 @@ use tollgate_policy::Policy;
 use tollgate_view::{Config, Counts, View, WatchMode};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-const SOON: Duration = Duration::from_secs(10);
+/// Longest wait for a reply: one about a tree of 13,000 levels takes seconds, and many times that on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const ROOT: u64 = 1;
 
 /// A view of a temporary directory, with a test in place of the kernel.
@@ -77,7 +78,7 @@ impl Played {
         let session =
             Session::with_transport(transport, Arc::clone(&view), view.session_config(Some(1)));
         let running = Some(session.start().unwrap());
-        let (header, _) = kernel.reply(SOON).expect("a reply to INIT");
+        let (header, _) = kernel.reply(PATIENCE).expect("a reply to INIT");
         assert_eq!(header.error, 0);
         Self { kernel, running, view, dir, unique: AtomicU64::new(2) }
     }
@@ -132,7 +133,7 @@ impl Played {
 
     /// The next reply, and the number of its request.
     pub(crate) fn answer(&self) -> (u64, Result<Vec<u8>, Errno>) {
-        let (header, body) = self.kernel.reply(SOON).expect("a reply");
+        let (header, body) = self.kernel.reply(PATIENCE).expect("a reply");
         let answer = match header.error {
             0 => Ok(body),
             error => Err(Errno::from_raw_os_error(-error)),
