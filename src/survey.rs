@@ -1,8 +1,10 @@
 //! A walk over a directory: what each rule decides over, and what no rule covers.
 
+use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use tollgate_policy::{
@@ -25,6 +27,8 @@ pub(crate) const MAX_LISTED: usize = 1000;
 const MAX_SEARCHED: u64 = 16 << 20;
 /// Longest form of a key or a token that is recognised, in bytes, generously.
 const OVERLAP: usize = 1 << 10;
+/// Said of a file that is masked and looks like a secret all the same.
+const IS_MASKED: &str = "; what looks like a secret in it is masked";
 /// Rules of the preset `agent` about packages of others, which ship test keys.
 const PACKAGES: [&str; 2] = ["packages", "vendored packages"];
 /// Directories of git that hold nothing but compressed objects.
@@ -36,7 +40,7 @@ pub(crate) struct Survey {
     pub(crate) entries: u64,
     /// For each rule, entries for which it decides over an operation.
     pub(crate) decided: Vec<u64>,
-    /// Files that look like secrets and can be read: path, and why they look so.
+    /// Files that look like secrets and can be read, by all of their names in DIR: path, and why they look so.
     pub(crate) uncovered: Vec<(String, String)>,
     /// Files whose reading is refused, or that are hidden: path and rule.
     pub(crate) covered: Vec<(String, String)>,
@@ -52,7 +56,10 @@ pub(crate) struct Survey {
 /// A file that git tracks and the policy keeps from being read as it is.
 #[derive(Debug)]
 pub(crate) struct TrackedSecret {
+    /// Relative to DIR.
     pub(crate) path: String,
+    /// The repository below DIR that tracks it, and its path there; `None`: that of DIR.
+    pub(crate) repository: Option<[String; 2]>,
     pub(crate) verdict: Verdict,
     /// It can be read, masked.
     pub(crate) is_masked: bool,
@@ -83,9 +90,33 @@ struct Walk<'p> {
     /// A program that no rule names: what it can read can be read.
     any_program: CallerFacts<'static>,
     found: Survey,
+    /// Files that look like secrets, and can be read by this name.
+    uncovered: Vec<Uncovered>,
+    /// Inodes with several names, one of which is not to be read as it is, and by which rule.
+    kept: HashMap<Inode, Kept>,
+    /// Directories with a `.git`, but the top.
+    work_trees: Vec<PathBuf>,
 }
 
-/// Walks over `dir`, not following links, and looks at git's index. Says how far it is on a terminal.
+/// Device and number.
+type Inode = (u64, u64);
+
+struct Uncovered {
+    path: String,
+    why: String,
+    by_name: bool,
+    /// Of one with several names.
+    inode: Option<Inode>,
+}
+
+/// How an inode is kept by one of its names.
+struct Kept {
+    rule: String,
+    /// Its keys and tokens are masked; else it is not to be read.
+    is_masked: bool,
+}
+
+/// Walks over `dir`, not following links, and looks at git's indexes. Says how far it is on a terminal.
 ///
 /// # Errors
 /// When there are more than 2,000,000 entries.
@@ -95,9 +126,23 @@ pub(crate) fn survey(policy: &Policy, dir: &Path) -> anyhow::Result<Survey> {
     let caller = CallerFacts { uid, gid, exe: None };
     let any_program = CallerFacts { exe: Some(b"/"), ..caller };
     let (detectors, enforced) = (Detectors::new()?, policy.enforced());
-    let mut walk = Walk { policy, enforced, detectors, caller, any_program, found };
+    let mut walk = Walk {
+        policy,
+        enforced,
+        detectors,
+        caller,
+        any_program,
+        found,
+        uncovered: Vec::new(),
+        kept: HashMap::new(),
+        work_trees: Vec::new(),
+    };
     walk.directory(dir)?;
-    walk.index(dir);
+    walk.judge_by_all_names();
+    let around = Repository::top_of(dir);
+    for work_tree in around.into_iter().chain(std::mem::take(&mut walk.work_trees)) {
+        walk.index(&work_tree, dir);
+    }
     Ok(walk.found)
 }
 
@@ -119,6 +164,12 @@ impl Walk<'_> {
                 let Ok(meta) = entry.metadata() else { continue };
                 let Ok(inside) = path.strip_prefix(top) else { continue };
                 self.entry(&path, inside, &meta, hidden);
+                if entry.file_name() == ".git"
+                    && directory != top
+                    && self.work_trees.len() < MAX_LISTED
+                {
+                    self.work_trees.push(directory.clone());
+                }
                 // A link may be one, as git had it long ago.
                 if entry.file_name() == "HEAD" && !meta.is_dir() {
                     self.repository(&directory, top);
@@ -135,9 +186,36 @@ impl Walk<'_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// The strictest name of a file decides.
+    fn judge_by_all_names(&mut self) {
+        for Uncovered { path, mut why, by_name, inode } in std::mem::take(&mut self.uncovered) {
+            let kept = inode.and_then(|inode| self.kept.get(&inode));
+            match kept {
+                Some(Kept { rule, is_masked }) if !is_masked || !by_name => {
+                    push(&mut self.found.covered, (path, rule.clone()));
+                }
+                _ => {
+                    if kept.is_some() && !why.ends_with(IS_MASKED) {
+                        why.push_str(IS_MASKED);
+                    }
+                    push(&mut self.found.uncovered, (path, why));
+                }
+            }
+        }
         self.found.uncovered.sort();
         self.found.covered.sort();
-        Ok(())
+    }
+
+    /// An inode with several names is kept by this one.
+    fn keep(&mut self, inode: Option<Inode>, rule: &str, is_masked: bool) {
+        let Some(inode) = inode else { return };
+        let kept = self.kept.entry(inode).or_insert(Kept { rule: rule.to_owned(), is_masked });
+        if kept.is_masked && !is_masked {
+            *kept = Kept { rule: rule.to_owned(), is_masked };
+        }
     }
 
     /// A directory with a HEAD that is not `.git`: settings that are not the user's own.
@@ -187,35 +265,37 @@ impl Walk<'_> {
             return;
         }
         let read = self.read(&facts, hidden);
-        let shown = inside.display().to_string();
+        let path = inside.display().to_string();
+        let inode = (meta.nlink() > 1).then(|| (meta.dev(), meta.ino()));
         match (read.verdict, read.rule) {
             (Verdict::Allow | Verdict::ReadOnly, _) => {
                 let (mode, rule) = self.enforced().mode(&facts);
-                let by_name = self.named_like_a_secret(&facts);
+                let by_name = self.named_like_a_secret(&facts).map(|why| (why, true));
                 let is_masked = mode == Mode::Redacted && self.masks_keys_and_tokens(&facts);
                 let by_content = || {
                     self.holds_a_secret(&facts).or_else(|| self.looks_secret_later(real, &facts))
                 };
-                match (by_name, is_masked) {
-                    (Some(why), true) => {
-                        let why = format!("{why}; what looks like a secret in it is masked");
-                        push(&mut self.found.uncovered, (shown, why));
-                    }
-                    (Some(why), false) => push(&mut self.found.uncovered, (shown, why)),
-                    (None, is_masked) => match by_content() {
-                        // The same forms are masked.
-                        Some(_) if is_masked => {
-                            let name = self.rule_name(rule);
-                            push(&mut self.found.covered, (shown, name));
+                let why = by_name.or_else(|| by_content().map(|why| (why, false)));
+                let rule = self.rule_name(rule);
+                if is_masked {
+                    self.keep(inode, &rule, true);
+                }
+                match why {
+                    // The same forms are masked.
+                    Some((_, false)) if is_masked => push(&mut self.found.covered, (path, rule)),
+                    Some((mut why, by_name)) => {
+                        if is_masked {
+                            why.push_str(IS_MASKED);
                         }
-                        Some(why) => push(&mut self.found.uncovered, (shown, why)),
-                        None => {}
-                    },
+                        self.uncovered.push(Uncovered { path, why, by_name, inode });
+                    }
+                    None => {}
                 }
             }
             (_, rule) => {
-                let name = self.rule_name(rule);
-                push(&mut self.found.covered, (shown, name));
+                let rule = self.rule_name(rule);
+                self.keep(inode, &rule, false);
+                push(&mut self.found.covered, (path, rule));
             }
         }
     }
@@ -303,9 +383,10 @@ impl Walk<'_> {
         rule.map_or("the default", |rule| self.enforced().rule(rule).name()).to_owned()
     }
 
-    /// Files that git tracks and nobody may read as they are.
-    fn index(&mut self, dir: &Path) {
-        let Some(repository) = Repository::at(dir) else { return };
+    /// Files in `dir` that the git repository of `work_tree` tracks and nobody may read as they are.
+    fn index(&mut self, work_tree: &Path, dir: &Path) {
+        let Some(repository) = Repository::at(work_tree) else { return };
+        let below = work_tree.strip_prefix(dir).ok().filter(|below| *below != Path::new(""));
         let tracked = match repository.tracked() {
             Ok(tracked) => tracked,
             Err(error) => {
@@ -314,22 +395,29 @@ impl Walk<'_> {
             }
         };
         for file in tracked {
-            let real = dir.join(std::ffi::OsStr::from_bytes(&file.path));
+            let real = work_tree.join(OsStr::from_bytes(&file.path));
+            let Ok(inside) = real.strip_prefix(dir) else { continue };
+            let path = inside.as_os_str().as_bytes();
             let meta = std::fs::symlink_metadata(&real).ok();
             let kind = meta.as_ref().map_or(Kind::File, |meta| Kind::from_mode(meta.mode()));
             let size = meta.as_ref().map_or(1, MetadataExt::size);
-            let looked = self.policy.needs_head(&file.path, kind, size);
+            let looked = self.policy.needs_head(path, kind, size);
             let head = if looked { head(&real) } else { None };
             let head = head.or_else(|| meta.is_none().then(Vec::new));
-            let facts = Facts { path: &file.path, kind, size, head: head.as_deref() };
-            let decision = self.read(&facts, None);
+            let facts = Facts { path, kind, size, head: head.as_deref() };
+            let above = self.enforced().hidden_above(path).map(|(_, rule)| rule);
+            let decision = self.read(&facts, above);
             let (mode, rule) = self.enforced().mode(&facts);
             let is_masked = mode == Mode::Redacted
                 && decision.verdict <= Verdict::ReadOnly
                 && self.masks_some(&real, &facts);
             if decision.verdict > Verdict::ReadOnly || is_masked {
                 self.found.tracked.push(TrackedSecret {
-                    path: String::from_utf8_lossy(&file.path).into_owned(),
+                    path: inside.to_string_lossy().into_owned(),
+                    repository: below.map(|below| {
+                        let path = String::from_utf8_lossy(&file.path).into_owned();
+                        [below.to_string_lossy().into_owned(), path]
+                    }),
                     verdict: decision.verdict,
                     is_masked,
                     rule: self.rule_name(if is_masked { rule } else { decision.rule }),
@@ -378,9 +466,16 @@ impl Survey {
             lines.push(if one.skip_worktree {
                 format!("`{path}` is tracked by git (skip-worktree), and rule `{rule}` {what} it")
             } else {
+                let command = match &one.repository {
+                    Some([below, there]) => {
+                        let (below, there) = (escaped(below), escaped(there));
+                        format!("git -C '{below}' update-index --skip-worktree '{there}'")
+                    }
+                    None => format!("git update-index --skip-worktree '{path}'"),
+                };
                 format!(
                     "`{path}` is tracked by git, and rule `{rule}` {what} it: in the view {then}; \
-                     `git update-index --skip-worktree '{path}'` prevents that"
+                     `{command}` prevents that"
                 )
             });
         }

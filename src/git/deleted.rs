@@ -23,6 +23,7 @@ pub(crate) struct IndexBefore {
     dir: PathBuf,
     file: PathBuf,
     bytes: Vec<u8>,
+    name_len: usize,
     identity: Identity,
 }
 
@@ -33,10 +34,12 @@ impl IndexBefore {
     /// The index of the repository whose working tree is `dir`; `None` without one, or where it is
     /// larger than 16 MiB.
     pub(crate) fn of(dir: &Path) -> Option<Self> {
-        let file = Repository::at(dir)?.git_dir().join("index");
+        let repository = Repository::at(dir)?;
+        let file = repository.git_dir().join("index");
         let identity = identity(&file)?;
         let bytes = files::read_at_most(&file, MAX_LEN).ok()?;
-        Some(Self { dir: dir.to_owned(), file, bytes, identity })
+        let name_len = repository.name_len();
+        Some(Self { dir: dir.to_owned(), file, bytes, name_len, identity })
     }
 
     /// A line about files that are not in the index any more, although they are there and were only
@@ -45,9 +48,9 @@ impl IndexBefore {
         if identity(&self.file).is_none_or(|identity| identity == self.identity) {
             return None;
         }
-        let now = index::tracked(&self.file).ok()?;
+        let now = index::tracked(&self.file, self.name_len).ok()?;
         let now: HashSet<_> = now.into_iter().map(|one| one.path).collect();
-        let before = index::parse(&self.bytes).ok()?;
+        let before = index::parse(&self.bytes, self.name_len).ok()?;
         let is_there =
             |path: &[u8]| std::fs::symlink_metadata(self.dir.join(OsStr::from_bytes(path))).is_ok();
         let lost = before.into_iter().map(|one| one.path).filter(|path| !now.contains(path));
@@ -75,7 +78,8 @@ impl IndexBefore {
 fn is_hidden(policy: &Policy, path: &[u8]) -> bool {
     let caller = CallerFacts { uid: 0, gid: 0, exe: None };
     let facts = Facts { path, kind: Kind::File, size: 0, head: None };
-    policy.decide(&facts, Operation::Read, &caller).verdict == Verdict::Hide
+    policy.hidden_above(path).is_some()
+        || policy.decide(&facts, Operation::Read, &caller).verdict == Verdict::Hide
 }
 
 fn identity(file: &Path) -> Option<Identity> {

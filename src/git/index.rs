@@ -7,8 +7,8 @@ use anyhow::{Context, bail, ensure};
 
 use crate::files;
 
-/// Bytes of an entry before its flags, with object names of SHA-1.
-const BEFORE_FLAGS: usize = 60;
+/// Bytes of an entry before the name of its object, which is followed by its flags.
+const BEFORE_OBJECT: usize = 40;
 /// Where the mode of an entry is, and what of it says that it is a repository.
 const MODE: usize = 24;
 const KIND: u32 = 0o170_000;
@@ -30,11 +30,11 @@ pub(crate) struct Tracked {
     pub(crate) is_repository: bool,
 }
 
-/// Reads an index; none means that nothing is tracked.
+/// Reads an index whose objects have names of `name_len` bytes; none means that nothing is tracked.
 ///
 /// # Errors
 /// When the file cannot be read or is not an index of a known form.
-pub(crate) fn tracked(file: &Path) -> anyhow::Result<Vec<Tracked>> {
+pub(super) fn tracked(file: &Path, name_len: usize) -> anyhow::Result<Vec<Tracked>> {
     let shown = file.display();
     let bytes = match files::read_at_most(file, MAX_LEN) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -44,13 +44,13 @@ pub(crate) fn tracked(file: &Path) -> anyhow::Result<Vec<Tracked>> {
         other => other.with_context(|| format!("git index `{shown}`"))?,
     };
     let read = || -> anyhow::Result<Vec<Tracked>> {
-        let (mut entries, extensions) = entries(&bytes)?;
-        if let Some(shared) = shared(extensions) {
+        let (mut entries, extensions) = entries(&bytes, name_len)?;
+        if let Some(shared) = shared(extensions, name_len) {
             let base = file.with_file_name(format!("sharedindex.{shared}"));
             let base = files::read_at_most(&base, MAX_LEN)
                 .with_context(|| format!("`{}`", base.display()))?;
             // Those that were taken out since count as well: it is not said here which they are.
-            let (mut all, _) = self::entries(&base)?;
+            let (mut all, _) = self::entries(&base, name_len)?;
             all.retain(|one| !entries.iter().any(|new| new.path == one.path));
             entries.extend(all);
         }
@@ -61,12 +61,12 @@ pub(crate) fn tracked(file: &Path) -> anyhow::Result<Vec<Tracked>> {
 
 /// Where an index has only what was changed since another one was written (`core.splitIndex`): the
 /// name of that one.
-fn shared(mut extensions: &[u8]) -> Option<String> {
+fn shared(mut extensions: &[u8], name_len: usize) -> Option<String> {
     loop {
         let size = usize::try_from(number(extensions, 4).ok()?).ok()?;
         let data = extensions.get(8..)?.get(..size)?;
         if extensions.starts_with(b"link") {
-            let name = data.get(..20).filter(|name| name.iter().any(|byte| *byte != 0))?;
+            let name = data.get(..name_len).filter(|name| name.iter().any(|byte| *byte != 0))?;
             return Some(name.iter().map(|byte| format!("{byte:02x}")).collect());
         }
         extensions = &extensions[8 + size..];
@@ -77,22 +77,23 @@ fn shared(mut extensions: &[u8]) -> Option<String> {
 ///
 /// # Errors
 /// When the bytes are not an index of a known form.
-pub(super) fn parse(bytes: &[u8]) -> anyhow::Result<Vec<Tracked>> {
-    Ok(entries(bytes)?.0)
+pub(super) fn parse(bytes: &[u8], name_len: usize) -> anyhow::Result<Vec<Tracked>> {
+    Ok(entries(bytes, name_len)?.0)
 }
 
 /// The same, and what follows them.
-fn entries(bytes: &[u8]) -> anyhow::Result<(Vec<Tracked>, &[u8])> {
+fn entries(bytes: &[u8], name_len: usize) -> anyhow::Result<(Vec<Tracked>, &[u8])> {
     ensure!(bytes.get(..4) == Some(b"DIRC"), "it does not begin with DIRC");
     let version = number(bytes, 4)?;
     ensure!((2..=4).contains(&version), "version {version}; known: 2 to 4");
     let count = number(bytes, 8)?;
     let mut entries: Vec<Tracked> = Vec::new();
+    let before_flags = BEFORE_OBJECT + name_len;
     let mut at = 12;
     for _ in 0..count {
-        let flags = short(bytes, at + BEFORE_FLAGS)?;
+        let flags = short(bytes, at + before_flags)?;
         let is_repository = number(bytes, at + MODE)? & KIND == REPOSITORY;
-        let mut name_at = at + BEFORE_FLAGS + 2;
+        let mut name_at = at + before_flags + 2;
         let mut skip_worktree = false;
         if flags & EXTENDED != 0 {
             skip_worktree = short(bytes, name_at)? & SKIP_WORKTREE != 0;
@@ -153,30 +154,48 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::git::Repository;
 
     fn git(dir: &Path, arguments: &[&str]) -> bool {
         let output = Command::new("git").arg("-C").arg(dir).args(arguments).output();
         output.is_ok_and(|output| output.status.success())
     }
 
+    /// How git may name objects, and the bytes of such a name.
+    const FORMATS: [(&str, usize); 2] = [("sha1", 20), ("sha256", 32)];
+
+    /// A new repository; `None` without a git that knows the format.
+    fn repository(format: &str) -> Option<(tempfile::TempDir, Repository)> {
+        let dir = tempfile::tempdir().unwrap();
+        if !git(dir.path(), &["init", "-q", "--object-format", format]) {
+            eprintln!("skipped: no git that knows {format}");
+            return None;
+        }
+        let repository = Repository::at(dir.path()).unwrap();
+        Some((dir, repository))
+    }
+
     #[test]
     fn each_version_that_git_writes_is_read() {
-        let dir = tempfile::tempdir().unwrap();
-        if !git(dir.path(), &["init", "-q"]) {
-            eprintln!("skipped: no git");
-            return;
+        for (format, _) in FORMATS {
+            if let Some((dir, repository)) = repository(format) {
+                each_version_is_read(dir.path(), &repository);
+            }
         }
+    }
+
+    fn each_version_is_read(dir: &Path, repository: &Repository) {
         let long = format!("d/{}", "n".repeat(200));
         let names = [".env", "a", "d/b", "d/bc", long.as_str()];
-        std::fs::create_dir(dir.path().join("d")).unwrap();
+        std::fs::create_dir(dir.join("d")).unwrap();
         for name in names {
-            std::fs::write(dir.path().join(name), name).unwrap();
+            std::fs::write(dir.join(name), name).unwrap();
         }
-        assert!(git(dir.path(), &["add", "-A"]));
+        assert!(git(dir, &["add", "-A"]));
         for version in ["2", "3", "4"] {
-            assert!(git(dir.path(), &["update-index", "--index-version", version]));
-            assert!(git(dir.path(), &["update-index", "--skip-worktree", ".env"]));
-            let entries = tracked(&dir.path().join(".git/index")).unwrap();
+            assert!(git(dir, &["update-index", "--index-version", version]));
+            assert!(git(dir, &["update-index", "--skip-worktree", ".env"]));
+            let entries = repository.tracked().unwrap();
             let paths: Vec<_> = entries.iter().map(|one| one.path.as_slice()).collect();
             assert_eq!(paths, names.map(str::as_bytes), "version {version}");
             let skipped: Vec<_> = entries.iter().map(|one| one.skip_worktree).collect();
@@ -186,22 +205,29 @@ mod tests {
 
     #[test]
     fn an_index_that_is_split_is_read_whole() {
-        let dir = tempfile::tempdir().unwrap();
-        if !git(dir.path(), &["init", "-q"]) {
-            eprintln!("skipped: no git");
-            return;
+        for (format, name_len) in FORMATS {
+            if let Some((dir, repository)) = repository(format) {
+                a_split_index_is_read_whole(dir.path(), &repository, name_len);
+            }
         }
+    }
+
+    fn a_split_index_is_read_whole(dir: &Path, repository: &Repository, name_len: usize) {
         for name in ["a", "b", "c"] {
-            std::fs::write(dir.path().join(name), name).unwrap();
+            std::fs::write(dir.join(name), name).unwrap();
         }
-        assert!(git(dir.path(), &["add", "-A"]));
-        assert!(git(dir.path(), &["update-index", "--split-index"]));
-        std::fs::write(dir.path().join("b"), "other").unwrap();
-        std::fs::write(dir.path().join("d"), "d").unwrap();
-        assert!(git(dir.path(), &["add", "-A"]));
-        let index = dir.path().join(".git/index");
-        assert!(parse(&std::fs::read(&index).unwrap()).unwrap().len() < 4, "it is not split");
-        let mut paths: Vec<_> = tracked(&index).unwrap().into_iter().map(|one| one.path).collect();
+        assert!(git(dir, &["add", "-A"]));
+        assert!(git(dir, &["update-index", "--split-index"]));
+        std::fs::write(dir.join("b"), "other").unwrap();
+        std::fs::write(dir.join("d"), "d").unwrap();
+        assert!(git(dir, &["add", "-A"]));
+        let index = dir.join(".git/index");
+        assert!(
+            parse(&std::fs::read(&index).unwrap(), name_len).unwrap().len() < 4,
+            "it is not split"
+        );
+        let mut paths: Vec<_> =
+            repository.tracked().unwrap().into_iter().map(|one| one.path).collect();
         paths.sort();
         assert_eq!(paths, [b"a", b"b", b"c", b"d"]);
     }
@@ -210,8 +236,8 @@ mod tests {
     fn what_is_no_index_is_refused() {
         for bytes in [&b""[..], b"DIRC", b"DIRC\0\0\0\x09\0\0\0\0", b"DIRC\0\0\0\x02\0\0\0\x01abc"]
         {
-            assert!(parse(bytes).is_err(), "{bytes:?}");
+            assert!(parse(bytes, 20).is_err(), "{bytes:?}");
         }
-        assert!(tracked(Path::new("/no/such/index")).unwrap().is_empty());
+        assert!(tracked(Path::new("/no/such/index"), 20).unwrap().is_empty());
     }
 }

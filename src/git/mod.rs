@@ -20,7 +20,7 @@ use crate::files;
 pub(crate) use below::below;
 pub(crate) use config::Config;
 pub(crate) use deleted::IndexBefore;
-pub(crate) use index::{Tracked, tracked};
+pub(crate) use index::Tracked;
 pub(crate) use programs::{begin, left_behind, of as programs_of};
 pub(crate) use syntax::Setting;
 pub(crate) use words::{FILLED_IN, Role, Word, words};
@@ -102,7 +102,14 @@ impl Repository {
     /// # Errors
     /// When the index cannot be read; a repository without one has no tracked files.
     pub(crate) fn tracked(&self) -> anyhow::Result<Vec<Tracked>> {
-        tracked(&self.git_dir.join("index"))
+        index::tracked(&self.git_dir.join("index"), self.name_len())
+    }
+
+    /// Bytes of the name of an object: SHA-1's 20, or SHA-256's 32 (`git init --object-format`).
+    fn name_len(&self) -> usize {
+        let config = Config::read(&self.common_dir.join("config"));
+        let format = config.values("extensions.objectformat").last();
+        if format == Some(OsStr::new("sha256")) { 32 } else { 20 }
     }
 }
 

@@ -12,7 +12,7 @@ use super::config::Config;
 use super::linked::Unchanged;
 use super::starts::starts_program;
 use super::syntax::Setting;
-use super::{Repository, below, index};
+use super::{Repository, below};
 use crate::escape::{escaped, shown};
 
 /// Largest index that is read when CMD has ended, in bytes.
@@ -141,7 +141,7 @@ fn tracked_repositories(dir: &Path) -> Vec<PathBuf> {
     if std::fs::metadata(&index).map_or(true, |meta| meta.len() > MAX_INDEX_LEN) {
         return Vec::new();
     }
-    let tracked = index::tracked(&index).unwrap_or_default();
+    let tracked = top.tracked().unwrap_or_default();
     let linked = tracked.into_iter().filter(|one| one.is_repository);
     linked.map(|one| PathBuf::from(OsString::from_vec(one.path))).collect()
 }

@@ -357,3 +357,75 @@ fn a_configuration_that_leads_nowhere_is_an_error() {
         assert!(answer.err().contains("cannot be read"), "{link:?}: {answer:?}");
     }
 }
+
+#[test]
+fn check_judges_a_file_by_all_of_its_names() {
+    let place = Place::new();
+    for directory in ["own/a", "own/vault", "own/logs"] {
+        std::fs::create_dir_all(place.path(directory)).unwrap();
+    }
+    let token = "token = ghp_aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bD1fG3hJ5\n";
+    for (name, other) in [("a/one.txt", "vault/one"), ("a/two.txt", "logs/two")] {
+        let file = place.write(&format!("own/{name}"), token);
+        std::fs::hard_link(file, place.path(&format!("own/{other}"))).unwrap();
+    }
+    place.write("own/a/three.txt", token);
+    let policy = place.write(
+        "p.toml",
+        "[[rule]]\npath = 'vault'\naction = 'deny'\n[[rule]]\npath = 'logs'\naction = 'redact'\n",
+    );
+    let answer = tollgate(["check", "--json", "--dir", &place.path("own"), &policy]);
+    let report: serde_json::Value = serde_json::from_str(answer.out()).unwrap();
+    let paths = |key: &str| {
+        let all = report[key].as_array().unwrap().iter();
+        all.map(|one| one["path"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(paths("uncovered"), ["a/three.txt"], "{report}");
+    assert_eq!(paths("covered"), ["a/one.txt", "a/two.txt", "logs/two", "vault/one"], "{report}");
+}
+
+/// Of every repository that has files in the directory.
+#[test]
+fn check_names_what_git_tracks_wherever_the_repository_is() {
+    let place = Place::new();
+    let git = |directory: &str, arguments: &[&str]| {
+        let mut git = Command::new("git");
+        git.arg("-C").arg(place.path(directory)).args(arguments);
+        git.output().is_ok_and(|output| output.status.success())
+    };
+    for directory in ["own/part/lib", "own/part/h"] {
+        std::fs::create_dir_all(place.path(directory)).unwrap();
+    }
+    if !git("own", &["init", "-q"])
+        || !git("own/part/lib", &["init", "-q", "--object-format=sha256"])
+    {
+        return eprintln!("skipped: no git that knows SHA-256");
+    }
+    for name in ["key", "part/key", "part/h/x", "part/lib/key"] {
+        place.write(&format!("own/{name}"), "x");
+    }
+    assert!(
+        git("own", &["add", "key", "part/key", "part/h"]) && git("own/part/lib", &["add", "."])
+    );
+    let policy = place.write(
+        "p.toml",
+        "[[rule]]\npath = '**/key'\naction = 'deny'\n\
+         [[rule]]\npath = '**/h'\nkind = 'directory'\naction = 'hide'\n",
+    );
+    for (dir, expected) in [
+        ("own", &["key", "part/h/x", "part/key", "part/lib/key"][..]),
+        ("own/part", &["h/x", "key", "lib/key"]),
+        ("own/part/lib", &["key"]),
+    ] {
+        let answer = tollgate(["check", "--json", "--dir", &place.path(dir), &policy]);
+        let report: serde_json::Value = serde_json::from_str(answer.out()).unwrap();
+        let tracked = report["tracked"].as_array().unwrap().iter();
+        let mut paths: Vec<_> = tracked.map(|one| one["path"].as_str().unwrap()).collect();
+        paths.sort_unstable();
+        assert_eq!(paths, expected, "{dir}: {report}");
+        assert_eq!(report["problems"].as_array().unwrap().len(), 0, "{report}");
+    }
+    let answer = tollgate(["check", "--dir", &place.path("own"), &policy]);
+    let said = "`git -C 'part/lib' update-index --skip-worktree 'key'` prevents that";
+    assert!(answer.err().contains(said), "{answer:?}");
+}

@@ -287,9 +287,10 @@ impl Policy {
         if hangs_on_it { errno(read, Operation::Read) } else { None }
     }
 
-    /// The first directory on the way to `path` that is hidden, as the length of its path, and by
-    /// which rule.
-    pub(crate) fn hidden_above(&self, path: &[u8]) -> Option<(usize, RuleId)> {
+    /// The first directory on the way to `path` that is hidden, as the length of its path in bytes, and
+    /// by which rule.
+    #[must_use]
+    pub fn hidden_above(&self, path: &[u8]) -> Option<(usize, RuleId)> {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let mut above = slashes.map(|(at, _)| at);
         above.find_map(|at| Some((at, self.hidden(&path[..at], Kind::Directory)?)))
