@@ -2,17 +2,26 @@
 //! loopback interface.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 
 use crate::requests::{Operation, Requests};
 
 /// The longest HTTP request in bytes; a longer one is refused.
 const REQUEST_MAX_BYTES: usize = 4096;
-/// How long a client may take for its request, and for the response.
+/// How long a client may take for its request and the response.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
+/// Connections that are served side by side; one more ends the oldest.
+const CLIENTS_MAX: usize = 32;
+/// How long it waits where there is no descriptor or no memory for a further one.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Bounds of the buckets that are published: powers of two from 1 us to 16 s.
 const BOUNDS_NS: std::ops::RangeInclusive<u32> = 10..=34;
 
@@ -76,8 +85,8 @@ fn escaped(label: &str) -> String {
     label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Serves `GET /metrics` at `port` of 127.0.0.1, one client at a time, until the process ends.
-/// Returns the address; with port 0 the kernel chooses one.
+/// Serves `GET /metrics` at `port` of 127.0.0.1, [`CLIENTS_MAX`] clients side by side, until the process
+/// ends. Returns the address; with port 0 the kernel chooses one.
 ///
 /// # Errors
 /// The port is taken; no thread can be started.
@@ -87,50 +96,104 @@ pub(crate) fn serve(
 ) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     let address = listener.local_addr()?;
+    rustix::fs::fcntl_setfl(&listener, OFlags::NONBLOCK)?;
+    let mut clients = Vec::new();
     std::thread::Builder::new().name("tollgate-metrics".to_owned()).spawn(move || {
-        for client in listener.incoming() {
-            match client {
-                // A client that goes away, or takes too long, gets nothing more.
-                Ok(client) => drop(respond(&client, &*text)),
-                // Out of descriptors or memory.
-                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        loop {
+            if serve_once(&listener, &mut clients, &*text).is_err() {
+                // Out of memory.
+                std::thread::sleep(PAUSE);
             }
         }
     })?;
     Ok(address)
 }
 
-fn respond(mut client: &TcpStream, text: &dyn Fn() -> String) -> io::Result<()> {
-    let request = read_head(client)?;
-    let (status, kind, body) = match route(&request) {
+/// Waits until there is something to do, and does it.
+fn serve_once(
+    listener: &TcpListener,
+    clients: &mut Vec<Client>,
+    text: &dyn Fn() -> String,
+) -> io::Result<()> {
+    let mut waiting: Vec<_> = clients.iter().map(Client::awaited).collect();
+    waiting.push(PollFd::new(listener, PollFlags::IN));
+    let left = clients.first().map(|oldest| TIME_LIMIT.saturating_sub(oldest.since.elapsed()));
+    let left = left.map(|left| Timespec::try_from(left).expect("a few seconds"));
+    match rustix::event::poll(&mut waiting, left.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    drop(waiting);
+    // A client that goes away, or takes too long, gets nothing more.
+    clients.retain_mut(|client| client.go_on(text) && client.since.elapsed() < TIME_LIMIT);
+    match listener.accept() {
+        Ok((stream, _)) => {
+            if clients.len() == CLIENTS_MAX {
+                // Who asks at once is answered, whoever else holds connections.
+                clients.remove(0);
+            }
+            let (request, response) = (Vec::new(), None);
+            clients.push(Client { stream, since: Instant::now(), request, response });
+        }
+        // Out of descriptors, or of memory.
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
+        Err(_) => {}
+    }
+    Ok(())
+}
+
+/// A connection.
+struct Client {
+    stream: TcpStream,
+    since: Instant,
+    request: Vec<u8>,
+    /// What is left to be sent, once the request is there.
+    response: Option<Vec<u8>>,
+}
+
+impl Client {
+    fn awaited(&self) -> PollFd<'_> {
+        let flags = if self.response.is_some() { PollFlags::OUT } else { PollFlags::IN };
+        PollFd::new(&self.stream, flags)
+    }
+
+    /// Reads and writes what can be at once. False when the connection is over.
+    fn go_on(&mut self, text: &dyn Fn() -> String) -> bool {
+        let (mut piece, is_over) = ([0; 512], |error| error != Errno::AGAIN);
+        while self.response.is_none() {
+            match rustix::net::recv(&self.stream, &mut piece, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => self.response = Some(response(&self.request, text)),
+                Ok((len, _)) => self.request.extend(&piece[..len]),
+                Err(error) => return !is_over(error),
+            }
+            let is_whole = self.request.windows(4).any(|window| window == b"\r\n\r\n");
+            if is_whole || self.request.len() > REQUEST_MAX_BYTES {
+                self.response = Some(response(&self.request, text));
+            }
+        }
+        let left = self.response.get_or_insert_default();
+        while !left.is_empty() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::send(&self.stream, left, flags) {
+                Ok(sent) => drop(left.drain(..sent)),
+                Err(error) => return !is_over(error),
+            }
+        }
+        false
+    }
+}
+
+/// The answer to the head of a request, up to the empty line that ends it.
+fn response(request: &[u8], text: &dyn Fn() -> String) -> Vec<u8> {
+    let (status, kind, body) = match route(request) {
         Ok(()) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", text()),
         Err(status) => (status, "text/plain; charset=utf-8", "try GET /metrics\n".to_owned()),
     };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    client.set_write_timeout(Some(TIME_LIMIT))?;
-    client.write_all(head.as_bytes())?;
-    client.write_all(body.as_bytes())
-}
-
-/// What the client sent up to the empty line that ends a request's head.
-fn read_head(mut client: &TcpStream) -> io::Result<Vec<u8>> {
-    let end = Instant::now() + TIME_LIMIT;
-    let (mut request, mut piece) = (Vec::new(), [0; 512]);
-    while !request.windows(4).any(|window| window == b"\r\n\r\n") {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() || request.len() > REQUEST_MAX_BYTES {
-            break;
-        }
-        client.set_read_timeout(Some(left))?;
-        match client.read(&mut piece)? {
-            0 => break,
-            len => request.extend(&piece[..len]),
-        }
-    }
-    Ok(request)
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+    .into_bytes()
 }
 
 fn route(request: &[u8]) -> Result<(), &'static str> {
@@ -139,8 +202,10 @@ fn route(request: &[u8]) -> Result<(), &'static str> {
     }
     let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ');
+    // Parameters are left aside.
+    let path = |target: &[u8]| target.split(|byte| *byte == b'?').next() == Some(b"/metrics");
     match (words.next(), words.next(), words.next()) {
-        (Some(b"GET"), Some(b"/metrics"), Some(b"HTTP/1.1" | b"HTTP/1.0")) => Ok(()),
+        (Some(b"GET"), Some(target), Some(b"HTTP/1.1" | b"HTTP/1.0")) if path(target) => Ok(()),
         (Some(b"GET"), Some(_), Some(b"HTTP/1.1" | b"HTTP/1.0")) => Err("404 Not Found"),
         (Some(_), Some(_), Some(b"HTTP/1.1" | b"HTTP/1.0")) => Err("405 Method Not Allowed"),
         _ => Err("400 Bad Request"),
@@ -149,6 +214,8 @@ fn route(request: &[u8]) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
     use crate::requests::{Bucket, Thread, VERSION};
 
@@ -223,6 +290,31 @@ mod tests {
         assert!(ask(b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
         assert!(ask(b"POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
         assert!(ask(b"nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
+        assert!(ask(b"GET /metrics?x=1 HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
+        assert!(ask(b"GET /metric HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
         assert!(address.ip().is_loopback());
+    }
+
+    /// Some send nothing, some a part of a request, and some do not read.
+    #[test]
+    fn connections_that_are_held_keep_nobody_waiting() {
+        let body = "x".repeat(16 << 20);
+        let address = serve(0, Arc::new(move || body.clone())).unwrap();
+        let whole = b"GET /metrics HTTP/1.1\r\n\r\n";
+        let mut held = Vec::new();
+        let begun = Instant::now();
+        for number in 0..100 {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let sent = [&b""[..], b"GET /met", whole][number % 3];
+            // It may be over already.
+            let _ = stream.write_all(sent);
+            held.push(stream);
+        }
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(whole).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 200 ") && answer.len() > 16 << 20);
+        assert!(begun.elapsed() < TIME_LIMIT * 30, "they are served one after the other");
     }
 }
