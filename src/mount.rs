@@ -46,9 +46,10 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let (origin, views) = one_of_its_views(origin, args.serve.policy.is_some(), &tree.path)?;
     let chosen = policy_choice::load(origin, &tree.path)?;
     if args.fake {
-        return Spec::check(&args.serve, &tree);
+        return Spec::check(&args.serve, &tree, &chosen.origin, &mnt);
     }
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Mount)?
+        .log_outside(&mnt)?
         .with_further(Vec::new(), views)
         .found_at(found)
         .without_native_unless_permitted(&source);

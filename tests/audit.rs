@@ -242,6 +242,103 @@ fn what_would_have_been_refused_is_not_learned() {
     assert!(self::text(&out.stderr).contains("9 records of what would have been refused"));
 }
 
+/// One of them may have been of what another run granted.
+#[test]
+fn refusals_without_paths_are_not_taken_with_what_another_policy_granted() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let granted = record(1, &format!(r#""event":"request",{GRANTED}"s1""#));
+    let counted = r#""event":"repeated","count":9,"operation":"open","outcome":"refused","errno":"EACCES","access":"read","uid":1,"pid":7"#;
+    let counted = record(2, counted);
+    let other = counted.replace(RUN, "0123456789abcdef");
+    let reload = record(2, r#""event":"reload","dir":"/project""#);
+    for (records, is_taken) in [
+        (granted.clone() + &counted, true),
+        (granted.clone() + &other, false),
+        (granted.clone() + &reload + &counted, false),
+    ] {
+        std::fs::write(&log, records).unwrap();
+        let out = tollgate(&["learn", log.to_str().unwrap()]);
+        assert_eq!(out.status.success(), is_taken, "{out:?}");
+        let said = text(&out.stderr).contains("9 refusals were counted without their paths");
+        assert_eq!(said, !is_taken, "{out:?}");
+    }
+}
+
+/// With `passthrough` the lower file would show: what is masked, or the bytes that are sealed.
+#[test]
+fn what_was_masked_or_sealed_is_not_learned() {
+    let opened = |content: &str, path: &str| {
+        let userspace = GRANTED.replace("passthrough", "userspace");
+        format!(r#""content":"{content}",{userspace}"{path}""#)
+    };
+    let mut records = vec![
+        opened("redacted", "a/masked"),
+        opened("sealed", "a/.tmp"),
+        r#""operation":"rename","outcome":"done","uid":1,"pid":7,"path":"a/.tmp","to":"a/sealed""#.into(),
+        opened("watched", "a/watched"),
+        r#""operation":"rename","outcome":"done","uid":1,"pid":7,"path":"a/watched","to":"a/moved""#.into(),
+    ];
+    records.extend((0..30).map(|n| format!(r#"{GRANTED}"a/{n}""#)));
+    let learned = Learned::from(&records.iter().map(String::as_str).collect::<Vec<_>>());
+    for path in ["a/masked", "a/.tmp", "a/sealed"] {
+        let allowed = ["read", "write", "create"].map(|what| learned.allows(what, path));
+        assert_eq!(allowed, [false; 3], "{path}: {}", learned.text);
+    }
+    assert!(learned.allows("read", "a/7") && learned.allows("write", "a/watched"));
+    assert!(
+        learned.text.contains("#   masked a/masked: 1 time, by the default\n"),
+        "{}",
+        learned.text
+    );
+    assert!(
+        learned.text.contains("#   sealed a/.tmp: 1 time, by the default\n"),
+        "{}",
+        learned.text
+    );
+    assert!(!learned.allows("read", "a/moved"), "it was not read: {}", learned.text);
+    for path in ["a/watched", "a/moved"] {
+        let policy = learned.dir.path().join("learned.toml");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["explain", "--policy"]).arg(policy).arg(path);
+        let out = command.current_dir(learned.dir.path().join("d")).output().unwrap();
+        assert!(text(&out.stdout).contains("userspace"), "{path}: {out:?}\n{}", learned.text);
+    }
+}
+
+#[test]
+fn records_that_are_in_no_log_are_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let granted = record(1, &format!(r#""event":"request",{GRANTED}"a""#));
+    let told = record(2, r#""event":"failed","count":7,"total":7"#);
+    let end = |more: &str| record(3, &format!(r#""event":"stop","written":1,{more}"#));
+    for (records, lost) in [
+        (granted.clone() + &end(r#""dropped":0,"failed":0"#), [0, 0, 0]),
+        (granted.clone() + &told + &end(r#""dropped":0,"failed":7"#), [0, 7, 0]),
+        (granted.clone() + &end(r#""dropped":3,"failed":9"#), [3, 9, 0]),
+        (granted.clone() + &told, [0, 7, 1]),
+    ] {
+        std::fs::write(&log, &records).unwrap();
+        let shown = shown(&log, &[]);
+        let learned = text(&tollgate(&["learn", log.to_str().unwrap()]).stdout);
+        for (count, [viewed, said]) in lost.into_iter().zip([
+            ["records were dropped by the server", "records that were dropped"],
+            ["records were lost", "records that could not be written"],
+            ["", "1 run without an end"],
+        ]) {
+            let is_there = count > 0;
+            let viewed = if viewed.is_empty() {
+                is_there
+            } else {
+                shown.contains(&format!("{count} {viewed}"))
+            };
+            assert_eq!(viewed, is_there, "{shown}");
+            assert_eq!(learned.contains(said), is_there, "{said}: {learned}");
+        }
+    }
+}
+
 /// A project whose log has a policy learned from it, and answers by that.
 struct Learned {
     dir: tempfile::TempDir,

@@ -223,6 +223,7 @@ const FILES: &[Row] = &[
     ("run --policy {D}/no.toml {D}/dir -- true", 125, &["policy `{D}/no.toml`", "No such file"]),
     ("mount --policy {D}/dir {D}/dir {D}/mnt", 1, &["policy `{D}/dir`", "not a regular file"]),
     ("mount --audit {D}/dir/log {D}/dir {D}/mnt", 1, &["`{D}/dir/log` lies inside DIR"]),
+    ("mount --audit {D}/mnt/log {D}/dir {D}/mnt", 1, &["lies inside the mount point `{D}/mnt`"]),
     (
         "mount --audit {D}/no/log {D}/dir {D}/mnt",
         1,

@@ -130,6 +130,34 @@ impl RotatedFile {
         Ok(())
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What others did to the file that is written, if it is not the one of its name any more.
+    pub(super) fn away(&self) -> Option<&'static str> {
+        let own = self.file.metadata().ok()?;
+        let identity = |meta: &Metadata| (meta.dev(), meta.ino());
+        let found = match std::fs::symlink_metadata(&self.path) {
+            Ok(found) => Some(identity(&found)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(_) => return None,
+        };
+        if found == Some(identity(&own)) {
+            return None;
+        }
+        Some(if own.nlink() == 0 { "removed, with the records in it" } else { "moved" })
+    }
+
+    /// Goes on in the file that has the name now, or in a new one.
+    ///
+    /// # Errors
+    /// As of [`Self::open`]; the old file is written on then.
+    pub(super) fn begin_again(&mut self) -> io::Result<()> {
+        *self = Self::open(self.path.clone(), self.max_bytes, self.keep)?;
+        Ok(())
+    }
+
     fn numbered(&self, number: u32) -> PathBuf {
         numbered(&self.path, number)
     }

@@ -186,6 +186,43 @@ mod tests {
         assert_eq!(inodes, (0..1000).map(Some).collect::<Vec<_>>());
     }
 
+    /// By somebody, or by logrotate.
+    #[test]
+    fn a_log_that_is_taken_away_is_begun_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        for is_removed in [true, false] {
+            let log = AuditLog::start(config(&path), origin()).unwrap();
+            log.record(&event(1));
+            while log.status().written < 1 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let moved = dir.path().join("moved");
+            if is_removed {
+                std::fs::remove_file(&path).unwrap();
+            } else {
+                std::fs::rename(&path, &moved).unwrap();
+            }
+            log.record(&event(2));
+            log.finish();
+            let said = log.status().last_error.unwrap();
+            assert!(said.contains(if is_removed { "removed, with" } else { "moved;" }), "{said}");
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(
+                text.contains("\"event\":\"continued\"") && text.contains("\"event\":\"stop\"")
+            );
+            let inodes =
+                |path| lines(path).iter().filter_map(|line| line["inode"].as_u64()).collect();
+            let mut inodes: Vec<_> = if is_removed { vec![1] } else { inodes(&moved) };
+            inodes.extend::<Vec<_>>(
+                lines(&path).iter().filter_map(|line| line["inode"].as_u64()).collect(),
+            );
+            // The second is in the one or the other.
+            assert!(inodes == [1, 2] || is_removed && inodes == [1], "{inodes:?}");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
     #[test]
     fn a_sleeping_writer_is_woken() {
         let dir = tempfile::tempdir().unwrap();

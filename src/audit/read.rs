@@ -28,6 +28,7 @@ pub(crate) struct Line {
     pub(crate) path_length: Option<usize>,
     pub(crate) rule: Option<String>,
     pub(crate) access: Option<String>,
+    pub(crate) content: Option<String>,
     pub(crate) to: Option<String>,
     pub(crate) to_hex: Option<String>,
     pub(crate) to_length: Option<usize>,
@@ -41,10 +42,54 @@ pub(crate) struct Line {
     /// By detector.
     pub(crate) masked: Option<BTreeMap<String, u64>>,
     pub(crate) count: Option<u64>,
+    /// Of a whole run, in its `stop`.
+    pub(crate) dropped: u64,
+    pub(crate) failed: u64,
     pub(crate) dir: Option<String>,
     pub(crate) mount_point: Option<String>,
     pub(crate) policy: Option<String>,
     pub(crate) policy_sha256: Option<String>,
+}
+
+/// Records that are in no log, by run: what its `stop` says, or what was told before that is missing.
+#[derive(Debug, Default)]
+pub(crate) struct Lost(BTreeMap<String, OfRun>);
+
+/// Found no free slot, and could not be written.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfRun {
+    told: [u64; 2],
+    in_all: [u64; 2],
+}
+
+/// Most runs that are told apart.
+const MAX_RUNS: usize = 4096;
+
+impl Lost {
+    pub(crate) fn take(&mut self, line: &Line) {
+        let count = line.count.unwrap_or(0);
+        let (told, in_all) = match line.event.as_str() {
+            "dropped" => ([count, 0], [0; 2]),
+            "failed" => ([0, count], [0; 2]),
+            "stop" => ([0; 2], [line.dropped, line.failed]),
+            _ => return,
+        };
+        let run = line.run.clone().unwrap_or_default();
+        let known = self.0.contains_key(&run) || self.0.len() < MAX_RUNS;
+        let of_run = self.0.entry(if known { run } else { String::new() }).or_default();
+        for which in 0..2 {
+            of_run.told[which] = of_run.told[which].saturating_add(told[which]);
+            of_run.in_all[which] = of_run.in_all[which].saturating_add(in_all[which]);
+        }
+    }
+
+    /// Those that the server dropped, and those that could not be written.
+    pub(crate) fn counts(&self) -> [u64; 2] {
+        [0, 1].map(|which| {
+            let of_each = self.0.values().map(|run| run.told[which].max(run.in_all[which]));
+            of_each.fold(0, u64::saturating_add)
+        })
+    }
 }
 
 /// What a record has of a path.
@@ -65,8 +110,10 @@ impl Known {
 }
 
 fn bytes_of(hex: &str) -> Option<Vec<u8>> {
-    let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
-    pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
+    let digit =
+        |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, []) = hex.as_bytes().as_chunks() else { return None };
+    pairs.iter().map(|[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
 }
 
 impl Line {
@@ -109,6 +156,13 @@ pub(crate) fn parse(line: &[u8]) -> Result<Line, String> {
     let line: Line = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     if line.event.is_empty() || line.time.is_empty() {
         return Err("no `event` or no `time`".to_owned());
+    }
+    for (field, hex) in
+        [("path_hex", &line.path_hex), ("to_hex", &line.to_hex), ("exe_hex", &line.exe_hex)]
+    {
+        if hex.as_deref().is_some_and(|hex| bytes_of(hex).is_none()) {
+            return Err(format!("`{field}` is not pairs of hexadecimal digits"));
+        }
     }
     Ok(line)
 }
@@ -156,6 +210,12 @@ mod tests {
         assert!(parse(b"{\"time\":\"t\"}").is_err());
         assert!(parse(b"{\"time\":\"t\",\"eve").unwrap_err().contains("EOF"));
         assert!(parse(b"[]").is_err() && parse(b"").is_err());
+        for (hex, is_right) in
+            [("6aFf", true), ("", true), ("zz", false), ("fff", false), ("+f", false)]
+        {
+            let line = format!(r#"{{"time":"t","event":"request","path":"a","path_hex":"{hex}"}}"#);
+            assert_eq!(parse(line.as_bytes()).is_ok(), is_right, "{hex}");
+        }
     }
 
     #[test]

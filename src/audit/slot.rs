@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use tollgate_view::{Access, Detail, Event, Masked, Outcome};
+use tollgate_view::{Access, Detail, Event, FileContent, Masked, Outcome};
 
 /// Bytes kept of a path. A longer one is cut; the record carries its whole length.
 pub(super) const PATH_MAX_BYTES: usize = 1024;
@@ -85,6 +85,14 @@ impl Slot {
     /// The path, as far as it fits.
     pub(super) fn path(&self) -> &[u8] {
         self.path.get()
+    }
+
+    /// The same with `...` behind what does not fit: several paths may begin so.
+    pub(super) fn shown_path(&self) -> Cow<'_, [u8]> {
+        match self.path.cut_from() {
+            None => self.path().into(),
+            Some(_) => [self.path(), b"..."].concat().into(),
+        }
     }
 
     pub(super) fn time(&self) -> SystemTime {
@@ -172,7 +180,10 @@ impl Slot {
         let none = DetailFields::default();
         match self.kept {
             Kept::None => none,
-            Kept::Access(access) => DetailFields { access: Some(access_words(access)), ..none },
+            Kept::Access(access) => {
+                let content = content_word(access.content());
+                DetailFields { access: Some(access_words(access)), content, ..none }
+            }
             Kept::To => {
                 let Text { text, hex, whole_len } = second();
                 DetailFields { to: Some(text), to_hex: hex, to_length: whole_len, ..none }
@@ -297,6 +308,8 @@ struct DetailFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     access: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     to_hex: Option<String>,
@@ -332,6 +345,15 @@ fn outcome(outcome: Outcome) -> (&'static str, Option<Cow<'static, str>>) {
 }
 
 /// What an open asked for, in words with `+` between.
+fn content_word(content: FileContent) -> Option<&'static str> {
+    match content {
+        FileContent::Lower => None,
+        FileContent::Watched => Some("watched"),
+        FileContent::Redacted => Some("redacted"),
+        FileContent::Sealed => Some("sealed"),
+    }
+}
+
 fn access_words(access: Access) -> String {
     let words = [
         (access.reads(), "read"),

@@ -12,9 +12,12 @@ use super::origin::Origin;
 use super::repeats::{Fate, Repeats};
 use super::shared::{Shared, lock};
 use super::slot::timestamp;
+use crate::escape::shown;
 
 /// Events that go into the file with one write.
 const BATCH: usize = 256;
+/// After so long it looks again whether FILE is still the file that it writes.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long the writer looks for more before it sleeps until it is woken.
 const LINGER: Duration = Duration::from_millis(2);
 
@@ -26,6 +29,9 @@ pub(super) struct Writer {
     repeats: Repeats,
     lines: Vec<u8>,
     drops_told: u64,
+    failures_told: u64,
+    /// When it was last seen that FILE is the file that is written.
+    looked: Instant,
 }
 
 impl Writer {
@@ -40,7 +46,8 @@ impl Writer {
     ) -> io::Result<Self> {
         file.append(&origin.line("start", json!({}))).map_err(|failed| failed.error)?;
         let (repeats, lines) = (Repeats::default(), Vec::new());
-        Ok(Self { shared, file, origin, repeats, lines, drops_told: 0 })
+        let (drops_told, failures_told, looked) = (0, 0, Instant::now());
+        Ok(Self { shared, file, origin, repeats, lines, drops_told, failures_told, looked })
     }
 
     /// Writes until it is told to stop, and then what is left.
@@ -48,9 +55,10 @@ impl Writer {
         loop {
             // Read before the queue is emptied: what was recorded before the stop is written.
             let stop = self.shared.stop.load(Ordering::SeqCst);
+            self.look_at_file(stop);
             while self.write_batch() {}
             self.write_repeats(stop);
-            self.tell_drops();
+            self.tell_lost();
             self.tell_reloads();
             if stop {
                 self.tell_end();
@@ -98,7 +106,7 @@ impl Writer {
         while events < BATCH
             && let Some(slot) = self.shared.filled.pop()
         {
-            busiest.0.count(slot.path());
+            busiest.0.count(&slot.shown_path());
             busiest.1.count(&slot.caller());
             let counted =
                 slot.is_refusal() && self.repeats.take(&slot, Instant::now()) == Fate::Counted;
@@ -150,10 +158,32 @@ impl Writer {
     fn append_lines(&mut self) -> Result<(), Failed> {
         if self.file.is_full() {
             self.file.rotate()?;
-            let head = self.origin.line("continued", json!({}));
-            self.file.append(&head).map_err(|failed| failed.error)?;
+            self.continue_file()?;
         }
         self.file.append(&self.lines)
+    }
+
+    /// The first line of a further file.
+    fn continue_file(&mut self) -> io::Result<()> {
+        let head = self.origin.line("continued", json!({}));
+        self.file.append(&head).map_err(|failed| failed.error)
+    }
+
+    /// Begins a new FILE where others have moved or removed it, and looks for that about each second.
+    fn look_at_file(&mut self, at_the_end: bool) {
+        if !at_the_end && self.looked.elapsed() < LOOK_AGAIN {
+            return;
+        }
+        self.looked = Instant::now();
+        let Some(away) = self.file.away() else { return };
+        let begun = self.file.begin_again().and_then(|()| self.continue_file());
+        let outcome = match begun {
+            Ok(()) => "a new one was begun".to_owned(),
+            Err(error) => format!("it is written on, as no new one can be begun: {error}"),
+        };
+        let what = format!("it was {away}; {outcome}");
+        tracing::warn!("audit log `{}`: {what}", shown(self.file.path()));
+        *lock(&self.shared.last_error) = Some(what);
     }
 
     /// A line about the whole run.
@@ -182,27 +212,31 @@ impl Writer {
         self.tell("stop", counts);
     }
 
-    /// Records new drops in the log; tries again later when that fails.
-    fn tell_drops(&mut self) {
-        let total = self.shared.dropped.load(Ordering::Relaxed);
-        if total == self.drops_told {
-            return;
+    /// Records in the log what is not in it; tries again later when that fails.
+    fn tell_lost(&mut self) {
+        let dropped = self.shared.dropped.load(Ordering::Relaxed);
+        self.drops_told = self.tell_total("dropped", dropped, self.drops_told);
+        let failed = self.shared.failed.load(Ordering::Relaxed);
+        self.failures_told = self.tell_total("failed", failed, self.failures_told);
+    }
+
+    /// Returns how much of `total` is told then.
+    fn tell_total(&mut self, event: &str, total: u64, told: u64) -> u64 {
+        if total == told {
+            return total;
         }
-        let time = timestamp(SystemTime::now());
-        let new = total - self.drops_told;
         let line = json!({
-            "time": time,
-            "event": "dropped",
+            "time": timestamp(SystemTime::now()),
+            "event": event,
             "run": self.origin.run,
-            "count": new,
+            "count": total - told,
             "total": total,
         });
         self.lines = format!("{line}\n").into_bytes();
         let appended = self.append_lines();
-        if appended.is_ok() {
-            self.drops_told = total;
-        }
+        let is_told = appended.is_ok();
         self.note_failed(appended);
+        if is_told { total } else { told }
     }
 
     fn note_failed(&self, appended: Result<(), Failed>) {

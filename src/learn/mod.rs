@@ -18,7 +18,7 @@ use crate::messages;
 use crate::viewer;
 
 use allowed::{Allowed, Reach};
-use seen::Seen;
+use seen::{ALL, Seen};
 
 /// Most refusals that are listed.
 const MAX_REFUSED: usize = 50;
@@ -50,7 +50,16 @@ pub(crate) fn run(args: &LearnArgs) -> anyhow::Result<()> {
          was allowed cannot be told from them: record less at a time",
         seen.withheld_unnamed
     );
+    let several = seen.runs.len() > 1 || seen.reloaded;
+    ensure!(
+        seen.refused_unnamed == 0 || !several,
+        "{} refusals were counted without their paths, and the logs are of several runs or policies, so \
+         what was allowed by one and refused by another cannot be told: name one run at a time, or \
+         record less",
+        seen.refused_unnamed
+    );
     seen.leave_out_withheld();
+    seen.leave_out_made()?;
     ensure!(
         !seen.granted.is_empty(),
         "nothing in the logs was granted{}: there is nothing to allow",
@@ -110,12 +119,22 @@ fn policy(seen: &Seen, exact: bool) -> anyhow::Result<String> {
         "# What is not named is refused. Read it before you use it: it allows what was done,"
     );
     say!(text, "# whether that was right or not.");
-    if seen.dropped > 0 {
-        say!(
-            text,
-            "# The logs lack {} records that were dropped: something may be missing.",
-            seen.dropped
-        );
+    let lost = seen.lost.counts();
+    for (count, what) in lost.into_iter().zip(["were dropped", "could not be written"]) {
+        if count > 0 {
+            say!(text, "# The logs lack {count} records that {what}: something may be missing.");
+        }
+    }
+    match seen.runs.difference(&seen.ended).count() {
+        0 => {}
+        endless => {
+            say!(
+                text,
+                "# {} without an end in the logs, so something may be missing: a server goes on, was killed, or could \
+             not write.",
+                messages::count(endless, "run")
+            );
+        }
     }
     if seen.unnamed > 0 {
         let records =
@@ -123,6 +142,7 @@ fn policy(seen: &Seen, exact: bool) -> anyhow::Result<String> {
         say!(text, "# Left out: {records} of paths that a policy cannot name.");
     }
     refusals(seen, &mut text);
+    made(seen, &mut text);
     granted_too(seen, &mut text);
     say!(text, "default = \"deny\"");
     say!(text, "");
@@ -133,12 +153,14 @@ fn policy(seen: &Seen, exact: bool) -> anyhow::Result<String> {
     let granted = seen.by_kind();
     let mut allowed = Allowed::default();
     let exact = exact || seen.refused_unnamed > 0;
-    narrow::add_files(&granted.files, &refused, exact, &mut allowed);
+    let apart = refused.union(&seen.made_at).cloned().collect();
+    narrow::add_files(&granted.files, &apart, exact, &mut allowed);
     for (path, operations) in &granted.directories {
         allowed.add(path, Reach::Directories, *operations);
     }
     allowed.join(&seen.moved, &seen.linked)?;
     kept(seen, &allowed, &mut text)?;
+    watched(seen, &allowed, &mut text)?;
     for ((directories, operations), globs) in allowed.globs() {
         rule(directories, operations, &globs, &mut text);
     }
@@ -164,6 +186,30 @@ fn kept(seen: &Seen, allowed: &Allowed, text: &mut String) -> anyhow::Result<()>
         let words = seen::words(operations);
         rule_of(&format!("refused: {}", words.join(", ")), &globs, text);
         say!(text, "operation = {}\naction = \"deny\"", list(&words));
+    }
+    Ok(())
+}
+
+/// What went through the server goes on doing so.
+fn watched(seen: &Seen, allowed: &Allowed, text: &mut String) -> anyhow::Result<()> {
+    let names = [&seen.moved, &seen.linked];
+    let all = allowed::under_all_names(seen.watched.iter().map(String::as_str), &names)?;
+    let mut watched = BTreeMap::<u8, BTreeSet<String>>::new();
+    for name in all {
+        let operations = allowed.on(&name, false);
+        if operations != 0 {
+            watched.entry(operations).or_default().insert(names::literal(&name));
+        }
+    }
+    for (operations, globs) in watched {
+        // A rule of `userspace` is about all operations.
+        let others = seen::words(ALL & !operations);
+        if !others.is_empty() {
+            rule_of(&format!("watched, refused: {}", others.join(", ")), &globs, text);
+            say!(text, "kind = \"file\"\noperation = {}\naction = \"deny\"", list(&others));
+        }
+        rule_of(&format!("watched: {}", seen::words(operations).join(", ")), &globs, text);
+        say!(text, "kind = \"file\"\naction = \"userspace\"");
     }
     Ok(())
 }
@@ -223,6 +269,26 @@ fn refusals(seen: &Seen, text: &mut String) {
     }
     if seen.refused.len() > MAX_REFUSED {
         say!(text, "#   and at {} more places", seen.refused.len() - MAX_REFUSED);
+    }
+    say!(text, "#");
+}
+
+/// What the server made the bytes of.
+fn made(seen: &Seen, text: &mut String) {
+    if seen.made.is_empty() {
+        return;
+    }
+    say!(
+        text,
+        "# Masked or sealed, and so left out: how is not recorded. To allow it, write the rules that"
+    );
+    say!(text, "# were in force before those below:");
+    for ((path, word, rule), count) in seen.made.iter().take(MAX_REFUSED) {
+        let times = messages::count(usize::try_from(*count).unwrap_or(usize::MAX), "time");
+        say!(text, "#   {word} {path}: {times}, by {}", escaped(rule));
+    }
+    if seen.made.len() > MAX_REFUSED {
+        say!(text, "#   and at {} more places", seen.made.len() - MAX_REFUSED);
     }
     say!(text, "#");
 }

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::allowed;
 use super::names::{self, MAX_COMPONENTS, Names};
-use crate::audit::read::{Known, Line};
+use crate::audit::read::{Known, Line, Lost};
 
 /// Operations of the policy language, in its order.
 pub(super) const READ: u8 = 1;
@@ -78,8 +79,18 @@ pub(super) struct Seen {
     pub(super) withheld_unnamed: u64,
     /// Paths that a policy cannot name: not UTF-8, cut, or of too many names.
     pub(super) unnamed: u64,
-    /// Records that the server had to drop.
-    pub(super) dropped: u64,
+    /// Files that a rule has the server read and write.
+    pub(super) watched: BTreeSet<String>,
+    /// How often what is masked or sealed was opened, by path as it is shown, word and rule.
+    pub(super) made: BTreeMap<(String, String, String), u64>,
+    /// Where that was; as all paths of refusals.
+    pub(super) made_at: BTreeSet<String>,
+    /// Records that are in no log.
+    pub(super) lost: Lost,
+    /// Runs that have an end.
+    pub(super) ended: BTreeSet<String>,
+    /// Whether more than one policy was in force.
+    pub(super) reloaded: bool,
 }
 
 /// What is not to be allowed, whatever else the records show.
@@ -114,8 +125,11 @@ impl Seen {
         }
         self.runs.extend(line.run.clone());
         self.dirs.extend(line.dir.clone());
-        if line.event == "dropped" {
-            self.dropped += line.count.unwrap_or(0);
+        self.lost.take(line);
+        match line.event.as_str() {
+            "stop" => self.ended.extend(line.run.clone()),
+            "reload" => self.reloaded = true,
+            _ => {}
         }
         if !line.is_about_files() {
             return;
@@ -123,15 +137,24 @@ impl Seen {
         self.records += line.events();
         if line.is_refusal() {
             self.withhold(line);
-            let path =
-                line.known_path().map_or_else(|| VARIOUS.to_owned(), |path| names::shown(&path));
-            let rule = line.rule.clone().unwrap_or_else(|| "the default".to_owned());
-            *self.refused.entry((path, line.operation.clone(), rule)).or_default() += line.events();
+            let key = shown(line, &line.operation);
+            *self.refused.entry(key).or_default() += line.events();
+            return;
+        }
+        if let Some(word) = made(line) {
+            self.made_at.extend(line.known_path().map(|path| names::of_refused(&path)));
+            // What was masked in a file is recorded after it was opened.
+            if line.operation != "masked" {
+                *self.made.entry(shown(line, word)).or_default() += line.events();
+            }
             return;
         }
         let (old, new, kind) = operations(line);
         let path = line.known_path().and_then(nameable);
         self.grant(path.as_deref(), old, kind);
+        if line.content.as_deref() == Some("watched") {
+            self.watched.extend(path.clone());
+        }
         if new != 0 {
             let to = line.known_to().and_then(nameable);
             self.grant(to.as_deref(), new, kind);
@@ -169,6 +192,22 @@ impl Seen {
             "opendir" => _ = self.unlisted.insert(path),
             _ => {}
         }
+    }
+
+    /// Takes what was masked or sealed out of what was granted, by all of its names: with `passthrough` the
+    /// lower file would show. How it was made is not recorded.
+    ///
+    /// # Errors
+    /// When it had too many names.
+    pub(super) fn leave_out_made(&mut self) -> anyhow::Result<()> {
+        let names = [&self.moved, &self.linked];
+        let all = allowed::under_all_names(self.made_at.iter().map(String::as_str), &names)?;
+        self.granted.retain(|path, _| !all.contains(path));
+        for path in &all {
+            *self.kept.entry(path.clone()).or_default() |= ALL;
+        }
+        self.made_at = all;
+        Ok(())
     }
 
     /// Takes what was refused at any time, or would have been, out of what was granted.
@@ -264,6 +303,22 @@ impl Seen {
             Kind::Directory => granted.to_directory |= operations,
             Kind::Either => granted.to_either |= operations,
         }
+    }
+}
+
+/// A path, a word and a rule, as comments have them.
+fn shown(line: &Line, word: &str) -> (String, String, String) {
+    let path = line.known_path().map_or_else(|| VARIOUS.to_owned(), |path| names::shown(&path));
+    let rule = line.rule.clone().unwrap_or_else(|| "the default".to_owned());
+    (path, word.to_owned(), rule)
+}
+
+/// What was done to the bytes of a file that was opened or read.
+fn made(line: &Line) -> Option<&'static str> {
+    match (line.operation.as_str(), line.content.as_deref()) {
+        ("masked", _) | (_, Some("redacted")) => Some("masked"),
+        (_, Some("sealed")) => Some("sealed"),
+        _ => None,
     }
 }
 

@@ -84,6 +84,7 @@ impl Spec {
         kind: ServerKind,
     ) -> anyhow::Result<Self> {
         let Chosen { policy, origin: policy_origin } = chosen;
+        let audit = audit_config(args, tree, &policy_origin)?;
         let mut prepared = native::prepare(&policy, source)?;
         let mut unavailable = prepared.not_native;
         let (dir, to_mount) = (tree.path.as_path(), &mut prepared.to_mount);
@@ -100,7 +101,7 @@ impl Spec {
             policy: Arc::new(policy),
             policy_origin,
             policy_was_named: args.policy.is_some(),
-            audit: args.audit.as_deref().map(|file| audit_config(args, file, tree)).transpose()?,
+            audit,
             timeout: args.attr_timeout,
             watch: match args.watch {
                 WatchArg::Auto => WatchMode::Auto,
@@ -128,12 +129,27 @@ impl Spec {
         })
     }
 
-    /// Checks where the audit log goes, as [`Spec::load`] does, and prepares nothing.
+    /// Checks where the audit log goes, as [`Spec::load`] and [`Spec::log_outside`] do, and prepares
+    /// nothing.
     ///
     /// # Errors
-    /// When it would lie inside DIR, or in no directory.
-    pub(crate) fn check(args: &ServeArgs, tree: &Tree) -> anyhow::Result<()> {
-        args.audit.as_deref().map_or(Ok(()), |file| audit_config(args, file, tree).map(drop))
+    /// When it cannot lie there.
+    pub(crate) fn check(
+        args: &ServeArgs,
+        tree: &Tree,
+        policy: &policy_choice::Origin,
+        mnt: &Path,
+    ) -> anyhow::Result<()> {
+        audit_config(args, tree, policy)?.map_or(Ok(()), |config| refuse_below(&config, mnt))
+    }
+
+    /// The same, unless the audit log would lie inside `mnt`: the server would wait for itself.
+    ///
+    /// # Errors
+    /// When it would.
+    pub(crate) fn log_outside(self, mnt: &Path) -> anyhow::Result<Self> {
+        self.audit.as_ref().map_or(Ok(()), |config| refuse_below(config, mnt))?;
+        Ok(self)
     }
 
     /// Confines the process to `directories`, of this view and of the further ones.
@@ -299,7 +315,12 @@ fn small_files(args: &ServeArgs) -> SmallFiles {
     }
 }
 
-fn audit_config(args: &ServeArgs, file: &Path, tree: &Tree) -> anyhow::Result<AuditConfig> {
+fn audit_config(
+    args: &ServeArgs,
+    tree: &Tree,
+    policy: &policy_choice::Origin,
+) -> anyhow::Result<Option<AuditConfig>> {
+    let Some(file) = args.audit.as_deref() else { return Ok(None) };
     let shown = file.display();
     let path = std::path::absolute(file).with_context(|| format!("audit file `{shown}`"))?;
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -321,7 +342,37 @@ fn audit_config(args: &ServeArgs, file: &Path, tree: &Tree) -> anyhow::Result<Au
     let (path, max_bytes) = (parent.join(name), args.audit_size << 20);
     let config = AuditConfig { path, level, max_bytes, keep: args.audit_keep };
     refuse_inside(&config, &tree.path)?;
-    Ok(config)
+    refuse_read_ones(&config, policy)?;
+    Ok(Some(config))
+}
+
+/// Records would make another policy of it.
+fn refuse_read_ones(config: &AuditConfig, policy: &policy_choice::Origin) -> anyhow::Result<()> {
+    for read in policy.files() {
+        let real = std::fs::canonicalize(read).unwrap_or_else(|_| read.to_owned());
+        if config.files().iter().any(|file| other_mounts::is_same(file, &real)) {
+            let file = shown(&config.path);
+            bail!(
+                "audit file `{file}`: the policy is read from `{}`; name a file of its own",
+                shown(read)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Where the view will be mounted.
+fn refuse_below(config: &AuditConfig, mnt: &Path) -> anyhow::Result<()> {
+    let mounts = mountinfo::read()?;
+    let is_below = |file: &PathBuf| !other_mounts::paths_in(&mounts, mnt, file).is_empty();
+    if let Some(file) = config.files().iter().find(|file| is_below(file)) {
+        bail!(
+            "audit file `{}` lies inside the mount point `{}`, where the view will be; name one elsewhere",
+            shown(file),
+            shown(mnt)
+        );
+    }
+    Ok(())
 }
 
 /// By another mount, DIR can show the log although its path does not say so.

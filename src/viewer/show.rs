@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::audit::read::Line;
+use crate::audit::read::{Line, Lost};
 use crate::escape::escaped;
 use crate::messages;
 
@@ -64,6 +64,7 @@ fn about_run(line: &Line) -> String {
         "reload" => format!("run {run}: {policy} is in force"),
         "stop" => format!("run {run} ends"),
         "dropped" => format!("{} records were dropped", line.count.unwrap_or(0)),
+        "failed" => format!("{} records could not be written", line.count.unwrap_or(0)),
         other => escaped(other),
     }
 }
@@ -112,7 +113,7 @@ fn details(line: &Line) -> String {
 #[derive(Default)]
 pub(super) struct Totals {
     runs: u64,
-    dropped: u64,
+    lost: Lost,
     outcomes: BTreeMap<String, u64>,
     rules: BTreeMap<String, u64>,
 }
@@ -122,11 +123,8 @@ const MAX_TOLD_APART: usize = 64;
 
 impl Totals {
     pub(super) fn add(&mut self, line: &Line) {
-        match line.event.as_str() {
-            "start" => self.runs += 1,
-            "dropped" => self.dropped += line.count.unwrap_or(0),
-            _ => {}
-        }
+        self.runs += u64::from(line.event == "start");
+        self.lost.take(line);
         if !line.is_about_files() {
             return;
         }
@@ -157,8 +155,13 @@ impl Totals {
         if !self.rules.is_empty() {
             text += &format!("refused by rule: {}\n", list(&self.rules));
         }
-        if self.dropped > 0 {
-            text += &format!("{} records were dropped by the server\n", self.dropped);
+        let lost = self.lost.counts();
+        for (count, what) in
+            lost.into_iter().zip(["dropped by the server", "lost: the log could not be written"])
+        {
+            if count > 0 {
+                text += &format!("{count} records were {what}\n");
+            }
         }
         text
     }

@@ -357,6 +357,14 @@ fn the_audit_log_cannot_lie_where_it_could_be_changed() {
     refused(&place.path("missing/log"), &["directory of audit file"]);
     std::os::unix::fs::symlink(&dir, place.path("link")).unwrap();
     refused(&place.path("link/log"), &["lies inside DIR"]);
+    let policy = place.write("p.toml", "default = 'passthrough'\n");
+    for log in [&policy, &policy.replace("p.toml", "p")] {
+        // The second is rotated to that name.
+        let file = place.write(if *log == policy { "p.toml" } else { "p.1" }, "default = 'deny'\n");
+        let arguments = ["mount", "--policy", &file, "--audit", log, &dir, &mnt];
+        tollgate(arguments).fails(1, &[&format!("the policy is read from `{file}`")]);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "default = 'deny'\n");
+    }
 }
 
 #[test]

@@ -69,13 +69,40 @@ pub enum Detail<'a> {
 pub struct Access {
     /// The flags of open(2).
     flags: i32,
+    content: FileContent,
+}
+
+/// What the rules have a program read of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileContent {
+    /// The bytes of the lower file.
+    #[default]
+    Lower,
+    /// The same, through the server alone.
+    Watched,
+    /// Those with secrets masked.
+    Redacted,
+    /// What was sealed; the lower file has it encrypted.
+    Sealed,
 }
 
 impl Access {
     /// From the flags of open(2).
     #[must_use]
     pub fn from_flags(flags: i32) -> Self {
-        Self { flags }
+        Self { flags, content: FileContent::Lower }
+    }
+
+    /// The same, of a file with this content.
+    #[must_use]
+    pub fn of(self, content: FileContent) -> Self {
+        Self { content, ..self }
+    }
+
+    /// What is read of the file.
+    #[must_use]
+    pub fn content(self) -> FileContent {
+        self.content
     }
 
     /// Whether the handle reads.

@@ -67,7 +67,7 @@ mod watch;
 mod watched;
 mod writers;
 
-pub use audit::{Access, Audit, AuditLevel, Detail, Event, Outcome};
+pub use audit::{Access, Audit, AuditLevel, Detail, Event, FileContent, Outcome};
 pub use borders::is_kernel_file_system;
 pub use caller::{Callers, ProcCallers};
 pub use config::{Config, OpenError, SmallFiles, WatchMode};

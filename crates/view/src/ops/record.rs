@@ -8,9 +8,10 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tollgate_fuse::{Caller, Name, NodeId, Opened, Request, SetAttr};
+use tollgate_policy::Mode;
 
 use crate::admission::Subject;
-use crate::audit::{Access, AuditLevel, Detail, Event, Outcome};
+use crate::audit::{Access, AuditLevel, Detail, Event, FileContent, Outcome};
 use crate::handles::has_descriptor;
 use crate::table::Node;
 use crate::view::View;
@@ -87,7 +88,7 @@ impl View {
             path: &path,
             inode: self.shown_ino(node),
             rule: subject.and_then(Subject::mode_rule),
-            detail: access_of(asked),
+            detail: opening_of(asked, subject),
         };
         self.record(AuditLevel::Opens, req.caller(), what, outcome, about);
     }
@@ -295,5 +296,20 @@ impl View {
 
 /// What an open asks for.
 pub(crate) fn access_of(asked: OFlags) -> Detail<'static> {
-    Detail::Access(Access::from_flags(asked.bits().cast_signed()))
+    Detail::Access(access(asked))
+}
+
+fn access(asked: OFlags) -> Access {
+    Access::from_flags(asked.bits().cast_signed())
+}
+
+/// What an open asks for, and of what.
+fn opening_of(asked: OFlags, subject: Option<&Subject<'_>>) -> Detail<'static> {
+    let content = match subject.map(Subject::mode) {
+        Some(Mode::Redacted) => FileContent::Redacted,
+        Some(Mode::Sealed) => FileContent::Sealed,
+        Some(Mode::Userspace) => FileContent::Watched,
+        Some(Mode::Passthrough) | None => FileContent::Lower,
+    };
+    Detail::Access(access(asked).of(content))
 }
