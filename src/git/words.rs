@@ -41,8 +41,8 @@ pub(crate) fn words(line: &[u8]) -> Vec<Word> {
 }
 
 fn read(line: &[u8], depth: usize, found: &mut Vec<Word>) {
-    let mut reader =
-        Reader { rest: line, depth, found, word: None, next: Role::Command, to: To::Word };
+    let (next, to) = (Role::Command, To::Word);
+    let mut reader = Reader { rest: line, depth, found, word: None, next, to, of_option: false };
     reader.line();
     reader.finish();
 }
@@ -64,6 +64,8 @@ struct Reader<'l, 'f> {
     word: Option<Vec<u8>>,
     next: Role,
     to: To,
+    /// The next word is that of an option of an interpreter.
+    of_option: bool,
 }
 
 impl Reader<'_, '_> {
@@ -74,6 +76,7 @@ impl Reader<'_, '_> {
                 b'\n' | b';' | b'&' | b'|' | b'(' | b')' => {
                     self.finish();
                     (self.next, self.to) = (Role::Command, To::Word);
+                    self.of_option = false;
                 }
                 b'<' | b'>' => {
                     self.finish();
@@ -179,14 +182,16 @@ impl Reader<'_, '_> {
             }
         }
         let role = self.next;
-        self.next = after(role, &text);
+        let is_value = std::mem::take(&mut self.of_option);
+        self.next = if is_value { role } else { after(role, &text) };
+        self.of_option = role == Role::Script && !is_value && takes_value(&text);
         if text.starts_with(b"-") {
             // `sh -ec LINE`.
             let options = &text[1..];
             if options.ends_with(b"c") && options.iter().all(u8::is_ascii_alphabetic) {
                 self.to = To::Line;
             }
-        } else if role == Role::Command && name_of(&text) == b"eval" {
+        } else if role == Role::Command && matches!(name_of(&text), b"eval" | b"trap") {
             self.to = To::Line;
         }
         self.found.push(Word { role, text });
@@ -220,8 +225,19 @@ fn after(role: Role, text: &[u8]) -> Role {
         Role::Command if is(&INTERPRETERS) => Role::Script,
         Role::Command if is(&BEFORE_COMMANDS) || is_assignment() => Role::Command,
         Role::Command | Role::Script if text.starts_with(b"-") => role,
+        // `bash +e FILE`.
+        Role::Script if text.starts_with(b"+") => role,
         _ => Role::Argument,
     }
+}
+
+/// Whether the word after this option of an interpreter belongs to it: `bash -euo pipefail FILE`,
+/// `python3 -X dev FILE`, `ruby -I lib FILE`, `node -r ./first.js FILE`.
+fn takes_value(option: &[u8]) -> bool {
+    const LONG: [&[u8]; 5] = [b"--rcfile", b"--init-file", b"--require", b"--import", b"--loader"];
+    let (Some(b'-' | b'+'), Some(last)) = (option.first(), option.last()) else { return false };
+    let is_short = option.len() > 1 && option[1..].iter().all(u8::is_ascii_alphabetic);
+    is_short && matches!(last, b'o' | b'O' | b'W' | b'X' | b'I' | b'r') || LONG.contains(&option)
 }
 
 /// The last name of a path.
@@ -260,6 +276,14 @@ mod tests {
             ("exec env A=1 ${B:-c}/x", &["c:exec", "c:env", "c:A=1", "c:$/x"]),
             ("if [ -x a ]; then a; fi", &["c:if", "c:[", "-x", "a", "]", "c:then", "c:a", "c:fi"]),
             ("`b c`/d \\\n e\\ f", &["c:b", "c", "c:$/d", "e f"]),
+            (
+                "bash -eu -o pipefail t/a b",
+                &["c:bash", "s:-eu", "s:-o", "s:pipefail", "s:t/a", "b"],
+            ),
+            ("bash +e -euo pipefail t/a", &["c:bash", "s:+e", "s:-euo", "s:pipefail", "s:t/a"]),
+            ("node -r ./a ./b ./c", &["c:node", "s:-r", "s:./a", "s:./b", "./c"]),
+            ("sh -o; a", &["c:sh", "s:-o", "c:a"]),
+            ("trap './x y' EXIT", &["c:trap", "c:./x", "y", "./x y", "EXIT"]),
             ("'", &["c:"]),
             ("\"$(", &["c:$"]),
         ] {

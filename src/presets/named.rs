@@ -73,7 +73,7 @@ pub(super) fn by_setting(setting: &Setting, top: &Path) -> Vec<PathBuf> {
                         || meta.permissions().mode() & 0o111 != 0
                         || is_script(&path)
                 }
-                Err(_) => would_be_run(word) && !is_built(&path, top),
+                Err(_) => would_be_run(word) && !will_be_built(&path, top),
             };
             if is_meant {
                 found.push(path);
@@ -90,7 +90,7 @@ fn would_be_run(word: &Word) -> bool {
     word.role != Role::Argument && has_slash(text) && !is_option
 }
 
-/// The files that the shell script `hook` runs; none of what is no shell script.
+/// The files that the shell script `hook` runs, there or not; none of what is no shell script.
 pub(super) fn by_hook(hook: &Path, top: &Path) -> Vec<PathBuf> {
     let Some(text) = shell_script(hook) else { return Vec::new() };
     let directory = std::fs::canonicalize(hook).ok();
@@ -98,13 +98,23 @@ pub(super) fn by_hook(hook: &Path, top: &Path) -> Vec<PathBuf> {
     let words = git::words(&text);
     let places = entered(&words, &[top.to_owned(), directory.to_owned()]);
     let run = words.iter().filter(|word| word.role != Role::Argument);
-    let all = run
-        .flat_map(paths)
-        .flat_map(|path| places.iter().map(|at| at.join(&path)).collect::<Vec<_>>());
-    all.filter(|path| path.is_file() && !is_built(path, top)).collect()
+    let mut found = Vec::new();
+    for word in run {
+        for path in paths(word).iter().flat_map(|path| places.iter().map(move |at| at.join(path))) {
+            let is_run = match std::fs::metadata(&path) {
+                Ok(meta) => meta.is_file() && !is_built(&path, top),
+                // `[ -f x ] && . x`.
+                Err(_) => would_be_run(word) && !will_be_built(&path, top),
+            };
+            if is_run {
+                found.push(path);
+            }
+        }
+    }
+    found
 }
 
-/// The directories that commands may be started in: those given, and those that `cd` leads to.
+/// The directories that commands may be started in: those given, and those that `cd` leads to, there or not.
 fn entered(words: &[Word], from: &[PathBuf]) -> Vec<PathBuf> {
     let mut places = from.to_vec();
     for (at, command) in words.iter().enumerate() {
@@ -120,6 +130,15 @@ fn entered(words: &[Word], from: &[PathBuf]) -> Vec<PathBuf> {
             places.extend(next);
             places.truncate(MAX_PLACES);
         }
+        let named = words[at + 1..]
+            .iter()
+            .take(MAX_FILLED_IN)
+            .find(|word| word.role == Role::Argument && !word.text.starts_with(b"-"));
+        let paths = named.map(paths).unwrap_or_default();
+        let next = paths.iter().flat_map(|path| places.iter().map(move |at| at.join(path)));
+        let missing: Vec<_> = next.filter(|path| path.symlink_metadata().is_err()).collect();
+        places.extend(missing);
+        places.truncate(MAX_PLACES);
     }
     places
 }
@@ -177,4 +196,10 @@ fn is_script(path: &Path) -> bool {
 fn is_built(path: &Path, top: &Path) -> bool {
     let inside = path.strip_prefix(top).unwrap_or(path);
     inside.components().any(|part| BUILT.iter().any(|name| part.as_os_str() == *name))
+}
+
+/// Whether what is not there will be fetched or built: an installation must be able to make it.
+fn will_be_built(path: &Path, top: &Path) -> bool {
+    let inside = path.strip_prefix(top).unwrap_or(path);
+    is_built(path, top) || inside.components().any(|part| part.as_os_str() == "vendor")
 }

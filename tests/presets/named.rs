@@ -222,6 +222,44 @@ fn scripts_that_hooks_run_stay_as_they_are() {
     }
 }
 
+/// What a hook asks for first, or what is to be made by an installation.
+#[test]
+fn scripts_that_hooks_would_run_are_not_put_there() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let hook = "[ ! -f tools/local.sh ] || . tools/local.sh
+        if [ -x ./check ]; then ./check; fi
+        cd below && bash -eu -o pipefail ./inner.sh
+        trap './at-end x' EXIT
+        [ -x vendor/bin/lint ] && vendor/bin/lint; node_modules/.bin/lint";
+    let files = ["tools/local.sh", "check", "below/inner.sh", "at-end"];
+    for preset in PRESETS {
+        let tree = Tree::new();
+        tree.bare("git init -q -b main");
+        tree.write(".git/hooks/pre-commit", &format!("#!/bin/sh\n{hook}\n"));
+        tree.bare("chmod +x .git/hooks/pre-commit");
+        for file in files {
+            tree.fenced(
+                preset,
+                &format!("(mkdir -p $(dirname {file}); echo evil >{file}) 2>/dev/null || true"),
+            );
+            let moved = format!(
+                "(mkdir -p z; echo evil >z/{0}; rmdir {1}; mv z {1} || mv z/{0} {file}) 2>/dev/null || true",
+                file.rsplit('/').next().unwrap(),
+                file.split('/').next().unwrap()
+            );
+            tree.fenced(preset, &moved);
+            assert!(!tree.path("p").join(file).is_file(), "{preset}: {file}");
+        }
+        if preset != "read-only" {
+            let install = "mkdir -p vendor/bin node_modules/.bin; echo >vendor/bin/lint
+                 echo >node_modules/.bin/lint; rm -r vendor node_modules";
+            tree.works(preset, install);
+        }
+    }
+}
+
 /// The repository may begin above the directory that the view shows.
 #[test]
 fn a_repository_around_the_directory_names_programs_in_it() {
