@@ -39,10 +39,26 @@ pub(super) fn without_secrets(name: &Path, bytes: &[u8]) -> Vec<u8> {
     let (mut start, mut in_secret, mut waits) = (0, false, false);
     while start < bytes.len() {
         let end = start + length_of_line(&bytes[start..], lines);
-        let line = &bytes[start..end];
         while masked.next_if(|found| found.end <= start).is_some() {}
+        if let Some(length) = section(name, lines, &bytes[start..end]) {
+            let header = &bytes[start..start + length];
+            let is_masked = masked.peek().is_some_and(|found| found.start < start + length);
+            // Without its header, the keys of a section would be those of the one before.
+            in_secret = is_masked || names_a_secret(&joined(header), is_of_git(name));
+            if !in_secret {
+                kept.extend_from_slice(header);
+            }
+            start += length;
+            let rest = &bytes[start..end];
+            if rest.trim_ascii().is_empty() || in_secret {
+                kept.extend_from_slice(if in_secret { b"" } else { rest });
+                start = end;
+                continue;
+            }
+            while masked.next_if(|found| found.end <= start).is_some() {}
+        }
+        let line = &bytes[start..end];
         let is_masked = masked.peek().is_some_and(|found| found.start < end);
-        in_secret = table(line).map_or(in_secret, |name| is_secret_key(name) || has_escapes(name));
         let text = joined(line);
         let holds = if is_input(&text, &mut waits) { Holds::Secret } else { holds(&text) };
         let far = match holds {
@@ -57,6 +73,10 @@ pub(super) fn without_secrets(name: &Path, bytes: &[u8]) -> Vec<u8> {
             kept.extend_from_slice(line);
         } else if !is_comment(line) {
             kept.extend(lines.in_place(&bytes[start..far]));
+        }
+        if !lines.is_shell() && !kept.is_empty() && !kept.ends_with(b"\n") {
+            // Behind a header on the same line.
+            kept.push(b'\n');
         }
         start = far;
     }
@@ -240,6 +260,43 @@ fn names_secret(line: &str, is_one: impl Fn(&str, &str) -> bool) -> bool {
     })
 }
 
+fn is_of_git(name: &Path) -> bool {
+    name == Path::new(".gitconfig") || name.starts_with(".config/git")
+}
+
+/// How much of a line is the header of a section: all of it, but for a key behind it in the settings of git
+/// (`[a \"b\"] c = d`).
+fn section(name: &Path, lines: Lines, line: &[u8]) -> Option<usize> {
+    if lines.is_shell() {
+        return None;
+    }
+    if !is_of_git(name) {
+        return table(line).map(|_| line.len());
+    }
+    let blank = line.len() - line.trim_ascii_start().len();
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for (at, byte) in line.iter().enumerate().skip(blank) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            b']' if !is_quoted && line[blank] == b'[' => return Some(at + 1),
+            _ if line[blank] != b'[' => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Whether there is a secret in a header, or it names one: in TOML, `[env.API_TOKEN]`. The words of git's are
+/// no keys (`[credential \"https://host\"]`).
+fn names_a_secret(header: &str, is_of_git: bool) -> bool {
+    let is_key = |name: &str| is_secret_key(name) || has_escapes(name);
+    let words = header.split(|c: char| c.is_whitespace() || "[]\"'".contains(c));
+    words.into_iter().any(|word| secrets::is_secret("", word))
+        || !is_of_git && table(header.as_bytes()).is_some_and(is_key)
+}
+
 /// The last part of the name of a table in TOML, `[env.NAME]`.
 fn table(line: &[u8]) -> Option<&str> {
     let line = std::str::from_utf8(line).ok()?.trim();
@@ -283,9 +340,45 @@ mod tests {
     #[test]
     fn lines_with_secrets_are_left_out_of_settings() {
         let text = "registry=https://r/\n//r/:_authToken=any\n[user]\n\tname = me\n\
-                    [url \"https://me:pw@host/\"]\nexport API_KEY=\"x\"\nexport PATH=\"$PATH\"\n\
-                    token: abc\n";
-        assert_eq!(kept(text), "registry=https://r/\n[user]\n\tname = me\nexport PATH=\"$PATH\"\n");
+                    export API_KEY=\"x\"\nexport PATH=\"$PATH\"\ntoken: abc\n\
+                    [url \"https://me:pw@host/\"]\ninsteadOf = x\n[more]\na = b\n";
+        let left =
+            "registry=https://r/\n[user]\n\tname = me\nexport PATH=\"$PATH\"\n[more]\na = b\n";
+        assert_eq!(kept(text), left);
+    }
+
+    /// A key without its header would be one of the section before, and change what holds there.
+    #[test]
+    fn sections_of_git_are_left_out_or_kept_as_a_whole() {
+        let kept = |text: &str| {
+            let kept = without_secrets(Path::new(".gitconfig"), text.as_bytes());
+            String::from_utf8(kept).unwrap()
+        };
+        let first = "[http]\npostBuffer = 1\n";
+        for (text, left) in [
+            ("[http \"https://u:s3cretpw@h/\"]\nsslVerify = false\n", ""),
+            ("[http \"https://u:s3cretpw@h/\"] sslVerify = false\nproxy = x\n\ty = z\n", ""),
+            ("[url \"https://ghp_0123456789abcdef@h/\"]\ninsteadOf=gh:\n", ""),
+            (
+                "[credential \"https://h\"]\nusername = u\nhelper = cache\n",
+                "[credential \"https://h\"]\nusername = u\nhelper = cache\n",
+            ),
+            (
+                "  [credential \"https://h\"]  username = u\n",
+                "  [credential \"https://h\"]  username = u\n",
+            ),
+            ("[a \"x]\\\"y\"] password = zzm # c\nb = c\n", "[a \"x]\\\"y\"]\nb = c\n"),
+            ("[sendemail]\nsmtpPass = zzm\nfrom = me\n", "[sendemail]\nfrom = me\n"),
+            ("[diff \"token\"]\ntextconv = x\n", "[diff \"token\"]\ntextconv = x\n"),
+            (
+                "[url \"https://h/x.token\"]\ninsteadOf = y:\n",
+                "[url \"https://h/x.token\"]\ninsteadOf = y:\n",
+            ),
+        ] {
+            let (end, more) = ("[core]\nautocrlf = input\n", "# [x \"https://u:pw@h/\"]\n");
+            let all = kept(&format!("{first}{text}{end}{more}"));
+            assert_eq!(all, format!("{first}{left}{end}"), "{text}");
+        }
     }
 
     #[test]
