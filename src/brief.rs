@@ -90,6 +90,9 @@ fn line(rule: &tollgate_policy::Rule) -> String {
 }
 
 fn of_git(dir: &Path) -> &'static str {
+    if Repository::top_of(dir).is_some_and(|top| top != dir) {
+        return "The repository begins above this directory, and `git` finds none here.";
+    }
     if Repository::at(dir).is_some_and(|repository| repository.outside_of(dir).is_some()) {
         return "The repository lies outside of this directory: `git status`, `log` and `diff` work; \
                 `git add`, `commit` and `fetch` work only if `tollgate run` was told to allow it.";

@@ -18,9 +18,14 @@ const MAX_LEN: u64 = 16 << 20;
 /// Files that are named.
 const MAX_NAMED: usize = 4;
 
-/// The index as it was before CMD.
-pub(crate) struct IndexBefore {
-    dir: PathBuf,
+/// The indexes of DIR's repository and of its submodules, as they were before CMD.
+#[derive(Default)]
+pub(crate) struct IndexesBefore(Vec<IndexBefore>);
+
+struct IndexBefore {
+    work_tree: PathBuf,
+    /// The path of the working tree in DIR, with a slash at its end; empty for the top.
+    below: Vec<u8>,
     file: PathBuf,
     bytes: Vec<u8>,
     name_len: usize,
@@ -30,39 +35,34 @@ pub(crate) struct IndexBefore {
 /// Tells whether a file was written, or another put in its place.
 type Identity = (u64, i64, i64);
 
-impl IndexBefore {
-    /// The index of the repository whose working tree is `dir`; `None` without one, or where it is
-    /// larger than 16 MiB.
-    pub(crate) fn of(dir: &Path) -> Option<Self> {
-        let repository = Repository::at(dir)?;
-        let file = repository.git_dir().join("index");
-        let identity = identity(&file)?;
-        let bytes = files::read_at_most(&file, MAX_LEN).ok()?;
-        let name_len = repository.name_len();
-        Some(Self { dir: dir.to_owned(), file, bytes, name_len, identity })
+impl IndexesBefore {
+    /// Those of the repository whose working tree is `dir`, and of its submodules, but for those that are
+    /// larger than 16 MiB, or would be together.
+    pub(crate) fn of(dir: &Path) -> Self {
+        let (mut all, mut left) = (Vec::new(), MAX_LEN);
+        let mut pending = vec![Vec::new()];
+        while let Some(below) = pending.pop() {
+            let Some(index) = IndexBefore::of(dir, below, left) else { continue };
+            left -= index.bytes.len() as u64;
+            let tracked = index::parse(&index.bytes, index.name_len).unwrap_or_default();
+            let submodules = tracked.into_iter().filter(|one| one.is_repository);
+            pending.extend(submodules.map(|one| [&index.below, &*one.path, b"/"].concat()));
+            all.push(index);
+        }
+        Self(all)
     }
 
-    /// A line about files that are not in the index any more, although they are there and were only
+    /// A line about files that are not in an index any more, although they are there and were only
     /// hidden.
     pub(crate) fn lost(&self, policy: &Policy) -> Option<String> {
-        if identity(&self.file).is_none_or(|identity| identity == self.identity) {
-            return None;
-        }
-        let now = index::tracked(&self.file, self.name_len).ok()?;
-        let now: HashSet<_> = now.into_iter().map(|one| one.path).collect();
-        let before = index::parse(&self.bytes, self.name_len).ok()?;
-        let is_there =
-            |path: &[u8]| std::fs::symlink_metadata(self.dir.join(OsStr::from_bytes(path))).is_ok();
-        let lost = before.into_iter().map(|one| one.path).filter(|path| !now.contains(path));
-        let lost: Vec<String> = lost
-            .filter(|path| is_hidden(policy, path) && is_there(path))
-            .map(|path| format!("`{}`", escaped(&String::from_utf8_lossy(&path))))
-            .collect();
+        let lost: Vec<_> = self.0.iter().flat_map(|index| index.lost(policy)).collect();
         let more = match lost.len().saturating_sub(MAX_NAMED) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        let names: Vec<_> = lost.iter().take(MAX_NAMED).map(String::as_str).collect();
+        let names = lost.iter().take(MAX_NAMED);
+        let names: Vec<_> =
+            names.map(|path| format!("`{}`", escaped(&String::from_utf8_lossy(path)))).collect();
         (!lost.is_empty()).then(|| {
             format!(
                 "CMD took out of git's index what it could not see: {}{more}. A commit of it \
@@ -72,6 +72,36 @@ impl IndexBefore {
                 names.join(", ")
             )
         })
+    }
+}
+
+impl IndexBefore {
+    fn of(dir: &Path, below: Vec<u8>, max_len: u64) -> Option<Self> {
+        let work_tree = dir.join(OsStr::from_bytes(&below));
+        let repository = Repository::at(&work_tree)?;
+        let file = repository.git_dir().join("index");
+        let identity = identity(&file)?;
+        let bytes = files::read_at_most(&file, max_len).ok()?;
+        let name_len = repository.name_len();
+        Some(Self { work_tree, below, file, bytes, name_len, identity })
+    }
+
+    /// The paths in DIR of hidden files that are there, and were in the index.
+    fn lost(&self, policy: &Policy) -> Vec<Vec<u8>> {
+        if identity(&self.file).is_none_or(|identity| identity == self.identity) {
+            return Vec::new();
+        }
+        let parsed = index::parse(&self.bytes, self.name_len).ok();
+        let (Some(before), Ok(now)) = (parsed, index::tracked(&self.file, self.name_len)) else {
+            return Vec::new();
+        };
+        let now: HashSet<_> = now.into_iter().map(|one| one.path).collect();
+        let is_there = |path: &[u8]| {
+            std::fs::symlink_metadata(self.work_tree.join(OsStr::from_bytes(path))).is_ok()
+        };
+        let gone = before.into_iter().map(|one| one.path).filter(|path| !now.contains(path));
+        let gone = gone.filter(|path| is_there(path)).map(|path| [&*self.below, &path].concat());
+        gone.filter(|path| is_hidden(policy, path)).collect()
     }
 }
 

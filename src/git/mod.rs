@@ -19,7 +19,7 @@ use crate::files;
 
 pub(crate) use below::below;
 pub(crate) use config::Config;
-pub(crate) use deleted::IndexBefore;
+pub(crate) use deleted::IndexesBefore;
 pub(crate) use index::Tracked;
 pub(crate) use programs::{begin, left_behind, of as programs_of};
 pub(crate) use syntax::Setting;

@@ -128,8 +128,18 @@ fn fence_and_user(
     Ok((Some(fence), user, environment))
 }
 
-/// In a linked working tree, git reports a lock that it cannot take, and no reason.
+/// In a linked working tree, git reports a lock that it cannot take, and no reason. Where the top lies
+/// above DIR it finds no repository.
 fn tell_of_repository_outside(dir: &Path, fence: &Fence) {
+    if let Some(top) = Repository::top_of(dir).filter(|top| top != dir)
+        && std::env::home_dir().is_none_or(|home| top != home)
+    {
+        let shown = shown(&top);
+        messages::note(&format!(
+            "DIR is a part of the git repository `{shown}`, and git looks no further than DIR: \
+             `tollgate run {shown} -- CMD` shows all of it"
+        ));
+    }
     let outside = Repository::at(dir).and_then(|repository| repository.outside_of(dir));
     let Some([git_dir, common_dir]) = outside else { return };
     let is_open = |path: &PathBuf| {

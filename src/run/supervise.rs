@@ -22,7 +22,7 @@ use super::views::{InOrder, Prepared};
 use super::wire::{Channel, Message, Received};
 use crate::cli::RunArgs;
 use crate::escape::{escaped, shown};
-use crate::git::IndexBefore;
+use crate::git::IndexesBefore;
 use crate::sandbox::Ender;
 use crate::serve::{Common, Server};
 use crate::sys::SignalFd;
@@ -84,7 +84,9 @@ impl Running {
         args: &RunArgs,
     ) -> anyhow::Result<CommandEnd> {
         let dir = &plan.tree().path;
-        let (index, policy) = (IndexBefore::of(dir), views.dir.spec.policy());
+        let policy = views.dir.spec.policy();
+        let hides = policy.can_hide();
+        let indexes = if hides { IndexesBefore::of(dir) } else { IndexesBefore::default() };
         // Before the first thread.
         self.ender = Some(Ender::start()?);
         let servers = self.start(views)?;
@@ -109,7 +111,7 @@ impl Running {
         left.iter().for_each(|line| messages::warn(line));
         let raised = raised.iter().filter_map(|dir| raised::left_behind(dir, begin));
         raised.for_each(|line| messages::warn(&line));
-        let lost = index.and_then(|index| index.lost(&policy));
+        let lost = indexes.lost(&policy);
         lost.iter().for_each(|line| messages::warn(line));
         if !args.quiet {
             let summaries = recorders.iter().flat_map(|one| audit::summary(&one.refusals()));

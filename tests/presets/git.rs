@@ -347,6 +347,54 @@ fn a_repository_outside_of_the_directory_is_named() {
     assert!(!all(&output).contains("of DIR is"), "{}", all(&output));
 }
 
+#[test]
+fn a_repository_that_begins_above_the_directory_is_named() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    tree.bare("git init -q -b main; mkdir d");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    run.arg("run").arg(tree.path("p/d")).args(["--", "git", "status"]);
+    let said = all(&tree.at_home(&mut run));
+    let top = tree.path("p");
+    let note = format!("DIR is a part of the git repository `{}`", top.display());
+    assert!(said.contains(&note) && said.contains("not a git repository"), "{said}");
+    let mut brief = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let brief = all(&tree.at_home(brief.arg("brief").arg(tree.path("p/d"))));
+    assert!(brief.contains("begins above this directory"), "{brief}");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let said = all(&tree.at_home(run.arg("run").arg(&top).args(["--", "git", "status"])));
+    assert!(!said.contains("is a part of"), "{said}");
+}
+
+/// Of the repository at the top and of its submodules, in either format of an index.
+#[test]
+fn hidden_files_that_leave_an_index_are_named() {
+    if !can_mount() || !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    let repository = "echo a >.env; echo a >a; git add -f .env a; git commit -qm 1";
+    tree.bare(&format!(
+        "git init -q -b main --object-format=sha256; {repository}
+         git init -q -b main --object-format=sha256 sub; cd sub; {repository}
+         cd ..; git add sub 2>/dev/null; git commit -qm 2"
+    ));
+    let run = |script: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["run", "--policy", "agent"]).arg(tree.path("p"));
+        all(&tree.at_home(command.args(["--", "sh", "-ec", script])))
+    };
+    let lost = "CMD took out of git's index what it could not see: ";
+    let said = run("echo b >a; git add a; git -C sub status");
+    assert!(!said.contains(lost), "{said}");
+    let said = run("git -C sub add -A; git -C sub commit -qm d");
+    assert!(said.contains(&format!("{lost}`sub/.env`. ")), "{said}");
+    let said = run("git add -A; git commit -qm d");
+    assert!(said.contains(&format!("{lost}`.env`. ")), "{said}");
+}
+
 /// The rule that docs/run.md offers to whoever wants no such repositories.
 #[test]
 fn repositories_below_the_top_can_be_refused() {
