@@ -40,7 +40,7 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
         Some(copy) => (copy, Some(found)),
         None => (found, None),
     };
-    let mnt = place(args, &tree)?;
+    let (mnt, replaces) = place(args, &tree)?;
     refuse_circle(&mnt, &tree.path)?;
     let origin = policy_choice::find(args.serve.policy.as_deref(), &tree.path, None)?;
     let (origin, views) = one_of_its_views(origin, args.serve.policy.is_some(), &tree.path)?;
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
         .without_native_unless_permitted(&source);
     let mut options = serve::mount_options(&tree)?;
     mount_flags::apply(&args.flags, &mut options);
-    let view = View { source, mnt, spec, options };
+    let view = View { source, mnt, replaces, spec, options };
     if !args.daemon {
         return view.serve(None);
     }
@@ -65,17 +65,24 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     }
 }
 
-/// MNT without symbolic links, where the view can be mounted. A fake mount is also for what is
-/// mounted already, and leaves there what a dead server left.
-fn place(args: &MountArgs, tree: &Tree) -> anyhow::Result<PathBuf> {
+/// MNT without symbolic links, where the view can be mounted, and whether in the place of one that a
+/// dead server left. A fake mount is also for what is mounted already.
+fn place(args: &MountArgs, tree: &Tree) -> anyhow::Result<(PathBuf, bool)> {
     if !args.fake {
-        clean_leftover(&args.mnt)?;
+        if let Some(mnt) = umount::dead_view(&args.mnt)? {
+            tree::refuse_around(&args.mnt, &mnt, tree)?;
+            messages::note(&format!(
+                "MNT `{}` was left by a dead server; the new view takes its place",
+                escape::shown(&args.mnt)
+            ));
+            return Ok((mnt, true));
+        }
     } else if let Ok(mnt) = std::fs::canonicalize(&args.mnt)
         && mountinfo::at(&mountinfo::read()?, &mnt).is_some_and(|at| at.kind == mountinfo::VIEW)
     {
-        return Ok(mnt);
+        return Ok((mnt, false));
     }
-    tree::check_mount_point(&args.mnt, tree)
+    Ok((tree::check_mount_point(&args.mnt, tree)?, false))
 }
 
 /// A view that is mounted shows one directory: DIR, or one that has a `[[view]]`, by the rules of
@@ -133,19 +140,11 @@ fn refuse_circle(mnt: &Path, dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn clean_leftover(mnt: &Path) -> anyhow::Result<()> {
-    if umount::clean_dead(mnt)? {
-        messages::note(&format!(
-            "MNT `{}` was left by a dead server; cleaned up",
-            escape::shown(mnt)
-        ));
-    }
-    Ok(())
-}
-
 struct View {
     source: OwnedFd,
     mnt: PathBuf,
+    /// A dead server left a view there.
+    replaces: bool,
     spec: Spec,
     options: MountOptions,
 }
@@ -178,7 +177,10 @@ impl View {
         sys::block_signals(HANDLED).context("cannot block signals")?;
         let signals = SignalFd::new(HANDLED).context("cannot read signals")?;
         // Dropped on the way out of an error, the guard unmounts, and so does the mounter.
-        let (device, guard) = tollgate_fuse::mount::mount(&self.mnt, &self.options)?;
+        let (device, guard) = match self.replaces {
+            true => tollgate_fuse::replace_stale(&self.mnt, &self.options)?,
+            false => tollgate_fuse::mount::mount(&self.mnt, &self.options)?,
+        };
         let lower = self.source.try_clone().context("cannot copy a descriptor")?;
         // In the sandbox, this process can neither mount nor unmount.
         let mounter = Mounter::start(lower, &self.mnt, self.spec.native())?;

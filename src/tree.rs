@@ -103,25 +103,7 @@ pub(crate) fn check_mount_point(mnt: &Path, tree: &Tree) -> anyhow::Result<PathB
         let remedy = if missing { format!("; make it: `mkdir {shown}`") } else { String::new() };
         anyhow!("MNT `{shown}` {}{remedy}", why(&error))
     })?;
-    let dir = crate::escape::shown(&tree.path);
-    if path == tree.path {
-        bail!("MNT `{shown}` is DIR itself; to cover DIR for one command use `tollgate run`");
-    }
-    if path.starts_with(&tree.path) {
-        bail!(
-            "MNT `{shown}` lies inside DIR `{dir}`, so the view would contain itself; name a directory beside DIR"
-        );
-    }
-    if tree.path.starts_with(&path) {
-        bail!("MNT `{shown}` contains DIR `{dir}`, which would vanish beneath the view");
-    }
-    // By another path: a mount inside a bind mount of DIR can show in DIR itself.
-    if path.ancestors().skip(1).any(|above| is_tree(above, tree)) {
-        bail!(
-            "MNT `{shown}` lies inside DIR `{dir}` by another path, so the view would contain \
-             itself"
-        );
-    }
+    refuse_around(mnt, &path, tree)?;
     // Before MNT itself is asked for: whose server hangs, nobody gets an answer.
     let mounts = crate::mountinfo::read()?;
     if let Some(mount) = crate::mountinfo::at(&mounts, &path) {
@@ -138,6 +120,34 @@ pub(crate) fn check_mount_point(mnt: &Path, tree: &Tree) -> anyhow::Result<PathB
         bail!("MNT `{shown}` is not empty; name an empty directory");
     }
     Ok(path)
+}
+
+/// Refuses an MNT, at `path`, that is DIR, lies in it, or contains it.
+///
+/// # Errors
+/// When it does.
+pub(crate) fn refuse_around(mnt: &Path, path: &Path, tree: &Tree) -> anyhow::Result<()> {
+    let shown = crate::escape::shown(mnt);
+    let dir = crate::escape::shown(&tree.path);
+    if path == tree.path {
+        bail!("MNT `{shown}` is DIR itself; to cover DIR for one command use `tollgate run`");
+    }
+    if path.starts_with(&tree.path) {
+        bail!(
+            "MNT `{shown}` lies inside DIR `{dir}`, so the view would contain itself; name a directory beside DIR"
+        );
+    }
+    if tree.path.starts_with(path) {
+        bail!("MNT `{shown}` contains DIR `{dir}`, which would vanish beneath the view");
+    }
+    // By another path: a mount inside a bind mount of DIR can show in DIR itself.
+    if path.ancestors().skip(1).any(|above| is_tree(above, tree)) {
+        bail!(
+            "MNT `{shown}` lies inside DIR `{dir}` by another path, so the view would contain \
+             itself"
+        );
+    }
+    Ok(())
 }
 
 fn is_tree(path: &Path, tree: &Tree) -> bool {

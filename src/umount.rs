@@ -34,12 +34,13 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
     };
     // Others may not answer.
     let server = view.minor_number().and_then(connection::holder);
-    let Survey { reports, silent } = match args.lazy {
+    let is_dead = server.is_none() && tollgate_fuse::stale_in_time(&path) == Some(true);
+    let Survey { reports, silent } = match args.lazy || is_dead {
         // Which directories are native does not matter: all that is mounted in it goes along.
         true => Survey::default(),
         false => control::survey_of(server).unwrap_or_default(),
     };
-    let lazy = args.lazy || server_of(view, &silent) == Server::Dead;
+    let lazy = args.lazy || is_dead || server_of(view, &silent) == Server::Dead;
     match native::unmount_view(&path, &native_directories(&path, &reports), lazy) {
         Ok(()) => {
             tell_who_keeps(view);
@@ -136,21 +137,25 @@ fn may_show_any(server: &Found) -> bool {
     server.pid.is_none_or(|pid| connection::of_process(pid).is_empty())
 }
 
-/// Detaches a view at `mnt` whose server is dead; false when there is none.
+/// Where a view is that a dead server left at `mnt`; `None` when there is none.
 ///
 /// # Errors
-/// When the mount cannot be detached, and when its server may hang.
-pub(crate) fn clean_dead(mnt: &Path) -> anyhow::Result<bool> {
-    let Ok(path) = absolute(mnt) else { return Ok(false) };
+/// When its server may hang.
+pub(crate) fn dead_view(mnt: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let Ok(path) = absolute(mnt) else { return Ok(None) };
     let mounts = mountinfo::read()?;
     let Some(view) = mountinfo::at(&mounts, &path).filter(|mount| mount.kind == mountinfo::VIEW)
     else {
-        return Ok(false);
+        return Ok(None);
     };
+    // Others may not answer, and need not be asked.
+    if let Some(is_dead) = tollgate_fuse::stale_in_time(&path) {
+        return Ok(is_dead.then_some(path));
+    }
     let Survey { silent, .. } = control::survey().unwrap_or_default();
     match server_of(view, &silent) {
-        Server::Dead => {}
-        Server::Runs(_) => return Ok(false),
+        Server::Dead => Ok(Some(path)),
+        Server::Runs(_) => Ok(None),
         Server::Silent(Some(pid)) => bail!(
             "MNT `{}` shows a view whose server, process {pid}, does not answer: end that one, then \
              `tollgate umount`",
@@ -162,10 +167,6 @@ pub(crate) fn clean_dead(mnt: &Path) -> anyhow::Result<bool> {
             shown(mnt)
         ),
     }
-    tollgate_fuse::unmount(&path, true).with_context(|| {
-        format!("MNT `{}` was left by a dead server and cannot be cleaned up", shown(mnt))
-    })?;
-    Ok(true)
 }
 
 /// The path without symbolic links. The last component is not looked at: behind a dead server

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -269,4 +269,60 @@ fn killed_with_its_helpers_it_is_cleaned_up() {
         assert_eq!(code, Some(0), "`tollgate umount` hangs, or fails");
         assert_eq!(fs::read_dir(view.root()).unwrap().count(), 0);
     }
+}
+
+/// Kills the server of the view at `mnt`, and has it mounted by `mount` again.
+fn killed_and_mounted_again(tollgate: impl Fn(&[&str]) -> Output, mnt: &str, mount: &[&str]) {
+    std::thread::sleep(Duration::from_millis(20));
+    let status = tollgate(&["status", "--json", mnt]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let server = i32::try_from(status[0]["pid"].as_i64().unwrap()).unwrap();
+    let server = rustix::process::Pid::from_raw(server).unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
+    // It may not have ended yet, and then shows the view still.
+    let again = || tollgate(mount);
+    let mut outputs = std::iter::repeat_with(again).take(100).skip_while(|output| {
+        let is_there = String::from_utf8_lossy(&output.stderr).contains("already a mount point");
+        is_there.then(|| std::thread::sleep(Duration::from_millis(5))).is_some()
+    });
+    let output = outputs.next().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("left by a dead server"), "{said}");
+}
+
+/// As a service manager does it, while programs go on.
+#[test]
+fn a_view_that_is_mounted_again_after_a_kill_loses_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let [dir, mnt] = ["dir", "mnt"].map(|name| place.path().join(name));
+    [&dir, &mnt].iter().for_each(|path| fs::create_dir(path).unwrap());
+    let tollgate = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(arguments).output().unwrap()
+    };
+    let (from, to) = (dir.to_str().unwrap(), mnt.to_str().unwrap());
+    let mount = ["mount", "--policy", "none", "--daemon", from, to];
+    let first = tollgate(&mount);
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    let is_over = AtomicBool::new(false);
+    let made: Vec<u64> = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let numbers = (0..).take_while(|_| !is_over.load(Ordering::SeqCst));
+            numbers.filter(|number| fs::create_dir(mnt.join(number.to_string())).is_ok()).collect()
+        });
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            (0..10).for_each(|_| killed_and_mounted_again(tollgate, to, &mount));
+        }));
+        std::thread::sleep(Duration::from_millis(20));
+        is_over.store(true, Ordering::SeqCst);
+        done.unwrap();
+        writer.join().unwrap()
+    });
+    let missing = made.iter().filter(|number| !dir.join(number.to_string()).is_dir());
+    assert_eq!(missing.count(), 0, "of {}", made.len());
+    assert!(tollgate(&["umount", to]).status.success());
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 0, "the directory below has shown");
 }

@@ -44,7 +44,8 @@ pub use init::{InitError, InitFlags, Negotiated};
 pub use latency::{CLASSES, Histogram, OperationLatency};
 pub use message::{DecodeError, Message};
 pub use mount::{
-    Mount, MountError, MountOptions, clean_stale, mount, mount_device, stale, unmount,
+    Mount, MountError, MountOptions, clean_stale, mount, mount_device, replace_stale, stale,
+    stale_in_time, unmount,
 };
 pub use mounted::{MountedQueue, MountedTransport, TransportChoice};
 pub use operation::{Dialect, Operation};

@@ -363,6 +363,65 @@ fn stopping_ends_a_session_that_waits() {
     served.mount.take().unwrap().keep();
 }
 
+fn mounts_beneath() -> bool {
+    let release = rustix::system::uname();
+    let release = release.release().to_str().unwrap();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(5))
+}
+
+/// What is done there meanwhile must not be done to the directory below.
+#[test]
+fn a_stale_mount_is_replaced_and_the_directory_below_never_shows() {
+    if !can_mount() {
+        return;
+    }
+    if !mounts_beneath() {
+        return eprintln!("SKIPPED: needs Linux 6.5");
+    }
+    let mut served = Served::new(SessionConfig::default());
+    let at = served.at.path().to_owned();
+    let line = || {
+        let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        let lines = table.lines().filter(|line| line.contains(at.to_str().unwrap()));
+        let lines: Vec<String> =
+            lines.map(|line| line.splitn(4, ' ').nth(3).unwrap().into()).collect();
+        assert_eq!(lines.len(), 1, "{table}");
+        lines.concat()
+    };
+    let is_alive = replace_stale(&at, &MountOptions::default()).unwrap_err();
+    assert!(matches!(is_alive, MountError::AlreadyMounted { .. }), "{is_alive}");
+    abort(&at);
+    served.running.take().unwrap().wait().unwrap();
+    served.mount.take().unwrap().keep();
+    let mut lines = Vec::new();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut made = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                made += u32::from(fs::create_dir(at.join("made here")).is_ok());
+            }
+            made
+        });
+        for _ in 0..20 {
+            assert_eq!(stale_in_time(&at), Some(true));
+            let (device, mount) = replace_stale(&at, &MountOptions::default()).unwrap();
+            lines.push(line());
+            // Nobody serves it: who asks waits, until the device is closed.
+            drop(device);
+            mount.keep();
+        }
+        is_over.store(true, Ordering::SeqCst);
+        assert_eq!(other.join().unwrap(), 0, "the directory below has shown");
+    });
+    assert!(clean_stale(&at).unwrap());
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 0);
+    // It looks like any other.
+    let _mount = mount(&at, &MountOptions::default()).unwrap();
+    assert!(lines.iter().all(|one| *one == line()), "{lines:?}");
+}
+
 #[test]
 fn only_our_stale_mounts_are_cleaned() {
     if !can_mount() {

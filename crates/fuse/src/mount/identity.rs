@@ -1,5 +1,6 @@
 //! Which mount is at a path: a path alone may lead to somebody else's by now.
 
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
@@ -24,6 +25,13 @@ impl MountId {
         Some(Self { listed, unique: ask(path, UNIQUE) })
     }
 
+    /// The mount that `root`, its root, is on, attached or not.
+    pub(super) fn of(root: BorrowedFd<'_>) -> Option<Self> {
+        let flags = AtFlags::EMPTY_PATH;
+        let listed = ask_at(root, Path::new(""), flags, StatxFlags::MNT_ID)?;
+        Some(Self { listed, unique: ask_at(root, Path::new(""), flags, UNIQUE) })
+    }
+
     /// Whether this mount, a FUSE file system, is the topmost one at `path`.
     pub(super) fn is_at(self, path: &Path) -> bool {
         Self::at(path) == Some(self) && (self.unique.is_some() || table::is_fuse(path))
@@ -37,7 +45,10 @@ impl MountId {
 }
 
 fn ask(path: &Path, what: StatxFlags) -> Option<u64> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let found: Statx = rustix::fs::statx(CWD, path, flags, what).ok()?;
+    ask_at(CWD, path, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, what)
+}
+
+fn ask_at(dir: BorrowedFd<'_>, path: &Path, flags: AtFlags, what: StatxFlags) -> Option<u64> {
+    let found: Statx = rustix::fs::statx(dir, path, flags | AtFlags::STATX_DONT_SYNC, what).ok()?;
     (found.stx_mask & what.bits() != 0).then_some(found.stx_mnt_id)
 }

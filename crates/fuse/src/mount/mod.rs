@@ -19,6 +19,7 @@ mod error;
 mod helper;
 mod identity;
 mod options;
+mod replacing;
 mod table;
 
 pub use error::MountError;
@@ -219,6 +220,41 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
 #[must_use]
 pub fn stale(path: &Path) -> bool {
     asking::is_gone(path)
+}
+
+/// As [`stale`], and waits for a second at most: `None` if the server is there and does not answer.
+#[must_use]
+pub fn stale_in_time(path: &Path) -> Option<bool> {
+    match asking::ask(path) {
+        Server::Gone => Some(true),
+        Server::Answers => Some(false),
+        Server::Silent => None,
+    }
+}
+
+/// As [`mount`], and in the place of a mount of type `fuse.tollgate` whose server is gone. With privilege,
+/// and since Linux 6.5, the new mount is made beneath that one, which is then detached: at no moment the
+/// directory below shows. Elsewhere the old one is detached first, and what is done at `path` in the
+/// short time between is done to that directory.
+///
+/// # Errors
+/// As [`mount`], and as [`unmount`] of the old one. [`MountError::AlreadyMounted`] over one whose server is
+/// not gone.
+pub fn replace_stale(path: &Path, options: &MountOptions) -> Result<(Device, Mount), MountError> {
+    let no_point = |source| MountError::NoMountPoint { path: path.into(), source };
+    let real = table::canonical_parent(path).map_err(no_point)?;
+    if !table::is_ours(&real, DEFAULT_SUBTYPE) {
+        return mount(path, options);
+    }
+    if asking::ask(&real) != Server::Gone {
+        return Err(MountError::AlreadyMounted { path: real });
+    }
+    options.check()?;
+    replacing::replace(&real, options).or_else(|error| {
+        tracing::debug!(path = %real.display(), %error, "not mounted beneath");
+        unmount(&real, true)?;
+        mount(&real, options)
+    })
 }
 
 /// Unmounts `path` if it is a mount of type `fuse.tollgate` whose server is gone, and returns
