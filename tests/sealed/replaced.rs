@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "the standard library has no leases")]
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -215,4 +215,43 @@ fn a_file_that_is_locked_is_not_replaced() {
     let (code, said) = rotate();
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(fs::read_to_string(view.at("vault/lock")).unwrap(), "sealed");
+}
+
+/// A log that `tail -f` has open from its beginning, say: whoever has it open reads on.
+#[test]
+fn a_file_that_was_written_and_is_only_read_now_is_replaced() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    let path = view.at("vault/log");
+    let mut writer = File::create(&path).unwrap();
+    let mut reader = File::open(&path).unwrap();
+    let mut content = Vec::new();
+    for round in 0..3_u8 {
+        writer.write_all(&[round; 5000]).unwrap();
+        content.extend([round; 5000]);
+        drop(writer);
+        eventually("it is replaced", || {
+            let done = place.seal_vault("rotate");
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            assert!(done.status.success() || said.contains("open for writing elsewhere"), "{said}");
+            done.status.success()
+        });
+        assert_eq!(fs::read(&path).unwrap(), content);
+        let mut read = Vec::new();
+        reader.seek(SeekFrom::Start(0)).unwrap();
+        reader.read_to_end(&mut read).unwrap();
+        assert_eq!(read, content);
+        reader = File::open(&path).unwrap();
+        // Who only reads may empty it.
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::TRUNC;
+        drop(rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap());
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        content.clear();
+        writer = File::options().append(true).open(&path).unwrap();
+    }
+    drop((writer, reader, view));
+    assert!(place.is_good("vault"));
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +10,8 @@ use parking_lot::RwLock;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use tollgate_seal::Store;
+
+use crate::lower;
 
 /// A lower file, by a descriptor that can be exchanged for one that may write.
 ///
@@ -51,6 +53,17 @@ impl LowerStore {
         if !open.writes {
             self.counts.store(!keep_time_of_access(fd), Ordering::Relaxed);
             *open = Open { fd: Arc::clone(fd), writes: true };
+        }
+    }
+
+    /// Nobody writes any more: others are not to take it for open to be written.
+    pub(super) fn narrow(&self) {
+        let mut open = self.open.write();
+        if open.writes
+            && let Ok(fd) = lower::reopen(open.fd.as_fd(), OFlags::RDONLY)
+        {
+            self.counts.store(!keep_time_of_access(&fd), Ordering::Relaxed);
+            *open = Open { fd: Arc::new(fd), writes: false };
         }
     }
 

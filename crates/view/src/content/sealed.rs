@@ -77,6 +77,8 @@ pub(super) struct OpenFile {
     /// Somebody has closed it, and nobody has written it since: what it needs only while it is written can
     /// be given back.
     is_closed: AtomicBool,
+    /// Handles that write.
+    writers: Mutex<usize>,
     keys: Arc<SealKeys>,
     /// Kept until the last commit is done.
     _writer: Arc<OneWriter>,
@@ -148,6 +150,7 @@ impl OpenFile {
                     audit,
                     told,
                     is_closed: AtomicBool::default(),
+                    writers: Mutex::default(),
                     keys,
                     _writer,
                     is_writers,
@@ -182,6 +185,31 @@ impl OpenFile {
                 self.current().store().widen(&file.fd);
             }
             Ok(())
+        }
+    }
+
+    /// A handle that writes came, with `fd` for the lower file.
+    fn add_writer(&self, fd: &Arc<OwnedFd>) {
+        let mut writers = self.writers.lock();
+        *writers += 1;
+        self.current().store().widen(fd);
+    }
+
+    fn remove_writer(&self) {
+        *self.writers.lock() -= 1;
+        self.narrow_if_idle();
+    }
+
+    /// Keeps the lower file open to be read alone, once nobody writes and all is durable: others look whether
+    /// it is open to be written before they replace it.
+    fn narrow_if_idle(&self) {
+        let writers = self.writers.lock();
+        // Who commits looks after that.
+        let Some(_setting) = self.setting_times.try_lock() else { return };
+        let file = self.current();
+        let is_idle = !file.is_changed() && !file.has_excess() && !file.has_failed();
+        if *writers == 0 && is_idle {
+            file.store().narrow();
         }
     }
 
@@ -388,11 +416,13 @@ impl Pending for OpenFile {
     fn commit(&self) -> Result<(), Errno> {
         self.make_durable()?;
         let file = self.current();
-        if !self.is_closed.load(Ordering::Relaxed) || !file.has_excess() {
-            return Ok(());
+        let mut done = Ok(());
+        if self.is_closed.load(Ordering::Relaxed) && file.has_excess() {
+            let _setting = self.setting_times.lock();
+            done = self.keep_time(&file, || file.rest());
         }
-        let _setting = self.setting_times.lock();
-        self.keep_time(&file, || file.rest())
+        self.narrow_if_idle();
+        done
     }
 
     /// A file without a name would only keep its space.
@@ -448,9 +478,17 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    pub(super) fn new(open: Arc<OpenFile>, committer: Arc<Committer>, writes: bool) -> Sealed {
+    /// `writer`: with this descriptor for the lower file it writes.
+    pub(super) fn new(
+        open: Arc<OpenFile>,
+        committer: Arc<Committer>,
+        writer: Option<&Arc<OwnedFd>>,
+    ) -> Sealed {
         let losses_told = AtomicU64::new(open.losses());
-        Sealed { open, committer, writes, losses_told }
+        if let Some(fd) = writer {
+            open.add_writer(fd);
+        }
+        Sealed { open, committer, writes: writer.is_some(), losses_told }
     }
 
     /// For fsync: an error if something was lost since it was opened that it was not told of yet. As with
@@ -576,6 +614,14 @@ impl Content for Sealed {
             self.committer.changed(&(Arc::clone(&self.open) as Arc<dyn Pending>), true);
         }
         Ok(())
+    }
+}
+
+impl Drop for Sealed {
+    fn drop(&mut self) {
+        if self.writes {
+            self.open.remove_writer();
+        }
     }
 }
 

@@ -118,7 +118,8 @@ impl Sealing {
             all.insert(lower::stat_fd(file.fd.as_fd())?.key(), Arc::downgrade(&open));
         }
         drop(all);
-        Ok(Arc::new(Sealed::new(open, Arc::clone(&self.committer), file.writes)))
+        let writer = file.writes.then_some(&file.fd);
+        Ok(Arc::new(Sealed::new(open, Arc::clone(&self.committer), writer)))
     }
 
     fn if_open(&self, node: &Node) -> Option<Arc<OpenFile>> {
