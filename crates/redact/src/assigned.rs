@@ -87,7 +87,9 @@ pub(crate) fn value(name: (u8, &str), text: &[u8], at: usize) -> Option<Range<us
     match text.get(next)? {
         quote @ (b'"' | b'\'' | b'`') => {
             let triple = text[next..].starts_with(&[*quote; 3]);
-            quoted(text, next + if triple { 3 } else { 1 }, *quote, nested)
+            let start = next + if triple { 3 } else { 1 };
+            let of_lines = || of_lines(text, start, *quote, triple);
+            quoted(text, start, *quote, nested).or_else(of_lines)
         }
         _ => bare(text, next),
     }
@@ -160,6 +162,27 @@ fn quoted(text: &[u8], start: usize, quote: u8, nested: bool) -> Option<Range<us
     let numbers =
         value.contains(&b'.') && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
     (!words && !plain && !numbers && !is_reference(value)).then_some(start..start + value.len())
+}
+
+/// A value in quotes of more than one line. Between three quotes it may be any text; between others, which
+/// prose and programs may leave open, it must be of letters and signs alone.
+fn of_lines(text: &[u8], start: usize, quote: u8, triple: bool) -> Option<Range<usize>> {
+    let window = &text[start..text.len().min(start + VALUE_MAX)];
+    // A value that is longer is masked as far as it is followed.
+    let is_cut = triple && window.len() == VALUE_MAX;
+    let length = if triple {
+        memchr::memmem::find(window, &[quote; 3]).or(is_cut.then_some(window.len()))?
+    } else {
+        window.iter().position(|byte| !BARE.has(*byte) && !matches!(byte, b'\n' | b'\r'))?
+    };
+    let value = &window[..length];
+    let is_closed = is_cut || window[length..].first() == Some(&quote);
+    let blank = value.len() - value.trim_ascii_start().len();
+    let words = value.trim_ascii();
+    let is_random =
+        words.iter().filter(|byte| ALNUM.has(**byte)).count() >= BARE_MIN && mixed(words);
+    (is_closed && value.contains(&b'\n') && is_random && !is_reference(words))
+        .then_some(start + blank..start + blank + words.len())
 }
 
 /// Without quotes a value must look random, or every line of a program would be one.
