@@ -88,10 +88,11 @@ pub(crate) fn keys_of(dir: &Path, source: &OwnedFd, secret: &SealSecretArgs) -> 
     let key = open(&path, &ring, &Secret::of(secret)?)?;
     let keys = ring.master_keys(&key).with_context(|| format!("keyring {}", shown(&path)))?;
     let source = source.try_clone().with_context(|| format!("directory {}", shown(dir)))?;
-    let (epoch, said) = (Mutex::new(ring.epoch()), Once::new());
+    let seen = Seen { epoch: ring.epoch(), version: None };
+    let (seen, said) = (Mutex::new(seen), Once::new());
     let beside = source.try_clone().with_context(|| format!("directory {}", shown(dir)))?;
     let newer = move || {
-        newer(&source, &key, &epoch).unwrap_or_else(|error| {
+        newer(&source, &key, &seen).unwrap_or_else(|error| {
             let reason = messages::in_words(&error);
             let warning = || format!("keyring {} cannot be read again: {reason}", shown(&path));
             said.call_once(|| messages::warn(&warning()));
@@ -121,17 +122,26 @@ fn writers_lock(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     if is_file { Ok(lock) } else { Err(Errno::INVAL) }
 }
 
+/// What a server knows of its keyring.
+struct Seen {
+    epoch: u32,
+    /// Of the file when it was read again last: its number, and when it was changed.
+    version: Option<(u64, i64, u64)>,
+}
+
 /// The keys of the keyring in `dir` as it is now, if it has a later epoch. The ring's own key stays
 /// the same when recipients and epochs change.
-fn newer(dir: &OwnedFd, key: &RingKey, epoch: &Mutex<u32>) -> Result<Option<MasterKeys>> {
-    let mut known = epoch.lock().unwrap_or_else(PoisonError::into_inner);
-    let ring = Keyring::parse(&text_of(rustix::fs::openat(dir, IN_DIR, OPENING, Mode::empty())?)?)?;
-    if ring.epoch() <= *known {
+fn newer(dir: &OwnedFd, key: &RingKey, seen: &Mutex<Seen>) -> Result<Option<MasterKeys>> {
+    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = rustix::fs::statat(dir, IN_DIR, AtFlags::SYMLINK_NOFOLLOW)?;
+    let version = Some((found.st_ino, found.st_ctime, found.st_ctime_nsec));
+    if seen.version == version {
         return Ok(None);
     }
-    let keys = ring.master_keys(key)?;
-    *known = ring.epoch();
-    Ok(Some(keys))
+    let ring = Keyring::parse(&text_of(rustix::fs::openat(dir, IN_DIR, OPENING, Mode::empty())?)?)?;
+    let keys = (ring.epoch() > seen.epoch).then(|| ring.master_keys(key)).transpose()?;
+    *seen = Seen { epoch: seen.epoch.max(ring.epoch()), version };
+    Ok(keys)
 }
 
 fn open(path: &Path, ring: &Keyring, secret: &Secret) -> Result<RingKey> {
@@ -300,7 +310,12 @@ fn whose(ring: &Keyring, secret: &Secret) -> Result<String> {
             }
         }
     }
-    bail!("whose passphrase? Name one with `--name`: {}", names.join(", "))
+    let with_passphrase: Vec<_> =
+        names.iter().copied().filter(|name| !has_key_file(ring, name)).collect();
+    if with_passphrase.is_empty() {
+        bail!("no recipient has a passphrase: all of {} have key files", names.join(", "));
+    }
+    bail!("whose passphrase? Name one with `--name`: {}", with_passphrase.join(", "))
 }
 
 fn has_key_file(ring: &Keyring, name: &str) -> bool {

@@ -164,7 +164,7 @@ fn passwd_changes_the_passphrase_given_and_no_key_file() {
     }
     let (all, by_ben) = (ring(), ["passwd", "--passphrase-file", &ben]);
     fails(&place.seal(&[&["passwd", "--name", "owner"][..], &to(&new)].concat()), &refused);
-    fails(&place.seal(&[&["passwd"][..], &to(&new)].concat()), &["--name", "owner, anna, ben"]);
+    fails(&place.seal(&[&["passwd"][..], &to(&new)].concat()), &["--name`: anna, ben"]);
     fails(&place.bare(&[&by_ben[..], &["--new-key-file", "k"]].concat()), &["`add` a key file"]);
     assert!(!place.path("k").exists());
     assert_eq!(ring(), all);

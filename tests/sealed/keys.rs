@@ -73,6 +73,25 @@ fn files_that_are_sealed_anew_beside_a_live_view_go_on() {
     assert!(place.is_good("vault"));
 }
 
+/// Else the next rotation would go on with this one, and make no new key.
+#[test]
+fn what_is_made_after_a_rotation_has_its_key() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    for epoch in 2..5 {
+        let view = place.mount(&[]);
+        let done = place.seal_vault("rotate");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.success() && !said.contains("going on with"), "{said}");
+        let name = format!("vault/made {epoch}");
+        fs::write(view.at(&name), "new").unwrap();
+        fs::File::open(view.at(&name)).unwrap().sync_all().unwrap();
+        assert_eq!(place.epoch(&name), epoch);
+    }
+}
+
 /// The buffers and threads of such files are made after the sandbox is complete then: in the mode
 /// `strict`, a call that it does not expect would end the server.
 #[test]

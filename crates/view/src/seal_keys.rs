@@ -22,8 +22,8 @@ pub struct SealKeys {
 }
 
 impl SealKeys {
-    /// `newer` is asked when a file is met whose epoch is not known, and at each change of the
-    /// policy. It reads the keyring again; `None` if there is nothing newer in it. `lock` opens the
+    /// `newer` is asked before a file is made, when one is met whose epoch is not known, and at each change
+    /// of the policy. It reads the keyring again, if that has changed; `None` if there is nothing newer in it. `lock` opens the
     /// file that the one view that writes has a lock on (flock); the others of the directory only
     /// read.
     pub fn new(
@@ -42,6 +42,12 @@ impl SealKeys {
     /// Those that are known now.
     pub(crate) fn known(&self) -> Arc<MasterKeys> {
         Arc::clone(&self.known.read())
+    }
+
+    /// Those to make a file with: of a rotation that has begun, the new one.
+    pub(crate) fn newest(&self) -> Arc<MasterKeys> {
+        self.renew();
+        self.known()
     }
 
     /// Looks for newer ones; whether there are.

@@ -104,7 +104,7 @@ impl OpenFile {
         let store = || lower.again();
         let domain_name = domain.as_bytes();
         let create =
-            || SealedFile::create(store(), &*keys.known(), domain_name, Options::default());
+            || SealedFile::create(store(), &*keys.newest(), domain_name, Options::default());
         let sealed = if file.is_new {
             create()
         } else {
@@ -252,7 +252,7 @@ impl OpenFile {
         }
         let store = file.store().again();
         rustix::fs::ftruncate(store.fd(), 0).map_err(std::io::Error::from)?;
-        let (keys, domain) = (self.keys.known(), self.domain.as_bytes());
+        let (keys, domain) = (self.keys.newest(), self.domain.as_bytes());
         *file = Arc::new(SealedFile::create(store, &*keys, domain, Options::default())?);
         Ok(())
     }
