@@ -67,9 +67,10 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
     let own = replies.iter().find(|reply| is_own(&reply.report));
     let Some(own) = own.or_else(|| replies.iter().rev().find(of_dir)) else {
         bail!(
-            "the server of `{0}` does not answer; it answers the user who started it, root, and the \
-             user of `--user` (by ${1}). Ask outside: `tollgate explain --dir {0} PATH` for the \
-             policy, and `tollgate status` for what was refused",
+            "the server of `{0}` does not answer. It has no control socket if `run` warned of that at its \
+             start; else it answers the user who started it, root, and the user of `--user` (by ${1}). \
+             Ask outside: `tollgate explain --dir {0} PATH` for the policy, \
+             and, where there is a socket, `tollgate status` for what was refused",
             escape::shown(&dir),
             control::FOR_GUEST
         );

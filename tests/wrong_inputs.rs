@@ -150,6 +150,7 @@ const FLAGS: &[Row] = &[
     ("run {D}/dir", 125, &["<CMD>", "`tollgate run {D}/dir -- CMD`"]),
     ("run --fence maybe . -- true", 125, &["'maybe'", "--fence", "on, off"]),
     ("run --allow :rw . -- true", 125, &["--allow", "PATH:rw"]),
+    ("run --allow ~/x:rw {D}/dir -- true", 125, &["`~/x` does not exist", "write `$HOME`"]),
     ("run --allow {D}/full:rx {D}/dir -- true", 125, &["`{D}/full` does", "`:rw`, not `:rx`"]),
     ("run --fence off --allow {D} {D}/dir -- true", 125, &["--allow", "--fence off"]),
     (

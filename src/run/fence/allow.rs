@@ -63,6 +63,12 @@ fn check_one(
                      `:ro` or `:rw`, not `:{mode}`"
                 );
             }
+            if arg.path.starts_with("~") {
+                bail!(
+                    "--allow: `{shown}` does not exist: the shell has left the `~` as it is, as it does in \
+                     quotes and in some shells before a `:`; write `$HOME`"
+                );
+            }
             bail!(
                 "--allow: `{shown}` does not exist{}; make it first: `mkdir -p {shown}`",
                 crate::nearest::path(&arg.path)
