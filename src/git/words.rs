@@ -80,6 +80,13 @@ impl Reader<'_, '_> {
                 }
                 b'<' | b'>' => {
                     self.finish();
+                    // `sh <FILE`.
+                    let is_script = self.next == Role::Script
+                        && byte == b'<'
+                        && !matches!(self.rest, [b'<' | b'&' | b'(', ..]);
+                    if is_script {
+                        continue;
+                    }
                     while let [b'<' | b'>' | b'&' | b'|' | b'-', rest @ ..] = self.rest {
                         self.rest = rest;
                     }
@@ -174,6 +181,8 @@ impl Reader<'_, '_> {
         let Some(text) = self.word.take() else { return };
         match std::mem::replace(&mut self.to, To::Word) {
             To::Word => {}
+            // `trap -- LINE EXIT`.
+            To::Line if text == b"--" => self.to = To::Line,
             To::Nowhere => return,
             To::Line => {
                 if let Some(depth) = self.depth.checked_sub(1) {
@@ -184,11 +193,12 @@ impl Reader<'_, '_> {
         let role = self.next;
         let is_value = std::mem::take(&mut self.of_option);
         self.next = if is_value { role } else { after(role, &text) };
-        self.of_option = role == Role::Script && !is_value && takes_value(&text);
+        self.of_option = !is_value && takes_value(role, &text);
         if text.starts_with(b"-") {
-            // `sh -ec LINE`.
+            // `sh -ec LINE`, `env -S LINE`.
             let options = &text[1..];
-            if options.ends_with(b"c") && options.iter().all(u8::is_ascii_alphabetic) {
+            let is_line = options.ends_with(b"c") || options == b"S" && role == Role::Command;
+            if is_line && options.iter().all(u8::is_ascii_alphabetic) {
                 self.to = To::Line;
             }
         } else if role == Role::Command && matches!(name_of(&text), b"eval" | b"trap") {
@@ -231,13 +241,24 @@ fn after(role: Role, text: &[u8]) -> Role {
     }
 }
 
-/// Whether the word after this option of an interpreter belongs to it: `bash -euo pipefail FILE`,
-/// `python3 -X dev FILE`, `ruby -I lib FILE`, `node -r ./first.js FILE`.
-fn takes_value(option: &[u8]) -> bool {
+/// Whether the word after this option belongs to it: of an interpreter, `bash -euo pipefail FILE`,
+/// `python3 -X dev FILE`, `ruby -I lib FILE`, `node -r ./first.js FILE`; of what stands before a command,
+/// `nice -n 5 FILE`, `exec -a NAME FILE`, `sudo -u USER FILE`.
+fn takes_value(role: Role, option: &[u8]) -> bool {
     const LONG: [&[u8]; 5] = [b"--rcfile", b"--init-file", b"--require", b"--import", b"--loader"];
     let (Some(b'-' | b'+'), Some(last)) = (option.first(), option.last()) else { return false };
     let is_short = option.len() > 1 && option[1..].iter().all(u8::is_ascii_alphabetic);
-    is_short && matches!(last, b'o' | b'O' | b'W' | b'X' | b'I' | b'r') || LONG.contains(&option)
+    match role {
+        Role::Script => {
+            is_short && matches!(last, b'o' | b'O' | b'W' | b'X' | b'I' | b'r')
+                || LONG.contains(&option)
+        }
+        Role::Command => {
+            option.len() == 2
+                && matches!(last, b'a' | b'g' | b'n' | b'u' | b'C' | b'I' | b'L' | b'P')
+        }
+        Role::Argument => false,
+    }
 }
 
 /// The last name of a path.
@@ -284,6 +305,12 @@ mod tests {
             ("node -r ./a ./b ./c", &["c:node", "s:-r", "s:./a", "s:./b", "./c"]),
             ("sh -o; a", &["c:sh", "s:-o", "c:a"]),
             ("trap './x y' EXIT", &["c:trap", "c:./x", "y", "./x y", "EXIT"]),
+            ("trap -- 'sh ./x' EXIT", &["c:trap", "--", "c:sh", "s:./x", "sh ./x", "EXIT"]),
+            ("exec -a n ./a b", &["c:exec", "c:-a", "c:n", "c:./a", "b"]),
+            ("nice -n 5 ./a", &["c:nice", "c:-n", "c:5", "c:./a"]),
+            ("env -S 'sh ./a'", &["c:env", "c:-S", "c:sh", "s:./a", "c:sh ./a"]),
+            ("bash <t/a", &["c:bash", "s:t/a"]),
+            ("cat <t/a; sh <<END", &["c:cat", "c:sh"]),
             ("'", &["c:"]),
             ("\"$(", &["c:$"]),
         ] {

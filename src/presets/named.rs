@@ -13,6 +13,10 @@ const MAX_LEN: u64 = 64 << 10;
 const MAX_PLACES: usize = 16;
 /// Words that are looked at behind `cd`.
 const MAX_FILLED_IN: usize = 6;
+/// Those of them that may name a directory that is not there.
+const MAX_MISSING: usize = 3;
+/// Shells, which take any file for a script; of other interpreters a missing one is told by its name.
+const SHELLS: [&str; 8] = [".", "source", "sh", "bash", "dash", "zsh", "ksh", "fish"];
 /// Ends of names of files that an interpreter runs.
 const SCRIPTS: [&str; 16] = [
     "sh", "bash", "py", "pl", "rb", "js", "cjs", "mjs", "ts", "php", "lua", "awk", "sed", "jq",
@@ -62,7 +66,7 @@ pub(super) fn by_setting(setting: &Setting, top: &Path) -> Vec<PathBuf> {
     let mut found: Vec<_> = whole.into_iter().filter(|path| path.is_file()).collect();
     let words = git::words(line);
     let places = entered(&words, &[top.to_owned()]);
-    for word in &words {
+    for (word, command) in with_commands(&words) {
         for path in paths(word).iter().flat_map(|path| places.iter().map(move |at| at.join(path))) {
             let is_meant = match std::fs::metadata(&path) {
                 Ok(meta) if !meta.is_file() => false,
@@ -73,7 +77,7 @@ pub(super) fn by_setting(setting: &Setting, top: &Path) -> Vec<PathBuf> {
                         || meta.permissions().mode() & 0o111 != 0
                         || is_script(&path)
                 }
-                Err(_) => would_be_run(word) && !will_be_built(&path, top),
+                Err(_) => would_be_run(word, command) && !will_be_built(&path, top),
             };
             if is_meant {
                 found.push(path);
@@ -83,11 +87,30 @@ pub(super) fn by_setting(setting: &Setting, top: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a file of this name would be run as soon as it is there.
-fn would_be_run(word: &Word) -> bool {
+/// Whether a file of this name would be run as soon as it is there. `command`: the one that the word
+/// stands behind.
+fn would_be_run(word: &Word, command: &[u8]) -> bool {
     let text = word.text.as_slice();
     let is_option = text.starts_with(b"-") || text.contains(&b'=');
-    word.role != Role::Argument && has_slash(text) && !is_option
+    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"._+-".contains(byte);
+    let is_script_here = || {
+        word.role == Role::Script
+            && text.iter().all(is_of_name)
+            && (SHELLS.iter().any(|shell| shell.as_bytes() == command)
+                || is_script(Path::new(OsStr::from_bytes(text))))
+    };
+    word.role != Role::Argument && !is_option && (has_slash(text) || is_script_here())
+}
+
+/// Each word with the last name of the command that it stands behind.
+fn with_commands(words: &[Word]) -> impl Iterator<Item = (&Word, &[u8])> {
+    let mut command: &[u8] = b"";
+    words.iter().map(move |word| {
+        if word.role == Role::Command {
+            command = word.text.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        }
+        (word, command)
+    })
 }
 
 /// The files that the shell script `hook` runs, there or not; none of what is no shell script.
@@ -97,14 +120,14 @@ pub(super) fn by_hook(hook: &Path, top: &Path) -> Vec<PathBuf> {
     let directory = directory.as_deref().and_then(Path::parent).unwrap_or(top);
     let words = git::words(&text);
     let places = entered(&words, &[top.to_owned(), directory.to_owned()]);
-    let run = words.iter().filter(|word| word.role != Role::Argument);
+    let run = with_commands(&words).filter(|(word, _)| word.role != Role::Argument);
     let mut found = Vec::new();
-    for word in run {
+    for (word, command) in run {
         for path in paths(word).iter().flat_map(|path| places.iter().map(move |at| at.join(path))) {
             let is_run = match std::fs::metadata(&path) {
                 Ok(meta) => meta.is_file() && !is_built(&path, top),
                 // `[ -f x ] && . x`.
-                Err(_) => would_be_run(word) && !will_be_built(&path, top),
+                Err(_) => would_be_run(word, command) && !will_be_built(&path, top),
             };
             if is_run {
                 found.push(path);
@@ -130,11 +153,11 @@ fn entered(words: &[Word], from: &[PathBuf]) -> Vec<PathBuf> {
             places.extend(next);
             places.truncate(MAX_PLACES);
         }
-        let named = words[at + 1..]
-            .iter()
-            .take(MAX_FILLED_IN)
-            .find(|word| word.role == Role::Argument && !word.text.starts_with(b"-"));
-        let paths = named.map(paths).unwrap_or_default();
+        let named = words[at + 1..].iter().take(MAX_FILLED_IN);
+        let named =
+            named.filter(|word| word.role == Role::Argument && !word.text.starts_with(b"-"));
+        // Also behind those of a command that is filled in, `$(git rev-parse --show-toplevel)/x`.
+        let paths: Vec<_> = named.take(MAX_MISSING).flat_map(paths).collect();
         let next = paths.iter().flat_map(|path| places.iter().map(move |at| at.join(path)));
         let missing: Vec<_> = next.filter(|path| path.symlink_metadata().is_err()).collect();
         places.extend(missing);

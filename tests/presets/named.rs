@@ -19,6 +19,8 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("filter.b.process", "sh tools/process", "tools/process"),
     ("filter.c.clean", "jq -f clean.jq", "clean.jq"),
     ("filter.d.clean", "tools/new-clean", "tools/new-clean"),
+    ("filter.e.clean", "sh new-clean.sh %f", "new-clean.sh"),
+    ("filter.f.clean", "python3 new-clean.py %f", "new-clean.py"),
     ("diff.a.command", "tools/differ", "tools/differ"),
     ("diff.a.textconv", "\"$(git rev-parse --show-toplevel)\"/tools/textconv", "tools/textconv"),
     ("diff.external", "'tools/ext diff' -x", "tools/ext diff"),
@@ -231,9 +233,22 @@ fn scripts_that_hooks_would_run_are_not_put_there() {
     let hook = "[ ! -f tools/local.sh ] || . tools/local.sh
         if [ -x ./check ]; then ./check; fi
         cd below && bash -eu -o pipefail ./inner.sh
-        trap './at-end x' EXIT
+        trap './at-end x' EXIT; trap -- 'sh ./later' 0
+        [ -f local.sh ] && . local.sh; sh <tools/input; exec -a n ./named; python3 made.py
+        cd $(git rev-parse --show-toplevel)/more && ./deeper
         [ -x vendor/bin/lint ] && vendor/bin/lint; node_modules/.bin/lint";
-    let files = ["tools/local.sh", "check", "below/inner.sh", "at-end"];
+    let files = [
+        "tools/local.sh",
+        "check",
+        "below/inner.sh",
+        "at-end",
+        "later",
+        "local.sh",
+        "tools/input",
+        "named",
+        "made.py",
+        "more/deeper",
+    ];
     for preset in PRESETS {
         let tree = Tree::new();
         tree.bare("git init -q -b main");
