@@ -37,14 +37,15 @@ pub(super) fn without_secrets(name: &Path, bytes: &[u8]) -> Vec<u8> {
     let mut extents = Extents::of(bytes, lines.is_shell());
     let mut kept = Vec::with_capacity(bytes.len());
     let (mut start, mut in_secret, mut waits) = (0, false, false);
+    let is_of_git = is_of_git(name);
     while start < bytes.len() {
-        let end = start + length_of_line(&bytes[start..], lines);
+        let end = start + length_of_line(&bytes[start..], lines, is_of_git);
         while masked.next_if(|found| found.end <= start).is_some() {}
-        if let Some(length) = section(name, lines, &bytes[start..end]) {
+        if let Some(length) = section(lines, is_of_git, &bytes[start..end]) {
             let header = &bytes[start..start + length];
             let is_masked = masked.peek().is_some_and(|found| found.start < start + length);
             // Without its header, the keys of a section would be those of the one before.
-            in_secret = is_masked || names_a_secret(&joined(header), is_of_git(name));
+            in_secret = is_masked || names_a_secret(&joined(header), is_of_git);
             if !in_secret {
                 kept.extend_from_slice(header);
             }
@@ -62,7 +63,10 @@ pub(super) fn without_secrets(name: &Path, bytes: &[u8]) -> Vec<u8> {
         let text = joined(line);
         let holds = if is_input(&text, &mut waits) { Holds::Secret } else { holds(&text) };
         let far = match holds {
-            Holds::Key | Holds::Secret if !is_comment(line) => extents.end(start, end),
+            // A value of git's ends with its line, whatever stands below.
+            Holds::Key | Holds::Secret if !is_comment(line) && !is_of_git => {
+                extents.end(start, end)
+            }
             _ => Some(end),
         };
         let Some(far) = far else {
@@ -94,16 +98,45 @@ fn masked(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
 
 /// The bytes of the first line, with those that belong to it: a secret may stand in one of them, and
 /// its name in another. A backslash joins lines, and in YAML a colon at the start of the next one.
-fn length_of_line(text: &[u8], lines: Lines) -> usize {
+fn length_of_line(text: &[u8], lines: Lines, is_of_git: bool) -> usize {
+    if is_of_git {
+        return length_of_gits_line(text);
+    }
     let ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
     let is_joined = |at: usize| {
         let line = text[..at].strip_suffix(b"\r").unwrap_or(&text[..at]);
-        line.ends_with(b"\\")
+        let backslashes = line.iter().rev().take_while(|byte| **byte == b'\\').count();
+        // One that is escaped joins nothing.
+        backslashes % 2 == 1
     };
     let length = ends.into_iter().find(|at| !is_joined(*at)).map_or(text.len(), |at| at + 1);
     let (line, next) = text.split_at(length);
     let may_be_key = lines.is_yaml() && !is_comment(line) && !line.trim_ascii().is_empty();
     length + if may_be_key { length_to_colon(next).unwrap_or(0) } else { 0 }
+}
+
+/// As git reads its settings: a backslash joins lines unless it is escaped or in a comment. Headers have none.
+fn length_of_gits_line(text: &[u8]) -> usize {
+    let (mut is_quoted, mut is_escaped, mut in_comment) = (false, false, false);
+    let is_header = text.trim_ascii_start().starts_with(b"[");
+    for (at, byte) in text.iter().enumerate() {
+        match byte {
+            // CRLF is an end of line, too.
+            b'\r' if text.get(at + 1) == Some(&b'\n') => continue,
+            b'\n' if !is_escaped || in_comment => return at + 1,
+            b'\n' if is_header && !text[..at].contains(&b'=') => return at + 1,
+            _ if in_comment => {}
+            b'\\' if !is_escaped => {
+                is_escaped = true;
+                continue;
+            }
+            b'"' if !is_escaped => is_quoted = !is_quoted,
+            b'#' | b';' if !is_quoted && !is_escaped => in_comment = true,
+            _ => {}
+        }
+        is_escaped = false;
+    }
+    text.len()
 }
 
 /// The length of the lines up to the first one that is neither empty nor a comment, if that begins
@@ -266,11 +299,11 @@ fn is_of_git(name: &Path) -> bool {
 
 /// How much of a line is the header of a section: all of it, but for a key behind it in the settings of git
 /// (`[a \"b\"] c = d`).
-fn section(name: &Path, lines: Lines, line: &[u8]) -> Option<usize> {
+fn section(lines: Lines, is_of_git: bool, line: &[u8]) -> Option<usize> {
     if lines.is_shell() {
         return None;
     }
-    if !is_of_git(name) {
+    if !is_of_git {
         return table(line).map(|_| line.len());
     }
     let blank = line.len() - line.trim_ascii_start().len();
@@ -293,7 +326,10 @@ fn section(name: &Path, lines: Lines, line: &[u8]) -> Option<usize> {
 fn names_a_secret(header: &str, is_of_git: bool) -> bool {
     let is_key = |name: &str| is_secret_key(name) || has_escapes(name);
     let words = header.split(|c: char| c.is_whitespace() || "[]\"'".contains(c));
-    words.into_iter().any(|word| secrets::is_secret("", word))
+    // `[url "https://user:a\"b@host/"]`, where a quote is part of the name.
+    let quoted = header.split_once('"').and_then(|(_, rest)| rest.rsplit_once('"'));
+    let name = quoted.map_or(String::new(), |(name, _)| name.replace('\\', "").replace('"', "_"));
+    words.into_iter().chain([&*name]).any(|word| secrets::is_secret("", word))
         || !is_of_git && table(header.as_bytes()).is_some_and(is_key)
 }
 
@@ -368,6 +404,18 @@ mod tests {
                 "  [credential \"https://h\"]  username = u\n",
             ),
             ("[a \"x]\\\"y\"] password = zzm # c\nb = c\n", "[a \"x]\\\"y\"]\nb = c\n"),
+            (
+                "[a]\n\tx = y ; \\\n[url \"https://u:s3cretpw@h/\"]\n\tz = w\n",
+                "[a]\n\tx = y ; \\\n",
+            ),
+            ("[a]\nb = zzm # \\\n[c]\nd = e\n", "[a]\nb = zzm # \\\n[c]\nd = e\n"),
+            ("[a]\npassword = zzm # \\\n[c]\nd = e\n", "[a]\n[c]\nd = e\n"),
+            ("[a]\npassword = zzm\\\\\n[c]\nd = e\n", "[a]\n[c]\nd = e\n"),
+            ("[a]\npassword = zz\\\nm\n[c]\nd = e\n", "[a]\n[c]\nd = e\n"),
+            ("[a]\npassword = \"zz # \\\nm\"\n[c]\nd = e\n", "[a]\n[c]\nd = e\n"),
+            ("[a]\npassword = it's\n  [c]\n  d = 'e'\n", "[a]\n  [c]\n  d = 'e'\n"),
+            ("[a]\r\npassword = zz\\\r\nm\r\n[c]\r\nd = e\r\n", "[a]\r\n[c]\r\nd = e\r\n"),
+            ("[url \"https://u:s3cret\\\"pw@h/\"]\ninsteadOf = x\n", ""),
             ("[sendemail]\nsmtpPass = zzm\nfrom = me\n", "[sendemail]\nfrom = me\n"),
             ("[diff \"token\"]\ntextconv = x\n", "[diff \"token\"]\ntextconv = x\n"),
             (
