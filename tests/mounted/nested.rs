@@ -105,3 +105,52 @@ fn a_second_signal_ends_a_view_that_another_mount_namespace_still_shows() {
     drop(other.stdin.take());
     assert!(other.wait().is_ok());
 }
+
+/// The server of the view above is somebody else, and is not asked about in place of its callers.
+#[test]
+fn rules_about_users_hold_through_a_view_above() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: needs root");
+    }
+    let base = tempfile::tempdir().unwrap();
+    let dir = base.path().join("dir");
+    fs::create_dir_all(dir.join("d")).unwrap();
+    let everybody = |path: &std::path::Path, mode| {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    [base.path(), &dir, &dir.join("d")].iter().for_each(|path| everybody(path, 0o777));
+    for name in ["f", "only read", "other"] {
+        fs::write(dir.join(name), "five\n").unwrap();
+        everybody(&dir.join(name), 0o666);
+    }
+    let below = "[[rule]]\npath = 'f'\nuid = [1234]\naction = 'deny'\n\
+                 [[rule]]\npath = 'only read'\ngid = [1234]\naction = 'read-only'\n\
+                 [[rule]]\npath = 'd'\nuid = [1234]\noperation = 'list'\naction = 'deny'\n";
+    for above in ["userspace", "passthrough"] {
+        let first = View::of(&dir, below, &[]);
+        let second = View::of(first.root(), &format!("default = '{above}'\n"), &[]);
+        let as_user = |uid: u32, script: &str| {
+            use std::os::unix::process::CommandExt;
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).current_dir(second.root()).uid(uid).gid(uid);
+            let output = command.output().unwrap();
+            text(&output.stdout) + &text(&output.stderr)
+        };
+        for script in ["cat f", "echo by >>f", ": >f", "ls d"] {
+            let said = as_user(1234, script);
+            assert!(
+                said.contains("Permission denied") && !said.contains("five"),
+                "{script}: {said}"
+            );
+            let said = as_user(1235, &script.replace(": >f", "true"));
+            assert!(!said.contains("denied"), "{script}: {said}");
+        }
+        assert!(as_user(1234, "echo by >>'only read'").contains("Read-only file system"));
+        assert_eq!(as_user(1234, "cat 'only read' other; echo x >>other"), "five\nfive\n");
+        assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "five\nby\n");
+        fs::write(dir.join("f"), "five\n").unwrap();
+        fs::write(dir.join("other"), "five\n").unwrap();
+        drop((second, first));
+    }
+}

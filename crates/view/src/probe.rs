@@ -46,6 +46,12 @@ pub(crate) fn may_hang(source: BorrowedFd<'_>) -> bool {
     matches!(file_system(source), Some(FUSE | NFS | CIFS | SMB2 | NINE_P | CEPH | AFS))
 }
 
+/// Whether the lower file system asks somebody who may judge callers by more than its permission bits, as
+/// another view does.
+pub(crate) fn judges_callers(source: BorrowedFd<'_>) -> bool {
+    file_system(source) == Some(FUSE)
+}
+
 /// How deep file systems may be stacked: 1 on a plain file system; 2, the kernel's maximum, on one
 /// that is stacked itself. Asking for 2 needlessly would keep others from stacking on the view.
 pub(crate) fn stack_depth(source: BorrowedFd<'_>) -> u32 {

@@ -84,6 +84,8 @@ pub struct View {
     pub(crate) reserves_by_user: bool,
     /// The lower file system asks somebody else about each open: another view, another machine.
     pub(crate) lower_may_refuse: bool,
+    /// The lower file system may refuse to one caller what it gives to another, and to this process.
+    pub(crate) lower_judges_callers: bool,
     pub(crate) passthrough: Passthrough,
     /// Files whose bytes the view makes, and where their requests run.
     pub(crate) contents: Contents,
@@ -164,6 +166,7 @@ impl View {
         let path_at_start = lower::path_of(found).zip(MountPoint::of(mount));
         let stack_depth = probe::stack_depth(source.as_fd());
         let may_hang = probe::may_hang(source.as_fd());
+        let lower_judges_callers = probe::judges_callers(source.as_fd());
         let reserves_by_user = probe::reserves_by_user(source.as_fd());
         let kernel_copies = !probe::may_share_blocks(source.as_fd());
         let (watch, watch_reason) = watch(&config)?;
@@ -229,6 +232,7 @@ impl View {
             path_at_start,
             reserves_by_user,
             lower_may_refuse: may_hang,
+            lower_judges_callers,
             passthrough: Passthrough::default(),
             contents,
             road,

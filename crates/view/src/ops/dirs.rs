@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use tollgate_fuse::{
@@ -36,6 +37,7 @@ impl View {
         }
         let node = self.node(id)?;
         self.permit(req, &node, Operation::List, "opendir")?;
+        self.must_be_open_to(req.caller(), &node, None, OFlags::RDONLY | OFlags::DIRECTORY)?;
         self.watch_dir(&node);
         // What is listed is the same for every caller who may list; whether one may is asked here.
         let flags = match node.watched.level() {
@@ -52,6 +54,7 @@ impl View {
     fn lists_without_opening(&self) -> bool {
         let offered = |connection: &Connection| connection.negotiated().offered;
         self.watch.is_some()
+            && !self.lower_judges_callers
             && !self.admission.policy().may_refuse_listing()
             && self
                 .connection

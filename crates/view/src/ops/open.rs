@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use tollgate_fuse::{
     BackingId, Caller, Connection, FileHandle, NodeId, OpenReply, Opened, Request,
@@ -109,6 +109,11 @@ impl View {
         }
         // Before anything is changed: who cannot open the file must not empty it.
         self.leave_out_of_reach(node, io)?;
+        let at = seen.as_ref().map(|(fd, _)| fd);
+        // Who executes a file need not be able to read it.
+        if !access.executes() {
+            self.must_be_open_to(req.caller(), node, at, access.lower())?;
+        }
         let mode = self.mode_of(io, subject);
         if how.is_none()
             && (mode == IoMode::Passthrough || io.is_small())
@@ -130,6 +135,26 @@ impl View {
             self.truncate_as(req.caller(), fd.as_fd(), 0, kill_suidgid)?;
         }
         self.open_in_mode(req, io, mode, access, &mut lower)
+    }
+
+    /// Asks the lower file system as the caller, where that judges callers: all else is opened as this
+    /// process. `at`: a descriptor that names the file.
+    ///
+    /// # Errors
+    /// What the caller would get there.
+    pub(super) fn must_be_open_to(
+        &self,
+        caller: Caller,
+        node: &Arc<Node>,
+        at: Option<&Arc<OwnedFd>>,
+        flags: OFlags,
+    ) -> Result<(), Errno> {
+        if !self.lower_judges_callers {
+            return Ok(());
+        }
+        let path = at.map_or_else(|| self.fds.path_once(node), |fd| Ok(Arc::clone(fd)))?;
+        let open = || self.fds.retrying(|| lower::reopen(path.as_fd(), flags));
+        self.powers.as_caller(caller, open).map(drop)
     }
 
     /// The file itself, where it may be opened as a small one: everything that follows then goes by
