@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
@@ -74,13 +74,36 @@ pub(crate) fn split(log: Option<&Path>) -> anyhow::Result<Side> {
 
 fn open_output(log: Option<&Path>) -> anyhow::Result<OwnedFd> {
     let path = log.unwrap_or(Path::new("/dev/null"));
+    let cannot = || format!("log file `{}` cannot be opened", shown(path));
+    refuse_anothers_link(path).with_context(cannot)?;
+    // A FIFO that nobody reads would be waited for.
     let file = File::options()
         .append(true)
         .create(log.is_some())
         .mode(0o600)
+        .custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK)
         .open(path)
-        .with_context(|| format!("log file `{}` cannot be opened", shown(path)))?;
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ENXIO) => anyhow!("it is a FIFO that nobody reads, or a socket"),
+            _ => error.into(),
+        })
+        .with_context(cannot)?;
+    let flags = rustix::fs::fcntl_getfl(&file).with_context(cannot)?;
+    rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK).with_context(cannot)?;
     Ok(file.into())
+}
+
+/// A symbolic link of somebody else may lead to a file that this user may change, and they may not.
+fn refuse_anothers_link(path: &Path) -> anyhow::Result<()> {
+    let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    let own = rustix::process::geteuid().as_raw();
+    if meta.is_symlink() && ![own, 0].contains(&meta.uid()) {
+        bail!(
+            "it is a symbolic link of another user (number {}); name the file itself",
+            meta.uid()
+        );
+    }
+    Ok(())
 }
 
 fn wait(pipe: &mut File) -> anyhow::Result<()> {

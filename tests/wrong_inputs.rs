@@ -231,6 +231,11 @@ const FILES: &[Row] = &[
         &["directory of audit file `{D}/no/log`", "mkdir -p {D}/no`"],
     ),
     ("mount --audit {D}/full {D}/dir {D}/mnt", 1, &["audit file `{D}/full`"]),
+    (
+        "mount --daemon --log {D}/fifo {D}/dir {D}/mnt",
+        1,
+        &["log file `{D}/fifo`", "a FIFO that nobody"],
+    ),
     ("mount --audit {D}/fifo {D}/dir {D}/mnt", 1, &["`{D}/fifo`", "it is not a regular file"]),
     ("audit {D}/no.jsonl", 1, &["audit log `{D}/no.jsonl` cannot be read", "No such file"]),
     ("learn {D}/damaged.jsonl", 1, &["{D}/damaged.jsonl:1", "no policy is proposed", "1 line"]),

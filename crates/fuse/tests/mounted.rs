@@ -364,8 +364,7 @@ fn stopping_ends_a_session_that_waits() {
 }
 
 fn mounts_beneath() -> bool {
-    let release = rustix::system::uname();
-    let release = release.release().to_str().unwrap();
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
     (numbers.next(), numbers.next()) >= (Some(6), Some(5))
 }
@@ -420,6 +419,36 @@ fn a_stale_mount_is_replaced_and_the_directory_below_never_shows() {
     // It looks like any other.
     let _mount = mount(&at, &MountOptions::default()).unwrap();
     assert!(lines.iter().all(|one| *one == line()), "{lines:?}");
+}
+
+/// One of them has it; the other one is told.
+#[test]
+fn of_two_who_mount_at_one_place_one_does() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().canonicalize().unwrap();
+    for round in 0..4 {
+        let options = MountOptions::default();
+        if round % 2 == 1 {
+            // A dead one is there.
+            let (device, mounted) = mount(&at, &options).unwrap();
+            drop(device);
+            mounted.keep();
+        }
+        let both = std::thread::scope(|scope| {
+            let mounts = || scope.spawn(|| replace_stale(&at, &options));
+            [mounts(), mounts()].map(|thread| thread.join().unwrap())
+        });
+        let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        let count = table.lines().filter(|line| line.contains(at.to_str().unwrap())).count();
+        let [one, other] = both.map(Result::ok);
+        assert!(one.is_some() != other.is_some() && count == 1, "round {round}: {count} mounts");
+        let (device, mounted) = one.or(other).unwrap();
+        drop(device);
+        mounted.unmount(true).unwrap();
+    }
 }
 
 #[test]

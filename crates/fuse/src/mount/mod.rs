@@ -18,6 +18,7 @@ mod asking;
 mod error;
 mod helper;
 mod identity;
+mod one_at_a_time;
 mod options;
 mod replacing;
 mod table;
@@ -101,6 +102,7 @@ impl Drop for Mount {
 /// is not waited for: whether it is gone ([`MountError::Stale`]) is asked for a second at most.
 pub fn mount(path: &Path, options: &MountOptions) -> Result<(Device, Mount), MountError> {
     let path = mount_point(path)?;
+    let _turn = one_at_a_time::turn(&path);
     if table::is_ours(&path, DEFAULT_SUBTYPE) {
         return Err(MountError::AlreadyMounted { path });
     }
@@ -243,7 +245,9 @@ pub fn stale_in_time(path: &Path) -> Option<bool> {
 pub fn replace_stale(path: &Path, options: &MountOptions) -> Result<(Device, Mount), MountError> {
     let no_point = |source| MountError::NoMountPoint { path: path.into(), source };
     let real = table::canonical_parent(path).map_err(no_point)?;
+    let turn = one_at_a_time::turn(&real);
     if !table::is_ours(&real, DEFAULT_SUBTYPE) {
+        drop(turn);
         return mount(path, options);
     }
     if asking::ask(&real) != Server::Gone {
@@ -253,6 +257,7 @@ pub fn replace_stale(path: &Path, options: &MountOptions) -> Result<(Device, Mou
     replacing::replace(&real, options).or_else(|error| {
         tracing::debug!(path = %real.display(), %error, "not mounted beneath");
         unmount(&real, true)?;
+        drop(turn);
         mount(&real, options)
     })
 }
