@@ -1,10 +1,14 @@
 //! The file that audit lines go to, rotated by size.
 
-use std::ffi::OsString;
-use std::fs::{File, Metadata, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::io::Errno;
 
 use crate::escape::shown;
 
@@ -12,12 +16,34 @@ use crate::escape::shown;
 #[derive(Debug)]
 pub(super) struct RotatedFile {
     path: PathBuf,
+    place: Place,
     file: File,
     size_bytes: u64,
     max_bytes: u64,
     keep: u32,
     /// The last line lacks its end.
     torn: bool,
+    /// It has no name any more, and no other file could be begun: what is appended is lost.
+    is_lost: bool,
+}
+
+/// Where the file is: in a directory as it was at the start, wherever its path leads to by now.
+#[derive(Debug)]
+struct Place {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+/// What others did to the file that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Away {
+    Moved,
+    /// With what was in it.
+    Removed,
+    /// Its path leads to another directory, or to none. It is still where it was.
+    DirectoryMoved,
+    /// With the directory that it was in.
+    DirectoryRemoved,
 }
 
 /// Lines that were not appended, or not all of them.
@@ -42,18 +68,29 @@ impl RotatedFile {
     /// was full before has a further name: by that one, who is watched could change it. A symbolic
     /// link is refused.
     pub(super) fn open(path: PathBuf, max_bytes: u64, keep: u32) -> io::Result<Self> {
-        let file = open(&path)?;
-        refuse_further_names(&file.metadata()?, "it")?;
-        let size_bytes = file.metadata()?.size();
-        // Who wrote it before may have been killed.
-        let torn = lacks_end(&path);
-        let opened = Self { path, file, size_bytes, max_bytes, keep, torn };
-        for number in 1..=keep {
-            let full = opened.numbered(number);
-            let Ok(found) = std::fs::symlink_metadata(&full) else { break };
-            refuse_further_names(&found, &format!("`{}`", shown(&full)))?;
-        }
+        let place = Place::of(&path)?;
+        let file = place.open()?;
+        let mut opened =
+            Self { path, place, file, size_bytes: 0, max_bytes, keep, torn: false, is_lost: false };
+        opened.begin()?;
         Ok(opened)
+    }
+
+    /// Looks at the file that was opened.
+    fn begin(&mut self) -> io::Result<()> {
+        let found = self.file.metadata()?;
+        refuse_further_names(found.nlink(), "it")?;
+        for number in 1..=self.keep {
+            let Ok(full) = self.place.look(&self.place.numbered(number)) else { break };
+            let full_path = numbered(&self.path, number);
+            #[expect(clippy::useless_conversion, reason = "it has 32 bits on other machines")]
+            refuse_further_names(full.st_nlink.into(), &format!("`{}`", shown(&full_path)))?;
+        }
+        self.size_bytes = found.size();
+        // Who wrote it before may have been killed.
+        self.torn = self.place.lacks_end();
+        self.is_lost = false;
+        Ok(())
     }
 
     /// Appends whole lines. They stay together in one file.
@@ -63,6 +100,9 @@ impl RotatedFile {
     /// then. Of one that was written in part nothing stays, or, where that cannot be, the next line
     /// begins behind it.
     pub(super) fn append(&mut self, lines: &[u8]) -> Result<(), Failed> {
+        if self.is_lost {
+            return Err(io::Error::other("it was removed with its directory").into());
+        }
         if self.torn {
             self.file.write_all(b"\n")?;
             self.size_bytes += 1;
@@ -119,11 +159,12 @@ impl RotatedFile {
         if self.keep == 0 {
             self.file.set_len(0)?;
         } else {
+            let place = &self.place;
             for number in (1..self.keep).rev() {
-                rename_if_there(&self.numbered(number), &self.numbered(number + 1))?;
+                place.rename_if_there(&place.numbered(number), &place.numbered(number + 1))?;
             }
-            rename_if_there(&self.path, &self.numbered(1))?;
-            self.file = open(&self.path)?;
+            place.rename_if_there(&place.name, &place.numbered(1))?;
+            self.file = place.open()?;
         }
         self.size_bytes = 0;
         self.torn = false;
@@ -134,32 +175,100 @@ impl RotatedFile {
         &self.path
     }
 
-    /// What others did to the file that is written, if it is not the one of its name any more.
-    pub(super) fn away(&self) -> Option<&'static str> {
+    /// What others did to the file that is written, if it is not the one of its path any more.
+    pub(super) fn away(&self) -> Option<Away> {
         let own = self.file.metadata().ok()?;
-        let identity = |meta: &Metadata| (meta.dev(), meta.ino());
-        let found = match std::fs::symlink_metadata(&self.path) {
-            Ok(found) => Some(identity(&found)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        let directory = rustix::fs::fstat(&self.place.directory).ok()?;
+        let is_here = match self.place.look(&self.place.name) {
+            Ok(found) => (found.st_dev, found.st_ino) == (own.dev(), own.ino()),
+            Err(Errno::NOENT) => false,
             Err(_) => return None,
         };
-        if found == Some(identity(&own)) {
-            return None;
+        match is_here {
+            false if directory.st_nlink == 0 => Some(Away::DirectoryRemoved),
+            false => Some(if own.nlink() == 0 { Away::Removed } else { Away::Moved }),
+            true => {
+                let above = self.path.parent().unwrap_or(Path::new("/"));
+                let found = std::fs::symlink_metadata(above).ok();
+                let is_same = |found: Metadata| {
+                    (found.dev(), found.ino()) == (directory.st_dev, directory.st_ino)
+                };
+                (!found.is_some_and(is_same)).then_some(Away::DirectoryMoved)
+            }
         }
-        Some(if own.nlink() == 0 { "removed, with the records in it" } else { "moved" })
     }
 
-    /// Goes on in the file that has the name now, or in a new one.
+    /// Goes on in the file that has the name now, or in a new one, in the same directory.
     ///
     /// # Errors
-    /// As of [`Self::open`]; the old file is written on then.
+    /// As of [`Self::open`]; the old file is written on then. Where it has no name and its directory is gone,
+    /// nothing is written any more.
     pub(super) fn begin_again(&mut self) -> io::Result<()> {
-        *self = Self::open(self.path.clone(), self.max_bytes, self.keep)?;
-        Ok(())
+        let old = match self.place.open() {
+            Ok(new) => std::mem::replace(&mut self.file, new),
+            Err(error) => {
+                self.is_lost = self.file.metadata().is_ok_and(|found| found.nlink() == 0);
+                return Err(error);
+            }
+        };
+        let (size_bytes, torn) = (self.size_bytes, self.torn);
+        self.begin().inspect_err(|_| {
+            self.file = old;
+            (self.size_bytes, self.torn) = (size_bytes, torn);
+        })
+    }
+}
+
+impl Place {
+    fn of(path: &Path) -> io::Result<Self> {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::IsADirectory.into());
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(above, flags, Mode::empty())?;
+        Ok(Self { directory, name: name.to_owned() })
     }
 
-    fn numbered(&self, number: u32) -> PathBuf {
-        numbered(&self.path, number)
+    fn numbered(&self, number: u32) -> OsString {
+        numbered(Path::new(&self.name), number).into_os_string()
+    }
+
+    fn look(&self, name: &OsStr) -> rustix::io::Result<Stat> {
+        rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// For appending; made if it is not there.
+    fn open(&self) -> io::Result<File> {
+        let flags = OPENING | OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let opened = rustix::fs::openat(&self.directory, &*self.name, flags, mode);
+        let file = File::from(opened.map_err(|errno| match errno {
+            Errno::LOOP => io::Error::new(io::ErrorKind::InvalidInput, "it is a symbolic link"),
+            // A FIFO that nobody reads, or a socket.
+            Errno::NXIO => io::Error::new(io::ErrorKind::InvalidInput, NO_FILE),
+            _ => errno.into(),
+        })?);
+        if file.metadata()?.is_file() {
+            return Ok(file);
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidInput, NO_FILE))
+    }
+
+    /// Whether the last line of what may be read has no end.
+    fn lacks_end(&self) -> bool {
+        let opened = rustix::fs::openat(&self.directory, &*self.name, OPENING, Mode::empty());
+        let mut last = [b'\n'];
+        opened.is_ok_and(|file| {
+            let mut file = File::from(file);
+            file.seek(SeekFrom::End(-1)).and_then(|_| file.read_exact(&mut last)).is_ok()
+        }) && last != [b'\n']
+    }
+
+    fn rename_if_there(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        match rustix::fs::renameat(&self.directory, from, &self.directory, to) {
+            Err(error) if error != Errno::NOENT => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -171,40 +280,11 @@ pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
 }
 
 const NO_FILE: &str = "it is not a regular file";
-
-fn open(path: &Path) -> io::Result<File> {
-    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    let file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(flags)
-        .open(path)
-        .map_err(|error| match error.raw_os_error() {
-            Some(libc::ELOOP) => io::Error::new(error.kind(), "it is a symbolic link"),
-            // A FIFO that nobody reads, or a socket.
-            Some(libc::ENXIO) => io::Error::new(error.kind(), NO_FILE),
-            _ => error,
-        })?;
-    if file.metadata()?.is_file() {
-        return Ok(file);
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, NO_FILE))
-}
-
-/// Whether the last line of what may be read has no end.
-fn lacks_end(path: &Path) -> bool {
-    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let mut last = [b'\n'];
-    file.is_ok_and(|mut file| {
-        file.seek(SeekFrom::End(-1)).and_then(|_| file.read_exact(&mut last)).is_ok()
-    }) && last != [b'\n']
-}
+/// Follows no link, and waits for nobody.
+const OPENING: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
 /// Where the others are cannot be told; one inside DIR would be in CMD's reach.
-fn refuse_further_names(found: &Metadata, what: &str) -> io::Result<()> {
-    let names = found.nlink();
+fn refuse_further_names(names: u64, what: &str) -> io::Result<()> {
     if names <= 1 {
         return Ok(());
     }
@@ -213,13 +293,6 @@ fn refuse_further_names(found: &Metadata, what: &str) -> io::Result<()> {
          read and change it; remove the others, or name a file of its own"
     );
     Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
-}
-
-fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {
-    match std::fs::rename(from, to) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

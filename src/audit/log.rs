@@ -206,7 +206,10 @@ mod tests {
             log.record(&event(2));
             log.finish();
             let said = log.status().last_error.unwrap();
-            assert!(said.contains(if is_removed { "removed, with" } else { "moved;" }), "{said}");
+            assert!(
+                said.contains(if is_removed { "removed, with the records" } else { "moved, or" }),
+                "{said}"
+            );
             let text = std::fs::read_to_string(&path).unwrap();
             assert!(
                 text.contains("\"event\":\"continued\"") && text.contains("\"event\":\"stop\"")
@@ -220,6 +223,43 @@ mod tests {
             // The second is in the one or the other.
             assert!(inodes == [1, 2] || is_removed && inodes == [1], "{inodes:?}");
             std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    /// Its path may lead into DIR by then.
+    #[test]
+    fn a_log_stays_in_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for is_removed in [false, true] {
+            std::fs::create_dir(at("logs")).unwrap();
+            std::fs::create_dir_all(at("dir")).unwrap();
+            let log = AuditLog::start(config(&at("logs/log")), origin()).unwrap();
+            log.record(&event(1));
+            while log.status().written < 1 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if is_removed {
+                std::fs::remove_dir_all(at("logs")).unwrap();
+            } else {
+                std::fs::rename(at("logs"), at("moved")).unwrap();
+            }
+            std::os::unix::fs::symlink("dir", at("logs")).unwrap();
+            std::thread::sleep(Duration::from_millis(1100));
+            log.record(&event(2));
+            log.finish();
+            let status = log.status();
+            let said = status.last_error.unwrap();
+            assert_eq!(std::fs::read_dir(at("dir")).unwrap().count(), 0, "{said}");
+            if is_removed {
+                assert!(said.contains("removed with its directory"), "{said}");
+                assert_eq!((status.written, status.failed), (1, 1));
+            } else {
+                assert!(said.contains("directory that was moved"), "{said}");
+                let text = std::fs::read_to_string(at("moved/log")).unwrap();
+                assert!(text.contains("\"inode\":2") && text.contains("\"stop\""), "{text}");
+            }
+            std::fs::remove_file(at("logs")).unwrap();
         }
     }
 

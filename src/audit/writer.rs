@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::file::{Failed, RotatedFile};
+use super::file::{Away, Failed, RotatedFile};
 use super::origin::Origin;
 use super::repeats::{Fate, Repeats};
 use super::shared::{Shared, lock};
@@ -32,6 +32,8 @@ pub(super) struct Writer {
     failures_told: u64,
     /// When it was last seen that FILE is the file that is written.
     looked: Instant,
+    /// What was seen then.
+    away: Option<Away>,
 }
 
 impl Writer {
@@ -47,7 +49,8 @@ impl Writer {
         file.append(&origin.line("start", json!({}))).map_err(|failed| failed.error)?;
         let (repeats, lines) = (Repeats::default(), Vec::new());
         let (drops_told, failures_told, looked) = (0, 0, Instant::now());
-        Ok(Self { shared, file, origin, repeats, lines, drops_told, failures_told, looked })
+        let away = None;
+        Ok(Self { shared, file, origin, repeats, lines, drops_told, failures_told, looked, away })
     }
 
     /// Writes until it is told to stop, and then what is left.
@@ -175,13 +178,26 @@ impl Writer {
             return;
         }
         self.looked = Instant::now();
-        let Some(away) = self.file.away() else { return };
-        let begun = self.file.begin_again().and_then(|()| self.continue_file());
-        let outcome = match begun {
-            Ok(()) => "a new one was begun".to_owned(),
-            Err(error) => format!("it is written on, as no new one can be begun: {error}"),
+        let away = self.file.away();
+        let was_said = std::mem::replace(&mut self.away, away) == away;
+        let Some(away) = away else { return };
+        let what = match away {
+            Away::Moved => "was moved, or another file put in its place",
+            Away::Removed => "was removed, with the records in it",
+            Away::DirectoryMoved => "is in a directory that was moved, and is written on there",
+            Away::DirectoryRemoved => "was removed, with its directory",
         };
-        let what = format!("it was {away}; {outcome}");
+        let begun = (away != Away::DirectoryMoved)
+            .then(|| self.file.begin_again().and_then(|()| self.continue_file()));
+        let outcome = match &begun {
+            None => String::new(),
+            Some(Ok(())) => "; it was begun again".to_owned(),
+            Some(Err(error)) => format!("; it cannot be begun again: {error}"),
+        };
+        if was_said && !matches!(begun, Some(Ok(()))) {
+            return;
+        }
+        let what = format!("it {what}{outcome}");
         tracing::warn!("audit log `{}`: {what}", shown(self.file.path()));
         *lock(&self.shared.last_error) = Some(what);
     }
