@@ -306,6 +306,27 @@ fn what_was_masked_or_sealed_is_not_learned() {
     }
 }
 
+/// The strictest name of a file decides, also one that nobody used.
+#[test]
+fn further_names_of_what_was_used_are_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, top) = (dir.path().join("log"), dir.path().join("d"));
+    std::fs::create_dir(&top).unwrap();
+    for name in ["one", "both", "alone"] {
+        std::fs::write(top.join(name), "x").unwrap();
+    }
+    std::fs::hard_link(top.join("one"), top.join("other")).unwrap();
+    std::fs::hard_link(top.join("both"), top.join("both too")).unwrap();
+    let start = record(1, &format!(r#""event":"start","dir":"{}""#, top.display()));
+    let names = ["one", "both", "both too", "alone"];
+    let used = names.map(|name| record(2, &format!(r#""event":"request",{GRANTED}"{name}""#)));
+    std::fs::write(&log, start + &used.concat()).unwrap();
+    let learned = text(&tollgate(&["learn", log.to_str().unwrap()]).stdout);
+    let (_, told) = learned.split_once("not all names in DIR").expect(&learned);
+    let told: Vec<_> = told.lines().skip(1).map_while(|line| line.strip_prefix("#   ")).collect();
+    assert_eq!(told, ["one"], "{learned}");
+}
+
 #[test]
 fn records_that_are_in_no_log_are_told_of() {
     let dir = tempfile::tempdir().unwrap();

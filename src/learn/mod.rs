@@ -144,6 +144,7 @@ fn policy(seen: &Seen, exact: bool) -> anyhow::Result<String> {
     refusals(seen, &mut text);
     made(seen, &mut text);
     granted_too(seen, &mut text);
+    further_names(seen, &mut text);
     say!(text, "default = \"deny\"");
     say!(text, "");
     listings(seen, &mut text)?;
@@ -308,6 +309,25 @@ fn granted_too(seen: &Seen, text: &mut String) {
     }
     if seen.both.len() > MAX_REFUSED {
         say!(text, "#   and of {} more", seen.both.len() - MAX_REFUSED);
+    }
+    say!(text, "#");
+}
+
+/// The strictest name of a file decides, also one that no record has.
+fn further_names(seen: &Seen, text: &mut String) {
+    let found = seen.with_further_names();
+    if found.is_empty() {
+        return;
+    }
+    say!(
+        text,
+        "# Of these files not all names in DIR (hard links) are allowed, which they would have to be:"
+    );
+    for path in found.iter().take(MAX_REFUSED) {
+        say!(text, "#   {}", escaped(path));
+    }
+    if found.len() > MAX_REFUSED {
+        say!(text, "#   and of {} more", found.len() - MAX_REFUSED);
     }
     say!(text, "#");
 }

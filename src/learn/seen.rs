@@ -259,6 +259,24 @@ impl Seen {
         self.dirs.iter().any(|dir| found(dir).is_ok_and(|found| found.is_dir()))
     }
 
+    /// Files that have more names now, in DIR, than were granted anything.
+    pub(super) fn with_further_names(&self) -> Vec<String> {
+        use std::os::unix::fs::MetadataExt;
+        let mut links = BTreeMap::<(u64, u64), (u64, Vec<&String>)>::new();
+        for (path, dir) in
+            self.granted.keys().flat_map(|path| self.dirs.iter().map(move |dir| (path, dir)))
+        {
+            let found = std::path::Path::new(dir).join(path).symlink_metadata();
+            if let Some(found) = found.ok().filter(|found| found.nlink() > 1 && !found.is_dir()) {
+                let of_file = links.entry((found.dev(), found.ino())).or_default();
+                of_file.0 = found.nlink();
+                of_file.1.push(path);
+            }
+        }
+        let lacking = links.into_values().filter(|(names, known)| *names > known.len() as u64);
+        lacking.flat_map(|(_, known)| known).cloned().collect()
+    }
+
     /// Names that were those of directories, as far as is known.
     fn directories(&self) -> BTreeSet<&str> {
         let mut known = BTreeSet::new();
