@@ -21,10 +21,12 @@ const DIRECTORIES_MAX: usize = 1024;
 const PREFIX: &str = "in-";
 
 /// A directory for the sockets of some processes, which is removed with everything in it when this
-/// is dropped. What a killed process left is removed by the next one that makes such a directory.
+/// is dropped; not by a copy of the process (fork). What a killed process left is removed by the next one that makes such a directory.
 #[derive(Debug)]
 pub struct Nested {
     path: PathBuf,
+    /// The process that made it.
+    maker: u32,
     /// A file beside the directory, out of reach of those who use it, locked as long as it is in
     /// use. The directory's own lock is that of its sockets.
     _used: File,
@@ -42,7 +44,7 @@ impl Nested {
         let used = File::create_new(lock_of(&path)).map_err(failed)?;
         rustix::fs::flock(&used, FlockOperation::NonBlockingLockExclusive)
             .map_err(|error| failed(error.into()))?;
-        let nested = Self { path, _used: used };
+        let nested = Self { path, maker: std::process::id(), _used: used };
         let made = std::fs::DirBuilder::new().mode(0o700).create(&nested.path);
         made.map_err(|error| ControlError::system(&nested.path, error))?;
         Ok(nested)
@@ -57,7 +59,9 @@ impl Nested {
 
 impl Drop for Nested {
     fn drop(&mut self) {
-        remove(&self.path);
+        if self.maker == std::process::id() {
+            remove(&self.path);
+        }
     }
 }
 

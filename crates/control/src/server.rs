@@ -27,7 +27,8 @@ const DRAIN_MAX_BYTES: usize = 64 << 10;
 ///
 /// Only root and the user that this process runs as are served, and the guest of
 /// [`Server::start_for`]. Dropping it removes the socket,
-/// lets replies that are on their way arrive, and ends the thread.
+/// lets replies that are on their way arrive, and ends the thread. A copy of the process (fork) has none of
+/// it, and does nothing when it drops this.
 #[derive(Debug)]
 #[must_use = "dropping it ends the server"]
 pub struct Server {
@@ -42,6 +43,8 @@ pub(crate) struct Socket {
     listener: UnixListener,
     /// Device and inode number of the socket's name.
     identity: (u64, u64),
+    /// The process that made it.
+    maker: u32,
 }
 
 impl Server {
@@ -86,7 +89,7 @@ impl Server {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let identity = identity(path).map_err(failed)?;
-        Ok(Socket { path: path.to_owned(), listener, identity })
+        Ok(Socket { path: path.to_owned(), listener, identity, maker: std::process::id() })
     }
 
     /// Where it listens.
@@ -98,6 +101,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.socket.maker != std::process::id() {
+            // The thread is in that process alone, and nothing is to be told of it here.
+            let _ = std::mem::ManuallyDrop::new(self.thread.take());
+            return;
+        }
         self.socket.remove();
         // Wakes the thread.
         let _ = rustix::net::shutdown(&self.socket.listener, rustix::net::Shutdown::Both);

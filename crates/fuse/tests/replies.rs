@@ -104,6 +104,21 @@ fn a_reply_that_no_transport_takes_is_eio() {
     }
 }
 
+/// The kernel takes errors from 1 to 511 only.
+#[test]
+fn an_error_that_the_kernel_does_not_take_is_eio_and_counted() {
+    for (raw, is_taken) in [(1, true), (511, true), (512, false), (4000, false)] {
+        let (kernel, running, fs) = play(SessionConfig::default(), move |reply, _| {
+            reply.error(Errno::from_raw_os_error(raw))
+        });
+        let got = read(&kernel, 4, 4096).0;
+        assert_eq!(got, if is_taken { raw } else { Errno::IO.raw_os_error() });
+        assert_eq!(fs.was_sent(), is_taken, "{raw}");
+        let undelivered = running.connection().counts().undelivered;
+        assert_eq!(undelivered, u64::from(!is_taken), "{raw}");
+    }
+}
+
 fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
 }

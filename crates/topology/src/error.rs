@@ -36,7 +36,7 @@ pub enum TopologyError {
         right: &'static str,
     },
     /// A CPU list of sysfs leaves out the CPU it belongs to.
-    #[error("{path} holds {found:?}, which leaves out CPU {cpu} itself", path = path.display())]
+    #[error("{path} holds `{found}`, which leaves out CPU {cpu} itself", path = path.display())]
     NotInOwnList {
         /// The file.
         path: PathBuf,

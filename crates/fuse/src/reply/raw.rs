@@ -144,6 +144,10 @@ impl<'q> RawReply<'q> {
     }
 
     pub(crate) fn error(&mut self, errno: Errno) -> bool {
+        // The kernel takes no other number.
+        if !(1..512).contains(&errno.raw_os_error()) {
+            return self.refused();
+        }
         let header = self.error_header(errno);
         self.commit(&[IoSlice::new(header.as_bytes())])
     }
