@@ -55,6 +55,12 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
         .without_native_unless_permitted(&source);
     let mut options = serve::mount_options(&tree)?;
     mount_flags::apply(&args.flags, &mut options);
+    if replaces {
+        messages::note(&format!(
+            "MNT `{}` was left by a dead server; the new view takes its place",
+            escape::shown(&args.mnt)
+        ));
+    }
     let view = View { source, mnt, replaces, spec, options };
     if !args.daemon {
         return view.serve(None);
@@ -71,10 +77,6 @@ fn place(args: &MountArgs, tree: &Tree) -> anyhow::Result<(PathBuf, bool)> {
     if !args.fake {
         if let Some(mnt) = umount::dead_view(&args.mnt)? {
             tree::refuse_around(&args.mnt, &mnt, tree)?;
-            messages::note(&format!(
-                "MNT `{}` was left by a dead server; the new view takes its place",
-                escape::shown(&args.mnt)
-            ));
             return Ok((mnt, true));
         }
     } else if let Ok(mnt) = std::fs::canonicalize(&args.mnt)
