@@ -59,7 +59,9 @@ pub(crate) fn run(args: &LearnArgs) -> anyhow::Result<()> {
         seen.refused_unnamed
     );
     seen.leave_out_withheld();
-    seen.leave_out_made()?;
+    let made = seen.made_at.iter().map(String::as_str);
+    let made = allowed::under_all_names(made, &[&seen.moved, &seen.linked])?;
+    seen.leave_out_made(made);
     ensure!(
         !seen.granted.is_empty(),
         "nothing in the logs was granted{}: there is nothing to allow",

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::allowed;
 use super::names::{self, MAX_COMPONENTS, Names};
 use crate::audit::read::{Known, Line, Lost};
 
@@ -194,20 +193,14 @@ impl Seen {
         }
     }
 
-    /// Takes what was masked or sealed out of what was granted, by all of its names: with `passthrough` the
+    /// Takes what was masked or sealed out of what was granted, by `all` of its names: with `passthrough` the
     /// lower file would show. How it was made is not recorded.
-    ///
-    /// # Errors
-    /// When it had too many names.
-    pub(super) fn leave_out_made(&mut self) -> anyhow::Result<()> {
-        let names = [&self.moved, &self.linked];
-        let all = allowed::under_all_names(self.made_at.iter().map(String::as_str), &names)?;
+    pub(super) fn leave_out_made(&mut self, all: BTreeSet<String>) {
         self.granted.retain(|path, _| !all.contains(path));
         for path in &all {
             *self.kept.entry(path.clone()).or_default() |= ALL;
         }
         self.made_at = all;
-        Ok(())
     }
 
     /// Takes what was refused at any time, or would have been, out of what was granted.

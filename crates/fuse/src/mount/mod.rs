@@ -254,12 +254,17 @@ pub fn replace_stale(path: &Path, options: &MountOptions) -> Result<(Device, Mou
         return Err(MountError::AlreadyMounted { path: real });
     }
     options.check()?;
-    replacing::replace(&real, options).or_else(|error| {
-        tracing::debug!(path = %real.display(), %error, "not mounted beneath");
-        unmount(&real, true)?;
-        drop(turn);
-        mount(&real, options)
-    })
+    match replacing::replace(&real, options) {
+        Ok((device, id)) => {
+            Ok((device, Mount { path: real, id, maker: Maker::this(), kept: false }))
+        }
+        Err(error) => {
+            tracing::debug!(path = %real.display(), %error, "not mounted beneath");
+            unmount(&real, true)?;
+            drop(turn);
+            mount(&real, options)
+        }
+    }
 }
 
 /// Unmounts `path` if it is a mount of type `fuse.tollgate` whose server is gone, and returns

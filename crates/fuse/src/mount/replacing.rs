@@ -11,18 +11,19 @@ use rustix::mount::{
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
 };
 
-use super::Mount;
 use super::identity::MountId;
 use super::options::MountOptions;
 use crate::device::Device;
-use crate::forked::Maker;
 
 /// Mounts beneath what is mounted at `path`, and detaches that.
 ///
 /// # Errors
 /// Of each step: an older kernel than Linux 6.5 cannot mount beneath, and nobody can without privilege.
 /// Nothing has changed then, but where the old mount could not be detached.
-pub(super) fn replace(path: &Path, options: &MountOptions) -> io::Result<(Device, Mount)> {
+pub(super) fn replace(
+    path: &Path,
+    options: &MountOptions,
+) -> io::Result<(Device, Option<MountId>)> {
     let old = MountId::at(path).ok_or(io::ErrorKind::Unsupported)?;
     let device = Device::open()?;
     let new = detached(&device, options)?;
@@ -33,7 +34,7 @@ pub(super) fn replace(path: &Path, options: &MountOptions) -> io::Result<(Device
     if MountId::at(path) == Some(old) {
         rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
     }
-    Ok((device, Mount { path: path.to_owned(), id, maker: Maker::this(), kept: false }))
+    Ok((device, id))
 }
 
 /// A mount that is attached nowhere.
