@@ -16,6 +16,8 @@ pub(crate) struct Word {
     pub(crate) role: Role,
     /// [`FILLED_IN`] is in the place of variables and of what commands print.
     pub(crate) text: Vec<u8>,
+    /// The same for all words of one command line; those of lines in it stand before the word that they are in.
+    pub(crate) level: usize,
 }
 
 /// Stands for what a shell puts in.
@@ -204,7 +206,7 @@ impl Reader<'_, '_> {
         } else if role == Role::Command && matches!(name_of(&text), b"eval" | b"trap") {
             self.to = To::Line;
         }
-        self.found.push(Word { role, text });
+        self.found.push(Word { role, text, level: self.depth });
     }
 }
 

@@ -13,8 +13,6 @@ const MAX_LEN: u64 = 64 << 10;
 const MAX_PLACES: usize = 16;
 /// Words that are looked at behind `cd`.
 const MAX_FILLED_IN: usize = 6;
-/// Those of them that may name a directory that is not there.
-const MAX_MISSING: usize = 3;
 /// Shells, which take any file for a script; of other interpreters a missing one is told by its name.
 const SHELLS: [&str; 8] = [".", "source", "sh", "bash", "dash", "zsh", "ksh", "fish"];
 /// Ends of names of files that an interpreter runs.
@@ -153,11 +151,10 @@ fn entered(words: &[Word], from: &[PathBuf]) -> Vec<PathBuf> {
             places.extend(next);
             places.truncate(MAX_PLACES);
         }
-        let named = words[at + 1..].iter().take(MAX_FILLED_IN);
-        let named =
-            named.filter(|word| word.role == Role::Argument && !word.text.starts_with(b"-"));
-        // Also behind those of a command that is filled in, `$(git rev-parse --show-toplevel)/x`.
-        let paths: Vec<_> = named.take(MAX_MISSING).flat_map(paths).collect();
+        let named = words[at + 1..].iter().filter(|word| word.level == command.level);
+        let mut named = named.take_while(|word| word.role == Role::Argument);
+        let named = named.find(|word| !word.text.starts_with(b"-"));
+        let paths = named.map(paths).unwrap_or_default();
         let next = paths.iter().flat_map(|path| places.iter().map(move |at| at.join(path)));
         let missing: Vec<_> = next.filter(|path| path.symlink_metadata().is_err()).collect();
         places.extend(missing);

@@ -281,6 +281,8 @@ impl RunLater {
             list.sort();
             list.dedup();
         }
+        // A rule about one covers what is below it, which comes right behind.
+        self.paths.dedup_by(|path, above| path.starts_with(above));
     }
 
     /// The rules for what was found, as text; empty when there is nothing to add.
@@ -426,6 +428,24 @@ mod tests {
         assert_eq!(paths, [commondir, gitdir, "a/.hooks", "linked/.git", "w/.git", "w/.hooks"]);
         let expected = ["a/.git", "a/.git/worktrees/w", "elsewhere/git-dir", "store.git"];
         assert_eq!(repositories, expected);
+    }
+
+    #[test]
+    fn what_hooks_would_run_is_found_there_or_not() {
+        let tree = Tree::new();
+        tree.repository(".git");
+        tree.write(".git/config", "[core]\nhooksPath = .hooks\n");
+        tree.write("scripts/check.sh", "");
+        tree.write(
+            ".hooks/pre-commit",
+            "cd \"$(git rev-parse --show-toplevel)\"; ./scripts/check.sh\n\
+             [ -f scripts/local.sh ] && . scripts/local.sh\ncd below && sh inner --all\n\
+             npm run lint; make -C tools; vendor/bin/lint; cat <notes.txt\n",
+        );
+        let (mut paths, _) = tree.found();
+        paths.retain(|path| !path.starts_with("below/"));
+        assert_eq!(paths, [".hooks", "inner", "scripts/check.sh", "scripts/local.sh"]);
+        assert!(tree.found().0.contains(&"below/inner".to_owned()));
     }
 
     /// As git reads them: from the directory of each file, in any depth.
