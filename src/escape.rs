@@ -41,6 +41,28 @@ pub(crate) fn shown(path: &Path) -> String {
     shown
 }
 
+/// A path as a word of a command line that a shell reads as that very path: in quotes, or with escapes
+/// (`$'a\nb'`, which sh of POSIX.1-2024, bash, zsh and ksh know).
+pub(crate) fn shell_word(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes();
+    let is_plain = |text: &str| escaped(text) == text && !text.contains('\'');
+    match std::str::from_utf8(bytes) {
+        Ok(text) if is_plain(text) => format!("'{text}'"),
+        _ => {
+            let mut word = "$'".to_owned();
+            for &byte in bytes {
+                match byte {
+                    b'\'' | b'\\' => word.extend(['\\', char::from(byte)]),
+                    b' '..=b'~' => word.push(char::from(byte)),
+                    // A String takes every write.
+                    _ => _ = write!(word, "\\{byte:03o}"),
+                }
+            }
+            word + "'"
+        }
+    }
+}
+
 /// A path as JSON has it: `file`, and where that is not all, all its bytes in hexadecimal as `file_hex`.
 pub(crate) fn in_json(path: &Path) -> Map<String, Value> {
     let mut fields = Map::new();
@@ -84,6 +106,20 @@ fn turns_or_hides(char: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_is_the_path_to_a_shell() {
+        for (bytes, word) in [
+            (&b"a b/$x;`y`\"z"[..], r#"'a b/$x;`y`"z'"#),
+            (b"it's", r"$'it\'s'"),
+            (b"new\nline\\", r"$'new\012line\\'"),
+            (b"\xff\xc3\xbc", r"$'\377\303\274'"),
+            ("\u{fc}".as_bytes(), "'\u{fc}'"),
+        ] {
+            let path = Path::new(std::ffi::OsStr::from_bytes(bytes));
+            assert_eq!(shell_word(path), word);
+        }
+    }
 
     #[test]
     fn what_steers_a_terminal_is_shown_as_text() {

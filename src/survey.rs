@@ -15,7 +15,7 @@ use tollgate_policy::{
 use tollgate_redact::Detector;
 
 use crate::counting::Counting;
-use crate::escape::escaped;
+use crate::escape::{escaped, shell_word};
 use crate::git::{self, Repository};
 use crate::presets::{Findings, Preset};
 
@@ -58,8 +58,8 @@ pub(crate) struct Survey {
 pub(crate) struct TrackedSecret {
     /// Relative to DIR.
     pub(crate) path: String,
-    /// The repository below DIR that tracks it, and its path there; `None`: that of DIR.
-    pub(crate) repository: Option<[String; 2]>,
+    /// The command that has git leave it alone.
+    pub(crate) command: String,
     pub(crate) verdict: Verdict,
     /// It can be read, masked.
     pub(crate) is_masked: bool,
@@ -414,10 +414,14 @@ impl Walk<'_> {
             if decision.verdict > Verdict::ReadOnly || is_masked {
                 self.found.tracked.push(TrackedSecret {
                     path: inside.to_string_lossy().into_owned(),
-                    repository: below.map(|below| {
-                        let path = String::from_utf8_lossy(&file.path).into_owned();
-                        [below.to_string_lossy().into_owned(), path]
-                    }),
+                    command: match below {
+                        Some(below) => {
+                            let there = Path::new(OsStr::from_bytes(&file.path));
+                            let (below, there) = (shell_word(below), shell_word(there));
+                            format!("git -C {below} update-index --skip-worktree {there}")
+                        }
+                        None => format!("git update-index --skip-worktree {}", shell_word(inside)),
+                    },
                     verdict: decision.verdict,
                     is_masked,
                     rule: self.rule_name(if is_masked { rule } else { decision.rule }),
@@ -466,13 +470,7 @@ impl Survey {
             lines.push(if one.skip_worktree {
                 format!("`{path}` is tracked by git (skip-worktree), and rule `{rule}` {what} it")
             } else {
-                let command = match &one.repository {
-                    Some([below, there]) => {
-                        let (below, there) = (escaped(below), escaped(there));
-                        format!("git -C '{below}' update-index --skip-worktree '{there}'")
-                    }
-                    None => format!("git update-index --skip-worktree '{path}'"),
-                };
+                let command = &one.command;
                 format!(
                     "`{path}` is tracked by git, and rule `{rule}` {what} it: in the view {then}; \
                      `{command}` prevents that"
