@@ -208,9 +208,12 @@ fn by_permissions(answer: Answer, path: &Path) -> Answer {
         .is_ok_and(|meta| meta.uid() == OVERFLOW_ID && !rustix::process::geteuid().is_root());
     let (reason, remedy) = match is_of_other {
         true => (
-            "allowed by the policy, but it belongs to another user, and without root no \
-             supplementary group counts in `run`",
-            Some("root can start it by `--user`, with all groups; or make it yours, outside"),
+            "allowed by the policy, but it belongs to another user, and its permissions do not give it to \
+             you here: without root no supplementary group counts in `run`",
+            Some(
+                "where a group of yours may change it, root can start `run` by `--user`, with all groups; \
+                 or make it yours, outside",
+            ),
         ),
         false => ("allowed by the policy, but not by its permissions", None),
     };
