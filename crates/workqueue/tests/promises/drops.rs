@@ -515,7 +515,8 @@ fn a_refused_change_of_a_delay_leaves_nothing_pending() {
         thread::sleep(Duration::from_millis(150));
         assert_eq!((runs.load(Ordering::SeqCst), runtime.monitor().delayed), (0, 0));
         item.queue_delayed(Duration::ZERO).unwrap();
-        assert_eq!(item.flush(), Ok(true));
+        // It may have run already.
+        item.flush().unwrap();
         assert_eq!(runs.load(Ordering::SeqCst), 1);
     });
 }
