@@ -34,13 +34,12 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
     };
     // Others may not answer.
     let server = view.minor_number().and_then(connection::holder);
-    let is_dead = server.is_none() && tollgate_fuse::stale_in_time(&path) == Some(true);
-    let Survey { reports, silent } = match args.lazy || is_dead {
+    let Survey { reports, silent } = match args.lazy {
         // Which directories are native does not matter: all that is mounted in it goes along.
         true => Survey::default(),
         false => control::survey_of(server).unwrap_or_default(),
     };
-    let lazy = args.lazy || is_dead || server_of(view, &silent) == Server::Dead;
+    let lazy = args.lazy || server_of(view, &silent) == Server::Dead;
     match native::unmount_view(&path, &native_directories(&path, &reports), lazy) {
         Ok(()) => {
             tell_who_keeps(view);
@@ -148,10 +147,6 @@ pub(crate) fn dead_view(mnt: &Path) -> anyhow::Result<Option<PathBuf>> {
     else {
         return Ok(None);
     };
-    // Others may not answer, and need not be asked.
-    if let Some(is_dead) = tollgate_fuse::stale_in_time(&path) {
-        return Ok(is_dead.then_some(path));
-    }
     let Survey { silent, .. } = control::survey().unwrap_or_default();
     match server_of(view, &silent) {
         Server::Dead => Ok(Some(path)),
