@@ -224,7 +224,9 @@ pub fn stale(path: &Path) -> bool {
     asking::is_gone(path)
 }
 
-/// As [`stale`], and waits for a second at most: `None` if the server is there and does not answer.
+/// As [`stale`], and waits for a second at most: `None` if the server is there and does not answer. The
+/// thread that asked is left behind then. Over io_uring the kernel ends no request that a stopped server has
+/// taken: until that goes on, this process cannot end.
 #[must_use]
 pub fn stale_in_time(path: &Path) -> Option<bool> {
     match asking::ask(path) {
