@@ -1,6 +1,7 @@
 //! `tollgate learn`: the narrowest policy that allows what audit logs show.
 
 mod allowed;
+mod left_out;
 mod names;
 mod narrow;
 mod seen;
@@ -20,8 +21,6 @@ use crate::viewer;
 use allowed::{Allowed, Reach};
 use seen::{ALL, Seen};
 
-/// Most refusals that are listed.
-const MAX_REFUSED: usize = 50;
 /// Digits of a run's id.
 const RUN_DIGITS: usize = 16;
 
@@ -143,10 +142,7 @@ fn policy(seen: &Seen, exact: bool) -> anyhow::Result<String> {
             messages::count(usize::try_from(seen.unnamed).unwrap_or(usize::MAX), "record");
         say!(text, "# Left out: {records} of paths that a policy cannot name.");
     }
-    refusals(seen, &mut text);
-    made(seen, &mut text);
-    granted_too(seen, &mut text);
-    further_names(seen, &mut text);
+    left_out::add(seen, &mut text);
     say!(text, "default = \"deny\"");
     say!(text, "");
     listings(seen, &mut text)?;
@@ -258,80 +254,6 @@ fn links(refused: &BTreeSet<String>, some_unnamed: bool, text: &mut String) {
         "[[rule]]\nname = \"links\"\npath = \"**\"\nkind = \"symlink\"\noperation = \"read\""
     );
     say!(text, "action = \"passthrough\"");
-}
-
-fn refusals(seen: &Seen, text: &mut String) {
-    if seen.refused.is_empty() {
-        return;
-    }
-    say!(text, "#\n# Refused, or to be refused, and so left out:");
-    for ((path, operation, rule), count) in seen.refused.iter().take(MAX_REFUSED) {
-        let (operation, rule) = (escaped(operation), escaped(rule));
-        let times = messages::count(usize::try_from(*count).unwrap_or(usize::MAX), "time");
-        say!(text, "#   {operation} {path}: {times}, by {rule}");
-    }
-    if seen.refused.len() > MAX_REFUSED {
-        say!(text, "#   and at {} more places", seen.refused.len() - MAX_REFUSED);
-    }
-    say!(text, "#");
-}
-
-/// What the server made the bytes of.
-fn made(seen: &Seen, text: &mut String) {
-    if seen.made.is_empty() {
-        return;
-    }
-    say!(
-        text,
-        "# Masked or sealed, and so left out: how is not recorded. To allow it, write the rules that"
-    );
-    say!(text, "# were in force before those below:");
-    for ((path, word, rule), count) in seen.made.iter().take(MAX_REFUSED) {
-        let times = messages::count(usize::try_from(*count).unwrap_or(usize::MAX), "time");
-        say!(text, "#   {word} {path}: {times}, by {}", escaped(rule));
-    }
-    if seen.made.len() > MAX_REFUSED {
-        say!(text, "#   and at {} more places", seen.made.len() - MAX_REFUSED);
-    }
-    say!(text, "#");
-}
-
-/// What was granted as well, so that the reader can have it.
-fn granted_too(seen: &Seen, text: &mut String) {
-    if seen.both.is_empty() {
-        return;
-    }
-    say!(
-        text,
-        "# Granted at one time and refused at another, and so left out. To allow it all the same,"
-    );
-    say!(text, "# write a rule for it before those below:");
-    for (path, operations) in seen.both.iter().take(MAX_REFUSED) {
-        say!(text, "#   {} of {}", seen::words(*operations).join(", "), escaped(path));
-    }
-    if seen.both.len() > MAX_REFUSED {
-        say!(text, "#   and of {} more", seen.both.len() - MAX_REFUSED);
-    }
-    say!(text, "#");
-}
-
-/// The strictest name of a file decides, also one that no record has.
-fn further_names(seen: &Seen, text: &mut String) {
-    let found = seen.with_further_names();
-    if found.is_empty() {
-        return;
-    }
-    say!(
-        text,
-        "# Of these files not all names in DIR (hard links) are allowed, which they would have to be:"
-    );
-    for path in found.iter().take(MAX_REFUSED) {
-        say!(text, "#   {}", escaped(path));
-    }
-    if found.len() > MAX_REFUSED {
-        say!(text, "#   and of {} more", found.len() - MAX_REFUSED);
-    }
-    say!(text, "#");
 }
 
 fn rule(directories: bool, operations: u8, globs: &[String], text: &mut String) {
