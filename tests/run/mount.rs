@@ -171,6 +171,21 @@ fn more_descriptors_than_the_process_may_open_are_refused() {
     }
 }
 
+/// Those of removed files wait to be closed together.
+#[test]
+fn a_server_with_few_descriptors_removes_many_files() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let output = project.in_mount_namespace(
+        "ulimit -n 100; $T mount --daemon --log log dir mnt; mkdir mnt/many; \
+         for n in $(seq 20); do (cd mnt/many; seq 300 | xargs touch); rm -r mnt/many/*; done; \
+         rmdir mnt/many && echo none is left; $T umount mnt",
+    );
+    assert_eq!(text(&output.stdout), "none is left\n", "{}", all(&output));
+}
+
 /// It says once that it is ready, and how many threads serve.
 #[test]
 fn a_signal_unmounts_the_foreground_server() {

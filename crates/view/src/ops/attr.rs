@@ -93,7 +93,7 @@ impl View {
             node.let_go();
             self.sweeper.forgotten();
             if node.pinned.load(Ordering::Relaxed) {
-                self.closer.let_go(node);
+                self.closer.let_go(node, self.fds.hold_if_cheap());
             }
         }
     }
