@@ -3,8 +3,8 @@
 use crate::facts::{CallerFacts, InodeFacts};
 use crate::matched::{Decision, Matched};
 use crate::policy::Policy;
-use crate::rule::{Holds, Rule};
-use crate::words::{Action, Mode, Operation, Verdict};
+use crate::rule::{Holds, Rule, RuleId};
+use crate::words::{Action, Kind, Mode, Operation, Verdict};
 
 impl Policy {
     /// Whether two names can be judged differently: some rule is about a part of DIR. If not, it
@@ -15,7 +15,8 @@ impl Policy {
     }
 
     /// The verdict on an inode that may have any name: the strictest that a rule gives for some
-    /// path.
+    /// path. A file larger than a `redact` rule shows is denied to be read; one for which the two joined
+    /// policies ask for different bytes, by rules about any paths, is denied.
     #[must_use]
     pub fn decide_anywhere(
         &self,
@@ -35,7 +36,40 @@ impl Policy {
                 worst = Decision { verdict, rule: Some(id) };
             }
         }
-        worst
+        let of_bytes = self.too_large_anywhere(facts, operation).or(self.contradiction(facts));
+        of_bytes.filter(|kept| kept.verdict > worst.verdict).unwrap_or(worst)
+    }
+
+    fn too_large_anywhere(&self, facts: &InodeFacts<'_>, operation: Operation) -> Option<Decision> {
+        if operation != Operation::Read || facts.kind != Kind::File {
+            return None;
+        }
+        let is_too_large = |(_, rule): &(RuleId, &Rule)| {
+            let max_size = rule.redaction.as_ref().map(|redaction| redaction.max_size());
+            max_size.is_some_and(|max| facts.size > max) && rule.holds_for_inode(facts) != Holds::No
+        };
+        let (id, _) = self.numbered().find(is_too_large)?;
+        Some(Decision { verdict: Verdict::Deny, rule: Some(id) })
+    }
+
+    /// What one of the joined policies masks and the other seals, or what they seal in two domains.
+    fn contradiction(&self, facts: &InodeFacts<'_>) -> Option<Decision> {
+        let second = self.parts().nth(1).filter(|_| facts.kind == Kind::File)?;
+        let makes = |(_, rule): &(RuleId, &Rule)| {
+            (rule.redaction.is_some() || rule.domain.is_some())
+                && rule.holds_for_inode(facts) != Holds::No
+        };
+        let (seconds, firsts): (Vec<_>, Vec<_>) =
+            self.numbered().filter(makes).partition(|(id, _)| second.has(*id));
+        let contradicts = |one: &Rule| {
+            seconds.iter().any(|(_, other)| {
+                one.domain != other.domain
+                    || one.domain.is_some()
+                        && (one.redaction.is_some() || other.redaction.is_some())
+            })
+        };
+        let (id, _) = firsts.into_iter().find(|(_, rule)| contradicts(rule))?;
+        Some(Decision { verdict: Verdict::Deny, rule: Some(id) })
     }
 
     /// The I/O mode of an inode that may have any name: the strictest that a rule asks for.
@@ -94,5 +128,40 @@ mod tests {
         let caller = CallerFacts { uid: 1, gid: 1, exe: None };
         let decision = hides.decide_anywhere(&facts, Operation::Read, &caller);
         assert_eq!(decision.verdict, Verdict::Hide);
+    }
+
+    /// As [`Policy::decide`] says of some path.
+    #[test]
+    fn what_no_bytes_can_be_shown_of_is_denied() {
+        let caller = CallerFacts { uid: 1, gid: 1, exe: None };
+        let verdict = |policy: &Policy, kind, size, operation| {
+            let facts = InodeFacts { kind, size, head: None };
+            let anywhere = policy.decide_anywhere(&facts, operation, &caller).verdict;
+            let there = policy.decide(&facts.at(b"a"), operation, &caller).verdict;
+            assert_eq!(anywhere, there, "{kind:?} of {size}, {operation:?}");
+            anywhere
+        };
+        let one = |action: &str| policy(&format!("[[rule]]\npath = 'a'\n{action}\n"));
+        let redacts = one("action = 'redact'\nmax_size = '1 KiB'");
+        for (size, expected) in [(1024, Verdict::Allow), (1025, Verdict::Deny)] {
+            assert_eq!(verdict(&redacts, Kind::File, size, Operation::Read), expected);
+            assert_eq!(verdict(&redacts, Kind::Directory, size, Operation::Read), Verdict::Allow);
+        }
+        let twice = |first: &str, other: &str| {
+            let joined = one(first).joined(one(other), " (2)").unwrap();
+            verdict(&joined, Kind::File, 1, Operation::Read)
+        };
+        let [d, e] = ["d", "e"].map(|domain| format!("action = 'seal'\ndomain = '{domain}'"));
+        let redact = "action = 'redact'";
+        for (first, other, expected) in [
+            (&*d, redact, Verdict::Deny),
+            (redact, &*d, Verdict::Deny),
+            (&d, &e, Verdict::Deny),
+            (&d, &d, Verdict::Allow),
+            (redact, redact, Verdict::Allow),
+            (&d, "action = 'userspace'", Verdict::Allow),
+        ] {
+            assert_eq!(twice(first, other), expected, "{first} and {other}");
+        }
     }
 }

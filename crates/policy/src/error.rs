@@ -246,7 +246,9 @@ pub enum Problem {
     #[error("`name` has a line break or another control character; write it in one line")]
     NameControls,
     /// A name given twice.
-    #[error("second rule named `{name}`; the first is on line {first}")]
+    #[error(
+        "second rule named `{name}`; the first is on line {first} (without a name it is `rule N`)"
+    )]
     DuplicateName {
         /// The name.
         name: String,
@@ -383,7 +385,7 @@ pub enum Problem {
         condition: &'static str,
     },
     /// Too many native directories.
-    #[error("more than {MAX_NATIVE} native directories")]
+    #[error("more than {MAX_NATIVE} native directories; name one above several of them")]
     TooManyNative,
     /// `default = "native"`.
     #[error("the default cannot be `native`; without a rule everything is `passthrough`")]
@@ -408,8 +410,8 @@ pub enum Problem {
     ViewWithoutDir,
     /// A directory that depends on where one stands, or is named by a way around.
     #[error(
-        "`dir = \"{dir}\"` of a `[[view]]`: allowed is a path that begins with `/` or `~/`, or is \
-         `~`, without `..`"
+        "`dir = \"{}\"` of a `[[view]]`: allowed is a path that begins with `/` or `~/`, or is \
+         `~`, without `..` and NUL, and not `/` itself", dir.escape_debug()
     )]
     ViewDir {
         /// What was found.

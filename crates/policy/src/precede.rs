@@ -1,5 +1,7 @@
 //! Two policies as one: rules in front of others, and two that hold together.
 
+use std::collections::HashSet;
+
 use crate::limits::{MAX_HELD, MAX_RULES};
 use crate::policy::{Policy, Second};
 use crate::rule::Rule;
@@ -85,10 +87,12 @@ impl Policy {
         leaves_native_alone(&other, &self)?;
         leaves_sealed_alone(&self, &other)?;
         leaves_sealed_alone(&other, &self)?;
+        let mut taken: HashSet<_> = self.rules.iter().map(|rule| rule.name.clone()).collect();
         for rule in &mut other.rules {
-            if self.rules.iter().any(|one| one.name == rule.name) {
+            while !suffix.is_empty() && taken.contains(&rule.name) {
                 rule.name.push_str(suffix);
             }
+            taken.insert(rule.name.clone());
         }
         let second = Second {
             from: self.rules.len(),

@@ -289,7 +289,18 @@ fn what_the_kernel_cannot_honour() {
 fn names_are_unique() {
     let text = "[[rule]]\nname = \"x\"\npath = \"a\"\naction = \"deny\"\n\
                 [[rule]]\nname = \"x\"\npath = \"b\"\naction = \"deny\"\n";
-    assert_eq!(first_line(text), "p.toml:6:8: second rule named `x`; the first is on line 1");
+    let error = first_line(text);
+    assert!(
+        error.starts_with("p.toml:6:8: second rule named `x`; the first is on line 1"),
+        "{error}"
+    );
+    let numbered = "[[rule]]\nname = \"rule 2\"\npath = \"a\"\naction = \"deny\"\n\
+                    [[rule]]\npath = \"b\"\naction = \"deny\"\n";
+    let error = first_line(numbered);
+    assert!(
+        error.starts_with("p.toml:5:1: second rule named `rule 2`; the first is on line 1"),
+        "{error}"
+    );
 }
 
 #[test]

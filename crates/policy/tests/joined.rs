@@ -158,3 +158,15 @@ fn native_directories_that_the_other_reaches_into_are_refused() {
     let message = join(&native, &reaches).unwrap().to_string();
     assert!(message.contains("`target` native") && message.contains("rule `env`"), "{message}");
 }
+
+#[test]
+fn names_of_both_stay_unique() {
+    let named = |names: &[&str]| {
+        let rule =
+            |name: &&str| format!("[[rule]]\nname = '{name}'\npath = 'a'\naction = 'deny'\n");
+        policy(&names.iter().map(rule).collect::<String>())
+    };
+    let both = named(&["x"]).joined(named(&["x", "x (2)", "y"]), " (2)").unwrap();
+    let names: Vec<_> = both.rules().iter().map(tollgate_policy::Rule::name).collect();
+    assert_eq!(names, ["x", "x (2)", "x (2) (2)", "y"]);
+}

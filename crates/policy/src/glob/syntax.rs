@@ -53,10 +53,18 @@ pub(crate) enum GlobProblem {
     Nesting,
     #[error("braces stand for more than {MAX_ALTERNATIVES} globs; write several globs")]
     Alternatives,
-    #[error("more than {} components in a glob", MAX_SEGMENTS - 1)]
+    #[error("more than {} components in a glob; write `**` for those in the middle", MAX_SEGMENTS - 1)]
     Components,
     #[error("a glob on executables begins with `/` or `**/`")]
     RelativeExe,
+    #[error("each alternative of a glob on executables begins with `/` or `**/`")]
+    RelativeExeAlternative,
+    #[error("`/` alone is no executable; write `/**` for all")]
+    NoExe,
+    #[error("`..` in a glob on executables; write the path without it")]
+    ParentInExe,
+    #[error("`.` in a glob on executables; leave it out")]
+    CurrentInExe,
 }
 
 /// Compiles a glob over paths relative to DIR; several with braces.
@@ -76,11 +84,27 @@ pub(crate) fn compile_exe(text: &str) -> Result<Vec<Glob>, GlobError> {
         let relative = match &atoms[..] {
             [first, rest @ ..] if first.sort == Sort::Slash => rest,
             [first, second, ..] if first.sort == Sort::Star && second.sort == Sort::Star => &atoms,
+            [first, ..] if has_special(text, &['{']) => {
+                let problem = GlobProblem::RelativeExeAlternative;
+                return Err(GlobError { offset: first.offset, problem });
+            }
             _ => return Err(GlobError { offset: 0, problem: GlobProblem::RelativeExe }),
         };
-        globs.push(Glob::exact(segments(relative)?));
+        if relative.is_empty() {
+            return Err(GlobError { offset: 0, problem: GlobProblem::NoExe });
+        }
+        globs.push(Glob::exact(segments(relative).map_err(in_exe)?));
     }
     Ok(globs)
+}
+
+fn in_exe(error: GlobError) -> GlobError {
+    let problem = match error.problem {
+        GlobProblem::Parent => GlobProblem::ParentInExe,
+        GlobProblem::Current => GlobProblem::CurrentInExe,
+        other => other,
+    };
+    GlobError { problem, ..error }
 }
 
 /// Whether one of these characters stands in the text of a glob and not for itself.
@@ -281,6 +305,9 @@ fn check_relative(atoms: &[Atom], text: &str) -> Result<(), GlobError> {
             let problem = match text.trim_start_matches('/') {
                 "" => GlobProblem::Absolute("**".to_owned()),
                 rest if rest.len() < text.len() => GlobProblem::Absolute(rest.to_owned()),
+                rest if !has_special(rest, &['{']) => {
+                    GlobProblem::Absolute(unescaped(rest).trim_start_matches('/').to_owned())
+                }
                 _ => GlobProblem::AbsoluteAlternative,
             };
             Err(GlobError { offset: *offset, problem })
@@ -381,6 +408,7 @@ mod tests {
             "absolute in one of its alternatives; paths are relative to DIR: leave that `/` out";
         assert_eq!(refused("{a,/b}"), (3, leave_out.into()));
         assert_eq!(refused("{}/a").1, leave_out);
+        assert_eq!(refused(r"\/a").1, "absolute glob; paths are relative to DIR: write `a`");
         assert_eq!(refused("a/../b").0, 2);
         assert_eq!(refused("./a").0, 0);
         assert_eq!(refused("a//b").1, "two slashes in a row in a glob; write one");
@@ -409,7 +437,10 @@ mod tests {
             Some("braces stand for more than 256 globs")
         );
         assert_eq!(refused(&"{".repeat(9)).0, 8);
-        assert_eq!(refused(&vec!["a"; 64].join("/")).1, "more than 62 components in a glob");
+        assert_eq!(
+            refused(&vec!["a"; 64].join("/")).1.split(';').next(),
+            Some("more than 62 components in a glob")
+        );
         assert_eq!(refused("{a,}").1, "empty glob; write `**` for everything");
     }
 
@@ -418,6 +449,15 @@ mod tests {
         let error = compile_exe("node").unwrap_err();
         assert_eq!(error.problem, GlobProblem::RelativeExe);
         assert!(compile_exe("/usr/bin/node").is_ok());
+        for (text, offset, expected) in [
+            ("{/a,b}", 4, GlobProblem::RelativeExeAlternative),
+            ("/", 0, GlobProblem::NoExe),
+            ("/a/../b", 3, GlobProblem::ParentInExe),
+            ("/a/./b", 3, GlobProblem::CurrentInExe),
+        ] {
+            let error = compile_exe(text).unwrap_err();
+            assert_eq!((error.offset, error.problem), (offset, expected), "{text}");
+        }
         assert!(compile_exe("**/node").is_ok());
     }
 

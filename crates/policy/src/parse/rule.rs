@@ -31,6 +31,8 @@ const KEYS: [&str; 16] = [
     "max_size",
     "domain",
 ];
+/// Most characters of a glob in an error.
+const SHOWN_OF_A_GLOB: usize = 200;
 const EVERYTHING: &str = "write `path = \"**\"` for everything";
 
 /// Reads one rule; `audit_only` is the mode of the policy, `earlier` are the rules before it.
@@ -44,7 +46,7 @@ pub(super) fn rule(
     check_keys(source, table, "a rule", &KEYS)?;
     let missing = |key, advice| source.error(span.clone(), Problem::Missing { key, advice });
     let get = |key: &str| table.get(key);
-    let name = name(source, get("name"), earlier)?;
+    let name = name(source, span.clone(), get("name"), earlier)?;
     let path = get("path").ok_or_else(|| missing("path", EVERYTHING))?;
     let (globs, glob_texts) = paths(source, path)?;
     let action_value = get("action").ok_or_else(|| {
@@ -110,10 +112,17 @@ fn parse_word<T: std::str::FromStr<Err = UnknownWord>>(
 /// The name given, or `rule N`.
 fn name(
     source: &Source<'_>,
+    rule: Range<usize>,
     value: Option<&Value<'_>>,
     earlier: &[(Rule, Range<usize>)],
 ) -> Result<String, PolicyError> {
-    let Some(value) = value else { return Ok(format!("rule {}", earlier.len() + 1)) };
+    let only_one = |name: String, span| match earlier.iter().find(|(rule, _)| rule.name == name) {
+        Some((first, _)) => {
+            Err(source.error(span, Problem::DuplicateName { name, first: first.line }))
+        }
+        None => Ok(name),
+    };
+    let Some(value) = value else { return only_one(format!("rule {}", earlier.len() + 1), rule) };
     let text = values::string(source, "name", value)?;
     if text.text.is_empty() {
         let advice = "leave it out to have the rule numbered";
@@ -123,11 +132,7 @@ fn name(
     if text.text.chars().any(char::is_control) {
         return Err(source.error(text.span, Problem::NameControls));
     }
-    if let Some((first, _)) = earlier.iter().find(|(rule, _)| rule.name == text.text) {
-        let problem = Problem::DuplicateName { name: text.text.to_owned(), first: first.line };
-        return Err(source.error(text.span, problem));
-    }
-    Ok(text.text.to_owned())
+    only_one(text.text.to_owned(), text.span)
 }
 
 fn paths(source: &Source<'_>, value: &Value<'_>) -> Result<(Vec<Glob>, Vec<String>), PolicyError> {
@@ -144,7 +149,9 @@ fn globs(
     let mut globs = Vec::with_capacity(texts.len());
     for text in texts {
         globs.extend(compile(text.text).map_err(|error| {
-            let glob = text.text.escape_debug().to_string();
+            let shown: String = text.text.chars().take(SHOWN_OF_A_GLOB).collect();
+            let end = if shown.len() < text.text.len() { "..." } else { "" };
+            let glob = format!("{}{end}", shown.escape_debug());
             let problem = Problem::Glob { glob, reason: error.problem.to_string() };
             source.error(text.span_of(source, error.offset..error.offset + 1), problem)
         })?);

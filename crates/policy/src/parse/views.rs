@@ -39,7 +39,8 @@ pub(super) fn entries(
             let problem = Problem::ViewDir { dir: dir.to_owned() };
             return Err(source.error(value.span(), problem));
         }
-        if let Some(first) = entries.iter().find(|entry| entry.dir == dir) {
+        if let Some(first) = entries.iter().find(|entry| components(&entry.dir).eq(components(dir)))
+        {
             let problem = Problem::SecondView { dir: dir.to_owned(), first: first.line };
             return Err(source.error(value.span(), problem));
         }
@@ -57,7 +58,13 @@ pub(super) fn entries(
 /// Whether a path means the same from everywhere.
 fn is_whole(dir: &str) -> bool {
     let from_top = dir == "~" || dir.starts_with("~/") || dir.starts_with('/');
-    from_top && !dir.contains('\0') && !dir.split('/').any(|part| part == "..")
+    let is_top = dir.starts_with('/') && components(dir).next().is_none();
+    from_top && !is_top && !dir.contains('\0') && components(dir).all(|part| part != "..")
+}
+
+/// What a path is made of, however many slashes there are: `~` or the names below `/`.
+fn components(dir: &str) -> impl Iterator<Item = &str> {
+    dir.split('/').filter(|part| !matches!(*part, "" | "."))
 }
 
 #[cfg(test)]
@@ -102,6 +109,13 @@ mod tests {
                 "[[view]]\ndir = \"~\"\n[[view]]\ndir = \"~\"",
                 "p.toml:4:7: second `[[view]]` of `~`",
             ),
+            (
+                "[[view]]\ndir = \"/a\"\n[[view]]\ndir = \"//a/./\"",
+                "p.toml:4:7: second `[[view]]` of `//a/./`; the first is on line 1",
+            ),
+            ("[[view]]\ndir = \"~/\"\n[[view]]\ndir = \"~\"", "second `[[view]]` of `~`"),
+            ("[[view]]\ndir = \"//\"", "not `/` itself"),
+            ("[[view]]\ndir = \"/a\\u0000b\"", "`dir = \"/a\\0b\"` of a `[[view]]`"),
             ("[[view]]\ndir = \"~\"\nrules = 3", "unknown key `rules` in a `[[view]]`"),
             ("[[view]]\ndir = \"~\"\n[[view.view]]\ndir = \"/a\"", "unknown key `view`"),
             ("[[view]]\ndir = \"~\"\ndefault = \"hide\"", "the default cannot be `hide`"),
