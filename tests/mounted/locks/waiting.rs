@@ -1,6 +1,7 @@
 //! Locks that are waited for.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::agent::{Agent, Family, READ, UNLOCK, WRITE};
@@ -58,6 +59,64 @@ fn a_signal_ends_a_wait_and_nothing_is_locked_afterwards() {
             assert_eq!(beneath.set(0, family, UNLOCK, ALL), 0);
         }
     }
+}
+
+/// The server's control group of processes, of which it may have no more; raised again in the end.
+struct NoThreads(PathBuf);
+
+impl NoThreads {
+    /// `None` after saying that there is no such group here.
+    fn of(server: u32) -> Option<Self> {
+        let name = format!("tollgate-locks-{server}");
+        let group = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].into_iter().find_map(|root| {
+            let group = Self(Path::new(root).join(&name));
+            fs::create_dir(&group.0).ok()?;
+            fs::File::options().write(true).open(group.0.join("pids.max")).ok()?;
+            fs::write(group.0.join("cgroup.procs"), server.to_string()).ok()?;
+            fs::write(group.0.join("pids.max"), "1").ok()?;
+            Some(group)
+        });
+        if group.is_none() {
+            println!("skipped: no control group can limit processes here");
+        }
+        group
+    }
+}
+
+impl Drop for NoThreads {
+    fn drop(&mut self) {
+        // A group with a process in it stays until the next start of the machine.
+        let _ = fs::write(self.0.join("pids.max"), "max");
+        let up = self.0.parent().map(|up| up.join("cgroup.procs"));
+        let left = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+        for (pid, up) in left.lines().zip(std::iter::repeat(up)) {
+            let _ = up.map(|up| fs::write(up, pid));
+        }
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A request that nobody would try again, and nobody could interrupt, does not wait.
+#[test]
+fn without_a_thread_a_wait_is_refused_and_not_forgotten() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with("", &[("f", "text")]);
+    let [mut waiter, mut beneath] = [(); 2].map(|()| Agent::new());
+    waiter.open(0, &view.at("f"), "rw");
+    beneath.open(0, &view.below("f"), "rw");
+    assert_eq!(beneath.set(0, Family::Posix, WRITE, ALL), 0);
+    let Some(limited) = NoThreads::of(view.pid()) else { return };
+    waiter.wait(0, Family::Posix, WRITE, ALL);
+    assert_eq!(waiter.answer(), libc::ENOLCK.to_string());
+    assert_eq!(waiter.set(0, Family::Posix, WRITE, ALL), libc::EAGAIN);
+    until_waiting(&view, 0);
+    drop(limited);
+    waiter.wait(0, Family::Posix, WRITE, ALL);
+    until_waiting(&view, 1);
+    assert_eq!(beneath.set(0, Family::Posix, UNLOCK, ALL), 0);
+    assert_eq!(waiter.answer(), "ok");
 }
 
 #[test]

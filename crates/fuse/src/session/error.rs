@@ -41,7 +41,10 @@ pub enum SessionError {
     #[error("answering the FUSE handshake failed")]
     Reply(#[source] io::Error),
     /// A queue or thread could not be made.
-    #[error("worker {worker} could not be started")]
+    #[error(
+        "worker {worker} could not be started: is a limit of processes too low (`ulimit -u`, `pids.max` of \
+         a control group)?"
+    )]
     Worker {
         /// Its index.
         worker: usize,

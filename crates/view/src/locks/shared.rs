@@ -54,7 +54,10 @@ impl Shared {
         }
         if tried || !self.spawn(&wait) {
             wait.tried.store(true, Ordering::SeqCst);
-            self.nudge();
+            if !self.nudge() {
+                // Nobody would try it, or hear of a signal.
+                self.finish(&wait, Err(if tried { Errno::AGAIN } else { Errno::NOLCK }));
+            }
         }
         // After the wait can be found: a signal before that left a mark, one after it finds the
         // wait.
@@ -68,17 +71,20 @@ impl Shared {
         self.nudge();
     }
 
-    /// Something changed for who is tried: a lock ended, a wait began or was cancelled.
-    pub(crate) fn nudge(self: &Arc<Self>) {
+    /// Something changed for who is tried: a lock ended, a wait began or was cancelled. `false` if there
+    /// is no thread that looks, and none can be started.
+    pub(crate) fn nudge(self: &Arc<Self>) -> bool {
         if self.keeper.starts() {
             let shared = Arc::clone(self);
             let builder = std::thread::Builder::new().name("tollgate-locks".to_owned());
             if let Err(error) = builder.spawn(move || shared.keep()) {
                 self.keeper.did_not_start();
                 tracing::error!(%error, "no thread for locks that wait");
+                return false;
             }
         }
         self.keeper.ring();
+        true
     }
 
     /// Tries locks that no thread waits for, repeats signals that came too early, and notices the
