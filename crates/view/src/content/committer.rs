@@ -103,6 +103,14 @@ impl Committer {
         self.shared.sooner.notify_one();
     }
 
+    /// What waits of file `id` is committed, or given up, at once.
+    pub(super) fn try_now(&self, id: NodeId) {
+        if let Some(waiting) = self.shared.state.lock().waiting.get_mut(&id) {
+            waiting.due = now();
+            self.shared.sooner.notify_one();
+        }
+    }
+
     /// Commits everything; what is changed later is committed by who changes it.
     pub(super) fn finish(&self) {
         let threads = {

@@ -88,6 +88,12 @@ impl Contents {
         }
     }
 
+    /// The last name of `node` is gone. What waits to be made durable does not keep its space any longer than
+    /// who has it open.
+    pub(crate) fn removed(&self, node: &Node) {
+        self.sealing.iter().for_each(|sealing| sealing.removed(node));
+    }
+
     /// Nobody writes any more: makes durable what was written.
     pub(crate) fn finish(&self) {
         self.sealing.iter().for_each(Sealing::finish);

@@ -103,8 +103,15 @@ impl OpenFile {
         let lower = LowerStore::new(Arc::clone(&file.fd), file.writes || file.is_new);
         let store = || lower.again();
         let domain_name = domain.as_bytes();
-        let create =
-            || SealedFile::create(store(), &*keys.newest(), domain_name, Options::default());
+        let create = || {
+            let (newest, (powers, caller)) = (keys.newest(), file.asked);
+            let create =
+                || Ok(SealedFile::create(store(), &*newest, domain_name, Options::default()));
+            // Blocks that are reserved for root are not for a caller who is not.
+            powers
+                .as_caller(caller, create)
+                .unwrap_or_else(|errno| Err(std::io::Error::from(errno).into()))
+        };
         let sealed = if file.is_new {
             create()
         } else {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::audit::Audit;
 use crate::content::Content;
-use crate::content::committer::Committer;
+use crate::content::committer::{Committer, Pending};
 use crate::content::lost::Lost;
 use crate::content::sealed::{self, NotOpen, OpenFile, Sealed, Shown};
 use crate::content::to_open::ToOpen;
@@ -178,6 +178,13 @@ impl Sealing {
         let open = self.open.lock();
         let is_open = |key: Key| open.get(&key).is_some_and(|open| open.strong_count() > 0);
         if node.content_keys().any(is_open) { None } else { lower::stat_fd(fd.as_fd()).ok() }
+    }
+
+    /// The last name of `node` is gone.
+    pub(super) fn removed(&self, node: &Node) {
+        if let Some(open) = self.if_open(node) {
+            self.committer.try_now(open.id());
+        }
     }
 
     /// Makes durable what was written.

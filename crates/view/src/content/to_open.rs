@@ -3,6 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use tollgate_fuse::Caller;
+
+use crate::creds::Powers;
 use crate::table::Node;
 
 /// A lower file that is to be opened as [`Content`](crate::content::Content).
@@ -18,4 +21,6 @@ pub(crate) struct ToOpen<'a> {
     pub(crate) begins_anew: bool,
     /// Where it is in the view, for the audit log.
     pub(crate) path: Vec<u8>,
+    /// Who asked, and how to act for that user: what a new file needs must find room as its bytes do.
+    pub(crate) asked: (&'a Powers, Caller),
 }

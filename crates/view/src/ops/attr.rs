@@ -283,7 +283,8 @@ impl View {
         self.must_lead_here(node)?;
         let path = self.path_for_log(node);
         let begins_anew = size == 0;
-        let file = ToOpen { fd, node, is_new: false, writes: true, begins_anew, path };
+        let asked = (&self.powers, caller);
+        let file = ToOpen { fd, node, is_new: false, writes: true, begins_anew, path, asked };
         let content = asked_by(caller, || self.contents.open(file, how))?;
         drop(io);
         self.powers.as_caller(caller, || asked_by(caller, || content.set_len(size)))?;

@@ -16,6 +16,7 @@ use super::linked::MAX_LOOKS;
 use super::spot::{Existing, Spot};
 use crate::admission::{Refusal, Subject};
 use crate::audit::Detail;
+use crate::content::open::Contents;
 use crate::fds::Descriptors;
 use crate::idle::retire_now;
 use crate::links::Change;
@@ -117,7 +118,7 @@ impl View {
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         let remove = || rustix::fs::unlinkat(spot.fd.as_fd(), name.as_c_str(), flags);
         let removed = self.powers.as_caller(req.caller(), remove);
-        last.settle(removed.is_ok());
+        last.settle(removed.is_ok(), &self.contents);
         removed.map_err(|errno| self.failed_name(req, what, spot.at(), None, errno))?;
         self.record_name(req, what, spot.at(), None, Ok(node.as_ref()));
         if let Some(node) = &node {
@@ -348,9 +349,11 @@ impl View {
 pub(super) struct LastName<'n>(pub(super) Option<&'n Arc<Node>>);
 
 impl LastName<'_> {
-    pub(super) fn settle(self, gone: bool) {
-        if let (Some(node), false) = (self.0, gone) {
-            node.unpin();
+    pub(super) fn settle(self, gone: bool, contents: &Contents) {
+        match self.0 {
+            Some(node) if gone => contents.removed(node),
+            Some(node) => node.unpin(),
+            None => {}
         }
     }
 }

@@ -386,7 +386,8 @@ impl View {
         let path = self.path_for_log(lower.node);
         let (node, writes) = (lower.node, access.writes());
         let begins_anew = access.truncates();
-        let file = ToOpen { fd: Arc::clone(&fd), node, is_new, writes, begins_anew, path };
+        let asked = (&self.powers, req.caller());
+        let file = ToOpen { fd: Arc::clone(&fd), node, is_new, writes, begins_anew, path, asked };
         let appends = access.writes().then(|| io.appends());
         let open = || {
             let content = self.contents.open(file, how)?;

@@ -122,7 +122,7 @@ impl View {
             false => (rename(), Came::default()),
         };
         drop(copying);
-        last.settle(renamed.is_ok());
+        last.settle(renamed.is_ok(), &self.contents);
         renamed
             .map_err(|errno| self.failed_name(req, "rename", from.at(), Some(to.at()), errno))?;
         let arrived = self.must_have_arrived(req, &source, &to, over.as_ref(), (looked, came));
