@@ -16,7 +16,8 @@ use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
 use crate::tree::Tree;
 use crate::{
-    control, escape, killed, mount_flags, mountinfo, policy_choice, policy_views, tree, umount,
+    control, escape, killed, mount_flags, mountinfo, other_mounts, policy_choice, policy_views,
+    tree, umount,
 };
 
 /// Signals that end the server; SIGHUP from a process has it read its policy again.
@@ -65,10 +66,34 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     if !args.daemon {
         return view.serve(None);
     }
+    if let Some(log) = &args.log {
+        refuse_read_ones(log, args, &view.spec)?;
+    }
     match daemon::split(args.log.as_deref())? {
         Side::Starter => Ok(()),
         Side::Server(ready) => view.serve(Some(ready)),
     }
+}
+
+/// What the server says would end up in a file that it reads, or among the records of the audit log.
+fn refuse_read_ones(log: &Path, args: &MountArgs, spec: &Spec) -> anyhow::Result<()> {
+    // What is not there is none of those that are.
+    let Ok(real) = std::fs::canonicalize(log) else { return Ok(()) };
+    let keys = [&args.serve.seal.key_file, &args.serve.seal.passphrase_file];
+    let policies = spec.policy_files().into_iter().map(|file| (file, "the policy is read from it"));
+    let keys = keys.into_iter().flatten().map(|file| (&**file, "the keyring is opened with it"));
+    let audit = spec.log_files();
+    let audit = audit.iter().map(|file| (&**file, "the audit log is written to it"));
+    for (file, what) in policies.chain(keys).chain(audit) {
+        if std::fs::canonicalize(file).is_ok_and(|file| other_mounts::is_same(&file, &real)) {
+            bail!(
+                "log file `{}`: {what} (`{}`); name a file of its own",
+                escape::shown(log),
+                escape::shown(file)
+            );
+        }
+    }
+    Ok(())
 }
 
 /// MNT without symbolic links, where the view can be mounted, and whether in the place of one that a

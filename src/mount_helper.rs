@@ -34,6 +34,10 @@ const WITHOUT_EFFECT: &[&str] = &[
     "rw",
     "atime",
     "relatime",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
     "nomand",
     "silent",
     "loud",
@@ -313,6 +317,7 @@ mod tests {
             ("suid", "`suid` is not possible"),
             ("remount", "unmount it and mount it again"),
             ("daemon", "`daemon` is not known"),
+            ("verbose", "`verbose` is not known"),
         ] {
             let error = with_options(options).unwrap_err();
             assert!(error.contains(named), "{options}: {error}");

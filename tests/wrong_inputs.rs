@@ -236,6 +236,11 @@ const FILES: &[Row] = &[
         1,
         &["log file `{D}/fifo`", "a FIFO that nobody"],
     ),
+    (
+        "mount --daemon --log {D}/policy.toml --policy {D}/policy.toml {D}/dir {D}/mnt",
+        1,
+        &["log file `{D}/policy.toml`: the policy is read from it", "name a file of its own"],
+    ),
     ("mount --audit {D}/fifo {D}/dir {D}/mnt", 1, &["`{D}/fifo`", "it is not a regular file"]),
     ("audit {D}/no.jsonl", 1, &["audit log `{D}/no.jsonl` cannot be read", "No such file"]),
     ("learn {D}/damaged.jsonl", 1, &["{D}/damaged.jsonl:1", "no policy is proposed", "1 line"]),

@@ -88,7 +88,7 @@ pub(crate) fn keys_of(dir: &Path, source: &OwnedFd, secret: &SealSecretArgs) -> 
     let key = open(&path, &ring, &Secret::of(secret)?)?;
     let keys = ring.master_keys(&key).with_context(|| format!("keyring {}", shown(&path)))?;
     let source = source.try_clone().with_context(|| format!("directory {}", shown(dir)))?;
-    let seen = Seen { epoch: ring.epoch(), version: None };
+    let seen = Seen { keys: keys.clone(), version: None };
     let (seen, said) = (Mutex::new(seen), Once::new());
     let beside = source.try_clone().with_context(|| format!("directory {}", shown(dir)))?;
     let newer = move || {
@@ -124,7 +124,8 @@ fn writers_lock(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
 
 /// What a server knows of its keyring.
 struct Seen {
-    epoch: u32,
+    /// Those in use.
+    keys: MasterKeys,
     /// Of the file when it was read again last: its number, and when it was changed.
     version: Option<(u64, i64, u64)>,
 }
@@ -139,9 +140,19 @@ fn newer(dir: &OwnedFd, key: &RingKey, seen: &Mutex<Seen>) -> Result<Option<Mast
         return Ok(None);
     }
     let ring = Keyring::parse(&text_of(rustix::fs::openat(dir, IN_DIR, OPENING, Mode::empty())?)?)?;
-    let keys = (ring.epoch() > seen.epoch).then(|| ring.master_keys(key)).transpose()?;
-    *seen = Seen { epoch: seen.epoch.max(ring.epoch()), version };
-    Ok(keys)
+    seen.version = version;
+    if ring.epoch() <= newest(&seen.keys) {
+        return Ok(None);
+    }
+    let keys = ring.master_keys(key)?;
+    if !keys.continues(&seen.keys) {
+        bail!(
+            "its keys of later epochs do not follow on those in use (was it put back to an earlier state, \
+             and rotated then?); they count once the view is mounted again"
+        );
+    }
+    seen.keys = keys.clone();
+    Ok(Some(keys))
 }
 
 fn open(path: &Path, ring: &Keyring, secret: &Secret) -> Result<RingKey> {

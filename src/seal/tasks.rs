@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
-use tollgate_seal::{MasterKeys, SealedFile};
+use tollgate_seal::{MasterKeys, SealError, SealedFile};
 
 use crate::cli::{SealCheckArgs, SealConvertArgs, SealExportArgs, SealFilesArgs, SealRotateArgs};
 use crate::escape::{in_json, shown};
@@ -158,13 +159,22 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
     let dir = open.directory()?;
     let top = Top { key: &args.key, dir: &dir };
     let newest = ring::newest(&keys);
+    let later = Mutex::new(None);
     let older = over_files(
         &args.files,
         &top,
         Where::InDir { to_change: true },
         &keys,
-        |_, _, file, job| {
-            Ok(match files::state(file, job)? {
+        |found, _, file, job| {
+            let state = files::state(file, job);
+            if let Err(error) = &state
+                && let Some(SealError::WrongEpoch { found: epoch, given }) = error.downcast_ref()
+                && epoch > given
+            {
+                let mut later = later.lock().unwrap_or_else(PoisonError::into_inner);
+                *later = Some((found.path.clone(), *epoch));
+            }
+            Ok(match state? {
                 // What cannot be done is named below. It does not keep others from a new key.
                 State::Sealed(epoch) if epoch < newest && !replace::has_other_names(file)? => {
                     Done::Changed
@@ -174,6 +184,15 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         },
     )?;
     if older.changed == 0 {
+        // A number that is in use would be given to another key.
+        if let Some((path, epoch)) = later.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            bail!(
+                "there is no new key: {} is sealed with that of epoch {epoch}, and the newest of the \
+                 keyring is that of epoch {newest}; put the later keyring back, or remove what is \
+                 sealed with its keys",
+                shown(&path)
+            );
+        }
         open.ring.rotate(&open.key)?;
         open.save()?;
         keys = open.keys()?;

@@ -53,6 +53,23 @@ fn a_hard_link_is_named_by_each_rotation_and_ends_none() {
     assert!(ok(&said).contains("1 file sealed anew, epoch 3"), "{said:?}");
 }
 
+/// A new key would have a number that the lost one had, and files of both could not be told apart.
+#[test]
+fn a_keyring_that_was_put_back_makes_no_epoch_that_is_in_use() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let earlier = fs::read(place.path(".tollgate-seal")).unwrap();
+    ok(&place.vault("rotate", &[]));
+    let later = fs::read(place.path(".tollgate-seal")).unwrap();
+    fs::write(place.path(".tollgate-seal"), &earlier).unwrap();
+    let said = place.vault("rotate", &[]);
+    fails(&said, &["no new key", "vault/", "epoch 2", "epoch 1", "put the later keyring back"]);
+    assert_eq!(fs::read(place.path(".tollgate-seal")).unwrap(), earlier);
+    fs::write(place.path(".tollgate-seal"), later).unwrap();
+    assert!(ok(&place.vault("rotate", &[])).contains("epoch 3"));
+    ok(&place.vault("check", &[]));
+}
+
 /// The keyring has no room for a further epoch.
 #[test]
 fn a_rotation_that_has_no_room_leaves_nothing() {

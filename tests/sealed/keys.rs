@@ -92,6 +92,47 @@ fn what_is_made_after_a_rotation_has_its_key() {
     }
 }
 
+/// It has other keys for the epochs that are in use: what is open could not be read any more.
+#[test]
+fn a_keyring_that_was_put_back_and_rotated_changes_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    fs::create_dir(place.below("other/none")).unwrap();
+    let ring = place.below(".tollgate-seal");
+    let earlier = fs::read(&ring).unwrap();
+    // Of a directory without files.
+    let rotate = || {
+        let (dir, none) = (place.below(""), place.below("other/none"));
+        let (dir, none) = (dir.to_str().unwrap(), none.to_str().unwrap());
+        let key = place.key();
+        let done =
+            place.seal(&["rotate", "--dir", dir, "--key-file", &key, "--domain", "other", none]);
+        assert!(done.status.success(), "{done:?}");
+    };
+    rotate();
+    let good = fs::read(&ring).unwrap();
+    let view = place.mount(&[]);
+    fs::write(view.at("vault/a"), "of epoch 2").unwrap();
+    fs::File::open(view.at("vault/a")).unwrap().sync_all().unwrap();
+    fs::write(&ring, earlier).unwrap();
+    rotate();
+    rotate();
+    fs::write(view.at("vault/b"), "beside another epoch 2").unwrap();
+    fs::File::open(view.at("vault/b")).unwrap().sync_all().unwrap();
+    assert_eq!((place.epoch("vault/a"), place.epoch("vault/b")), (2, 2));
+    assert_eq!(fs::read_to_string(view.at("vault/a")).unwrap(), "of epoch 2");
+    // A later state of the ring that is in use counts.
+    fs::write(&ring, good).unwrap();
+    assert!(place.seal_vault("rotate").status.success());
+    fs::write(view.at("vault/c"), "of epoch 3").unwrap();
+    fs::File::open(view.at("vault/c")).unwrap().sync_all().unwrap();
+    assert_eq!(place.epoch("vault/c"), 3);
+    drop(view);
+    assert!(place.is_good("vault"));
+}
+
 /// The buffers and threads of such files are made after the sandbox is complete then: in the mode
 /// `strict`, a call that it does not expect would end the server.
 #[test]

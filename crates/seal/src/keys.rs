@@ -74,11 +74,27 @@ impl MasterKeys {
     pub(crate) fn new(older: Vec<MasterKey>, newest: MasterKey) -> MasterKeys {
         MasterKeys { older, newest }
     }
+
+    /// Whether these are the keys of the same ring at a later time, or at the same: none of those in
+    /// `earlier` is another one here, or missing, but for the oldest, which a ring may forget. A ring that
+    /// was put back to an earlier state and then rotated has other keys for numbers of epochs that were
+    /// in use.
+    #[must_use]
+    pub fn continues(&self, earlier: &Self) -> bool {
+        let first = self.all().map(MasterKey::epoch).min();
+        let is_same =
+            |key: &MasterKey| self.of_epoch(key.epoch).is_some_and(|here| here.bytes == key.bytes);
+        earlier.all().filter(|key| Some(key.epoch) >= first).all(is_same)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &MasterKey> {
+        std::iter::once(&self.newest).chain(&self.older)
+    }
 }
 
 impl Keys for MasterKeys {
     fn of_epoch(&self, epoch: u32) -> Option<&MasterKey> {
-        std::iter::once(&self.newest).chain(&self.older).find(|key| key.epoch == epoch)
+        self.all().find(|key| key.epoch == epoch)
     }
 
     fn newest(&self) -> &MasterKey {
