@@ -16,7 +16,7 @@ pub enum ControlError {
         why: &'static str,
     },
     /// It is part of a file's name.
-    #[error("`{}` is no kind of server: it has letters, digits, `-` and `_`, 32 at most", .0.escape_debug())]
+    #[error("`{}` is no kind of server: it has letters, digits, `-` and `_`, from 1 to 32 of them", .0.escape_debug())]
     Kind(String),
     /// Another process holds the lock of the directory, which is only ever held for a moment.
     #[error("the directory `{}` is locked by another process", path.display())]

@@ -32,7 +32,7 @@
 //! | limit | value | at the limit |
 //! |---|---|---|
 //! | length of a request | [`REQUEST_MAX_BYTES`] | an error reply |
-//! | time for a request to arrive | [`TIME_LIMIT`] | an error reply |
+//! | time for a request to arrive | [`TIME_LIMIT`] | an error reply, then as for a reply to be taken |
 //! | time for a reply to be taken | [`TIME_LIMIT`] | the server hangs up |
 //! | clients of a server at a time | [`CLIENTS_MAX`] | more wait in the kernel's backlog |
 //! | length of a reply | [`REPLY_MAX_BYTES`] | the client returns an error |

@@ -66,12 +66,16 @@ impl Server {
     /// ask for is up to `handler`.
     ///
     /// # Errors
-    /// As [`Server::start`]; the socket cannot be given to `guest`.
+    /// As [`Server::start`]; the socket cannot be given to `guest`, as to `u32::MAX`, which is no user.
     pub fn start_for(
         path: &Path,
         guest: u32,
         handler: impl Fn(&Peer, &str) -> String + Send + 'static,
     ) -> Result<Self, ControlError> {
+        if guest == u32::MAX {
+            // For chown(2) it means that nothing changes.
+            return Err(ControlError::system(path, rustix::io::Errno::INVAL));
+        }
         let socket = Self::start_as(path, listen)?;
         std::os::unix::fs::chown(path, Some(guest), None)
             .map_err(|error| ControlError::system(path, error))?;

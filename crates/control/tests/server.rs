@@ -316,3 +316,12 @@ fn a_kind_is_a_part_of_a_name() {
     let _server = directory.serve("a-Kind_2", |_, _| "here".to_owned()).unwrap();
     assert_eq!(directory.servers("a-Kind_2").unwrap().found.len(), 1);
 }
+
+/// chown(2) takes the number for "no change": the socket would stay root's.
+#[test]
+fn a_socket_is_for_a_guest_who_can_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let refused = Server::start_for(&path, u32::MAX, |_, _| String::new());
+    assert!(refused.is_err() && !path.exists());
+}

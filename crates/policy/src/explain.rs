@@ -13,7 +13,7 @@ use crate::words::{Action, Kind, Mode, Operation, Verdict};
 /// The answers for one inode and one caller, and what each rule had to do with them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
-    /// The path, with bytes that are not UTF-8 or not printable as `\xNN`.
+    /// The path, with bytes that are not UTF-8 as `\xNN`, and characters that are not printable as `\n` or `\u{NN}`.
     pub path: String,
     /// Type of the inode.
     pub kind: Kind,
