@@ -132,7 +132,11 @@ fn too_few_processes_for_the_server_are_the_reason_with_a_native_directory_too()
         return eprintln!("skipped: no cgroup can be made here: {said}");
     }
     assert_eq!(told, "125\n".repeat(4), "{said}");
-    assert_eq!(said.matches(" could not be started: Resource").count(), 4, "{said}");
+    assert_eq!(
+        said.matches(" could not be started: is a limit of processes too low").count(),
+        4,
+        "{said}"
+    );
     assert!(!said.contains("through the view"), "{said}");
 }
 

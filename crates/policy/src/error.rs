@@ -182,7 +182,7 @@ pub enum Problem {
     #[error("{0}")]
     Syntax(String),
     /// Longer than a policy may be.
-    #[error("policy of {found} bytes; allowed: {allowed}")]
+    #[error("policy of more than {allowed} bytes, which is the most")]
     TooLong {
         /// Bytes found.
         found: usize,

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use crate::budget::Held;
 use crate::table::Node;
 
-/// Most nodes that wait. Beyond it who comes with one more lets go of it itself, so that names are not
-/// removed faster than space is freed.
+/// Most nodes that wait, and no more than an eighth of the descriptors. Beyond it who comes with one more
+/// lets go of it itself, so that names are not removed faster than space is freed.
 const MAX_WAITING: usize = 512;
 
 /// How long nodes gather when one comes soon after others: some hundred small files, or fewer than
@@ -43,10 +43,12 @@ pub(crate) struct Closer {
 }
 
 impl Closer {
+    /// For a view that may hold so many `descriptors`.
+    ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn start() -> std::io::Result<Self> {
-        let (waiting, nodes) = sync_channel(MAX_WAITING);
+    pub(crate) fn start(descriptors: usize) -> std::io::Result<Self> {
+        let (waiting, nodes) = sync_channel(MAX_WAITING.min(descriptors / 8));
         let builder = std::thread::Builder::new().name("tollgate-close".to_owned());
         let thread = builder.spawn(move || run(&nodes))?;
         Ok(Self { waiting: Some(waiting), thread: Some(thread) })
@@ -121,7 +123,7 @@ mod tests {
             assert!(table.forget(node.id, 1).is_some());
             node
         };
-        let closer = Closer::start().unwrap();
+        let closer = Closer::start(400).unwrap();
         let budget = Budget::new(400);
         let hand_over = |count: usize| {
             let nodes: Vec<_> = (0..count).map(|_| removed()).collect();

@@ -198,7 +198,7 @@ fn what_cannot_be_shown_is_said_before_the_command_starts() {
     for (policy, part) in [
         (at(&format!("{top}/none")), "wrong.toml:2:1: `[[view]]` of"),
         (at(&format!("{top}/none")), "does not exist"),
-        (at("/"), "would cover `/`"),
+        (at("/"), "not `/` itself"),
         (at(&format!("{top}/dir")), "is DIR, whose rules stand outside of every `[[view]]`"),
         (at(&format!("{top}/dir/docs")), "whose rules decide there"),
         (
