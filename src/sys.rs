@@ -5,6 +5,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
@@ -65,12 +66,21 @@ fn forked(pid: i64) -> io::Result<Forked> {
     Ok(Pid::from_raw(pid).map_or(Forked::Child, Forked::Parent))
 }
 
+/// Waits for threads that ask other servers, which end by themselves: nobody waits for one whose server
+/// does not answer, and one that has its answer needs a moment to end.
 fn only_thread() -> io::Result<()> {
-    let threads = std::fs::read_dir("/proc/self/task")?.count();
-    if threads == 1 {
-        return Ok(());
+    let end = Instant::now() + tollgate_control::PATIENCE + Duration::from_secs(1);
+    loop {
+        let threads = std::fs::read_dir("/proc/self/task")?.count();
+        if threads == 1 {
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            let text = format!("cannot fork with {threads} threads");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
-    Err(io::Error::new(io::ErrorKind::Unsupported, format!("cannot fork with {threads} threads")))
 }
 
 /// Ends the process without running destructors or exit handlers, as the child of a fork must.
