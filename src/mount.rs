@@ -12,12 +12,12 @@ use crate::daemon::{self, ReadyPipe, Side};
 use crate::messages;
 use crate::policy_choice::Origin;
 use crate::sandbox::{Mounter, NotUnmounted};
+use crate::serve::of_its_own::{self, Used};
 use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
 use crate::tree::Tree;
 use crate::{
-    control, escape, killed, mount_flags, mountinfo, other_mounts, policy_choice, policy_views,
-    tree, umount,
+    control, escape, killed, mount_flags, mountinfo, policy_choice, policy_views, tree, umount,
 };
 
 /// Signals that end the server; SIGHUP from a process has it read its policy again.
@@ -49,6 +49,7 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     if args.fake {
         return Spec::check(&args.serve, &tree, &chosen.origin, &mnt);
     }
+    let used = of_its_own::read_ones(&args.serve, &chosen.origin, &tree.path);
     let spec = Spec::load(&args.serve, chosen, &tree, &source, ServerKind::Mount)?
         .log_outside(&mnt)?
         .with_further(Vec::new(), views)
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
         return view.serve(None);
     }
     if let Some(log) = &args.log {
-        refuse_read_ones(log, args, &view.spec)?;
+        refuse_used(log, &view, &used)?;
     }
     match daemon::split(args.log.as_deref())? {
         Side::Starter => Ok(()),
@@ -75,23 +76,18 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     }
 }
 
-/// What the server says would end up in a file that it reads, or among the records of the audit log.
-fn refuse_read_ones(log: &Path, args: &MountArgs, spec: &Spec) -> anyhow::Result<()> {
-    // What is not there is none of those that are.
-    let Ok(real) = std::fs::canonicalize(log) else { return Ok(()) };
-    let keys = [&args.serve.seal.key_file, &args.serve.seal.passphrase_file];
-    let policies = spec.policy_files().into_iter().map(|file| (file, "the policy is read from it"));
-    let keys = keys.into_iter().flatten().map(|file| (&**file, "the keyring is opened with it"));
-    let audit = spec.log_files();
-    let audit = audit.iter().map(|file| (&**file, "the audit log is written to it"));
-    for (file, what) in policies.chain(keys).chain(audit) {
-        if std::fs::canonicalize(file).is_ok_and(|file| other_mounts::is_same(&file, &real)) {
-            bail!(
-                "log file `{}`: {what} (`{}`); name a file of its own",
-                escape::shown(log),
-                escape::shown(file)
-            );
-        }
+/// What the server says would end up in a file that it reads, or among the records of the audit log, or
+/// where nobody sees it while the view is there.
+fn refuse_used(log: &Path, view: &View, used: &Used) -> anyhow::Result<()> {
+    of_its_own::refuse("log", log, used)?;
+    let audit = view.spec.log_files().into_iter();
+    of_its_own::refuse("log", log, &audit.map(|file| (file, "the audit log is")).collect())?;
+    if of_its_own::resolved(log).starts_with(&view.mnt) {
+        bail!(
+            "log file `{}` lies inside the mount point `{}`, where the view will be; name one elsewhere",
+            escape::shown(log),
+            escape::shown(&view.mnt)
+        );
     }
     Ok(())
 }

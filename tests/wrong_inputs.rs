@@ -239,7 +239,22 @@ const FILES: &[Row] = &[
     (
         "mount --daemon --log {D}/policy.toml --policy {D}/policy.toml {D}/dir {D}/mnt",
         1,
-        &["log file `{D}/policy.toml`: the policy is read from it", "name a file of its own"],
+        &["log file `{D}/policy.toml`: the policy is read from `{D}/policy.toml`", "of its own"],
+    ),
+    (
+        "mount --daemon --log {D}/dir/.tollgate-seal {D}/dir {D}/mnt",
+        1,
+        &["log file `{D}/dir/.tollgate-seal`: the keys of sealed files are kept in", "of its own"],
+    ),
+    (
+        "mount --daemon --log {D}/records.1 --audit {D}/records {D}/dir {D}/mnt",
+        1,
+        &["log file `{D}/records.1`: the audit log is", "of its own"],
+    ),
+    (
+        "mount --daemon --log {D}/mnt/log {D}/dir {D}/mnt",
+        1,
+        &["log file `{D}/mnt/log` lies inside the mount point `{D}/mnt`"],
     ),
     ("mount --audit {D}/fifo {D}/dir {D}/mnt", 1, &["`{D}/fifo`", "it is not a regular file"]),
     ("audit {D}/no.jsonl", 1, &["audit log `{D}/no.jsonl` cannot be read", "No such file"]),

@@ -21,6 +21,7 @@ use anyhow::Result;
 use crate::cli::SealCommand;
 
 pub(crate) use ring::{IN_DIR, LOCK_IN_DIR, keys_of};
+pub(crate) use secret::files as secret_files;
 pub(crate) use unfinished::IN_DIR as NEW_IN_DIR;
 
 pub(crate) fn run(command: &SealCommand) -> Result<()> {

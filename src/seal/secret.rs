@@ -114,7 +114,7 @@ fn credential(name: &str) -> Option<PathBuf> {
 
 /// Every file that the command line, the environment or systemd names, also those that give way to
 /// another.
-pub(super) fn files(args: &SealSecretArgs) -> Vec<PathBuf> {
+pub(crate) fn files(args: &SealSecretArgs) -> Vec<PathBuf> {
     let named = ["TOLLGATE_SEAL_KEY_FILE", "TOLLGATE_SEAL_PASSPHRASE_FILE"];
     let credentials = ["tollgate-seal-key", "tollgate-seal-passphrase"];
     let given = [args.key_file.clone(), args.passphrase_file.clone()].into_iter().flatten();

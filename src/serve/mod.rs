@@ -2,6 +2,7 @@
 
 mod common;
 mod device;
+pub(crate) mod of_its_own;
 mod queues;
 mod served;
 mod server;

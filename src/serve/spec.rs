@@ -12,8 +12,8 @@ use tollgate_fuse::TransportChoice;
 use tollgate_policy::Policy;
 use tollgate_view::{AuditLevel, SmallFiles, Unavailable, WatchMode};
 
-use super::ServerKind;
 use super::common::{Common, DescriptorShare, raise_file_size};
+use super::{ServerKind, of_its_own};
 use crate::audit::{AuditConfig, AuditLog, Origin, Recorder};
 use crate::broker::{self, Broker};
 use crate::cli::{AuditDetail, SandboxMode, ServeArgs, WatchArg};
@@ -342,23 +342,9 @@ fn audit_config(
     let (path, max_bytes) = (parent.join(name), args.audit_size << 20);
     let config = AuditConfig { path, level, max_bytes, keep: args.audit_keep };
     refuse_inside(&config, &tree.path)?;
-    refuse_read_ones(&config, policy)?;
+    let read = of_its_own::read_ones(args, policy, &tree.path);
+    config.files().iter().try_for_each(|file| of_its_own::refuse("audit", file, &read))?;
     Ok(Some(config))
-}
-
-/// Records would make another policy of it.
-fn refuse_read_ones(config: &AuditConfig, policy: &policy_choice::Origin) -> anyhow::Result<()> {
-    for read in policy.files() {
-        let real = std::fs::canonicalize(read).unwrap_or_else(|_| read.to_owned());
-        if config.files().iter().any(|file| other_mounts::is_same(file, &real)) {
-            let file = shown(&config.path);
-            bail!(
-                "audit file `{file}`: the policy is read from `{}`; name a file of its own",
-                shown(read)
-            );
-        }
-    }
-    Ok(())
 }
 
 /// Where the view will be mounted.

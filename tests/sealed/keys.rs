@@ -133,6 +133,23 @@ fn a_keyring_that_was_put_back_and_rotated_changes_nothing() {
     assert!(place.is_good("vault"));
 }
 
+/// However the key is named: it would open nothing any more.
+#[test]
+fn no_log_goes_to_a_key() {
+    let place = Place::new();
+    let key = fs::read(place.key()).unwrap();
+    let (dir, mnt) = (place.below(""), place.base.path().join("mnt"));
+    for option in ["--log", "--audit"] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["mount", "--daemon", "--policy", "none", option, &place.key()]);
+        command.args([&dir, &mnt]).env("TOLLGATE_SEAL_KEY_FILE", place.key());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("the keyring is opened with"), "{said}");
+    }
+    assert_eq!(fs::read(place.key()).unwrap(), key);
+}
+
 /// The buffers and threads of such files are made after the sandbox is complete then: in the mode
 /// `strict`, a call that it does not expect would end the server.
 #[test]
