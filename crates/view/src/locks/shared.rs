@@ -54,10 +54,7 @@ impl Shared {
         }
         if tried || !self.spawn(&wait) {
             wait.tried.store(true, Ordering::SeqCst);
-            if !self.nudge() {
-                // Nobody would try it, or hear of a signal.
-                self.finish(&wait, Err(if tried { Errno::AGAIN } else { Errno::NOLCK }));
-            }
+            self.nudge();
         }
         // After the wait can be found: a signal before that left a mark, one after it finds the
         // wait.
@@ -71,20 +68,27 @@ impl Shared {
         self.nudge();
     }
 
-    /// Something changed for who is tried: a lock ended, a wait began or was cancelled. `false` if there
-    /// is no thread that looks, and none can be started.
-    pub(crate) fn nudge(self: &Arc<Self>) -> bool {
+    /// Something changed for who is tried: a lock ended, a wait began or was cancelled.
+    pub(crate) fn nudge(self: &Arc<Self>) {
         if self.keeper.starts() {
             let shared = Arc::clone(self);
             let builder = std::thread::Builder::new().name("tollgate-locks".to_owned());
             if let Err(error) = builder.spawn(move || shared.keep()) {
                 self.keeper.did_not_start();
                 tracing::error!(%error, "no thread for locks that wait");
-                return false;
+                self.refuse_tried();
             }
         }
         self.keeper.ring();
-        true
+    }
+
+    /// No thread would try them, or hear of a signal: also those that came while it was taken to be on its
+    /// way.
+    fn refuse_tried(&self) {
+        for wait in self.waits.all().iter().filter(|wait| wait.is_tried()) {
+            let would_wait = wait.patience.is_none();
+            self.finish(wait, Err(if would_wait { Errno::NOLCK } else { Errno::AGAIN }));
+        }
     }
 
     /// Tries locks that no thread waits for, repeats signals that came too early, and notices the
