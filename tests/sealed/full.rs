@@ -217,6 +217,63 @@ fn blocks_that_are_reserved_are_not_for_new_files_of_a_user() {
     fs::write(view.at("vault/root"), "has room").unwrap();
 }
 
+/// Made durable by its writer, it waits for no commit.
+#[test]
+fn a_file_without_a_name_is_gone_with_its_last_close() {
+    if !can_mount() {
+        return;
+    }
+    let (_disk, place) = on_a_small_disk();
+    let view = place.mount(&[]);
+    let free = || {
+        let found = rustix::fs::statvfs(place.below("")).unwrap();
+        found.f_bfree * found.f_bsize
+    };
+    let before = free();
+    let mut fastest = Duration::MAX;
+    for _ in 0..5 {
+        let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        let file = File::from(rustix::fs::open(view.at("vault"), flags, mode).unwrap());
+        file.write_all_at(&[7; 200_000], 0).unwrap();
+        file.sync_all().unwrap();
+        assert!(free() < before);
+        let closed = Instant::now();
+        drop(file);
+        eventually("its space is free", || free() >= before);
+        fastest = fastest.min(closed.elapsed());
+    }
+    assert!(fastest < Duration::from_secs(1), "it was kept for {fastest:?}");
+}
+
+/// The server writes to a new file before its maker does.
+#[test]
+fn a_new_file_keeps_its_set_id_bits() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    fs::set_permissions(place.base.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(place.below("vault"), PermissionsExt::from_mode(0o777)).unwrap();
+    let view = place.mount(&[]);
+    let made = std::thread::scope(|scope| {
+        let make = || {
+            use rustix::process::{Gid, Uid};
+            let (uid, gid) = (Uid::from_raw(4321), Gid::from_raw(4321));
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::RDWR;
+            rustix::fs::open(view.at("vault/made"), flags, rustix::fs::Mode::from_raw_mode(0o6755))
+        };
+        scope.spawn(make).join().unwrap()
+    });
+    drop(made.unwrap());
+    std::thread::sleep(Duration::from_millis(300));
+    let mode = fs::metadata(place.below("vault/made")).unwrap().mode();
+    assert_eq!(mode & 0o7777, 0o6755);
+}
+
 struct Unmounted(PathBuf);
 
 impl Drop for Unmounted {

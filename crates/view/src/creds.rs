@@ -124,6 +124,27 @@ impl Powers {
         self.switched(caller, &groups_of(caller.pid), act)
     }
 
+    /// Runs `write`, with which the server writes what it needs itself to a file of the caller: it finds
+    /// room where the caller would, and set-id bits stay.
+    pub(crate) fn with_room_of<T>(
+        &self,
+        caller: Caller,
+        write: impl FnOnce() -> T,
+    ) -> Result<T, Errno> {
+        if !self.may_switch {
+            return Ok(write());
+        }
+        let keeps = CapabilitySet::FSETID;
+        if caller.uid == self.own_uid {
+            return Ok(self.with_less(self.lacking(caller) - keeps, write));
+        }
+        let _switched = Switched::to(self, caller, &[])?;
+        let mut sets = capabilities(None)?;
+        sets.effective = (self.extra_capabilities(caller.pid) | keeps) & self.own;
+        set_capabilities(None, sets)?;
+        Ok(write())
+    }
+
     fn switched<T>(
         &self,
         caller: Caller,

@@ -105,11 +105,10 @@ impl OpenFile {
         let domain_name = domain.as_bytes();
         let create = || {
             let (newest, (powers, caller)) = (keys.newest(), file.asked);
-            let create =
-                || Ok(SealedFile::create(store(), &*newest, domain_name, Options::default()));
+            let create = || SealedFile::create(store(), &*newest, domain_name, Options::default());
             // Blocks that are reserved for root are not for a caller who is not.
             powers
-                .as_caller(caller, create)
+                .with_room_of(caller, create)
                 .unwrap_or_else(|errno| Err(std::io::Error::from(errno).into()))
         };
         let sealed = if file.is_new {
@@ -202,9 +201,15 @@ impl OpenFile {
         self.current().store().widen(fd);
     }
 
-    fn remove_writer(&self) {
-        *self.writers.lock() -= 1;
+    /// Whether it was the last one.
+    fn remove_writer(&self) -> bool {
+        let left = {
+            let mut writers = self.writers.lock();
+            *writers -= 1;
+            *writers
+        };
         self.narrow_if_idle();
+        left == 0
     }
 
     /// Keeps the lower file open to be read alone, once nobody writes and all is durable: others look whether
@@ -626,8 +631,10 @@ impl Content for Sealed {
 
 impl Drop for Sealed {
     fn drop(&mut self) {
-        if self.writes {
-            self.open.remove_writer();
+        if self.writes && self.open.remove_writer() {
+            // What somebody has made durable already waits for nothing any more: it would keep the space of a
+            // file without a name.
+            self.committer.try_now(self.open.id);
         }
     }
 }
