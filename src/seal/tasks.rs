@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
@@ -159,22 +158,13 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
     let dir = open.directory()?;
     let top = Top { key: &args.key, dir: &dir };
     let newest = ring::newest(&keys);
-    let later = Mutex::new(None);
     let older = over_files(
         &args.files,
         &top,
         Where::InDir { to_change: true },
         &keys,
-        |found, _, file, job| {
-            let state = files::state(file, job);
-            if let Err(error) = &state
-                && let Some(SealError::WrongEpoch { found: epoch, given }) = error.downcast_ref()
-                && epoch > given
-            {
-                let mut later = later.lock().unwrap_or_else(PoisonError::into_inner);
-                *later = Some((found.path.clone(), *epoch));
-            }
-            Ok(match state? {
+        |_, _, file, job| {
+            Ok(match files::state(file, job)? {
                 // What cannot be done is named below. It does not keep others from a new key.
                 State::Sealed(epoch) if epoch < newest && !replace::has_other_names(file)? => {
                     Done::Changed
@@ -184,15 +174,7 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         },
     )?;
     if older.changed == 0 {
-        // A number that is in use would be given to another key.
-        if let Some((path, epoch)) = later.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            bail!(
-                "there is no new key: {} is sealed with that of epoch {epoch}, and the newest of the \
-                 keyring is that of epoch {newest}; put the later keyring back, or remove what is \
-                 sealed with its keys",
-                shown(&path)
-            );
-        }
+        refuse_later(&top, &args.files, &keys)?;
         open.ring.rotate(&open.key)?;
         open.save()?;
         keys = open.keys()?;
@@ -216,6 +198,31 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         },
     )?;
     results.report(args.key.json, &format!("sealed anew, epoch {newest}"), "of that epoch already")
+}
+
+/// # Errors
+/// If a file of the ring's directory, also one that is not to be sealed anew, has the key of a later epoch:
+/// its number would be given to another key.
+fn refuse_later(top: &Top<'_>, files: &SealFilesArgs, keys: &MasterKeys) -> Result<()> {
+    let (domain, policy) = (files.domain.clone(), files.policy.clone());
+    let all = SealFilesArgs { domain, policy, paths: Vec::new(), progress: files.progress };
+    for found in work::find(&all, top, Where::InDir { to_change: false })?.found {
+        // What cannot be looked at is named where it is to be sealed anew.
+        let Ok(file) = unfinished::open(&found.real) else { continue };
+        if tollgate_seal::looks_sealed(&file).unwrap_or(false)
+            && let Err(SealError::WrongEpoch { found: epoch, given }) =
+                tollgate_seal::stat(&file, keys, b"")
+            && epoch > given
+        {
+            bail!(
+                "there is no new key: {} is sealed with that of epoch {epoch}, and the newest of the \
+                 keyring is that of epoch {given}; put the later keyring back, or remove what is sealed \
+                 with its keys",
+                shown(&found.path)
+            );
+        }
+    }
+    Ok(())
 }
 
 /// What came of all files.

@@ -64,6 +64,10 @@ fn a_keyring_that_was_put_back_makes_no_epoch_that_is_in_use() {
     fs::write(place.path(".tollgate-seal"), &earlier).unwrap();
     let said = place.vault("rotate", &[]);
     fails(&said, &["no new key", "vault/", "epoch 2", "epoch 1", "put the later keyring back"]);
+    // Also of files that are not named, and of another domain.
+    fs::create_dir_all(place.path("other/none")).unwrap();
+    let said = place.seal(&["rotate", "--domain", "other", "other/none"]);
+    fails(&said, &["no new key", "vault/", "epoch 2"]);
     assert_eq!(fs::read(place.path(".tollgate-seal")).unwrap(), earlier);
     fs::write(place.path(".tollgate-seal"), later).unwrap();
     assert!(ok(&place.vault("rotate", &[])).contains("epoch 3"));

@@ -99,26 +99,24 @@ fn a_keyring_that_was_put_back_and_rotated_changes_nothing() {
         return;
     }
     let place = Place::new();
-    fs::create_dir(place.below("other/none")).unwrap();
     let ring = place.below(".tollgate-seal");
     let earlier = fs::read(&ring).unwrap();
-    // Of a directory without files.
-    let rotate = || {
-        let (dir, none) = (place.below(""), place.below("other/none"));
-        let (dir, none) = (dir.to_str().unwrap(), none.to_str().unwrap());
-        let key = place.key();
-        let done =
-            place.seal(&["rotate", "--dir", dir, "--key-file", &key, "--domain", "other", none]);
+    // A ring as `bytes`, rotated in a directory without files: else that is refused.
+    let elsewhere = place.base.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let rotated = |bytes: &[u8]| {
+        fs::write(elsewhere.join(".tollgate-seal"), bytes).unwrap();
+        let (dir, key) = (elsewhere.to_str().unwrap(), place.key());
+        let done = place.seal(&["rotate", "--dir", dir, "--key-file", &key, "--domain", "x"]);
         assert!(done.status.success(), "{done:?}");
+        fs::read(elsewhere.join(".tollgate-seal")).unwrap()
     };
-    rotate();
-    let good = fs::read(&ring).unwrap();
+    let good = rotated(&earlier);
+    fs::write(&ring, &good).unwrap();
     let view = place.mount(&[]);
     fs::write(view.at("vault/a"), "of epoch 2").unwrap();
     fs::File::open(view.at("vault/a")).unwrap().sync_all().unwrap();
-    fs::write(&ring, earlier).unwrap();
-    rotate();
-    rotate();
+    fs::write(&ring, rotated(&rotated(&earlier))).unwrap();
     fs::write(view.at("vault/b"), "beside another epoch 2").unwrap();
     fs::File::open(view.at("vault/b")).unwrap().sync_all().unwrap();
     assert_eq!((place.epoch("vault/a"), place.epoch("vault/b")), (2, 2));
