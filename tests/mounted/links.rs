@@ -450,10 +450,15 @@ fn a_held_directory_that_others_moved_is_not_usable_by_its_old_place() {
     // Elsewhere it is what it is there.
     fs::rename(view.below("vault/d"), view.below("open/again")).unwrap();
     wait_for_timeouts();
-    // Over io_uring it is ESTALE once, in one of some ten to forty times: not understood.
+    // Over io_uring it is ESTALE in one of some ten to forty times, on a busy machine twice in a row. Presumably
+    // the kernel is about to forget the old name, as it was told to: it moves a directory in its cache only if
+    // nobody has the one above it locked, and does not wait.
     let mut found = fs::read_to_string(view.at("open/again/e/file"));
-    if found.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ESTALE)) {
-        found = fs::read_to_string(view.at("open/again/e/file"));
+    for _ in 0..5 {
+        if found.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ESTALE)) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            found = fs::read_to_string(view.at("open/again/e/file"));
+        }
     }
     assert_eq!(found.unwrap(), SECRET);
 }
