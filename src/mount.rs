@@ -82,14 +82,7 @@ fn refuse_used(log: &Path, view: &View, used: &Used) -> anyhow::Result<()> {
     of_its_own::refuse("log", log, used)?;
     let audit = view.spec.log_files().into_iter();
     of_its_own::refuse("log", log, &audit.map(|file| (file, "the audit log is")).collect())?;
-    if of_its_own::resolved(log).starts_with(&view.mnt) {
-        bail!(
-            "log file `{}` lies inside the mount point `{}`, where the view will be; name one elsewhere",
-            escape::shown(log),
-            escape::shown(&view.mnt)
-        );
-    }
-    Ok(())
+    of_its_own::refuse_below("log", log, &view.mnt)
 }
 
 /// MNT without symbolic links, where the view can be mounted, and whether in the place of one that a

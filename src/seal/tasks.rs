@@ -174,7 +174,7 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         },
     )?;
     if older.changed == 0 {
-        refuse_later(&top, &args.files, &keys)?;
+        refuse_later(&top, &keys)?;
         open.ring.rotate(&open.key)?;
         open.save()?;
         keys = open.keys()?;
@@ -203,10 +203,8 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
 /// # Errors
 /// If a file of the ring's directory, also one that is not to be sealed anew, has the key of a later epoch:
 /// its number would be given to another key.
-fn refuse_later(top: &Top<'_>, files: &SealFilesArgs, keys: &MasterKeys) -> Result<()> {
-    let (domain, policy) = (files.domain.clone(), files.policy.clone());
-    let all = SealFilesArgs { domain, policy, paths: Vec::new(), progress: files.progress };
-    for found in work::find(&all, top, Where::InDir { to_change: false })?.found {
+fn refuse_later(top: &Top<'_>, keys: &MasterKeys) -> Result<()> {
+    for found in work::find(&[], top, Where::InDir { to_change: false })?.found {
         // What cannot be looked at is named where it is to be sealed anew.
         let Ok(file) = unfinished::open(&found.real) else { continue };
         if tollgate_seal::looks_sealed(&file).unwrap_or(false)
@@ -247,7 +245,7 @@ fn over_files(
 ) -> Result<Results> {
     let here = path_of(top.dir);
     let domains = Domains::of(args, &here)?;
-    let mut all = work::find(args, top, which)?;
+    let mut all = work::find(&args.paths, top, which)?;
     let progress = Progress::new(work::bytes(&all.found), args.progress);
     let done = work::for_each(&all.found, |found| {
         let spot = match Spot::of(&found.real) {

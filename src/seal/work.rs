@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cli::{SealFilesArgs, SealKeyArgs};
+use crate::cli::SealKeyArgs;
 use crate::messages;
 use crate::seal::ring::{IN_DIR, LOCK_IN_DIR};
 use crate::seal::secret::{self, shown};
@@ -136,20 +136,20 @@ impl Where {
     }
 }
 
-/// The regular files that the command line names, in order, without links to them; never the keyring,
+/// The regular files that `paths` name, all of the directory if there are none, in order, without links to them; never the keyring,
 /// nor what opens it, nor what commands that were killed left behind: that is removed by a command that
 /// changes files.
 ///
 /// # Errors
 /// With the path that cannot be read, or may not be named.
-pub(super) fn find(args: &SealFilesArgs, top: &Top<'_>, which: Where) -> Result<All> {
+pub(super) fn find(paths: &[PathBuf], top: &Top<'_>, which: Where) -> Result<All> {
     let (key, here) = (top.key, path_of(top.dir));
     let mut left = Left::default();
     if which.tidies() {
         left.tidy_in(&here, &key.dir);
     }
     // One path has each file once.
-    let seen = (args.paths.len() > 1).then(HashSet::new);
+    let seen = (paths.len() > 1).then(HashSet::new);
     let tidies = which.tidies().then(|| here.clone());
     let keys = Keys::of(key, &here);
     let (found, vanished) = (Vec::new(), Vec::new());
@@ -158,7 +158,7 @@ pub(super) fn find(args: &SealFilesArgs, top: &Top<'_>, which: Where) -> Result<
     let begun = now();
     let mut tops = vec![top.dir.try_clone().with_context(|| shown(&key.dir))?];
     let all = [key.dir.clone()];
-    for path in if args.paths.is_empty() { &all[..] } else { &args.paths } {
+    for path in if paths.is_empty() { &all[..] } else { paths } {
         let metadata = fs::symlink_metadata(path)
             .map_err(|error| anyhow::anyhow!("{}{}", error, crate::nearest::path(path)))
             .with_context(|| path.display().to_string())?;

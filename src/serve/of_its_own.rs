@@ -8,7 +8,7 @@ use anyhow::bail;
 use crate::cli::ServeArgs;
 use crate::escape::shown;
 use crate::policy_choice::Origin;
-use crate::{other_mounts, seal};
+use crate::{mountinfo, other_mounts, seal};
 
 /// Files with what they are for, in the words of an error.
 pub(crate) type Used = Vec<(PathBuf, &'static str)>;
@@ -24,6 +24,8 @@ pub(crate) fn read_ones(args: &ServeArgs, policy: &Origin, dir: &Path) -> Used {
     policies.chain(keys).chain(ring).collect()
 }
 
+/// Refuses a file to write to that has another use.
+///
 /// # Errors
 /// If `file`, which is called `what`, is one of those that are `used`. It may not be there yet.
 pub(crate) fn refuse(what: &str, file: &Path, used: &Used) -> anyhow::Result<()> {
@@ -41,8 +43,24 @@ pub(crate) fn refuse(what: &str, file: &Path, used: &Used) -> anyhow::Result<()>
     Ok(())
 }
 
+/// Refuses a file to write to where the view will be: a server would wait for itself, and nobody would see
+/// the file.
+///
+/// # Errors
+/// If `file`, which is called `what`, lies below `mnt`.
+pub(crate) fn refuse_below(what: &str, file: &Path, mnt: &Path) -> anyhow::Result<()> {
+    if other_mounts::paths_in(&mountinfo::read()?, mnt, &resolved(file)).is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "{what} file `{}` lies inside the mount point `{}`, where the view will be; name one elsewhere",
+        shown(file),
+        shown(mnt)
+    )
+}
+
 /// The path without symbolic links; of what is not there, that of its directory.
-pub(crate) fn resolved(file: &Path) -> PathBuf {
+fn resolved(file: &Path) -> PathBuf {
     let in_directory = || {
         let path = std::path::absolute(file).ok()?;
         Some(std::fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))

@@ -349,16 +349,7 @@ fn audit_config(
 
 /// Where the view will be mounted.
 fn refuse_below(config: &AuditConfig, mnt: &Path) -> anyhow::Result<()> {
-    let mounts = mountinfo::read()?;
-    let is_below = |file: &PathBuf| !other_mounts::paths_in(&mounts, mnt, file).is_empty();
-    if let Some(file) = config.files().iter().find(|file| is_below(file)) {
-        bail!(
-            "audit file `{}` lies inside the mount point `{}`, where the view will be; name one elsewhere",
-            shown(file),
-            shown(mnt)
-        );
-    }
-    Ok(())
+    config.files().iter().try_for_each(|file| of_its_own::refuse_below("audit", file, mnt))
 }
 
 /// By another mount, DIR can show the log although its path does not say so.

@@ -264,7 +264,7 @@ fn a_file_whose_map_is_damaged_is_good_again_when_it_is_cut_to_nothing() {
 }
 
 /// Unmounted at the end of the test, whatever happens.
-pub(crate) struct SmallDisk(std::path::PathBuf);
+pub(crate) struct SmallDisk(pub(crate) std::path::PathBuf);
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {

@@ -3,13 +3,13 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 
-use crate::faults::on_a_small_disk;
+use crate::faults::{SmallDisk, on_a_small_disk};
 use crate::harness::{Place, View, can_mount, eventually};
 
 /// Takes all room but so many pages.
@@ -194,7 +194,7 @@ fn blocks_that_are_reserved_are_not_for_new_files_of_a_user() {
         println!("skipped: no ext4 image can be mounted");
         return;
     }
-    let _disk = Unmounted(lower.clone());
+    let _disk = SmallDisk(lower.clone());
     let place = Place::of(base, lower);
     fs::set_permissions(place.below("vault"), PermissionsExt::from_mode(0o777)).unwrap();
     // Large enough for the names to come.
@@ -272,14 +272,6 @@ fn a_new_file_keeps_its_set_id_bits() {
     std::thread::sleep(Duration::from_millis(300));
     let mode = fs::metadata(place.below("vault/made")).unwrap().mode();
     assert_eq!(mode & 0o7777, 0o6755);
-}
-
-struct Unmounted(PathBuf);
-
-impl Drop for Unmounted {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
-    }
 }
 
 /// Each append seals the last block anew: what it replaces is used again without a commit.
