@@ -10,8 +10,13 @@
 //! other, those of some milliseconds are let go of together: woken for each, this thread runs where
 //! the worker and its caller take turns, and the kernel moves the caller away from the worker, whose
 //! cache has what it needs next.
+//!
+//! Where the lower file system has little room, the worker lets go of each file itself: who removes a
+//! file there may need its space for the next one, which is mostly asked for after the FORGET.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -30,6 +35,49 @@ const GATHERING: Duration = Duration::from_millis(5);
 /// What comes within this time of the last one belongs to the same burst.
 const SOON: Duration = Duration::from_millis(2);
 
+/// Room is little where fewer bytes are free for everybody, or than this part of the file system, or
+/// fewer inodes.
+const LITTLE_BYTES: u64 = 256 << 20;
+const LITTLE_PART: u64 = 16;
+const LITTLE_INODES: u64 = 4096;
+
+/// How long what was found out about room counts. Asking takes about as long as a `stat`, and whoever
+/// fills [`LITTLE_BYTES`] takes longer.
+const KNOWN_FOR: Duration = Duration::from_millis(20);
+
+/// Whether the lower file system has little room.
+struct Room {
+    root: Arc<OwnedFd>,
+    start: Instant,
+    /// When that was asked last, in nanoseconds since `start`; 0 before.
+    asked: AtomicU64,
+    is_little: AtomicBool,
+}
+
+impl Room {
+    fn new(root: Arc<OwnedFd>) -> Self {
+        let (asked, is_little) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { root, start: Instant::now(), asked, is_little }
+    }
+
+    /// Asks how much there is, if that is not known.
+    fn look(&self) {
+        let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let asked = self.asked.load(Ordering::Relaxed);
+        if asked != 0 && u128::from(now.saturating_sub(asked)) < KNOWN_FOR.as_nanos() {
+            return;
+        }
+        self.asked.store(now, Ordering::Relaxed);
+        let is_little = rustix::fs::fstatvfs(&self.root).is_ok_and(|fs| {
+            let little = (LITTLE_BYTES / fs.f_frsize.max(1)).min(fs.f_blocks / LITTLE_PART);
+            // Where inodes are made when they are needed, their number is 0.
+            let few = LITTLE_INODES.min(fs.f_files / LITTLE_PART);
+            fs.f_bavail < little || fs.f_ffree < few
+        });
+        self.is_little.store(is_little, Ordering::Relaxed);
+    }
+}
+
 /// A node, and its descriptor, which counts until it is closed: fields are dropped in this order.
 struct Waiting {
     _node: Arc<Node>,
@@ -38,26 +86,34 @@ struct Waiting {
 
 /// Owns the thread; dropping it waits until the thread has let go of all that was handed over.
 pub(crate) struct Closer {
+    room: Room,
     waiting: Option<SyncSender<Waiting>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Closer {
-    /// For a view that may hold so many `descriptors`.
+    /// For a view of `root` that may hold so many `descriptors`.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn start(descriptors: usize) -> std::io::Result<Self> {
+    pub(crate) fn start(root: Arc<OwnedFd>, descriptors: usize) -> std::io::Result<Self> {
         let (waiting, nodes) = sync_channel(MAX_WAITING.min(descriptors / 8));
         let builder = std::thread::Builder::new().name("tollgate-close".to_owned());
         let thread = builder.spawn(move || run(&nodes))?;
-        Ok(Self { waiting: Some(waiting), thread: Some(thread) })
+        Ok(Self { room: Room::new(root), waiting: Some(waiting), thread: Some(thread) })
+    }
+
+    /// A last name is about to be removed, and whoever removes it waits for that.
+    pub(crate) fn before_removal(&self) {
+        self.room.look();
     }
 
     /// The kernel forgot `node`, whose last name is gone. `held` counts its descriptor; without it there
     /// are too few for any to wait.
     pub(crate) fn let_go(&self, node: Arc<Node>, held: Option<Held>) {
-        if let (Some(waiting), Some(held)) = (&self.waiting, held) {
+        if let (Some(waiting), Some(held)) = (&self.waiting, held)
+            && !self.room.is_little.load(Ordering::Relaxed)
+        {
             // What it does not take comes back in the error, and goes here.
             let _ = waiting.try_send(Waiting { _node: node, _held: held });
         }
@@ -123,7 +179,7 @@ mod tests {
             assert!(table.forget(node.id, 1).is_some());
             node
         };
-        let closer = Closer::start(400).unwrap();
+        let closer = Closer::start(Arc::new(fd.try_clone().unwrap().into()), 400).unwrap();
         let budget = Budget::new(400);
         let hand_over = |count: usize| {
             let nodes: Vec<_> = (0..count).map(|_| removed()).collect();

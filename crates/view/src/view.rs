@@ -214,7 +214,7 @@ impl View {
         let contents = Contents::new(config.seal_keys, config.audit.clone());
         let contents = contents.map_err(OpenError::Thread)?;
         let sweeper = Sweeper::start(probe::workers(), max).map_err(OpenError::Thread)?;
-        let closer = Closer::start(fds.max()).map_err(OpenError::Thread)?;
+        let closer = Closer::start(Arc::clone(fds.root()), fds.max()).map_err(OpenError::Thread)?;
         let locks = Locks::new().map_err(OpenError::Descriptor)?;
         Ok(Arc::new_cyclic(|own| Self {
             own: Weak::clone(own),

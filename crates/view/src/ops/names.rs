@@ -190,6 +190,7 @@ impl View {
         if !self.admission.is_trivial() {
             node.keep_path(self.paths.of_child(&spot.dir, spot.name)?);
         }
+        self.closer.before_removal();
         let kept = node.fd.lock().clone();
         // Nobody has it open: the registration would only keep the file's space.
         retire_now(node);
