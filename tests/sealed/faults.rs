@@ -1,8 +1,11 @@
 //! Wrong keys, damaged files, full disks.
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -165,6 +168,17 @@ fn what_dir_redacts_or_seals_otherwise_is_denied_and_recorded() {
     }
 }
 
+/// As truncate(2) does it, without opening the file.
+#[expect(unsafe_code, reason = "truncate has no safe wrapper")]
+fn truncated(path: &Path, length: i64) -> std::io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the path ends with a zero byte and outlives the call.
+    if unsafe { libc::truncate(path.as_ptr(), length) } == 0 {
+        return Ok(());
+    }
+    Err(std::io::Error::last_os_error())
+}
+
 /// Somebody moves sealed files beneath to where no rule seals.
 #[test]
 fn a_sealed_file_where_plain_ones_are_expected_is_an_error_and_recorded() {
@@ -185,6 +199,8 @@ fn a_sealed_file_where_plain_ones_are_expected_is_an_error_and_recorded() {
             opens(OpenOptions::new().read(true)),
             opens(OpenOptions::new().write(true)),
             opens(OpenOptions::new().append(true)),
+            truncated(&path, 4096),
+            truncated(&path, 1 << 20),
         ] {
             assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EIO), "{name}");
         }

@@ -5,31 +5,30 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tollgate_fuse::Request;
+use tollgate_fuse::Caller;
 
 use crate::content::asker::asked_by;
 use crate::lower::{self, Stat};
-use crate::ops::access::Access;
 use crate::table::Node;
 use crate::view::View;
 
 impl View {
     /// Refuses a file that shows its own bytes, masked or not, if those are of a sealed file: a program
     /// would take them for content, and break the file by writing. Somebody moved it here beneath.
-    /// Only in a view that seals files; what is cut to nothing is no sealed file afterwards.
+    /// Only in a view that seals files. Not to be asked for what is cut to nothing, which is no sealed
+    /// file afterwards.
     ///
     /// # Errors
     /// `EIO`.
     pub(super) fn refuse_misplaced(
         &self,
-        req: &Request<'_>,
+        caller: Caller,
         node: &Arc<Node>,
         stat: &Stat,
-        access: Access,
     ) -> Result<(), Errno> {
         // Few plain files have such a length, and only these are looked at.
         let looks = self.contents.has_keys() && tollgate_seal::may_be_sealed(stat.size());
-        if !looks || access.truncates() {
+        if !looks {
             return Ok(());
         }
         let named = self.fds.path_once(node)?;
@@ -39,7 +38,7 @@ impl View {
             return Ok(());
         }
         let path = self.path_for_log(node);
-        asked_by(req.caller(), || self.contents.misplaced(&path, self.shown_ino(node)));
+        asked_by(caller, || self.contents.misplaced(&path, self.shown_ino(node)));
         Err(Errno::IO)
     }
 }

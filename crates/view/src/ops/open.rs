@@ -199,8 +199,9 @@ impl View {
             })?;
         }
         // Also where a rule redacts: masking shows all other bytes as they lie below.
-        if !matches!(subject.as_ref().and_then(How::of), Some(How::Sealed(_))) {
-            self.refuse_misplaced(req, node, &stat, access).map_err(|errno| {
+        let is_sealed = matches!(subject.as_ref().and_then(How::of), Some(How::Sealed(_)));
+        if !is_sealed && !access.truncates() {
+            self.refuse_misplaced(req.caller(), node, &stat).map_err(|errno| {
                 self.failed_open(req, node, "open", access.flags, subject.as_ref(), errno)
             })?;
         }
