@@ -210,12 +210,52 @@ fn a_sealed_file_where_plain_ones_are_expected_is_an_error_and_recorded() {
     // Of a length that sealed files have, too.
     fs::write(place.below("open/blocks"), vec![7; 16_384]).unwrap();
     assert!(fs::read(view.at("open/blocks")).unwrap() == [7; 16_384]);
+    truncated(&view.at("open/blocks"), 8192).unwrap();
+    assert!(fs::read(view.at("open/blocks")).unwrap() == [7; 8192]);
     drop(view);
     let log = fs::read_to_string(log).unwrap();
     for name in ["empty", "small", "large"] {
         let path = format!("open/{name}");
         let said = log.lines().any(|line| line.contains("\"damaged\"") && line.contains(&path));
         assert!(said, "{name} in {log}");
+    }
+}
+
+/// What is read ahead of a program has the damaged block in it sooner than the program.
+#[test]
+fn blocks_before_a_damaged_one_are_read_in_order_as_well() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let content: Vec<u8> = (0..400_000_u32).map(|byte| (byte % 251) as u8).collect();
+    fs::write(place.mount(&[]).at("vault/f"), &content).unwrap();
+    let lower = File::options().read(true).write(true).open(place.below("vault/f")).unwrap();
+    let (mut byte, at) = ([0], 60 * 4096 + 100);
+    lower.read_exact_at(&mut byte, at).unwrap();
+    lower.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    let view = place.mount(&[]);
+    let failing = |order: &mut dyn Iterator<Item = usize>| -> Vec<usize> {
+        let file = File::open(view.at("vault/f")).unwrap();
+        let fails = |block: &usize| {
+            let expected = &content[block * 4096..content.len().min(block * 4096 + 4096)];
+            let mut bytes = vec![0; expected.len()];
+            match file.read_exact_at(&mut bytes, *block as u64 * 4096) {
+                Ok(()) => assert!(bytes == expected, "block {block}"),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::EIO), "block {block}");
+                    return true;
+                }
+            }
+            false
+        };
+        order.filter(fails).collect()
+    };
+    let blocks = content.len().div_ceil(4096);
+    let damaged = failing(&mut (0..blocks).rev());
+    assert_eq!(damaged.len(), 1, "{damaged:?}");
+    for _ in 0..5 {
+        assert_eq!(failing(&mut (0..blocks)), damaged);
     }
 }
 

@@ -9,11 +9,12 @@ use tollgate_seal::SealError;
 use crate::audit::{Audit, Detail, Event, Outcome};
 use crate::content::asker::asker;
 
-/// What the caller gets; `damaged` hears of bytes that are not what was written there.
+/// What the caller gets; `damaged` hears of bytes that are not what was written there, and says whether
+/// that is news, for the log.
 pub(super) fn errno_of(
     error: &SealError,
     path: &[u8],
-    damaged: impl FnOnce(Option<Range<u64>>),
+    damaged: impl FnOnce(Option<Range<u64>>) -> bool,
 ) -> Errno {
     let path = path.escape_ascii();
     match error {
@@ -25,13 +26,15 @@ pub(super) fn errno_of(
         }
         SealError::BlockNotAuthentic(block) => {
             let start = block.saturating_mul(4096);
-            tracing::error!(%path, %error, "a sealed file is damaged");
-            damaged(Some(start..start.saturating_add(4096)));
+            if damaged(Some(start..start.saturating_add(4096))) {
+                tracing::error!(%path, %error, "a sealed file is damaged");
+            }
             Errno::IO
         }
         _ => {
-            tracing::error!(%path, %error, "a sealed file cannot be read");
-            damaged(None);
+            if damaged(None) {
+                tracing::error!(%path, %error, "a sealed file cannot be read");
+            }
             Errno::IO
         }
     }

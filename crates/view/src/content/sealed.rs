@@ -163,7 +163,11 @@ impl OpenFile {
                 })
             }
             Err(error) => {
-                Err(errno_of(&error, &path, |bytes| tell(&audit, &path, key.ino(), bytes)).into())
+                let told = |bytes| {
+                    tell(&audit, &path, key.ino(), bytes);
+                    true
+                };
+                Err(errno_of(&error, &path, told).into())
             }
         }
     }
@@ -408,9 +412,11 @@ impl OpenFile {
     fn errno(&self, error: &SealError) -> Errno {
         errno_of(error, &self.path, |bytes| {
             let mark = bytes.as_ref().map_or(u64::MAX, |bytes| bytes.start + 1);
-            if self.told.swap(mark, Ordering::Relaxed) != mark {
+            let is_news = self.told.swap(mark, Ordering::Relaxed) != mark;
+            if is_news {
                 tell(&self.audit, &self.path, self.key.ino(), bytes);
             }
+            is_news
         })
     }
 }

@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use tollgate_fuse::Caller;
 use tollgate_hugepage::Pool;
 
-use super::gather::{Gather, Reading};
-use super::memory::{Memory, Room};
-use super::rooms::{Asking, Rooms, Wait};
+use super::gather::{Answer, Gather, Pieces, Reading};
+use super::memory::{Memory, Part, Room};
+use super::rooms::{Asking, Hall, Rooms, Wait};
 use super::running::Starter;
 use crate::content::Content;
 use crate::content::asker::asked_by;
@@ -58,6 +58,24 @@ impl Wait for ToRead {
 
     fn end(self) {
         self.reply.error(Errno::INTR);
+    }
+}
+
+/// A read that is answered from what was made ahead of it. Where that fails, it is made by itself: what
+/// cannot be made may be behind what was asked for.
+pub(super) struct ToShow {
+    pub(super) asked: ToRead,
+    pub(super) hall: Arc<Hall>,
+}
+
+impl Answer for ToShow {
+    type Piece = (Arc<Part>, Range<usize>);
+
+    fn answer(self, pieces: Result<Pieces<Self::Piece>, Errno>) {
+        match pieces {
+            Ok(pieces) => self.asked.reply.answer(Ok(pieces)),
+            Err(_) => self.hall.enter(self.asked.parts.len(), self.asked),
+        }
     }
 }
 

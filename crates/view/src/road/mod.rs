@@ -196,28 +196,30 @@ impl Road {
         reply: Reply<'_, [u8]>,
     ) {
         let Some((running, reply)) = self.start_for(reply) else { return };
-        let ahead = || (range.clone(), caller);
+        let content = &file.content;
+        let asked = |reply: Reply<'_, [u8]>, reading| ToRead {
+            request,
+            content: Arc::clone(content),
+            parts: parts_of(&range, running.idle_cpus()),
+            reading,
+            caller,
+            starter: running.starter(content.lane()),
+            pool: running.memory().pool().clone(),
+            reply: reply.detach(),
+        };
         let reply = match &reading {
             // What was made ahead may be from before a write that they must show.
             Some(_) => Err(reply),
-            None => file.stream.read(running, &file.content, ahead(), reply),
+            None => {
+                let alone = |reply| asked(reply, None);
+                file.stream.read(running, content, (range.clone(), caller), (reply, alone))
+            }
         };
         let Err(reply) = reply else { return };
         let Some(reply) = read_at_once(file, &range, reply) else { return };
         running.keep_trimmed();
-        let parts = parts_of(&range, running.idle_cpus());
-        let (lane, count) = (file.content.lane(), parts.len());
-        let asked = ToRead {
-            request,
-            content: Arc::clone(&file.content),
-            parts,
-            reading: reading.map(Arc::new),
-            caller,
-            starter: running.starter(lane),
-            pool: running.memory().pool().clone(),
-            reply: reply.detach(),
-        };
-        running.memory().hall().enter(count, asked);
+        let asked = asked(reply, reading.map(Arc::new));
+        running.memory().hall().enter(asked.parts.len(), asked);
     }
 
     /// Answers a request to write.

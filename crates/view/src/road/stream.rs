@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tollgate_fuse::{Caller, Reply};
 
-use super::gather::{Gather, Reading};
+use super::asked::{ToRead, ToShow};
+use super::gather::Gather;
 use super::memory::{Part, Room};
 use super::rooms::Ahead;
 use super::running::Running;
@@ -49,18 +50,18 @@ struct Window {
     /// Of the lower file before they were made.
     version: Version,
     begun: Instant,
-    made: Arc<window::Window<Part, Range<usize>, Reading>>,
+    made: Arc<window::Window<Part, Range<usize>, ToShow>>,
 }
 
 impl Stream {
     /// Answers a request from what is read ahead, if it belongs to a stream and there is room; else
-    /// gives the reply back.
+    /// gives the reply back. `alone` has it made by itself, if what is read ahead cannot be.
     pub(super) fn read<'q>(
         &self,
         running: &Running,
         content: &Arc<dyn Content>,
         (range, caller): (Range<u64>, Caller),
-        reply: Reply<'q, [u8]>,
+        (reply, alone): (Reply<'q, [u8]>, impl FnOnce(Reply<'q, [u8]>) -> ToRead),
     ) -> Result<(), Reply<'q, [u8]>> {
         let mut state = self.0.lock();
         if !state.goes_on(&range) {
@@ -83,7 +84,7 @@ impl Stream {
                 return Err(reply);
             }
         }
-        gather.answer(reply.detach());
+        gather.answer(ToShow { asked: alone(reply), hall: Arc::clone(running.memory().hall()) });
         Ok(())
     }
 }
@@ -174,7 +175,7 @@ impl Window {
     }
 }
 
-impl Ahead for window::Window<Part, Range<usize>, Reading> {
+impl Ahead for window::Window<Part, Range<usize>, ToShow> {
     fn give_up(&self) -> Option<Arc<dyn Send + Sync>> {
         Self::give_up(self).map(|part| part as Arc<dyn Send + Sync>)
     }
