@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use tollgate_policy::Policy;
 use tollgate_view::Unavailable;
 
-use crate::mountinfo::{self, MountInfo};
+use crate::control::{self, Request, Warnings};
+use crate::mountinfo::{self, MountInfo, VIEW};
 use crate::tree::Tree;
 
 /// The layers of the overlay that DIR lies on, as far as they can be reached from here: who may use
@@ -35,6 +36,56 @@ pub(crate) fn layers(tree: &Tree, policy: &Policy) -> Option<Unavailable> {
         feature: "the policy for the layers of the overlay that DIR lies on".to_owned(),
         reason: reasons.join("; "),
     })
+}
+
+/// The directories that the views show that DIR lies on, as far as they can be reached from here: who may
+/// use them has the files without the policy.
+pub(crate) fn beneath(tree: &Tree, policy: &Policy) -> Option<Unavailable> {
+    if policy.is_trivial() {
+        return None;
+    }
+    let mounts = mountinfo::read().ok()?;
+    let mut reasons = Vec::new();
+    let mut dir = tree.path.clone();
+    // Each view is a mount of its own.
+    for _ in 0..mounts.len() {
+        let view = mountinfo::covering(&mounts, &dir).filter(|mount| mount.kind == VIEW);
+        let Some(view) = view else { break };
+        let Some(shown) = shown_by(view, &dir).filter(|shown| shown.is_dir()) else {
+            let view = view.point.display();
+            reasons.push(format!(
+                "what the view at `{view}` shows is not known here: what the rules protect may be \
+                 readable there"
+            ));
+            break;
+        };
+        if shown == dir {
+            // A view in the place of what it shows.
+            break;
+        }
+        let why = if reasons.is_empty() { "the same files can be reached in" } else { "and in" };
+        reasons.push(format!("{why} `{}`", shown.display()));
+        dir = shown;
+    }
+    (!reasons.is_empty()).then(|| Unavailable {
+        feature: "the policy for what lies beneath the view that DIR is in".to_owned(),
+        reason: reasons.join("; "),
+    })
+}
+
+/// What `dir` is that `view` shows, as its server says.
+fn shown_by(view: &MountInfo, dir: &Path) -> Option<PathBuf> {
+    let number = u64::from(view.minor_number()?);
+    let is_meant =
+        |report: &serde_json::Map<_, _>| report.get("connection") == Some(&number.into());
+    let replies = control::ask_for(&is_meant, &Request::Status, Warnings::Left).ok()?.replies;
+    let report = replies.into_iter().map(|reply| reply.report).find(is_meant)?;
+    let top = report.get("dir_now").and_then(|now| now.as_str());
+    let top = top.or_else(|| report.get("dir")?.as_str())?;
+    let root = view.root.strip_prefix("/").ok()?;
+    let shown = Path::new(top).join(root).join(dir.strip_prefix(&view.point).ok()?);
+    // Without the slash that an empty path leaves at the end.
+    Some(shown.components().collect())
 }
 
 /// Whether the path that somebody mounted a layer by leads to it from here. A relative one began at

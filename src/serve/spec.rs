@@ -90,6 +90,7 @@ impl Spec {
         let (dir, to_mount) = (tree.path.as_path(), &mut prepared.to_mount);
         unavailable.extend(native::leave_out_mounted(dir, to_mount, &[dir]));
         unavailable.extend(other_paths::layers(tree, &policy));
+        unavailable.extend(other_paths::beneath(tree, &policy));
         let seals = policy.seals();
         let seal_keys = seals.then(|| seal::keys_of(&tree.path, source, &args.seal)).transpose();
         let seal_keys = seal_keys.context("the policy has `seal` rules")?.map(Arc::new);

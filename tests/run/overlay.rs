@@ -61,6 +61,37 @@ fn the_layers_that_dir_lies_on_are_named() {
     assert_eq!(text(&output.stdout), "1\n0\n", "{}", all(&output));
 }
 
+/// What lies beneath a view that DIR is in is not judged by the policy: the start and `status` name it.
+#[test]
+fn the_directory_beneath_a_view_that_dir_lies_in_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let rule = "[[rule]]\npath = \"a\"\naction = \"hide\"\n";
+    std::fs::write(home.path().join("p.toml"), rule).unwrap();
+    let script = "mkdir -p raw/sub once twice; echo below >raw/sub/a
+         $T mount --daemon --policy none raw once; $T mount --daemon --policy none once/sub twice
+         for dir in once twice; do
+             $T run --policy p.toml --fence off $dir -- \"$T\" status . >said 2>note
+             grep -h 'beneath the view' said note | grep -o 'reached in [^)]*'
+         done
+         $T run --policy none --fence off once -- true 2>&1 | grep beneath || true
+         $T umount twice; $T umount --lazy once";
+    let output = Command::new("sh")
+        .args(["-ec", script])
+        .env_remove("TOLLGATE_POLICY")
+        .env("T", env!("CARGO_BIN_EXE_tollgate"))
+        .current_dir(home.path())
+        .output()
+        .unwrap();
+    let home = home.path().canonicalize().unwrap();
+    let home = home.display();
+    let once = format!("reached in `{home}/raw`\n");
+    let twice = format!("reached in `{home}/once/sub`; and in `{home}/raw/sub`\n");
+    assert_eq!(text(&output.stdout), format!("{once}{once}{twice}{twice}"), "{}", all(&output));
+}
+
 /// Also where the path of a layer cannot be followed from elsewhere, or has characters in it that
 /// separate or escape in a list of paths.
 #[test]
