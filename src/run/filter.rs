@@ -1,7 +1,8 @@
 //! The system calls that CMD does not get, whatever the kernel's own settings are.
 //!
 //! * ioctl `TIOCSTI` and `TIOCLINUX`: they type on the terminal, and the shell that `run` was
-//!   started from would execute it, outside of the view.
+//!   started from would execute it, outside of the view. `TIOCEXCL` and `TIOCSETD`: nobody else could
+//!   open it any more, or use it, also when `run` has ended.
 //! * `open_by_handle_at`: it opens by inode, past every path.
 //! * `add_key`, `request_key`, `keyctl`: the keyrings are those of the user outside, and for a key
 //!   that is not there the kernel starts `/sbin/request-key` outside.
@@ -99,10 +100,10 @@ fn of_architecture(calls: &Calls) -> Vec<libc::sock_filter> {
     // The ends, in this order, after the comparisons; each comparison jumps to the first
     // instruction of one. They are built backwards, as each knows how many follow.
     let clone = [load(FIRST), skip_if_any_bit(new_cgroup(), 1), give(ALLOW)];
-    let io_priority = refuse_two(FIRST, [IOPRIO_WHO_PGRP, IOPRIO_WHO_USER], clone.len());
+    let io_priority = refuse(FIRST, [IOPRIO_WHO_PGRP, IOPRIO_WHO_USER], clone.len());
     let behind = io_priority.len() + clone.len();
-    let priority = refuse_two(FIRST, [PRIO_PGRP, PRIO_USER], behind);
-    let ioctl = refuse_two(SECOND, [tiocsti(), tioclinux()], priority.len() + behind);
+    let priority = refuse(FIRST, [PRIO_PGRP, PRIO_USER], behind);
+    let ioctl = refuse(SECOND, of_terminals(), priority.len() + behind);
     let to_ioctl = 1;
     let to_priority = to_ioctl + ioctl.len();
     let to_io_priority = to_priority + priority.len();
@@ -126,11 +127,17 @@ fn of_architecture(calls: &Calls) -> Vec<libc::sock_filter> {
     body
 }
 
-/// Refuses two values of an argument; the `give(REFUSE)` comes after `behind` more instructions.
-fn refuse_two(argument: u32, values: [u32; 2], behind: usize) -> [libc::sock_filter; 4] {
-    let behind = u8::try_from(behind).expect("a few instructions");
-    let [first, second] = values;
-    [load(argument), skip_if(first, 2 + behind), skip_if(second, 1 + behind), give(ALLOW)]
+/// Refuses some values of an argument; the `give(REFUSE)` comes after `behind` more instructions.
+fn refuse<const N: usize>(
+    argument: u32,
+    values: [u32; N],
+    behind: usize,
+) -> Vec<libc::sock_filter> {
+    let distance = |index: usize| u8::try_from(N - index + behind).expect("a few instructions");
+    let mut body = vec![load(argument)];
+    body.extend(values.iter().zip(0..).map(|(value, index)| skip_if(*value, distance(index))));
+    body.push(give(ALLOW));
+    body
 }
 
 const PRIO_PGRP: u32 = 1;
@@ -138,12 +145,9 @@ const PRIO_USER: u32 = 2;
 const IOPRIO_WHO_PGRP: u32 = 2;
 const IOPRIO_WHO_USER: u32 = 3;
 
-fn tiocsti() -> u32 {
-    u32::try_from(libc::TIOCSTI).unwrap_or_default()
-}
-
-fn tioclinux() -> u32 {
-    u32::try_from(libc::TIOCLINUX).unwrap_or_default()
+fn of_terminals() -> [u32; 4] {
+    let commands = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCEXCL, libc::TIOCSETD];
+    commands.map(|command| u32::try_from(command).unwrap_or_default())
 }
 
 fn new_cgroup() -> u32 {
@@ -206,13 +210,14 @@ mod tests {
                         cgroup = REFUSE;
                     }
                     assert_eq!(judge(number | form, 0, tcgets), bare, "{number}");
-                    assert_eq!(judge(number | form, 0, tiocsti()), typing, "{number}");
-                    assert_eq!(judge(number | form, 0, tioclinux()), typing, "{number}");
+                    for command in of_terminals() {
+                        assert_eq!(judge(number | form, 0, command), typing, "{number}");
+                    }
                     assert_eq!(judge(number | form, flags, 0), cgroup, "{number}");
                 }
             }
         }
-        assert_eq!(judge(0x1234_5678, 16, 0, tiocsti()), ALLOW);
+        assert_eq!(judge(0x1234_5678, 16, 0, of_terminals()[0]), ALLOW);
     }
     #[test]
     fn priorities_are_set_for_processes_alone() {

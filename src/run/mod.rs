@@ -2,6 +2,7 @@
 //! it reads.
 
 mod aliases;
+mod autogroup;
 mod bpf;
 mod builder;
 mod circular;
@@ -55,6 +56,7 @@ use crate::serve::{ServerKind, Spec};
 use crate::sys::{self, Forked, SignalFd};
 use crate::tree::{self, Tree};
 use crate::user_config::UserConfig;
+use autogroup::Autogroup;
 pub(crate) use ended::{CommandEnd, EndedBySignal, NotExecuted};
 use fence::Outside;
 use homes::HomesOfUser;
@@ -73,6 +75,13 @@ use wire::Channel;
 /// # Errors
 /// Everything that kept CMD from being started, and the loss of the processes in between.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CommandEnd> {
+    let autogroup = Autogroup::of_this_session();
+    let end = in_views(args);
+    autogroup.restore();
+    end
+}
+
+fn in_views(args: &RunArgs) -> anyhow::Result<CommandEnd> {
     streams::refuse_doors()?;
     let session = match args.session.as_deref() {
         None => None,

@@ -337,9 +337,14 @@ fn terminal() {
         println!("> no terminal");
         return;
     };
-    for (name, command) in [("TIOCSTI", libc::TIOCSTI), ("TIOCLINUX", libc::TIOCLINUX)] {
-        let byte = 6_u8;
-        // SAFETY: the commands read one byte.
+    for (name, command) in [
+        ("TIOCSTI", libc::TIOCSTI),
+        ("TIOCLINUX", libc::TIOCLINUX),
+        ("TIOCEXCL", libc::TIOCEXCL),
+        ("TIOCSETD", libc::TIOCSETD),
+    ] {
+        let byte = 6_u32;
+        // SAFETY: the commands read four bytes at most.
         let result = unsafe { libc::ioctl(master.as_raw_fd(), command, &raw const byte) };
         say(name, result.into());
         // The kernel looks at the low half of the command, and so must the filter.
@@ -513,6 +518,28 @@ fn a_ring_gets_no_further_than_system_calls() {
     let lines = attempts(&project, "ring", &name, &[]);
     assert_refused(&lines);
     assert_eq!(std::fs::read_to_string(project.path("dir/keys/id_rsa")).unwrap(), SECRET);
+}
+
+/// CMD is in the session of who called `run`, and can lower the share of the CPU that all of that get.
+#[test]
+fn the_share_of_the_session_is_as_before_when_run_has_ended() {
+    if !can_mount() {
+        return;
+    }
+    if !std::path::Path::new("/proc/self/autogroup").exists() {
+        println!("skipped: this kernel has no autogroups");
+        return;
+    }
+    let project = Project::new();
+    let script = "$T run --quiet --policy none dir -- sh -c 'echo 19 >/proc/self/autogroup
+         cut -d\" \" -f2- /proc/self/autogroup'; cut -d' ' -f2- /proc/self/autogroup";
+    let output = std::process::Command::new("setsid")
+        .args(["-w", "sh", "-c", script])
+        .env("T", env!("CARGO_BIN_EXE_tollgate"))
+        .current_dir(project.path(""))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "nice 19\nnice 0\n", "{output:?}");
 }
 
 #[test]
