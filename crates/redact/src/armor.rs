@@ -6,7 +6,7 @@ use std::ops::Range;
 use aho_corasick::AhoCorasick;
 use memchr::memmem::Finder;
 
-use crate::class::Class;
+use crate::class::{Class, colours};
 
 /// What begins a block, the first behind dashes, and what ends one.
 const BEGIN: &str = "BEGIN ";
@@ -20,6 +20,10 @@ pub(crate) const HEAD_MAX: usize = 512;
 const LABEL_MAX: usize = 64;
 /// Shorter lines than this are no key's; a text that mentions a beginning has none.
 const LINE_MIN: usize = 16;
+/// Behind a prefix, where paths and names stand as well, it must be as long as most lines of a key are.
+const LONG_LINE_MIN: usize = 48;
+const LINE_MAX: usize = 80;
+const PREFIX_MAX: usize = 160;
 
 pub(crate) static BASE64: Class = Class::new(b"A-Za-z0-9+/=");
 static HEADER: Class = Class::new(b"A-Za-z0-9-");
@@ -108,13 +112,34 @@ fn holds_key(window: &[u8], body: usize) -> bool {
     let mut at = body;
     loop {
         at += BETWEEN.run(window, at, window.len());
-        // `\n` within a string
+        // A line end within a string.
         match window[at.min(window.len())..] {
             [b'\\', b'n' | b'r' | b't' | b'\\' | b'\n', ..] => at += 2,
+            [b'%', b'0', b'A' | b'a' | b'D' | b'd', ..] => at += 3,
+            [b'\\', b'x', b'0', b'A' | b'a' | b'D' | b'd', ..]
+            | [b'\\', b'0', b'1', b'2' | b'5', ..] => at += 4,
+            [b'\\', b'u', b'0', b'0', b'0', b'A' | b'a' | b'D' | b'd', ..] => at += 6,
             _ => break,
         }
     }
     let header = HEADER.run(window, at, 40);
     BASE64.run(window, at, LINE_MIN) == LINE_MIN
         || (header > 2 && window[at + header..].starts_with(b": "))
+        || is_behind_prefix(&window[body..])
+}
+
+/// Whether the first line behind a beginning, or a blank one and the next, ends with a line of base64: logs and
+/// the like write something in front of each.
+fn is_behind_prefix(rest: &[u8]) -> bool {
+    let mut lines = rest.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+    // What stands behind the beginning in its line.
+    let Some(&[]) = lines.next().map(|line| &line[colours(line, 0)..]) else { return false };
+    let Some(line) = lines.next() else { return false };
+    let line = &line[..line.len().min(PREFIX_MAX + LINE_MAX)];
+    let line = &line[line.len() - BASE64.run_before(line, line.len(), line.len())..];
+    let has = |kind: fn(&u8) -> bool| line.iter().any(kind);
+    line.len() >= LONG_LINE_MIN
+        && has(u8::is_ascii_digit)
+        && has(u8::is_ascii_uppercase)
+        && has(u8::is_ascii_lowercase)
 }

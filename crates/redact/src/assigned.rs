@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::class::{ALNUM, BLANK, Class, mixed};
+use crate::class::{ALNUM, BLANK, Class, colours, mixed};
 use crate::url::is_reference;
 
 /// The last letters of such names, without the first one, which is looked at afterwards: what is
@@ -21,6 +21,8 @@ pub(crate) static NAMES: &[(u8, &str)] = &[
     (b't', "OKEN"),
     (b'a', "pi_key"),
     (b'a', "pi-key"),
+    (b'a', "pi_Key"),
+    (b'a', "pi-Key"),
     (b'a', "piKey"),
     (b'a', "pikey"),
     (b'a', "PI_KEY"),
@@ -29,13 +31,22 @@ pub(crate) static NAMES: &[(u8, &str)] = &[
     (b'a', "ccess_key"),
     (b'a', "ccess-key"),
     (b'a', "ccessKey"),
+    (b'a', "ccess_Key"),
+    (b'a', "ccess-Key"),
     (b'a', "CCESS_KEY"),
+    (b'a', "CCESS-KEY"),
     (b'p', "rivate_key"),
     (b'p', "rivate-key"),
     (b'p', "rivateKey"),
+    (b'p', "rivate_Key"),
+    (b'p', "rivate-Key"),
     (b'p', "RIVATE_KEY"),
+    (b'p', "RIVATE-KEY"),
     (b's', "igning_key"),
+    (b's', "igning-key"),
+    (b's', "igning-Key"),
     (b's', "IGNING_KEY"),
+    (b's', "IGNING-KEY"),
     (b'_', "PASS"),
     (b'_', "pass"),
     (b'_', "PWD"),
@@ -50,8 +61,10 @@ const QUOTED_MIN: usize = 6;
 const BARE_MIN: usize = 8;
 
 /// What may still follow the word within the name: `_key`, `Value`, `2`.
-static TAILS: [&[u8]; 9] =
-    [b"_key", b"-key", b"Key", b"_KEY", b"_value", b"Value", b"_VALUE", b"_hash", b"_HASH"];
+static TAILS: [&[u8]; 12] = [
+    b"_key", b"-key", b"Key", b"_Key", b"-Key", b"_KEY", b"-KEY", b"_value", b"Value", b"_VALUE",
+    b"_hash", b"_HASH",
+];
 
 /// Also letters beyond ASCII, in whatever encoding.
 static BARE: Class = Class::new(b"A-Za-z0-9+/=_!@#$%^&*~:?\x80-\xff-");
@@ -74,12 +87,15 @@ pub(crate) fn value(name: (u8, &str), text: &[u8], at: usize) -> Option<Range<us
     next += text[next..].iter().take(2).take_while(|byte| byte.is_ascii_digit()).count();
     // `"name":` and `['name'] =`
     next += text[next..].iter().take(3).take_while(|byte| b"\"'`]\\".contains(byte)).count();
+    next += colours(text, next);
     next += BLANK.run(text, next, BLANKS_MAX);
     next += sign(&text[next..])?;
     if text[next - 1] == b':' {
         next += annotation(text, next);
     }
+    next += colours(text, next);
     next += BLANK.run(text, next, BLANKS_MAX);
+    next += colours(text, next);
     next += literal_prefix(&text[next..]);
     // Within a string, the quotes themselves are escaped.
     let nested = text[next..].starts_with(b"\\\"");
@@ -128,19 +144,22 @@ fn literal_prefix(text: &[u8]) -> usize {
 /// Where a value in quotes ends: at its quote or at the line's end. YAML, SQL and CSV write a quote within
 /// quotes twice, shells and C join what is quoted in two parts: `doubles`.
 fn end_of(window: &[u8], quote: u8, nested: bool, doubles: bool) -> Option<usize> {
-    let (mut at, mut escaped) = (0, false);
+    // Backslashes right before `at`.
+    let (mut at, mut slashes) = (0, 0);
     loop {
         let byte = *window.get(at)?;
         if byte == b'\n' {
             return Some(at);
         }
-        if byte == quote && (!escaped || nested) {
+        // Within a string each quote has one before it, and each of the value's own backslashes two.
+        let escaped = if nested { slashes / 2 % 2 == 1 } else { slashes % 2 == 1 };
+        if byte == quote && !escaped {
             if !doubles || window.get(at + 1) != Some(&quote) {
                 return Some(at);
             }
             at += 1;
         }
-        escaped = byte == b'\\' && !escaped;
+        slashes = if byte == b'\\' { slashes + 1 } else { 0 };
         at += 1;
     }
 }
@@ -189,8 +208,11 @@ fn of_lines(text: &[u8], start: usize, quote: u8, triple: bool) -> Option<Range<
 fn bare(text: &[u8], start: usize) -> Option<Range<usize>> {
     let length = BARE.run(text, start, VALUE_MAX);
     let value = &text[start..start + length];
-    let ends = |at: usize| {
-        text.get(at).is_none_or(|byte| b" ;,\"'`<}".contains(byte) || byte.is_ascii_control())
+    let ends = |at: usize| match text.get(at..).unwrap_or_default() {
+        [] => true,
+        // Within a string: its own quote, and what JSON writes so.
+        [b'\\', b'"' | b'n' | b'r' | b't', ..] | [b'\\', b'u', b'0', b'0', ..] => true,
+        [byte, ..] => b" ;,\"'`<}".contains(byte) || byte.is_ascii_control(),
     };
     // The end of a sentence, but not of one part of an expression.
     let ends =

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::class::DIGIT;
+use crate::class::{DIGIT, is_after_escape};
 
 const DIGITS_MIN: usize = 13;
 const DIGITS_MAX: usize = 19;
@@ -73,7 +73,8 @@ fn numbers_around(text: &[u8], at: usize) -> [Option<Range<usize>>; GROUPS_MAX] 
 /// The longest number that begins at `start`.
 fn number_at(text: &[u8], start: usize) -> Option<Range<usize>> {
     let part_of_more = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    if start.checked_sub(1).is_some_and(|before| part_of_more(text[before])) {
+    let before = start.checked_sub(1).map(|before| text[before]);
+    if before.is_some_and(part_of_more) && !is_after_escape(text, start) {
         return None;
     }
     let mut digits = Digits { digits: [0; DIGITS_MAX], count: 0 };

@@ -54,14 +54,53 @@ pub(crate) static DIGIT: Class = Class::new(b"0-9");
 pub(crate) static BASE64URL: Class = Class::new(b"A-Za-z0-9_-");
 pub(crate) static BLANK: Class = Class::new(b" \t");
 
-/// Whether a word may begin at `at`: no letter, digit or underscore stands right before it. The
-/// letter of an escape (`\n`) ends there.
+/// Whether a word may begin at `at`: no letter, digit or underscore stands right before it. Those of an
+/// escape (`\n`, `\u0026`, `%3D`, the colours of terminals) end there.
 pub(crate) fn begins_word(text: &[u8], at: usize) -> bool {
-    let Some(before) = at.checked_sub(1) else { return true };
-    if !WORD.has(text[before]) {
-        return true;
+    at.checked_sub(1).is_none_or(|before| !WORD.has(text[before])) || is_after_escape(text, at)
+}
+
+/// Whether an escape ends right before `at`.
+pub(crate) fn is_after_escape(text: &[u8], at: usize) -> bool {
+    let before = &text[at.saturating_sub(ESCAPE_MAX)..at];
+    let all_hex = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_hexdigit);
+    match before {
+        [.., b'\\', b'n' | b'r' | b't' | b'b' | b'f'] => return true,
+        [.., b'%', first, last] | [.., b'\\', b'x', first, last] if all_hex(&[*first, *last]) => {
+            return true;
+        }
+        [.., b'\\', b'0'..=b'3', b'0'..=b'7', b'0'..=b'7'] | [.., b'=', b'3', b'D' | b'd'] => {
+            return true;
+        }
+        [.., b'\\', b'u', a, b, c, d] if all_hex(&[*a, *b, *c, *d]) => return true,
+        _ => {}
     }
-    before >= 1 && text[before - 1] == b'\\' && matches!(text[before], b'n' | b'r' | b't')
+    // `ESC [ 1 ; 32 m`, the first also as programs and JSON write it.
+    let Some((last, before)) = before.split_last() else { return false };
+    let numbers = before.iter().rev().take_while(|byte| NUMBERS.has(**byte)).count();
+    let start = before[..before.len() - numbers].strip_suffix(b"[");
+    last.is_ascii_alphabetic()
+        && start.is_some_and(|start| ESCAPES.iter().any(|it| start.ends_with(it)))
+}
+
+/// The longest escape that is known, in bytes: the colours of a terminal.
+const ESCAPE_MAX: usize = 32;
+static NUMBERS: Class = Class::new(b"0-9;:?");
+static ESCAPES: [&[u8]; 6] = [b"\x1b", b"\\x1b", b"\\x1B", b"\\u001b", b"\\u001B", b"\\033"];
+
+/// How many bytes from `at` on are colours of a terminal: `ESC [ 1 ; 32 m`, some of them at most.
+pub(crate) fn colours(text: &[u8], at: usize) -> usize {
+    let mut next = at;
+    for _ in 0..4 {
+        let rest = text.get(next..).unwrap_or_default();
+        let Some(rest) = rest.strip_prefix(b"\x1b[") else { break };
+        let numbers = NUMBERS.run(rest, 0, ESCAPE_MAX);
+        if !rest.get(numbers).is_some_and(u8::is_ascii_alphabetic) {
+            break;
+        }
+        next += 2 + numbers + 1;
+    }
+    next - at
 }
 
 /// Whether `text` has a digit and a letter, as random text has and few names do.

@@ -11,6 +11,9 @@ pub(crate) const USERINFO_MAX: usize = 1024;
 /// Where a URL ends in any text.
 static END: Class = Class::new(b"\0-\x20\"'`<>\\|^{}()[],;\x7f");
 static USER_END: Class = Class::new(b"\0-\x20\"'`<>\\|^{}()[],;\x7f/?#:@");
+/// Of those, what may stand in a password (RFC 3986, sub-delims).
+static SIGNS: Class = Class::new(b"'(),;");
+const SCHEME_MAX: usize = 32;
 static SCHEME: Class = Class::new(b"A-Za-z0-9+.-");
 
 /// The password of the URL whose `://` is at `at`.
@@ -25,12 +28,16 @@ pub(crate) fn password(text: &[u8], at: usize) -> Option<Range<usize>> {
         return None;
     }
     let start = colon + 1;
-    let rest = &window[start..];
-    let rest = &rest[..rest.iter().position(|byte| END.has(*byte)).unwrap_or(rest.len())];
+    let whole = &window[start..];
+    let rest = &whole[..whole.iter().position(|byte| END.has(*byte)).unwrap_or(whole.len())];
     // A password may have an unescaped `@` or `/`; what begins with digits and `/` is a port.
     let port = rest.iter().position(|byte| !byte.is_ascii_digit());
     if port.is_none_or(|end| matches!(rest[end], b'/' | b'?' | b'#')) {
         return None;
+    }
+    if !rest.contains(&b'@') {
+        let end = with_signs(text, at, whole)?;
+        return Some(start..start + end);
     }
     let end = match rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')) {
         Some(slash) if rest[..slash].contains(&b'@') => last_at(&rest[..slash])?,
@@ -38,6 +45,26 @@ pub(crate) fn password(text: &[u8], at: usize) -> Option<Range<usize>> {
     };
     let password = start..start + end;
     (end > 0 && !is_reference(&text[password.clone()])).then_some(password)
+}
+
+/// Where the password at the beginning of `rest` ends, if it has signs in it that also stand around URLs and
+/// between them.
+fn with_signs(text: &[u8], at: usize, rest: &[u8]) -> Option<usize> {
+    let scheme = SCHEME.run_before(text, at, SCHEME_MAX);
+    // What the URL stands in ends it.
+    let around = (at - scheme).checked_sub(1).map(|before| text[before]);
+    let closing = match around {
+        Some(b'\'') => b'\'',
+        Some(b'(') => b')',
+        _ => b' ',
+    };
+    let ends = |byte: u8| {
+        byte == closing || matches!(byte, b'/' | b'?' | b'#') || END.has(byte) && !SIGNS.has(byte)
+    };
+    let end = rest.iter().position(|byte| *byte == b'@' || ends(*byte))?;
+    let host = rest.get(end + 1)?;
+    let is_one = rest[end] == b'@' && (host.is_ascii_alphanumeric() || *host == b'[');
+    is_one.then_some(end)
 }
 
 fn last_at(text: &[u8]) -> Option<usize> {

@@ -1,7 +1,7 @@
 //! The corpus: `secrets.txt` and `others.txt`, one case per line.
 //!
 //! `DETECTOR | TEXT`, where `DETECTOR` is a name, `default` or `env`; what must be masked stands
-//! between `\xab` and `\xbb` (the quotation marks of French), `\n` and `\t` in it are written out.
+//! between `\xab` and `\xbb` (the quotation marks of French), `\n`, `\t` and `\e` (ESC) in it are written out.
 //! Every secret is made up.
 
 use tollgate_redact::{Detectors, Redactor};
@@ -54,7 +54,7 @@ fn read(list: &str) -> Vec<Case> {
 fn case(line: &str) -> Case {
     let (name, marked) = line.split_once(" | ").unwrap_or_else(|| panic!("no ` | `: {line}"));
     let marked = marked.replace("\\\\", "\u{0}").replace("\\n", "\n").replace("\\t", "\t");
-    let marked = marked.replace('\u{0}', "\\");
+    let marked = marked.replace("\\e", "\u{1b}").replace('\u{0}', "\\");
     let (mut text, mut expected, mut inside) = (String::new(), String::new(), false);
     for character in marked.chars() {
         match character {
