@@ -235,6 +235,33 @@ fn what_holds_something_read_only_is_moved_whole_or_not_at_all() {
     fs::rename(view.at("repo/sub"), view.at("sub")).unwrap();
 }
 
+/// The same where its content tells that it may not be removed.
+#[test]
+fn what_holds_something_kept_for_its_content_is_moved_whole_or_not_at_all() {
+    if !can_mount() {
+        return;
+    }
+    for (action, errno) in [("redact", Errno::ROFS), ("deny", Errno::ACCESS)] {
+        let policy = format!(
+            "[[rule]]\npath = 'ct/**'\nkind = 'file'\ncontent = {{ regex = 'SECRETS' }}\n\
+             action = '{action}'\n"
+        );
+        let files = [("ct/a", "public"), ("ct/s", "SECRETS password=abcd1234efgh"), ("ct/z", "z")];
+        let view = View::with(&policy, &files);
+        assert_eq!(rustix::fs::rename(view.at("ct"), view.at("n")), Err(errno), "{action}");
+        let mv = std::process::Command::new("mv").arg(view.at("ct")).arg(view.at("n")).output();
+        assert!(!mv.unwrap().status.success());
+        assert!(!view.below("n").exists(), "{action}");
+        for (name, text) in files {
+            assert_eq!(fs::read_to_string(view.below(name)).unwrap(), text);
+        }
+        fs::remove_file(view.below("ct/s")).unwrap();
+        let mv = std::process::Command::new("mv").arg(view.at("ct")).arg(view.at("n")).output();
+        assert!(mv.unwrap().status.success(), "{action}");
+        assert_eq!(fs::read_to_string(view.below("n/z")).unwrap(), "z");
+    }
+}
+
 /// The same where it is not seen: `mv` would copy the rest, and could not remove the directories.
 #[test]
 fn what_holds_something_hidden_is_moved_whole_or_not_at_all() {

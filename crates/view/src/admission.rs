@@ -139,6 +139,14 @@ impl Admission {
         Ok(subject)
     }
 
+    /// A file that exists, by this path alone, with its first bytes, which a rule looks at.
+    pub(crate) fn by_path(&self, path: Vec<u8>, stat: &Stat, head: Vec<u8>) -> Subject<'_> {
+        let mut subject = self.without_head([path], Kind::from_mode(stat.mode()), stat.size());
+        subject.head = Some(head);
+        subject.judge_content();
+        subject
+    }
+
     /// An inode of no content, about to be made at `path`; `mode` carries its type.
     pub(crate) fn new_name(&self, path: Vec<u8>, mode: u32) -> Subject<'_> {
         let subject = self.without_head([path], Kind::from_mode(mode), 0);

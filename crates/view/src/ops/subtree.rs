@@ -76,8 +76,8 @@ impl View {
         })
     }
 
-    /// What keeps the caller from removing something below the directory `top`. Where it takes a
-    /// look into the file to tell, that is left to the removal. What is hidden comes last, with the
+    /// What keeps the caller from removing something below the directory `top`. Where it takes a look into
+    /// more files to tell than [`MAX_HEADS`] allows, that is left to the removal. What is hidden comes last, with the
     /// error that removing the directory itself would get: who does not see it copies the rest.
     pub(super) fn kept_below(
         &self,
@@ -86,17 +86,18 @@ impl View {
         old: &[u8],
     ) -> Result<Option<Refusal<'_>>, Errno> {
         let policy = self.admission.policy();
-        let hidden = Cell::new(None);
-        let kept = |_: Beneath<'_>, rest: &[u8], stat: &Stat| {
+        let (hidden, left) = (Cell::new(None), Cell::new(MAX_HEADS));
+        let kept = |at: Beneath<'_>, rest: &[u8], stat: &Stat| {
             let path = [old, rest].concat();
             if let Hidden::Yes(rule) = self.admission.hidden(&path, stat.mode()) {
                 hidden.set(Some(Refusal { errno: Errno::NOTEMPTY, rule: Some(rule) }));
                 return None;
             }
-            if policy.needs_head(&path, Kind::from_mode(stat.mode()), stat.size()) {
-                return None;
-            }
-            let subject = self.admission.new_name(path, stat.mode());
+            let subject = if policy.needs_head(&path, Kind::from_mode(stat.mode()), stat.size()) {
+                self.admission.by_path(path, stat, head_of(at, &left)?)
+            } else {
+                self.admission.new_name(path, stat.mode())
+            };
             self.admission.check(&subject, [Operation::Write], req.caller()).err()
         };
         Ok(match first_below(top, kept)? {
