@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
-use tollgate_seal::{MasterKeys, SealError, SealedFile};
+use tollgate_seal::{Keyring, MasterKeys, SealError, SealedFile};
 
 use crate::cli::{SealCheckArgs, SealConvertArgs, SealExportArgs, SealFilesArgs, SealRotateArgs};
 use crate::escape::{in_json, shown};
@@ -70,9 +70,7 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
         if files::state(file, job)? != State::Plain {
             return Ok(Done::AsItWas);
         }
-        if secret::is_key_of(file, &ring)? {
-            let name = secret::shown(&found.path);
-            messages::note(&format!("{name} is a key file of the keyring; left out"));
+        if is_key(found, file, &ring)? {
             return Ok(Done::LeftOut);
         }
         if found.real.file_name().is_some_and(temporary_name::is_name_of_two) {
@@ -92,13 +90,26 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
     results.report(args.key.json, verb, "sealed already")
 }
 
+/// Whether the plain file `found` is a key file of the keyring, which is left out with a note.
+fn is_key(found: &Found, file: &File, ring: &Keyring) -> Result<bool> {
+    let is_key = secret::is_key_of(file, ring)?;
+    if is_key {
+        let name = secret::shown(&found.path);
+        messages::note(&format!("{name} is a key file of the keyring; left out"));
+    }
+    Ok(is_key)
+}
+
 pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
     let open = Open::of(&args.key)?;
-    let (keys, dir) = (open.keys()?, open.directory()?);
+    let (keys, dir, ring) = (open.keys()?, open.directory()?, open.ring.clone());
     drop(open);
     let top = Top { key: &args.key, dir: &dir };
-    let results = over_files(&args.files, &top, Where::Anywhere, &keys, |_, _, file, job| {
+    let results = over_files(&args.files, &top, Where::Anywhere, &keys, |found, _, file, job| {
         if files::state(file, job)? == State::Plain {
+            if is_key(found, file, &ring)? {
+                return Ok(Done::LeftOut);
+            }
             bail!("is plain, where a sealed file is expected; `tollgate seal convert` seals it");
         }
         whole(&beside::check(file, job)?, file, job)
@@ -118,7 +129,7 @@ fn whole(sealed: &SealedFile<&File>, file: &File, job: &Job<'_>) -> Result<Done>
     if !both_good()? && !both_good()? {
         bail!(
             "all of its content is good, but one of the two copies of its header is not, as after a \
-             crash; {HEALED}"
+             crash, or is of an earlier commit than a crash leaves; {HEALED}"
         );
     }
     match sealed.bytes_behind()? {

@@ -205,6 +205,7 @@ fn a_key_file_that_nobody_named_is_not_sealed() {
         ok(&place.vault("convert", &[])),
         "0 files sealed\n2 files sealed already\n1 file left out\n"
     );
+    assert_eq!(ok(&place.vault("check", &[])), "2 files good\n1 file left out\n");
     // It is the only thing that opens the keyring in the end.
     ok(&place.bare(&["check", "--domain", "vault", "--key-file", name, "vault/plan"]));
 }

@@ -19,8 +19,8 @@ pub struct Stat {
     pub cipher: Cipher,
     /// Whether both copies of the header are good and the same.
     pub copies_agree: bool,
-    /// Whether both copies are good, though one may be of an earlier commit: as a commit that is under
-    /// way has it, and a crash within one leaves it.
+    /// Whether both copies are good, though one may be of the commit before: as a commit that is under
+    /// way has it, and a crash within one leaves it. An older one does not count as good.
     pub both_good: bool,
 }
 
@@ -107,10 +107,11 @@ impl FoundHeader {
             }
             (Ok(first), Ok(second)) => {
                 let agree = first.0 == second.0;
+                let both_good = first.0.generation.abs_diff(second.0.generation) <= 1;
                 if second.0.generation > first.0.generation {
-                    (1, second, agree, true)
+                    (1, second, agree, both_good)
                 } else {
-                    (0, first, agree, true)
+                    (0, first, agree, both_good)
                 }
             }
             (Ok(first), Err(_)) => (0, first, false, false),

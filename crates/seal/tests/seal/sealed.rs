@@ -235,6 +235,26 @@ fn stat_reads_the_header_alone() {
     assert_eq!((found.size, found.copies_agree, found.both_good), (9_000, false, false));
 }
 
+/// No crash leaves that, as each commit begins with the older one.
+#[test]
+fn a_copy_of_the_header_from_two_commits_before_is_none() {
+    let store = Memory::of(sealed(&plain(9_000)));
+    let older = store.bytes()[4096..4256].to_vec();
+    for (commit, both_good) in [(1, true), (2, false), (3, false)] {
+        let file = SealedFile::open(&store, &key(), DOMAIN).unwrap();
+        file.write_at(b"x", 0).unwrap();
+        file.commit().unwrap();
+        drop(file);
+        for at in [0, 4096] {
+            let newest = store.bytes()[at..at + 160].to_vec();
+            store.write_at(&older, at as u64).unwrap();
+            let found = stat(&store, &key(), DOMAIN).unwrap();
+            assert_eq!(found.both_good, both_good, "{commit} {at}");
+            store.write_at(&newest, at as u64).unwrap();
+        }
+    }
+}
+
 /// As a crash between the two leaves them; the next commit writes both.
 #[test]
 fn an_older_copy_of_the_header_is_a_good_one() {
