@@ -63,6 +63,13 @@ pub(crate) fn shell_word(path: &Path) -> String {
     }
 }
 
+/// A path as a word of a command, in quotes where it needs them.
+pub(crate) fn word(path: &Path) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,".contains(byte);
+    let bytes = path.as_os_str().as_bytes();
+    if !bytes.is_empty() && bytes.iter().all(is_plain) { shown(path) } else { shell_word(path) }
+}
+
 /// A path as JSON has it: `file`, and where that is not all, all its bytes in hexadecimal as `file_hex`.
 pub(crate) fn in_json(path: &Path) -> Map<String, Value> {
     let mut fields = Map::new();

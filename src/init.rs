@@ -11,7 +11,7 @@ use serde_json::json;
 use tollgate_policy::Policy;
 
 use crate::cli::InitArgs;
-use crate::escape::{escaped, shown};
+use crate::escape::{escaped, shown, word};
 use crate::git::Repository;
 use crate::policy_choice::IN_DIR;
 use crate::presets::{self, Findings, Preset, Suits};
@@ -141,8 +141,8 @@ fn missing_directory(file: &Path, error: &std::io::Error) -> String {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     match parent {
         Some(parent) if error.kind() == std::io::ErrorKind::NotFound && !parent.exists() => {
-            let parent = shown(parent);
-            format!(": directory `{parent}` does not exist; make it: `mkdir -p {parent}`")
+            let (shown, word) = (shown(parent), word(parent));
+            format!(": directory `{shown}` does not exist; make it: `mkdir -p {word}`")
         }
         _ => String::new(),
     }

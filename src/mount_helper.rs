@@ -54,6 +54,9 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("sync", "writes are as synchronous as on the file system of DIR"),
     ("dirsync", "writes are as synchronous as on the file system of DIR"),
     ("strictatime", "access times go by the file system of DIR"),
+    ("nosymfollow", "programs follow the symbolic links of a view as those of DIR"),
+    ("iversion", "the kernel counts no changes of a view's files"),
+    ("mand", "Linux has no mandatory locks any more"),
 ];
 /// Arguments that are named as fstab(5) names them.
 const IN_WORDS_OF_FSTAB: &[&str] = &["read-only", "noexec", "noatime"];

@@ -100,7 +100,13 @@ pub(crate) fn check_mount_point(mnt: &Path, tree: &Tree) -> anyhow::Result<PathB
     let shown = crate::escape::shown(mnt);
     let path = std::fs::canonicalize(mnt).map_err(|error| {
         let missing = error.kind() == io::ErrorKind::NotFound;
-        let remedy = if missing { format!("; make it: `mkdir {shown}`") } else { String::new() };
+        if missing && mnt.is_symlink() {
+            return anyhow!(
+                "MNT `{shown}` is a symbolic link that leads nowhere; name a directory"
+            );
+        }
+        let make = || format!("; make it: `mkdir {}`", crate::escape::word(mnt));
+        let remedy = if missing { make() } else { String::new() };
         anyhow!("MNT `{shown}` {}{remedy}", why(&error))
     })?;
     refuse_around(mnt, &path, tree)?;

@@ -26,7 +26,7 @@ pub(crate) struct UserConfig {
 const POLICY: &str = "policy.toml";
 
 #[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table such as { policy = \"agent\" }")]
 struct CommandConfig {
     policy: PathBuf,
 }

@@ -25,6 +25,8 @@ impl Place {
         place.write("policy.toml", "[[rule]]\npath = \"**/.env\"\naction = \"hide\"\n");
         place.write("damaged.jsonl", "{\"time\":\n");
         place.write("dir/.tollgate.toml", "default = \"passthrough\"\n");
+        std::os::unix::fs::symlink("nowhere", place.path("dangling")).unwrap();
+        std::fs::create_dir(place.path("rotated.2")).unwrap();
         std::os::unix::fs::symlink("circle", place.path("circle")).unwrap();
         place
     }
@@ -133,11 +135,11 @@ const FLAGS: &[Row] = &[
     ("mount --transport pigeon a b", 2, &["'pigeon'", "--transport", "devfuse", "uring"]),
     ("mount --watch maybe a b", 2, &["'maybe'", "--watch", "auto, on, off"]),
     ("mount --metrics-port 70000 a b", 2, &["70000", "--metrics-port", "65535"]),
-    ("mount --metrics-port 0 a b", 2, &["0", "--metrics-port", "1..=65535"]),
-    ("mount --metrics-port -1 a b", 2, &["'-1'", "--metrics-port", "1..=65535"]),
+    ("mount --metrics-port 0 a b", 2, &["0", "--metrics-port", "from 1 to 65535"]),
+    ("mount --metrics-port -1 a b", 2, &["'-1'", "--metrics-port", "from 1 to 65535"]),
     ("mount --threads -1 a b", 2, &["'-1'", "--threads", "a whole number"]),
     ("mount --audit x --audit-size -1 a b", 2, &["'-1'", "--audit-size", "1048576"]),
-    ("mount --audit x --audit-keep -1 a b", 2, &["'-1'", "--audit-keep", "0..=1000"]),
+    ("mount --audit x --audit-keep -1 a b", 2, &["'-1'", "--audit-keep", "from 0 to 1000"]),
     ("mount --max-descriptors -1 a b", 2, &["'-1'", "--max-descriptors", "at least 32"]),
     ("run --cpu -1 . -- true", 125, &["'-1'", "--cpu", "from 0.01 to 4096"]),
     ("run --memory -1 . -- true", 125, &["'-1'", "--memory", "as 512M or 2G"]),
@@ -256,6 +258,15 @@ const FILES: &[Row] = &[
         1,
         &["log file `{D}/mnt/log` lies inside the mount point `{D}/mnt`"],
     ),
+    (
+        "mount --audit {D}/rotated {D}/dir {D}/mnt",
+        1,
+        &["`{D}/rotated`", "`{D}/rotated.2`, which it is renamed to, is a directory"],
+    ),
+    ("mount {D}/dir {D}/dangling", 1, &["`{D}/dangling` is a symbolic link that leads nowhere"]),
+    ("mount --metrics-port x {D}/dir {D}/mnt", 2, &["'x'", "a port, from 1 to 65535"]),
+    ("mount --audit-size 0 {D}/dir {D}/mnt", 2, &["'0'", "from 1 to 1048576"]),
+    ("top --count 0", 2, &["'0'", "at least 1"]),
     ("mount --audit {D}/fifo {D}/dir {D}/mnt", 1, &["`{D}/fifo`", "it is not a regular file"]),
     ("audit {D}/no.jsonl", 1, &["audit log `{D}/no.jsonl` cannot be read", "No such file"]),
     ("learn {D}/damaged.jsonl", 1, &["{D}/damaged.jsonl:1", "no policy is proposed", "1 line"]),

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::escape::shown;
@@ -69,6 +69,8 @@ impl RotatedFile {
     /// link is refused.
     pub(super) fn open(path: PathBuf, max_bytes: u64, keep: u32) -> io::Result<Self> {
         let place = Place::of(&path)?;
+        // Before one is made.
+        refuse_full(&place, &path, keep)?;
         let file = place.open()?;
         let mut opened =
             Self { path, place, file, size_bytes: 0, max_bytes, keep, torn: false, is_lost: false };
@@ -80,12 +82,7 @@ impl RotatedFile {
     fn begin(&mut self) -> io::Result<()> {
         let found = self.file.metadata()?;
         refuse_further_names(found.nlink(), "it")?;
-        for number in 1..=self.keep {
-            let Ok(full) = self.place.look(&self.place.numbered(number)) else { break };
-            let full_path = numbered(&self.path, number);
-            #[expect(clippy::useless_conversion, reason = "it has 32 bits on other machines")]
-            refuse_further_names(full.st_nlink.into(), &format!("`{}`", shown(&full_path)))?;
-        }
+        refuse_full(&self.place, &self.path, self.keep)?;
         self.size_bytes = found.size();
         // Who wrote it before may have been killed.
         self.torn = self.place.lacks_end();
@@ -282,6 +279,21 @@ pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
 const NO_FILE: &str = "it is not a regular file";
 /// Follows no link, and waits for nobody.
 const OPENING: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
+/// Looks at the places of files that were full.
+fn refuse_full(place: &Place, path: &Path, keep: u32) -> io::Result<()> {
+    for number in 1..=keep {
+        let Ok(full) = place.look(&place.numbered(number)) else { continue };
+        let shown = shown(&numbered(path, number));
+        if FileType::from_raw_mode(full.st_mode) == FileType::Directory {
+            let reason = format!("`{shown}`, which it is renamed to, is a directory; move it away");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+        #[expect(clippy::useless_conversion, reason = "it has 32 bits on other machines")]
+        refuse_further_names(full.st_nlink.into(), &format!("`{shown}`"))?;
+    }
+    Ok(())
+}
 
 /// Where the others are cannot be told; one inside DIR would be in CMD's reach.
 fn refuse_further_names(names: u64, what: &str) -> io::Result<()> {

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 
 use super::broker::BrokerChoice;
 use super::seal::SealSecretArgs;
+use super::values::port;
 
 /// What `run` and `mount` have in common.
 #[derive(Debug, Args)]
@@ -34,18 +34,18 @@ pub(crate) struct ServeArgs {
     /// Size in MiB at which the audit log is rotated
     #[arg(long, value_name = "MIB", default_value_t = 64, requires = "audit",
           allow_negative_numbers = true,
-          value_parser = RangedI64ValueParser::<u64>::new().range(1..=1_048_576))]
+          value_parser = audit_size)]
     pub(crate) audit_size: u64,
 
     /// Rotated audit logs to keep (FILE.1 is the newest)
     #[arg(long, value_name = "N", default_value_t = 4, requires = "audit",
           allow_negative_numbers = true,
-          value_parser = clap::value_parser!(u32).range(0..=1000))]
+          value_parser = audit_keep)]
     pub(crate) audit_keep: u32,
 
     /// Serve counters as Prometheus text at http://127.0.0.1:PORT/metrics, for every local user
     #[arg(long, value_name = "PORT", allow_negative_numbers = true,
-          value_parser = clap::value_parser!(u16).range(1..))]
+          value_parser = port)]
     pub(crate) metrics_port: Option<u16>,
 
     /// Threads that serve requests; left out, chosen from the machine
@@ -203,6 +203,16 @@ fn threads(text: &str) -> Result<usize, String> {
         Ok(threads) if (1..=MAX_THREADS).contains(&threads) => Ok(threads),
         _ => Err(format!("expected a whole number from 1 to {MAX_THREADS}")),
     }
+}
+
+fn audit_size(text: &str) -> Result<u64, String> {
+    let size = text.parse().ok().filter(|size| (1..=1_048_576).contains(size));
+    size.ok_or("expected a whole number from 1 to 1048576".into())
+}
+
+fn audit_keep(text: &str) -> Result<u32, String> {
+    let keep = text.parse().ok().filter(|keep| *keep <= 1000);
+    keep.ok_or("expected a whole number from 0 to 1000".into())
 }
 
 fn descriptors(text: &str) -> Result<usize, String> {

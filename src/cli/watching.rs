@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::values::interval;
+use super::values::{count, interval};
 
 pub(super) const TOP_EXAMPLES: &str = "\
 The columns are explained in docs/commands.md. The key q and Ctrl-C end it.
@@ -50,7 +50,7 @@ pub(crate) struct TopArgs {
     pub(crate) interval: Duration,
 
     /// End after so many looks
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) count: Option<u64>,
 
     /// Print one table after one interval and end

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::values::interval;
+use super::values::{count, interval};
 
 pub(super) const WQ_EXAMPLES: &str = "\
 For programs that use the crate tollgate-workqueue and have called control::serve_default.
@@ -85,7 +85,7 @@ pub(crate) struct WqMonitorArgs {
     pub(crate) interval: Duration,
 
     /// End after so many tables
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) count: Option<u64>,
 
     /// Print JSON, one line per interval

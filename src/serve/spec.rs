@@ -331,7 +331,7 @@ fn audit_config(
         std::io::ErrorKind::NotFound => anyhow!(
             "the directory of audit file `{shown}` does not exist{}; make it first: `mkdir -p {}`",
             crate::nearest::path(parent),
-            parent.display()
+            crate::escape::word(parent)
         ),
         _ => anyhow!("the directory of audit file `{shown}` cannot be used: {error}"),
     })?;

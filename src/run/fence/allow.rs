@@ -70,8 +70,9 @@ fn check_one(
                 );
             }
             bail!(
-                "--allow: `{shown}` does not exist{}; make it first: `mkdir -p {shown}`",
-                crate::nearest::path(&arg.path)
+                "--allow: `{shown}` does not exist{}; make it first: `mkdir -p {}`",
+                crate::nearest::path(&arg.path),
+                crate::escape::word(&arg.path)
             )
         }
         Err(error) => bail!("--allow: `{shown}` {}", tree::why(&error)),

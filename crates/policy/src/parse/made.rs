@@ -79,6 +79,7 @@ fn own(source: &Source<'_>, table: &DeTable<'_>) -> Result<Vec<OwnRegex>, Policy
     let mut all = Vec::with_capacity(regexes.len());
     for (name, value) in regexes {
         let text = values::string(source, "regexes", value)?;
+        values::refuse_regex(source, &text)?;
         all.push(
             OwnRegex::new(name.get_ref(), text.text).map_err(|error| {
                 source.error(text.span.clone(), Problem::Regex(error.to_string()))

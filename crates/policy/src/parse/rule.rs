@@ -244,12 +244,7 @@ fn regex(source: &Source<'_>, value: &Value<'_>) -> Result<Pattern, PolicyError>
     if source.tried {
         return Ok(Pattern::tried(text.text));
     }
-    // Parsed beforehand, as the error of `regex` itself does not say where.
-    let parsed = regex_syntax::ParserBuilder::new().utf8(false).build().parse(text.text);
-    if let Err(error) = parsed {
-        let (span, reason) = regex_mistake(&error);
-        return Err(source.error(text.span_of(source, span), Problem::Regex(reason)));
-    }
+    values::refuse_regex(source, &text)?;
     Pattern::new(text.text).map_err(|error| {
         let reason = match error {
             regex::Error::CompiledTooBig(limit) => {
@@ -259,18 +254,6 @@ fn regex(source: &Source<'_>, value: &Value<'_>) -> Result<Pattern, PolicyError>
         };
         source.error(text.span.clone(), Problem::Regex(reason))
     })
-}
-
-fn regex_mistake(error: &regex_syntax::Error) -> (Range<usize>, String) {
-    match error {
-        regex_syntax::Error::Parse(error) => {
-            (error.span().start.offset..error.span().end.offset, error.kind().to_string())
-        }
-        regex_syntax::Error::Translate(error) => {
-            (error.span().start.offset..error.span().end.offset, error.kind().to_string())
-        }
-        other => (0..0, other.to_string()),
-    }
 }
 
 fn caller(

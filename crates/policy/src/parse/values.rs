@@ -223,3 +223,25 @@ fn bad_number(
 ) -> PolicyError {
     source.error(span, Problem::Number { key, found: integer.to_string(), allowed })
 }
+
+/// Refuses what is no regular expression. Parsed beforehand, as the error of `regex` itself does not say
+/// where.
+pub(super) fn refuse_regex(source: &Source<'_>, text: &Text<'_>) -> Result<(), PolicyError> {
+    let parsed = regex_syntax::ParserBuilder::new().utf8(false).build().parse(text.text);
+    parsed.map(drop).map_err(|error| {
+        let (span, reason) = regex_mistake(&error);
+        source.error(text.span_of(source, span), Problem::Regex(reason))
+    })
+}
+
+fn regex_mistake(error: &regex_syntax::Error) -> (Range<usize>, String) {
+    match error {
+        regex_syntax::Error::Parse(error) => {
+            (error.span().start.offset..error.span().end.offset, error.kind().to_string())
+        }
+        regex_syntax::Error::Translate(error) => {
+            (error.span().start.offset..error.span().end.offset, error.kind().to_string())
+        }
+        other => (0..0, other.to_string()),
+    }
+}
