@@ -78,7 +78,26 @@ const FAILED: u8 = 1;
 /// timeout(1) for such failures.
 const RUN_FAILED: u8 = 125;
 
+/// The smallest stack that is enough, in bytes.
+const STACK_MIN: u64 = 256 << 10;
+
 fn main() -> ExitCode {
+    // With less, the program would be killed somewhere below, without a word.
+    let stack = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    if let Some(stack) = stack.filter(|stack| *stack < STACK_MIN) {
+        messages::say(&format!(
+            "the stack may have {} KiB (`ulimit -s`), and {} are needed",
+            stack >> 10,
+            STACK_MIN >> 10
+        ));
+        let is_run = std::env::args_os().nth(1).is_some_and(|command| command == "run");
+        return ExitCode::from(if is_run { RUN_FAILED } else { FAILED });
+    }
+    with_enough_stack()
+}
+
+#[inline(never)]
+fn with_enough_stack() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let translated = mount_helper::command_line(&arguments);
     let is_helper = translated.is_some();

@@ -369,6 +369,16 @@ fn flags_and_words_that_do_not_do() {
 }
 
 #[test]
+fn a_stack_that_is_too_small_is_named() {
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -s 64; exec \"$0\" run . -- true", env!("CARGO_BIN_EXE_tollgate")])
+        .output()
+        .unwrap();
+    let parts = ["64 KiB (`ulimit -s`)".into(), "256 are needed".into()];
+    assert_fails("run with a small stack", &output, 125, &parts);
+}
+
+#[test]
 fn files_that_do_not_do() {
     let place = Place::new();
     let output = place.command(&["explain".into(), String::new()]).output().unwrap();
