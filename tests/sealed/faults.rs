@@ -221,6 +221,43 @@ fn a_sealed_file_where_plain_ones_are_expected_is_an_error_and_recorded() {
     }
 }
 
+/// What was written to it while a rule sealed it is committed soon after the close, and must not come over
+/// what is written to it as a plain file.
+#[test]
+fn a_sealed_file_that_was_just_moved_is_a_plain_one_once_it_is_written_anew() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let view = place.mount(&[]);
+    let names: Vec<_> = (0..40).map(|number| format!("f{number}")).collect();
+    for name in &names {
+        let (sealed, plain) = (format!("vault/{name}"), format!("open/{name}"));
+        fs::write(view.at(&sealed), b"secret".repeat(5000)).unwrap();
+        fs::rename(place.below(&sealed), place.below(&plain)).unwrap();
+        if name.ends_with('3') {
+            truncated(&view.at(&plain), 0).unwrap();
+            let mut file = OpenOptions::new().append(true).open(view.at(&plain)).unwrap();
+            file.write_all(b"plain text").unwrap();
+        } else {
+            fs::write(view.at(&plain), "plain text").unwrap();
+        }
+    }
+    // Is used as a sealed one still.
+    fs::write(view.at("vault/used"), b"secret".repeat(5000)).unwrap();
+    let mut used = OpenOptions::new().write(true).open(view.at("vault/used")).unwrap();
+    used.write_all(b"more").unwrap();
+    fs::rename(place.below("vault/used"), place.below("open/used")).unwrap();
+    let refused = truncated(&view.at("open/used"), 0).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
+    drop(used);
+    drop(view);
+    for name in &names {
+        let found = fs::read(place.below(&format!("open/{name}"))).unwrap();
+        assert!(found == b"plain text", "{name}: {} bytes", found.len());
+    }
+}
+
 /// What is read ahead of a program has the damaged block in it sooner than the program.
 #[test]
 fn blocks_before_a_damaged_one_are_read_in_order_as_well() {

@@ -103,12 +103,13 @@ impl Committer {
         self.shared.sooner.notify_one();
     }
 
-    /// What waits of file `id` is committed, or given up, at once.
-    pub(super) fn try_now(&self, id: NodeId) {
-        if let Some(waiting) = self.shared.state.lock().waiting.get_mut(&id) {
-            waiting.due = now();
-            self.shared.sooner.notify_one();
-        }
+    /// What waits of file `id` is committed, or given up, at once. Whether something waits.
+    pub(super) fn try_now(&self, id: NodeId) -> bool {
+        let mut state = self.shared.state.lock();
+        let Some(waiting) = state.waiting.get_mut(&id) else { return false };
+        waiting.due = now();
+        self.shared.sooner.notify_one();
+        true
     }
 
     /// Commits everything; what is changed later is committed by who changes it.

@@ -94,6 +94,11 @@ impl Contents {
         self.sealing.iter().for_each(|sealing| sealing.removed(node));
     }
 
+    /// Before the lower file of `node` is used as a plain one, see [`Sealing::settle`].
+    pub(crate) fn settle(&self, node: &Node) -> Result<(), Errno> {
+        self.sealing.as_ref().map_or(Ok(()), |sealing| sealing.settle(node))
+    }
+
     /// Nobody writes any more: makes durable what was written.
     pub(crate) fn finish(&self) {
         self.sealing.iter().for_each(Sealing::finish);

@@ -22,6 +22,10 @@ use crate::table::Node;
 
 /// Between two attempts to open a file that cannot be opened yet.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How long who opens a file as a plain one waits for its last commit, and for a handle that may have been
+/// closed already: the kernel tells of that later.
+const COMMITTING: Duration = Duration::from_secs(2);
+const CLOSING: Duration = Duration::from_millis(100);
 /// Sizes that are kept; beyond, all are found anew.
 const SIZES_MAX: usize = 1 << 16;
 
@@ -185,6 +189,23 @@ impl Sealing {
         if let Some(open) = self.if_open(node) {
             self.committer.try_now(open.id());
         }
+    }
+
+    /// Waits until nothing of `node` is left to be committed: then its lower file is nobody's but who opens it.
+    ///
+    /// # Errors
+    /// `EBUSY` while somebody has it open as a sealed file.
+    pub(super) fn settle(&self, node: &Node) -> Result<(), Errno> {
+        let begun = Instant::now();
+        while let Some(open) = self.if_open(node) {
+            let most = if self.committer.try_now(open.id()) { COMMITTING } else { CLOSING };
+            if begun.elapsed() > most {
+                return Err(Errno::BUSY);
+            }
+            drop(open);
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// Makes durable what was written.

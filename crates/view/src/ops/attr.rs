@@ -242,9 +242,7 @@ impl View {
             if let Some(how) = self.how_of(node)? {
                 return self.truncate_made(caller, (node, path), &how, size);
             }
-            if size > 0 {
-                self.refuse_misplaced(caller, node, &lower::stat_fd(path)?)?;
-            }
+            self.refuse_misplaced(caller, node, &lower::stat_fd(path)?, size == 0)?;
             return self.truncate_as(caller, path, size, set.kill_suidgid);
         };
         // Whoever has the file open for writing may do it, whatever the file's mode is by now.

@@ -200,8 +200,9 @@ impl View {
         }
         // Also where a rule redacts: masking shows all other bytes as they lie below.
         let is_sealed = matches!(subject.as_ref().and_then(How::of), Some(How::Sealed(_)));
-        if !is_sealed && !access.truncates() {
-            self.refuse_misplaced(req.caller(), node, &stat).map_err(|errno| {
+        if !is_sealed {
+            let cut = access.truncates();
+            self.refuse_misplaced(req.caller(), node, &stat, cut).map_err(|errno| {
                 self.failed_open(req, node, "open", access.flags, subject.as_ref(), errno)
             })?;
         }
