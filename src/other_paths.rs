@@ -63,8 +63,10 @@ pub(crate) fn beneath(tree: &Tree, policy: &Policy) -> Option<Unavailable> {
             // A view in the place of what it shows.
             break;
         }
-        let why = if reasons.is_empty() { "the same files can be reached in" } else { "and in" };
-        reasons.push(format!("{why} `{}`", shown.display()));
+        reasons.push(match reasons.is_empty() {
+            true => format!("the same files lie in `{}`, where it judges nothing", shown.display()),
+            false => format!("and in `{}`", shown.display()),
+        });
         dir = shown;
     }
     (!reasons.is_empty()).then(|| Unavailable {

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use rustix::io::Errno;
 
 use super::circular::is_circular;
-use crate::escape::shown;
+use crate::escape::{shown, word};
 use crate::mountinfo::MountInfo;
 use crate::sys;
 
@@ -112,6 +112,11 @@ fn cannot_be_named(
     match error.raw_os_error() {
         Some(libc::EINVAL | libc::ENOENT | libc::ENOTDIR | libc::EACCES) => Ok(()),
         Some(libc::EIO | libc::ELOOP) if is_circular(mounts, mount) => Ok(()),
+        Some(libc::ENOTCONN) => bail!(
+            "the server of the mount at `{}` is dead; unmount that: `umount -l {}`",
+            shown(&mount.point),
+            word(&mount.point)
+        ),
         _ => bail!("cannot restrict the mount at `{}`: {error}", shown(&mount.point)),
     }
 }

@@ -26,11 +26,13 @@ pub(super) fn read() -> Vec<libc::c_int> {
     [FORWARDED, OF_JOBS, &[libc::SIGCHLD]].concat()
 }
 
-/// Whether CMD is sent the signal too: a process sent it, and not this one, to its process group.
+/// Whether CMD is sent the signal too: a process sent it, and not this one, to its process group; or a timer
+/// that was set before this program was executed (`alarm` of a script).
 pub(super) fn is_for_command(arrived: &Arrived) -> bool {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let is_passed = FORWARDED.contains(&arrived.signal) || stops(arrived.signal);
-    is_passed && arrived.by_process && arrived.sender != own
+    let is_sent = arrived.by_process || arrived.signal == libc::SIGALRM;
+    is_passed && is_sent && arrived.sender != own
 }
 
 /// Whether a terminal, or who acts for it, stops a job by `signal`.

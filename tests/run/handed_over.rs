@@ -1,7 +1,9 @@
 //! What CMD has from the start without opening it: descriptors of whoever called `run`, and device
 //! nodes in a place that `--allow` names.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::project::{Project, SECRET, all, can_mount, text};
 
@@ -263,4 +265,26 @@ fn signals_are_ignored_and_blocked_as_by_the_caller() {
         let run: Vec<_> = [run.get_program()].into_iter().chain(run.get_args()).collect();
         assert_eq!(looked(&run), looked(&[]), "{options:?}");
     }
+}
+
+/// A script's time limit, which no process sends.
+#[test]
+fn a_timer_that_was_set_before_ends_the_command() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "$SIG{ALRM} = 'DEFAULT'; alarm 1; exec @ARGV";
+    let begun = Instant::now();
+    let status = Command::new("perl")
+        .args(["-e", script, env!("CARGO_BIN_EXE_tollgate"), "run", "--quiet", "--policy", "none"])
+        .arg(project.path("dir"))
+        .args(["--", "sleep", "20"])
+        .status();
+    let Ok(status) = status else {
+        println!("skipped: there is no perl here");
+        return;
+    };
+    assert_eq!(status.signal(), Some(libc::SIGALRM));
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }

@@ -74,7 +74,7 @@ fn the_directory_beneath_a_view_that_dir_lies_in_is_named() {
          $T mount --daemon --policy none raw once; $T mount --daemon --policy none once/sub twice
          for dir in once twice; do
              $T run --policy p.toml --fence off $dir -- \"$T\" status . >said 2>note
-             grep -h 'beneath the view' said note | grep -o 'reached in [^)]*'
+             grep -h 'beneath the view' said note | grep -o 'lie in [^)]*'
          done
          $T run --policy none --fence off once -- true 2>&1 | grep beneath || true
          $T umount twice; $T umount --lazy once";
@@ -87,8 +87,9 @@ fn the_directory_beneath_a_view_that_dir_lies_in_is_named() {
         .unwrap();
     let home = home.path().canonicalize().unwrap();
     let home = home.display();
-    let once = format!("reached in `{home}/raw`\n");
-    let twice = format!("reached in `{home}/once/sub`; and in `{home}/raw/sub`\n");
+    let once = format!("lie in `{home}/raw`, where it judges nothing\n");
+    let twice =
+        format!("lie in `{home}/once/sub`, where it judges nothing; and in `{home}/raw/sub`\n");
     assert_eq!(text(&output.stdout), format!("{once}{once}{twice}{twice}"), "{}", all(&output));
 }
 
