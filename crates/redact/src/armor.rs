@@ -6,7 +6,7 @@ use std::ops::Range;
 use aho_corasick::AhoCorasick;
 use memchr::memmem::Finder;
 
-use crate::class::{Class, colours};
+use crate::class::Class;
 
 /// What begins a block, the first behind dashes, and what ends one.
 const BEGIN: &str = "BEGIN ";
@@ -16,7 +16,7 @@ const ENDS: [&str; 3] = ["-----END ", "---- END ", "Private-MAC"];
 /// A block is masked so far if no end comes. `run::KEY` covers what is longer.
 pub(crate) const BLOCK_MAX: usize = 68 << 10;
 /// So many bytes behind a beginning decide whether it is one.
-pub(crate) const HEAD_MAX: usize = 512;
+pub(crate) const HEAD_MAX: usize = 1024;
 const LABEL_MAX: usize = 64;
 /// Shorter lines than this are no key's; a text that mentions a beginning has none.
 const LINE_MIN: usize = 16;
@@ -24,6 +24,8 @@ const LINE_MIN: usize = 16;
 const LONG_LINE_MIN: usize = 48;
 const LINE_MAX: usize = 80;
 const PREFIX_MAX: usize = 160;
+/// With the one that the beginning is in, and header lines.
+const LINES_MAX: usize = 6;
 
 pub(crate) static BASE64: Class = Class::new(b"A-Za-z0-9+/=");
 static HEADER: Class = Class::new(b"A-Za-z0-9-");
@@ -128,18 +130,19 @@ fn holds_key(window: &[u8], body: usize) -> bool {
         || is_behind_prefix(&window[body..])
 }
 
-/// Whether the first line behind a beginning, or a blank one and the next, ends with a line of base64: logs and
-/// the like write something in front of each.
+/// Whether one of the first lines behind a beginning has a line of base64 in it, before any end: logs and the
+/// like write something in front of each, and behind it.
 fn is_behind_prefix(rest: &[u8]) -> bool {
-    let mut lines = rest.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
-    // What stands behind the beginning in its line.
-    let Some(&[]) = lines.next().map(|line| &line[colours(line, 0)..]) else { return false };
-    let Some(line) = lines.next() else { return false };
-    let line = &line[..line.len().min(PREFIX_MAX + LINE_MAX)];
-    let line = &line[line.len() - BASE64.run_before(line, line.len(), line.len())..];
-    let has = |kind: fn(&u8) -> bool| line.iter().any(kind);
-    line.len() >= LONG_LINE_MIN
-        && has(u8::is_ascii_digit)
-        && has(u8::is_ascii_uppercase)
-        && has(u8::is_ascii_lowercase)
+    let end = memchr::memmem::find(rest, b"-----END ").unwrap_or(rest.len());
+    let is_key = |piece: &[u8]| {
+        let has = |kind: fn(&u8) -> bool| piece.iter().any(kind);
+        piece.len() >= LONG_LINE_MIN
+            && has(u8::is_ascii_digit)
+            && has(u8::is_ascii_uppercase)
+            && has(u8::is_ascii_lowercase)
+    };
+    rest[..end].split(|byte| *byte == b'\n').take(LINES_MAX).any(|line| {
+        let line = &line[..line.len().min(PREFIX_MAX + LINE_MAX)];
+        line.split(|byte| !BASE64.has(*byte)).any(is_key)
+    })
 }

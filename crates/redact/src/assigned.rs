@@ -85,6 +85,7 @@ pub(crate) fn value(name: (u8, &str), text: &[u8], at: usize) -> Option<Range<us
     let rest = &text[next..];
     next += TAILS.iter().find(|tail| rest.starts_with(tail)).map_or(0, |tail| tail.len());
     next += text[next..].iter().take(2).take_while(|byte| byte.is_ascii_digit()).count();
+    next += colours(text, next);
     // `"name":` and `['name'] =`
     next += text[next..].iter().take(3).take_while(|byte| b"\"'`]\\".contains(byte)).count();
     next += colours(text, next);
@@ -105,7 +106,10 @@ pub(crate) fn value(name: (u8, &str), text: &[u8], at: usize) -> Option<Range<us
             let triple = text[next..].starts_with(&[*quote; 3]);
             let start = next + if triple { 3 } else { 1 };
             let of_lines = || of_lines(text, start, *quote, triple);
-            quoted(text, start, *quote, nested).or_else(of_lines)
+            let found = quoted(text, start, *quote, nested).or_else(of_lines)?;
+            // Where tokens are a matter of names: `"output_token": "NextMarker"`.
+            let is_name = text[found.clone()].iter().all(u8::is_ascii_alphabetic);
+            (!is_name || !matches!(name.1, "oken" | "OKEN")).then_some(found)
         }
         _ => bare(text, next),
     }
@@ -211,7 +215,9 @@ fn bare(text: &[u8], start: usize) -> Option<Range<usize>> {
     let ends = |at: usize| match text.get(at..).unwrap_or_default() {
         [] => true,
         // Within a string: its own quote, and what JSON writes so.
-        [b'\\', b'"' | b'n' | b'r' | b't', ..] | [b'\\', b'u', b'0', b'0', ..] => true,
+        [b'\\', b'"' | b'n' | b'r' | b't' | b'e' | b'0', ..]
+        | [b'\\', b'u', b'0', b'0', ..]
+        | [b'\\', b'x', b'0'..=b'3', ..] => true,
         [byte, ..] => b" ;,\"'`<}".contains(byte) || byte.is_ascii_control(),
     };
     // The end of a sentence, but not of one part of an expression.

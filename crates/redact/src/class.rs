@@ -86,19 +86,21 @@ pub(crate) fn is_after_escape(text: &[u8], at: usize) -> bool {
 /// The longest escape that is known, in bytes: the colours of a terminal.
 const ESCAPE_MAX: usize = 32;
 static NUMBERS: Class = Class::new(b"0-9;:?");
-static ESCAPES: [&[u8]; 6] = [b"\x1b", b"\\x1b", b"\\x1B", b"\\u001b", b"\\u001B", b"\\033"];
+static ESCAPES: [&[u8]; 7] =
+    [b"\x1b", b"\\x1b", b"\\x1B", b"\\u001b", b"\\u001B", b"\\033", b"\\e"];
 
 /// How many bytes from `at` on are colours of a terminal: `ESC [ 1 ; 32 m`, some of them at most.
 pub(crate) fn colours(text: &[u8], at: usize) -> usize {
     let mut next = at;
     for _ in 0..4 {
         let rest = text.get(next..).unwrap_or_default();
-        let Some(rest) = rest.strip_prefix(b"\x1b[") else { break };
+        let Some(escape) = ESCAPES.iter().find(|escape| rest.starts_with(escape)) else { break };
+        let Some(rest) = rest[escape.len()..].strip_prefix(b"[") else { break };
         let numbers = NUMBERS.run(rest, 0, ESCAPE_MAX);
         if !rest.get(numbers).is_some_and(u8::is_ascii_alphabetic) {
             break;
         }
-        next += 2 + numbers + 1;
+        next += escape.len() + 1 + numbers + 1;
     }
     next - at
 }

@@ -48,8 +48,9 @@ const fn mixed(kind: &'static str, start: &'static str, class: &'static Class, n
 
 /// A scheme's name without its first letter.
 const fn scheme(kind: &'static str, start: &'static str, holds: Holds) -> Format {
-    let min = if matches!(holds, Holds::Credentials) { 8 } else { 20 };
-    Format { kind, start, class: &BEARER, min, max: usize::MAX, holds }
+    let (class, min) =
+        if matches!(holds, Holds::Credentials) { (&BASE64, 8) } else { (&BEARER, 20) };
+    Format { kind, start, class, min, max: usize::MAX, holds }
 }
 
 static UPPER32: Class = Class::new(b"A-Z2-7");

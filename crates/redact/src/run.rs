@@ -3,7 +3,8 @@
 //! A key or a token that is longer than the context around a range cannot be told by its beginning.
 //! But it consists of a few kinds of bytes, without a gap. So a byte is masked if as many bytes as
 //! are looked at, right before it, are all of that kind, and the last 256 of them have what encoded
-//! data has and lists of words or numbers do not: digits, and letters of both cases.
+//! data has and lists of words, numbers or identifiers do not: digits, letters of both cases, and a long
+//! piece without a blank.
 
 use std::ops::Range;
 
@@ -22,8 +23,13 @@ pub(crate) struct Run {
     pub(crate) threshold: usize,
 }
 
-/// Inside of a key: base64, line breaks, and what strings of a program have around them.
-static KEY_BYTES: Class = Class::new(b"A-Za-z0-9+/=\t-\r \\\"',");
+/// Such a piece has so many bytes: lines of a key have 64 or more.
+const PIECE: usize = 40;
+
+/// Inside of a key: base64, blanks, and line breaks, also as strings have them. Quotes and commas, which
+/// strings of a program have around them, are not: lists of values would be keys.
+static KEY_BYTES: Class = Class::new(b"A-Za-z0-9+/=\t-\r \\");
+static BLANK_OR_LINE_END: Class = Class::new(b"\t-\r \\");
 /// Less than a block by what its header lines may take.
 pub(crate) static KEY: Run = Run { class: &KEY_BYTES, threshold: armor::BLOCK_MAX - (4 << 10) };
 pub(crate) static JWT: Run = Run { class: &jwt::ALPHABET, threshold: jwt::JWT_MAX };
@@ -51,12 +57,12 @@ impl Run {
     fn within(&self, text: &[u8], run: Range<usize>, emit: &mut impl FnMut(Range<usize>)) {
         let first = run.start + self.threshold;
         // Where each kind was seen last.
-        let (mut digit, mut upper, mut lower) = (None, None, None);
-        let mut open = None;
+        let (mut digit, mut upper, mut lower, mut piece) = (None, None, None, None);
+        let (mut open, mut length) = (None, 0);
         for (at, byte) in text.iter().enumerate().take(run.end).skip(first - LAST) {
             if at >= first {
                 let recent = |seen: Option<usize>| seen.is_some_and(|seen| at - seen <= LAST);
-                let masked = recent(digit) && recent(upper) && recent(lower);
+                let masked = recent(digit) && recent(upper) && recent(lower) && recent(piece);
                 match (masked, open) {
                     (true, None) => open = Some(at),
                     (false, Some(start)) => {
@@ -65,6 +71,10 @@ impl Run {
                     }
                     _ => {}
                 }
+            }
+            length = if BLANK_OR_LINE_END.has(*byte) { 0 } else { length + 1 };
+            if length >= PIECE {
+                piece = Some(at);
             }
             match byte {
                 b'0'..=b'9' => digit = Some(at),
