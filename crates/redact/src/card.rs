@@ -70,20 +70,20 @@ fn numbers_around(text: &[u8], at: usize) -> [Option<Range<usize>>; GROUPS_MAX] 
     numbers
 }
 
-/// The longest number that begins at `start`.
+/// The longest number that begins at `start`, or behind the digits of an escape there.
 fn number_at(text: &[u8], start: usize) -> Option<Range<usize>> {
-    // The digits of an escape right before it.
-    let escape = match &text[start.saturating_sub(2)..start] {
+    let digits = match &text[start.saturating_sub(2)..start] {
         [.., b'%'] | [b'\\', b'x'] => 2,
         [b'\\', b'u'] => 4,
         [.., b'\\'] => 3,
         _ => 0,
     };
-    let start = if is_after_escape(text, (start + escape).min(text.len())) {
-        start + escape
-    } else {
-        start
-    };
+    let behind = (start + digits).min(text.len());
+    let is_escape = || digits > 0 && is_after_escape(text, behind);
+    longest_at(text, start).or_else(|| is_escape().then(|| longest_at(text, behind)).flatten())
+}
+
+fn longest_at(text: &[u8], start: usize) -> Option<Range<usize>> {
     let part_of_more = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     let before = start.checked_sub(1).map(|before| text[before]);
     if before.is_some_and(part_of_more) && !is_after_escape(text, start) {
