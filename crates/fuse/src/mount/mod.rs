@@ -173,11 +173,8 @@ fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
         _ => MountError::NoMountPoint { path: path.into(), source },
     };
     let real = path.canonicalize().map_err(|source| no_point(path, source))?;
-    let is_gone = match table::is_fuse(&real) {
-        true => asking::ask(&real) == Server::Gone,
-        false => asking::is_gone(&real),
-    };
-    if is_gone {
+    // Also where nothing was mounted a moment ago: somebody else may be mounting there, and not serve yet.
+    if asking::ask(&real) == Server::Gone {
         return Err(MountError::Stale { path: path.into() });
     }
     // As far as the kernel knows: its type does not change.
