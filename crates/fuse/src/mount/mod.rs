@@ -101,7 +101,7 @@ impl Drop for Mount {
 /// See [`MountError`]; [`MountError::AlreadyMounted`] over a mount of type `fuse.tollgate`, whose server
 /// is not waited for: whether it is gone ([`MountError::Stale`]) is asked for a second at most.
 pub fn mount(path: &Path, options: &MountOptions) -> Result<(Device, Mount), MountError> {
-    let path = mount_point(path)?;
+    let path = mount_point(path, Others::MayMount)?;
     let _turn = one_at_a_time::turn(&path);
     if table::is_ours(&path, DEFAULT_SUBTYPE) {
         return Err(MountError::AlreadyMounted { path });
@@ -136,7 +136,7 @@ pub fn mount_device(
     options: &MountOptions,
 ) -> Result<(), MountError> {
     options.check()?;
-    let path = mount_point(path)?;
+    let path = mount_point(path, Others::Wait)?;
     let data = mount_data(device, &path, options)?;
     let kind = format!("fuse.{}", options.subtype);
     rustix::mount::mount(&options.source, &path, kind, options.flags(), data.as_c_str()).map_err(
@@ -165,16 +165,29 @@ fn mount_data(device: &Device, path: &Path, options: &MountOptions) -> Result<CS
     CString::new(data).map_err(|e| system(e.into()))
 }
 
+/// Whether others of this package may mount at a place while it is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    MayMount,
+    /// They wait for their turn, or the place is in a namespace of its own.
+    Wait,
+}
+
 /// The canonical path of a place where a mount can be made: a directory. If a FUSE file system is
 /// mounted there, its server is not waited for.
-fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
+fn mount_point(path: &Path, others: Others) -> Result<PathBuf, MountError> {
     let no_point = |path: &Path, source: io::Error| match Errno::from_io_error(&source) {
         Some(errno) if asking::says_gone(errno) => MountError::Stale { path: path.into() },
         _ => MountError::NoMountPoint { path: path.into(), source },
     };
     let real = path.canonicalize().map_err(|source| no_point(path, source))?;
-    // Also where nothing was mounted a moment ago: somebody else may be mounting there, and not serve yet.
-    if asking::ask(&real) == Server::Gone {
+    // Where nothing was mounted a moment ago, somebody else may be mounting and not serve yet. No thread for
+    // that without need: callers may be processes of one thread.
+    let is_gone = match others == Others::MayMount || table::is_fuse(&real) {
+        true => asking::ask(&real) == Server::Gone,
+        false => asking::is_gone(&real),
+    };
+    if is_gone {
         return Err(MountError::Stale { path: path.into() });
     }
     // As far as the kernel knows: its type does not change.
