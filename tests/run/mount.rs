@@ -202,9 +202,11 @@ fn a_signal_unmounts_the_foreground_server() {
             .spawn()
             .unwrap();
         until("the view is there", || project.path("mnt/a.txt").exists());
-        let output =
-            tollgate().args(["status", "--json"]).arg(project.path("mnt")).output().unwrap();
-        let report = reports(&text(&output.stdout)).remove(0);
+        let status =
+            || tollgate().args(["status", "--json"]).arg(project.path("mnt")).output().unwrap();
+        // The view is there a moment before the server can be asked.
+        until("the server answers", || status().status.success());
+        let report = reports(&text(&status().stdout)).remove(0);
         let pid = rustix::process::Pid::from_child(&server);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         assert_eq!(server.wait().unwrap().code(), Some(0));
