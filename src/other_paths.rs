@@ -38,8 +38,8 @@ pub(crate) fn layers(tree: &Tree, policy: &Policy) -> Option<Unavailable> {
     })
 }
 
-/// The directories that the views show that DIR lies on, as far as they can be reached from here: who may
-/// use them has the files without the policy.
+/// The directories that are shown by the views that DIR lies in, one beneath the other: who may use them has
+/// the files without the policy. Whether anybody may is not asked.
 pub(crate) fn beneath(tree: &Tree, policy: &Policy) -> Option<Unavailable> {
     if policy.is_trivial() {
         return None;
