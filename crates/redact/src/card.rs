@@ -18,7 +18,8 @@ const PROBE: usize = 6;
 pub(crate) fn cards(text: &[u8], mut emit: impl FnMut(Range<usize>)) {
     let mut done = 0;
     let mut look = |at: usize| {
-        for number in numbers_around(text, at).into_iter().flatten() {
+        // Numbers may share groups: the one that begins first is whole, and what ends behind it follows.
+        for number in numbers_around(text, at).into_iter().rev().flatten() {
             if number.end > done {
                 done = number.end;
                 emit(number);
@@ -177,6 +178,20 @@ fn check_digit(digits: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Both are whole, whichever is met first.
+    #[test]
+    fn numbers_that_share_groups_are_found_wherever_they_begin() {
+        for before in 0..20 {
+            let shared = "4000 4111 1234 0006 0008";
+            let text = format!("{} {shared} 7, {shared}", "x".repeat(before));
+            let mut shown = text.clone().into_bytes();
+            cards(text.as_bytes(), |range| shown[range].fill(b'#'));
+            let masked = "#".repeat(shared.len());
+            let expected = format!("{} {masked} 7, {masked}", "x".repeat(before));
+            assert_eq!(String::from_utf8(shown).unwrap(), expected);
+        }
+    }
 
     /// Every place in a text, so that every phase of the steps is met.
     #[test]
