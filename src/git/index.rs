@@ -19,6 +19,11 @@ const SKIP_WORKTREE: u16 = 0x4000;
 /// Largest index that is read, in bytes: more than two million files.
 const MAX_LEN: u64 = 256 << 20;
 
+/// Most bytes of a path, and of all of them. Version 4 names only what a path does not share with the one before it, so that
+/// a small file could stand for more than there is memory.
+const MAX_PATH_LEN: usize = 4096;
+const MAX_PATHS_LEN: usize = 256 << 20;
+
 /// A tracked file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tracked {
@@ -90,6 +95,7 @@ fn entries(bytes: &[u8], name_len: usize) -> anyhow::Result<(Vec<Tracked>, &[u8]
     let mut entries: Vec<Tracked> = Vec::new();
     let before_flags = BEFORE_OBJECT + name_len;
     let mut at = 12;
+    let mut paths_len = 0;
     for _ in 0..count {
         let flags = short(bytes, at + before_flags)?;
         let is_repository = number(bytes, at + MODE)? & KIND == REPOSITORY;
@@ -113,6 +119,9 @@ fn entries(bytes: &[u8], name_len: usize) -> anyhow::Result<(Vec<Tracked>, &[u8]
             "a name is not as long as it says"
         );
         path.extend(&rest[..length]);
+        paths_len += path.len();
+        ensure!(path.len() <= MAX_PATH_LEN, "a path of more than {MAX_PATH_LEN} bytes");
+        ensure!(paths_len <= MAX_PATHS_LEN, "its paths take more than {} MiB", MAX_PATHS_LEN >> 20);
         at = match version {
             4 => name_at + length + 1,
             // Padded with 1 to 8 zero bytes to a multiple of 8, counted from the entry's start.
@@ -230,6 +239,29 @@ mod tests {
             repository.tracked().unwrap().into_iter().map(|one| one.path).collect();
         paths.sort();
         assert_eq!(paths, [b"a", b"b", b"c", b"d"]);
+    }
+
+    /// An entry of version 4.
+    fn shared_entry(removed: u8, name: &[u8]) -> Vec<u8> {
+        [&[0; 62][..], &[removed], name, b"\0"].concat()
+    }
+
+    #[test]
+    fn paths_that_take_more_memory_than_files_have_names_are_refused() {
+        let head = |entries: u32| [&b"DIRC\0\0\0\x04"[..], &entries.to_be_bytes()].concat();
+        let of = |len: usize, further: usize| {
+            let mut index = head(u32::try_from(further).unwrap() + 1);
+            index.extend(shared_entry(0, &vec![b'a'; len]));
+            for _ in 0..further {
+                index.extend(shared_entry(0, b""));
+            }
+            parse(&index, 20)
+        };
+        assert_eq!(of(MAX_PATH_LEN, 2).unwrap().len(), 3);
+        let refused = of(MAX_PATH_LEN + 1, 2).unwrap_err().to_string();
+        assert!(refused.contains("4096"), "{refused}");
+        let refused = of(MAX_PATH_LEN, MAX_PATHS_LEN / MAX_PATH_LEN).unwrap_err().to_string();
+        assert!(refused.contains("256 MiB"), "{refused}");
     }
 
     #[test]
