@@ -2,7 +2,7 @@
 //! push the other records out of the files that are kept.
 //!
 //! The first of its kind is written. Those that follow within a window - same caller, operation,
-//! path, rule and error - are counted; at the end of the window one record says how many there
+//! access, path, second path, rule and error - are counted; at the end of the window one record says how many there
 //! were. Windows begin at a second and double up to a minute while the repetition lasts.
 //!
 //! A caller that is refused at ever new paths has [`BURST`] records, and [`PER_SECOND`] more each
@@ -37,6 +37,8 @@ struct Kind {
     rule: Box<[u8]>,
     /// `None` for all paths that are not counted on their own.
     path: Option<Box<[u8]>>,
+    /// The access that was asked for, or a second path.
+    asked: Option<Box<[u8]>>,
 }
 
 struct Held {
@@ -74,6 +76,7 @@ impl Repeats {
             errno: slot.errno(),
             rule: slot.rule().into(),
             path: Some(slot.path().into()),
+            asked: slot.asked(),
         };
         if self.count(&kind, slot) {
             return Fate::Counted;
@@ -82,7 +85,7 @@ impl Repeats {
             self.hold(kind, slot, 0, now);
             return Fate::Written;
         }
-        kind.path = None;
+        (kind.path, kind.asked) = (None, None);
         if !self.count(&kind, slot) && self.kinds.len() >= MAX_KINDS {
             // More callers and rules than anybody has: those that come now are counted as one.
             kind.who = (u32::MAX, Box::default());
@@ -168,16 +171,15 @@ impl Repeats {
 #[cfg(test)]
 mod tests {
     use rustix::io::Errno;
-    use tollgate_view::{Detail, Event, Outcome};
+    use tollgate_view::{Access, Detail, Event, Outcome};
 
     use super::*;
 
-    fn refusal(path: &str, uid: u32) -> Slot {
-        let mut slot = Slot::empty();
-        slot.fill(&Event {
+    fn event(path: &str) -> Event<'_> {
+        Event {
             operation: "open",
             outcome: Outcome::Refused(Errno::ACCESS),
-            uid,
+            uid: 1,
             gid: 0,
             pid: 1,
             exe: Some(b"/bin/cat"),
@@ -185,8 +187,36 @@ mod tests {
             path: path.as_bytes(),
             rule: Some("keys"),
             detail: Detail::None,
-        });
+        }
+    }
+
+    fn refusal(path: &str, uid: u32) -> Slot {
+        let mut slot = Slot::empty();
+        slot.fill(&Event { uid, ..event(path) });
         slot
+    }
+
+    #[test]
+    fn what_was_asked_for_is_told_apart() {
+        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        let asked = |operation, detail| {
+            let mut slot = Slot::empty();
+            slot.fill(&Event { operation, detail, ..event("docs/a") });
+            slot
+        };
+        let open = |flags| asked("open", Detail::Access(Access::from_flags(flags)));
+        let rename = |to: &'static str| asked("rename", Detail::To(to.as_bytes()));
+        for slot in [open(libc::O_RDONLY), open(libc::O_WRONLY), rename("out/1"), rename("out/2")] {
+            assert_eq!(repeats.take(&slot, now), Fate::Written);
+            assert_eq!(repeats.take(&slot, now), Fate::Counted);
+        }
+        let lines = due(&mut repeats, now, true);
+        let mut asked: Vec<_> = lines
+            .iter()
+            .map(|line| line["access"].as_str().or(line["to"].as_str()).unwrap())
+            .collect();
+        asked.sort_unstable();
+        assert_eq!(asked, ["out/1", "out/2", "read", "write"]);
     }
 
     fn due(repeats: &mut Repeats, now: Instant, all: bool) -> Vec<serde_json::Value> {

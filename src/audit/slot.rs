@@ -127,6 +127,15 @@ impl Slot {
         }
     }
 
+    /// The access that was asked for, in words, or a second path or name as far as it fits.
+    pub(super) fn asked(&self) -> Option<Box<[u8]>> {
+        match self.kept {
+            Kept::Access(access) => Some(access_words(access).into_bytes().into()),
+            Kept::To | Kept::Attribute => Some(self.second.get().into()),
+            _ => None,
+        }
+    }
+
     /// Whether the policy refused it, or would have.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self.outcome, Outcome::Refused(_) | Outcome::WouldRefuse(_))
