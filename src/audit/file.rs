@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use crate::escape::shown;
@@ -151,21 +151,42 @@ impl RotatedFile {
     /// Keeps this file under another name and begins a new one.
     ///
     /// # Errors
-    /// The error of rename(2) or open(2); the old file is written on then.
+    /// The error of rename(2) or open(2); the old file is written on then, and the older ones keep
+    /// their names. At most the one that was to go is gone.
     pub(super) fn rotate(&mut self) -> io::Result<()> {
         if self.keep == 0 {
             self.file.set_len(0)?;
         } else {
-            let place = &self.place;
-            for number in (1..self.keep).rev() {
-                place.rename_if_there(&place.numbered(number), &place.numbered(number + 1))?;
+            let mut moved = Vec::new();
+            match self.make_room(&mut moved) {
+                Ok(new) => self.file = new,
+                Err(error) => {
+                    self.place.move_back(&moved);
+                    return Err(error);
+                }
             }
-            place.rename_if_there(&place.name, &place.numbered(1))?;
-            self.file = place.open()?;
         }
         self.size_bytes = 0;
         self.torn = false;
         Ok(())
+    }
+
+    /// Renames the files, and makes a new one. `moved` gets the names that changed, old and new, in order.
+    fn make_room(&self, moved: &mut Vec<(OsString, OsString)>) -> io::Result<File> {
+        let place = &self.place;
+        // What is older than a number that is free stays where it is.
+        let is_free = |number: &u32| {
+            place.look(&place.numbered(*number)).is_err_and(|errno| errno == Errno::NOENT)
+        };
+        let last = (1..self.keep).find(is_free).unwrap_or(self.keep);
+        let numbers = (1..last).rev().map(|number| (place.numbered(number), number + 1));
+        for (from, to) in numbers.chain([(place.name.clone(), 1)]) {
+            let to = place.numbered(to);
+            if place.rename_if_there(&from, &to)? {
+                moved.push((from, to));
+            }
+        }
+        place.open()
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -261,10 +282,20 @@ impl Place {
         }) && last != [b'\n']
     }
 
-    fn rename_if_there(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+    /// Whether it was there.
+    fn rename_if_there(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
         match rustix::fs::renameat(&self.directory, from, &self.directory, to) {
-            Err(error) if error != Errno::NOENT => Err(error.into()),
-            _ => Ok(()),
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives back names that were changed, the last one first, unless somebody has them by now.
+    fn move_back(&self, moved: &[(OsString, OsString)]) {
+        for (old, new) in moved.iter().rev() {
+            let (from, to) = (&self.directory, &self.directory);
+            let _ = rustix::fs::renameat_with(from, new, to, old, RenameFlags::NOREPLACE);
         }
     }
 }
@@ -328,6 +359,51 @@ mod tests {
             ("four\n".into(), "three\n".into(), "two\n".into())
         );
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn what_cannot_be_renamed_is_written_on_and_moves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut file = RotatedFile::open(path.clone(), 4, 3).unwrap();
+        file.append(b"now\n").unwrap();
+        std::fs::write(dir.path().join("log.1"), "one").unwrap();
+        std::fs::create_dir(dir.path().join("log.2")).unwrap();
+        std::fs::write(dir.path().join("log.3"), "three").unwrap();
+        let names = || {
+            let entries = std::fs::read_dir(dir.path()).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let before = names();
+        for _ in 0..3 {
+            file.rotate().unwrap_err();
+            assert_eq!(names(), before);
+        }
+        file.append(b"more\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "now\nmore\n");
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!((read("log.1"), read("log.3")), ("one".into(), "three".into()));
+    }
+
+    /// As where the last step fails.
+    #[test]
+    fn names_are_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut file = RotatedFile::open(path.clone(), 4, 3).unwrap();
+        file.append(b"now\n").unwrap();
+        std::fs::write(dir.path().join("log.1"), "one").unwrap();
+        std::fs::write(dir.path().join("log.3"), "three").unwrap();
+        let mut moved = Vec::new();
+        file.make_room(&mut moved).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.place.move_back(&moved);
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).ok();
+        assert_eq!(read("log").as_deref(), Some("now\n"));
+        assert_eq!(read("log.1").as_deref(), Some("one"));
+        assert_eq!((read("log.2"), read("log.3").as_deref()), (None, Some("three")));
     }
 
     #[test]

@@ -186,6 +186,52 @@ mod tests {
         assert_eq!(inodes, (0..1000).map(Some).collect::<Vec<_>>());
     }
 
+    #[test]
+    fn a_log_that_cannot_be_rotated_is_written_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let log = AuditLog::start(AuditConfig { max_bytes: 1, ..config(&path) }, origin()).unwrap();
+        std::fs::create_dir(dir.path().join("log.1")).unwrap();
+        for inode in 0..1000 {
+            log.record(&event(inode));
+        }
+        log.finish();
+        let status = log.status();
+        assert_eq!((status.written, status.failed), (1000, 0));
+        let said = status.last_error.unwrap();
+        assert!(said.contains("cannot be rotated") && said.contains("written on"), "{said}");
+        assert_eq!(lines(&path).iter().filter(|line| line["event"] == "request").count(), 1000);
+        assert!(std::fs::read_to_string(&path).unwrap().contains("\"event\":\"stop\""));
+    }
+
+    /// However fast records come.
+    #[test]
+    fn a_log_that_is_taken_away_from_a_busy_writer_is_begun_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let log = AuditLog::start(config(&path), origin()).unwrap();
+        let end = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !end.load(Ordering::Relaxed) {
+                        log.record(&event(1));
+                    }
+                });
+            }
+            while log.status().dropped == 0 {
+                std::thread::yield_now();
+            }
+            std::fs::remove_file(&path).unwrap();
+            let since = std::time::Instant::now();
+            while !path.exists() && since.elapsed() < Duration::from_secs(30) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            end.store(true, Ordering::Relaxed);
+        });
+        assert!(path.exists());
+    }
+
     /// By somebody, or by logrotate.
     #[test]
     fn a_log_that_is_taken_away_is_begun_again() {

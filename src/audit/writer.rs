@@ -18,6 +18,10 @@ use crate::escape::shown;
 const BATCH: usize = 256;
 /// After so long it looks again whether FILE is still the file that it writes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// After a rotation that failed it is tried again so much later.
+const ROTATE_AGAIN: Duration = Duration::from_secs(60);
+/// Batches between two looks at what else is due, however fast records come.
+const MAX_BATCHES: usize = 64;
 /// How long the writer looks for more before it sleeps until it is woken.
 const LINGER: Duration = Duration::from_millis(2);
 
@@ -34,6 +38,10 @@ pub(super) struct Writer {
     looked: Instant,
     /// What was seen then.
     away: Option<Away>,
+    /// No rotation before, as one has failed.
+    rotate_at: Option<Instant>,
+    /// The file lacks the line that it begins with.
+    lacks_head: bool,
 }
 
 impl Writer {
@@ -49,8 +57,19 @@ impl Writer {
         file.append(&origin.line("start", json!({}))).map_err(|failed| failed.error)?;
         let (repeats, lines) = (Repeats::default(), Vec::new());
         let (drops_told, failures_told, looked) = (0, 0, Instant::now());
-        let away = None;
-        Ok(Self { shared, file, origin, repeats, lines, drops_told, failures_told, looked, away })
+        Ok(Self {
+            shared,
+            file,
+            origin,
+            repeats,
+            lines,
+            drops_told,
+            failures_told,
+            looked,
+            away: None,
+            rotate_at: None,
+            lacks_head: false,
+        })
     }
 
     /// Writes until it is told to stop, and then what is left.
@@ -59,7 +78,10 @@ impl Writer {
             // Read before the queue is emptied: what was recorded before the stop is written.
             let stop = self.shared.stop.load(Ordering::SeqCst);
             self.look_at_file(stop);
-            while self.write_batch() {}
+            let mut batches = 0;
+            while self.write_batch() && (stop || batches < MAX_BATCHES) {
+                batches += 1;
+            }
             self.write_repeats(stop);
             self.tell_lost();
             self.tell_reloads();
@@ -67,7 +89,9 @@ impl Writer {
                 self.tell_end();
                 break;
             }
-            self.wait();
+            if self.shared.filled.is_empty() {
+                self.wait();
+            }
         }
         if let Err(error) = self.file.sync() {
             self.note(&error);
@@ -157,19 +181,38 @@ impl Writer {
         self.note_failed(appended);
     }
 
-    /// Appends what is in `lines`; a new file begins with what run it belongs to.
+    /// Appends what is in `lines`; a new file begins with what run it belongs to. One that cannot be
+    /// rotated is written on.
     fn append_lines(&mut self) -> Result<(), Failed> {
-        if self.file.is_full() {
-            self.file.rotate()?;
+        let may_rotate = self.rotate_at.is_none_or(|at| Instant::now() >= at);
+        if self.file.is_full() && may_rotate {
+            match self.file.rotate() {
+                Ok(()) => (self.rotate_at, self.lacks_head) = (None, true),
+                Err(error) => self.note_unrotated(&error),
+            }
+        }
+        if self.lacks_head {
             self.continue_file()?;
         }
         self.file.append(&self.lines)
     }
 
+    fn note_unrotated(&mut self, error: &io::Error) {
+        let what = format!("it cannot be rotated: {error}; it is written on");
+        if self.rotate_at.is_none() {
+            tracing::warn!("audit log `{}`: {what}", shown(self.file.path()));
+        }
+        self.rotate_at = Some(Instant::now() + ROTATE_AGAIN);
+        *lock(&self.shared.last_error) = Some(what);
+    }
+
     /// The first line of a further file.
     fn continue_file(&mut self) -> io::Result<()> {
+        self.lacks_head = true;
         let head = self.origin.line("continued", json!({}));
-        self.file.append(&head).map_err(|failed| failed.error)
+        self.file.append(&head).map_err(|failed| failed.error)?;
+        self.lacks_head = false;
+        Ok(())
     }
 
     /// Begins a new FILE where others have moved or removed it, and looks for that about each second.
@@ -202,18 +245,27 @@ impl Writer {
         *lock(&self.shared.last_error) = Some(what);
     }
 
-    /// A line about the whole run.
-    fn tell(&mut self, event: &str, more: Value) {
+    /// A line about the whole run; whether it is in the file.
+    fn tell(&mut self, event: &str, more: Value) -> bool {
         self.lines = self.origin.line(event, more);
         let appended = self.append_lines();
+        let is_told = appended.is_ok();
         self.note_failed(appended);
+        is_told
     }
 
+    /// Those that cannot be written are told later.
     fn tell_reloads(&mut self) {
         let reloads = std::mem::take(&mut *lock(&self.shared.reloads));
-        for digest in reloads {
-            self.origin.policy_sha256 = digest;
-            self.tell("reload", json!({}));
+        let mut left = reloads.into_iter();
+        while let Some(digest) = left.next() {
+            self.origin.policy_sha256.clone_from(&digest);
+            if !self.tell("reload", json!({})) {
+                let mut waiting = lock(&self.shared.reloads);
+                let since = std::mem::take(&mut *waiting);
+                *waiting = std::iter::once(digest).chain(left).chain(since).collect();
+                return;
+            }
         }
     }
 
