@@ -116,7 +116,7 @@ enum Below<T> {
 }
 
 /// Looks at everything below the directory `top`, with its path from there, until something is
-/// found.
+/// found. What is removed meanwhile is not there to be judged.
 fn first_below<T>(
     Top { at: (parent, name), key }: &Top<'_>,
     find: impl Fn(Beneath<'_>, &[u8], &Stat) -> Option<T>,
@@ -129,26 +129,38 @@ fn first_below<T>(
     let mut pending = vec![(top, Vec::new())];
     let mut seen = 0;
     while let Some((dir, below)) = pending.pop() {
-        let mut stream = DirStream::new(lower::open_dir(dir.as_fd(), c".")?);
-        while let Some(entry) = stream.peek()? {
-            if entry.child_name().is_some() {
+        let Some(opened) = if_there(lower::open_dir(dir.as_fd(), c"."))? else { continue };
+        let mut stream = DirStream::new(opened);
+        while let Some(entry) = if_there(stream.peek())?.flatten() {
+            if entry.child_name().is_some()
+                && let Some(stat) = if_there(lower::stat_at(dir.as_fd(), entry.name))?
+            {
                 seen += 1;
                 if seen > MAX_SUBTREE {
                     return Ok(Below::TooMany);
                 }
-                let stat = lower::stat_at(dir.as_fd(), entry.name)?;
                 let rest = [&below[..], b"/", entry.name.to_bytes()].concat();
                 if let Some(found) = find((dir.as_fd(), entry.name), &rest, &stat) {
                     return Ok(Below::Found(found));
                 }
-                if stat.file_type() == FileType::Directory {
-                    pending.push((lower::open_path(dir.as_fd(), entry.name)?, rest));
+                if stat.file_type() == FileType::Directory
+                    && let Some(opened) = if_there(lower::open_path(dir.as_fd(), entry.name))?
+                {
+                    pending.push((opened, rest));
                 }
             }
             stream.advance();
         }
     }
     Ok(Below::Nothing)
+}
+
+/// `None` for what has been removed.
+fn if_there<T>(looked: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match looked {
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 /// Would an inode get weaker by moving from path `from` to `to`? Where its first bytes tell, `head`
