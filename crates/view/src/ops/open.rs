@@ -27,6 +27,7 @@ use crate::ops::access::Access;
 use crate::ops::lower_file::LowerFile;
 use crate::ops::record::access_of;
 use crate::passthrough::NotRegistered;
+use crate::paths::KnownPaths;
 use crate::road::Made;
 use crate::small::only_reads;
 use crate::stats::Count;
@@ -36,6 +37,9 @@ use crate::view::View;
 /// `STATX_ATTR_IMMUTABLE` and `STATX_ATTR_APPEND`.
 const IMMUTABLE: u64 = 0x10;
 const APPEND_ONLY: u64 = 0x20;
+
+/// How often a file is judged anew that is moved while it is opened. Then it is busy.
+const LOOKS_WHILE_MOVED: u32 = 20;
 
 /// How often, and how far apart, a file is looked for under its name that may get it back: `rotate` syncs a
 /// directory in between.
@@ -55,30 +59,71 @@ impl View {
         if node.kind != FileType::RegularFile {
             return Err(Errno::NXIO);
         }
-        let access = Access::new(flags);
+        let asked = Asked { req, node: &node, access: Access::new(flags), kill_suidgid };
+        let moment = self.names.moment();
+        let is_still = || moment.is_some_and(|moment| self.names.is_still(&moment));
+        if let Some(opened) = self.judge_and_open(&asked, None, is_still)? {
+            return Ok(opened);
+        }
+        for _ in 0..LOOKS_WHILE_MOVED {
+            let paths = self.paths.of(&node)?;
+            if let Some(opened) = self.judge_and_open(&asked, Some(&paths), || true)? {
+                return Ok(opened);
+            }
+        }
+        Err(self.failed_open(req, &node, "open", asked.access.flags, None, Errno::BUSY))
+    }
+
+    /// Asks the policy, and opens the file as it says; `None` if the file got another name in between, by
+    /// which it may be judged more strictly: whoever renames or links a file looks whether it is open, and did not
+    /// see this one. Either `is_still` tells that none was moved since before, or the file still has these
+    /// `paths`; no name is moved then until it is open.
+    fn judge_and_open(
+        &self,
+        asked: &Asked<'_>,
+        paths: Option<&KnownPaths>,
+        is_still: impl FnOnce() -> bool,
+    ) -> Result<Option<Opened>, Errno> {
+        let &Asked { req, node, access, kill_suidgid } = asked;
         let (seen, subject) = self.unless_overtaken(|| {
-            let seen = self.look_at(&node, access)?;
-            let subject = self.admit(req, &node, access, seen.as_ref().map(|(_, stat)| stat))?;
+            let seen = self.look_at(node, access)?;
+            let subject = self.admit(req, node, access, seen.as_ref().map(|(_, stat)| stat))?;
             Ok((seen, subject))
         })?;
+        let still = paths.map(|_| self.names.write());
+        if let Some(paths) = paths
+            && self.paths.of(node)? != *paths
+        {
+            return Ok(None);
+        }
         if access.writes() && self.watch.is_some() {
             node.places().iter().for_each(|place| self.written_in(&place.parent));
         }
-        let _copying = access.writes().then(|| self.copying(&node));
+        let _copying = access.writes().then(|| self.copying(node));
         let subject = subject.as_ref();
-        let opening = Opening { req, node: &node, access, kill_suidgid, subject, seen };
+        let opening = Opening { req, node, access, kill_suidgid, subject, seen };
         let opened = self
-            .open_admitted(opening)
-            .map_err(|errno| self.failed_open(req, &node, "open", access.flags, subject, errno))?;
-        self.record_open(req, &node, "open", access.flags, &opened, subject);
+            .open_admitted(opening, is_still)
+            .map_err(|errno| self.failed_open(req, node, "open", access.flags, subject, errno))?;
+        drop(still);
+        if let Some(opened) = &opened {
+            self.record_open(req, node, "open", access.flags, opened, subject);
+        }
         Ok(opened)
     }
 
-    /// Opens a file that the policy allows to be opened.
-    fn open_admitted(&self, opening: Opening<'_, '_>) -> Result<Opened, Errno> {
+    /// Opens a file that the policy allows to be opened, if `is_still` says so once nobody else opens it.
+    fn open_admitted(
+        &self,
+        opening: Opening<'_, '_>,
+        is_still: impl FnOnce() -> bool,
+    ) -> Result<Option<Opened>, Errno> {
         let Opening { node, access, .. } = opening;
         // Held over system calls on purpose: two openers must not register two backing files.
         let mut io = node.io.lock();
+        if opening.subject.is_some() && !is_still() {
+            return Ok(None);
+        }
         // For who opens to write the kernel looks at this before it asks, for others afterwards.
         if access.only_empties() && io.is_executed() {
             return Err(Errno::TXTBSY);
@@ -90,10 +135,10 @@ impl View {
         }
         let opened = self.open_locked(opening, &mut io)?;
         if !access.executes() {
-            return Ok(opened);
+            return Ok(Some(opened));
         }
         io.executed();
-        Ok(Opened { handle: to_execute(opened.handle), ..opened })
+        Ok(Some(Opened { handle: to_execute(opened.handle), ..opened }))
     }
 
     /// The same under the lock of the file's state.
@@ -128,11 +173,17 @@ impl View {
         }
         if access.truncates() {
             // Who gets no descriptor must not have emptied the file.
-            if mode != IoMode::Passthrough {
+            let stood = io.backing_id().is_some();
+            if mode != IoMode::Passthrough || self.backing(io, &mut lower)?.is_err() {
                 lower.open_early(req.caller().uid, access)?;
             }
             let fd = lower.path()?;
-            self.truncate_as(req.caller(), fd.as_fd(), 0, kill_suidgid)?;
+            let emptied = self.truncate_as(req.caller(), fd.as_fd(), 0, kill_suidgid);
+            if emptied.is_err() && !stood {
+                // Nobody would close it.
+                drop((io.retire(), node.fd.lock().take()));
+            }
+            emptied?;
         }
         self.open_in_mode(req, io, mode, access, &mut lower)
     }
@@ -550,6 +601,14 @@ impl View {
             self.sweeper.linger(req.worker(), &node);
         }
     }
+}
+
+/// Who asks for an open of what.
+struct Asked<'a> {
+    req: &'a Request<'a>,
+    node: &'a Arc<Node>,
+    access: Access,
+    kill_suidgid: bool,
 }
 
 /// An open that the policy allows, with what is known of the file already.
