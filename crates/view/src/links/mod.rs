@@ -402,7 +402,9 @@ impl Links {
         if let Some(path) = change.removed.filter(|path| record.remove(path)) {
             self.count_out(path);
         }
-        if let Some(path) = change.removed.filter(|_| change.keep_removed)
+        // Asked here, so that of two names that go at once one sees that the other is gone.
+        if let (Some(path), Some((policy, keep))) = (change.removed, change.keep_removed)
+            && keep(record.judged(policy))
             && record.keep_removed(path)
         {
             self.removed.fetch_add(1, Ordering::Relaxed);
@@ -416,6 +418,17 @@ impl Links {
             record.names().for_each(|path| self.count_out(path));
             shard.remove(&before.key());
         }
+    }
+
+    /// The inode has gone, after its last name: none of those that go on counting does any more.
+    pub(crate) fn gone(&self, key: &Key) {
+        let mut shard = self.shard(key).lock();
+        let Some(record) = shard.remove(key) else { return };
+        record
+            .names()
+            .chain(record.removed().iter().map(AsRef::as_ref))
+            .for_each(|path| self.count_out(path));
+        self.removed.fetch_sub(record.removed().len(), Ordering::Relaxed);
     }
 
     /// A directory moved within the view: `new_path` gives the names below it their new paths.
@@ -487,8 +500,9 @@ impl Links {
 #[derive(Default)]
 pub(crate) struct Change<'a> {
     pub(crate) removed: Option<&'a [u8]>,
-    /// Without the removed name some caller could get more: it goes on counting.
-    pub(crate) keep_removed: bool,
+    /// Whether some caller could get more by the names that are left, those that this policy is to judge, without the
+    /// removed one: then it goes on counting.
+    pub(crate) keep_removed: Option<(&'a Arc<Policy>, &'a dyn Fn(Vec<Vec<u8>>) -> bool)>,
     pub(crate) made: Option<&'a [u8]>,
     pub(crate) known: &'a [Vec<u8>],
 }

@@ -90,6 +90,9 @@ impl View {
                 self.walkers.forgotten(node.id);
             }
             self.twins.iter().for_each(|twins| twins.forgotten(&node));
+            if node.pinned.load(Ordering::Relaxed) {
+                self.forgotten_by_all(&node);
+            }
             node.let_go();
             self.sweeper.forgotten();
             if node.pinned.load(Ordering::Relaxed) {

@@ -1,7 +1,7 @@
 //! Files with several names, as the operations meet them: which names a file is judged by, and what
 //! becomes of them.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -186,17 +186,22 @@ impl View {
     }
 
     /// Whether some caller could get more of the inode if it had the name `removed` no longer: none
-    /// of the names that are left is as strict for everyone.
-    fn weakens_without(&self, stat: &Stat, removed: &[u8]) -> bool {
+    /// of the names that are `left` is as strict for everyone.
+    fn weakens_without(
+        &self,
+        stat: &Stat,
+        removed: &[u8],
+        mut left: Vec<Vec<u8>>,
+        is_elsewhere: bool,
+    ) -> bool {
         let policy = self.admission.shared_policy();
         let inode =
             InodeFacts { kind: Kind::from_mode(stat.mode()), size: stat.size(), head: None };
         let from = policy.at(removed);
-        let mut left = self.links.judged(&stat.key(), policy);
         left.retain(|path| path != removed && !self.place.is_covered(path));
         if left.is_empty() {
             // Names in other views have rules that cannot be compared with these.
-            return self.neighbours().any(|other| other.links.has_names(&stat.key()));
+            return is_elsewhere;
         }
         left.iter().all(|path| {
             let to = policy.at(path);
@@ -325,9 +330,40 @@ impl View {
         if self.has_names_to_find(before) {
             let root = self.fds.root();
             let after = self.links.stat_by_name(root.as_fd(), &before.key(), Some(removed));
-            let keep_removed = self.weakens_without(before, removed);
-            let change = Change { removed: Some(removed), keep_removed, ..Change::default() };
+            let key = before.key();
+            let is_elsewhere = self.neighbours().any(|other| other.links.has_names(&key));
+            let keep = |left| self.weakens_without(before, removed, left, is_elsewhere);
+            let change = Change {
+                removed: Some(removed),
+                keep_removed: Some((self.admission.shared_policy(), &keep)),
+                ..Change::default()
+            };
             self.links.changed(before, &change, after.as_ref());
+        } else {
+            self.last_name_removed(before);
+        }
+    }
+
+    /// The name of an inode that had the attributes `before` is gone, and it had no other. Whoever has it open goes
+    /// on being judged by all that it had, until the kernel forgets it.
+    pub(crate) fn last_name_removed(&self, before: &Stat) {
+        let key = before.key();
+        let may_be_judged = || self.table.find(&key).is_some();
+        if self.links.keeps_removed() && before.nlink() < 2 && !may_be_judged() {
+            self.links.gone(&key);
+        }
+    }
+
+    /// The kernel forgot `node`, which lost its last name.
+    pub(crate) fn forgotten_by_all(&self, node: &Node) {
+        if !self.links.keeps_removed() {
+            return;
+        }
+        let fd = node.fd.lock().clone();
+        let is_gone =
+            |fd: Arc<OwnedFd>| lower::stat_fd(fd.as_fd()).is_ok_and(|stat| stat.nlink() == 0);
+        if fd.is_some_and(is_gone) {
+            node.keys().for_each(|key| self.links.gone(&key));
         }
     }
 }

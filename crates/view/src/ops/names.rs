@@ -114,20 +114,26 @@ impl View {
         if directory {
             self.admit_no_mount(req, &spot, what)?;
         }
+        let has_further_names = self.has_names_to_find(&stat);
+        // Who opens it by another name does so before this one is gone, or waits until it is noted that it is.
+        let turn = has_further_names.then(|| self.names.read());
         let last = self.before_last_name(&spot, node.as_ref(), &stat)?;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         let remove = || rustix::fs::unlinkat(spot.fd.as_fd(), name.as_c_str(), flags);
         let removed = self.powers.as_caller(req.caller(), remove);
         last.settle(removed.is_ok(), &self.contents);
         removed.map_err(|errno| self.failed_name(req, what, spot.at(), None, errno))?;
-        self.record_name(req, what, spot.at(), None, Ok(node.as_ref()));
         if let Some(node) = &node {
             node.gone_from(&spot.dir, name);
             self.twins.iter().for_each(|twins| twins.left(spot.dir.id, name));
         }
-        if self.has_names_to_find(&stat) {
+        if has_further_names {
             self.name_removed(&stat, &self.paths.of_child(&spot.dir, name)?);
+        } else {
+            self.last_name_removed(&stat);
         }
+        drop(turn);
+        self.record_name(req, what, spot.at(), None, Ok(node.as_ref()));
         Ok(())
     }
 
@@ -200,6 +206,10 @@ impl View {
                 self.fds.retrying(|| lower::open_path(spot.fd.as_fd(), spot.name.as_c_str()))?,
             ),
         };
+        // Others may have put another one in its place. The kernel looks the name up again.
+        if !self.fds.is_of(node, &lower::stat_fd(fd.as_fd())?) {
+            return Err(Errno::STALE);
+        }
         Descriptors::pin(node, fd);
         Ok(LastName(Some(node)))
     }
@@ -241,12 +251,13 @@ impl View {
                 return Err(Errno::STALE);
             }
         };
+        // Before it is asked whether the file is open: who opens it meanwhile judges it again.
+        let moving = self.names.begin();
         // An inode whose last name is gone is judged by that, and none is to be kept of it.
         let known = if node.place().is_some() { self.paths.of(&node)? } else { KnownPaths::new() };
         if !self.admission.is_trivial() {
             self.admit_link(req, (&node, &before), &spot, looked)?;
         }
-        let moving = self.names.begin();
         let from = self.fds.path_once(&node)?;
         let copying = self.copying(&node);
         let linked = self.powers.as_caller(req.caller(), || link_fd(from.as_fd(), &spot));
