@@ -37,6 +37,7 @@ mod modes;
 mod mounting;
 mod moved_meanwhile;
 mod nested;
+mod opened_meanwhile;
 mod overlays;
 mod places;
 mod queues;
