@@ -1,6 +1,6 @@
 //! `tollgate umount`.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<()> {
         false => control::survey_of(server).unwrap_or_default(),
     };
     let lazy = args.lazy || server_of(view, &silent) == Server::Dead;
-    match native::unmount_view(&path, &native_directories(&path, &reports), lazy) {
+    match native::unmount_view(&path, &native_directories(view, &reports), lazy) {
         Ok(()) => {
             tell_who_keeps(view);
             Ok(())
@@ -99,12 +99,26 @@ fn is_busy(error: &MountError) -> bool {
     }
 }
 
-/// The native directories of the view at `path`, as its server reports them. Without a server to
-/// ask there is nothing to do about them: the view is detached with all that is mounted in it.
-fn native_directories(path: &Path, reports: &[Value]) -> Vec<PathBuf> {
-    let shows = |report: &&Value| control::is_path(&report["mount_point"], path);
+/// The native directories of `view`, as its server reports them. Without a server to ask there is
+/// nothing to do about them: the view is detached with all that is mounted in it.
+///
+/// CMD of a `run` can answer here, too. What it says is about its own view alone, if about any, and
+/// names nothing outside of it.
+fn native_directories(view: &MountInfo, reports: &[Value]) -> Vec<PathBuf> {
+    let number = view.minor_number().map(u64::from);
+    let shows = |report: &&Value| {
+        control::is_path(&report["mount_point"], &view.point)
+            && report["connection"].as_u64() == number
+    };
     let native = reports.iter().find(shows).and_then(|report| report["native"].as_array());
-    native.into_iter().flatten().filter_map(Value::as_str).map(PathBuf::from).collect()
+    let directories = native.into_iter().flatten().filter_map(Value::as_str).map(PathBuf::from);
+    directories.filter(|directory| is_below(directory)).collect()
+}
+
+/// Whether a path leads to below the directory that it is joined to.
+fn is_below(path: &Path) -> bool {
+    !path.as_os_str().is_empty()
+        && path.components().all(|component| matches!(component, Component::Normal(_)))
 }
 
 /// What is known of the server of a view.
@@ -177,5 +191,37 @@ fn absolute(mnt: &Path) -> anyhow::Result<PathBuf> {
     match std::fs::canonicalize(parent) {
         Ok(parent) => Ok(parent.join(name)),
         Err(error) => bail!("MNT `{}` {}", shown(mnt), tree::why(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn native(reports: &[Value]) -> Vec<PathBuf> {
+        native_directories(&MountInfo::example(1, "0:7", "/", "/v"), reports)
+    }
+
+    #[test]
+    fn no_report_names_a_native_directory_outside_of_the_view() {
+        let all = ["/other", "", ".", "..", "../other", "a/../../other", "./a", "a", "a/b"];
+        let report = json!({ "connection": 7, "mount_point": "/v", "native": all });
+        assert_eq!(native(&[report]), ["a", "a/b"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn only_the_report_of_this_very_view_counts() {
+        let report = |connection: Value, point: &str, native: &str| json!({ "connection": connection, "mount_point": point, "native": [native] });
+        let others = [
+            report(json!(8), "/v", "of-another-view"),
+            report(Value::Null, "/v", "of-any"),
+            report(json!("7"), "/v", "of-any"),
+            report(json!(7), "/w", "elsewhere"),
+        ];
+        assert!(native(&others).is_empty());
+        let all = [&others[..], &[report(json!(7), "/v", "own")]].concat();
+        assert_eq!(native(&all), [PathBuf::from("own")]);
     }
 }

@@ -36,6 +36,7 @@ mod reload_moved;
 mod session;
 mod terminal;
 mod top;
+mod unmounted;
 mod views;
 
 use std::os::unix::process::ExitStatusExt;
