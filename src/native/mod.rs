@@ -103,44 +103,50 @@ pub(crate) fn unmount_view(
         return tollgate_fuse::unmount(view, true);
     }
     let mut removed = Vec::new();
-    let mut result = directories.iter().try_for_each(|directory| {
-        removed.extend(unmount_one(view, &view.join(directory))?);
-        Ok(())
-    });
+    let mut result = directories
+        .iter()
+        .try_for_each(|directory| unmount_one(view, &view.join(directory), &mut removed));
     if result.is_ok() {
         result = tollgate_fuse::unmount(view, false);
     }
     if result.is_err() {
-        removed.iter().for_each(Removed::restore);
+        // What was mounted on another one comes after it.
+        removed.iter().rev().for_each(Removed::restore);
     }
     result
 }
 
-/// A native directory that was unmounted.
+/// A mount of a native directory, or of something below it, that was unmounted.
 struct Removed {
     /// A copy of the mount, kept to restore it.
     tree: OwnedFd,
-    /// The directory of the view beneath it.
+    /// The file or directory of the view beneath it.
     beneath: PathBuf,
 }
 
 impl Removed {
-    /// Failing that, the directory is served by the view, which loses speed and nothing else.
+    /// Failing that, the directory is served by the view, which loses speed and nothing else; what
+    /// was mounted below it stays away.
     fn restore(&self) {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if let Ok(onto) = rustix::fs::open(&self.beneath, flags, Mode::empty()) {
+        if let Ok(onto) = open_top(&self.beneath) {
             let _ = attach(&self.tree, &onto);
         }
     }
 }
 
-/// `None` where nothing is mounted, as after a deletion from outside.
-fn unmount_one(view: &Path, point: &Path) -> Result<Option<Removed>, MountError> {
+/// What is seen at `point`, without an open of it.
+fn open_top(point: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(point, flags, Mode::empty())
+}
+
+/// Unmounts what is mounted at `point` and below it, and adds it to `removed`, in case of an error,
+/// too. Nothing may be mounted there, as after a deletion from outside.
+fn unmount_one(view: &Path, point: &Path, removed: &mut Vec<Removed>) -> Result<(), MountError> {
     let system = |source: Errno| MountError::System { path: point.into(), source: source.into() };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // The kernel drops the mount of a directory that others have taken away when it looks for it, and
     // not before.
-    let top = rustix::fs::open(point, flags, Mode::empty());
+    let top = open_top(point).map(drop);
     let mounts = mountinfo::read().map_err(|error| MountError::System {
         path: point.into(),
         source: std::io::Error::other(error),
@@ -148,19 +154,26 @@ fn unmount_one(view: &Path, point: &Path) -> Result<Option<Removed>, MountError>
     let mut points: Vec<_> =
         mounts.iter().map(|mount| &mount.point).filter(|at| at.starts_with(point)).collect();
     if !points.iter().any(|at| *at == point) {
-        return Ok(None);
+        return Ok(());
     }
-    let top = top.map_err(system)?;
-    let tree = detached_copy(&top).map_err(system)?;
-    drop(top);
+    top.map_err(system)?;
     // Deepest first; of several at one point, the kernel takes the latest.
     points.sort_by_key(|at| std::cmp::Reverse(at.components().count()));
     for at in points {
+        // The descriptor of the original would keep it in use.
+        let copy = open_top(at).and_then(|top| detached_copy(&top));
+        if at == point {
+            copy.as_ref().map_err(|error| system(*error))?;
+        }
         match rustix::mount::unmount(at, UnmountFlags::NOFOLLOW) {
-            Ok(()) | Err(Errno::INVAL) => {}
+            // Of one that the kernel does not copy (MS_UNBINDABLE), there is nothing to restore.
+            Ok(()) => {
+                removed.extend(copy.map(|tree| Removed { tree, beneath: at.clone() }));
+            }
+            Err(Errno::INVAL) => {}
             Err(Errno::BUSY) => return Err(MountError::Busy { path: view.into() }),
             Err(error) => return Err(system(error)),
         }
     }
-    Ok(Some(Removed { tree, beneath: point.to_owned() }))
+    Ok(())
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::json;
 use tollgate_control::Directory;
 
-use crate::project::{Daemon, Project, can_mount, until};
+use crate::project::{Daemon, POLICY, Project, all, can_mount, until};
 
 /// Something mounted that is none of Tollgate's, until the test ends.
 struct Other(PathBuf);
@@ -70,4 +70,31 @@ fn nothing_outside_of_the_view_is_unmounted_whoever_says_that_it_is_native() {
     until("the view is unmounted", || daemon.umount().status.success());
     let left = mounts_below(&project);
     assert!(matches!(&left[..], [one] if one.ends_with(at.to_str().unwrap())), "{left:?}");
+}
+
+/// Programs that had the directory open would go on in it, and others beneath the mounts.
+#[test]
+fn mounts_in_a_native_directory_are_as_they_were_after_an_umount_that_failed() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let rule = "[[rule]]\nname = 'out'\npath = 'target'\naction = 'native'\n";
+    fs::write(project.path("policy.toml"), format!("{rule}{POLICY}")).unwrap();
+    let _below = Other::mount(project.path("dir/target/cache"));
+    let _deeper = Other::mount(project.path("dir/target/cache/deeper"));
+    fs::write(project.path("dir/target/cache/deeper/file"), "deep\n").unwrap();
+    let daemon = Daemon::start(&project);
+    let mounted = mounts_below(&project);
+    assert_eq!(mounted.len(), 2 + 4, "{mounted:?}");
+    let at = |name: &str| project.path("mnt").join(name);
+    for name in ["target/open", "target/cache/open", "a.txt"] {
+        let open = fs::File::options().append(true).create(true).open(at(name)).unwrap();
+        assert!(all(&daemon.umount()).contains("is in use"), "{name}");
+        assert_eq!(mounts_below(&project), mounted, "{name}");
+        assert_eq!(fs::read_to_string(at("target/cache/deeper/file")).unwrap(), "deep\n");
+        drop(open);
+    }
+    until("the view is unmounted", || daemon.umount().status.success());
+    assert_eq!(mounts_below(&project).len(), 2);
 }
