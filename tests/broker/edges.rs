@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::net::{RecvFlags, SendFlags};
-use tollgate_broker::{Client, MESSAGE_BYTES, Refusal, Request, encode_reply};
+use tollgate_broker::{Client, MESSAGE_BYTES, Refusal, RegisterError, Request, encode_reply};
 
 use crate::attack::{Stage, open};
 use crate::fuse::Caller;
@@ -166,5 +166,62 @@ fn a_client_that_is_interrupted_goes_on_waiting() {
         }
         rustix::net::send(&connection, &encode_reply(Ok(1)), SendFlags::NOSIGNAL).unwrap();
         asking.join().unwrap().unwrap();
+    });
+}
+
+/// What was registered on a connection ends with it, and files are open by that.
+#[test]
+fn a_broker_that_is_late_keeps_its_connection_and_is_asked_again() {
+    // Only root's process can be a broker.
+    if !can_mount() {
+        return;
+    }
+    let directory = open_directory();
+    let socket = directory.path().join("socket");
+    let listener = tollgate_broker::listener(&socket).unwrap();
+    let client = Client::new(&socket);
+    let (device, file) = (open("/dev/null", OFlags::RDWR), open("/dev/null", OFlags::RDWR));
+    let register = || client.register(device.as_fd(), file.as_fd());
+    let unreachable = |answer: Result<u32, RegisterError>| {
+        assert!(matches!(answer, Err(RegisterError::Unreachable(_))), "{answer:?}");
+    };
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| unreachable(register()));
+        let connection = rustix::net::accept(&listener).unwrap();
+        let receive = || {
+            let mut bytes = [0; MESSAGE_BYTES + 1];
+            let (len, _) =
+                rustix::net::recv(&connection, &mut bytes[..], RecvFlags::empty()).unwrap();
+            assert!(len > 0, "the connection has ended");
+            Request::decode(&bytes[..len]).unwrap()
+        };
+        let answer = |id| {
+            let reply = encode_reply(Ok(id));
+            rustix::net::send(&connection, &reply, SendFlags::NOSIGNAL).unwrap();
+        };
+        assert_eq!(receive(), Request::Hello);
+        answer(1);
+        assert!(matches!(receive(), Request::Register(_)));
+        asking.join().unwrap();
+        // It is not asked again before it has answered, nor told of anything.
+        client.close(5);
+        unreachable(register());
+        std::thread::sleep(Duration::from_millis(600));
+        unreachable(register());
+        answer(7);
+        let asking = scope.spawn(|| {
+            let mut id = None;
+            until("the broker is not asked again", || {
+                id = register().ok();
+                id.is_some()
+            });
+            id
+        });
+        // Nobody knows of the registration that came late.
+        let closed = [receive(), receive()];
+        assert_eq!(closed, [Request::Close(5), Request::Close(7)]);
+        assert!(matches!(receive(), Request::Register(_)));
+        answer(8);
+        assert_eq!(asking.join().unwrap(), Some(8));
     });
 }

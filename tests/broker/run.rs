@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::harness::{Broker, Home, USER, count, until, with_open_device};
 
 /// The options of a `run` that uses `broker`, and passthrough for every file.
@@ -109,6 +111,37 @@ fn a_broker_that_dies_is_done_without_and_one_that_is_back_is_used() {
         run.say("go");
         assert_eq!(run.finish().stdout, b"bac");
         assert_eq!(broker.said().lines().count(), 1, "{}", broker.said());
+    });
+}
+
+#[test]
+fn files_that_are_open_go_on_after_a_reply_of_the_broker_that_came_late() {
+    with_open_device(|| {
+        let home = Home::new();
+        for name in ["a", "b", "c"] {
+            home.write(name, name.as_bytes(), 0o644);
+        }
+        let broker = Broker::start(home.at("").as_path(), &[]);
+        let options = by(&broker);
+        let script = "exec 3<>a; read go; exec 4<>b; cat <&4; read go; cat <&3; cat a; while read go; do : 5<>c; done";
+        let mut run = home.start(&words(&options), script);
+        run.report(|report| count(report, "open_passthrough") >= 1);
+        let children = broker.children();
+        let child = Pid::from_raw(children[0].cast_signed()).unwrap();
+        assert_eq!(children.len(), 1);
+        kill_process(child, Signal::STOP).unwrap();
+        run.say("go");
+        let report = run.report(|report| count(report, "open_fallback") >= 1);
+        assert!(report["broker"]["trouble"].is_string(), "{report}");
+        kill_process(child, Signal::CONT).unwrap();
+        run.say("go");
+        // It is not called again at once.
+        until("the broker is not asked again", || {
+            run.say("go");
+            run.report(|_| true)["broker"]["trouble"].is_null()
+        });
+        let output = run.finish();
+        assert_eq!(output.stdout, b"baa", "{}", String::from_utf8_lossy(&output.stderr));
     });
 }
 

@@ -50,7 +50,7 @@ pub fn look(path: &Path) -> Result<(), RegisterError> {
 }
 
 /// A connection to the broker for one FUSE connection. It is made when it is needed first, and
-/// again when the broker was restarted.
+/// again when the broker was restarted. While the broker is late, it stays, and is not used.
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
@@ -59,8 +59,12 @@ pub struct Client {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Also of a broker that is late: with its connection, it closes what was registered there, and
+    /// files are open by that.
     socket: Option<OwnedFd>,
-    /// The last failure to connect, and when it was.
+    /// The reply to the last request there did not come in time.
+    is_reply_due: bool,
+    /// The last failure, and when it was; none since the broker answered.
     failed: Option<(Instant, String)>,
     /// Ids to close that could not be sent.
     owed: Vec<u32>,
@@ -122,7 +126,7 @@ impl Client {
     pub fn end(&self) {
         let mut state = self.state();
         state.ended = true;
-        state.socket = None;
+        state.disconnect();
     }
 
     fn connected(
@@ -130,7 +134,7 @@ impl Client {
         state: &mut MutexGuard<'_, State>,
         device: BorrowedFd<'_>,
     ) -> Result<(), RegisterError> {
-        if state.socket.is_some() {
+        if state.is_usable() {
             return Ok(());
         }
         if state.ended {
@@ -141,19 +145,14 @@ impl Client {
         {
             return Err(io::Error::other(reason.clone()).into());
         }
-        let connected = open(&self.path).and_then(|socket| {
-            state.socket = Some(socket);
-            state.ask(Request::Hello, device)
-        });
-        match connected {
-            Ok(_) => {
+        match state.take_late_reply().and_then(|()| self.reconnect(state, device)) {
+            Ok(()) => {
                 state.failed = None;
                 let owed = std::mem::take(&mut state.owed);
                 owed.into_iter().for_each(|id| state.close(id));
                 Ok(())
             }
             Err(error) => {
-                state.socket = None;
                 let reason = match &error {
                     RegisterError::Unreachable(error) => error.to_string(),
                     other => other.to_string(),
@@ -164,6 +163,16 @@ impl Client {
         }
     }
 
+    /// Makes the connection, where there is none.
+    fn reconnect(&self, state: &mut State, device: BorrowedFd<'_>) -> Result<(), RegisterError> {
+        if state.socket.is_some() {
+            return Ok(());
+        }
+        state.socket = Some(open(&self.path)?);
+        // Nothing is registered on it that could be lost with it.
+        state.ask(Request::Hello, device).map(drop).inspect_err(|_| state.disconnect())
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Every step leaves a state that is valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -171,30 +180,56 @@ impl Client {
 }
 
 impl State {
+    /// Whether there is a connection, at which the broker is not late.
+    fn is_usable(&self) -> bool {
+        self.socket.is_some() && self.failed.is_none()
+    }
+
+    fn disconnect(&mut self) {
+        (self.socket, self.is_reply_due) = (None, false);
+    }
+
+    /// Takes the reply that was not there in time, if it is by now: until then, nobody could tell
+    /// which request a reply is to.
+    fn take_late_reply(&mut self) -> Result<(), RegisterError> {
+        let Some(socket) = self.socket.as_ref().filter(|_| self.is_reply_due) else {
+            return Ok(());
+        };
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        match receive(socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) => return Err(io::Error::from(Errno::TIMEDOUT).into()),
+            Ok(len) if len > 0 => {
+                self.is_reply_due = false;
+                if let Ok(Ok(id)) = decode_reply(&bytes[..len]) {
+                    // The file was opened without it.
+                    self.owe(id);
+                }
+            }
+            // The broker ended the connection.
+            Ok(_) | Err(_) => self.disconnect(),
+        }
+        Ok(())
+    }
+
     /// Sends a request with a descriptor, and waits for the reply.
     fn ask(&self, request: Request, fd: BorrowedFd<'_>) -> Result<u32, RegisterError> {
         let socket = self.socket.as_ref().ok_or_else(|| io::Error::from(Errno::NOTCONN))?;
         let sent = send(socket, request, &[fd]);
+        if sent == Err(Errno::AGAIN) {
+            // The broker takes nothing, and will not reply to it.
+            return Err(io::Error::from(Errno::AGAIN).into());
+        }
         let mut bytes = [0; MESSAGE_BYTES + 1];
         // A broker that refuses a connection says so and closes it before it is asked.
-        let mut receive = || {
-            loop {
-                match rustix::net::recv(socket, &mut bytes[..], RecvFlags::empty()) {
-                    // A wait with a time limit is not taken up again after SIGSTOP and SIGCONT,
-                    // nor after a freeze of the control group, although no handler ran.
-                    Err(Errno::INTR) => {}
-                    received => return received,
-                }
-            }
-        };
+        let mut receive = || receive(socket, &mut bytes, RecvFlags::empty());
         let received = match receive() {
             // The kernel tells first that what was sent was not read.
             Err(Errno::CONNRESET) => receive(),
             received => received,
         };
         let received = match received {
-            Ok((0, _)) => return Err(io::Error::from(sent.err().unwrap_or(Errno::PIPE)).into()),
-            Ok((len, _)) => len,
+            Ok(0) => return Err(io::Error::from(sent.err().unwrap_or(Errno::PIPE)).into()),
+            Ok(len) => len,
             Err(Errno::AGAIN) => return Err(io::Error::from(Errno::TIMEDOUT).into()),
             Err(errno) => return Err(io::Error::from(errno).into()),
         };
@@ -202,22 +237,33 @@ impl State {
     }
 
     fn close(&mut self, id: u32) {
-        match self.socket.as_ref().map(|socket| send(socket, Request::Close(id), &[])) {
+        // A broker that is late may take nothing, and is not waited for.
+        let socket = self.socket.as_ref().filter(|_| self.is_usable());
+        match socket.map(|socket| send(socket, Request::Close(id), &[])) {
             Some(Ok(())) => return,
             Some(Err(errno)) => self.lost(&io::Error::from(errno).into()),
             None => {}
         }
+        self.owe(id);
+    }
+
+    fn owe(&mut self, id: u32) {
         if self.owed.len() < MAX_OWED && !self.ended {
             self.owed.push(id);
         }
     }
 
-    /// After a failure that is not about one file, the connection is of no use.
+    /// After a failure that is not about one file, the connection is of no use: for ever, or until
+    /// the broker, which is late, answers.
     fn lost(&mut self, error: &RegisterError) {
-        if let RegisterError::Unreachable(error) = error {
-            self.socket = None;
-            self.failed = Some((Instant::now(), error.to_string()));
+        let RegisterError::Unreachable(error) = error else { return };
+        match error.kind() {
+            io::ErrorKind::TimedOut => self.is_reply_due = true,
+            // Nothing was sent.
+            io::ErrorKind::WouldBlock => {}
+            _ => self.disconnect(),
         }
+        self.failed = Some((Instant::now(), error.to_string()));
     }
 }
 
@@ -243,6 +289,18 @@ fn connect(path: &Path) -> io::Result<OwnedFd> {
         }
     }
     Ok(socket)
+}
+
+/// The length of the next message; 0 at the end of the connection.
+fn receive(socket: &OwnedFd, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
+    loop {
+        match rustix::net::recv(socket, &mut *bytes, flags) {
+            // A wait with a time limit is not taken up again after SIGSTOP and SIGCONT, nor after a
+            // freeze of the control group, although no handler ran.
+            Err(Errno::INTR) => {}
+            received => return received.map(|(len, _)| len),
+        }
+    }
 }
 
 fn send(socket: &OwnedFd, request: Request, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
