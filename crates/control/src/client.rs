@@ -43,8 +43,17 @@ pub fn ask_until(path: &Path, request: &str, until: Instant) -> Result<String, C
 /// Connects, and makes sure that the server is one to talk to.
 /// Waits at most [`TIME_LIMIT`] for a place in its backlog.
 pub(crate) fn connect(path: &Path, until: Instant) -> Result<(UnixStream, Peer), ControlError> {
-    let stream = connected(path, until).map_err(|error| match error {
-        Errno::CONNREFUSED => refused(path),
+    connect_by(path, path, until)
+}
+
+/// The same by another path to the socket, which errors name as `path`.
+pub(crate) fn connect_by(
+    address: &Path,
+    path: &Path,
+    until: Instant,
+) -> Result<(UnixStream, Peer), ControlError> {
+    let stream = connected(address, until).map_err(|error| match error {
+        Errno::CONNREFUSED => refused(address, path),
         // Its backlog is full, and it takes no connection from it.
         Errno::AGAIN => ControlError::NoReply {
             path: path.to_owned(),
@@ -155,9 +164,9 @@ fn silence(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, what)
 }
 
-/// Why a connection to `path` was refused. The server may have removed its socket meanwhile.
-fn refused(path: &Path) -> ControlError {
-    match std::fs::metadata(path) {
+/// Why a connection was refused. The server may have removed its socket meanwhile.
+fn refused(address: &Path, path: &Path) -> ControlError {
+    match std::fs::metadata(address) {
         Ok(found) if found.file_type().is_socket() => ControlError::Gone { path: path.to_owned() },
         Ok(_) => ControlError::NotASocket { path: path.to_owned() },
         Err(error) => ControlError::system(path, error),

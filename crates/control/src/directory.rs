@@ -1,12 +1,15 @@
 //! The directory that holds the sockets of one user's servers.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::lock::remove_leftover;
+use rustix::fs::CWD;
+
+use crate::lock::Spot;
 use crate::nested::{self, Nested};
 use crate::peer::own_uid;
 use crate::reserve::Reserve;
@@ -168,18 +171,21 @@ impl Directory {
         };
         self.check()?;
         let mut discovery = Discovery::default();
-        let directories = nested::all(&self.path);
-        let entries = directories.iter().flat_map(|path| std::fs::read_dir(path).into_iter());
-        let paths = entries.flatten().flatten().map(|entry| entry.path());
-        let paths = paths.filter(|path| is_of(kind, path));
-        for (number, path) in paths.enumerate() {
-            if number == SERVERS_MAX {
-                discovery.troubles.push(ControlError::TooMany { path: self.path.clone() });
-                break;
-            }
-            match look(path, until) {
-                Ok(found) => discovery.found.extend(found),
-                Err(error) => discovery.troubles.push(error),
+        let mut number = 0;
+        for place in nested::all(&self.path) {
+            // It may be gone, or something else by now.
+            let Ok(directory) = place.open() else { continue };
+            for name in nested::names(&directory).filter(|name| is_of(kind, name)) {
+                if number == SERVERS_MAX {
+                    discovery.troubles.push(ControlError::TooMany { path: self.path.clone() });
+                    return Ok(discovery);
+                }
+                number += 1;
+                let path = place.path().join(&name);
+                match look(Spot { directory: &directory, name: &name, path }, until) {
+                    Ok(found) => discovery.found.extend(found),
+                    Err(error) => discovery.troubles.push(error),
+                }
             }
         }
         Ok(discovery)
@@ -242,11 +248,14 @@ impl Directory {
             return Err(ControlError::Directory { path: self.path.clone(), why });
         }
         self.set_mode(ENTERED)?;
-        let entries = std::fs::read_dir(&self.path).map_err(failed)?;
+        let directory = nested::open(CWD, &self.path).map_err(|error| failed(error.into()))?;
         let until = Instant::now() + TIME_LIMIT;
-        for entry in entries.flatten().take(SERVERS_MAX) {
+        for name in
+            nested::names(&directory).filter(|name| name != "." && name != "..").take(SERVERS_MAX)
+        {
+            let path = self.path.join(&name);
             // One that is in use stays.
-            let _ = remove_leftover(&entry.path(), until);
+            let _ = Spot { directory: &directory, name: &name, path }.remove_leftover(until);
         }
         Ok(self.path.join(socket_name(kind, random_id(&self.path)?)))
     }
@@ -280,12 +289,12 @@ impl Directory {
 }
 
 /// `None` when the server is gone, or ends just now.
-fn look(path: PathBuf, until: Instant) -> Result<Option<Found>, ControlError> {
-    let connected = match client::connect(&path, until) {
-        Err(ControlError::Gone { .. }) => match remove_leftover(&path, until) {
+fn look(spot: Spot<'_>, until: Instant) -> Result<Option<Found>, ControlError> {
+    let connected = match client::connect(&spot.path, until) {
+        Err(ControlError::Gone { .. }) => match spot.remove_leftover(until) {
             Ok(()) => return Ok(None),
             // It was about to listen.
-            Err(ControlError::InUse { .. }) => client::connect(&path, until),
+            Err(ControlError::InUse { .. }) => client::connect(&spot.path, until),
             // It is not this process's to remove.
             Err(ControlError::System { source, .. })
                 if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
@@ -297,7 +306,7 @@ fn look(path: PathBuf, until: Instant) -> Result<Option<Found>, ControlError> {
         other => other,
     };
     match connected {
-        Ok((_, Peer { uid, pid })) => Ok(Some(Found { path, pid, uid })),
+        Ok((_, Peer { uid, pid })) => Ok(Some(Found { path: spot.path, pid, uid })),
         Err(error) if error.is_gone() => Ok(None),
         Err(error) => Err(error),
     }
@@ -324,11 +333,9 @@ fn socket_name(kind: &str, id: u64) -> String {
     format!("{kind}-{id:016x}.sock")
 }
 
-fn is_of(kind: &str, path: &Path) -> bool {
-    path.file_name()
-        .and_then(|name| {
-            name.to_str()?.strip_prefix(kind)?.strip_prefix('-')?.strip_suffix(".sock")
-        })
+fn is_of(kind: &str, name: &OsStr) -> bool {
+    name.to_str()
+        .and_then(|name| name.strip_prefix(kind)?.strip_prefix('-')?.strip_suffix(".sock"))
         .is_some_and(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
@@ -338,7 +345,7 @@ mod tests {
 
     #[test]
     fn names_of_one_kind_are_told_from_all_others() {
-        let is = |name: &str| is_of("wq", &Path::new("/d").join(name));
+        let is = |name: &str| is_of("wq", OsStr::new(name));
         assert!(is(&socket_name("wq", 0)) && is(&socket_name("wq", u64::MAX)));
         for other in ["wq-12.sock", "wqx-0000000000000000.sock", "wq-0000000000000000.txt", "wq"] {
             assert!(!is(other), "{other}");
