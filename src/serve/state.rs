@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, bail, ensure};
@@ -67,6 +67,17 @@ pub(super) struct State {
     pub(super) queues: QueuesSocket,
 }
 
+/// Held by a reload from before it reads the policy until that is in force, whichever view of this process
+/// it is for. Signals and the control sockets of the views have threads of their own: of two at once, the
+/// one that read an older policy could be the last one, or miss what it could not open
+/// ([`files::take_out_of_reach`]), which the other one took.
+static RELOADS: Mutex<()> = Mutex::new(());
+
+/// Waits for the reload that is under way. What it leaves is whole, however it ended.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    RELOADS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A policy that was read again.
 struct ReadAgain {
     policy: Arc<Policy>,
@@ -100,6 +111,7 @@ impl State {
 
     /// Reads the policy's file again and puts it in force; when it is wrong, the old one stays.
     pub(super) fn reload(&self) -> anyhow::Result<Reloaded> {
+        let _alone = one_at_a_time();
         let ReadAgain { policy, warnings, not_applied, file, dir } = self.read_again()?;
         let changed = self.view.replace_policy(Arc::clone(&policy))?;
         *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
@@ -123,6 +135,7 @@ impl State {
     /// Whether [`State::reload`] would put the policy in force as it is now, as far as other views are to
     /// wait for that.
     fn may_reload(&self) -> anyhow::Result<()> {
+        let _alone = one_at_a_time();
         if self.policy_now()?.1.was_dropped() {
             // It goes on by the rules that it had, and the others do not.
             return Ok(());
@@ -130,6 +143,7 @@ impl State {
         Ok(self.view.may_be_replaced_by(&self.read_again()?.policy)?)
     }
 
+    /// For who is [alone](one_at_a_time).
     fn read_again(&self) -> anyhow::Result<ReadAgain> {
         let file = self.policy_file.as_deref();
         let file = file.context("it was started without a policy file")?;

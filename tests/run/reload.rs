@@ -350,3 +350,39 @@ fn a_policy_that_comes_to_be_in_dir_is_said_not_to_hold_yet() {
     assert!(lines.contains(&"named"), "{said}");
     assert!(said.contains("dir/.tollgate.toml` is new: it holds from the next start on"), "{said}");
 }
+
+/// By a signal and by the command, which different threads carry out.
+#[test]
+fn of_two_reloads_at_once_the_later_policy_stays() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let daemon = Daemon::start(&project);
+    let pid = i32::try_from(daemon.status()["pid"].as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    let put = |policy: &str| {
+        // Nobody reads a part of it.
+        fs::write(project.path("new.toml"), policy).unwrap();
+        fs::rename(project.path("new.toml"), project.path("policy.toml")).unwrap();
+    };
+    // It takes a while to be understood.
+    let paths = |rule: usize| {
+        (0..16).map(|path| format!("'**/x{rule}*/{{a,b}}{path}?',")).collect::<String>()
+    };
+    let rules = |rule: usize| format!("[[rule]]\npath = [{}]\naction = 'deny'\n", paths(rule));
+    let earlier = "[[rule]]\npath = 'a.txt'\naction = 'deny'\n".to_owned()
+        + &(0..500).map(rules).collect::<String>();
+    put(&earlier);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    put("[[rule]]\npath = '.env'\naction = 'deny'\n");
+    let out = reload(&project);
+    assert!(out.status.success(), "{}", all(&out));
+    until("the signal is obeyed", || {
+        fs::read_to_string(project.path("log")).unwrap().contains("is in force")
+    });
+    let at = |path: &str| fs::read(project.path("mnt").join(path)).map_err(|error| error.kind());
+    assert_eq!(at("a.txt").unwrap(), b"plain\n");
+    assert_eq!(at(".env"), Err(std::io::ErrorKind::PermissionDenied));
+}
