@@ -3,7 +3,7 @@
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -36,20 +36,12 @@ pub(super) const KERNEL_FILE_SYSTEMS: &[&str] = &[
     "tracefs",
 ];
 
-/// What of /proc steers the kernel or devices.
-const FROZEN: &[&str] = &[
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-    "/proc/acpi",
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/irq",
-    "/proc/mtrr",
-    "/proc/scsi",
-];
+/// Directories of /proc in which nothing steers the kernel: who writes to `pressure` is told of the
+/// machine's load, and `sysvipc` takes nothing.
+const OPEN_IN_PROC: &[&str] = &["pressure", "sysvipc"];
 
-/// Makes kernel settings read-only: every kernel file system, and /proc/sys and the like. A root
-/// CMD could otherwise name a program (`core_pattern`, `modprobe`, a cgroup's `release_agent`) that
+/// Makes kernel settings read-only: every kernel file system, and what of /proc is not about
+/// processes, which drivers extend. A root CMD could otherwise name a program (`core_pattern`, `modprobe`, a cgroup's `release_agent`) that
 /// the kernel starts outside of the view.
 pub(super) fn freeze_kernel_settings(mounts: &[MountInfo]) -> anyhow::Result<()> {
     for mount in mounts.iter().filter(|mount| KERNEL_FILE_SYSTEMS.contains(&mount.kind.as_str())) {
@@ -57,15 +49,32 @@ pub(super) fn freeze_kernel_settings(mounts: &[MountInfo]) -> anyhow::Result<()>
             cannot_be_named(&error, mount, mounts)?;
         }
     }
-    for path in FROZEN.iter().copied() {
-        if Path::new(path).exists() {
-            rustix::mount::mount_bind(path, path)
-                .with_context(|| format!("cannot bind `{path}` to itself"))?;
-            read_only(Path::new(path))
-                .with_context(|| format!("cannot make `{path}` read-only"))?;
-        }
+    for path in settings_in(Path::new("/proc")).context("cannot list /proc")? {
+        let shown = shown(&path);
+        rustix::mount::mount_bind(&path, &path)
+            .with_context(|| format!("cannot bind `{shown}` to itself"))?;
+        read_only(&path).with_context(|| format!("cannot make `{shown}` read-only"))?;
     }
     Ok(())
+}
+
+/// The directories that are not of processes, and the files beside them that can be written. Links
+/// lead to processes.
+fn settings_in(proc: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(proc)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        let is_process = name.as_bytes().first().is_some_and(u8::is_ascii_digit);
+        let is_setting = match kind.is_dir() {
+            true => !is_process && !OPEN_IN_PROC.iter().any(|open| name == *open),
+            false => kind.is_file() && entry.metadata().is_ok_and(|meta| meta.mode() & 0o222 != 0),
+        };
+        if is_setting {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
 }
 
 fn read_only(path: &Path) -> std::io::Result<()> {
@@ -193,6 +202,26 @@ mod tests {
         {
             assert!(!is(path), "{path}");
         }
+    }
+
+    #[test]
+    fn settings_in_proc_are_told_from_processes() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let proc = home.path();
+        for directory in ["1", "4321", "sys", "dynamic_debug", "asound", "pressure", "sysvipc"] {
+            std::fs::create_dir(proc.join(directory)).unwrap();
+        }
+        for (file, mode) in [("meminfo", 0o444), ("sysrq-trigger", 0o200), ("mtrr", 0o644)] {
+            std::fs::write(proc.join(file), "").unwrap();
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(proc.join(file), mode).unwrap();
+        }
+        std::os::unix::fs::symlink("1", proc.join("self")).unwrap();
+        let mut found = settings_in(proc).unwrap();
+        found.sort();
+        let expected = ["asound", "dynamic_debug", "mtrr", "sys", "sysrq-trigger"];
+        assert_eq!(found, expected.map(|name| proc.join(name)));
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod record;
 mod reload;
 mod reload_moved;
 mod session;
+mod settings;
 mod terminal;
 mod top;
 mod unmounted;
