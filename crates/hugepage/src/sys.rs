@@ -166,7 +166,8 @@ pub(crate) fn read_at(
 /// Gives the pages of a private anonymous range back to the kernel; it reads as zeroes afterwards.
 ///
 /// # Safety
-/// The range is mapped, whole pages, and its owner gives up its bytes.
+/// The range is mapped, whole pages (of hugetlb memory: whole huge pages), and its owner gives up its
+/// bytes.
 pub(crate) unsafe fn discard(address: NonNull<u8>, len: usize) -> Result<(), Errno> {
     /// As `MADV_DONTNEED`, for locked pages too (Linux 5.18).
     const MADV_DONTNEED_LOCKED: i32 = 24;

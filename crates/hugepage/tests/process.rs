@@ -284,6 +284,35 @@ fn reserved_huge_pages_are_taken_first_and_run_out() {
     assert!(held.iter().all(|buffer| buffer.iter().all(|byte| *byte == 0)));
 }
 
+/// The kernel takes a reserved page back as a whole only. A buffer that shares one keeps its bytes
+/// then, and must not count as zero.
+#[test]
+fn a_trim_of_buffers_that_share_reserved_pages_leaves_nobody_elses_bytes() {
+    let _alone = RESERVATION.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(_reserved) = Reserved::more(HUGE_2M, 3) else {
+        eprintln!("not tested: this process may not reserve huge pages");
+        return;
+    };
+    for (bytes, trimmed) in [(1 << 20, 0), (3 << 20, 0), (HUGE_2M, HUGE_2M)] {
+        for held in [0, 1] {
+            let pool = Pool::builder().class(bytes, 2).build().unwrap();
+            let backing = pool.classes().next().unwrap().2[0].backing;
+            assert_eq!(backing, Backing::Hugetlb { page_bytes: HUGE_2M });
+            // In either place, at the start of a page and within one.
+            let mut buffers = [pool.take(bytes).unwrap(), pool.take(bytes).unwrap()];
+            buffers.iter_mut().for_each(|buffer| buffer.fill(7));
+            let [first, second] = buffers;
+            let (held, free) = if held == 0 { (first, second) } else { (second, first) };
+            drop(free);
+            assert_eq!(pool.trim(Duration::ZERO).unwrap(), trimmed, "buffers of {bytes} bytes");
+            let taken = pool.take(bytes).unwrap();
+            let other = taken.iter().filter(|byte| **byte != 0).count();
+            assert_eq!(other, 0, "bytes of another owner in a buffer of {bytes} bytes");
+            assert!(held.iter().all(|byte| *byte == 7), "the neighbour keeps its bytes");
+        }
+    }
+}
+
 #[test]
 fn a_page_of_a_gibibyte_is_taken_where_reserved() {
     let _alone = RESERVATION.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::core::{Core, Shelf};
+use super::core::{Class, Core, Shelf};
 use super::counters::Count;
 use super::handle::Pool;
 use super::lists::List;
@@ -19,7 +19,8 @@ impl Pool {
     ///
     /// Looks at every free buffer once and works on one at a time, so it can run beside takers. A
     /// buffer that is a fraction of a huge page frees memory only together with its neighbours,
-    /// once the kernel has split the page.
+    /// once the kernel has split the page. A reserved (hugetlb) page is never split: buffers that
+    /// are not whole pages of it keep their memory.
     ///
     /// Nothing after [`Pool::pieces`].
     ///
@@ -44,14 +45,18 @@ impl Pool {
 
 impl Core {
     fn trim(&self, class: usize, shelf: usize, list: List, idle_ns: u64) -> Result<usize, Error> {
-        let Shelf { lists, records, .. } = &self.classes[class].shelves[shelf];
+        let Class { buffer_bytes, shelves, .. } = &self.classes[class];
+        let Shelf { lists, records, region, .. } = &shelves[shelf];
+        if !region.can_release(0, *buffer_bytes) {
+            return Ok(0);
+        }
         let mut bytes = 0;
         // What stays goes on the fresh stack. So each buffer is seen once, in two passes: what is
         // aged now, then what is fresh now.
         for _ in 0..2 {
             for _ in 0..records.len() {
                 let Some(index) = lists.pop_aged(list) else { break };
-                let idle = self.classes[class].shelves[shelf].idle_ns(index) >= idle_ns;
+                let idle = shelves[shelf].idle_ns(index) >= idle_ns;
                 let slot = self.held(class, shelf, index);
                 if idle {
                     bytes += self.release(slot)?;

@@ -112,9 +112,21 @@ impl Region {
         rung::fault_in(&self.mapping, offset..offset + len, how, self.report.backing, &self.machine)
     }
 
+    /// Whether [`Region::release`] can give `[offset, offset + len)` back. Of reserved pages the
+    /// kernel takes whole ones only: a start within a page is an error, and of a page at the end it
+    /// leaves the bytes as they are and says nothing.
+    pub(crate) fn can_release(&self, offset: usize, len: usize) -> bool {
+        match self.report.backing {
+            Backing::Hugetlb { page_bytes } => (offset | len).is_multiple_of(page_bytes),
+            Backing::Thp | Backing::Base => true,
+        }
+    }
+
     /// Gives the memory of `[offset, offset + len)` back to the kernel. The range reads as zeroes
-    /// afterwards. The caller is alone with the bytes and gives them up.
+    /// afterwards. The caller is alone with the bytes and gives them up, and has asked
+    /// [`Region::can_release`].
     pub(crate) fn release(&self, offset: usize, len: usize) -> Result<(), Error> {
+        debug_assert!(self.can_release(offset, len), "{len} bytes at {offset}: a part of a page");
         self.mapping.release(offset, len)
     }
 
