@@ -9,7 +9,7 @@ use super::contained;
 use super::core::Core;
 use super::counters::Count;
 use super::handle::{Handle, Pool};
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// How long the cleaner waits when there is something to clear but not now: buffers still hot, or
 /// the caller busy.
@@ -38,6 +38,32 @@ struct Task {
     /// `None` while a thread runs the cleaner.
     state: Mutex<Option<CleanerState>>,
     executor: Arc<dyn Background>,
+    on_its_way: OnItsWay,
+}
+
+/// Whether a job was handed over and has not begun. A start that finds one needs no other: the job
+/// looks at the lists after it has [arrived](Self::arrives), and so finds what the start was for.
+///
+/// Both sides are read-modify-writes that acquire and release. Of a start and an arrival the second
+/// sees what was done before the first: the job sees the buffer, or the start sees the job gone.
+pub(super) struct OnItsWay(AtomicBool);
+
+impl OnItsWay {
+    pub(super) fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Returns whether the caller is to hand a job over, because none is on its way.
+    #[must_use]
+    pub(super) fn departs(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    /// The job begins, or is dropped. Call this before the look at the lists, and before the cleaner
+    /// goes to sleep: a start from then on hands another job over.
+    pub(super) fn arrives(&self) {
+        self.0.swap(false, Ordering::AcqRel);
+    }
 }
 
 impl Cleaner {
@@ -49,7 +75,8 @@ impl Cleaner {
         let generation = starter.next_generation();
         let handle = Arc::downgrade(&pool.handle);
         let state = Mutex::new(Some(state));
-        let task = Arc::new(Task { pool: handle, generation, state, executor });
+        let on_its_way = OnItsWay::new();
+        let task = Arc::new(Task { pool: handle, generation, state, executor, on_its_way });
         let again = task.clone();
         starter.install(generation, Arc::new(move || again.clone().run_after(Duration::ZERO)));
         task.run_after(Duration::ZERO);
@@ -72,6 +99,7 @@ impl Job {
     /// Clears until there is nothing to do or the budget is used up.
     pub fn run(mut self) {
         let task = self.0.take().expect("a job runs once");
+        task.on_its_way.arrives();
         let Some(pool) = task.pool() else { return };
         let Some(state) = task.state.lock().take() else { return };
         let mut cleaner = Cleaner { pool, state };
@@ -88,7 +116,9 @@ impl Job {
 /// Dropped without having run: the next giver starts the cleaner again.
 impl Drop for Job {
     fn drop(&mut self) {
-        if let Some(pool) = self.0.take().and_then(|task| task.pool()) {
+        let Some(task) = self.0.take() else { return };
+        task.on_its_way.arrives();
+        if let Some(pool) = task.pool() {
             pool.core().fall_asleep();
         }
     }
@@ -101,7 +131,11 @@ impl Task {
         pool.core().starter.is_current(self.generation).then_some(pool)
     }
 
+    /// Hands a job over, unless one is on its way.
     fn run_after(self: Arc<Self>, delay: Duration) {
+        if !self.on_its_way.departs() {
+            return;
+        }
         let (executor, pool) = (self.executor.clone(), self.pool.clone());
         let handed_over = contained::call(|| executor.run_after(delay, Job(Some(self))));
         if handed_over.is_none()

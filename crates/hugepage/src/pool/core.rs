@@ -173,7 +173,8 @@ impl Starter {
         self.0.lock().generation == generation
     }
 
-    /// Called by a giver that found the cleaner asleep: once per sleep, so not on the hot path.
+    /// Called by a giver that found the cleaner asleep on its class: once per sleep and class, so not
+    /// on the hot path.
     #[cold]
     pub(super) fn start(&self) {
         let start = self.0.lock().start.clone();

@@ -7,12 +7,15 @@
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use std::time::Duration;
 
+use super::background::OnItsWay;
 use super::lists::{Index, List, Lists};
 use super::refs::Refs;
 use super::wait_list::WaitList;
+use crate::sync::Mutex;
 
 const FOREVER: Duration = Duration::from_secs(1 << 40);
 
@@ -192,6 +195,121 @@ fn the_cleaner_sleeps_over_no_dirty_buffer() {
         let found = !shelf.lists.is_empty(List::Dirty) && shelf.waiters.cleaner_awake();
         let told = giver.join().unwrap();
         assert!(found != told, "found {found}, told {told}");
+    });
+}
+
+/// A cleaner of two classes, and how many jobs of it an executor has.
+struct Jobs {
+    classes: [Arc<Shelf>; 2],
+    on_its_way: OnItsWay,
+    waiting: AtomicUsize,
+    /// `None` while a job has it.
+    state: Mutex<Option<()>>,
+}
+
+impl Jobs {
+    /// One job is on its way: it was started by a giver of the first class. On the second class the
+    /// cleaner still sleeps.
+    fn started() -> Arc<Self> {
+        let classes = [Shelf::new(0), Shelf::new(0)];
+        classes[1].waiters.cleaner_asleep();
+        let (on_its_way, waiting) = (OnItsWay::new(), AtomicUsize::new(0));
+        let jobs = Self { classes, on_its_way, waiting, state: Mutex::new(Some(())) };
+        jobs.start();
+        Arc::new(jobs)
+    }
+
+    fn start(&self) {
+        if self.on_its_way.departs() {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn give(&self, class: usize, index: Index) {
+        if self.classes[class].put(List::Dirty, index) {
+            self.start();
+        }
+    }
+
+    /// Whether the executor has one, which is the caller's then.
+    fn take(&self) -> bool {
+        let taken = |waiting: usize| waiting.checked_sub(1);
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+    }
+
+    fn run(&self) {
+        self.on_its_way.arrives();
+        if self.state.lock().take().is_none() {
+            return;
+        }
+        for class in &self.classes {
+            while let Some(index) = class.lists.pop(List::Dirty) {
+                class.write(index, 0);
+                if class.put(List::Zeroed, index) {
+                    self.start();
+                }
+            }
+        }
+        *self.state.lock() = Some(());
+        self.fall_asleep();
+        if self.is_dirty() && self.classes.iter().any(|class| class.waiters.cleaner_awake()) {
+            self.start();
+        }
+    }
+
+    fn is_dropped(&self) {
+        self.on_its_way.arrives();
+        self.fall_asleep();
+    }
+
+    fn fall_asleep(&self) {
+        self.classes.iter().for_each(|class| class.waiters.cleaner_asleep());
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.classes.iter().any(|class| !class.lists.is_empty(List::Dirty))
+    }
+}
+
+/// A buffer is given back while a job begins, clears and goes to sleep; a second thread of the
+/// executor runs what that starts. The buffer is found, or a job is on its way, and never two.
+#[test]
+fn a_start_that_finds_a_job_on_its_way_is_not_lost() {
+    model(3, || {
+        let jobs = Jobs::started();
+        let giver = {
+            let jobs = jobs.clone();
+            thread::spawn(move || {
+                jobs.give(1, Index(0));
+                if jobs.take() {
+                    jobs.run();
+                }
+            })
+        };
+        if jobs.take() {
+            jobs.run();
+        }
+        giver.join().unwrap();
+        let waiting = jobs.waiting.load(Ordering::Relaxed);
+        assert!(waiting <= 1, "{waiting} jobs");
+        assert!(waiting == 1 || !jobs.is_dirty(), "a dirty buffer and no job");
+    });
+}
+
+/// A buffer is given back while an executor drops a job: the next buffer has it offered again.
+#[test]
+fn a_job_that_is_dropped_is_offered_again() {
+    model(3, || {
+        let jobs = Jobs::started();
+        let giver = {
+            let jobs = jobs.clone();
+            thread::spawn(move || jobs.give(1, Index(0)))
+        };
+        assert!(jobs.take());
+        jobs.is_dropped();
+        giver.join().unwrap();
+        jobs.give(1, Index(1));
+        assert_eq!(jobs.waiting.load(Ordering::Relaxed), 1);
     });
 }
 

@@ -630,6 +630,26 @@ fn a_job_that_an_executor_drops_is_offered_again() {
     assert_eq!(pool.stats().background_clears, 1);
 }
 
+/// The cleaner sleeps on each class apart. Givers of several classes wake it, and it starts itself
+/// again while there is something to do: all that is one job.
+#[test]
+fn a_cleaner_of_several_classes_has_one_job_on_its_way() {
+    let pool = Pool::builder().class(4 * KIB, 1).class(8 * KIB, 1).build().unwrap();
+    let kept = Kept::new();
+    let busy = CleanerOptions { idle: Box::new(|| false), ..CleanerOptions::default() };
+    pool.cleaner(busy).run_on(kept.clone());
+    kept.next().unwrap().run();
+    for _ in 0..10 {
+        pool.take(4 * KIB).unwrap().fill(1);
+        pool.take(8 * KIB).unwrap().fill(1);
+        // Nothing is dirty, so the job sleeps on both classes; then both are given back.
+        let held = (pool.take(4 * KIB).unwrap(), pool.take(8 * KIB).unwrap());
+        kept.next().expect("what is given back starts it").run();
+        drop(held);
+        assert!(kept.0.lock().unwrap().len() <= 1, "{:?}", kept.0.lock().unwrap());
+    }
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "maps a file")]
 #[expect(unsafe_code, reason = "shares memory with itself")]

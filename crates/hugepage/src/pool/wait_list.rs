@@ -59,8 +59,8 @@ impl WaitList {
         Self { attention: AtomicUsize::new(0), lock, condition: Condvar::new() }
     }
 
-    /// Call after a buffer was put on a list. Returns whether the cleaner was asleep and must be
-    /// started; one caller per sleep gets `true`.
+    /// Call after a buffer was put on a list. Returns whether the cleaner was asleep on this list and
+    /// must be started; one caller per sleep gets `true`.
     #[must_use]
     pub(crate) fn arrived(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -96,7 +96,8 @@ impl WaitList {
 
     /// The cleaner goes to sleep. It must look at the lists once more afterwards.
     pub(crate) fn cleaner_asleep(&self) {
-        self.attention.fetch_or(CLEANER, Ordering::Relaxed);
+        // Whoever wakes it sees what it did before: that its job is not on its way any more.
+        self.attention.fetch_or(CLEANER, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
