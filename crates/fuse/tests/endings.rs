@@ -4,8 +4,10 @@ mod common;
 
 use std::fs;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::panic;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -289,6 +291,51 @@ fn a_hook_that_panics_fails_the_start() {
             mount.unmount(true).unwrap();
         }
     }
+}
+
+/// Registers nothing, and learns of the session's end.
+#[derive(Debug, Default)]
+struct Told(AtomicUsize);
+
+impl Registrar for Told {
+    fn connect(&self, _: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn register(&self, _: BorrowedFd<'_>, _: BorrowedFd<'_>) -> io::Result<u32> {
+        Err(Errno::PERM.into())
+    }
+
+    fn release(&self, _: u32) {}
+
+    fn end(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// In a process that can make no thread: each would have a stack larger than its address space.
+#[test]
+fn a_session_whose_first_thread_cannot_be_made_is_over() {
+    const NO_THREADS: &str = "FUSE_TEST_NO_THREADS";
+    if std::env::var_os(NO_THREADS).is_none() {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let test = "a_session_whose_first_thread_cannot_be_made_is_over";
+        command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+        command.env(NO_THREADS, "1").env("RUST_MIN_STACK", (64_u64 << 40).to_string());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    let (transport, kernel) = memory::pair();
+    kernel.send_init(45, InitFlags::all()).unwrap();
+    let (fs, registrar) = (Looks::new(|_| {}), Arc::new(Told::default()));
+    let given = Some(Arc::clone(&registrar) as Arc<dyn Registrar>);
+    let config = SessionConfig { threads: 2, registrar: given, ..SessionConfig::default() };
+    let error = Session::with_transport(transport, Arc::clone(&fs), config).start().unwrap_err();
+    assert!(matches!(error, SessionError::Worker { worker: 0, .. }), "{error}");
+    assert_eq!(registrar.0.load(Ordering::SeqCst), 1, "the connection is closed");
+    assert_eq!(fs.destroyed(), 1);
 }
 
 #[test]

@@ -52,13 +52,21 @@ impl Running {
         // Opened before `running` is dropped on error, which waits for the threads.
         let gate = Arc::new(RwLock::new(()));
         let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
-        for (index, worker) in workers.enumerate() {
-            let (state, ending) = (Arc::clone(&state), Arc::clone(&running.ending));
-            // Dropping `running` on error stops those that run.
-            let thread = spawn_one(worker, Start::new(index, config, &tell, &gate), state, ending)
-                .map_err(|source| SessionError::Worker { worker: index, source })?;
-            running.threads.push(thread);
+        let started: Result<(), SessionError> =
+            workers.enumerate().try_for_each(|(index, worker)| {
+                let (state, ending) = (Arc::clone(&state), Arc::clone(&running.ending));
+                let thread =
+                    spawn_one(worker, Start::new(index, config, &tell, &gate), state, ending)
+                        .map_err(|source| SessionError::Worker { worker: index, source })?;
+                running.threads.push(thread);
+                Ok(())
+            });
+        if started.is_err() && running.threads.is_empty() {
+            // There is no worker whose end does this.
+            running.ending.finish();
         }
+        // Dropping `running` on error stops those that run, and ends the session after them.
+        started?;
         drop(tell);
         if config.on_thread_start.is_some() {
             told.iter().collect::<Result<(), _>>()?;
