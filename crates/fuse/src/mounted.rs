@@ -239,11 +239,16 @@ pub struct RingOrDevice {
 
 impl Queue for MountedQueue {
     fn attach(&mut self, polling: PollingTime) -> io::Result<()> {
-        let Self::Ring(both) = self else { return Ok(()) };
-        let Err(reason) = both.ring.register(polling) else { return Ok(()) };
+        let both = match self {
+            Self::Device(queue) => return queue.attach(polling),
+            Self::Ring(both) => both,
+            Self::Helper(helper) => return helper.0.attach(polling),
+        };
+        let Err(reason) = both.ring.register(polling.clone()) else { return Ok(()) };
         tracing::debug!(%reason, "a ring cannot be used; its thread serves /dev/fuse");
         let (device, config) = &both.fallback;
-        let queue = device.open_shared(both.ring.device_fd(), config)?;
+        let mut queue = device.open_shared(both.ring.device_fd(), config)?;
+        queue.attach(polling)?;
         both.ring.shared().fall_back();
         *self = Self::Device(Box::new(queue));
         Ok(())

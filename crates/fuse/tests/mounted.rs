@@ -635,3 +635,14 @@ fn nothing_passes_where_nothing_is_under_way() {
         assert!(begin.elapsed() < Duration::from_secs(20), "a worker that sleeps seems at work");
     }
 }
+
+/// A handler that asks is under way itself, and is not meant.
+#[test]
+fn a_handler_that_asks_does_not_wait_for_itself() {
+    if !can_mount() {
+        return;
+    }
+    let served = Served::new(in_turns());
+    let found = fs::metadata(served.path("asks-within")).unwrap_err();
+    assert_eq!(found.kind(), ErrorKind::NotFound, "{found}");
+}
