@@ -15,6 +15,7 @@ use common::clients::{SOON, client, ends_soon, run_client, until};
 use common::odd::within;
 use common::{VALID, transports};
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tollgate_fuse::abi::opcode;
 use tollgate_fuse::memory::{self, Kernel, request};
 use tollgate_fuse::transport::{Control, Queue, QueueConfig, ReceiveError, Received, Transport};
@@ -293,6 +294,28 @@ fn a_hook_that_panics_fails_the_start() {
     }
 }
 
+/// Whether a use of the mount failed because the session has ended.
+fn is_over(error: &io::Error) -> bool {
+    // The others while the rings of io_uring are taken down.
+    let ended = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED];
+    error.raw_os_error().is_some_and(|errno| ended.contains(&errno))
+}
+
+/// Runs `test` of this program again, with `variables` set. `true` in the parent, when that is done.
+fn in_own_process(test: &str, variables: &[(&str, &str)]) -> bool {
+    const AGAIN: &str = "FUSE_TEST_ENDINGS";
+    if std::env::var_os(AGAIN).is_some() {
+        return false;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(AGAIN, "1");
+    command.envs(variables.iter().copied());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
+    true
+}
+
 /// Registers nothing, and learns of the session's end.
 #[derive(Debug, Default)]
 struct Told(AtomicUsize);
@@ -316,15 +339,8 @@ impl Registrar for Told {
 /// In a process that can make no thread: each would have a stack larger than its address space.
 #[test]
 fn a_session_whose_first_thread_cannot_be_made_is_over() {
-    const NO_THREADS: &str = "FUSE_TEST_NO_THREADS";
-    if std::env::var_os(NO_THREADS).is_none() {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let test = "a_session_whose_first_thread_cannot_be_made_is_over";
-        command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
-        command.env(NO_THREADS, "1").env("RUST_MIN_STACK", (64_u64 << 40).to_string());
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
+    let test = "a_session_whose_first_thread_cannot_be_made_is_over";
+    if in_own_process(test, &[("RUST_MIN_STACK", &(64_u64 << 40).to_string())]) {
         return;
     }
     let (transport, kernel) = memory::pair();
@@ -336,6 +352,38 @@ fn a_session_whose_first_thread_cannot_be_made_is_over() {
     assert!(matches!(error, SessionError::Worker { worker: 0, .. }), "{error}");
     assert_eq!(registrar.0.load(Ordering::SeqCst), 1, "the connection is closed");
     assert_eq!(fs.destroyed(), 1);
+}
+
+/// The file system keeps the connection, and the process has no descriptor left: the device is
+/// closed all the same.
+#[test]
+fn a_session_ends_where_no_descriptor_is_left() {
+    if in_own_process("a_session_ends_where_no_descriptor_is_left", &[]) {
+        return;
+    }
+    let before = getrlimit(Resource::Nofile);
+    for transport in transports() {
+        let at = tempfile::tempdir().unwrap();
+        let (device, mount) = mount(at.path(), &MountOptions::default()).unwrap();
+        let fs = Looks::new(|_| {});
+        let config = SessionConfig { transport, threads: 2, ..SessionConfig::default() };
+        let running = Session::new(device, Arc::clone(&fs), config).start().unwrap();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(128), ..before }).unwrap();
+        let mut held = Vec::new();
+        while let Ok(file) = fs::File::open("/dev/null") {
+            held.push(file);
+        }
+        running.stop();
+        assert_eq!(running.wait().unwrap(), Ended::Stopped, "{transport}");
+        let told = fs.connection.get().unwrap().invalidate_inode(NodeId::ROOT, 0, 0);
+        assert_eq!(told.unwrap_err().raw_os_error(), Some(libc::EBADF), "{transport}");
+        let path = at.path().join("later");
+        let later = within(move || fs::metadata(path)).unwrap_err();
+        assert!(is_over(&later), "{transport}: {later}");
+        drop(held);
+        setrlimit(Resource::Nofile, before).unwrap();
+        mount.unmount(true).unwrap();
+    }
 }
 
 #[test]
@@ -401,9 +449,7 @@ fn given_up(inside: Inside, at: &Path, transport: TransportChoice, name: &'stati
     assert_eq!(connection.counts().panics, 0, "{context}");
     let path = at.join("later");
     let later = within(move || fs::metadata(path)).unwrap_err();
-    // The others while the rings of io_uring are taken down.
-    let ended = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED];
-    assert!(later.raw_os_error().is_some_and(|errno| ended.contains(&errno)), "{context}: {later}");
+    assert!(is_over(&later), "{context}: {later}");
     mount.unmount(true).unwrap();
     assert_eq!(fs.destroyed(), 1, "{context}");
 }

@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -12,19 +12,49 @@ use crate::device::leader::LeaderFollowers;
 use crate::device::signal;
 use crate::transport::{Control, ReplySink};
 
+/// What takes the place of the device at the end: a descriptor on which every operation fails with
+/// `EBADF`. Opened when a connection begins, for at its end the process may have no descriptor left.
+#[derive(Debug, Default)]
+pub(crate) struct Inert(OnceLock<OwnedFd>);
+
+impl Inert {
+    /// Opens it, unless it is open.
+    ///
+    /// # Errors
+    /// Errors of open(2).
+    pub(crate) fn open(&self) -> io::Result<()> {
+        if self.0.get().is_none() {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let fd = rustix::fs::open("/", flags, Mode::empty())?;
+            // Where somebody else was first, theirs serves as well.
+            let _ = self.0.set(fd);
+        }
+        Ok(())
+    }
+}
+
 /// A descriptor used by many threads, whose file can be closed while the number stays taken.
 #[derive(Debug)]
-pub(crate) struct SharedFd(pub(crate) OwnedFd);
+pub(crate) struct SharedFd(pub(crate) OwnedFd, Arc<Inert>);
 
 impl SharedFd {
+    /// `fd`, which `inert` replaces at the end.
+    pub(crate) fn new(fd: OwnedFd, inert: &Arc<Inert>) -> Self {
+        Self(fd, Arc::clone(inert))
+    }
+
     /// Replaces the file behind the descriptor by one on which every operation fails with `EBADF`.
     fn close_file(&self) {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let Ok(inert) = rustix::fs::open("/", flags, Mode::empty()) else { return };
+        // Without it no queue was ever opened, and nobody holds the descriptor for long.
+        let Some(inert) = self.1.0.get() else { return };
         // SAFETY: both are open descriptors owned by live values. The number stays owned by
         // `self.0`; only the file behind it changes, atomically for other threads, and every user
         // copes with failing calls.
-        unsafe { libc::dup3(inert.as_raw_fd(), self.0.as_raw_fd(), libc::O_CLOEXEC) };
+        let fd = unsafe { libc::dup3(inert.as_raw_fd(), self.0.as_raw_fd(), libc::O_CLOEXEC) };
+        if fd < 0 {
+            let error = io::Error::last_os_error();
+            tracing::error!(%error, "/dev/fuse stays open: who uses the mount may wait for ever");
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::buffer::BufferSize;
 use crate::init::InitFlags;
 use crate::transport::{Control, QueueConfig, Transport, TransportInUse, TransportReport};
-use fd::DeviceControl;
+use fd::{DeviceControl, Inert};
 use leader::LeaderFollowers;
 use queue::Member;
 
@@ -76,6 +76,8 @@ impl AsFd for Device {
 #[derive(Clone, Debug)]
 pub struct DeviceTransport {
     main: Arc<SharedFd>,
+    /// For all descriptors of the connection.
+    inert: Arc<Inert>,
     spin: Duration,
     workers: Arc<LeaderFollowers>,
     /// What this process may use. Asked once: with a control group's quota that is several files,
@@ -93,9 +95,10 @@ impl DeviceTransport {
         if let Err(error) = rustix::io::fcntl_setfd(&device.fd, rustix::io::FdFlags::CLOEXEC) {
             tracing::warn!(%error, "programs that are started inherit /dev/fuse");
         }
-        let main = Arc::new(SharedFd(device.fd));
+        let inert = Arc::new(Inert::default());
+        let main = Arc::new(SharedFd::new(device.fd, &inert));
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { main, spin, workers: Arc::new(LeaderFollowers::new()), cpus }
+        Self { main, inert, spin, workers: Arc::new(LeaderFollowers::new()), cpus }
     }
 
     /// As in [`crate::SessionConfig::spin`].
@@ -116,7 +119,7 @@ impl DeviceTransport {
             Ok(device.fd)
         });
         match cloned {
-            Ok(fd) => Arc::new(SharedFd(fd)),
+            Ok(fd) => Arc::new(SharedFd::new(fd, &self.inert)),
             Err(error) => {
                 tracing::debug!(%error, "a queue shares the first /dev/fuse descriptor");
                 Arc::clone(&self.main)
@@ -158,6 +161,7 @@ impl Transport for DeviceTransport {
     type Queue = DeviceQueue;
 
     fn open(&mut self, config: &QueueConfig) -> io::Result<DeviceQueue> {
+        self.inert.open()?;
         self.queue(Arc::clone(&self.main), 0, config)
     }
 
