@@ -19,7 +19,7 @@ use crate::latency::{self, OperationLatency};
 use crate::passing::Passing;
 use crate::registrar::Registrar;
 use crate::reply::QueueState;
-use crate::transport::{Control, TransportInUse, TransportReport};
+use crate::transport::{Control, Spare, TransportInUse, TransportReport};
 use crate::types::{BackingId, Name, NodeId};
 
 /// A handle on the connection; clones are cheap and name the same connection. It does not keep the
@@ -34,8 +34,9 @@ struct Shared {
     control: Arc<dyn Control>,
     registrar: Option<Arc<dyn Registrar>>,
     queues: Vec<Arc<QueueState>>,
-    transport: OnceLock<TransportReport>,
-    reserve: usize,
+    transport: OnceLock<(TransportReport, Spare)>,
+    /// What holds until then.
+    spare: Spare,
     closed: AtomicBool,
 }
 
@@ -51,11 +52,11 @@ impl Connection {
         control: Arc<dyn Control>,
         registrar: Option<Arc<dyn Registrar>>,
         queues: Vec<Arc<QueueState>>,
-        reserve: usize,
+        spare: Spare,
     ) -> Self {
         let transport = OnceLock::new();
         let closed = AtomicBool::new(false);
-        let shared = Shared { negotiated, control, registrar, queues, transport, reserve, closed };
+        let shared = Shared { negotiated, control, registrar, queues, transport, spare, closed };
         Self { shared: Arc::new(shared) }
     }
 
@@ -83,12 +84,12 @@ impl Connection {
     /// The transport in use; `None` while the session starts.
     #[must_use]
     pub fn transport(&self) -> Option<&TransportReport> {
-        self.shared.transport.get()
+        self.shared.transport.get().map(|(report, _)| report)
     }
 
     /// The transport's choice is final.
-    pub(crate) fn settle(&self, report: TransportReport) {
-        let first = self.shared.transport.set(report).is_ok();
+    pub(crate) fn settle(&self, report: TransportReport, spare: Spare) {
+        let first = self.shared.transport.set((report, spare)).is_ok();
         debug_assert!(first, "a session starts once");
     }
 
@@ -98,17 +99,23 @@ impl Connection {
         latency::sum(&self.shared.queues.iter().map(|queue| &queue.counters.latencies))
     }
 
-    /// Queues, each with a worker thread, without the reserve.
+    /// Queues, each with a worker thread, without the reserve. With io_uring: `/dev/fuse`, the rings
+    /// and the helpers.
     #[must_use]
     pub fn queues(&self) -> usize {
-        self.shared.queues.len() - self.reserve()
+        let Spare { reserve, unused } = self.spare();
+        self.shared.queues.len().saturating_sub(reserve + unused)
     }
 
-    /// Worker threads that serve only while others are blocked
-    /// ([`SessionConfig::reserve`](crate::SessionConfig::reserve)).
+    /// Worker threads that serve only while others are blocked: those of
+    /// [`SessionConfig::reserve`](crate::SessionConfig::reserve), where the transport has them.
     #[must_use]
     pub fn reserve(&self) -> usize {
-        self.shared.reserve.min(self.shared.queues.len() - 1)
+        self.spare().reserve
+    }
+
+    fn spare(&self) -> Spare {
+        self.shared.transport.get().map_or(self.shared.spare, |(_, spare)| *spare)
     }
 
     /// For how long each worker has been in its handler that has been there for longer than `time`.

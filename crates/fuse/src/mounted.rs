@@ -10,8 +10,8 @@ use tollgate_haltpoll::PollingTime;
 use crate::device::{DeviceQueue, DeviceTransport};
 use crate::init::{InitFlags, defers_releases};
 use crate::transport::{
-    Control, Queue, QueueConfig, ReceiveError, Received, ReplySink, Transport, TransportInUse,
-    TransportReport,
+    Control, Queue, QueueConfig, ReceiveError, Received, ReplySink, Spare, Transport,
+    TransportInUse, TransportReport,
 };
 use crate::uring::{
     Connected, Handover, HelperQueue, Job, Registration, RingQueue, RingReport, Rings,
@@ -157,6 +157,17 @@ impl Transport for MountedTransport {
         Ok(queues.into_iter().map(|queue| MountedQueue::Device(Box::new(queue))).collect())
     }
 
+    fn spare(&self, config: &QueueConfig) -> Spare {
+        match &self.rings {
+            // The owners of rings serve /dev/fuse instead, and hand nothing to helpers.
+            Stage::Connected(registration, report) if registration.has_failed() => {
+                Spare { reserve: 0, unused: report.helpers }
+            }
+            Stage::Connected(..) => Spare { reserve: Rings::reserve(config), unused: 0 },
+            Stage::None | Stage::Made(_) | Stage::Unused(_) => self.device.spare(config),
+        }
+    }
+
     fn control(&self) -> Arc<dyn Control> {
         let handover = Arc::clone(&self.handover);
         Arc::new(MountedControl { device: self.device.control(), handover })
@@ -275,6 +286,50 @@ impl Queue for MountedQueue {
             Self::Device(queue) => queue.sink(),
             Self::Ring(both) => both.ring.sink(),
             Self::Helper(helper) => helper.0.sink(),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::fs::File;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Device;
+    use crate::session::SessionConfig;
+
+    const RINGS: RingReport = RingReport {
+        threads: 2,
+        helpers: 3,
+        queues: 2,
+        entries_per_queue: 4,
+        buffer_bytes: 1 << 20,
+    };
+
+    #[test]
+    #[cfg_attr(miri, ignore = "opens a device")]
+    fn the_reserve_is_what_the_transport_in_use_has() {
+        let spin = Duration::from_micros(20);
+        let with = |may_hang| SessionConfig { reserve: 30, spin, may_hang, ..Default::default() };
+        let [config, may_hang] = [false, true].map(|may_hang| with(may_hang).queues());
+        let device = Device::from_fd(File::open("/dev/null").unwrap().into());
+        let device = DeviceTransport::new(device, spin);
+        let mut transport = MountedTransport::new(device, TransportChoice::Auto);
+        let all = Spare { reserve: 30, unused: 0 };
+        transport.rings = Stage::Unused(None);
+        assert_eq!([config, may_hang].map(|config| transport.spare(&config)), [all, all]);
+
+        let registration = Registration::new(1);
+        let arrival = registration.arrival();
+        transport.rings = Stage::Connected(registration, RINGS);
+        assert_eq!(transport.spare(&config), Spare::default());
+        assert_eq!(transport.spare(&may_hang), all);
+        // A thread ended before it could register its ring: /dev/fuse serves.
+        drop(arrival);
+        assert_eq!(transport.report().in_use, TransportInUse::DevFuse);
+        for config in [config, may_hang] {
+            assert_eq!(transport.spare(&config), Spare { reserve: 0, unused: RINGS.helpers });
         }
     }
 }

@@ -43,6 +43,12 @@ pub trait Transport: Send + 'static {
         config: &QueueConfig,
     ) -> io::Result<Vec<Self::Queue>>;
 
+    /// Which of the queues are not there for every request, as far as is known. Asked when all were
+    /// opened, and again after [`Transport::report`]. Default: none.
+    fn spare(&self, _config: &QueueConfig) -> Spare {
+        Spare::default()
+    }
+
     /// What is not bound to a queue.
     fn control(&self) -> Arc<dyn Control>;
 
@@ -67,6 +73,15 @@ pub struct QueueConfig {
     pub ring_depth: usize,
     /// RELEASEs wait in the kernel, where the connection allows that.
     pub defer_releases: bool,
+}
+
+/// Queues of a transport that are not there for every request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spare {
+    /// They serve only while others are blocked.
+    pub reserve: usize,
+    /// They serve nothing: what they were for cannot be used.
+    pub unused: usize,
 }
 
 /// The transport that a session uses.

@@ -620,6 +620,18 @@ fn what_was_closed_is_released_once_it_has_passed() {
     }
 }
 
+#[test]
+fn a_session_counts_its_reserve_apart() {
+    if !can_mount() {
+        return;
+    }
+    for (spin, reserve) in [(in_turns().spin, 4), (Duration::ZERO, 0)] {
+        let served = Served::new(SessionConfig { reserve: 4, spin, ..in_turns() });
+        let connection = served.connection();
+        assert_eq!((connection.queues(), connection.reserve()), (3, reserve));
+    }
+}
+
 /// Where nobody was closing anything, nobody waits: workers that wait for requests hold none.
 #[test]
 fn nothing_passes_where_nothing_is_under_way() {

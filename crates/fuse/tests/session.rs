@@ -56,6 +56,19 @@ impl Played {
     }
 }
 
+/// A transport has a reserve only if it made one: memory does not.
+#[test]
+fn a_reserve_that_the_transport_does_not_have_is_not_reported() {
+    let (transport, kernel) = memory::pair();
+    kernel.send_init(45, InitFlags::all()).unwrap();
+    let spin = Duration::from_micros(20);
+    let config = SessionConfig { threads: 2, reserve: 5, spin, ..SessionConfig::default() };
+    let fs = Lower::new(tempfile::tempdir().unwrap().path());
+    let running = Session::with_transport(transport, fs, config).start().unwrap();
+    let connection = running.connection();
+    assert_eq!((connection.queues(), connection.reserve()), (2, 0));
+}
+
 fn errno(header: &OutHeader) -> i32 {
     -header.error
 }

@@ -69,6 +69,24 @@ fn a_ring_reports_its_size_and_serves_every_cpu() {
     }
 }
 
+/// Where handlers may hang, the reserve is there, and among the helpers.
+#[test]
+fn a_reserve_is_reported_where_handlers_may_hang() {
+    let _alone = alone();
+    for may_hang in [false, true] {
+        let spin = Duration::from_micros(20);
+        let config = SessionConfig { reserve: 5, spin, may_hang, ..config() };
+        let Some(served) = served(config) else { return };
+        let connection = served.connection();
+        let rings = connection.transport().unwrap().rings.unwrap();
+        let reserve = if may_hang { 5 } else { 0 };
+        assert_eq!(connection.reserve(), reserve);
+        // Of the helpers of two threads and one more; and the first queue, on /dev/fuse.
+        assert_eq!(rings.helpers, 3 + reserve);
+        assert_eq!(connection.queues(), 1 + rings.threads + 3);
+    }
+}
+
 #[test]
 fn many_detached_replies_from_other_threads_reach_their_callers() {
     let _alone = alone();

@@ -25,7 +25,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::buffer::BufferSize;
 use crate::init::InitFlags;
-use crate::transport::{Control, QueueConfig, Transport, TransportInUse, TransportReport};
+use crate::transport::{Control, QueueConfig, Spare, Transport, TransportInUse, TransportReport};
 use fd::{DeviceControl, Inert};
 use leader::LeaderFollowers;
 use queue::Member;
@@ -173,6 +173,10 @@ impl Transport for DeviceTransport {
         (1..config.threads + config.reserve)
             .map(|index| self.queue(self.clone_fd(), index, config))
             .collect()
+    }
+
+    fn spare(&self, config: &QueueConfig) -> Spare {
+        Spare { reserve: config.reserve, unused: 0 }
     }
 
     fn control(&self) -> Arc<dyn Control> {

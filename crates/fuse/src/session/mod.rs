@@ -84,7 +84,7 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
             Arc::clone(&control),
             registrar,
             states.clone(),
-            config.reserve,
+            self.transport.spare(&config),
         );
         // The file system may hold the connection, which would keep the device open.
         match panic::catch_unwind(AssertUnwindSafe(|| self.fs.init(&connection))) {
@@ -110,7 +110,8 @@ impl<F: Filesystem, T: Transport> Session<F, T> {
         });
         let ending = Ending::new(workers.len(), connection, self.fs.clone());
         let running = Running::spawn(workers, &self.config, control, ending)?;
-        running.connection().settle(self.transport.report());
+        let report = self.transport.report();
+        running.connection().settle(report, self.transport.spare(&config));
         Ok(running)
     }
 }

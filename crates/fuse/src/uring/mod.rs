@@ -59,7 +59,7 @@ pub use unavailable::UringUnavailable;
 const MAX_THREADS: usize = 64;
 
 /// Threads that serve requests whose handlers may wait: as many as the session has threads, within
-/// these bounds, and the session's reserve beside them if handlers may wait for ever.
+/// these bounds, and a [reserve](Rings::reserve) beside them.
 const MIN_HELPERS: usize = 2;
 const MAX_HELPERS: usize = 16;
 
@@ -87,6 +87,11 @@ impl Rings {
         made.join().unwrap_or(Err(UringUnavailable::Thread))
     }
 
+    /// Helpers in reserve: the session's, if handlers may wait for ever.
+    pub(crate) fn reserve(config: &QueueConfig) -> usize {
+        if config.may_hang { config.reserve } else { 0 }
+    }
+
     fn make(config: &QueueConfig) -> Result<Self, UringUnavailable> {
         let layout = layout(config.threads)?;
         let depth = config.ring_depth;
@@ -103,7 +108,7 @@ impl Rings {
             threads: layout.threads(),
             helpers: config.threads.clamp(MIN_HELPERS, MAX_HELPERS)
                 + FOR_DATA
-                + if config.may_hang { config.reserve } else { 0 },
+                + Self::reserve(config),
             queues: layout.queues_total(),
             entries_per_queue: depth,
             buffer_bytes: entries * size.keep_bytes,

@@ -43,6 +43,11 @@ impl Registration {
         self.changed.notify_all();
     }
 
+    /// Whether a ring has failed already, so that none is used.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state.lock().failure.is_some()
+    }
+
     /// Waits until all rings have arrived, and returns the first failure.
     pub(crate) fn outcome(&self) -> Result<(), UringUnavailable> {
         let mut state = self.state.lock();
