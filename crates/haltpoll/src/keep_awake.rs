@@ -110,9 +110,13 @@ impl KeepAwake {
 }
 
 impl Drop for KeepAwake {
+    #[expect(clippy::mem_forget, reason = "dropping a handle is what must not happen in a copy")]
     fn drop(&mut self) {
         let Some(monitor) = self.monitor.take() else { return };
         if self.shared.is_copy() {
+            // Dropping a handle detaches its thread, which is not here: the C library gives the
+            // memory of the parent's threads to new ones, so that would detach somebody else.
+            std::mem::forget(monitor);
             return;
         }
         self.stop(&monitor);

@@ -198,14 +198,25 @@ fn a_fork_may_drop_what_its_parent_started() {
     let _alone = alone();
     let awake = KeepAwake::start(Mode::On);
     ready(&awake);
-    // SAFETY: the child drops a value, which takes no lock of another thread (the allocator's are
-    // handled by fork), and exits.
+    // The C library gives the memory of the parent's threads to those that a copy starts: one of as
+    // many has that of the monitor.
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+    // SAFETY: the child drops a value, which takes no lock of another thread, starts and joins
+    // threads (the locks of the C library are handled by fork), and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        drop(awake);
+        let joined = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let sleepers: Vec<_> =
+                (0..threads).map(|_| std::thread::spawn(std::thread::park)).collect();
+            drop(awake);
+            for sleeper in sleepers {
+                sleeper.thread().unpark();
+                sleeper.join().unwrap();
+            }
+        }));
         // SAFETY: ends the child without running the test harness's own exit.
-        unsafe { libc::_exit(0) };
+        unsafe { libc::_exit(i32::from(joined.is_err())) };
     }
     assert_eq!(status_of(child), 0);
 }
