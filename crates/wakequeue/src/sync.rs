@@ -223,10 +223,13 @@ impl Futex {
         }
     }
 
-    /// Wakes the sleepers (model: all of them, which callers must tolerate anyway).
+    /// Wakes at most `count` sleepers.
     #[cfg(loom)]
-    pub fn wake(&self, _count: i32) {
+    pub fn wake(&self, count: i32) {
         drop(self.gate.lock().unwrap());
-        self.bell.notify_all();
+        match count {
+            i32::MAX => self.bell.notify_all(),
+            _ => (0..count).for_each(|_| self.bell.notify_one()),
+        }
     }
 }

@@ -194,7 +194,8 @@ impl<J> ConcurrencyLimit<J> {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// Sleeps while the list is full. May return early.
+    /// Sleeps while the list is full. May return early. Whoever sleeps here is woken by a job that
+    /// leaves the list: there is one as long as the list is full, and the last one wakes all.
     pub(crate) fn wait_for_room(&self) {
         let mut waiting = self.waiting.lock();
         if waiting.jobs.len() < waiting.capacity {
@@ -230,9 +231,11 @@ impl<J> ConcurrencyLimit<J> {
         }
         self.note_full(waiting);
         if waiting.producers > 0 {
-            // One place, one producer.
+            // One place, one producer: its job comes here, and makes room for the next one when it
+            // leaves. But where nobody waits any more it may run at once, and would never leave.
+            let woken = if waiting.jobs.is_empty() { i32::MAX } else { 1 };
             self.room.word().fetch_add(1, Ordering::SeqCst);
-            self.room.wake(1);
+            self.room.wake(woken);
         }
         first
     }
@@ -340,7 +343,7 @@ mod tests {
         }
     }
 
-    /// One place, one producer: the others sleep on. A producer may come back early for reasons of
+    /// One place, one producer, while jobs wait: the others sleep on. A producer may come back early for reasons of
     /// its own (it had not gone to sleep yet), so one round of several in which just one came back
     /// is enough; if all were woken, all would come back each time.
     #[test]
@@ -350,10 +353,10 @@ mod tests {
         use std::time::{Duration, Instant};
         const PRODUCERS: u32 = 4;
         let one_came_back = || {
-            let limit = ConcurrencyLimit::new(1);
+            let limit = ConcurrencyLimit::new(2);
             assert!(limit.set_limit(1).is_empty());
             assert!(limit.try_start());
-            assert_eq!(limit.start_or_wait(1), None);
+            assert_eq!((limit.start_or_wait(1), limit.start_or_wait(2)), (None, None));
             let back = AtomicU32::new(0);
             std::thread::scope(|scope| {
                 for _ in 0..PRODUCERS {
@@ -376,7 +379,7 @@ mod tests {
                 until(&|| back.load(Ordering::SeqCst) > 0);
                 std::thread::sleep(Duration::from_millis(50));
                 let came = back.load(Ordering::SeqCst);
-                limit.set_capacity(2);
+                limit.set_capacity(3);
                 came == 1
             })
         };
@@ -550,6 +553,34 @@ mod models {
             assert_eq!(world.limit.end(), Some(1));
             assert_eq!(world.limit.end(), None);
             producer.join().unwrap();
+        });
+    }
+
+    /// More producers wait than there are places, and the first of them does not take one, because
+    /// its job runs at once: the others learn of the place all the same.
+    #[test]
+    fn room_is_announced_to_all_when_nobody_waits_any_more() {
+        model(|| {
+            let world = World::new(1);
+            world.limit.set_capacity(1);
+            assert!(world.limit.try_start());
+            assert_eq!(world.limit.start_or_wait(1), None);
+            let producers = [10, 100].map(|job| {
+                on_a_thread(&world, move |world| {
+                    while world.limit.is_full() {
+                        world.limit.wait_for_room();
+                    }
+                    world.work(job);
+                })
+            });
+            let mut next = world.limit.end();
+            while let Some(job) = next {
+                world.run(job);
+                next = world.limit.end();
+            }
+            producers.into_iter().for_each(|producer| producer.join().unwrap());
+            assert_eq!(world.ran.load(Ordering::SeqCst), 111);
+            assert_eq!(world.limit.counts(), (0, Some(1), 0));
         });
     }
 }

@@ -70,6 +70,38 @@ fn one_free_place_in_an_ordered_backlog_is_enough_for_a_producer() {
     });
 }
 
+/// A producer that was woken for a place may not take it: where the limit is free by then, its item
+/// runs without having waited. Those behind it must learn of the place all the same.
+#[test]
+fn more_producers_than_places_in_a_limited_backlog_all_return() {
+    kept("limits::more_producers_than_places_in_a_limited_backlog_all_return", || {
+        // One backlog: each node has its own.
+        bind_to_one_cpu();
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").max_active(1).backlog(1).build().unwrap();
+        for _ in 0..20 {
+            let open = hold(&queue, Hold::Declared);
+            queue.post(|| ()).unwrap();
+            let waits = || runtime.dump().queues[0].nodes.iter().any(|node| node.waiting == 1);
+            until("the backlog to be full", waits);
+            let asked = AtomicU32::new(0);
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        asked.fetch_add(1, Ordering::SeqCst);
+                        queue.post(|| ()).unwrap();
+                    });
+                }
+                until("the producers to ask", || asked.load(Ordering::SeqCst) == 4);
+                // Nobody shows that they sleep.
+                thread::sleep(Duration::from_millis(5));
+                drop(open);
+            });
+            queue.flush().unwrap();
+        }
+    });
+}
+
 #[test]
 fn an_ordered_backlog_behind_a_full_shard_needs_no_stack() {
     const ITEMS: usize = 200_000;
