@@ -273,7 +273,8 @@ impl Pod {
     /// must go on.
     ///
     /// As many as shall be are awake still, and the last of them looks at the shards before it lies
-    /// down. So unlike after [`lie_down`](Self::lie_down) there is nothing to look for.
+    /// down. So there is nothing to look for in this pod; but a searcher looks as after
+    /// [`lie_down`](Self::lie_down), because pushes that relied on it asked no other pod.
     pub(crate) fn lie_down_if_surplus(
         &self,
         worker: WorkerId,

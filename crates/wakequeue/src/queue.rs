@@ -348,6 +348,11 @@ impl<T: Send> WakeQueue<T> {
         let pod = self.pod(worker.home);
         self.slots[worker.id.index()].recounted.store(false, Ordering::Relaxed);
         while pod.lie_down_if_surplus(worker.id, worker.home, worker.searching) {
+            if worker.searching {
+                // Pushes relied on this search, and asked no other pod.
+                seq_cst_gap();
+                self.look_around(worker.home, Some(worker.id), host);
+            }
             worker.slept_since = worker.slept_since.or_else(|| Some(Instant::now()));
             if !self.sleep(worker, host) {
                 return false;

@@ -540,3 +540,50 @@ fn serve_until_rest(
     });
     threads.lock().unwrap().push(handle);
 }
+
+/// Starts a worker. Item 0 pushes item 1 and waits for it in a blocking section, pushes item 2 at its
+/// end, and then waits for that without saying so. Who has run item 0 or 2 leaves.
+fn start_comes_back(
+    queue: &Arc<WakeQueue<usize>>,
+    claim: Claim,
+    threads: &Threads,
+    ran: &Arc<[Arc<Meeting>; 2]>,
+) {
+    let (queue, others, ran) = (Arc::clone(queue), Arc::clone(threads), Arc::clone(ran));
+    let handle = thread::spawn(move || {
+        let (id, home) = (claim.id(), claim.home());
+        let grow = |claim| start_comes_back(&queue, claim, &others, &ran);
+        let mut worker = queue.worker(claim);
+        while let Next::Item(item) = queue.next(&mut worker, grow) {
+            match item {
+                0 => {
+                    queue.discount(id, home, grow);
+                    queue.push(HERE, 1, grow).unwrap();
+                    ran[0].attend();
+                    queue.push(HERE, 2, grow).unwrap();
+                    queue.recount(id, home);
+                    ran[1].attend();
+                    return queue.close();
+                }
+                1 => ran[0].arrive(),
+                _ => return ran[1].arrive(),
+            }
+        }
+    });
+    threads.lock().unwrap().push(handle);
+}
+
+/// A sleeper is woken for an item, and is one too many when it comes, because a worker came back
+/// meanwhile. It lies down without the item; no other pod was asked, because it was on its way.
+#[test]
+fn one_too_many_that_was_woken_for_an_item_has_another_pod_run_it() {
+    model_up_to(2, || {
+        let layout = Layout::pods_of(2, 1, 1).unwrap();
+        let queue = Arc::new(WakeQueue::new(layout, config(3)).unwrap());
+        let (threads, ran) = (Threads::default(), Arc::new([Meeting::of(2), Meeting::of(2)]));
+        let grow = |claim| start_comes_back(&queue, claim, &threads, &ran);
+        queue.push(HERE, 0, grow).unwrap();
+        join_all(&threads);
+        assert!(queue.is_empty());
+    });
+}

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tollgate_workqueue::{Handle, JoinError, Queue, Runtime, Work, blocking};
 
 use crate::process::kept;
-use crate::{Hold, LONG, hold, kinds, until};
+use crate::{Hold, LONG, hold, kinds, two_caches, until};
 
 /// How often it was woken.
 struct Count(AtomicU32);
@@ -219,5 +219,31 @@ fn a_thread_that_ends_may_wait_for_a_handle() {
         let inside = other.queue("q").build().unwrap();
         inside.spawn(move || LATE.set(Some(Waits(queue)))).unwrap().wait().unwrap();
         drop(other);
+    });
+}
+
+/// Somebody comes back from a wait before the sleeper is up that its item woke: that sleeper is one
+/// too many then, and lies down again. The item counted on it, so another pod must learn of it.
+#[test]
+fn what_an_item_queues_before_it_comes_back_is_run_by_another_pod() {
+    kept("waits::what_an_item_queues_before_it_comes_back_is_run_by_another_pod", || {
+        let Some(topology) = two_caches() else { return };
+        let runtime = Runtime::builder().topology(topology).concurrency(2).build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        for _ in 0..100 {
+            let own = queue.clone();
+            let outer = queue.spawn(move || {
+                let (tell, told) = mpsc::channel();
+                blocking(|| {
+                    own.spawn(|| ()).unwrap().wait_timeout(LONG).unwrap().unwrap();
+                    // Most likely its worker sleeps by then.
+                    thread::sleep(Duration::from_millis(2));
+                    own.post(move || tell.send(()).unwrap()).unwrap();
+                });
+                // Not declared: this pod has no other worker.
+                told.recv_timeout(LONG).unwrap();
+            });
+            outer.unwrap().wait().unwrap();
+        }
     });
 }
