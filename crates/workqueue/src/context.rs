@@ -176,7 +176,17 @@ pub(crate) fn here() -> Here {
     HERE.get()
 }
 
-/// Runs a closure that was forked there. `body` must not unwind.
+/// Puts back what this thread was inside of, also when it unwinds: what is on its stack is gone then.
+struct Leave(Here);
+
+impl Drop for Leave {
+    #[inline]
+    fn drop(&mut self) {
+        HERE.set(self.0);
+    }
+}
+
+/// Runs a closure that was forked there.
 #[inline]
 pub(crate) fn on_behalf_of<R>(forker: Here, body: impl FnOnce() -> R) -> R {
     let before = HERE.get();
@@ -184,21 +194,21 @@ pub(crate) fn on_behalf_of<R>(forker: Here, body: impl FnOnce() -> R) -> R {
         return body();
     }
     let lender = Lender { forker, base: before.frame, outer: before.lender };
+    let _leave = Leave(before);
     HERE.set(Here { lender: Some(NonNull::from(&lender)), ..before });
-    let result = body();
-    HERE.set(before);
-    result
+    body()
 }
 
-/// Marks this thread as running a job of `queue` while `body` runs. `body` must not unwind.
+/// Marks this thread as running a job of `queue` while `body` runs.
 #[inline]
 pub(crate) fn in_frame<R>(queue: QueueRef, tag: Tag, body: impl FnOnce() -> R) -> (R, Outcome) {
     let before = HERE.get();
     let (item, outcome) = (Cell::new(None), Cell::new(Outcome::Ran));
     let frame = Frame { queue, tag, item, outcome, outer: before.frame };
+    let leave = Leave(before);
     HERE.set(Here { frame: Some(NonNull::from(&frame)), ..before });
     let result = body();
-    HERE.set(before);
+    drop(leave);
     (result, frame.outcome.get())
 }
 

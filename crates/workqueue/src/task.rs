@@ -24,7 +24,7 @@ use crate::job::Tag;
 use crate::pool::Pool;
 use crate::queue_ref::QueueRef;
 use crate::runtime_id::RuntimeId;
-use crate::{context, stack};
+use crate::{contained, context, stack};
 
 const DONE: u32 = 1;
 /// A thread sleeps on the state.
@@ -115,7 +115,8 @@ impl<T> Packet<T> {
         if before & WAKER != 0 {
             let waker = self.waker.lock().take();
             if let Some(waker) = waker {
-                waker.wake();
+                // Whoever runs the item is in the middle of something, and has not ended it.
+                contained::call_quietly(|| waker.wake());
             }
         }
     }

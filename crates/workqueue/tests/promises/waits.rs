@@ -247,3 +247,44 @@ fn what_an_item_queues_before_it_comes_back_is_run_by_another_pod() {
         }
     });
 }
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker's own");
+    }
+}
+
+/// A waker is called by whoever runs the item: here by its waiter, which is inside another item.
+#[test]
+fn a_waker_that_panics_harms_nobody() {
+    kept("waits::a_waker_that_panics_harms_nobody", || {
+        let runtime = Runtime::builder().max_workers(1).build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let own = queue.clone();
+        let outer = queue.spawn(move || {
+            let mut inner = own.spawn(|| 7).unwrap();
+            assert!(poll(&mut inner, &Waker::from(Arc::new(Panics))).is_pending());
+            assert_eq!(inner.wait().unwrap(), 7, "nobody else could run it");
+            assert!(own.flush().is_err(), "this is still an item of the queue");
+            own.post(|| ()).unwrap();
+        });
+        outer.unwrap().wait().unwrap();
+        // By a worker that has nothing else to do.
+        let open = hold(&queue, Hold::Undeclared);
+        let mut later = queue.spawn(|| 8).unwrap();
+        assert!(poll(&mut later, &Waker::from(Arc::new(Panics))).is_pending());
+        drop(open);
+        assert_eq!(later.wait().unwrap(), 8);
+        // By whoever aborts it.
+        let open = hold(&queue, Hold::Undeclared);
+        let mut aborted = queue.spawn(|| 9).unwrap();
+        assert!(poll(&mut aborted, &Waker::from(Arc::new(Panics))).is_pending());
+        assert!(aborted.abort());
+        drop(open);
+        assert!(matches!(aborted.wait(), Err(JoinError::Cancelled)));
+        queue.flush().unwrap();
+        assert_eq!(runtime.monitor().queues[0].panics, 0, "no item panicked");
+    });
+}
