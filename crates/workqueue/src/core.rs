@@ -61,6 +61,8 @@ pub(crate) struct QueueCore {
     mode: AtomicU32,
     /// The pool that serves the queue. (m)
     pool: AtomicPtr<Pool>,
+    /// The queue had another pool before, where jobs of it may be left. (m)
+    has_moved: AtomicBool,
     /// (i)
     pub(crate) in_flight: InFlightCounter,
     /// (c)
@@ -199,6 +201,7 @@ impl QueueCore {
         Self {
             mode: AtomicU32::new(if identity.ordered { ORDERED } else { 0 }),
             pool: AtomicPtr::new(Arc::as_ptr(pool).cast_mut()),
+            has_moved: AtomicBool::new(false),
             in_flight: InFlightCounter::new(threads),
             runtime,
             limits: (0..nodes).map(|_| ConcurrencyLimit::new(identity.capacity)).collect(),
@@ -228,6 +231,7 @@ impl QueueCore {
         self.stats.unstarted.store(self.in_flight.totals().1, Ordering::SeqCst);
         self.observed.reset();
         self.set_pool(pool);
+        self.has_moved.store(false, Ordering::Relaxed);
         self.mode.store(if identity.ordered { ORDERED } else { 0 }, Ordering::SeqCst);
         *self.identity.lock() = identity;
     }
@@ -251,12 +255,20 @@ impl QueueCore {
         unsafe { &*self.pool.load(Ordering::Acquire) }
     }
 
+    /// Whether jobs of the queue may be in this pool.
+    pub(crate) fn may_be_in(&self, pool: &Pool) -> bool {
+        std::ptr::eq(self.pool(), pool) || self.has_moved.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn name(&self) -> String {
         self.identity.lock().name.clone()
     }
 
     /// Sends later items to this pool. Items in the old one are run there.
     pub(crate) fn set_pool(&self, pool: &Arc<Pool>) {
+        if !std::ptr::eq(self.pool(), Arc::as_ptr(pool)) {
+            self.has_moved.store(true, Ordering::Relaxed);
+        }
         self.pool.store(Arc::as_ptr(pool).cast_mut(), Ordering::Release);
     }
 

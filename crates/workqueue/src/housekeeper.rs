@@ -99,9 +99,7 @@ fn look(shared: &Shared) -> bool {
 }
 
 fn call_rescuers(shared: &Shared, pool: &Arc<Pool>) {
-    let waits = |queue: &QueueCore| {
-        std::ptr::eq(queue.pool(), Arc::as_ptr(pool)) && queue.in_flight.totals().0 > 0
-    };
+    let waits = |queue: &QueueCore| queue.may_be_in(pool) && queue.in_flight.totals().0 > 0;
     for queue in shared.live_queues() {
         let rescuer = queue.rescuer.lock().clone();
         if let Some(rescuer) = rescuer

@@ -331,7 +331,8 @@ impl<'r> QueueBuilder<'r> {
         self
     }
 
-    /// One worker in reserve, which runs items one at a time when the pool makes no progress.
+    /// One worker in reserve, which runs items one at a time when the pool makes no progress, or one
+    /// that the queue had before its attributes changed.
     pub fn rescuer(mut self) -> Self {
         self.new.rescuer = true;
         self

@@ -1,6 +1,8 @@
 //! Running one job: its frame, its panic, its count, and its place under a limit or in an order.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+
 use tollgate_topology::CpuId;
 use tollgate_wakequeue::ItemCell;
 use tollgate_wakequeue::sync::{Ordering, spin_loop};
@@ -141,13 +143,14 @@ fn next_in_order(
     })
 }
 
-/// Runs one job of the queue, or one turn, that waits for a worker which does not come. False when
-/// there is none.
-pub(crate) fn rescue(core: &QueueCore) -> bool {
+/// Runs one job of the queue, or one turn, that waits for a worker which does not come: in its pool,
+/// or in one that it had before. False when there is none. `pools` are all that there are.
+pub(crate) fn rescue(core: &QueueCore, pools: &[Arc<Pool>]) -> bool {
     let me = QueueRef::of(core);
-    let pool = core.pool();
-    let found = pool.queue.take_if(|job| job.queue() == me, |claim| pool.grow(claim));
-    found.is_some_and(|job| run_taken(pool, job, true))
+    pools.iter().filter(|pool| core.may_be_in(pool)).any(|pool| {
+        let found = pool.queue.take_if(|job| job.queue() == me, |claim| pool.grow(claim));
+        found.is_some_and(|job| run_taken(pool, job, true))
+    })
 }
 
 /// As [`rescue`], for whatever queue of the pool, on a thread that stays where it is.

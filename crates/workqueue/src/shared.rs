@@ -273,8 +273,8 @@ impl Shared {
         let (shared, core) = (Arc::clone(self), Arc::clone(core));
         let name = self.settings.hooks.name("rescue");
         Rescuer::start(name, move || {
-            let _keeps_queues_alive = &shared;
-            run::rescue(&core)
+            // It keeps the queue alive, too.
+            run::rescue(&core, &shared.pools())
         })
     }
 

@@ -390,6 +390,32 @@ fn items_that_wait_on_every_worker_are_resolved_by_a_rescuer() {
     });
 }
 
+/// A queue may have left items in the pool that it had before its attributes changed.
+#[test]
+fn a_rescuer_comes_for_what_its_queue_left_in_another_pool() {
+    kept("progress::a_rescuer_comes_for_what_its_queue_left_in_another_pool", || {
+        for kind in ["plain", "limited", "ordered"] {
+            let runtime = Runtime::builder().max_workers(1).build().unwrap();
+            let outer = runtime.queue("outer").build().unwrap();
+            let inner = runtime.queue("inner").rescuer();
+            let inner = match kind {
+                "limited" => inner.max_active(1),
+                "ordered" => inner.ordered(),
+                _ => inner,
+            };
+            let (inner, ran) = (inner.build().unwrap(), Arc::new(AtomicU32::new(0)));
+            let (own, count) = (inner.clone(), Arc::clone(&ran));
+            let body = move || {
+                own.post(move || _ = count.fetch_add(1, Ordering::SeqCst)).unwrap();
+                own.set("nice=1").unwrap();
+                own.flush().unwrap();
+            };
+            outer.spawn(body).unwrap().wait().unwrap();
+            assert_eq!(ran.load(Ordering::SeqCst), 1, "{kind}");
+        }
+    });
+}
+
 #[test]
 fn what_an_item_delays_during_a_drain_is_dropped_as_refused() {
     kept("progress::what_an_item_delays_during_a_drain_is_dropped_as_refused", || {
