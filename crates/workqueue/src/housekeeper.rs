@@ -1,5 +1,5 @@
-//! The thread that watches the clock: it delivers delayed items, calls the watchdog, and asks again
-//! for threads that could not be started.
+//! The thread that watches the clock: it delivers delayed items, calls the watchdog, asks again for
+//! threads that could not be started, and starts workers for threads of a higher nice level.
 //!
 //! While no item is delayed and no worker has anything to do it sleeps without a timeout, so that
 //! an idle runtime costs nothing. A worker that wakes up arms it; it then ticks until a tick finds
@@ -36,6 +36,7 @@ pub(crate) fn serve(shared: &Arc<Shared>) {
         if shared.alarm.is_stopped() {
             return;
         }
+        shared.starts.take().into_iter().for_each(|(pool, claim)| pool.start(claim));
         let next_timer = expire(shared);
         let tick = tick(shared);
         if (shared.alarm.is_armed() || last_look) && last_tick.elapsed() >= tick {

@@ -79,6 +79,7 @@ mod sequence;
 pub mod sharding;
 mod shared;
 mod stack;
+mod starts;
 mod stranded;
 mod submit;
 mod sys;

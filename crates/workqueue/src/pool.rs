@@ -31,6 +31,8 @@ pub(crate) type SharedClaim = Arc<StdMutex<Option<Claim>>>;
 /// Starts a worker thread. Given by the runtime, which is above the pool.
 pub(crate) type StartThread =
     Box<dyn Fn(Arc<Pool>, WorkerId, SharedClaim) -> io::Result<JoinHandle<()>> + Send + Sync>;
+/// Has another thread call [`Pool::start`].
+pub(crate) type StartElsewhere = Box<dyn Fn(Arc<Pool>, Claim) + Send + Sync>;
 /// Called when a thread could not be started, so that it is tried again.
 pub(crate) type OnFailure = Box<dyn Fn() + Send + Sync>;
 
@@ -67,6 +69,12 @@ pub(crate) struct Pool {
     me: Weak<Pool>,
     /// (c)
     start_thread: StartThread,
+    /// (c)
+    start_elsewhere: StartElsewhere,
+    /// The nice level of the workers, as far as the system allows it. (c)
+    pub(crate) nice: i32,
+    /// The nice level of whoever starts threads elsewhere. (c)
+    base_nice: i32,
     /// (c)
     on_failure: OnFailure,
     /// What the program has to say about threads and panics. (c)
@@ -111,14 +119,16 @@ pub(crate) struct PoolParts {
     pub(crate) number: usize,
     pub(crate) node_of_cpu: Arc<[u16]>,
     pub(crate) start_thread: StartThread,
+    pub(crate) start_elsewhere: StartElsewhere,
+    pub(crate) base_nice: i32,
     pub(crate) on_failure: OnFailure,
     pub(crate) hooks: Hooks,
 }
 
 impl Pool {
     pub(crate) fn new(parts: PoolParts) -> Result<Arc<Self>, tollgate_wakequeue::ConfigError> {
-        let PoolParts { key, plan, config, number, node_of_cpu, start_thread, on_failure, hooks } =
-            parts;
+        let PoolParts { key, plan, config, number, node_of_cpu, hooks, .. } = parts;
+        let PoolParts { start_thread, start_elsewhere, base_nice, on_failure, .. } = parts;
         let queue = WakeQueue::new(plan.layout.clone(), config)?;
         let worker_slots = queue.max_workers();
         let node = |cpu: CpuId| node_of_cpu.get(cpu.index()).copied().unwrap_or(0);
@@ -129,6 +139,8 @@ impl Pool {
             hooks,
             needs_cpu: plan.shards.len() > 1 || key.localize,
             strays: plan.pods.len() > 1 && !key.sharding.strict && !key.localize,
+            nice: if key.nice == 0 { base_nice } else { key.nice },
+            base_nice,
             key,
             plan,
             queue,
@@ -141,6 +153,7 @@ impl Pool {
             number,
             me: me.clone(),
             start_thread,
+            start_elsewhere,
             on_failure,
         }))
     }
@@ -168,9 +181,20 @@ impl Pool {
         self.queue.push_unbounded(shard, job, |claim| self.grow(claim))
     }
 
-    /// Starts the worker that a claim stands for.
+    /// Starts the worker that a claim stands for, or has it started. A thread begins at the nice
+    /// level of whoever starts it, and may need a privilege to come back from a higher one.
     #[cold]
     pub(crate) fn grow(&self, claim: Claim) {
+        match self.me.upgrade() {
+            Some(pool) if sys::nice() > self.nice.max(self.base_nice) => {
+                (self.start_elsewhere)(pool, claim);
+            }
+            _ => self.start(claim),
+        }
+    }
+
+    /// Starts the worker that a claim stands for.
+    pub(crate) fn start(&self, claim: Claim) {
         let (id, home) = (claim.id(), claim.home());
         // The claim has to survive a failure to start the thread, which drops the closure.
         let claim = Arc::new(StdMutex::new(Some(claim)));

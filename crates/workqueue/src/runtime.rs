@@ -372,10 +372,11 @@ fn end(shared: &Shared, housekeeper: JoinHandle<()>, ended: &Ended) {
             rescuer.stop_and_wait();
         }
     }
-    shared.pools().iter().for_each(|pool| pool.close());
+    // Before the pools, because it starts workers, which those wait for.
     shared.alarm.stop();
     // The housekeeper runs no user code and does not panic by itself.
     drop(housekeeper.join());
+    shared.pools().iter().for_each(|pool| pool.close());
     shared.timer.clear();
     ended.tell();
 }

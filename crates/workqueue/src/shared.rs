@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tollgate_haltpoll::KeepAwake;
 use tollgate_topology::{CpuSet, Topology};
 use tollgate_wakequeue::sync::{AtomicBool, AtomicUsize, Ordering};
-use tollgate_wakequeue::{Config, WorkerId};
+use tollgate_wakequeue::{Claim, Config, WorkerId};
 
 use crate::alarm::Alarm;
 use crate::attributes::Attributes;
@@ -26,6 +26,7 @@ use crate::rescuer::Rescuer;
 use crate::run;
 use crate::runtime_id::RuntimeId;
 use crate::sharding::{Plan, PlanError, ShardingKey, node_index, node_limits};
+use crate::starts::Starts;
 use crate::timer::Timer;
 use crate::watchdog::{Patience, Watchdog};
 
@@ -82,8 +83,11 @@ pub(crate) struct Shared {
     /// Numbers of counter slots that no worker has. More workers than counter slots is no error:
     /// the others count in shared cells. (i)
     counter_slots: StdMutex<Vec<usize>>,
-    /// The nice level of the thread that built the runtime: that of workers that did not choose. (c)
-    pub(crate) base_nice: i32,
+    /// The nice level of the thread that built the runtime: that of the housekeeper, and of workers
+    /// that did not choose. (c)
+    base_nice: i32,
+    /// Workers for the housekeeper to start. (i)
+    pub(crate) starts: Starts<(Arc<Pool>, Claim)>,
 }
 
 #[derive(Clone, Debug)]
@@ -152,6 +156,7 @@ impl Shared {
             started: Instant::now(),
             counter_slots: StdMutex::new(counter_slots),
             base_nice: crate::sys::nice(),
+            starts: Starts::new(),
         })
     }
 
@@ -421,7 +426,7 @@ impl Shared {
             ..Config::default()
         };
         let (weak, start_worker) = (Arc::downgrade(self), self.start_worker);
-        let failed = Arc::downgrade(self);
+        let (keeper, failed) = (Arc::downgrade(self), Arc::downgrade(self));
         let pool = Pool::new(PoolParts {
             key,
             plan,
@@ -433,6 +438,11 @@ impl Shared {
                 Some(shared) => start_worker(shared, pool, id, claim),
                 None => Err(io::Error::other("the runtime is gone")),
             }),
+            start_elsewhere: Box::new(move |pool, claim| match keeper.upgrade() {
+                Some(shared) => shared.starts.ask((pool, claim), &shared.alarm),
+                None => pool.queue.abandon(claim),
+            }),
+            base_nice: self.base_nice,
             on_failure: Box::new(move || failed.upgrade().into_iter().for_each(|s| s.arm())),
         });
         pool.map_err(|error| plan_error(PlanError::Layout(error)))

@@ -37,7 +37,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, pool: &Arc<Pool>, claim: &SharedClaim)
 
 fn work(shared: &Arc<Shared>, pool: &Arc<Pool>, claim: Claim) {
     let worker = pool.queue.worker(claim);
-    settle(pool, &worker, shared.base_nice);
+    settle(pool, &worker);
     let own_counter_slot = shared.take_counter_slot();
     let counter_slot =
         own_counter_slot.map_or(CounterSlot::Shared(worker.id().index()), CounterSlot::Own);
@@ -74,7 +74,7 @@ fn work(shared: &Arc<Shared>, pool: &Arc<Pool>, claim: Claim) {
 }
 
 /// Gives the thread its CPUs and priority. What the system refuses, it does without.
-fn settle(pool: &Pool, worker: &Worker, base_nice: i32) {
+fn settle(pool: &Pool, worker: &Worker) {
     let number = pool.number;
     let allowed = &pool.plan.shards[worker.home().index()].allowed;
     if let Err(error) = sys::set_affinity(allowed)
@@ -82,8 +82,8 @@ fn settle(pool: &Pool, worker: &Worker, base_nice: i32) {
     {
         tracing::warn!(pool = number, cpus = %allowed, %error, "no affinity for workers");
     }
-    // A thread inherits the level of whoever starts it, which may be any worker.
-    let nice = if pool.key.nice == 0 { base_nice } else { pool.key.nice };
+    // A thread inherits the level of whoever starts it, which may be any that is not nicer.
+    let nice = pool.nice;
     if let Err(error) = sys::set_nice(nice)
         && !pool.warned.swap(true, Ordering::Relaxed)
     {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
 use tollgate_workqueue::{
-    AttributeError, BuildError, CpuSet, Runtime, SCOPE_VARIABLE, Scope, Topology,
+    AttributeError, BuildError, CpuSet, Queue, Runtime, SCOPE_VARIABLE, Scope, Topology,
 };
 
 use crate::process::{in_a_copy, kept, kept_with};
@@ -253,5 +253,51 @@ fn a_forked_process_is_told_that_it_has_no_workers() {
             i32::from(!(told && works))
         });
         assert_eq!(status, 0, "the child's wait status");
+    });
+}
+
+/// The nice level of this thread.
+#[expect(unsafe_code, reason = "getpriority(2)")]
+fn nice_level() -> i32 {
+    // SAFETY: no pointers; `who` 0 is the calling thread on Linux.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// From now on this thread, and those that it starts, may not lower a nice level.
+fn give_up_privileges() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nice).maximum;
+    setrlimit(Resource::Nice, Rlimit { current: Some(0), maximum }).unwrap();
+    if rustix::process::geteuid().is_root() {
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+    }
+}
+
+/// A thread begins at the level of whoever starts it. Without privileges, a worker that is started
+/// for an item of a nicer one could not come back from there.
+#[test]
+fn workers_have_the_level_of_their_pool_whoever_has_them_started() {
+    kept("settings::workers_have_the_level_of_their_pool_whoever_has_them_started", || {
+        give_up_privileges();
+        let base = nice_level();
+        if !(0..10).contains(&base) {
+            eprintln!("skipped: the test runs at nice {base}, and needs a level from 0 to 9");
+            return;
+        }
+        let runtime = Runtime::builder().build().unwrap();
+        let nicer = runtime.queue("nicer").nice(base + 5).build().unwrap();
+        let nice = runtime.queue("nice").nice(base + 2).build().unwrap();
+        let usual = runtime.queue("usual").build().unwrap();
+        let high = runtime.queue("high").high_priority().build().unwrap();
+        let level = move |queue: &Queue| queue.spawn(nice_level).unwrap();
+        let levels = nicer.spawn(move || {
+            let [usual, nice, high] = [&usual, &nice, &high].map(level);
+            (nice_level(), usual.wait().unwrap(), nice.wait().unwrap(), high.wait().unwrap())
+        });
+        let (nicer, usual, nice, high) = levels.unwrap().wait().unwrap();
+        assert_eq!((nicer, usual, nice), (base + 5, base, base + 2));
+        // What the system refuses, they do without.
+        assert!(high <= base, "{high}");
     });
 }
