@@ -60,6 +60,8 @@ pub(crate) struct State {
     pub(crate) map: Map,
     /// Known from the first write on.
     pub(crate) slots: Option<Slots>,
+    /// The copy of the header that was found, if it may not be durable: the other one differs.
+    pub(crate) unsure: Option<u64>,
     pub(crate) sharing: Sharing,
     /// Something was changed since the last commit.
     pub(crate) changed: bool,
@@ -160,7 +162,7 @@ impl<S: Store> SealedFile<S> {
     }
 
     fn from_header(store: S, found: FoundHeader, domain: [u8; 32]) -> SealedFile<S> {
-        let FoundHeader { header, keys, copy, .. } = found;
+        let FoundHeader { header, keys, copy, copies_agree, .. } = found;
         SealedFile {
             store,
             keys,
@@ -171,6 +173,7 @@ impl<S: Store> SealedFile<S> {
                 map: Map::new(&header),
                 header,
                 slots: None,
+                unsure: (!copies_agree).then_some(copy),
                 sharing: Sharing::default(),
                 changed: false,
                 durable_writes: 0,

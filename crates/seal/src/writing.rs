@@ -105,6 +105,7 @@ impl<S: Store> SealedFile<S> {
         }
         let on = self.context();
         if state.slots.is_none() {
+            self.make_sure(state)?;
             let mut slots = Slots::new(self.reserved());
             state.map.mark(&on, &mut slots)?;
             slots.are_marked(self.store.len()?.div_ceil(self.block_size as u64));
@@ -114,6 +115,18 @@ impl<S: Store> SealedFile<S> {
             state.durable_writes = state.header.writes;
         }
         state.map.grow(&on, blocks)
+    }
+
+    /// Makes the header durable that was found, before slots are taken that it does not name: after a
+    /// power failure the one before could hold, which names them. Who wrote it may have been killed
+    /// before the sync, or the sync may have failed; then a further one alone would not write it.
+    fn make_sure(&self, state: &mut State) -> Result<(), SealError> {
+        let Some(copy) = state.unsure else { return Ok(()) };
+        let header = state.header.encode(&self.keys, &self.domain);
+        self.store.write_at(&header, copy * HEADER_SPACE)?;
+        self.store.sync()?;
+        state.unsure = None;
+        Ok(())
     }
 
     /// Seals whole blocks into free slots. The map names them, and the file has `size` at least,

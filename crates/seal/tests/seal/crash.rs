@@ -183,6 +183,35 @@ fn a_crash_after_a_crash_leaves_a_commit_too() {
     }
 }
 
+/// A server is killed, or gives up, while it syncs; the next one writes, and then the power fails. The
+/// header that it found may not have been durable: what only the one before names is not overwritten.
+#[test]
+fn a_power_failure_after_a_failed_sync_and_another_server_leaves_a_commit() {
+    let new = Memory::default();
+    SealedFile::create(&new, &key(), DOMAIN, Options::default()).unwrap().commit().unwrap();
+    let whole = new.clone();
+    run(&whole);
+    let mut syncs = 0;
+    for fails_at in new.operations.get()..=whole.operations.get() {
+        let store = Memory { fails_at: Some(fails_at), ..new.clone() };
+        let (committed, under_way) = run(&store);
+        if !store.failed_in_sync() {
+            continue;
+        }
+        syncs += 1;
+        let store = Memory { fails_at: None, ..store };
+        let file = SealedFile::open(&store, &key(), DOMAIN).unwrap();
+        file.write_at(&[9; 40_000], 0).unwrap();
+        for bytes in leftovers(&store.durable.borrow(), &store.pending.borrow()) {
+            let file = SealedFile::open(Memory::of(bytes), &key(), DOMAIN).unwrap();
+            let plain =
+                read_all(&file).unwrap_or_else(|error| panic!("sync at {fails_at}: {error}"));
+            assert!(plain == committed || plain == under_way, "sync at {fails_at}");
+        }
+    }
+    assert!(syncs > 10, "{syncs}");
+}
+
 /// No space: what was there before the write is read, and the write can be tried again.
 #[test]
 fn a_write_without_space_leaves_the_old_content_readable() {

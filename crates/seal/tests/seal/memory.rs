@@ -46,6 +46,19 @@ impl Memory {
         self.now.borrow().clone()
     }
 
+    /// Whether the operation that failed was a sync: all that was written before it is there, and not
+    /// durable.
+    pub(crate) fn failed_in_sync(&self) -> bool {
+        self.pending.borrow().last().is_some_and(|Write { offset, bytes, cuts }| {
+            let now = self.now.borrow();
+            if *cuts {
+                now.len() == *offset
+            } else {
+                now.get(*offset..).is_some_and(|at| at.starts_with(bytes))
+            }
+        })
+    }
+
     fn count(&self) -> io::Result<()> {
         let number = self.operations.get();
         self.operations.set(number + 1);
