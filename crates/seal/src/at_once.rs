@@ -104,7 +104,8 @@ impl<S: Store> SealedFile<S> {
     fn claim_at_once(&self, blocks: &Range<u64>) -> Option<Turn<'_, S>> {
         let mut state = self.try_state()?;
         let has_slots = state.slots.as_ref().is_some_and(|slots| slots.has(BLOCKS_MAX));
-        let ready = !state.failed && has_slots && !state.commit_must_come();
+        let count = usize::try_from(blocks.end - blocks.start).ok()?;
+        let ready = !state.failed && has_slots && !state.commit_must_come(count);
         if !ready || blocks.end > state.map.room() {
             return None;
         }

@@ -5,9 +5,12 @@ use std::ops::{ControlFlow, Range};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::cipher::{Cipher, random};
+use crate::counting::Counts;
 use crate::error::SealError;
 use crate::found::FoundHeader;
-use crate::header::{BLOCK_LOG2_MAX, BLOCK_LOG2_MIN, Entry, HEADER_LEN, HEADER_SPACE, Header};
+use crate::header::{
+    AHEAD_NEW, BLOCK_LOG2_MAX, BLOCK_LOG2_MIN, Entry, HEADER_LEN, HEADER_SPACE, Header,
+};
 use crate::keys::{FileKeys, Keys, domain_digest};
 use crate::map::{Aad, Context, Map};
 use crate::sharing::Sharing;
@@ -16,9 +19,6 @@ use crate::store::Store;
 
 /// Blocks that are read or written with one call to the store.
 pub(crate) const RUN_MAX: usize = 64;
-/// Blocks and nodes written since the last durable commit, at most: what a crash can make the count
-/// of writes forget.
-pub(crate) const WRITES_PER_COMMIT: u64 = 1 << 18;
 
 /// How a new file is sealed.
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +65,9 @@ pub(crate) struct State {
     pub(crate) sharing: Sharing,
     /// Something was changed since the last commit.
     pub(crate) changed: bool,
-    /// The count of writes that the last durable commit holds.
-    pub(crate) durable_writes: u64,
+    /// As it is durable, with the map that the last commit left.
+    pub(crate) durable: Header,
+    pub(crate) counts: Counts,
     /// Counts changes of what is read.
     pub(crate) changes: u64,
     /// Counts cuts of the end.
@@ -79,17 +80,22 @@ pub(crate) struct State {
 impl State {
     /// Whether enough has changed that it should be committed.
     pub(crate) fn commit_is_due(&self) -> bool {
-        self.has_changed(1)
+        self.has_changed(0, 1)
     }
 
-    /// Whether so much has changed that nothing more may be written before a commit.
-    pub(crate) fn commit_must_come(&self) -> bool {
-        self.has_changed(2)
+    /// Whether so much has changed that no further `blocks` may be written before a commit.
+    pub(crate) fn commit_must_come(&self, blocks: usize) -> bool {
+        self.has_changed(blocks, 2)
     }
 
-    fn has_changed(&self, times: usize) -> bool {
-        let written = self.header.writes.saturating_sub(self.durable_writes);
-        let counted = written > WRITES_PER_COMMIT / 4 * times as u64;
+    /// Whether `blocks` are more than the headers account for that a crash may leave.
+    pub(crate) fn is_beyond_count(&self, blocks: usize) -> bool {
+        self.counts.are_exceeded(self.header.writes + blocks as u64, 2)
+    }
+
+    fn has_changed(&self, blocks: usize, times: usize) -> bool {
+        let writes = self.header.writes + blocks as u64;
+        let counted = self.counts.are_exceeded(writes, times as u64);
         self.slots.as_ref().is_some_and(|slots| counted || self.map.has_changed(slots, times))
     }
 }
@@ -128,6 +134,7 @@ impl<S: Store> SealedFile<S> {
             generation: 1,
             size: 0,
             writes: 0,
+            ahead: AHEAD_NEW,
             levels: 0,
             root: Entry::default(),
         };
@@ -171,12 +178,13 @@ impl<S: Store> SealedFile<S> {
             block_size: 1 << header.block_log2,
             state: Mutex::new(State {
                 map: Map::new(&header),
+                counts: Counts::of(&header),
+                durable: header.clone(),
                 header,
                 slots: None,
                 unsure: (!copies_agree).then_some(copy),
                 sharing: Sharing::default(),
                 changed: false,
-                durable_writes: 0,
                 changes: 0,
                 cuts: 0,
                 failed: false,

@@ -12,7 +12,8 @@
 //! | 56 | 8 | size of the plain file |
 //! | 64 | 8 | blocks and nodes ever written under this file's key |
 //! | 72 | 1 | levels of the map |
-//! | 73 | 7 | zero |
+//! | 73 | 1 | binary logarithm of how many more may be written before another header is durable; 0 is 18 |
+//! | 74 | 6 | zero |
 //! | 80 | 48 | the map's root: slot, nonce, tag |
 //! | 128 | 32 | HMAC-SHA-256 of bytes 0 to 127 and the digest of the policy domain |
 //!
@@ -32,6 +33,11 @@ const VERSION: u16 = 1;
 pub(crate) const BLOCK_LOG2_MIN: u8 = 12;
 pub(crate) const BLOCK_LOG2_MAX: u8 = 16;
 pub(crate) const LEVELS_MAX: u8 = 6;
+/// The binary logarithm of what may be written beyond the header of a new file, which is written
+/// often and much; and what 0 means, which older programs wrote.
+pub(crate) const AHEAD_NEW: u8 = 18;
+/// The most. More than that of a new file is needed only where very many nodes were changed.
+pub(crate) const AHEAD_MAX: u8 = 32;
 
 /// Where a block or a node is, and what it must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +80,8 @@ pub(crate) struct Header {
     pub(crate) generation: u64,
     pub(crate) size: u64,
     pub(crate) writes: u64,
+    /// The binary logarithm of how many more may be written before another header is durable.
+    pub(crate) ahead: u8,
     pub(crate) levels: u8,
     pub(crate) root: Entry,
 }
@@ -91,6 +99,7 @@ impl Header {
         bytes[56..64].copy_from_slice(&self.size.to_le_bytes());
         bytes[64..72].copy_from_slice(&self.writes.to_le_bytes());
         bytes[72] = self.levels;
+        bytes[73] = self.ahead;
         self.root.write(&mut bytes[80..SIGNED_LEN]);
         let tag = keys.sign(&bytes[..SIGNED_LEN], domain);
         bytes[SIGNED_LEN..].copy_from_slice(&tag);
@@ -132,6 +141,7 @@ impl Header {
             generation: u64::from_le_bytes(array(&bytes[48..56])),
             size: u64::from_le_bytes(array(&bytes[56..64])),
             writes: u64::from_le_bytes(array(&bytes[64..72])),
+            ahead: if bytes[73] == 0 { AHEAD_NEW } else { bytes[73] },
             levels: bytes[72],
             root: Entry::read(&bytes[80..SIGNED_LEN]),
         };
@@ -141,6 +151,45 @@ impl Header {
         if header.levels > LEVELS_MAX {
             return Err(bad("the number of levels", header.levels.into()));
         }
+        if header.ahead > AHEAD_MAX {
+            return Err(bad("the logarithm of writes to come", header.ahead.into()));
+        }
         Ok((header, keys))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zeroize::Zeroizing;
+
+    use super::*;
+    use crate::keys::MasterKey;
+
+    /// As older programs wrote it, with zero there, and as none writes it.
+    #[test]
+    fn the_logarithm_of_writes_to_come_is_read() {
+        let master = MasterKey::from_bytes(1, Zeroizing::new([7; 32]));
+        let (cipher, file_id, domain) = (Cipher::Aes256Gcm, [5; 32], [6; 32]);
+        let keys = FileKeys::new(&master, cipher, &file_id);
+        let read = |ahead| {
+            let header = Header {
+                cipher,
+                block_log2: 12,
+                epoch: 1,
+                file_id,
+                generation: 1,
+                size: 0,
+                writes: 5,
+                ahead,
+                levels: 0,
+                root: Entry::default(),
+            };
+            let bytes = header.encode(&keys, &domain);
+            Header::decode(&bytes, &master, &domain).map(|(header, _)| header.ahead)
+        };
+        assert_eq!(read(0).expect("an older one"), 18);
+        assert_eq!(read(10).expect("one of today"), 10);
+        let error = read(33).expect_err("more than the key can serve");
+        assert!(matches!(error, SealError::BadHeader { value: 33, .. }), "{error}");
     }
 }

@@ -32,6 +32,7 @@
 mod at_once;
 mod beside;
 mod cipher;
+mod counting;
 mod cutting;
 mod error;
 mod file;

@@ -257,14 +257,21 @@ impl Map {
         Ok(Some(bytes.chunks_exact(Entry::LEN).map(Entry::read).collect()))
     }
 
-    /// Writes what was changed to free slots, from the leaves up; the new root, and how many nodes
-    /// were written.
+    /// As many nodes as [`Map::write`] would write now, or more: those that were changed, and those
+    /// above them, of which the highest level has one, and each other one what the level above can name.
+    pub(crate) fn nodes_to_write(&self) -> u64 {
+        let of_level = |below_root| self.capacity(below_root).min(self.dirty as u64);
+        (0..self.levels).map(of_level).sum()
+    }
+
+    /// Writes what was changed to free slots, from the leaves up; the new root. Nodes are counted in
+    /// `writes` before they are sealed, also where writing them fails.
     pub(crate) fn write<S: Store>(
         &mut self,
         on: &Context<'_, S>,
         slots: &mut Slots,
-    ) -> Result<(Entry, u64), SealError> {
-        let mut written = 0;
+        writes: &mut u64,
+    ) -> Result<Entry, SealError> {
         for level in 0..self.levels {
             let changed = self.nodes.iter().filter(|((at, _), node)| *at == level && node.dirty);
             let mut numbers: Vec<u64> = changed.map(|((_, number), _)| *number).collect();
@@ -277,6 +284,7 @@ impl Map {
                     for (entry, place) in entries.iter().zip(bytes.chunks_exact_mut(Entry::LEN)) {
                         entry.write(place);
                     }
+                    *writes += 1;
                     entry.nonce = on.keys.aead.nonce()?;
                     let aad = on.aad.node(level, number);
                     entry.tag = on.keys.aead.seal(&entry.nonce, &aad, &mut bytes);
@@ -286,7 +294,6 @@ impl Map {
                         slots.give_back(entry.slot);
                         return Err(error.into());
                     }
-                    written += 1;
                 }
                 let before = if level + 1 == self.levels {
                     std::mem::replace(&mut self.root, entry)
@@ -299,7 +306,7 @@ impl Map {
                 self.dirty -= 1;
             }
         }
-        Ok((self.root, written))
+        Ok(self.root)
     }
 }
 

@@ -1,17 +1,15 @@
 //! Writing, from any number of threads.
 
 use std::ops::Range;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 
-use crate::cipher::{Cipher, NONCE_LEN};
+use crate::cipher::NONCE_LEN;
+use crate::counting::{Count, Counts};
 use crate::error::SealError;
-use crate::file::{RUN_MAX, SealedFile, State, WRITES_PER_COMMIT};
-use crate::header::{Entry, HEADER_LEN, HEADER_SPACE, LEVELS_MAX};
+use crate::file::{RUN_MAX, SealedFile, State};
+use crate::header::{Entry, HEADER_SPACE, Header, LEVELS_MAX};
 use crate::slots::Slots;
 use crate::store::Store;
-
-/// AES-GCM with random nonces of 96 bits: after so many, two are the same with a chance of 2^-33.
-const WRITES_MAX: u64 = 1 << 32;
 
 impl<S: Store> SealedFile<S> {
     /// Writes `bytes` at `offset`; the file grows as needed. Durable after [`SealedFile::commit`].
@@ -110,9 +108,8 @@ impl<S: Store> SealedFile<S> {
             state.map.mark(&on, &mut slots)?;
             slots.are_marked(self.store.len()?.div_ceil(self.block_size as u64));
             state.slots = Some(slots);
-            // What was written before a crash is not in the header.
-            state.header.writes = state.header.writes.saturating_add(WRITES_PER_COMMIT);
-            state.durable_writes = state.header.writes;
+            state.header.count_what_a_crash_forgets();
+            state.counts = Counts::of(&state.header);
         }
         state.map.grow(&on, blocks)
     }
@@ -152,11 +149,17 @@ impl<S: Store> SealedFile<S> {
     }
 
     pub(crate) fn take_slots(&self, count: usize) -> Result<Vec<Entry>, SealError> {
-        if self.state().commit_must_come() {
-            self.commit()?;
+        if self.state().commit_must_come(count) {
+            self.make_room(count)?;
         }
         let mut guard = self.state();
         loop {
+            if guard.is_beyond_count(count) {
+                drop(guard);
+                self.make_room(count)?;
+                guard = self.state();
+                continue;
+            }
             let state = &mut *guard;
             let Some(slots) = &mut state.slots else { return Err(SealError::Failed) };
             slots.settle(&mut state.sharing);
@@ -167,11 +170,7 @@ impl<S: Store> SealedFile<S> {
         }
         let state = &mut *guard;
         let slots = state.slots.as_mut().filter(|_| !state.failed).ok_or(SealError::Failed)?;
-        let writes = state.header.writes + count as u64;
-        if writes > WRITES_MAX && state.header.cipher == Cipher::Aes256Gcm {
-            return Err(SealError::KeyUsedUp);
-        }
-        state.header.writes = writes;
+        state.header.count(count as u64)?;
         Ok((0..count).map(|_| Entry { slot: slots.take(), ..Entry::default() }).collect())
     }
 
@@ -238,45 +237,101 @@ impl<S: Store> SealedFile<S> {
     /// to be written, and is as its last commit left it.
     pub fn commit(&self) -> Result<(), SealError> {
         let mut durable_copy = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Prepared { header, writes, released }) = self.write_map()? else {
-            return Ok(());
+        self.commit_alone(&mut durable_copy).map(|_| ())
+    }
+
+    /// The same beside no other; whether anything was to be committed.
+    fn commit_alone(&self, durable_copy: &mut u64) -> Result<bool, SealError> {
+        let Prepared { header, released } = loop {
+            match self.write_map()? {
+                Next::Nothing => return Ok(false),
+                Next::Count => self.count_ahead(durable_copy)?,
+                Next::Header(prepared) => break prepared,
+            }
         };
-        let first = 1 - *durable_copy;
-        let written = self.write_header(&header, first);
         {
-            let state = &mut *self.state();
-            state.failed |= written.is_err();
-            state.durable_writes = if written.is_ok() { writes } else { state.durable_writes };
+            let state = &mut *self.make_durable(header, durable_copy)?;
             let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
-            written?;
-            *durable_copy = first;
             slots.committed(released, &mut state.sharing);
         }
-        self.trim(false)
+        self.trim(false)?;
+        Ok(true)
+    }
+
+    /// Has a durable header account for `blocks` more.
+    fn make_room(&self, blocks: usize) -> Result<(), SealError> {
+        let mut durable_copy = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not where who had the lock before did that.
+        let is_needed = self.state().commit_must_come(blocks);
+        // What others have counted may not be in the map yet, or never come there.
+        if is_needed && !self.commit_alone(&mut durable_copy)? {
+            self.count_ahead(&mut durable_copy)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a header durable that counts what was written, and has the map as the last one had it.
+    fn count_ahead(&self, durable_copy: &mut u64) -> Result<(), SealError> {
+        let header = {
+            let state = &mut *self.state();
+            if state.failed {
+                return Err(SealError::Failed);
+            }
+            let writes = state.header.writes;
+            // Half of it is for blocks.
+            let ahead = state.counts.next_ahead(writes, state.map.nodes_to_write() * 4);
+            state.header.generation += 1;
+            let generation = state.header.generation;
+            let header = Header { writes, ahead, generation, ..state.durable.clone() };
+            state.counts.newest = Count::of(&header);
+            header
+        };
+        self.make_durable(header, durable_copy).map(|_| ())
+    }
+
+    /// Writes both copies of a header. What it counts is accounted for then.
+    fn make_durable(
+        &self,
+        header: Header,
+        durable_copy: &mut u64,
+    ) -> Result<MutexGuard<'_, State>, SealError> {
+        let first = 1 - *durable_copy;
+        let written = self.write_header(&header, first);
+        let mut state = self.state();
+        state.failed |= written.is_err();
+        written?;
+        *durable_copy = first;
+        state.counts.durable = Count::of(&header);
+        state.durable = header;
+        Ok(state)
     }
 
     /// Writes what was changed of the map; the header for it, and the slots that it sets free.
-    fn write_map(&self) -> Result<Option<Prepared>, SealError> {
+    fn write_map(&self) -> Result<Next, SealError> {
         let state = &mut *self.state();
         if state.failed {
             return Err(SealError::Failed);
         }
         if !state.changed {
-            return Ok(None);
+            return Ok(Next::Nothing);
         }
         let slots = state.slots.as_mut().ok_or(SealError::Failed)?;
-        let (root, nodes) = state.map.write(&self.context(), slots)?;
         let header = &mut state.header;
+        if state.counts.are_exceeded(header.writes + state.map.nodes_to_write(), 4) {
+            return Ok(Next::Count);
+        }
+        header.root = state.map.write(&self.context(), slots, &mut header.writes)?;
         header.levels = state.map.levels.min(LEVELS_MAX);
-        header.root = root;
-        header.writes += nodes;
         header.generation += 1;
+        header.ahead = state.counts.next_ahead(header.writes, 0);
+        state.counts.newest = Count::of(header);
         state.changed = false;
-        let (writes, header) = (header.writes, header.encode(&self.keys, &self.domain));
-        Ok(Some(Prepared { header, writes, released: slots.commit_begins() }))
+        let (header, released) = (header.clone(), slots.commit_begins());
+        Ok(Next::Header(Prepared { header, released }))
     }
 
-    fn write_header(&self, header: &[u8; HEADER_LEN], first: u64) -> Result<(), SealError> {
+    fn write_header(&self, header: &Header, first: u64) -> Result<(), SealError> {
+        let header = &header.encode(&self.keys, &self.domain);
         // Everything that the new header refers to must be there before it, and so must the copy
         // that the last commit wrote second.
         self.store.sync()?;
@@ -288,11 +343,17 @@ impl<S: Store> SealedFile<S> {
     }
 }
 
+/// What a commit has to do next.
+enum Next {
+    Nothing,
+    /// The nodes of the map are more than the headers account for that a crash may leave.
+    Count,
+    Header(Prepared),
+}
+
 /// A commit of which only the header is missing.
 struct Prepared {
-    header: [u8; HEADER_LEN],
-    /// The count that it holds.
-    writes: u64,
+    header: Header,
     /// Slots that it sets free once it is durable.
     released: Vec<u64>,
 }
