@@ -98,14 +98,6 @@ impl Held<'_> {
     }
 }
 
-/// Whether a file has other names, which would not be those of what replaces it.
-///
-/// # Errors
-/// That of fstat(2).
-pub(super) fn has_other_names(file: &File) -> Result<bool> {
-    Ok(file.metadata()?.nlink() > 1)
-}
-
 /// Holds off who would open `file` for writing, as far as the file system can.
 ///
 /// # Errors

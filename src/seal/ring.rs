@@ -61,6 +61,25 @@ impl Open {
         Ok((Open { path, ring, key, locked }, secret))
     }
 
+    /// Lets other commands change the keyring, while files are worked on.
+    ///
+    /// # Errors
+    /// That of flock(2).
+    pub(super) fn unlock(&self) -> Result<()> {
+        Ok(rustix::fs::flock(&self.locked, FlockOperation::Unlock)?)
+    }
+
+    /// Locks it again, and reads it as it is by now.
+    ///
+    /// # Errors
+    /// That of flock(2), or those of reading it.
+    pub(super) fn lock_again(&mut self) -> Result<()> {
+        rustix::fs::flock(&self.locked, FlockOperation::LockExclusive)?;
+        let named = self.path.parent().unwrap_or(Path::new(".")).to_owned();
+        self.ring = read((&path_of(&self.locked), &named), "")?.1;
+        Ok(())
+    }
+
     pub(super) fn save(&self) -> Result<()> {
         save(&self.locked, &self.path, &self.ring)
     }

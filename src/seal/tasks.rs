@@ -165,7 +165,7 @@ pub(super) fn export(args: &SealExportArgs) -> Result<()> {
 /// A new epoch, unless files of older ones are left over from a rotation that was ended.
 pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
     let mut open = Open::of(&args.key)?;
-    let mut keys = open.keys()?;
+    let keys = open.keys()?;
     let dir = open.directory()?;
     let top = Top { key: &args.key, dir: &dir };
     let newest = ring::newest(&keys);
@@ -177,38 +177,61 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         |_, _, file, job| {
             Ok(match files::state(file, job)? {
                 // What cannot be done is named below. It does not keep others from a new key.
-                State::Sealed(epoch) if epoch < newest && !replace::has_other_names(file)? => {
+                State::Sealed(epoch) if epoch < newest && replace::hold(file).is_ok() => {
                     Done::Changed
                 }
                 _ => Done::AsItWas,
             })
         },
     )?;
-    if older.changed == 0 {
-        refuse_later(&top, &keys)?;
-        open.ring.rotate(&open.key)?;
-        open.save()?;
-        keys = open.keys()?;
+    let goes_on = older.changed > 0;
+    if !goes_on {
+        make_epoch(&mut open, &top)?;
     } else if !args.key.json {
         println!("going on with epoch {newest}: some files have keys of older ones");
     }
-    drop(open);
-    let newest = ring::newest(&keys);
-    let results = over_files(
-        &args.files,
-        &top,
-        Where::InDir { to_change: true },
-        &keys,
-        |_, spot, file, job| match files::state(file, job)? {
-            State::Plain => plain(file, &args.files),
-            State::Sealed(epoch) if epoch < newest => {
-                files::seal_anew(spot, file, job)?;
-                Ok(Done::Changed)
+    open.unlock()?;
+    let mut keys = open.keys()?;
+    let mut results = seal_anew(args, &top, &keys)?;
+    // Files are damaged for good. Without a new epoch they would keep others from one for good, too.
+    if goes_on && results.changed == 0 && results.has_damage() {
+        open.lock_again()?;
+        if ring::newest(&open.keys()?) == newest {
+            if !args.key.json {
+                println!(
+                    "a new key is made: no other file has one that is older than epoch {newest}"
+                );
             }
-            State::Sealed(_) => Ok(Done::AsItWas),
-        },
-    )?;
+            make_epoch(&mut open, &top)?;
+        }
+        open.unlock()?;
+        keys = open.keys()?;
+        results = seal_anew(args, &top, &keys)?;
+    }
+    let newest = ring::newest(&keys);
     results.report(args.key.json, &format!("sealed anew, epoch {newest}"), "of that epoch already")
+}
+
+/// # Errors
+/// As [`refuse_later`], or if the keyring cannot be written.
+fn make_epoch(open: &mut Open, top: &Top<'_>) -> Result<()> {
+    refuse_later(top, &open.keys()?)?;
+    open.ring.rotate(&open.key)?;
+    open.save()
+}
+
+/// Has every file have the newest key.
+fn seal_anew(args: &SealRotateArgs, top: &Top<'_>, keys: &MasterKeys) -> Result<Results> {
+    let newest = ring::newest(keys);
+    let which = Where::InDir { to_change: true };
+    over_files(&args.files, top, which, keys, |_, spot, file, job| match files::state(file, job)? {
+        State::Plain => plain(file, &args.files),
+        State::Sealed(epoch) if epoch < newest => {
+            files::seal_anew(spot, file, job)?;
+            Ok(Done::Changed)
+        }
+        State::Sealed(_) => Ok(Done::AsItWas),
+    })
 }
 
 /// # Errors
@@ -326,6 +349,11 @@ impl Results {
     /// Names what could not be done, and whether its file is damaged.
     fn name(&mut self, path: &Path, why: String, is_damaged: bool) {
         self.wrong.push((path.to_owned(), why, is_damaged));
+    }
+
+    /// Whether a file is damaged.
+    fn has_damage(&self) -> bool {
+        self.wrong.iter().any(|(_, _, is_damaged)| *is_damaged)
     }
 
     /// # Errors

@@ -1,6 +1,6 @@
 //! New keys for the files of a domain.
 
-use std::fs;
+use std::fs::{self, File};
 
 use crate::harness::{Mounted, Place, fails, ok};
 use crate::mounting;
@@ -51,6 +51,39 @@ fn a_hard_link_is_named_by_each_rotation_and_ends_none() {
     let said = place.vault("rotate", &[]);
     assert!(ok(&said).contains("going on with epoch 3"), "{said:?}");
     assert!(ok(&said).contains("1 file sealed anew, epoch 3"), "{said:?}");
+}
+
+/// A file that can never be sealed anew does not keep the others from a new key.
+#[test]
+fn a_damaged_file_is_named_by_each_rotation_and_ends_none() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let mut damaged = fs::read(place.path("vault/plan")).unwrap();
+    damaged[8192 + 5] ^= 1;
+    fs::write(place.path("vault/plan"), damaged).unwrap();
+    for epoch in [2, 3] {
+        let said = place.vault("rotate", &[]);
+        fails(&said, &["vault/plan", "not authentic", "1 file could not be done"]);
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(said.ends_with(&format!("1 file sealed anew, epoch {epoch}\n")), "{said}");
+    }
+}
+
+/// Nor does one that is open for writing all the time, as in a view.
+#[test]
+fn a_file_that_is_open_for_writing_ends_no_rotation() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let open = File::options().append(true).open(place.path("vault/plan")).unwrap();
+    for epoch in [2, 3] {
+        let said = place.vault("rotate", &[]);
+        fails(&said, &["vault/plan", "open for writing", "1 file could not be done"]);
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert_eq!(said, format!("1 file sealed anew, epoch {epoch}\n"));
+    }
+    drop(open);
+    let said = place.vault("rotate", &[]);
+    assert!(ok(&said).contains("going on with epoch 3"), "{said:?}");
 }
 
 /// A new key would have a number that the lost one had, and files of both could not be told apart.
