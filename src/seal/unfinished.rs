@@ -217,7 +217,7 @@ pub(super) enum Tidied {
 
 /// Removes what a command that was killed left behind, and nothing else that has such a name. What
 /// others had put in the place of a file at that moment gets its name back, and so does a file that they had
-/// given a further name; `dir` is where files are sealed. What is not `apart`, in [`IN_DIR`], must be the
+/// given a further name, or wrote since; `dir` is where files are sealed. What is not `apart`, in [`IN_DIR`], must be the
 /// very file that its name tells of: a file of somebody may have such a name.
 ///
 /// # Errors
@@ -248,20 +248,28 @@ pub(super) fn remove_unfinished(path: &Path, dir: &Path, is_apart: bool) -> Resu
     }
     match told {
         Told::Pair(Pair { old, new })
-            if !new.is(&file)? && (held.ino() != old || held.nlink() > 1) =>
+            if !new.is(&file)?
+                && (held.ino() != old || held.nlink() > 1 || was_written(&file, new)?) =>
         {
-            put_back(path, &held, new, dir)
+            put_back(path, &held, Pair { old, new }, dir)
         }
         _ if held.nlink() != 1 => Ok(Tidied::Theirs),
         _ => removed(path),
     }
 }
 
+/// Whether the old file was written since the `new` one got its times: by who waited to open it when the
+/// command was killed, and went on with it then.
+fn was_written(old: &File, new: Made) -> io::Result<bool> {
+    Ok(Made::of(old)?.written != new.written)
+}
+
 /// Gives the file at `path`, which others had put in the place of one that was replaced at that moment,
-/// or given a further name, the name that the `new` one has by now; that one is removed.
-fn put_back(path: &Path, theirs: &Metadata, new: Made, dir: &Path) -> Result<Tidied> {
+/// or given a further name, or written, the name that the new one has by now; that one is removed.
+fn put_back(path: &Path, theirs: &Metadata, Pair { old, new }: Pair, dir: &Path) -> Result<Tidied> {
+    let did = if theirs.ino() == old && theirs.nlink() == 1 { "written" } else { "put" };
     let kept = |of: &str| {
-        Ok(Tidied::Kept(format!("is what another program had put in the place of {of}")))
+        Ok(Tidied::Kept(format!("is what another program had {did} in the place of {of}")))
     };
     let has_further_name = theirs.nlink() > 1;
     let Some((taken, file)) = find_made(dir, theirs.dev(), new)? else {
@@ -297,7 +305,7 @@ fn put_back(path: &Path, theirs: &Metadata, new: Made, dir: &Path) -> Result<Tid
         return kept(&format!("{named}, which others move at the same time; run this again"));
     }
     spot.sync()?;
-    messages::note(&format!("{named} is again what another program had put there"));
+    messages::note(&format!("{named} is again what another program had {did} there"));
     removed(path)
 }
 
