@@ -78,7 +78,7 @@ pub(crate) fn only_reads(flags: OFlags) -> bool {
 }
 
 /// Seconds by the clock of file systems.
-fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     rustix::time::clock_gettime(ClockId::RealtimeCoarse).tv_sec
 }
 

@@ -18,6 +18,7 @@ use crate::content::to_open::ToOpen;
 use crate::lower::{self, Key, Stat, Version};
 use crate::one_writer::OneWriter;
 use crate::seal_keys::SealKeys;
+use crate::small;
 use crate::table::Node;
 
 /// Between two attempts to open a file that cannot be opened yet.
@@ -45,8 +46,7 @@ pub(super) struct Sealing {
     /// was written to it waits to be committed. Where inodes share keys, a file is found by its node, and by its
     /// key only if it was opened to be written: then an overlay has copied it up, and the key is its own.
     open: Mutex<OpenFiles>,
-    /// Of files that are not open: of what version, and the plain size if it is sealed.
-    sizes: Mutex<FxHashMap<Key, (Version, Option<u64>)>>,
+    sizes: Mutex<Sizes>,
     committer: Arc<Committer>,
     lost: Arc<Lost>,
     writer: Arc<OneWriter>,
@@ -137,9 +137,8 @@ impl Sealing {
         if let Some(open) = self.if_open(node).filter(shows) {
             return Some(Some(open.shown()));
         }
-        let known = self.sizes.lock().get(&node.key).copied();
-        let known = known.filter(|(of, _)| *of == version);
-        known.map(|(_, size)| size.map(|size| Shown { size, modified: None }))
+        let known = self.sizes.lock().get(node.key, version);
+        known.map(|size| size.map(|size| Shown { size, modified: None }))
     }
 
     /// Runs `act`, which sets the times of the lower file, while no commit does.
@@ -167,11 +166,7 @@ impl Sealing {
         let domain = rule.map(|(_, domain)| domain);
         let size =
             fd.zip(domain).and_then(|(fd, domain)| sealed::plain_size(fd, &self.keys, domain));
-        let mut sizes = self.sizes.lock();
-        if sizes.len() >= SIZES_MAX {
-            sizes.clear();
-        }
-        sizes.insert(node.key, (of, size));
+        self.sizes.lock().insert(node.key, (of, size), small::now());
         size.map(|size| Shown { size, modified: settled.map(|stat| stat.modified()) })
     }
 
@@ -216,6 +211,48 @@ impl Sealing {
     /// Another policy may seal other files. New files are sealed with the newest key from now on.
     pub(super) fn policy_changed(&self) {
         self.keys.renew();
-        self.sizes.lock().clear();
+        self.sizes.lock().0.clear();
+    }
+}
+
+/// Of files that are not open: of what version, and the plain size if it is sealed.
+#[derive(Debug, Default)]
+struct Sizes(FxHashMap<Key, (Version, Option<u64>)>);
+
+impl Sizes {
+    /// What is known of this version of a file.
+    fn get(&self, of: Key, version: Version) -> Option<Option<u64>> {
+        self.0.get(&of).filter(|(known, _)| *known == version).map(|(_, size)| *size)
+    }
+
+    /// Remembers it, unless the file may change once more without another version: it was changed a
+    /// moment before `now`, in seconds.
+    fn insert(&mut self, of: Key, (version, size): (Version, Option<u64>), now: i64) {
+        if !version.is_settled(now) {
+            return;
+        }
+        if self.0.len() >= SIZES_MAX {
+            self.0.clear();
+        }
+        self.0.insert(of, (version, size));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its times are those of 1970.
+    #[test]
+    fn a_size_is_remembered_once_a_further_change_has_another_time() {
+        let any = std::fs::File::open("/").expect("a directory");
+        let key = lower::stat_fd(any.as_fd()).expect("attributes").key();
+        let version = Version::counted(9);
+        let mut sizes = Sizes::default();
+        sizes.insert(key, (version, Some(5)), 2);
+        assert_eq!(sizes.get(key, version), None, "it was changed 2 s ago");
+        sizes.insert(key, (version, Some(6)), 3);
+        assert_eq!(sizes.get(key, version), Some(Some(6)));
+        assert_eq!(sizes.get(key, Version::counted(8)), None);
     }
 }
