@@ -14,6 +14,7 @@ mod mapped;
 mod mounting;
 mod overlay;
 mod replaced;
+mod set_id;
 mod times;
 mod view;
 mod writers;

@@ -6,15 +6,17 @@
 //! system calls, only around the call that needs it, and always switched back, also when the call
 //! panics.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use rustix::fs::Mode;
+use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use rustix::process::{Gid, Pid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tollgate_fuse::Caller;
 
 use crate::caller::Callers;
+use crate::lower;
 
 /// Capabilities that a file system looks at.
 const OF_FILES: CapabilitySet = CapabilitySet::CHOWN
@@ -143,6 +145,28 @@ impl Powers {
         sets.effective = (self.extra_capabilities(caller.pid) | keeps) & self.own;
         set_capabilities(None, sets)?;
         Ok(write())
+    }
+
+    /// Drops the set-id bits of the file that an `O_PATH` descriptor names, as writing it would for a
+    /// caller without `CAP_FSETID`. Without privilege the lower file system does that with all that
+    /// the server writes.
+    pub(crate) fn drop_set_ids(&self, caller: Caller, path: BorrowedFd<'_>) -> Result<(), Errno> {
+        let bits = Mode::SUID | Mode::SGID;
+        if !self.may_switch || !Mode::from_raw_mode(lower::stat_fd(path)?.mode()).intersects(bits) {
+            return Ok(());
+        }
+        // To no other owner. Which bits go with that is the kernel's to say; nothing else changes,
+        // whatever others do with the file meanwhile.
+        let drop = || rustix::fs::chownat(path, c"", None, None, AtFlags::EMPTY_PATH);
+        if caller.uid == self.own_uid {
+            return without_fsetid(drop);
+        }
+        // A group of the caller may keep its bit.
+        let _switched = Switched::to(self, caller, &groups_of(caller.pid))?;
+        let mut sets = capabilities(None)?;
+        sets.effective = CapabilitySet::FOWNER & self.own;
+        set_capabilities(None, sets)?;
+        drop()
     }
 
     fn switched<T>(

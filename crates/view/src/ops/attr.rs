@@ -243,7 +243,7 @@ impl View {
     ) -> Result<(), Errno> {
         let Some(handle) = set.handle else {
             if let Some(how) = self.how_of(node)? {
-                return self.truncate_made(caller, (node, path), &how, size);
+                return self.truncate_made(caller, (node, path), &how, set);
             }
             self.refuse_misplaced(caller, node, &lower::stat_fd(path)?, size == 0)?;
             return self.truncate_as(caller, path, size, set.kill_suidgid);
@@ -251,6 +251,7 @@ impl View {
         // Whoever has the file open for writing may do it, whatever the file's mode is by now.
         let user_file = if is_passthrough(handle) { None } else { self.files.get(handle).ok() };
         if let Some(made) = user_file.as_ref().and_then(|file| file.made.as_ref()) {
+            self.drop_set_ids_of_made(caller, path, set.kill_suidgid)?;
             let act = || asked_by(caller, || made.content.set_len(size));
             return self.powers.as_caller(caller, act);
         }
@@ -276,8 +277,9 @@ impl View {
         caller: Caller,
         (node, path): (&Arc<Node>, std::os::fd::BorrowedFd<'_>),
         how: &How,
-        size: u64,
+        set: &SetAttr,
     ) -> Result<(), Errno> {
+        let size = set.size.unwrap_or(0);
         let io = node.io.lock();
         if io.mode().is_some_and(|mode| mode != IoMode::Direct) {
             return Err(Errno::BUSY);
@@ -285,6 +287,7 @@ impl View {
         let open = || self.fds.retrying(|| lower::reopen(path, rustix::fs::OFlags::RDWR));
         let fd = Arc::new(self.powers.as_caller(caller, open)?);
         self.must_lead_here(node)?;
+        self.drop_set_ids_of_made(caller, path, set.kill_suidgid)?;
         let path = self.path_for_log(node);
         let begins_anew = size == 0;
         let asked = (&self.powers, caller);
@@ -293,6 +296,18 @@ impl View {
         drop(io);
         self.powers.as_caller(caller, || asked_by(caller, || content.set_len(size)))?;
         content.flush()
+    }
+
+    /// Drops the set-id bits of a file that is cut, whose bytes the view makes: what is cut there may be
+    /// no byte of the lower file, or be written later, by a thread of the server. Before the content
+    /// changes, so that no program runs with them and with what it has then.
+    pub(crate) fn drop_set_ids_of_made(
+        &self,
+        caller: Caller,
+        path: std::os::fd::BorrowedFd<'_>,
+        kill_suidgid: bool,
+    ) -> Result<(), Errno> {
+        if kill_suidgid { self.powers.drop_set_ids(caller, path) } else { Ok(()) }
     }
 
     /// Truncates the file that an `O_PATH` descriptor names, if the caller may write it.

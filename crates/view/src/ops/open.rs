@@ -169,6 +169,9 @@ impl View {
         }
         let mut lower = LowerFile::of(self, node, None, seen.map(|(fd, _)| fd));
         if let Some(how) = how {
+            if access.truncates() {
+                self.drop_set_ids_of_made(req.caller(), lower.path()?.as_fd(), kill_suidgid)?;
+            }
             return self.open_made(req, io, &how, access, &mut lower);
         }
         if access.truncates() {
