@@ -496,13 +496,16 @@ impl Links {
     }
 }
 
+/// Whether a removed name goes on counting beside those that are left.
+pub(crate) type Keeps<'a> = dyn Fn(Vec<Vec<u8>>) -> bool + 'a;
+
 /// What became of an inode's names.
 #[derive(Default)]
 pub(crate) struct Change<'a> {
     pub(crate) removed: Option<&'a [u8]>,
     /// Whether some caller could get more by the names that are left, those that this policy is to judge, without the
     /// removed one: then it goes on counting.
-    pub(crate) keep_removed: Option<(&'a Arc<Policy>, &'a dyn Fn(Vec<Vec<u8>>) -> bool)>,
+    pub(crate) keep_removed: Option<(&'a Arc<Policy>, &'a Keeps<'a>)>,
     pub(crate) made: Option<&'a [u8]>,
     pub(crate) known: &'a [Vec<u8>],
 }
