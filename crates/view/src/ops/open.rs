@@ -121,7 +121,7 @@ impl View {
         let Opening { node, access, .. } = opening;
         // Held over system calls on purpose: two openers must not register two backing files.
         let mut io = node.io.lock();
-        if opening.subject.is_some() && !is_still() {
+        if !self.admission.is_trivial() && !is_still() {
             return Ok(None);
         }
         // For who opens to write the kernel looks at this before it asks, for others afterwards.
@@ -182,9 +182,12 @@ impl View {
             }
             let fd = lower.path()?;
             let emptied = self.truncate_as(req.caller(), fd.as_fd(), 0, kill_suidgid);
-            if emptied.is_err() && !stood {
-                // Nobody would close it.
-                drop((io.retire(), node.fd.lock().take()));
+            // If nobody has it open, nobody would close it.
+            if emptied.is_err()
+                && !stood
+                && let Some(held) = io.retire()
+            {
+                drop((held, node.take_fd()));
             }
             emptied?;
         }
@@ -280,7 +283,7 @@ impl View {
         // Closes the backing file, and gives the descriptor back, under the lock: nobody may register
         // the file meanwhile.
         let held = io.retire().ok_or(Errno::IO)?;
-        drop((held, node.fd.lock().take()));
+        drop((held, node.take_fd()));
         Ok(())
     }
 
