@@ -111,8 +111,10 @@ impl Descriptors {
 
     /// Keeps `fd` for `node`, whose last name is about to go or which never had one.
     pub(crate) fn pin(node: &Node, fd: Arc<OwnedFd>) {
+        let mut slot = node.fd.lock();
+        // With the slot locked: who takes a descriptor out of it looks at this afterwards.
         node.pinned.store(true, Ordering::Relaxed);
-        node.fd.lock().get_or_insert(fd);
+        slot.get_or_insert(fd);
     }
 
     fn kept(&self, node: &Node) -> Option<Arc<OwnedFd>> {
@@ -380,7 +382,9 @@ impl Descriptors {
             // try_lock: whoever holds it is using the descriptor right now.
             if let Some(mut slot) = node.fd.try_lock() {
                 node.fd_listed.store(false, Ordering::Relaxed);
-                *slot = None;
+                if !node.pinned.load(Ordering::Relaxed) {
+                    *slot = None;
+                }
             } else {
                 cached.push_back(weak);
                 if chances == 0 {

@@ -124,7 +124,7 @@ pub(crate) fn retire_if_deleted(node: &Node) {
 
 fn retire(node: &Node, mut io: MutexGuard<'_, Io>) {
     let Some(held) = io.retire() else { return };
-    let fd = if node.pinned.load(Ordering::Relaxed) { None } else { node.fd.lock().take() };
+    let fd = node.take_fd();
     // The system calls run outside the lock.
     drop(io);
     drop((held, fd));

@@ -250,9 +250,13 @@ impl Node {
         places.clear();
         drop(places);
         self.path.lock().take();
-        if !self.pinned.load(Ordering::Relaxed) {
-            self.fd.lock().take();
-        }
+        drop(self.take_fd());
+    }
+
+    /// The descriptor that is kept of it, which is kept no longer; `None` if nothing else leads to it.
+    pub(crate) fn take_fd(&self) -> Option<Arc<OwnedFd>> {
+        let mut slot = self.fd.lock();
+        if self.pinned.load(Ordering::Relaxed) { None } else { slot.take() }
     }
 
     /// It has a name (again): its descriptor need not be kept for want of one.
