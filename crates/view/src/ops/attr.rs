@@ -84,7 +84,7 @@ impl View {
                 // Without a name it is gone, and its mark with it.
                 let path = node.place().map(|_| self.fds.path_once(&node));
                 let path = path.as_ref().map(|path| path.as_ref().map(AsFd::as_fd).map_err(|e| *e));
-                watch.forgotten_file(&node, path);
+                watch.forgotten_file(&node, path, || self.table.find(&node.key).is_some());
             }
             if node.listed.lacks_attributes() {
                 self.walkers.forgotten(node.id);

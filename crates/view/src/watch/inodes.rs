@@ -91,18 +91,21 @@ impl Marks {
     }
 
     /// The kernel forgot the file. Its mark is taken away through `path`, which names it; without
-    /// one it has no name left, and its mark goes with it. Returns whether there are too many marks
-    /// that nobody finds.
+    /// one it has no name left, and its mark goes with it. If it was `met_again` since, it has the mark.
+    /// Returns whether there are too many marks that nobody finds.
     pub(super) fn forgotten(
         &self,
         group: &Group,
         file: &Kept,
         path: Option<Result<BorrowedFd<'_>, Errno>>,
+        met_again: impl FnOnce() -> bool,
     ) -> bool {
         let mut counts = self.counts.lock();
         if !self.cover(file) {
             return false;
         }
+        // Asked under the lock, under which it is marked.
+        let path = if met_again() { Some(Err(Errno::EXIST)) } else { path };
         match path.map(|path| path.and_then(|path| group.unmark_inode(path))) {
             None | Some(Ok(())) => counts.marks = counts.marks.saturating_sub(1),
             Some(Err(_)) => counts.strays += 1,
@@ -156,7 +159,7 @@ mod tests {
         }
         assert_eq!(files.each_ref().map(|file| marks.cover(file)), [true, true, false]);
         let a = File::open(dir.path().join("a")).unwrap();
-        assert!(!marks.forgotten(&group, &files[0], Some(Ok(a.as_fd()))));
+        assert!(!marks.forgotten(&group, &files[0], Some(Ok(a.as_fd())), || false));
         marks.add(&group, &files[2], (fd.as_fd(), c"c"), 1, || true);
         assert!(marks.cover(&files[2]));
     }
@@ -176,12 +179,31 @@ mod tests {
         let Some((dir, fd, group)) = site() else { return };
         let (marks, [a, b]) = (Marks::at_most(8), [const { Kept::new() }; 2]);
         marks.add(&group, &a, (fd.as_fd(), c"a"), 0, || true);
-        assert!(!marks.forgotten(&group, &a, Some(Err(Errno::NOENT))));
+        assert!(!marks.forgotten(&group, &a, Some(Err(Errno::NOENT)), || false));
         marks.add(&group, &b, (fd.as_fd(), c"b"), 0, || true);
-        assert!(marks.forgotten(&group, &b, Some(Err(Errno::NOENT))) && marks.has_strays());
+        assert!(
+            marks.forgotten(&group, &b, Some(Err(Errno::NOENT)), || false) && marks.has_strays()
+        );
         marks.remove_all(&group);
         assert!(!marks.cover(&a) && !marks.cover(&b) && !marks.has_strays());
         std::fs::hard_link(dir.path().join("a"), dir.path().join("d")).unwrap();
         assert!(group.read(&mut [0; 4096]).unwrap().is_empty());
+    }
+
+    /// Another node of it has been marked before the first one was forgotten.
+    #[test]
+    fn a_file_that_was_met_again_keeps_its_mark() {
+        let Some((dir, fd, group)) = site() else { return };
+        for met_again in [true, false] {
+            let (marks, nodes) = (Marks::at_most(100), [const { Kept::new() }; 2]);
+            for node in &nodes {
+                marks.add(&group, node, (fd.as_fd(), c"b"), 0, || true);
+            }
+            let b = File::open(dir.path().join("b")).unwrap();
+            marks.forgotten(&group, &nodes[0], Some(Ok(b.as_fd())), || met_again);
+            let link = dir.path().join(met_again.to_string());
+            std::fs::hard_link(dir.path().join("b"), link).unwrap();
+            assert_eq!(group.read(&mut [0; 4096]).unwrap().is_empty(), !met_again);
+        }
     }
 }

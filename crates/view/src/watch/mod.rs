@@ -209,11 +209,12 @@ impl Watch {
     pub(crate) fn forgotten(&self, node: &Node, fd: Option<BorrowedFd<'_>>) {
         let mut dirs = self.shared.dirs.lock();
         if let Some(handle) = dirs.by_node.remove(&node.id) {
-            // Another node may have taken the directory's place.
-            if dirs.by_handle.get(&handle) == Some(&node.id) {
-                dirs.by_handle.remove(&handle);
-            }
             node.watched.set(Level::None);
+            // Another node may have taken the directory's place: then the mark is that one's.
+            if dirs.by_handle.get(&handle) != Some(&node.id) {
+                return;
+            }
+            dirs.by_handle.remove(&handle);
             if let Some(fd) = fd {
                 let _ = self.shared.group.unmark(fd, fanotify::NAMES | fanotify::FILES);
             }
@@ -255,10 +256,15 @@ impl Watch {
     }
 
     /// The kernel forgot `file`. Its mark is taken away through `path`, where that still has to be
-    /// done.
-    pub(crate) fn forgotten_file(&self, file: &Node, path: Option<Result<BorrowedFd<'_>, Errno>>) {
+    /// done: not if the file was `met_again` since.
+    pub(crate) fn forgotten_file(
+        &self,
+        file: &Node,
+        path: Option<Result<BorrowedFd<'_>, Errno>>,
+        met_again: impl FnOnce() -> bool,
+    ) {
         let Some(group) = &self.shared.files else { return };
-        if self.shared.marks.forgotten(group, &file.kept, path) {
+        if self.shared.marks.forgotten(group, &file.kept, path, met_again) {
             self.shared.wake();
         }
     }
