@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
+use rustix::fs::FallocateFlags;
 use rustix::process::{Gid, Uid};
 
 use crate::harness::{Place, can_mount};
@@ -17,7 +18,12 @@ const USER: u32 = 4321;
 /// What a user does who may write the file.
 type Change = fn(&Path);
 
-const CHANGES: [(&str, Change); 4] = [
+const CHANGES: [(&str, Change); 5] = [
+    ("fallocate", |path| {
+        let file = File::options().write(true).open(path).unwrap();
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, hole, 0, 4096).unwrap();
+    }),
     ("ftruncate", |path| File::options().write(true).open(path).unwrap().set_len(4096).unwrap()),
     ("truncate", |path| {
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();

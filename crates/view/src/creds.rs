@@ -169,6 +169,20 @@ impl Powers {
         drop()
     }
 
+    /// The same, unless the caller has `CAP_FSETID`: where the kernel does not tell.
+    pub(crate) fn drop_set_ids_by_capability(
+        &self,
+        caller: Caller,
+        path: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
+        let keeps = if caller.uid == self.own_uid {
+            !self.lacking(caller).contains(CapabilitySet::FSETID)
+        } else {
+            self.extra_capabilities(caller.pid).contains(CapabilitySet::FSETID)
+        };
+        if keeps { Ok(()) } else { self.drop_set_ids(caller, path) }
+    }
+
     fn switched<T>(
         &self,
         caller: Caller,

@@ -308,6 +308,9 @@ impl View {
         self.count(req, Count::other);
         let mode = FallocateFlags::from_bits_retain(mode);
         if let Some(made) = self.made(handle) {
+            // The kernel leaves that to who has the file, and does not say whether it is to be done.
+            let path = self.fds.path_once(&self.node(id)?)?;
+            self.powers.drop_set_ids_by_capability(req.caller(), path.as_fd())?;
             return asked_by(req.caller(), || punch(&made, offset, length, mode));
         }
         let done = self.with_file(id, handle, OFlags::RDWR, |fd| {
