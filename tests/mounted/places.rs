@@ -2,6 +2,7 @@
 //! are one name.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -129,4 +130,39 @@ fn a_policy_about_names_is_refused_where_spellings_do_not_count() {
     assert!(!output.status.success() && said.contains("case-insensitive"), "{said}");
     let view = View::of(dir, "default = 'read-only'", &[]);
     assert!(fs::read_dir(view.root()).is_ok());
+}
+
+/// The server of a file system that is mounted in DIR dies: `ls` shows the other names, and that one.
+#[test]
+fn a_directory_with_a_dead_mount_is_listed() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let policy = "[[rule]]\npath = 'x/hidden'\naction = 'hide'\n";
+    for policy in ["", policy] {
+        let view = View::with(policy, &[("x/file", "text"), ("x/dead/f", ""), ("x/hidden/f", "")]);
+        let names = ["dead", "hidden"].map(|name| view.below(&format!("x/{name}")));
+        let mut dead = Vec::new();
+        for name in &names {
+            let device = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+            let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+            let options = std::ffi::CString::new(options).unwrap();
+            let none = rustix::mount::MountFlags::empty();
+            rustix::mount::mount("dead", name, "fuse", none, &*options).unwrap();
+            dead.push(Bound(name.clone()));
+        }
+        let listed = |of: &Path| -> Vec<_> {
+            let entries = fs::read_dir(of).unwrap().map(|entry| entry.unwrap().file_name());
+            let mut names: Vec<_> = entries.collect();
+            names.sort();
+            names
+        };
+        let expected: &[&str] =
+            if policy.is_empty() { &["dead", "file", "hidden"] } else { &["dead", "file"] };
+        assert_eq!(listed(&view.at("x")), expected);
+        assert_eq!(fs::read_to_string(view.at("x/file")).unwrap(), "text");
+        let hidden = fs::metadata(view.at("x/hidden")).unwrap_err().raw_os_error();
+        let expected = if policy.is_empty() { libc::ENOTCONN } else { libc::ENOENT };
+        assert_eq!(hidden, Some(expected));
+    }
 }

@@ -354,6 +354,24 @@ impl View {
         refusal.errno
     }
 
+    /// The same by its path alone, for what cannot be looked at or is not to be entered: something of the type
+    /// `mode`, as far as that is known.
+    pub(crate) fn hidden_by_path(
+        &self,
+        dir: &Arc<Node>,
+        name: Name<'_>,
+        mode: u32,
+    ) -> Result<Option<HiddenBy>, Errno> {
+        if !self.can_hide() {
+            return Ok(None);
+        }
+        let path = self.paths.of_child(dir, name)?;
+        Ok(match self.admission.hidden(&path, mode) {
+            Hidden::Yes(rule) => Some(HiddenBy { rule: rule.into(), further_name: false }),
+            Hidden::No | Hidden::WouldBe(_) => None,
+        })
+    }
+
     /// By what a name that exists must look as if it did not, if there is such a rule.
     pub(crate) fn hidden_by(
         &self,

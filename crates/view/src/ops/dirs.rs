@@ -303,9 +303,15 @@ impl Lister<'_> {
                 self.hides(&by, given);
                 return Ok(());
             }
-            // What is mounted there is not entered; its name is there all the same.
-            Err(Errno::ACCESS) => return self.add_unseen(entry, reply),
-            Err(e) => return Err(e),
+            // It may be about the directory, which is found anew then.
+            Err(Errno::STALE) => return Err(Errno::STALE),
+            // What is mounted there is not entered, or cannot be looked at; its name is there all the same.
+            Err(_) => {
+                if self.shows_unseen(entry, child, given)? {
+                    self.add_unseen(entry, reply);
+                }
+                return Ok(());
+            }
         };
         let (node, stat, around) = (seen.node, seen.stat, seen.around);
         given.nodes.push(node.id);
@@ -325,7 +331,7 @@ impl Lister<'_> {
         given: &mut Given<'_>,
     ) -> Result<(), Errno> {
         if let Some(stat) = self.look_if_shown(entry, (child, dir), given)? {
-            let ino = stat.attr(self.view.root_dev).ino;
+            let ino = stat.map_or(entry.ino, |stat| stat.attr(self.view.root_dev).ino);
             reply.add(ino, u32::from(entry.kind), entry.next_offset, entry.name.to_bytes());
         }
         Ok(())
@@ -346,26 +352,41 @@ impl Lister<'_> {
             }
         }
         given.omitted += 1;
-        self.add_unseen(entry, reply)
+        self.add_unseen(entry, reply);
+        Ok(())
     }
 
-    /// What has this name; `None` if it vanished since it was listed, or is hidden.
+    /// What has this name, as far as it can be looked at; `None` if it vanished since it was listed, or is hidden.
     fn look_if_shown(
         &self,
         entry: &DirEntry<'_>,
         (child, dir): (Name<'_>, BorrowedFd<'_>),
         given: &mut Given<'_>,
-    ) -> Result<Option<Stat>, Errno> {
+    ) -> Result<Option<Option<Stat>>, Errno> {
         let stat = match lower::stat_at(dir, entry.name) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
-            Err(e) => return Err(e),
+            Err(_) => return Ok(self.shows_unseen(entry, child, given)?.then_some(None)),
         };
         if let Some(by) = self.view.hidden_by(self.node, child, &stat, Turn::Free)? {
             self.hides(&by, given);
             return Ok(None);
         }
-        Ok(Some(stat))
+        Ok(Some(Some(stat)))
+    }
+
+    /// Whether a name is shown of which nothing but the listing is known.
+    fn shows_unseen(
+        &self,
+        entry: &DirEntry<'_>,
+        child: Name<'_>,
+        given: &mut Given<'_>,
+    ) -> Result<bool, Errno> {
+        let by = self.view.hidden_by_path(self.node, child, u32::from(entry.kind) << 12)?;
+        if let Some(by) = &by {
+            self.hides(by, given);
+        }
+        Ok(by.is_none())
     }
 
     /// A name is left out. The listing is not hidden itself.
@@ -375,13 +396,12 @@ impl Lister<'_> {
     }
 
     /// Adds a name of which nothing but the listing is known; the kernel looks it up by itself.
-    fn add_unseen(&self, entry: &DirEntry<'_>, reply: &mut DirReply<'_>) -> Result<(), Errno> {
+    fn add_unseen(&self, entry: &DirEntry<'_>, reply: &mut DirReply<'_>) {
         let kind = u32::from(entry.kind);
         let mut unseen = Entry::negative(std::time::Duration::ZERO);
         unseen.attr.ino = entry.ino;
         unseen.attr.mode = kind << 12;
         reply.add_plus(&unseen, kind, entry.next_offset, entry.name.to_bytes());
-        Ok(())
     }
 }
 

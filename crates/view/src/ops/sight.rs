@@ -183,6 +183,12 @@ struct Looking<'a> {
 }
 
 impl Looking<'_> {
+    /// What cannot be looked at, or is not entered, for this reason; it may be hidden all the same.
+    fn unless_hidden(&self, mode: u32, errno: Errno) -> Result<Result<Sight, Overtaken>, Errno> {
+        let by = self.view.hidden_by_path(self.dir, self.name, mode)?;
+        by.map(|by| Ok(Sight::Hidden { mode, by })).ok_or(errno)
+    }
+
     fn look_while_still(&self) -> Result<Sight, Errno> {
         // Without a moment nothing overtakes it.
         self.look(None)?.or(Err(Errno::STALE))
@@ -195,10 +201,13 @@ impl Looking<'_> {
         let stat = match lower::stat_at(self.fd, name.as_c_str()) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(Ok(Sight::Nothing)),
-            Err(e) => return Err(e),
+            // Such as the mount point of a server that died.
+            Err(e) => return self.unless_hidden(FileType::Directory.as_raw_mode(), e),
         };
-        view.admit_mount(self.fd, name, &stat)?;
-        borders::admit(dir.key.dev(), self.fd, name.as_c_str(), &stat)?;
+        let borders = || borders::admit(dir.key.dev(), self.fd, name.as_c_str(), &stat);
+        if let Err(e) = view.admit_mount(self.fd, name, &stat).and_then(|()| borders()) {
+            return self.unless_hidden(stat.mode(), e);
+        }
         let turn = if moment.is_some() { Turn::Free } else { Turn::Held(Instant::now()) };
         if let Some(by) = view.hidden_by(dir, name, &stat, turn)? {
             return Ok(Ok(Sight::Hidden { mode: stat.mode(), by }));
