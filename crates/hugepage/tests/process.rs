@@ -70,6 +70,43 @@ fn thp_switched_off_for_the_process_falls_back_and_says_so() {
     }
 }
 
+/// It did not get the memory: what is at that address in the child belongs to something else.
+#[test]
+fn a_forked_child_may_drop_a_region_that_it_did_not_get() {
+    if in_own_process("a_forked_child_may_drop_a_region_that_it_did_not_get") {
+        return;
+    }
+    const LEN: usize = 4 << 20;
+    let region = Region::options(LEN).exactly(Backing::Base).dont_fork(true).map().unwrap();
+    let start = region.start().as_ptr();
+    // SAFETY: the child makes system calls, touches memory that it has mapped, and exits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: a new mapping, at an address where there is none.
+        let own = unsafe {
+            let (access, kind) = (
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+            );
+            libc::mmap(start.cast(), LEN, access, kind, -1, 0)
+        };
+        let byte = own.cast::<u8>();
+        // SAFETY: the byte was mapped above. After `drop` it still has to be, or the child is killed.
+        let is_kept = own != libc::MAP_FAILED
+            && unsafe {
+                byte.write(7);
+                drop(region);
+                byte.read() == 7
+            };
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!is_kept)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child above.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
+}
+
 #[test]
 fn a_forked_child_finds_zeroes_in_a_secret_buffer() {
     if in_own_process("a_forked_child_finds_zeroes_in_a_secret_buffer") {

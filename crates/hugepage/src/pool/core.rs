@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::contained;
 use super::counters::{Count, Counters};
 use super::heat::{CacheTraffic, Stamp};
 use super::leak;
@@ -163,10 +164,16 @@ impl Starter {
 
     /// Installs the starter of `generation`, unless a later one is there.
     pub(super) fn install(&self, generation: u64, start: Start) {
-        let mut started = self.0.lock();
-        if started.generation == generation {
-            started.start = Some(start);
-        }
+        let replaced = {
+            let mut started = self.0.lock();
+            if started.generation != generation {
+                return;
+            }
+            started.start.replace(start)
+        };
+        // Outside the lock: with it goes an executor of the caller, which may wait for those who give
+        // buffers back.
+        contained::call(|| drop(replaced));
     }
 
     pub(super) fn is_current(&self, generation: u64) -> bool {

@@ -4,6 +4,7 @@
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::errno::Errno;
 use crate::error::Error;
@@ -17,17 +18,19 @@ pub(super) struct Mapping {
     len: usize,
     /// What is mapped, unless it is private memory.
     file: Option<OwnedFd>,
+    /// The one process that has the mapping: a child of `fork` does not get it. 0 if one does.
+    alone: AtomicU32,
 }
 
 impl Mapping {
     /// Takes over `[start, start + len)`, which nothing else unmaps.
     pub(super) fn adopt(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len, file: None }
+        Self { start, len, file: None, alone: AtomicU32::new(0) }
     }
 
     /// Takes over a shared mapping of the whole of `file`.
     pub(super) fn of_file(start: NonNull<u8>, len: usize, file: OwnedFd) -> Self {
-        Self { start, len, file: Some(file) }
+        Self { start, len, file: Some(file), alone: AtomicU32::new(0) }
     }
 
     /// Gives up the range without unmapping it.
@@ -79,6 +82,13 @@ impl Mapping {
             .map_err(|errno| Error::System { call, errno })
     }
 
+    /// A child of `fork` does not get the mapping.
+    pub(super) fn dont_fork(&self) -> Result<(), Error> {
+        self.advise(libc::MADV_DONTFORK, "madvise(MADV_DONTFORK)")?;
+        self.alone.store(std::process::id(), Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Faults in `[offset, offset + len)`. A refusal is an error, not a signal.
     pub(super) fn populate(&self, offset: usize, len: usize) -> Result<(), Error> {
         debug_assert!(offset + len <= self.len);
@@ -97,6 +107,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        let alone = *self.alone.get_mut();
+        if alone != 0 && alone != std::process::id() {
+            // In a child that did not get it: whatever is there now is somebody else's.
+            return;
+        }
         // SAFETY: `self` owns the range, and whoever borrowed from it borrowed `self`.
         unsafe { sys::unmap(self.start, self.len) }
     }

@@ -238,7 +238,7 @@ impl Region {
 
     /// A child of `fork` does not get the mapping.
     pub(crate) fn dont_fork(&self) -> Result<(), Error> {
-        self.mapping.advise(libc::MADV_DONTFORK, "madvise(MADV_DONTFORK)")
+        self.mapping.dont_fork()
     }
 }
 

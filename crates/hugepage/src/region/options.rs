@@ -76,7 +76,8 @@ impl RegionOptions {
     }
 
     /// A child of `fork` does not get the memory at all (`MADV_DONTFORK`): touching it there is a
-    /// SIGSEGV. The parent's pages are then never shared, so they are not copied when written after
+    /// SIGSEGV, unless the child has mapped something at that address since. It may drop its copy of
+    /// the region, which leaves alone what is there. The parent's pages are then never shared, so they are not copied when written after
     /// a fork, and devices go on using the same ones.
     pub fn dont_fork(mut self, dont_fork: bool) -> Self {
         self.dont_fork = dont_fork;

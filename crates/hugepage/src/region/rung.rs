@@ -49,7 +49,7 @@ pub(super) fn rung(options: &RegionOptions, backing: Backing) -> Result<Mapping,
         mapping.advise(libc::MADV_WIPEONFORK, "madvise(MADV_WIPEONFORK)")?;
     }
     if options.dont_fork || options.shareable {
-        mapping.advise(libc::MADV_DONTFORK, "madvise(MADV_DONTFORK)")?;
+        mapping.dont_fork()?;
     }
     fault_in(&mapping, 0..mapping.len(), options.prefault, backing, &options.machine)?;
     if options.lock {
