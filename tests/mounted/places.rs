@@ -128,8 +128,16 @@ fn a_policy_about_names_is_refused_where_spellings_do_not_count() {
     let output = command.arg(dir).arg(base.path().join("mnt")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("case-insensitive"), "{said}");
+    fs::create_dir(dir.join("vault")).unwrap();
+    fs::write(dir.join("vault/secret"), SECRET).unwrap();
     let view = View::of(dir, "default = 'read-only'", &[]);
-    assert!(fs::read_dir(view.root()).is_ok());
+    assert_eq!(fs::read_to_string(view.at("VAULT/secret")).unwrap(), SECRET);
+    // Nor does a reload bring one in.
+    fs::write(view.policy_file(), POLICY).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("reload").arg(dir).output();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("case-insensitive"), "{said}");
 }
 
 /// The server of a file system that is mounted in DIR dies: `ls` shows the other names, and that one.

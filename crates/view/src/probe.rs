@@ -108,6 +108,11 @@ pub(crate) fn caseless(source: BorrowedFd<'_>, root: &Stat) -> Option<String> {
     ))
 }
 
+/// The same of a directory below, at `path`.
+pub(crate) fn is_caseless(path: &[u8]) -> String {
+    format!("`{}` is case-insensitive", path.escape_ascii())
+}
+
 /// A name in the directory that leads to the same inode with the case of its letters changed.
 fn two_spellings(source: BorrowedFd<'_>) -> Option<String> {
     /// Names that are tried.

@@ -9,6 +9,7 @@
 //! passthrough handle, and asks nobody. [`Reloaded`] says which ones the new policy would refuse.
 
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +20,12 @@ use tollgate_policy::{CallerFacts, Facts, Kind, Mode, Operation, Policy, Verdict
 use crate::admission::Subject;
 use crate::concealed::Names;
 use crate::content::open::How;
+use crate::lower;
 use crate::mode::{IoMode, Uses};
 use crate::moving::Turn;
 use crate::neighbours::Place;
 use crate::policies::MAX_POLICIES;
+use crate::probe;
 use crate::table::Node;
 use crate::view::View;
 
@@ -59,6 +62,11 @@ pub enum ReloadError {
     /// The new policy redacts or seals files.
     #[error("no work queues or buffers for redacted and sealed files could be had")]
     WorkQueues,
+    /// The new policy is about parts of the directory, and two names may be one there.
+    #[error(
+        "the new policy is about parts of the directory: {0}, so that another spelling would escape its rules"
+    )]
+    Caseless(String),
     /// What is native is mounted at the start.
     #[error("the directories with the action `native` differ, and are mounted at the start alone")]
     Native,
@@ -74,10 +82,12 @@ impl View {
         self.may_be_replaced_by(&policy)?;
         self.admission.replace(policy).map_err(|_| ReloadError::TooMany)?;
         self.contents.policy_changed();
-        let concealed = self.admission.concealed.take();
+        let mut concealed = self.admission.concealed.take();
         self.expire(&concealed);
         let reloaded = self.not_revoked();
         std::thread::sleep(AGAIN);
+        // Also of who was on its way: by the old policy.
+        concealed.extend(self.admission.concealed.take());
         self.expire(&concealed);
         Ok(reloaded)
     }
@@ -100,10 +110,24 @@ impl View {
         if keeps_links && policy.tells_callers_apart_at_links() {
             return Err(ReloadError::Links);
         }
+        if policy.tells_names_apart()
+            && let Some(place) = self.caseless.get_or_init(|| self.find_caseless())
+        {
+            return Err(ReloadError::Caseless(place.clone()));
+        }
         if policy.makes_bytes() && self.road.start().is_err() {
             return Err(ReloadError::WorkQueues);
         }
         if self.admission.epoch() + 1 >= MAX_POLICIES { Err(ReloadError::TooMany) } else { Ok(()) }
+    }
+
+    /// Why names may not be told apart by their case, as it is looked for at the start if the first policy
+    /// tells names apart.
+    fn find_caseless(&self) -> Option<String> {
+        let root = self.fds.root();
+        let stat = lower::stat_fd(root.as_fd()).ok()?;
+        let below = || self.links.caseless_below(root.as_fd()).as_deref().map(probe::is_caseless);
+        probe::caseless(root.as_fd(), &stat).or_else(below)
     }
 
     /// How often the policy changed.

@@ -123,6 +123,8 @@ pub struct View {
     pub(crate) making: Making,
     /// Files that have several names.
     pub(crate) links: Arc<Links>,
+    /// Why names may not be told apart by their case; empty until a policy does that.
+    pub(crate) caseless: OnceLock<Option<String>>,
     /// These and the policy, for views beside this one.
     pub(crate) place: Arc<Place>,
     pub(crate) neighbours: Option<Arc<Neighbours>>,
@@ -174,16 +176,19 @@ impl View {
         let max = config.max_descriptors.unwrap_or_else(probe::max_descriptors);
         let links = Links::new(probe::workers());
         let tells_names_apart = config.policy.tells_names_apart();
+        let caseless = OnceLock::new();
         if tells_names_apart && let Some(place) = probe::caseless(source.as_fd(), &root) {
             return Err(OpenError::Caseless(place));
         }
         if tells_names_apart || config.neighbours.is_some() {
             let told = config.on_search;
             let progress = move |names| told.iter().for_each(|tell| tell(names));
-            let caseless = links.begin(source.as_fd(), Some(&progress));
-            if let Some(place) = caseless.filter(|_| tells_names_apart) {
-                let place = place.escape_ascii();
-                return Err(OpenError::Caseless(format!("`{place}` is case-insensitive")));
+            let found = links.begin(source.as_fd(), Some(&progress));
+            if tells_names_apart {
+                let found = found.as_deref().map(probe::is_caseless);
+                if let Some(place) = caseless.get_or_init(|| found) {
+                    return Err(OpenError::Caseless(place.clone()));
+                }
             }
         }
         let callers = config.callers.unwrap_or_else(|| Arc::new(ProcCallers::default()));
@@ -258,6 +263,7 @@ impl View {
             arrivals: Arrivals::begin(),
             making: Making::default(),
             links: Arc::clone(&place.links),
+            caseless,
             place,
             neighbours: config.neighbours,
             twins,

@@ -186,6 +186,15 @@ impl Links {
         self.last.lock().outcome.caseless.take()
     }
 
+    /// The path of a directory that takes two spellings of a name for one, if there is any: as at the
+    /// start, however long the search takes.
+    pub(crate) fn caseless_below(&self, root: BorrowedFd<'_>) -> Option<Vec<u8>> {
+        let _alone = self.turn.lock();
+        self.walk(&Top { fd: root, path: b"" }, None, None);
+        memory::give_back();
+        self.last.lock().outcome.caseless.take()
+    }
+
     /// Searches `top` again, unless a search has just given up.
     pub(crate) fn search(&self, top: &Top<'_>) -> Searched {
         let mut gave_up = self.turn.lock();
