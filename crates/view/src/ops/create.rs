@@ -116,9 +116,10 @@ impl View {
         })?;
         self.raised.by_mode(mode);
         let stat = lower::stat_fd(fd.as_fd())?;
+        // What fails from here on has to be forgotten: the kernel was told of nothing.
+        let kept = self.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH))?;
         let node = self.table.remember_unnamed(&stat);
         node.no_capabilities.made(&stat);
-        let kept = self.fds.retrying(|| lower::reopen(fd.as_fd(), OFlags::PATH))?;
         Descriptors::pin(&node, Arc::new(kept));
         if let Some(subject) = &subject {
             node.keep_path(subject.path().to_vec());
