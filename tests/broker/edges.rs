@@ -1,13 +1,20 @@
 //! Further attempts: at the protocol's edges, at the limits of the kernel, at what descriptors can be.
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use rustix::fs::OFlags;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::fs::{OFlags, Uid};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tollgate_broker::{Client, MESSAGE_BYTES, Refusal, RegisterError, Request, encode_reply};
 
 use crate::attack::{Stage, open};
@@ -223,5 +230,85 @@ fn a_broker_that_is_late_keeps_its_connection_and_is_asked_again() {
         assert!(matches!(receive(), Request::Register(_)));
         answer(8);
         assert_eq!(asking.join().unwrap(), Some(8));
+    });
+}
+
+/// Most descriptors of one message (`SCM_MAX_FD`).
+const IN_ONE_MESSAGE: usize = 253;
+/// A user that nothing else runs as.
+const NOBODY_ELSE: u32 = 3_571_113;
+
+/// Sends copies of `fd` that nobody receives, until the kernel takes no more of this user, and returns
+/// what holds them.
+fn in_flight(fd: BorrowedFd<'_>) -> [OwnedFd; 2] {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let (here, there) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+    let copies = [fd; IN_ONE_MESSAGE];
+    let send = || {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(IN_ONE_MESSAGE))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&copies)));
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(&here, &[IoSlice::new(b"x")], &mut control, flags)
+    };
+    let refused = std::iter::repeat_with(send).find_map(Result::err);
+    assert_eq!(refused, Some(Errno::TOOMANYREFS));
+    [here, there]
+}
+
+/// The kernel may take no descriptor: what was not sent is not waited for.
+#[test]
+fn a_request_that_could_not_be_sent_costs_no_connection_and_is_made_again() {
+    // Only root's process can be a broker.
+    if !can_mount() {
+        return;
+    }
+    let directory = open_directory();
+    let socket = directory.path().join("socket");
+    let listener = tollgate_broker::listener(&socket).unwrap();
+    let client = Client::new(&socket);
+    let limit = getrlimit(Resource::Nofile);
+    let few = Rlimit { current: Some(limit.current.map_or(1024, |old| old.min(1024))), ..limit };
+    std::thread::scope(|scope| {
+        // The client goes with this thread, also when it fails.
+        let asking = scope.spawn(move || {
+            let (device, file) = (open("/dev/null", OFlags::RDWR), open("/dev/null", OFlags::RDWR));
+            let register = || client.register(device.as_fd(), file.as_fd());
+            client.connect(device.as_fd()).unwrap();
+            // Root is not limited, and the user of this thread alone changes.
+            let user = Uid::from_raw(NOBODY_ELSE);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            setrlimit(Resource::Nofile, few).unwrap();
+            let crowd = in_flight(file.as_fd());
+            let refused = register().unwrap_err();
+            setrlimit(Resource::Nofile, limit).unwrap();
+            let trouble = client.trouble();
+            drop(crowd);
+            client.close(5);
+            until("the broker is not asked again", || register().is_ok());
+            (refused, trouble, client.trouble())
+        });
+        let connection = rustix::net::accept(&listener).unwrap();
+        let receive = || {
+            let mut bytes = [0; MESSAGE_BYTES + 1];
+            let (len, _) =
+                rustix::net::recv(&connection, &mut bytes[..], RecvFlags::empty()).unwrap();
+            assert!(len > 0, "the connection has ended");
+            Request::decode(&bytes[..len]).unwrap()
+        };
+        let answer = |id| {
+            let reply = encode_reply(Ok(id));
+            rustix::net::send(&connection, &reply, SendFlags::NOSIGNAL).unwrap();
+        };
+        assert_eq!(receive(), Request::Hello);
+        answer(1);
+        // Not the request that was refused, nor is the connection another one.
+        assert_eq!(receive(), Request::Close(5));
+        assert!(matches!(receive(), Request::Register(_)));
+        answer(8);
+        let (refused, trouble, trouble_later) = asking.join().unwrap();
+        let why = std::io::Error::from(Errno::TOOMANYREFS).to_string();
+        assert!(refused.to_string().ends_with(&why), "{refused}");
+        assert_eq!((trouble, trouble_later), (Some(why), None));
     });
 }

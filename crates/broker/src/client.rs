@@ -214,11 +214,12 @@ impl State {
     /// Sends a request with a descriptor, and waits for the reply.
     fn ask(&self, request: Request, fd: BorrowedFd<'_>) -> Result<u32, RegisterError> {
         let socket = self.socket.as_ref().ok_or_else(|| io::Error::from(Errno::NOTCONN))?;
-        let sent = send(socket, request, &[fd]);
-        if sent == Err(Errno::AGAIN) {
-            // The broker takes nothing, and will not reply to it.
-            return Err(io::Error::from(Errno::AGAIN).into());
-        }
+        // What was not sent has no reply.
+        let ended = match send(socket, request, &[fd]).map_err(unsent) {
+            Ok(()) => Errno::PIPE.into(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error.into()),
+            Err(error) => error,
+        };
         let mut bytes = [0; MESSAGE_BYTES + 1];
         // A broker that refuses a connection says so and closes it before it is asked.
         let mut receive = || receive(socket, &mut bytes, RecvFlags::empty());
@@ -228,7 +229,7 @@ impl State {
             received => received,
         };
         let received = match received {
-            Ok(0) => return Err(io::Error::from(sent.err().unwrap_or(Errno::PIPE)).into()),
+            Ok(0) => return Err(ended.into()),
             Ok(len) => len,
             Err(Errno::AGAIN) => return Err(io::Error::from(Errno::TIMEDOUT).into()),
             Err(errno) => return Err(io::Error::from(errno).into()),
@@ -241,7 +242,7 @@ impl State {
         let socket = self.socket.as_ref().filter(|_| self.is_usable());
         match socket.map(|socket| send(socket, Request::Close(id), &[])) {
             Some(Ok(())) => return,
-            Some(Err(errno)) => self.lost(&io::Error::from(errno).into()),
+            Some(Err(errno)) => self.lost(&unsent(errno).into()),
             None => {}
         }
         self.owe(id);
@@ -264,6 +265,16 @@ impl State {
             _ => self.disconnect(),
         }
         self.failed = Some((Instant::now(), error.to_string()));
+    }
+}
+
+/// Why a request was not sent. Unless the connection has ended it is as good as before, and this is
+/// `WouldBlock`: the broker takes nothing, memory is missing, or too many descriptors of this user
+/// are on their way (`ETOOMANYREFS`).
+fn unsent(errno: Errno) -> io::Error {
+    match errno {
+        Errno::PIPE | Errno::CONNRESET => errno.into(),
+        errno => io::Error::new(io::ErrorKind::WouldBlock, io::Error::from(errno)),
     }
 }
 
