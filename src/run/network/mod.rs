@@ -5,6 +5,7 @@ mod head;
 mod hosts;
 mod process;
 mod proxy;
+mod relay;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};

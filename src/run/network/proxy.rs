@@ -8,59 +8,77 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::head::{self, Asked, HEAD_MAX_BYTES};
 use super::hosts::{Hosts, Target};
+use super::relay::{STACK_BYTES, relay};
 
-/// Connections at a time; further ones are answered with 503.
-const CONNECTIONS_MAX: usize = 256;
+const LIMITS: Limits = Limits { connections: 256, refusals: 256, leaving: Duration::from_secs(5) };
 /// How long a client may take to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a connection of which one direction has ended may be silent. The kernel forgets one that nobody
-/// has open after as long (`tcp_fin_timeout`).
+/// How long a connection of which one side has ended may be silent. The kernel forgets one that
+/// nobody has open after as long (`tcp_fin_timeout`).
 const HALF_CLOSED_IDLE: Duration = Duration::from_secs(60);
-/// How long, and for how many bytes, a client that was refused is listened to.
-const LEAVING_TIMEOUT: Duration = Duration::from_secs(2);
-const LEAVING_MAX_BYTES: u64 = 1 << 20;
-/// Stack of a thread that copies bytes, or looks a name up.
-const STACK_BYTES: usize = 512 << 10;
+/// For how many bytes a client that was refused is listened to.
+const LEAVING_MAX_BYTES: usize = 1 << 20;
+
+/// What all clients together get, each by a thread.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Connections at a time; further ones are answered with 503.
+    connections: usize,
+    /// Such answers at a time; further connections are closed without one.
+    refusals: usize,
+    /// How long a client that was refused is listened to, altogether.
+    leaving: Duration,
+}
 
 /// Hears which target was refused.
 pub(super) type OnRefused = Arc<dyn Fn(&Target) + Send + Sync>;
 
 /// Serves until the process is ended.
 pub(super) fn serve(listener: &TcpListener, hosts: &Hosts, on_refused: &OnRefused) {
-    let open = Arc::new(AtomicUsize::new(0));
+    serve_within(LIMITS, listener, hosts, on_refused);
+}
+
+fn serve_within(limits: Limits, listener: &TcpListener, hosts: &Hosts, on_refused: &OnRefused) {
+    let (open, refused) = (Arc::default(), Arc::default());
     loop {
         let Ok((client, _)) = listener.accept() else {
             // Out of descriptors or memory: it may pass.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        let place = Place::take(&open);
+        let place = Place::take(&open, limits.connections);
+        let is_served = place.is_some();
+        let Some(place) = place.or_else(|| Place::take(&refused, limits.refusals)) else {
+            continue;
+        };
         let (hosts, on_refused) = (hosts.clone(), Arc::clone(on_refused));
-        let work = move || match place {
-            Some(place) => {
+        let work = move || {
+            if is_served {
                 serve_one(client, &hosts, &on_refused);
-                drop(place);
+            } else {
+                let why = "too many connections at a time";
+                say_no_within(limits.leaving, client, "503 Service Unavailable", why);
             }
-            None => say_no(client, "503 Service Unavailable", "too many connections at a time"),
+            drop(place);
         };
         // Without a thread the client finds its connection closed.
         let _ = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work);
     }
 }
 
-/// One of [`CONNECTIONS_MAX`].
+/// One of so many at a time.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    fn take(open: &Arc<AtomicUsize>) -> Option<Self> {
-        let place = Self(Arc::clone(open));
-        (open.fetch_add(1, Ordering::Relaxed) < CONNECTIONS_MAX).then_some(place)
+    fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let place = Self(Arc::clone(taken));
+        (taken.fetch_add(1, Ordering::Relaxed) < max).then_some(place)
     }
 }
 
@@ -101,7 +119,7 @@ fn serve_one(mut client: TcpStream, hosts: &Hosts, on_refused: &OnRefused) {
 fn read_head(client: &mut TcpStream) -> Result<Option<(Asked, Vec<u8>)>, &'static str> {
     let slow = "the request takes too long";
     client.set_read_timeout(Some(HEAD_TIMEOUT)).map_err(|_| slow)?;
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     let mut bytes = Vec::new();
     let mut part = [0; 4096];
     loop {
@@ -151,114 +169,96 @@ fn connect(target: &Target, hosts: &Hosts) -> Result<TcpStream, NotConnected> {
     }))
 }
 
-fn say_no(mut client: TcpStream, status: &str, why: &str) {
+fn say_no(client: TcpStream, status: &str, why: &str) {
+    say_no_within(LIMITS.leaving, client, status, why);
+}
+
+fn say_no_within(leaving: Duration, mut client: TcpStream, status: &str, why: &str) {
+    let until = Instant::now() + leaving;
     let body = format!("tollgate: {why}\n");
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
         body.len()
     );
-    // A client that left does not hear it.
+    // A client that left, or takes nothing, does not hear it.
+    let _ = client.set_write_timeout(Some(leaving));
     let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(body.as_bytes()));
     let _ = client.shutdown(Shutdown::Write);
     // A socket that is closed with unread bytes takes back what it has sent.
-    let _ = client.set_read_timeout(Some(LEAVING_TIMEOUT));
-    let _ = io::copy(&mut client.take(LEAVING_MAX_BYTES), &mut io::sink());
+    let _ = listen_until(until, &client);
 }
 
-/// Copies in both directions until both are at their end. Once one is, the other one ends when nothing has come for
-/// `idle`, twice that at most: whether who has sent the end still listens is not to be seen.
-fn relay(client: &TcpStream, server: &TcpStream, idle: Duration) {
-    let (Ok(from_client), Ok(to_server)) = (client.try_clone(), server.try_clone()) else { return };
-    let ended = Arc::new(AtomicBool::new(false));
-    let there = std::thread::Builder::new().stack_size(STACK_BYTES).spawn({
-        let ended = Arc::clone(&ended);
-        move || copy(&from_client, &to_server, &ended, idle)
-    });
-    copy(server, client, &ended, idle);
-    if let Ok(there) = there {
-        let _ = there.join();
-    }
-}
-
-/// `ended` is set by the first of two directions that is at its end.
-fn copy(from: &TcpStream, to: &TcpStream, ended: &AtomicBool, idle: Duration) {
-    let copied = copy_until_idle(from, to, ended, idle);
-    ended.store(true, Ordering::Relaxed);
-    let _ = to.shutdown(Shutdown::Write);
-    if copied.is_err() {
-        // Whoever cannot be written to, or sends nothing, is not waited for.
-        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
-    }
-}
-
-fn copy_until_idle(
-    mut from: &TcpStream,
-    mut to: &TcpStream,
-    ended: &AtomicBool,
-    idle: Duration,
-) -> io::Result<()> {
-    from.set_read_timeout(Some(idle))?;
-    let mut part = [0; 16 << 10];
-    let mut was_ended = false;
-    loop {
-        match from.read(&mut part) {
-            Ok(0) => return Ok(()),
-            Ok(read) => {
-                to.write_all(&part[..read])?;
-                was_ended = false;
-            }
+/// Reads, for nothing, up to the end, a moment, or a number of bytes.
+fn listen_until(moment: Instant, mut client: &TcpStream) -> io::Result<()> {
+    let (mut part, mut heard) = ([0; 4096], 0);
+    while heard < LEAVING_MAX_BYTES {
+        // When none is left, it is an error.
+        let left = moment.saturating_duration_since(Instant::now());
+        client.set_read_timeout(Some(left))?;
+        match client.read(&mut part) {
+            Ok(0) => break,
+            Ok(read) => heard += read,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock && !was_ended => {
-                was_ended = ended.load(Ordering::Relaxed);
-            }
             Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Two ends of a connection.
-    fn connection() -> [TcpStream; 2] {
+    /// Longest wait for anything.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// One that is told no, as long as the proxy listens to it.
+    fn refused(address: std::net::SocketAddr) -> Option<(TcpStream, String)> {
+        let mut client = TcpStream::connect(address).unwrap();
+        let mut answer = [0; 4096];
+        let read = client.read(&mut answer).unwrap_or(0);
+        let text = String::from_utf8_lossy(&answer[..read]).into_owned();
+        (read > 0).then_some((client, text))
+    }
+
+    #[test]
+    fn who_sends_on_after_a_no_is_not_listened_to_for_ever() {
+        const LEAVING: Duration = Duration::from_secs(1);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        [one, listener.accept().unwrap().0]
-    }
-
-    #[test]
-    fn who_has_left_is_not_waited_for() {
-        for leaves_first in [true, false] {
-            let ([client, to_client], [to_server, server]) = (connection(), connection());
-            let (left, stays) = if leaves_first { (client, server) } else { (server, client) };
-            drop(left);
-            // It ends, though one side stays.
-            relay(&to_client, &to_server, Duration::from_millis(50));
-            drop(stays);
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (proxy, _) = listener.accept().unwrap();
+        let begin = Instant::now();
+        let no = std::thread::spawn(move || say_no_within(LEAVING, proxy, "400 Bad Request", "no"));
+        while !no.is_finished() {
+            assert!(begin.elapsed() < PATIENCE, "it is still listened to");
+            // Never silent for long, and nothing much.
+            let _ = client.write_all(b"x");
+            std::thread::sleep(LEAVING / 10);
         }
     }
 
     #[test]
-    fn who_listens_after_the_end_hears_all() {
-        const IDLE: Duration = Duration::from_secs(1);
-        let ([mut client, to_client], [to_server, mut server]) = (connection(), connection());
-        let relay = std::thread::spawn(move || relay(&to_client, &to_server, IDLE));
-        client.write_all(b"asked").unwrap();
-        // Before the end nobody is hurried.
-        std::thread::sleep(IDLE * 5 / 2);
-        client.shutdown(Shutdown::Write).unwrap();
-        let mut asked = String::new();
-        server.read_to_string(&mut asked).unwrap();
-        for _ in 0..10 {
-            std::thread::sleep(IDLE / 5);
-            server.write_all(b"answer").unwrap();
+    fn who_comes_when_too_many_are_refused_is_not_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = Limits { connections: 1, refusals: 2, leaving: PATIENCE * 3 };
+        std::thread::spawn(move || {
+            let on_refused: OnRefused = Arc::new(|_| {});
+            serve_within(limits, &listener, &Hosts::default(), &on_refused);
+        });
+        // It says nothing yet, and has the one place.
+        let _served = TcpStream::connect(address).unwrap();
+        let mut told: Vec<_> = std::iter::repeat_with(|| refused(address)).take(4).collect();
+        let answers: Vec<bool> = told.iter().map(Option::is_some).collect();
+        assert_eq!(answers, [true, true, false, false]);
+        assert!(told.iter().flatten().all(|(_, text)| text.starts_with("HTTP/1.1 503 ")));
+        // Who leaves makes room.
+        told.clear();
+        let begin = Instant::now();
+        while refused(address).is_none() {
+            assert!(begin.elapsed() < PATIENCE, "nobody is answered any more");
+            std::thread::sleep(Duration::from_millis(5));
         }
-        drop(server);
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).unwrap();
-        relay.join().unwrap();
-        assert_eq!((asked.as_str(), answer), ("asked", "answer".repeat(10)));
     }
 }
