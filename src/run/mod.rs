@@ -125,7 +125,10 @@ fn in_views(args: &RunArgs) -> anyhow::Result<CommandEnd> {
         let outside = Outside::of(fence, &top, &cwd);
         views.dir.spec = views.dir.spec.with_outside(move |path| json!(outside.place(path)));
     }
-    let session = session.map(|session| (session, terms));
+    let session = match session {
+        Some(session) => Some((session.with(&terms)?, terms)),
+        None => None,
+    };
     let leaves = leaves_in(&plan, session.as_ref().map(|(session, _)| session));
     views.dir.spec = views.dir.spec.removing_in(leaves);
     // When nothing asks any more by which path they were opened.

@@ -251,8 +251,9 @@ impl Running {
                 Ok(())
             }
             Message::Namespaces => {
-                let (session, terms) = self.session.as_mut().context("nobody is to join")?;
-                session.open(terms, Namespaces::received(received.fds())?)
+                let (session, _) = self.session.as_mut().context("nobody is to join")?;
+                session.open(Namespaces::received(received.fds())?);
+                Ok(())
             }
             Message::Listener => {
                 let proxy = self.proxy.as_ref().context("a socket came, and there is no proxy")?;

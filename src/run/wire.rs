@@ -33,8 +33,8 @@ pub(super) enum Message {
     Namespaces,
     /// To the server: CMD's standard stream of this number comes along.
     Stream(i32),
-    /// To who joins a session: its terms, as JSON; the namespaces come along.
-    Session(String),
+    /// To who joins a session: a file with its terms, and the namespaces, come along.
+    Session,
     /// To the server: everything is in place, CMD can start on [`Message::Go`].
     Ready,
     /// From the server: start CMD.
@@ -65,7 +65,7 @@ impl Message {
             Self::Refused(text) => tagged(b'H', text.as_bytes()),
             Self::Namespaces => vec![b'A'],
             Self::Stream(number) => tagged(b'I', &number.to_ne_bytes()),
-            Self::Session(text) => tagged(b'J', text.as_bytes()),
+            Self::Session => vec![b'J'],
             Self::Ready => vec![b'R'],
             Self::Go => vec![b'G'],
             Self::Starting => vec![b'S'],
@@ -89,7 +89,7 @@ impl Message {
             b'H' => Self::Refused(text()),
             b'A' => Self::Namespaces,
             b'I' => Self::Stream(number()?),
-            b'J' => Self::Session(text()),
+            b'J' => Self::Session,
             b'R' => Self::Ready,
             b'G' => Self::Go,
             b'S' => Self::Starting,
@@ -235,7 +235,7 @@ mod tests {
             Message::Refused(text()),
             Message::Namespaces,
             Message::Stream(2),
-            Message::Session(text()),
+            Message::Session,
             Message::Ready,
             Message::Go,
             Message::Starting,

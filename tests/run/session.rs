@@ -118,6 +118,35 @@ fn a_second_run_joins_the_fence() {
     assert!(all(&output).contains("No such file"), "{}", all(&output));
 }
 
+/// What is said to who joins has no maximum, as the options of the first have none.
+#[test]
+fn a_second_run_joins_where_many_long_paths_are_allowed() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let long = format!("allowed/{0}/{0}/{0}", "x".repeat(250));
+    let options: Vec<String> = (0..40)
+        .flat_map(|number| {
+            let path = project.path(&format!("{long}/{number}"));
+            std::fs::create_dir_all(&path).unwrap();
+            let path = std::fs::canonicalize(path).unwrap();
+            ["--allow".to_owned(), format!("{}:rw", path.display())]
+        })
+        .collect();
+    assert!(options.concat().len() > 16 << 10);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let first = First::start(&project, "long", &options);
+    for path in [options[1], options[79]] {
+        let script = format!("cat a.txt; echo x >{}/made", path.strip_suffix(":rw").unwrap());
+        let output = first.join(&project, &[], &script);
+        assert!(output.status.success(), "{}", all(&output));
+        assert_eq!(text(&output.stdout), "plain\n", "{}", all(&output));
+    }
+    first.end();
+    assert!(project.path(&format!("{long}/39/made")).exists());
+}
+
 #[test]
 fn the_first_says_what_is_writable_and_how_to_join() {
     if !can_mount() {

@@ -38,8 +38,9 @@ pub(crate) struct Session {
     /// This process removes it.
     is_own: bool,
     listener: OwnedFd,
-    /// Its text, and what is handed to those who join.
-    terms: Option<(String, Namespaces)>,
+    /// Those who join are handed this, and the namespaces once there are some.
+    terms: Option<OwnedFd>,
+    namespaces: Option<Namespaces>,
     /// Those who were handed it and have not ended, as far as is known.
     joined: RefCell<Vec<OwnedFd>>,
 }
@@ -95,6 +96,7 @@ fn look(name: &str, path: &Path, lock: &Path) -> anyhow::Result<Option<Found>> {
         is_own: true,
         listener,
         terms: None,
+        namespaces: None,
         joined: RefCell::default(),
     })))
 }
@@ -129,19 +131,26 @@ fn join(name: &str, channel: &Channel) -> anyhow::Result<Option<Found>> {
         )
     })?;
     let Some(received) = received else { return Ok(None) };
-    let Message::Session(text) = &received.message else {
-        anyhow::bail!("session `{name}` sent what was not expected; is it of another version?");
-    };
-    let terms = serde_json::from_str(text)
+    let is_session = received.message == Message::Session;
+    let mut fds = received.fds();
+    if !is_session || fds.is_empty() {
+        bail!("session `{name}` sent what was not expected; is it of another version?");
+    }
+    let terms = Terms::of_file(fds.remove(0))
         .with_context(|| format!("session `{name}` is of another version"))?;
-    Ok(Some(Found::Joined(Box::new(terms), Namespaces::received(received.fds())?)))
+    Ok(Some(Found::Joined(Box::new(terms), Namespaces::received(fds)?)))
 }
 
 impl Session {
+    /// What those who join are told. A server that has given up its rights makes no file for it.
+    pub(crate) fn with(mut self, terms: &Terms) -> anyhow::Result<Self> {
+        self.terms = Some(terms.to_file().context("--session: cannot hand on what holds in it")?);
+        Ok(self)
+    }
+
     /// From now on whoever connects is handed this.
-    pub(crate) fn open(&mut self, terms: &Terms, namespaces: Namespaces) -> anyhow::Result<()> {
-        self.terms = Some((serde_json::to_string(terms)?, namespaces));
-        Ok(())
+    pub(crate) fn open(&mut self, namespaces: Namespaces) {
+        self.namespaces = Some(namespaces);
     }
 
     /// Where it listens.
@@ -156,18 +165,20 @@ impl Session {
 
     /// The listening socket, once there is something to hand out.
     pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
-        self.terms.as_ref().map(|_| self.listener.as_fd())
+        self.namespaces.as_ref().map(|_| self.listener.as_fd())
     }
 
     /// Answers who connected. Whoever is gone, or does not listen, is not waited for.
     pub(crate) fn answer(&self) {
-        let Some((text, namespaces)) = &self.terms else { return };
+        let Some((terms, namespaces)) = self.terms.as_ref().zip(self.namespaces.as_ref()) else {
+            return;
+        };
         let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) else {
             return;
         };
         self.remember(&socket);
-        let message = Message::Session(text.clone());
-        if let Err(error) = Channel::of(socket).send_all(&message, &namespaces.fds()) {
+        let fds: Vec<_> = std::iter::once(terms.as_fd()).chain(namespaces.fds()).collect();
+        if let Err(error) = Channel::of(socket).send_all(&Message::Session, &fds) {
             let why = messages::in_words(&error);
             messages::warn(&format!("session `{}`: nobody could join: {why}", self.name));
         }
