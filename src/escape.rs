@@ -101,6 +101,25 @@ pub(crate) fn without_controls(text: &str) -> String {
     shown
 }
 
+/// What another process reported, with every string and every name in it [`escaped`]. Whoever shows a report
+/// has it go through here as a whole, so that no word of it is forgotten.
+pub(crate) fn in_report(report: &Value) -> Value {
+    match report {
+        Value::String(text) => escaped(text).into(),
+        Value::Array(all) => all.iter().map(in_report).collect(),
+        Value::Object(members) => {
+            members.iter().map(|(name, member)| (escaped(name), in_report(member))).collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => report.clone(),
+    }
+}
+
+/// A message of another process, which may have several lines: those behind the first are indented, so that none
+/// of them looks like a line of this program.
+pub(crate) fn of_another(text: &str) -> String {
+    without_controls(text).replace('\n', "\n  ")
+}
+
 /// Marks that change the direction of what follows, or that have no width.
 fn turns_or_hides(char: char) -> bool {
     matches!(
@@ -139,5 +158,19 @@ mod tests {
         assert_eq!(in_json(bytes(b"a\xff"))["file_hex"], "61ff");
         assert!(!in_json(bytes(b"a")).contains_key("file_hex"));
         assert_eq!(escaped("grün 日本 🙂"), "grün 日本 🙂");
+    }
+
+    #[test]
+    fn no_word_of_a_report_and_no_name_in_it_is_left_as_it_was() {
+        let report = serde_json::json!({ "a\x1b": ["b\n", { "c": "d\u{9b}", "e": 5 }], "f": null });
+        let shown =
+            serde_json::json!({ "a\\x1b": ["b\\n", { "c": "d\\u{9b}", "e": 5 }], "f": null });
+        assert_eq!(in_report(&report), shown);
+    }
+
+    #[test]
+    fn a_message_of_another_has_no_line_that_begins_as_one_of_ours() {
+        assert_eq!(of_another("a:1: no\n1 | x\n  | ^"), "a:1: no\n  1 | x\n    | ^");
+        assert_eq!(of_another("a\rb\u{2028}c\x1b"), "a\\rb\\u{2028}c\\x1b");
     }
 }

@@ -11,7 +11,7 @@ use tollgate_control::{ControlError, PATIENCE};
 
 use crate::cli::ReloadArgs;
 use crate::control::{self, Replies, Report, Request, Warnings};
-use crate::escape::{escaped, shown};
+use crate::escape::{escaped, of_another, shown};
 use crate::messages;
 
 /// What a server says of a reload.
@@ -32,11 +32,12 @@ pub(crate) struct Reloaded {
 }
 
 impl Reloaded {
-    /// In lines, each without its end.
+    /// In lines, each without its end. CMD of a `run` may answer as a server does: no word of it
+    /// steers the terminal or looks like a line of this program.
     pub(crate) fn lines(&self, dir: &str) -> Vec<String> {
         let (dir, policy) = (escaped(dir), escaped(&self.policy));
         // Each names its file and says that it is a warning.
-        let mut lines = self.warnings.clone();
+        let mut lines: Vec<_> = self.warnings.iter().map(|text| of_another(text)).collect();
         let but = if self.not_applied.is_empty() { "" } else { ", but for this:" };
         lines.push(format!("`{dir}`: `{policy}` is in force{but}"));
         lines.extend(self.not_applied.iter().map(|text| format!("  {}", escaped(text))));
@@ -151,7 +152,7 @@ fn tell(views: &[Report], answers: &[Answer]) {
         match answer {
             Ok(reloaded) => reloaded.lines(dir).iter().for_each(|line| println!("{line}")),
             Err(error) => {
-                let reason = messages::in_words(error);
+                let reason = of_another(&messages::in_words(error));
                 match reasons.iter_mut().find(|(known, _)| *known == reason) {
                     Some((_, dirs)) => dirs.push(dir),
                     None => reasons.push((reason, vec![dir])),
@@ -232,5 +233,29 @@ fn answer(socket: &Path, apply: bool, until: Instant) -> anyhow::Result<Value> {
     match reply["error"].as_str() {
         Some(error) => bail!("{error}"),
         None => Ok(reply),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_neither_steers_the_terminal_nor_adds_lines() {
+        let forged = "x\u{1b}[2J\u{9b}\r\n`/dir`: `/policy` is in force\u{202e}";
+        let reloaded = Reloaded {
+            policy: forged.to_owned(),
+            warnings: vec![forged.to_owned()],
+            not_applied: vec![forged.to_owned()],
+            open: 1,
+            not_revoked: 1,
+            still_open: vec![forged.to_owned()],
+        };
+        let text = reloaded.lines(forged).join("\n");
+        let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!text.contains(steers), "{text:?}");
+        let flush = text.lines().filter(|line| !line.starts_with(' '));
+        // The warning's first line, and what is in force.
+        assert_eq!(flush.count(), 2, "{text}");
     }
 }

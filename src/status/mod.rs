@@ -1,8 +1,12 @@
 //! `tollgate status`: what servers report, and how it is shown.
 
+#[cfg(test)]
+mod forged;
 mod report;
 mod text;
 
+use std::borrow::Cow;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,7 +18,7 @@ pub(crate) use report::{Report, VERSION, keep_awake, negotiated, transport};
 
 use crate::cli::StatusArgs;
 use crate::control::{self, Replies, Survey};
-use crate::escape::{escaped, shown};
+use crate::escape::{escaped, shown, without_controls};
 use crate::lingering::{self, Process};
 use crate::mountinfo::{self, MountInfo};
 use crate::umount::{self, Server};
@@ -102,11 +106,19 @@ fn metrics(mnt: Option<&Path>) -> anyhow::Result<()> {
         servers.retain(|server| !lingering::is_not_here(&report(server), &mounts));
     }
     match servers.as_slice() {
-        [server] => print!("{}", control::metrics(&server.found.path)?),
+        [server] => {
+            let counters = control::metrics(&server.found.path)?;
+            print!("{}", for_output(&counters, std::io::stdout().is_terminal()));
+        }
         [] => bail!(control::nobody(mnt, &silent)),
         _ => bail!("more than one server runs; give the mount point of one"),
     }
     Ok(())
+}
+
+/// Counters as they came for who collects them; on a terminal nothing in them steers it.
+fn for_output(counters: &str, is_terminal: bool) -> Cow<'_, str> {
+    if is_terminal { without_controls(counters).into() } else { counters.into() }
 }
 
 /// Of a view that is not mounted here: processes for which it is. Null of one that is.

@@ -5,13 +5,17 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::audit::{self, TallyReport};
-use crate::escape::escaped;
+use crate::escape::{self, escaped};
 use crate::lingering;
 
 /// A report for people: what they decided and what became of it; with `verbose` what the server
 /// does inside, too.
 pub(super) fn text(report: &Value, verbose: bool) -> String {
     let mut text = String::new();
+    // Its words are escaped where they are put together.
+    let tally = &report["refusals"];
+    // CMD of a `run` may answer as a server does. No other word of a report is shown as it came.
+    let report = &escape::in_report(report);
     if report["brief"] == true {
         brief(report, &mut text);
         return text;
@@ -19,7 +23,7 @@ pub(super) fn text(report: &Value, verbose: bool) -> String {
     head(report, &mut text);
     let counts = &report["view"]["counts"];
     refused(counts, &mut text);
-    refusals(&report["refusals"], &mut text);
+    refusals(tally, &mut text);
     masked(&report["view"]["masked"], &mut text);
     audit(&report["audit"], &mut text);
     broker(report, &mut text);
@@ -45,7 +49,7 @@ macro_rules! say {
 
 /// What a server tells CMD's user, who is not its own.
 fn brief(report: &Value, to: &mut String) {
-    let word = |key: &str| escaped(report[key].as_str().unwrap_or("?"));
+    let word = |key: &str| report[key].as_str().unwrap_or("?");
     let uptime = report["uptime_seconds"].as_u64().unwrap_or(0);
     say!(to, "{} at {}", word("dir"), word("mount_point"));
     say!(to, "  server     {}, up {uptime} s, since {}", word("kind"), word("started"));
@@ -56,10 +60,10 @@ fn brief(report: &Value, to: &mut String) {
 }
 
 fn head(report: &Value, to: &mut String) {
-    let word = |key: &str| escaped(report[key].as_str().unwrap_or("?"));
+    let word = |key: &str| report[key].as_str().unwrap_or("?");
     say!(to, "{} at {}", word("dir"), word("mount_point"));
     if let Some(now) = report["dir_now"].as_str() {
-        say!(to, "  moved      the directory is {} now", escaped(now));
+        say!(to, "  moved      the directory is {now} now");
     }
     if let Some(processes) = report["mounted_elsewhere"].as_array() {
         say!(to, "  unmounted  {}", lingers(processes));
@@ -72,13 +76,10 @@ fn head(report: &Value, to: &mut String) {
         pid(report),
         word("started")
     );
-    say!(
-        to,
-        "  policy     {}",
-        escaped(report["policy"].as_str().unwrap_or("none: everything passes through"))
-    );
+    let policy = report["policy"].as_str().unwrap_or("none: everything passes through");
+    say!(to, "  policy     {policy}");
     if let Some(own) = report["tightened_by"].as_str() {
-        say!(to, "             tightened by {}", escaped(own));
+        say!(to, "             tightened by {own}");
     }
     for other in report["other_views"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         say!(to, "  also at    {other}: the same files, judged by that policy");
@@ -86,14 +87,14 @@ fn head(report: &Value, to: &mut String) {
     let native: Vec<_> =
         report["native"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if !native.is_empty() {
-        say!(to, "  native     {}", escaped(&native.join(", ")));
+        say!(to, "  native     {}", native.join(", "));
     }
 }
 
 /// Why the server of a view that is not mounted here goes on.
 fn lingers(processes: &[Value]) -> String {
     let process = |process: &Value| {
-        let name = process["name"].as_str().map(escaped).unwrap_or_default();
+        let name = process["name"].as_str().unwrap_or_default();
         format!("process {} ({name})", process["pid"])
     };
     match processes {
@@ -126,7 +127,7 @@ fn refusals(refusals: &Value, to: &mut String) {
 /// Secrets that readers did not get. A server of an older version does not count them.
 fn masked(masked: &Value, to: &mut String) {
     let secrets = masked["secrets"].as_object().into_iter().flatten();
-    let shown: Vec<_> = secrets.map(|(name, count)| format!("{} {count}", escaped(name))).collect();
+    let shown: Vec<_> = secrets.map(|(name, count)| format!("{name} {count}")).collect();
     if !shown.is_empty() {
         let opens = usize::try_from(masked["opens"].as_u64().unwrap_or(0)).unwrap_or(usize::MAX);
         let opens = crate::messages::count(opens, "open");
@@ -218,7 +219,7 @@ fn blocked(report: &Value, to: &mut String) {
 fn shares(shares: &Value, verbose: bool, to: &mut String) {
     for share in shares.as_array().into_iter().flatten() {
         let number = |key: &str| share[key].as_u64().unwrap_or(0);
-        let (of, refused) = (escaped(share["of"].as_str().unwrap_or("?")), number("refused"));
+        let (of, refused) = (share["of"].as_str().unwrap_or("?"), number("refused"));
         if refused == 0 && !verbose {
             continue;
         }
@@ -234,7 +235,7 @@ fn shares(shares: &Value, verbose: bool, to: &mut String) {
 /// What the server has to do without.
 fn without(unavailable: &Value, to: &mut String) {
     for item in unavailable.as_array().into_iter().flatten() {
-        let word = |key: &str| escaped(item[key].as_str().unwrap_or("?"));
+        let word = |key: &str| item[key].as_str().unwrap_or("?");
         say!(to, "  without    {}: {}", word("feature"), word("reason"));
     }
 }
@@ -309,10 +310,10 @@ fn features(report: &Value, to: &mut String) {
 /// A server that registers its files itself has none.
 fn broker(report: &Value, to: &mut String) {
     let Some(socket) = report["broker"]["socket"].as_str() else { return };
-    let (broker, socket) = (&report["broker"], escaped(socket));
+    let broker = &report["broker"];
     let does = match broker["trouble"].as_str() {
         None => "registers files for passthrough".to_owned(),
-        Some(why) => format!("{}; files opened now are served by tollgate", escaped(why)),
+        Some(why) => format!("{why}; files opened now are served by tollgate"),
     };
     let (registered, refused) = (&broker["registered"], &broker["refused"]);
     say!(to, "  broker     {socket}: {does}; registered {registered}, refused {refused}");
