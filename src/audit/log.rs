@@ -13,6 +13,7 @@ use super::file::{RotatedFile, numbered};
 use super::origin::Origin;
 use super::shared::{Shared, lock};
 use super::writer::Writer;
+use crate::escape;
 use crate::requests::Busiest;
 
 /// Where the log goes.
@@ -36,6 +37,9 @@ impl AuditConfig {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct AuditStatus {
     pub(crate) file: String,
+    /// Its bytes, if they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file_hex: Option<String>,
     pub(crate) written: u64,
     /// Refusals that are counted in the record of another one.
     pub(crate) repeated: u64,
@@ -77,6 +81,7 @@ impl AuditLog {
         let shared = &self.shared;
         AuditStatus {
             file: self.path.to_string_lossy().into_owned(),
+            file_hex: escape::hex(&self.path),
             written: shared.written.load(Ordering::Relaxed),
             repeated: shared.repeated.load(Ordering::Relaxed),
             dropped: shared.dropped.load(Ordering::Relaxed),

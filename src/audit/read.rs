@@ -109,7 +109,8 @@ impl Known {
     }
 }
 
-fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+/// What pairs of hexadecimal digits stand for; `None` for anything else.
+pub(crate) fn bytes_of(hex: &str) -> Option<Vec<u8>> {
     let digit =
         |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let (pairs, []) = hex.as_bytes().as_chunks() else { return None };

@@ -6,10 +6,10 @@ use clap::Args;
 
 pub(super) const AUDIT_EXAMPLES: &str = "\
 Reads FILE and the files it was rotated to, oldest first. Without FILE it is the log of the one
-server of this user that writes one. Globs mean what they mean in policies. A line that is damaged
-is named on standard error and left out; the exit status is 1 then. Of a path that the log has cut, what
-could fit a glob is shown, and a note says how many records that is. Colour on a terminal only, and
-not where NO_COLOR is set.
+server of this user that writes one, those left out that CMD of a `run` started. Globs mean what
+they mean in policies. A line that is damaged is named on standard error and left out; the exit
+status is 1 then. Of a path that the log has cut, what could fit a glob is shown, and a note says how
+many records that is. Colour on a terminal only, and not where NO_COLOR is set.
 
 Examples:
   tollgate audit agent.jsonl --refused

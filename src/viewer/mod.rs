@@ -2,16 +2,16 @@
 
 mod files;
 mod filter;
+mod own;
 mod show;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 
 use crate::audit::read::{self, Line};
 use crate::cli::AuditArgs;
-use crate::control;
 use crate::escape::{escaped, shown};
 use crate::messages;
 
@@ -27,7 +27,7 @@ const MAX_NAMED: u64 = 20;
 /// # Errors
 /// When the log cannot be read, or a line of it is damaged.
 pub(crate) fn run(args: &AuditArgs) -> anyhow::Result<()> {
-    let file = args.file.clone().map_or_else(only_log, Ok)?;
+    let file = args.file.clone().map_or_else(own::only_log, Ok)?;
     let mut viewer = Viewer {
         filter: Filter::new(args)?,
         colours: Colours::of_stdout(),
@@ -95,18 +95,6 @@ fn refuse_damaged(damaged: u64) -> anyhow::Result<()> {
         0 => Ok(()),
         1 => bail!("1 line is damaged and was left out"),
         more => bail!("{more} lines are damaged and were left out"),
-    }
-}
-
-/// The log of the only server that writes one.
-fn only_log() -> anyhow::Result<PathBuf> {
-    let reports = control::reports()?;
-    let logs: Vec<_> =
-        reports.iter().filter_map(|report| report["audit"]["file"].as_str()).collect();
-    match logs.as_slice() {
-        [file] => Ok(file.into()),
-        [] => bail!("no server of this user writes an audit log; name FILE"),
-        several => bail!("several servers write audit logs; name one of: {}", several.join(", ")),
     }
 }
 

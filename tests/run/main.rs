@@ -10,6 +10,7 @@ mod choice;
 mod escapes;
 mod every_way;
 mod explained;
+mod forged;
 mod groups;
 mod guest;
 mod handed_over;
