@@ -15,7 +15,7 @@ const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"
 /// All texts, after a list of the packages.
 ///
 /// # Errors
-/// When cargo does not know the packages, as their sources are not there.
+/// When cargo does not know the packages, as their sources are neither there nor can be downloaded.
 pub(crate) fn texts(root: &Path) -> anyhow::Result<String> {
     let metadata = metadata(root)?;
     let linked = linked(&metadata);
@@ -82,7 +82,8 @@ fn linked(metadata: &Value) -> BTreeSet<&str> {
     linked
 }
 
-/// Of this machine's packages.
+/// Of this machine's packages. What nothing was built with so far (libraries of tests) is downloaded, as cargo
+/// names the packages only with all of their manifests.
 fn metadata(root: &Path) -> anyhow::Result<Value> {
     let run = |program: &str, arguments: &[&str]| -> anyhow::Result<Vec<u8>> {
         let output = Command::new(program).args(arguments).current_dir(root).output();
@@ -95,7 +96,7 @@ fn metadata(root: &Path) -> anyhow::Result<Value> {
     let version = String::from_utf8(run("rustc", &["-vV"])?)?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     let host = host.context("rustc -vV names no host")?;
-    let arguments = ["metadata", "--offline", "--format-version", "1", "--filter-platform", host];
+    let arguments = ["metadata", "--locked", "--format-version", "1", "--filter-platform", host];
     Ok(serde_json::from_slice(&run("cargo", &arguments)?)?)
 }
 
