@@ -21,6 +21,7 @@ use crate::control::{self, Replies, Survey};
 use crate::escape::{escaped, shown, without_controls};
 use crate::lingering::{self, Process};
 use crate::mountinfo::{self, MountInfo};
+use crate::top::Measured;
 use crate::umount::{self, Server};
 use crate::{killed, other_paths, top};
 
@@ -77,17 +78,15 @@ pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
 const INTERVAL: Duration = Duration::from_secs(1);
 
 fn requests(mnt: Option<&Path>, json: bool) -> anyhow::Result<()> {
-    let (rates, silent) = top::measure(mnt, INTERVAL)?;
-    if rates.is_empty() && (mnt.is_some() || !silent.is_empty()) {
-        bail!(control::nobody(mnt, &silent));
-    }
-    if json {
-        println!("{}", serde_json::to_string_pretty(&rates)?);
-    } else if rates.is_empty() {
-        println!("{}", control::nobody(mnt, &silent));
-    } else {
-        let texts: Vec<_> = rates.iter().map(top::text).collect();
-        print!("{}", texts.join("\n"));
+    match top::measure(mnt, INTERVAL)? {
+        Measured::Rates(rates) if json => println!("{}", serde_json::to_string_pretty(&rates)?),
+        Measured::Rates(rates) => {
+            let texts: Vec<_> = rates.iter().map(top::text).collect();
+            print!("{}", texts.join("\n"));
+        }
+        Measured::Nobody(_) if mnt.is_none() && json => println!("[]"),
+        Measured::Nobody(words) if mnt.is_none() => println!("{words}"),
+        Measured::Nobody(words) | Measured::Unknown(words) => bail!(words),
     }
     Ok(())
 }

@@ -45,24 +45,42 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
         if screen.ended_within(args.interval)? {
             return Ok(());
         }
-        let (now, _) = look(mnt, Warnings::Left)?;
-        screen.show(&shown(&between(&before, &now, Span::BetweenLooks), args.json)?)?;
+        let (now, silent) = look(mnt, Warnings::Left)?;
+        let rates = between(&before, &now, Span::BetweenLooks);
+        let text = match args.json {
+            true => serde_json::to_string(&rates)? + "\n",
+            false if rates.is_empty() => without_rates(mnt, &now, &silent) + "\n",
+            false => rates.iter().map(text).collect::<Vec<_>>().join("\n"),
+        };
+        screen.show(&text)?;
         before = now;
         left = left.map(|left| left - 1);
     }
     Ok(())
 }
 
-/// The requests of each server since its start, with rates over `interval`, and the servers that do
-/// not answer.
-pub(crate) fn measure(
-    mnt: Option<&Path>,
-    interval: Duration,
-) -> anyhow::Result<(Vec<Rates>, Vec<Found>)> {
-    let (before, silent) = look(mnt, Warnings::Shown)?;
+/// What two looks at the servers came to.
+pub(crate) enum Measured {
+    Rates(Vec<Rates>),
+    /// There are no servers. In words.
+    Nobody(String),
+    /// There are servers, and no rates of them: why, in words.
+    Unknown(String),
+}
+
+/// The requests of each server since its start, with rates over `interval`.
+pub(crate) fn measure(mnt: Option<&Path>, interval: Duration) -> anyhow::Result<Measured> {
+    let (before, _) = look(mnt, Warnings::Shown)?;
     std::thread::sleep(interval);
-    let (now, _) = look(mnt, Warnings::Left)?;
-    Ok((between(&before, &now, Span::SinceStart), silent))
+    let (now, silent) = look(mnt, Warnings::Left)?;
+    let rates = between(&before, &now, Span::SinceStart);
+    Ok(match rates.is_empty() {
+        false => Measured::Rates(rates),
+        true if now.is_empty() && silent.is_empty() => {
+            Measured::Nobody(without_rates(mnt, &now, &silent))
+        }
+        true => Measured::Unknown(without_rates(mnt, &now, &silent)),
+    })
 }
 
 fn look(mnt: Option<&Path>, warnings: Warnings) -> anyhow::Result<(Vec<Look>, Vec<Found>)> {
@@ -97,13 +115,35 @@ fn between(before: &[Look], now: &[Look], span: Span) -> Vec<Rates> {
     rates.collect()
 }
 
-fn shown(rates: &[Rates], json: bool) -> anyhow::Result<String> {
-    if json {
-        return Ok(serde_json::to_string(rates)? + "\n");
+/// Why there are no rates, by what the newer of two looks found: servers, `now`, that the older one did not,
+/// or none, but for `silent` ones.
+fn without_rates(mnt: Option<&Path>, now: &[Look], silent: &[Found]) -> String {
+    if now.is_empty() {
+        return control::nobody(mnt, silent);
     }
-    if rates.is_empty() {
-        return Ok("no server of this user runs\n".to_owned());
+    "what answers started just now, or was silent before: its rates come with the next look"
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_without_rates_are_not_taken_for_ended() {
+        let silent = Found { path: "/s/view-1.sock".into(), pid: Some(5), uid: 0 };
+        let said = without_rates(None, &[], std::slice::from_ref(&silent));
+        assert!(said.contains("process 5 does not answer"), "{said}");
+        let look = |socket: &str| Look {
+            requests: rates::tests::requests(1, Vec::new(), 0),
+            pid_here: Some(5),
+            socket: socket.into(),
+        };
+        // It was restarted: the same server at another socket.
+        let (before, now) = ([look("/s/view-1.sock")], [look("/s/view-2.sock")]);
+        assert!(between(&before, &now, Span::BetweenLooks).is_empty());
+        let said = without_rates(None, &now, &[]);
+        assert!(said.contains("started just now"), "{said}");
+        assert_eq!(between(&now, &now, Span::BetweenLooks).len(), 1);
     }
-    let texts: Vec<_> = rates.iter().map(text).collect();
-    Ok(texts.join("\n"))
 }

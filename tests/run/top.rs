@@ -166,6 +166,31 @@ fn top_shows_what_happens_now_and_what_is_busiest_in_the_audit_log() {
     assert!(all(&gone).contains("no server of this user shows"), "{}", all(&gone));
 }
 
+/// A server that is stopped is there, and has not ended.
+#[test]
+fn a_server_that_stops_meanwhile_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let _daemon = Daemon::start(&project);
+    let status = tollgate().args(["status", "--json"]).arg(project.path("mnt")).output().unwrap();
+    let number = json(&status)[0]["pid_here"].as_i64().unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(number).unwrap()).unwrap();
+    let send = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    let mut top = tollgate();
+    top.args(["top", "--count", "2", "--interval", "1"]).arg(project.path("mnt"));
+    let mut top = top.stdout(Stdio::piped()).spawn().unwrap();
+    let first = first_line(&mut top);
+    send(rustix::process::Signal::STOP);
+    let output = top.wait_with_output();
+    // Before anything fails here: a view of a stopped server cannot be unmounted.
+    send(rustix::process::Signal::CONT);
+    assert!(first.contains("(mount, pid "), "{first}");
+    let said = all(&output.unwrap());
+    assert!(said.contains(&format!("process {number} does not answer")), "{said}");
+}
+
 #[test]
 fn prometheus_reads_the_same_counters() {
     if !can_mount() {
