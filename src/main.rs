@@ -90,7 +90,7 @@ fn main() -> ExitCode {
             stack >> 10,
             STACK_MIN >> 10
         ));
-        let is_run = std::env::args_os().nth(1).is_some_and(|command| command == "run");
+        let is_run = cli::is_run(&std::env::args_os().collect::<Vec<_>>());
         return ExitCode::from(if is_run { RUN_FAILED } else { FAILED });
     }
     with_enough_stack()
@@ -254,7 +254,7 @@ fn print_usage_error(error: &clap::Error) {
 }
 
 fn code_of_wrong_usage(arguments: &[OsString], error: &clap::Error) -> ExitCode {
-    if arguments.get(1).is_some_and(|command| command == "run") {
+    if cli::is_run(arguments) {
         if let Some(hint) = cli::hint_of_dashes(arguments, error) {
             messages::say(&format!("run: {hint}"));
         }

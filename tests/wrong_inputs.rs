@@ -150,6 +150,9 @@ const FLAGS: &[Row] = &[
     ("mount --log x a b", 2, &["--daemon"]),
     ("run {D}/dir true", 125, &["'true'", "`tollgate run {D}/dir -- true`"]),
     ("run {D}/dir", 125, &["<CMD>", "`tollgate run {D}/dir -- CMD`"]),
+    ("-v run --polcy x . -- true", 125, &["--polcy", "--policy"]),
+    ("--verbose run {D}/dir true", 125, &["`tollgate --verbose run {D}/dir -- true`"]),
+    ("-v mount --polcy x a b", 2, &["--polcy", "--policy"]),
     ("run --fence maybe . -- true", 125, &["'maybe'", "--fence", "on, off"]),
     ("run --allow :rw . -- true", 125, &["--allow", "PATH:rw"]),
     ("run --allow ~/x:rw {D}/dir -- true", 125, &["`~/x` does not exist", "write `$HOME`"]),
@@ -370,12 +373,12 @@ fn flags_and_words_that_do_not_do() {
 
 #[test]
 fn a_stack_that_is_too_small_is_named() {
-    let output = Command::new("sh")
-        .args(["-c", "ulimit -s 64; exec \"$0\" run . -- true", env!("CARGO_BIN_EXE_tollgate")])
-        .output()
-        .unwrap();
-    let parts = ["64 KiB (`ulimit -s`)".into(), "256 are needed".into()];
-    assert_fails("run with a small stack", &output, 125, &parts);
+    for (line, status) in [("run . -- true", 125), ("-v run . -- true", 125), ("-v status", 1)] {
+        let script = format!("ulimit -s 64; exec \"$BINARY\" {line}");
+        let output = shell(&script).output().unwrap();
+        let parts = ["64 KiB (`ulimit -s`)".into(), "256 are needed".into()];
+        assert_fails(line, &output, status, &parts);
+    }
 }
 
 #[test]

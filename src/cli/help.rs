@@ -1,6 +1,7 @@
 //! The overview of all commands, in groups, and hints for a wrong command line.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use clap::Command;
@@ -90,12 +91,28 @@ fn width() -> usize {
     columns.or_else(said).unwrap_or(MAX_WIDTH).clamp(MIN_WIDTH, MAX_WIDTH)
 }
 
+/// Where the name of the command stands: behind the options that every command has.
+fn place_of_command(arguments: &[OsString]) -> usize {
+    let is_verbose = |word: &OsString| match word.as_bytes() {
+        b"--verbose" => true,
+        [b'-', letters @ ..] => !letters.is_empty() && letters.iter().all(|one| *one == b'v'),
+        _ => false,
+    };
+    1 + arguments.iter().skip(1).take_while(|word| is_verbose(word)).count()
+}
+
+/// Whether the command is `run`, whose failures and wrong usage have an exit status of their own.
+pub(crate) fn is_run(arguments: &[OsString]) -> bool {
+    arguments.get(place_of_command(arguments)).is_some_and(|command| command == "run")
+}
+
 /// What to say when `run` was given a command without the two dashes before it.
 pub(crate) fn hint_of_dashes(arguments: &[OsString], error: &clap::Error) -> Option<String> {
     let words: Vec<&str> = arguments.iter().filter_map(|one| one.to_str()).collect();
-    if words.get(1) != Some(&"run") || words.contains(&"--") || words.len() != arguments.len() {
+    if !is_run(arguments) || words.contains(&"--") || words.len() != arguments.len() {
         return None;
     }
+    let run = place_of_command(arguments);
     if error.get(ContextKind::SuggestedArg).is_some() {
         return None;
     }
@@ -106,12 +123,12 @@ pub(crate) fn hint_of_dashes(arguments: &[OsString], error: &clap::Error) -> Opt
             };
             let at = words.iter().rposition(|word| word == wrong || word.starts_with(wrong))?;
             // An argument of the command: the command is the word before it.
-            if wrong.starts_with('-') { at.checked_sub(1).filter(|at| *at > 1)? } else { at }
+            if wrong.starts_with('-') { at.checked_sub(1).filter(|at| *at > run)? } else { at }
         }
         ErrorKind::MissingRequiredArgument => words.len() - 1,
         _ => return None,
     };
-    if at < 2 || words[at].starts_with('-') {
+    if at <= run || words[at].starts_with('-') {
         return None;
     }
     let missing = error.kind() == ErrorKind::MissingRequiredArgument;
@@ -165,6 +182,9 @@ mod tests {
         ends(&["tollgate", "run", "ls", "-Z"], "`tollgate run -- ls -Z`");
         ends(&["tollgate", "run", "no-such-directory"], "`tollgate run -- no-such-directory`");
         ends(&["tollgate", "run", "/"], "`tollgate run / -- CMD`");
+        ends(&["tollgate", "-v", "run", "p", "ls"], "`tollgate -v run p -- ls`");
+        ends(&["tollgate", "--verbose", "run", "ls", "-Z"], "`tollgate --verbose run -- ls -Z`");
+        assert_eq!(hint(&["tollgate", "-v", "run"]), None);
         assert_eq!(hint(&["tollgate", "run", "--polcy", "x", "p"]), None);
         assert_eq!(hint(&["tollgate", "run"]), None);
         assert_eq!(hint(&["tollgate", "mount", "p"]), None);

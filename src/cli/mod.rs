@@ -28,7 +28,7 @@ pub(crate) use broker::{BrokerArgs, BrokerChoice};
 pub(crate) use fence::{
     AllowArg, EnvArg, FenceWhen, HostArg, LimitArgs, NetworkArgs, NetworkMode, Required,
 };
-pub(crate) use help::{grouped, hint_of_dashes, wants_overview};
+pub(crate) use help::{grouped, hint_of_dashes, is_run, wants_overview};
 pub(crate) use machine::{HugepageCommand, TopologyArgs, TuneArgs};
 pub(crate) use mount::{MountArgs, UmountArgs};
 pub(crate) use mount_flags::{MountFlagArgs, OthersArg};
