@@ -117,7 +117,7 @@ fn one_of_its_views(
             "{}: all of a policy's directories show under `tollgate run`; `mount` shows DIR alone, \
              and each other one if it is mounted itself: `tollgate mount --policy POLICY {} MNT`",
             first.place(),
-            escape::shown(&first.dir)
+            escape::word(&first.dir)
         ));
     }
     Ok((policy_views::of_directory(origin, dir)?, policy_views::named(&further)))
@@ -274,11 +274,11 @@ fn wait_for_end(signals: &SignalFd, reload: &impl Fn()) -> bool {
 }
 
 fn say_how_it_ended(ended: Ended, mnt: &Path) {
-    let mnt = escape::shown(mnt);
+    let (command, mnt) = (format!("tollgate umount {}", escape::word(mnt)), escape::shown(mnt));
     match ended {
         Ended::Unmounted => messages::say(&format!("`{mnt}` is unmounted")),
         Ended::Aborted => messages::warn(&format!(
-            "the connection of `{mnt}` was aborted; clean up with `tollgate umount {mnt}`"
+            "the connection of `{mnt}` was aborted; clean up with `{command}`"
         )),
         Ended::Stopped => messages::say(&format!("`{mnt}` is no longer served")),
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use tollgate_policy::{Action, Kind, Operation, Policy, PolicyFile, Verdict};
 
-use crate::escape::{escaped, shown};
+use crate::escape::{escaped, shown, word};
 use crate::policy_file::FoundIn;
 use crate::presets::{Preset, escape_glob, toml_string};
 use crate::user_config::UserConfig;
@@ -324,7 +324,7 @@ fn tell(note: Option<String>, named: Option<&Path>, dir: &Path) {
     if named.is_none()
         && let Some(above) = above(dir)
     {
-        let (file, dir, top) = (above.join(IN_DIR), shown(dir), shown(&above));
+        let (file, dir, top) = (above.join(IN_DIR), shown(dir), word(&above));
         messages::warn(&format!(
             "`{}` is not in force, as DIR is `{dir}`, below it; for that policy name its directory: \
              `tollgate run {top} -- CMD`",

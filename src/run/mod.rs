@@ -45,7 +45,7 @@ use serde_json::json;
 use crate::chroot;
 use crate::cli::{Required, RunArgs};
 use crate::control::Guest;
-use crate::escape::shown;
+use crate::escape::{shown, word};
 use crate::git::Repository;
 use crate::messages;
 use crate::mountinfo;
@@ -220,11 +220,12 @@ fn refuse_home(dir: &Path) -> anyhow::Result<()> {
     let mounts = mountinfo::read()?;
     let shows = |home: &Path| !other_mounts::paths_in(&mounts, dir, home).is_empty();
     if HomesOfUser::of(None).all().any(shows) {
-        let dir = shown(dir);
         bail!(
-            "DIR would be `{dir}`, with your home directory: CMD could change what your shell and \
+            "DIR would be `{}`, with your home directory: CMD could change what your shell and \
              your session start later. Call it in a project, or name DIR if you mean that: \
-             `tollgate run {dir} -- CMD`"
+             `tollgate run {} -- CMD`",
+            shown(dir),
+            word(dir)
         );
     }
     Ok(())

@@ -18,7 +18,7 @@ use super::user::User;
 use super::views::{InOrder, Shown};
 use crate::cli::{FenceWhen, Required, RunArgs};
 use crate::control;
-use crate::escape::shown;
+use crate::escape::{shown, word};
 use crate::git::Repository;
 use crate::messages;
 
@@ -134,10 +134,11 @@ fn tell_of_repository_outside(dir: &Path, fence: &Fence) {
     if let Some(top) = Repository::top_of(dir).filter(|top| top != dir)
         && std::env::home_dir().is_none_or(|home| top != home)
     {
-        let shown = shown(&top);
         messages::note(&format!(
-            "DIR is a part of the git repository `{shown}`, and git looks no further than DIR: \
-             `tollgate run {shown} -- CMD` shows all of it"
+            "DIR is a part of the git repository `{}`, and git looks no further than DIR: \
+             `tollgate run {} -- CMD` shows all of it",
+            shown(&top),
+            word(&top)
         ));
     }
     let outside = Repository::at(dir).and_then(|repository| repository.outside_of(dir));
@@ -149,10 +150,11 @@ fn tell_of_repository_outside(dir: &Path, fence: &Fence) {
     if is_open(&git_dir) && is_open(&common_dir) {
         return;
     }
-    let shown = shown(&common_dir);
     messages::note(&format!(
-        "the repository of DIR is `{shown}`, outside of DIR: git reads it and cannot commit; \
-         `--allow {shown}:rw` opens it, with its hooks and settings"
+        "the repository of DIR is `{}`, outside of DIR: git reads it and cannot commit; \
+         `--allow {}:rw` opens it, with its hooks and settings",
+        shown(&common_dir),
+        word(&common_dir)
     ));
 }
 
