@@ -446,9 +446,15 @@ fn ask_one(found: &Found, request: &Request, end: Instant) -> anyhow::Result<Ans
 /// The Prometheus text of one server.
 ///
 /// # Errors
-/// As [`tollgate_control::ask`].
-pub(crate) fn metrics(socket: &Path) -> Result<String, ControlError> {
-    Ok(tollgate_control::ask(socket, &line(&Request::Metrics))? + "\n")
+/// As [`tollgate_control::ask`], and when the server replies with an error.
+pub(crate) fn metrics(socket: &Path) -> anyhow::Result<String> {
+    let text = tollgate_control::ask(socket, &line(&Request::Metrics))?;
+    // Prometheus text is no JSON.
+    let reply = serde_json::from_str::<Value>(&text).unwrap_or_default();
+    if reply["error"].is_string() {
+        bail!("the server at `{}`: {}", shown(socket), reply["error"])
+    }
+    Ok(text + "\n")
 }
 
 /// Has one server read its policy again; its reply. Without `apply` it only says whether it would.
@@ -656,6 +662,14 @@ mod tests {
         let _servers = replies.map(|text| directory.serve(KIND, |_, _| text.to_owned()).unwrap());
         let survey = survey_in(&directory, Of::All).unwrap();
         assert!(survey.reports.is_empty() && survey.silent.is_empty());
+    }
+
+    #[test]
+    fn a_server_that_does_not_give_its_counters_is_an_error() {
+        let (_home, directory) = fixture();
+        let server = directory.serve(KIND, |_, _| error_reply("for\u{1b} others")).unwrap();
+        let said = metrics(server.path()).unwrap_err().to_string();
+        assert!(said.ends_with(r#": "for\u001b others""#), "{said}");
     }
 
     #[test]

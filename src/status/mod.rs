@@ -110,9 +110,26 @@ fn metrics(mnt: Option<&Path>) -> anyhow::Result<()> {
             print!("{}", for_output(&counters, std::io::stdout().is_terminal()));
         }
         [] => bail!(control::nobody(mnt, &silent)),
-        _ => bail!("more than one server runs; give the mount point of one"),
+        several => bail!(of_several(mnt, several)),
     }
     Ok(())
+}
+
+/// That the counters of one server are not those of several. Of `run`s over one directory all show there.
+fn of_several(mnt: Option<&Path>, servers: &[control::Report]) -> String {
+    let Some(mnt) = mnt else {
+        return "more than one server runs; give the mount point of one".to_owned();
+    };
+    let who = |server: &control::Report| match server.found.pid {
+        Some(pid) => format!("process {pid}"),
+        None => "one in another pid namespace".to_owned(),
+    };
+    format!(
+        "more than one server shows at `{}` ({}), and `--metrics` prints the counters of one: start \
+         each with a `--metrics-port` of its own",
+        shown(mnt),
+        servers.iter().map(who).collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// Counters as they came for who collects them; on a terminal nothing in them steers it.
@@ -160,5 +177,25 @@ fn hint(mnt: &Path, silent: &[Found]) -> String {
             format!("its server is process {pid}, of another user or without its socket")
         }
         Some(Server::Runs(None)) | None => "`tollgate status` lists those that run".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_gave_a_mount_point_that_several_have_is_not_asked_for_it() {
+        let server = |pid| control::Report {
+            found: Found { path: "/s/view-1.sock".into(), pid, uid: 0 },
+            report: serde_json::Map::new(),
+        };
+        let said = of_several(Some(Path::new("/a b")), &[server(Some(5)), server(None)]);
+        assert!(said.contains("`/a b` (process 5, one in another pid namespace)"), "{said}");
+        assert!(
+            said.contains("--metrics-port") && !said.contains("give the mount point"),
+            "{said}"
+        );
+        assert!(of_several(None, &[]).contains("give the mount point"));
     }
 }
