@@ -51,12 +51,15 @@ fn try_view(dir: &Path) -> std::io::Result<Output> {
 pub(crate) fn inside(dir: &Path) -> anyhow::Result<()> {
     let read = first_file(dir).and_then(|file| read_one(&file).then_some(file));
     let reports = control::reports().unwrap_or_default();
-    // Of several servers over DIR, that of this view is the last one that started.
-    let own = |report: &&Value| report["kind"] == "run" && report["dir"].as_str() == dir.to_str();
-    let server = reports.iter().rfind(own);
+    let server = own_server(&reports, dir);
     let read = read.map(|file| file.to_string_lossy().into_owned());
     println!("{}", json!({"read": read, "server": server}));
     Ok(())
+}
+
+/// Of several servers over DIR, that of this view is the last one that started.
+fn own_server<'r>(reports: &'r [Value], dir: &Path) -> Option<&'r Value> {
+    reports.iter().rfind(|report| report["kind"] == "run" && control::is_path(&report["dir"], dir))
 }
 
 fn first_file(dir: &Path) -> Option<PathBuf> {
@@ -168,6 +171,18 @@ mod tests {
         let said = "tollgate: note: not available: passthrough (it needs a (big) thing); files are";
         let check = passthrough(&json!({}), said);
         assert!(check.found.ends_with("it needs a (big) thing"), "{check:?}");
+    }
+
+    #[test]
+    fn the_server_of_the_view_is_found_by_a_directory_of_any_bytes() {
+        use std::os::unix::ffi::OsStrExt;
+        for name in [&b"/d"[..], b"/d\xff"] {
+            let dir = Path::new(std::ffi::OsStr::from_bytes(name));
+            let run = |pid| json!({"kind": "run", "pid": pid, "dir": dir.to_string_lossy()});
+            let mount = json!({"kind": "mount", "pid": 3, "dir": dir.to_string_lossy()});
+            let reports = [run(1), run(2), mount, json!({"kind": "run", "dir": "/other"})];
+            assert_eq!(own_server(&reports, dir), Some(&run(2)));
+        }
     }
 
     #[test]
