@@ -61,6 +61,32 @@ fn a_signal_ends_a_wait_and_nothing_is_locked_afterwards() {
     }
 }
 
+/// A lock that somebody else's was in the way of ends with its process as one that was free does,
+/// also where no close is reported and another process has inherited the handle.
+#[test]
+fn a_lock_that_was_waited_for_ends_with_its_process() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with("", &[("f", "text")]);
+    let [mut inside, mut beneath] = [(); 2].map(|()| Agent::new());
+    inside.open(0, &view.at("f"), "rwtrunc");
+    beneath.open(0, &view.below("f"), "rw");
+    assert_eq!(beneath.set(0, Family::Posix, WRITE, ALL), 0);
+    inside.wait(0, Family::Posix, WRITE, ALL);
+    until_waiting(&view, 1);
+    assert_eq!(beneath.set(0, Family::Posix, UNLOCK, ALL), 0);
+    assert_eq!(inside.answer(), "ok");
+    inside.fork();
+    assert_eq!(beneath.set(0, Family::Posix, WRITE, ALL), libc::EAGAIN);
+    inside.kill();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while beneath.set(0, Family::Posix, WRITE, ALL) != 0 {
+        assert!(Instant::now() < deadline, "the lock outlives its process");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The server's control group of processes, of which it may have no more; raised again in the end.
 struct NoThreads(PathBuf);
 

@@ -97,11 +97,7 @@ impl Locks {
         source: &impl Source,
     ) -> Result<(), Errno> {
         file.set(ask, source)?;
-        if let Some(process) = file.life(ask.id)
-            && self.shared.keeper.watch(file, ask.id, process)
-        {
-            self.shared.nudge();
-        }
+        self.shared.watch(file, ask.id);
         // Unlocked, or shared with others from now on.
         if ask.wanted.kind != Some(Kind::Write) {
             self.retry();
@@ -134,7 +130,7 @@ impl Locks {
         grant.file.wait_ends(grant.ask.id);
         match tried {
             Err(InTheWay::Stays(error)) => grant.refuse(error),
-            _ => self.give(grant),
+            _ => self.shared.give(grant),
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::locks::file::{FileLocks, OwnerId};
 use crate::locks::grant::{Grant, Granter};
 use crate::locks::keeper::Keeper;
 use crate::locks::waits::{Wait, Waits};
@@ -82,9 +83,25 @@ impl Shared {
         self.keeper.ring();
     }
 
+    /// A lock of `id` on `file` is taken: it ends with its process, whose end the kernel may not
+    /// report.
+    pub(crate) fn watch(self: &Arc<Self>, file: &Arc<FileLocks>, id: OwnerId) {
+        if let Some(process) = file.life(id)
+            && self.keeper.watch(file, id, process)
+        {
+            self.nudge();
+        }
+    }
+
+    /// A lock is there that somebody else's was in the way of.
+    pub(crate) fn give(self: &Arc<Self>, grant: Grant) {
+        self.watch(&grant.file, grant.ask.id);
+        self.granter.give(grant);
+    }
+
     /// No thread would try them, or hear of a signal: also those that came while it was taken to be on its
     /// way.
-    fn refuse_tried(&self) {
+    fn refuse_tried(self: &Arc<Self>) {
         for wait in self.waits.all().iter().filter(|wait| wait.is_tried()) {
             let would_wait = wait.patience.is_none();
             self.finish(wait, Err(if would_wait { Errno::NOLCK } else { Errno::AGAIN }));
@@ -93,7 +110,7 @@ impl Shared {
 
     /// Tries locks that no thread waits for, repeats signals that came too early, and notices the
     /// end of processes, until the view goes and nothing waits any more.
-    fn keep(&self) {
+    fn keep(self: &Arc<Self>) {
         tollgate_fuse::blocking::prepare_thread();
         while !(self.keeper.has_ended() && self.waits.len() == 0) {
             self.keeper.look_at_lives();
@@ -103,7 +120,7 @@ impl Shared {
     }
 
     /// Looks at one wait; returns when to look again, if time alone changes anything.
-    fn look_at(&self, wait: &Wait) -> Option<Duration> {
+    fn look_at(self: &Arc<Self>, wait: &Wait) -> Option<Duration> {
         if !wait.is_tried() {
             return wait.is_cancelled().then(|| {
                 wait.wake();
@@ -143,10 +160,10 @@ impl Shared {
     }
 
     /// Answers a request that waited.
-    fn finish(&self, wait: &Wait, result: Result<(), Errno>) {
+    fn finish(self: &Arc<Self>, wait: &Wait, result: Result<(), Errno>) {
         let Some(grant) = self.waits.end(wait) else { return };
         match result {
-            Ok(()) => self.granter.give(grant),
+            Ok(()) => self.give(grant),
             Err(error) => grant.refuse(error),
         }
     }
