@@ -205,7 +205,8 @@ fn relay(path: &Path, rounds: usize) -> usize {
     missed
 }
 
-fn lock(file: &File, verb: &str, family: &str, rest: &str) -> String {
+/// What `verb`, kind, start and length in `rest` ask of `file`, with the answer.
+pub(crate) fn lock(file: &File, verb: &str, family: &str, rest: &str) -> String {
     let numbers: Vec<i64> = rest.split(' ').map(|n| n.parse().unwrap()).collect();
     let (kind, start, len) = (i32::try_from(numbers[0]).unwrap(), numbers[1], numbers[2]);
     if family == "Flock" {

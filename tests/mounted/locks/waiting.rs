@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use super::agent::{Agent, Family, READ, UNLOCK, WRITE};
+use super::agent::{self, Agent, Family, READ, UNLOCK, WRITE};
 use super::{ALL, FAMILIES, View, can_mount, until_waiting};
 
 #[test]
@@ -83,8 +86,42 @@ fn a_lock_that_was_waited_for_ends_with_its_process() {
     let deadline = Instant::now() + Duration::from_secs(20);
     while beneath.set(0, Family::Posix, WRITE, ALL) != 0 {
         assert!(Instant::now() < deadline, "the lock outlives its process");
-        std::thread::sleep(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// A thread waits to read while another one of its process locks for writing, for which the server
+/// opens the lower file anew: the two are one owner all the same.
+#[test]
+fn a_thread_that_waits_and_its_process_are_one_owner() {
+    if !can_mount() {
+        return;
+    }
+    let view = View::with("", &[("f", "text")]);
+    let mut beneath = Agent::new();
+    beneath.open(0, &view.below("f"), "rw");
+    assert_eq!(beneath.set(0, Family::Posix, WRITE, (100, 10)), 0);
+    let [reading, writing] = [false, true].map(|write| {
+        Arc::new(fs::File::options().read(true).write(write).open(view.at("f")).unwrap())
+    });
+    let posix = |file: &fs::File, verb, what: &str| agent::lock(file, verb, "Posix", what);
+    assert_eq!(posix(&reading, "set", &format!("{READ} 0 10")), "ok");
+    let (told, answer) = channel();
+    let waiting = Arc::clone(&reading);
+    // Not joined: if it is in its own process's way, it waits until the view goes.
+    thread::spawn(move || told.send(posix(&waiting, "wait", &format!("{READ} 90 20"))));
+    until_waiting(&view, 1);
+    assert_eq!(posix(&writing, "set", &format!("{WRITE} 0 10")), "ok");
+    assert_eq!(posix(&writing, "set", &format!("{WRITE} 90 5")), "ok");
+    assert_eq!(beneath.set(0, Family::Posix, UNLOCK, (100, 10)), 0);
+    assert_eq!(answer.recv_timeout(Duration::from_secs(20)).as_deref(), Ok("ok"));
+    for (range, kind, expected) in
+        [((0, 10), READ, libc::EAGAIN), ((90, 20), WRITE, libc::EAGAIN), ((90, 20), READ, 0)]
+    {
+        assert_eq!(beneath.set(0, Family::Posix, kind, range), expected, "{range:?} {kind}");
+    }
+    assert_eq!(posix(&writing, "set", &format!("{UNLOCK} 0 10")), "ok");
+    assert_eq!(beneath.set(0, Family::Posix, WRITE, (0, 10)), 0);
 }
 
 /// The server's control group of processes, of which it may have no more; raised again in the end.
@@ -245,7 +282,7 @@ fn many_wait_and_the_view_is_served_meanwhile() {
     let deadline = Instant::now() + Duration::from_secs(10);
     while view.threads().iter().any(|name| name == "tollgate-lock") {
         assert!(Instant::now() < deadline, "{:?}", view.threads());
-        std::thread::sleep(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

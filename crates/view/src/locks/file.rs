@@ -4,8 +4,8 @@
 //! belongs to, which locks end with a handle, and who waits for whom. What it notes changes
 //! together with the lower file, under one mutex, which is never held while anything waits.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -67,6 +67,8 @@ struct Holder {
     handles: SmallVec<[u64; 2]>,
     /// Requests of this owner that wait: the description stays while there are any.
     waiting: usize,
+    /// The description before this one, while a thread of such a request has it.
+    left: Weak<Description>,
 }
 
 /// The locks on one lower file that came through this view.
@@ -110,7 +112,10 @@ impl FileLocks {
         let holder = match holders.entry(ask.id) {
             std::collections::hash_map::Entry::Occupied(there) => {
                 let holder = there.into_mut();
-                holder.move_to(description)?;
+                // Another thread of the owner may have opened one meanwhile.
+                if !holder.description.serves(&ask.wanted) {
+                    holder.move_to(description)?;
+                }
                 holder
             }
             std::collections::hash_map::Entry::Vacant(place) => {
@@ -147,6 +152,11 @@ impl FileLocks {
     /// The description that an owner's locks are taken on.
     pub(crate) fn description(&self, id: OwnerId) -> Option<Arc<Description>> {
         self.holders.lock().get(&id).map(|holder| Arc::clone(&holder.description))
+    }
+
+    /// Whether requests of the owner may wait on a description that it has left.
+    pub(crate) fn has_left(&self, id: OwnerId) -> bool {
+        self.holders.lock().get(&id).is_some_and(Holder::has_left)
     }
 
     /// Process `owner` closed a descriptor of the file: all its locks on ranges end.
@@ -241,8 +251,12 @@ pub(crate) enum InTheWay {
 }
 
 /// Whether a lock in the way of `ask` may have ended already, with a close that the kernel reports
-/// only after it returned.
+/// only after it returned; or is the owner's own, which a thread that waited has got on a description
+/// that the owner has left.
 fn may_be_closing(holders: &FxHashMap<OwnerId, Holder>, ask: &Ask) -> bool {
+    if holders.get(&ask.id).is_some_and(Holder::has_left) {
+        return true;
+    }
     let Some(kind) = ask.wanted.kind else { return false };
     let mut others = holders.iter().filter(|(id, _)| id.class == ask.id.class && **id != ask.id);
     others.any(|(_, holder)| {
@@ -263,6 +277,7 @@ impl Holder {
             life: None,
             handles: SmallVec::new(),
             waiting: 0,
+            left: Weak::new(),
         }
     }
 
@@ -313,8 +328,8 @@ impl Holder {
         }
     }
 
-    /// Goes over to `description`, which can be locked against readers too. Nobody gets in between:
-    /// what is locked is locked on both until the old one goes.
+    /// Goes over to `description`, which can be locked against readers too, from one that cannot.
+    /// Nobody gets in between: what is locked is locked on both until the old one is unlocked.
     fn move_to(&mut self, description: Arc<Description>) -> Result<(), Errno> {
         for piece in self.pieces.iter() {
             let wanted =
@@ -322,7 +337,10 @@ impl Holder {
             // Only reading was locked on the old one, so the two do not exclude each other.
             description.set(&wanted).map_err(|_| Errno::NOLCK)?;
         }
-        self.description = description;
+        // Threads that wait have the old one open: without this, its locks would stay with them.
+        self.unlock(Range::ALL);
+        let left = std::mem::replace(&mut self.description, description);
+        self.left = Arc::downgrade(&left);
         Ok(())
     }
 
@@ -357,77 +375,11 @@ impl Holder {
         }
     }
 
+    fn has_left(&self) -> bool {
+        self.left.strong_count() > 0
+    }
+
     fn is_idle(&self) -> bool {
         self.pieces.is_empty() && self.waiting == 0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs::File;
-    use std::path::Path;
-
-    use super::*;
-    use crate::budget::Budget;
-    use crate::caller::ProcCallers;
-    use crate::shares::Shares;
-
-    struct Lower<'a> {
-        path: &'a Path,
-        budget: Budget,
-        shares: Arc<Shares>,
-        callers: ProcCallers,
-    }
-
-    impl Source for Lower<'_> {
-        fn open(&self, writable: bool) -> Result<Description, Errno> {
-            let file = File::options().read(true).write(writable).open(self.path).unwrap();
-            Ok(Description::new(file.into(), writable, self.budget.hold_for_lock(0)?))
-        }
-
-        fn room(&self) -> Taken {
-            self.shares.none(0)
-        }
-
-        fn callers(&self) -> &dyn Callers {
-            &self.callers
-        }
-
-        fn is_writable(&self) -> bool {
-            true
-        }
-    }
-
-    /// What is in the way may end between two looks at it: then the second one takes the lock.
-    #[test]
-    fn a_lock_whose_holder_closes_after_the_refusal_is_taken() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let shares = Shares::new("blocks", 100);
-        let lower = Lower {
-            path: file.path(),
-            budget: Budget::new(100),
-            shares,
-            callers: ProcCallers::default(),
-        };
-        let locks = FileLocks::default();
-        let ask = |owner: u64| Ask {
-            id: OwnerId { class: Class::Whole, owner },
-            wanted: Wanted { class: Class::Whole, range: Range::ALL, kind: Some(Kind::Write) },
-            handle: FileHandle(owner),
-            pid: 1,
-            tid: 1,
-            uid: 0,
-        };
-        assert_eq!(locks.set(&ask(1), &lower), Ok(()));
-        assert_eq!(locks.set(&ask(2), &lower), Err(Errno::AGAIN));
-        assert_eq!(locks.try_again(&ask(2)), Err(InTheWay::MayBeClosing));
-        locks.released(FileHandle(1));
-        assert_eq!(locks.try_again(&ask(2)), Ok(()));
-        locks.wait_ends(ask(2).id);
-        locks.released(FileHandle(2));
-        let outside = File::open(file.path()).unwrap();
-        rustix::fs::flock(&outside, rustix::fs::FlockOperation::LockExclusive).unwrap();
-        assert_eq!(locks.set(&ask(3), &lower), Err(Errno::AGAIN));
-        assert_eq!(locks.try_again(&ask(3)), Err(InTheWay::Stays(Errno::AGAIN)));
     }
 }

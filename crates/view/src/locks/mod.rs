@@ -14,8 +14,11 @@ mod description;
 mod file;
 mod grant;
 mod keeper;
+mod left;
 mod range;
 mod shared;
+#[cfg(test)]
+mod tests;
 mod waits;
 mod who;
 
@@ -96,7 +99,12 @@ impl Locks {
         ask: &Ask,
         source: &impl Source,
     ) -> Result<(), Errno> {
-        file.set(ask, source)?;
+        let done = file.set(ask, source);
+        // A request that is not among the waits yet fetches its description later.
+        if self.shared.waits.len() > 0 && file.has_left(ask.id) {
+            self.shared.leave(file, ask.id);
+        }
+        done?;
         self.shared.watch(file, ask.id);
         // Unlocked, or shared with others from now on.
         if ask.wanted.kind != Some(Kind::Write) {

@@ -83,6 +83,16 @@ impl Shared {
         self.keeper.ring();
     }
 
+    /// Owner `id` has another description of `file` than before: its threads are to wait on that.
+    pub(crate) fn leave(self: &Arc<Self>, file: &Arc<FileLocks>, id: OwnerId) {
+        for wait in self.waits.all() {
+            if wait.ask.id == id && Arc::ptr_eq(&wait.file, file) {
+                wait.leave();
+            }
+        }
+        self.nudge();
+    }
+
     /// A lock of `id` on `file` is taken: it ends with its process, whose end the kernel may not
     /// report.
     pub(crate) fn watch(self: &Arc<Self>, file: &Arc<FileLocks>, id: OwnerId) {
@@ -122,7 +132,7 @@ impl Shared {
     /// Looks at one wait; returns when to look again, if time alone changes anything.
     fn look_at(self: &Arc<Self>, wait: &Wait) -> Option<Duration> {
         if !wait.is_tried() {
-            return wait.is_cancelled().then(|| {
+            return wait.has_to_wake().then(|| {
                 wait.wake();
                 REPEAT
             });
@@ -172,7 +182,8 @@ impl Shared {
 /// Waits until the lock is there or the wait is cancelled.
 fn wait_in_kernel(wait: &Wait) -> Result<(), Errno> {
     while !wait.is_cancelled() {
-        let description = wait.file.description(wait.ask.id).ok_or(Errno::NOLCK)?;
+        let description = wait.left.fetch(|| wait.file.description(wait.ask.id));
+        let description = description.ok_or(Errno::NOLCK)?;
         match description.wait(&wait.ask.wanted) {
             Ok(()) => {}
             Err(Errno::INTR) => continue,
@@ -183,7 +194,8 @@ fn wait_in_kernel(wait: &Wait) -> Result<(), Errno> {
         // Once more, together with the note of it: what another thread of the owner unlocked in
         // between is not locked any more.
         match wait.file.set_if_open(&wait.ask).unwrap_or(Err(Errno::NOLCK)) {
-            Err(Errno::AGAIN) => {}
+            // A signal that was to end the system call before may end this one.
+            Err(Errno::AGAIN | Errno::INTR) => {}
             result => return result,
         }
     }

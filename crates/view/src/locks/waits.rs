@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::locks::description::Class;
 use crate::locks::file::{Ask, FileLocks, OwnerId};
 use crate::locks::grant::Grant;
+use crate::locks::left::Left;
 use crate::patience::Patience;
 use crate::shares::{ShareStatus, Shares, Taken};
 
@@ -24,6 +25,8 @@ pub(crate) struct Wait {
     /// Counts it while it waits.
     counted: Mutex<Option<Taken>>,
     cancelled: AtomicBool,
+    /// Whether the thread waits on a description that its owner has left.
+    pub(crate) left: Left,
     /// The thread that waits in the kernel for it; 0 for none.
     pub(crate) thread: AtomicI32,
     /// Nobody waits in the kernel: it is tried from time to time.
@@ -41,6 +44,7 @@ impl Wait {
             grant: Mutex::new(Some(grant)),
             counted: Mutex::new(None),
             cancelled: AtomicBool::new(false),
+            left: Left::new(),
             thread: AtomicI32::new(0),
             tried: AtomicBool::new(false),
             patience,
@@ -61,8 +65,19 @@ impl Wait {
         self.wake();
     }
 
+    /// The owner has another description now: the thread is to wait on that.
+    pub(crate) fn leave(&self) {
+        self.left.tell();
+        self.wake();
+    }
+
+    /// Whether the thread has to leave its system call.
+    pub(crate) fn has_to_wake(&self) -> bool {
+        self.is_cancelled() || self.left.is_told()
+    }
+
     /// Ends the system call in which a thread waits for it. The thread may be about to begin it, so
-    /// whoever cancels has to repeat this until the wait is over.
+    /// this has to be repeated as long as it [has to wake](Self::has_to_wake).
     pub(crate) fn wake(&self) {
         let thread = self.thread.load(Ordering::SeqCst);
         if thread != 0 {
