@@ -230,6 +230,12 @@ impl ItemState {
         self.word.load(Ordering::SeqCst) & PENDING != 0
     }
 
+    /// Whether the item is pending under this ticket, wherever that is.
+    pub(crate) fn is_current(&self, ticket: Ticket) -> bool {
+        let word = self.word.load(Ordering::SeqCst);
+        word & PENDING != 0 && issued(word) == ticket
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.word.load(Ordering::SeqCst) & RUNNING != 0
     }

@@ -49,6 +49,7 @@ pub mod control;
 mod core;
 mod cpu_accounts;
 mod cpus;
+mod deferral;
 mod error;
 mod forked;
 mod forkjoin;

@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use tollgate_topology::CpuId;
-use tollgate_wakequeue::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use tollgate_wakequeue::sync::{AtomicU64, Mutex, Ordering};
 
 use crate::blocking::blocking;
 use crate::context;
 use crate::core::QueueCore;
+use crate::deferral::{Deferral, Found};
 use crate::error::{Panic, SubmitError, WaitError};
 use crate::item::{Arrival, ItemState, Latest, Refusal, Ticket};
 use crate::job::Tag;
@@ -58,20 +59,17 @@ struct WorkCore {
     queue: Queue,
     /// Never contended: the state lets one thread run the item.
     body: StdMutex<Box<dyn FnMut() + Send>>,
-    /// Whether `deferred` holds anything. Changed under its lock.
-    has_deferred: AtomicBool,
-    /// A ticket that arrived while the item was running.
-    deferred: Mutex<Option<Deferred>>,
+    /// For a ticket that arrives while the item runs.
+    deferral: Deferral<Deferred>,
     /// Where in the timer the ticket waits that was delayed last.
     delayed: Mutex<Option<(Ticket, TimerKey)>>,
     panics: AtomicU64,
     last_panic: StdMutex<Option<String>>,
 }
 
-/// A ticket that the running item's worker will queue again, with the count and the place of the
-/// job that brought it: a flush that waits for that job waits for the later run.
+/// What the running item's worker will queue a ticket again with: the count and the place of the
+/// job that brought it. A flush that waits for that job waits for the later run.
 struct Deferred {
-    ticket: Ticket,
     tag: Tag,
     seen: Seen,
 }
@@ -89,8 +87,7 @@ impl Work {
             state: ItemState::new(),
             queue,
             body: StdMutex::new(body),
-            has_deferred: AtomicBool::new(false),
-            deferred: Mutex::new(None),
+            deferral: Deferral::new(),
             delayed: Mutex::new(None),
             panics: AtomicU64::new(0),
             last_panic: StdMutex::new(None),
@@ -395,9 +392,10 @@ impl WorkCore {
             None => self.run(),
             Some(seen) => seen.run(&self.queue().observed, &self.queue().name(), || self.run()),
         }
-        let ended = self.state.end();
-        if self.has_deferred.load(Ordering::SeqCst) {
-            self.queue_deferred(ended);
+        match self.deferral.end(&self.state) {
+            Some(Found::Due(ticket, deferred)) => self.queue_again(ticket, deferred),
+            Some(Found::Cancelled(deferred)) => self.count_out(&deferred),
+            None => {}
         }
     }
 
@@ -416,40 +414,26 @@ impl WorkCore {
     /// Leaves the ticket to whoever runs the item, with the count of this job.
     #[cold]
     fn arrive_while_running(&self, ticket: Ticket, seen: &mut Seen) -> Arrival {
-        let mut deferred = self.deferred.lock();
-        // Before the state says so: whoever ends the run looks at the state first.
-        self.has_deferred.store(true, Ordering::SeqCst);
-        let arrival = self.state.begin(ticket, true);
-        if arrival == Arrival::Deferred
-            && let Some(tag) = context::current_tag()
-        {
+        let (arrival, cancelled) = self.deferral.leave(&self.state, ticket, || {
+            let tag = context::current_tag()?;
             context::keep_count();
-            if let Some(cancelled) = deferred.replace(Deferred { ticket, tag, seen: seen.take() }) {
-                self.count_out(&cancelled);
-            }
+            Some(Deferred { tag, seen: seen.take() })
+        });
+        if let Some(cancelled) = cancelled {
+            self.count_out(&cancelled);
         }
-        self.has_deferred.store(deferred.is_some(), Ordering::SeqCst);
         arrival
     }
 
-    /// The run is over: queues the ticket that arrived meanwhile, unless it was cancelled since.
+    /// Queues the ticket that arrived during the run.
     #[cold]
-    fn queue_deferred(self: &Arc<Self>, ended: Option<Ticket>) {
-        let mut deferred = self.deferred.lock();
-        self.has_deferred.store(false, Ordering::SeqCst);
-        let taken = deferred.take();
-        drop(deferred);
-        let Some(taken) = taken else { return };
-        if ended != Some(taken.ticket) {
-            self.count_out(&taken);
-            return;
-        }
-        let work = Arc::clone(self);
-        let Deferred { ticket, tag, seen } = taken;
+    fn queue_again(self: &Arc<Self>, ticket: Ticket, deferred: Deferred) {
+        let (work, Deferred { tag, seen }) = (Arc::clone(self), deferred);
         self.queue().submit_again(move || work.arrive(ticket, seen), tag);
     }
 
     /// What was to run later was cancelled.
+    #[cold]
     fn count_out(&self, deferred: &Deferred) {
         let core = self.queue();
         core.turn_away(context::counter_slot(core.runtime), deferred.tag.phase());
