@@ -3,6 +3,8 @@
 #![expect(unsafe_code, reason = "an item is moved into its slot only when there is one")]
 #![expect(clippy::needless_pass_by_value, reason = "a host is mostly a closure, given by value")]
 
+mod findable;
+
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
@@ -181,9 +183,19 @@ impl<T: Send> WakeQueue<T> {
     /// # Errors
     /// The queue is closed, or was closed meanwhile: the item comes back.
     pub fn push_blocking(&self, shard: ShardId, item: T, host: impl Host) -> Result<(), Closed<T>> {
+        self.push_when_room(shard, item, |item| self.push_item(shard, item, &host))
+    }
+
+    /// Pushes, and waits while the shard is full.
+    fn push_when_room(
+        &self,
+        shard: ShardId,
+        item: T,
+        push: impl Fn(T) -> Result<(), PushError<T>>,
+    ) -> Result<(), Closed<T>> {
         let mut item = item;
         loop {
-            match self.push_item(shard, item, &host) {
+            match push(item) {
                 Ok(()) => return Ok(()),
                 Err(PushError::Closed(back)) => return Err(Closed(back)),
                 Err(PushError::Full(back)) => item = back,
@@ -194,8 +206,9 @@ impl<T: Send> WakeQueue<T> {
 
     /// Takes the first item that `wanted` accepts out of the order of its shard; the others keep
     /// theirs. For a thread that is no worker and works for some of the items only. Costs as much
-    /// as there are items. What lies behind is moved beside the shard's ring, up to the capacity of that:
-    /// who asks again before workers have taken those does not see what was pushed meanwhile.
+    /// as there are items. What lies before is moved beside the shard's ring, up to the capacity of that.
+    /// Who asks again before workers have taken those may not see what was pushed meanwhile, except by
+    /// [`push_findable`](Self::push_findable) and [`push_unbounded`](Self::push_unbounded).
     ///
     /// `wanted` is called under the lock of a shard: it must not use this queue. If it panics, every
     /// item is still there, and the next push to that shard gets somebody going for them.

@@ -34,6 +34,9 @@ struct List<T> {
     items: VecDeque<Aside<T>>,
     /// How many of them were moved here from the ring.
     moved: usize,
+    /// So many may be moved though the ring has fewer places, for an item that must be found.
+    /// 0 while the list is empty.
+    reach: usize,
 }
 
 struct Aside<T> {
@@ -43,7 +46,7 @@ struct Aside<T> {
 
 impl<T> List<T> {
     const fn new() -> Self {
-        Self { items: VecDeque::new(), moved: 0 }
+        Self { items: VecDeque::new(), moved: 0, reach: 0 }
     }
 
     fn push(&mut self, item: T, moved: bool) {
@@ -55,6 +58,9 @@ impl<T> List<T> {
         // The first one at no cost.
         let Aside { item, moved } = self.items.remove(position)?;
         self.moved -= usize::from(moved);
+        if self.items.is_empty() {
+            self.reach = 0;
+        }
         Some(item)
     }
 }
@@ -77,12 +83,69 @@ impl<T> Shard<T> {
         self.ring.push_with(make)
     }
 
-    /// Appends an item though the ring may be full.
+    /// Appends an item that [`take_if`](Self::take_if) finds, whatever else is pushed: while items
+    /// lie in the overflow list it joins them. Where `most` of them do, it is pushed as any other.
+    pub(crate) fn push_findable(&self, item: T, most: usize) -> Result<(), PushError<T>> {
+        let mut cell = ItemCell::of(item);
+        let pushed = if self.overflow.is_empty() {
+            self.push_within_reach(&mut cell)
+        } else {
+            self.push_aside(&mut cell, most)
+        };
+        let Err(error) = pushed else { return Ok(()) };
+        // An item that was not pushed is still there.
+        cell.take().map_or(Ok(()), |item| Err(error.map(|()| item)))
+    }
+
+    #[cold]
+    fn push_aside(&self, cell: &mut ItemCell<T>, most: usize) -> Result<(), PushError<()>> {
+        let mut list = self.overflow.list.lock();
+        if list.items.is_empty() {
+            drop(list);
+            return self.push_within_reach(cell);
+        }
+        if list.items.len() >= most {
+            return self.push_from(cell);
+        }
+        if self.ring.is_closed() {
+            return Err(PushError::Closed(()));
+        }
+        cell.take().into_iter().for_each(|item| list.push(item, false));
+        self.overflow.note(&list);
+        Ok(())
+    }
+
+    /// For an item that must be found, after a look that saw nothing in the overflow list.
+    fn push_within_reach(&self, cell: &mut ItemCell<T>) -> Result<(), PushError<()>> {
+        self.push_from(cell)?;
+        // While nothing lies there, everything in the ring is within its capacity.
+        if !self.overflow.is_empty() {
+            self.reach_to_the_end();
+        }
+        Ok(())
+    }
+
+    fn push_from(&self, cell: &mut ItemCell<T>) -> Result<(), PushError<()>> {
+        // Called at most once, by the contract of `push_with`, so the item is still there.
+        self.ring.push_with(|| cell.take().expect("an item is pushed once"))
+    }
+
+    /// Items were moved while one was pushed that must be found: it may lie behind as many as are
+    /// moved at most. Each pusher of that moment adds a ring's capacity to those at most.
+    #[cold]
+    fn reach_to_the_end(&self) {
+        let mut list = self.overflow.list.lock();
+        if !list.items.is_empty() {
+            list.reach = list.reach.max(list.moved + self.ring.len());
+        }
+    }
+
+    /// Appends an item though the ring may be full. [`take_if`](Self::take_if) finds it.
     pub(crate) fn push_unbounded(&self, item: T) -> Result<(), Closed<T>> {
         let mut cell = ItemCell::of(item);
         if self.overflow.is_empty() {
-            // Called at most once, by the contract of `push_with`, so the item is still there.
-            let _ = self.ring.push_with(|| cell.take().expect("an item is pushed once"));
+            // Refused, it goes to the list.
+            let _ = self.push_within_reach(&mut cell);
         }
         let Some(item) = cell.take() else { return Ok(()) };
         let mut list = self.overflow.list.lock();
@@ -118,9 +181,10 @@ impl<T> Shard<T> {
         true
     }
 
-    /// Takes the first item that `wanted` accepts, wherever it lies. The others stay in their
-    /// order. To get at the middle of the ring, items are moved to the overflow list, where up to the
-    /// ring's capacity of them may lie; the caller must then wake somebody for them.
+    /// Takes the first item that `wanted` accepts. The others stay in their order. To get at the
+    /// middle of the ring, items are moved to the overflow list, where up to the ring's capacity of
+    /// them may lie, and more only before one of [`push_findable`](Self::push_findable); the caller
+    /// must then wake somebody for them.
     pub(crate) fn take_if(&self, wanted: &mut impl FnMut(&T) -> bool) -> Option<T> {
         let mut list = self.overflow.list.lock();
         if let Some(position) = list.items.iter().position(|aside| wanted(&aside.item)) {
@@ -130,17 +194,22 @@ impl<T> Shard<T> {
         }
         let mut cell = ItemCell::empty();
         // Not more, or pushes beside this would find room again and again.
-        while list.moved < self.ring.capacity() && self.ring.pop_into(&mut cell) {
+        while list.moved < self.ring.capacity().max(list.reach) {
+            // Before the pop: whoever pushes to the place that becomes free sees that some are moved.
+            self.overflow.note_one_more(&list);
+            if !self.ring.pop_into(&mut cell) {
+                break;
+            }
             // Safe in the list before it is looked at, which is code of the caller's.
-            list.push(cell.take()?, true);
-            self.overflow.note(&list);
-            let last = list.items.len() - 1;
-            if wanted(&list.items[last].item) {
+            cell.take().into_iter().for_each(|item| list.push(item, true));
+            if list.items.back().is_some_and(|aside| wanted(&aside.item)) {
+                let last = list.items.len() - 1;
                 let found = list.remove(last);
                 self.overflow.note(&list);
                 return found;
             }
         }
+        self.overflow.note(&list);
         None
     }
 
@@ -176,6 +245,10 @@ impl<T> Overflow<T> {
 
     fn note(&self, list: &MutexGuard<'_, List<T>>) {
         self.len.store(list.items.len(), Ordering::SeqCst);
+    }
+
+    fn note_one_more(&self, list: &MutexGuard<'_, List<T>>) {
+        self.len.store(list.items.len() + 1, Ordering::SeqCst);
     }
 }
 
@@ -231,6 +304,26 @@ mod tests {
     }
 
     #[test]
+    fn what_must_be_found_is_found_behind_a_ring_that_was_moved_aside() {
+        let shard = Shard::new(2, PodIndex(0));
+        for round in 0..5 {
+            for item in 0..2 {
+                let _ = shard.push_with(|| item);
+            }
+            assert_eq!(shard.take_if(&mut |&item| item == 9), None);
+            shard.push_findable(9, 100).unwrap();
+            assert_eq!(shard.take_if(&mut |&item| item == 9), Some(9), "round {round}");
+        }
+        // A full list sends it where all others go.
+        assert_eq!(shard.push_findable(8, 2), Err(PushError::Full(8)));
+        assert_eq!(all(&shard), [0, 1, 0, 1]);
+        shard.push_findable(8, 2).unwrap();
+        shard.close();
+        assert_eq!(shard.push_findable(9, 2), Err(PushError::Closed(9)));
+        assert_eq!(all(&shard), [8]);
+    }
+
+    #[test]
     fn a_closed_shard_takes_nothing_and_keeps_what_it_has() {
         let shard = Shard::new(2, PodIndex(0));
         shard.push_with(|| 1).unwrap();
@@ -239,5 +332,43 @@ mod tests {
         assert_eq!(shard.push_unbounded(3).unwrap_err().0, 3);
         assert_eq!(shard.len(), 1);
         assert_eq!(all(&shard), [1]);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::Arc;
+    use loom::thread;
+
+    fn model(body: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = builder.preemption_bound.or(Some(3));
+        builder.check(body);
+    }
+
+    /// One looks for an item while that is pushed, and moves a ring's worth of others: it is found
+    /// now, or by the next look.
+    #[test]
+    fn what_must_be_found_is_found_whatever_was_moved_meanwhile() {
+        for unbounded in [false, true] {
+            model(move || {
+                let shard = Arc::new(Shard::new(2, PodIndex(0)));
+                (0..2).for_each(|item| shard.push_with(|| item).unwrap());
+                let pusher = {
+                    let shard = Arc::clone(&shard);
+                    thread::spawn(move || {
+                        if unbounded {
+                            return shard.push_unbounded(9).is_ok();
+                        }
+                        shard.push_findable(9, 100).is_ok()
+                    })
+                };
+                let mut found = shard.take_if(&mut |&item| item == 9);
+                let pushed = pusher.join().unwrap();
+                found = found.or_else(|| shard.take_if(&mut |&item| item == 9));
+                assert_eq!(found.is_some(), pushed, "hidden behind what was moved");
+            });
+        }
     }
 }

@@ -440,20 +440,25 @@ fn what_was_moved_is_not_overlooked() {
     model(|| {
         let queue = Arc::new(WakeQueue::new(Layout::unsharded(1).unwrap(), config(1)).unwrap());
         let (threads, ran) = (Threads::default(), Arc::new(AtomicUsize::new(0)));
+        let first_ran = Meeting::of(2);
         let run = {
-            let ran = Arc::clone(&ran);
+            let (ran, first_ran) = (Arc::clone(&ran), Arc::clone(&first_ran));
             move |item| {
                 ran.fetch_add(item, Ordering::SeqCst);
+                if item == 1 {
+                    first_ran.arrive();
+                }
             }
         };
-        // The worker leaves after one item, so the other must be taken by the rescuer, or the
-        // worker takes it and the rescuer finds none.
-        let grow = |claim| start(&queue, claim, &threads, 1, run.clone());
+        let grow = |claim| start(&queue, claim, &threads, 2, run.clone());
         queue.push(HERE, 1, grow).unwrap();
+        first_ran.attend();
+        // The worker, which leaves after this item, has looked and will look again.
+        queue.push(HERE, 2, grow).unwrap();
         let rescued = queue.take_if(|&item| item == 10, grow);
         assert_eq!(rescued, None);
         join_all(&threads);
-        assert_eq!(ran.load(Ordering::SeqCst), 1);
+        assert_eq!(ran.load(Ordering::SeqCst), 3);
     });
 }
 

@@ -50,6 +50,8 @@ pub(crate) const DRAINED: u32 = 1 << 1;
 pub(crate) const SHUT: u32 = 1 << 2;
 /// Jobs go through the sequence.
 pub(crate) const ORDERED: u32 = 1 << 3;
+/// A rescuer must find the jobs. Not of an ordered queue, whose turns it finds anyhow.
+pub(crate) const RESCUED: u32 = 1 << 4;
 
 /// A queue, from its pool's side.
 ///
@@ -374,6 +376,14 @@ impl QueueCore {
         // has run then, in the turn that ended before the caller asked for one.
         if pool.push_unbounded(shard, Job::turn(QueueRef::of(self), shard, cpu)).is_err() {
             debug_assert!(self.sequence.is_empty(), "a pool is closed after its queues are empty");
+        }
+    }
+
+    /// Gives the queue, which nobody uses yet, a rescuer.
+    pub(crate) fn set_rescuer(&self, rescuer: Arc<Rescuer>) {
+        *self.rescuer.lock() = Some(rescuer);
+        if self.mode() & ORDERED == 0 {
+            self.mode.fetch_or(RESCUED, Ordering::SeqCst);
         }
     }
 

@@ -176,6 +176,19 @@ impl Pool {
         self.queue.push_blocking(shard, job, |claim| self.grow(claim))
     }
 
+    /// For a job that the rescuer of its queue must find.
+    pub(crate) fn push_findable(&self, shard: ShardId, job: Job) -> Result<(), PushError<Job>> {
+        self.queue.push_findable(shard, job, MAX_OVERFLOW, |claim| self.grow(claim))
+    }
+
+    pub(crate) fn push_findable_blocking(
+        &self,
+        shard: ShardId,
+        job: Job,
+    ) -> Result<(), Closed<Job>> {
+        self.queue.push_findable_blocking(shard, job, MAX_OVERFLOW, |claim| self.grow(claim))
+    }
+
     /// For jobs that others wait for already, of which there is a bounded number: needs no room.
     pub(crate) fn push_unbounded(&self, shard: ShardId, job: Job) -> Result<(), Closed<Job>> {
         self.queue.push_unbounded(shard, job, |claim| self.grow(claim))

@@ -256,7 +256,7 @@ impl Shared {
         if new.rescuer {
             match self.start_rescuer(&core) {
                 Ok(rescuer) => {
-                    *core.rescuer.lock() = Some(rescuer);
+                    core.set_rescuer(rescuer);
                     self.rescuers.fetch_add(1, Ordering::SeqCst);
                     // The housekeeper may sleep for longer than rescuers allow.
                     self.alarm.ring();

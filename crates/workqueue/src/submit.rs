@@ -10,7 +10,7 @@ use tollgate_wakequeue::{Closed, ItemCell, PushError, ShardId};
 
 use crate::blocking::blocking;
 use crate::context;
-use crate::core::{DRAINED, LIMITED, ORDERED, QueueCore, SHUT, WhenFull};
+use crate::core::{DRAINED, LIMITED, ORDERED, QueueCore, RESCUED, SHUT, WhenFull};
 use crate::error::SubmitError;
 use crate::forked;
 use crate::in_flight::CounterSlot;
@@ -107,7 +107,7 @@ impl QueueCore {
         let drained = mode & DRAINED != 0 && !context::belongs_to_queue(self);
         let open = mine && mode & (ORDERED | SHUT) == 0 && !limited && !drained;
         let job = Job::new(QueueRef::of(self), tag, closure);
-        if !open || pool.push(tag.shard(), job).is_err() {
+        if !open || push(mode, pool, job).is_err() {
             self.turn_away(counter_slot, phase);
         }
     }
@@ -220,7 +220,7 @@ impl QueueCore {
             }
         }
         let shard = job.tag.shard();
-        match pool.push(shard, job) {
+        match push(mode, pool, job) {
             Ok(()) => Ok(()),
             Err(PushError::Closed(job)) => Err(self.shut(job)),
             Err(PushError::Full(job)) => self.put_when_full(pool, job, shard),
@@ -280,7 +280,14 @@ impl QueueCore {
             return Ok(());
         }
         let pushed = if !context::is_inside_runtime(self.runtime) {
-            blocking(|| pool.push_blocking(shard, job))
+            let is_rescued = self.mode() & RESCUED != 0;
+            blocking(|| {
+                if is_rescued {
+                    pool.push_findable_blocking(shard, job)
+                } else {
+                    pool.push_blocking(shard, job)
+                }
+            })
         } else if room_beside {
             pool.push_unbounded(shard, job)
         } else {
@@ -308,4 +315,10 @@ impl QueueCore {
         run_one(self, &mut ItemCell::of(job), tag, &mut notify);
         notify.send();
     }
+}
+
+/// Into the shard of the job, where a rescuer finds it if its queue, of this mode, has one.
+fn push(mode: u32, pool: &Pool, job: Job) -> Result<(), PushError<Job>> {
+    let shard = job.tag.shard();
+    if mode & RESCUED != 0 { pool.push_findable(shard, job) } else { pool.push(shard, job) }
 }

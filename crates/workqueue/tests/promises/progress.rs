@@ -99,6 +99,30 @@ fn a_rescuer_needs_no_room_in_a_shard() {
     });
 }
 
+/// What the rescuer moved aside before, a shard's worth of it, hides nothing from it.
+#[test]
+fn a_rescuer_finds_what_is_posted_behind_a_shard_full_of_others() {
+    kept("progress::a_rescuer_finds_what_is_posted_behind_a_shard_full_of_others", || {
+        for limited in [false, true] {
+            let runtime = Runtime::builder().shard_capacity(4).max_workers(1).build().unwrap();
+            let other = runtime.queue("other").build().unwrap();
+            let rescued = runtime.queue("rescued").rescuer();
+            let rescued = if limited { rescued.max_active(1) } else { rescued };
+            let rescued = rescued.build().unwrap();
+            let (outer, beside) = (runtime.queue("outer").build().unwrap(), other.clone());
+            let waits = outer.spawn(move || {
+                for others in [3, 2, 4, 1] {
+                    (0..others).for_each(|_| beside.post(|| ()).unwrap());
+                    rescued.post(|| ()).unwrap();
+                    rescued.flush().unwrap();
+                }
+            });
+            waits.unwrap().wait().unwrap();
+            other.flush().unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_flush_waits_for_the_second_run_of_an_item_queued_while_it_ran() {
     kept("progress::a_flush_waits_for_the_second_run_of_an_item_queued_while_it_ran", || {
