@@ -93,6 +93,7 @@ fn look(shared: &Shared) -> bool {
     for number in found.stalled {
         call_rescuers(shared, &pools[number]);
     }
+    shared.end_unused_rescuers();
     if found.busy {
         shared.alarm.rearm();
     }
@@ -101,11 +102,8 @@ fn look(shared: &Shared) -> bool {
 
 fn call_rescuers(shared: &Shared, pool: &Arc<Pool>) {
     let waits = |queue: &QueueCore| queue.may_be_in(pool) && queue.in_flight.totals().0 > 0;
-    for queue in shared.live_queues() {
-        let rescuer = queue.rescuer.lock().clone();
-        if let Some(rescuer) = rescuer
-            && waits(&queue)
-        {
+    for (queue, rescuer) in shared.rescuers() {
+        if waits(&queue) {
             queue.stats.mayday.fetch_add(1, Ordering::Relaxed);
             rescuer.call();
         }

@@ -1,6 +1,8 @@
 //! What the runtime, its queues and its workers share: the registry of queues and pools, and
 //! settings.
 
+mod rescuers;
+
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
@@ -22,8 +24,6 @@ use crate::hooks::Hooks;
 use crate::in_flight::own_counter_slots;
 use crate::maxima::{MAX_MAX_ACTIVE, MAX_NAME_LEN, MAX_POOLS, MAX_QUEUES, MIN_NICE};
 use crate::pool::{Pool, PoolKey, PoolParts, SharedClaim};
-use crate::rescuer::Rescuer;
-use crate::run;
 use crate::runtime_id::RuntimeId;
 use crate::sharding::{Plan, PlanError, ShardingKey, node_index, node_limits};
 use crate::starts::Starts;
@@ -74,7 +74,7 @@ pub(crate) struct Shared {
     nodes: usize,
     /// (a)
     shut_down: AtomicBool,
-    /// Queues with a rescuer that users hold. (a)
+    /// Queues with a rescuer. (a)
     rescuers: AtomicUsize,
     /// (c)
     pub(crate) id: RuntimeId,
@@ -220,10 +220,6 @@ impl Shared {
         self.shut_down.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn has_rescuers(&self) -> bool {
-        self.rescuers.load(Ordering::SeqCst) > 0
-    }
-
     pub(crate) fn add_queue(
         self: &Arc<Self>,
         new: &NewQueue,
@@ -253,34 +249,17 @@ impl Shared {
         }
         let pool = self.pool_for(&mut registry, &attributes)?;
         let core = self.take_core(&mut registry, &new.identity, &pool)?;
-        if new.rescuer {
-            match self.start_rescuer(&core) {
-                Ok(rescuer) => {
-                    core.set_rescuer(rescuer);
-                    self.rescuers.fetch_add(1, Ordering::SeqCst);
-                    // The housekeeper may sleep for longer than rescuers allow.
-                    self.alarm.ring();
-                }
-                Err(error) => {
-                    // Workers may still point to it, so it stays.
-                    registry.retired.push(core);
-                    return Err(BuildError::Thread(error));
-                }
-            }
+        if new.rescuer
+            && let Err(error) = self.add_rescuer(&core)
+        {
+            // Workers may still point to it, so it stays.
+            registry.retired.push(core);
+            return Err(BuildError::Thread(error));
         }
         self.limit(&core, &attributes, &registry.pool_list);
         *core.attributes.lock() = attributes;
         registry.live.insert(identity.name.clone(), Arc::clone(&core));
         Ok(core)
-    }
-
-    fn start_rescuer(self: &Arc<Self>, core: &Arc<QueueCore>) -> io::Result<Arc<Rescuer>> {
-        let (shared, core) = (Arc::clone(self), Arc::clone(core));
-        let name = self.settings.hooks.name("rescue");
-        Rescuer::start(name, move || {
-            // It keeps the queue alive, too.
-            run::rescue(&core, &shared.pools())
-        })
     }
 
     /// A retired queue of which nothing is left, made as good as new; or a new one.
@@ -293,6 +272,7 @@ impl Shared {
         let quiet = |queue: &Arc<QueueCore>| queue.in_flight.totals().0 == 0;
         if let Some(index) = registry.retired.iter().position(quiet) {
             let core = registry.retired.swap_remove(index);
+            self.end_unused_rescuer(&core);
             core.renew(pool, identity.clone());
             return Ok(core);
         }
@@ -305,27 +285,6 @@ impl Shared {
         let core = Arc::new(core);
         registry.all.push(Arc::clone(&core));
         Ok(core)
-    }
-
-    /// The last user of a queue is gone.
-    pub(crate) fn retire(&self, core: &Arc<QueueCore>) {
-        if forked::is_copy(self.id.generation()) {
-            return;
-        }
-        let rescuer = core.rescuer.lock().take();
-        let mut registry = self.registry();
-        let name = core.name();
-        if registry.live.get(&name).is_some_and(|live| Arc::ptr_eq(live, core)) {
-            registry.live.remove(&name);
-            registry.retired.push(Arc::clone(core));
-        }
-        registry.rest_unused_pools();
-        drop(registry);
-        if let Some(rescuer) = rescuer {
-            self.rescuers.fetch_sub(1, Ordering::SeqCst);
-            // Whoever drops the last handle may be what the rescuer's item waits for.
-            rescuer.stop();
-        }
     }
 
     /// Checks attributes against their ranges, the machine, and what the queue was built as.

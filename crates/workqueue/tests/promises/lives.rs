@@ -1,8 +1,8 @@
 //! What ends, what stays, and what is said of it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tollgate_workqueue::{
 };
 
 use crate::process::kept;
-use crate::{Hold, LONG, hold, kinds, until};
+use crate::{Hold, LONG, hold, kinds, threads, until};
 
 #[test]
 fn a_name_is_free_while_items_of_its_last_owner_run() {
@@ -37,6 +37,30 @@ fn a_name_is_free_while_items_of_its_last_owner_run() {
         drop(gates);
         assert!(runtime.monitor().queues.is_empty());
         runtime.shutdown();
+    });
+}
+
+/// What a queue has left behind is rescued though nobody holds the queue any more. Then its rescuer
+/// ends.
+#[test]
+fn a_rescuer_stays_until_nothing_is_left_of_its_queue() {
+    kept("lives::a_rescuer_stays_until_nothing_is_left_of_its_queue", || {
+        let runtime = Runtime::builder().max_workers(1).build().unwrap();
+        let outer = runtime.queue("outer").build().unwrap();
+        for _ in 0..3 {
+            let queue = runtime.queue("inner").rescuer().build().unwrap();
+            let waits = outer.spawn(move || {
+                let (done, wait) = mpsc::channel();
+                queue.post(move || done.send(()).unwrap()).unwrap();
+                drop(queue);
+                blocking(|| wait.recv()).unwrap();
+            });
+            waits.unwrap().wait().unwrap();
+        }
+        until("the end of the rescuers", || {
+            outer.post(|| ()).unwrap();
+            threads("workqueue-rescu") == 0
+        });
     });
 }
 

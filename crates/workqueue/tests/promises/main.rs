@@ -43,6 +43,14 @@ fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+/// Threads of this process whose name begins like that.
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|comm| comm.starts_with(name)).count()
+}
+
 /// Whether an item that [`hold`] queued declares that it waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hold {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate_workqueue::{CpuSet, Queued, Runtime, Scope, SubmitError, Work, blocking};
 
 use crate::process::kept;
-use crate::{Hold, LONG, hold, two_caches, until};
+use crate::{Hold, LONG, hold, threads, two_caches, until};
 
 #[test]
 fn order_holds_while_a_rescuer_and_workers_take_turns() {
@@ -319,14 +319,6 @@ fn forked_closures_of_every_kind_of_queue_flush_drain_and_panic() {
             assert_eq!(queue.in_flight(), 0);
         }
     });
-}
-
-/// Threads of this process whose name begins like that.
-fn threads(name: &str) -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let names =
-        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|comm| comm.starts_with(name)).count()
 }
 
 #[test]
