@@ -88,6 +88,7 @@ mod task;
 mod timer;
 mod tools;
 mod watchdog;
+mod whereabouts;
 mod work;
 mod worker;
 

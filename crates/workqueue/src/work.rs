@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use tollgate_topology::CpuId;
-use tollgate_wakequeue::sync::{AtomicU64, Mutex, Ordering};
+use tollgate_wakequeue::sync::{AtomicU64, Ordering};
 
 use crate::blocking::blocking;
 use crate::context;
@@ -18,6 +18,7 @@ use crate::queue::Queue;
 use crate::queue_ref::QueueRef;
 use crate::run;
 use crate::timer::{Delayed, Entry, Leftover, Seen, TimerKey};
+use crate::whereabouts::Whereabouts;
 
 /// An item of a queue that can be queued again and again.
 ///
@@ -61,8 +62,8 @@ struct WorkCore {
     body: StdMutex<Box<dyn FnMut() + Send>>,
     /// For a ticket that arrives while the item runs.
     deferral: Deferral<Deferred>,
-    /// Where in the timer the ticket waits that was delayed last.
-    delayed: Mutex<Option<(Ticket, TimerKey)>>,
+    /// Where in the timer it waits.
+    whereabouts: Whereabouts<TimerKey>,
     panics: AtomicU64,
     last_panic: StdMutex<Option<String>>,
 }
@@ -88,7 +89,7 @@ impl Work {
             queue,
             body: StdMutex::new(body),
             deferral: Deferral::new(),
-            delayed: Mutex::new(None),
+            whereabouts: Whereabouts::new(),
             panics: AtomicU64::new(0),
             last_panic: StdMutex::new(None),
         };
@@ -352,9 +353,12 @@ impl WorkCore {
         if first {
             shared.alarm.ring();
         }
-        *self.delayed.lock() = Some((ticket, key));
-        // It may have been cancelled before anybody could know where it waits.
-        self.leave_timer();
+        // It may have been cancelled, or delayed anew, before anybody could know where it waits.
+        drop(
+            self.whereabouts
+                .note(&self.state, ticket, key)
+                .and_then(|key| shared.timer.remove(key)),
+        );
         if shared.is_shut_down() {
             // Nobody looks at the timer any more.
             self.state.withdraw(ticket);
@@ -371,9 +375,7 @@ impl WorkCore {
     }
 
     fn take_out_of_timer(&self) -> Option<(TimerKey, Entry)> {
-        let mut delayed = self.delayed.lock();
-        let (_, key) = delayed.take_if(|(ticket, _)| !self.state.awaits_timer(*ticket))?;
-        drop(delayed);
+        let key = self.whereabouts.leave(&self.state)?;
         self.queue.shared().timer.remove(key).map(|entry| (key, entry))
     }
 

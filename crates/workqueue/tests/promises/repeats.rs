@@ -239,6 +239,28 @@ fn a_shorter_delay_is_not_kept_waiting_by_a_longer_one() {
     });
 }
 
+/// Whoever delays an item beside others leaves nothing in the timer that keeps it there.
+#[test]
+fn an_item_that_two_delay_at_once_goes_when_it_is_cancelled() {
+    kept("repeats::an_item_that_two_delay_at_once_goes_when_it_is_cancelled", || {
+        let runtime = Runtime::builder().build().unwrap();
+        for _ in 0..3000 {
+            let queue = runtime.queue("q").build().expect("the name is free");
+            let item = queue.item(|| ());
+            thread::scope(|scope| {
+                let delay = || {
+                    for _ in 0..5 {
+                        item.modify_delay(Duration::from_secs(3600)).unwrap();
+                    }
+                };
+                scope.spawn(delay);
+                delay();
+            });
+            assert!(item.cancel());
+        }
+    });
+}
+
 #[test]
 fn a_disabled_item_lets_no_delay_through() {
     kept("repeats::a_disabled_item_lets_no_delay_through", || {
