@@ -260,7 +260,7 @@ impl Queue for MountedQueue {
         let (device, config) = &both.fallback;
         let mut queue = device.open_shared(both.ring.device_fd(), config)?;
         queue.attach(polling)?;
-        both.ring.shared().fall_back();
+        both.ring.shared().fall_back(queue.sink());
         *self = Self::Device(Box::new(queue));
         Ok(())
     }

@@ -25,7 +25,8 @@ impl Passing {
 
     /// Whether all of them have been served, apart from those that wait for a lock or a disk.
     /// Never waits. While queues are full without a pause, or a handler hangs, this stays `false`:
-    /// bound the time for which you ask.
+    /// bound the time for which you ask. Over io_uring a handler that asks again and again in the
+    /// thread of a ring is one that hangs: have another thread ask, which replies.
     pub fn is_over(&mut self) -> bool {
         self.left.retain(|(queue, asked)| !queue.sink.0.has_passed(*asked));
         self.left.is_empty()

@@ -227,6 +227,15 @@ pub trait ReplySink: Send + Sync + 'static {
     }
 }
 
+/// A sink that can be printed.
+pub(crate) struct SinkBox(pub(crate) Arc<dyn ReplySink>);
+
+impl std::fmt::Debug for SinkBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ReplySink")
+    }
+}
+
 /// The connection apart from its queues.
 pub trait Control: Send + Sync + 'static {
     /// Sends a notification (a message with `unique` 0).

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::encode::Answer;
 
-pub(crate) use raw::{Expected, QueueState, RawReply, SinkBox};
+pub(crate) use raw::{Expected, QueueState, RawReply};
 
 impl<'q> RawReply<'q> {
     pub(crate) fn typed<T: ?Sized>(self) -> Reply<'q, T> {

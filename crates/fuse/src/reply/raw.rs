@@ -13,7 +13,7 @@ use crate::counters::{self, QueueCounters};
 use crate::encode::{Answer, MAX_ANSWER_BYTES};
 use crate::forked::Maker;
 use crate::interrupt::{DetachedIndex, Interrupts};
-use crate::transport::ReplySink;
+use crate::transport::SinkBox;
 
 const HEADER_BYTES: usize = size_of::<OutHeader>();
 const IOCTL_BYTES: usize = size_of::<IoctlOut>();
@@ -40,15 +40,6 @@ impl QueueState {
             return Err(Errno::BADF.into());
         }
         self.sink.0.commit(parts)
-    }
-}
-
-/// A sink that can be printed.
-pub(crate) struct SinkBox(pub(crate) Arc<dyn ReplySink>);
-
-impl std::fmt::Debug for SinkBox {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ReplySink")
     }
 }
 

@@ -23,8 +23,8 @@ use crate::init::InitFlags;
 use crate::interrupt::Interrupts;
 use crate::mounted::MountedTransport;
 use crate::operation::Dialect;
-use crate::reply::{QueueState, SinkBox};
-use crate::transport::{Queue, Transport};
+use crate::reply::QueueState;
+use crate::transport::{Queue, SinkBox, Transport};
 
 use ending::Ending;
 

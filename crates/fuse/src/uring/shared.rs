@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 use crate::abi::OutHeader;
 use crate::device::SharedFd;
 use crate::sync::this_thread;
-use crate::transport::ReplySink;
+use crate::transport::{ReplySink, SinkBox};
 use crate::uring::commit::CommitQueue;
 use crate::uring::entries::Entries;
 use crate::uring::entry::Entry;
@@ -40,8 +40,13 @@ pub(crate) struct RingShared {
     /// Where replies go to requests that came from /dev/fuse: all of them if the ring could not be
     /// registered.
     pub(super) device: OnceLock<Arc<SharedFd>>,
-    fell_back: AtomicBool,
+    /// The sink of the queue of /dev/fuse that the owner serves instead, if the ring could not be
+    /// registered.
+    instead: OnceLock<SinkBox>,
 }
+
+/// A mark of what [`RingShared::ask_to_pass`] returns after the fall-back, when another one is asked.
+const ASKED_INSTEAD: u64 = 1 << 63;
 
 impl RingShared {
     /// `entries`, which `eventfd` wakes the owner for.
@@ -58,7 +63,7 @@ impl RingShared {
             passage: Passage::default(),
             closed: AtomicBool::new(false),
             device: OnceLock::new(),
-            fell_back: AtomicBool::new(false),
+            instead: OnceLock::new(),
         }
     }
 
@@ -107,10 +112,12 @@ impl RingShared {
         }
     }
 
-    /// All replies go to /dev/fuse from now on.
-    pub(crate) fn fall_back(&self) {
+    /// All replies go to /dev/fuse from now on. The owner is about to serve the queue of this sink,
+    /// and has served nothing yet.
+    pub(crate) fn fall_back(&self, sink: Arc<dyn ReplySink>) {
         debug_assert!(self.device.get().is_some(), "the ring was not connected");
-        self.fell_back.store(true, Ordering::Release);
+        let first = self.instead.set(SinkBox(sink)).is_ok();
+        debug_assert!(first, "a ring is given up once");
     }
 
     fn commit_to_device(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
@@ -120,7 +127,7 @@ impl RingShared {
 
 impl ReplySink for RingShared {
     fn commit(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        if self.fell_back.load(Ordering::Acquire) {
+        if self.instead.get().is_some() {
             return self.commit_to_device(parts);
         }
         if self.closed.load(Ordering::Relaxed) {
@@ -140,17 +147,75 @@ impl ReplySink for RingShared {
     }
 
     fn ask_to_pass(&self) -> u64 {
+        if let Some(SinkBox(sink)) = self.instead.get() {
+            return sink.ask_to_pass() | ASKED_INSTEAD;
+        }
         let asked = self.passage.ask();
         self.wake();
         asked
     }
 
     fn has_passed(&self, asked: u64) -> bool {
-        let serves_elsewhere = self.fell_back.load(Ordering::Acquire);
-        serves_elsewhere || self.closed.load(Ordering::Relaxed) || self.passage.has_passed(asked)
+        if self.closed.load(Ordering::Relaxed) {
+            return true;
+        }
+        match self.instead.get() {
+            Some(SinkBox(sink)) if asked & ASKED_INSTEAD != 0 => {
+                sink.has_passed(asked & !ASKED_INSTEAD)
+            }
+            // Asked before the fall-back, when the owner held no request.
+            Some(_) => true,
+            None => self.passage.has_passed(asked),
+        }
     }
 
     fn undelivered(&self) -> u64 {
         self.undelivered.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::fs::File;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Device;
+    use crate::device::DeviceTransport;
+
+    /// A queue of /dev/fuse, and whether it has passed.
+    struct Other(AtomicBool);
+
+    impl ReplySink for Other {
+        fn commit(&self, _: &[IoSlice<'_>]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn ask_to_pass(&self) -> u64 {
+            3
+        }
+
+        fn has_passed(&self, asked: u64) -> bool {
+            assert_eq!(asked, 3, "what it was asked");
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "opens a device and an eventfd")]
+    fn a_ring_that_fell_back_has_passed_when_the_queue_in_its_place_has() {
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let ring = RingShared::new(Entries::new(vec![Entry::new(0, 4096).unwrap()], 0), eventfd);
+        let device = Device::from_fd(File::open("/dev/null").unwrap().into());
+        ring.device.set(DeviceTransport::new(device, Duration::ZERO).main()).unwrap();
+        let before = ring.ask_to_pass();
+        assert!(!ring.has_passed(before), "nobody has answered");
+        let other = Arc::new(Other(AtomicBool::new(false)));
+        ring.fall_back(Arc::clone(&other) as Arc<dyn ReplySink>);
+        assert!(ring.has_passed(before), "the owner held nothing then");
+        let asked = ring.ask_to_pass();
+        assert!(!ring.has_passed(asked), "the queue in its place holds a request");
+        other.0.store(true, Ordering::Relaxed);
+        assert!(ring.has_passed(asked));
     }
 }
