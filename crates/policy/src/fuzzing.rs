@@ -24,7 +24,7 @@ pub fn fuzz_one(data: &[u8]) {
     let Some(policy) = read(text) else { return };
     policy.warnings().iter().for_each(|warning| assert!(!warning.to_string().is_empty()));
     for path in paths.split(|byte| *byte == b'\n').take(8) {
-        for kind in [Kind::File, Kind::Directory] {
+        for kind in [Kind::File, Kind::Directory, Kind::Symlink] {
             ask(&policy, &Facts { path, kind, size: 7, head: Some(b"\x7fELF a=") });
             ask(&policy, &Facts { path, kind, size: 7, head: None });
         }
@@ -45,7 +45,7 @@ fn hold_together(one: &str, other: &str, paths: &[u8]) {
     let (Some(one), Some(other), Some(both)) = (read(one), read(other), joined()) else { return };
     let caller = CallerFacts { uid: 1000, gid: 100, exe: Some(b"/usr/bin/node") };
     for path in paths.split(|byte| *byte == b'\n').take(8) {
-        for kind in [Kind::File, Kind::Directory] {
+        for kind in [Kind::File, Kind::Directory, Kind::Symlink] {
             let facts = Facts { path, kind, size: 7, head: Some(b"\x7fELF a=") };
             ask(&both, &facts);
             for operation in Operation::ALL {
@@ -71,6 +71,10 @@ fn ask(policy: &Policy, facts: &Facts<'_>) {
         );
         assert_eq!(decision.verdict == Verdict::Hide, hidden.is_some());
         assert!(!native || doubtful.verdict == Verdict::Allow);
+        let made = |caller| policy.decide_made(facts, operation, caller).verdict;
+        let other = CallerFacts { exe: Some(b"/bin/sh"), ..known };
+        let strictest = made(&unknown);
+        assert!(made(&known) <= strictest && made(&other) <= strictest, "nor of links");
     }
     assert!(!policy.weakens(facts, facts));
     assert!(policy.subtree_move_is_neutral(facts.path, facts.path));
@@ -87,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Rules that are whole, so that policies made of them are read.
-    const RULES: [&str; 8] = [
+    const RULES: [&str; 9] = [
         "[[rule]]\npath='**/.env'\naction='hide'\n",
         "[[rule]]\npath='**/.env'\naction='passthrough'\n",
         "[[rule]]\npath='x/**'\naction='deny'\n",
@@ -96,7 +100,16 @@ mod tests {
         "[[rule]]\npath='**'\noperation='write'\naction='read-only'\n",
         "[[rule]]\npath='x'\naction='native'\n",
         "[[rule]]\npath='x/a'\nuid=1000\naction='deny'\n",
+        "[[rule]]\npath='**'\nexe='/usr/bin/*'\naction='passthrough'\n",
     ];
+
+    #[test]
+    fn who_is_not_known_makes_no_link_that_somebody_may_not() {
+        let symlinks = "[[rule]]\npath='**'\nkind='symlink'\naction='passthrough'\n";
+        for first in ["", symlinks] {
+            super::fuzz_one(format!("{first}{}{}\0x", RULES[8], RULES[7]).as_bytes());
+        }
+    }
 
     proptest! {
         #[test]
@@ -119,7 +132,7 @@ mod tests {
             one in prop::collection::vec(prop::sample::select(RULES.to_vec()), 0..4),
             other in prop::collection::vec(prop::sample::select(RULES.to_vec()), 0..4),
         ) {
-            let text = format!("{}{}{}\0a\nx/a\n.env\nx/y/.env", one.concat(), super::AND, other.concat());
+            let text = format!("{}{}{}\0a\nx\nx/a\n.env\nx/y/.env", one.concat(), super::AND, other.concat());
             super::fuzz_one(text.as_bytes());
         }
 

@@ -198,10 +198,12 @@ impl Admission {
         asked: impl IntoIterator<Item = impl Into<Asked>>,
         caller: Caller,
     ) -> Result<Granted<'p>, Refusal<'p>> {
-        let exe = if subject.needs_exe() { self.callers.executable(caller.pid) } else { None };
+        let asked: SmallVec<[Asked; 2]> = asked.into_iter().map(Into::into).collect();
+        let exe =
+            if subject.needs_exe(&asked) { self.callers.executable(caller.pid) } else { None };
         let who = CallerFacts { uid: caller.uid, gid: caller.gid, exe: exe.as_deref() };
         let mut granted = Granted(None);
-        for asked in asked.into_iter().map(Into::into) {
+        for asked in asked {
             subject.answer(Say::Enforced, asked, &who)?;
             if granted.0.is_none() && subject.has_trial() {
                 granted.0 = subject.answer(Say::Whole, asked, &who).err();
@@ -469,7 +471,7 @@ impl<'p> Subject<'p> {
         let by_name = self.names.iter().map(|name| {
             let (policy, rules) = name.said(say);
             let mut decision = rules.decide(&facts, operation, who);
-            if operation == Operation::Create && self.kind == Kind::Symlink {
+            if self.makes_link(operation.into()) {
                 // What could be made in a directory of that name decides, too.
                 let behind = policy.decide_link(&name.path, who);
                 decision = if behind.verdict > decision.verdict { behind } else { decision };
@@ -515,8 +517,22 @@ impl<'p> Subject<'p> {
         self.names.iter().flat_map(|name| std::iter::once(&name.rules).chain(&name.trial))
     }
 
-    fn needs_exe(&self) -> bool {
-        !self.unknown.is_empty() || self.rules().any(|rules| rules.needs_caller(self.kind).exe)
+    fn needs_exe(&self, asked: &[Asked]) -> bool {
+        !self.unknown.is_empty()
+            || self.rules().any(|rules| rules.needs_caller(self.kind).exe)
+            || asked.iter().any(|asked| self.makes_link(*asked)) && self.link_needs_exe()
+    }
+
+    /// Whether rules about what is below its names have a say, too.
+    fn makes_link(&self, asked: Asked) -> bool {
+        self.kind == Kind::Symlink && asked == Asked::To(Operation::Create)
+    }
+
+    fn link_needs_exe(&self) -> bool {
+        let mut all = self.names.iter().map(|name| name.in_force);
+        all.any(|rules| {
+            [Say::Enforced, Say::Whole].iter().any(|say| say.of(rules).link_needs_exe())
+        })
     }
 
     fn facts(&self) -> InodeFacts<'_> {

@@ -183,6 +183,30 @@ fn symlink(view: &Played, dir: u64, name: &str, to: &str) -> Result<EntryOut, Er
 }
 
 #[test]
+fn who_makes_a_link_is_looked_at_where_a_rule_asks_for_it() {
+    let passes = |what| format!("[[rule]]\npath = '**'\n{what}\naction = 'passthrough'\n");
+    let tasks = |who| format!("[[rule]]\npath = '**/.vscode/t'\n{who}\naction = 'read-only'\n");
+    let own = format!("exe = '{}'", std::env::current_exe().unwrap().display());
+    let another = "exe = '/usr/bin/another'";
+    let symlinks = passes("kind = 'symlink'");
+    for (policy, expected) in [
+        (symlinks.clone() + &passes(another) + &tasks(""), Err(Errno::ROFS)),
+        (symlinks.clone() + &passes(&own) + &tasks(""), Ok(())),
+        (tasks(another), Ok(())),
+        (symlinks + &tasks(&own), Err(Errno::ROFS)),
+    ] {
+        let view = Played::with(&policy, &[("a/x", "")]);
+        assert_eq!(symlink(&view, ROOT, ".vscode", "z").map(drop), expected, "{policy}");
+        // A further name and a later one are judged as the first is.
+        std::os::unix::fs::symlink("z", view.below("link")).unwrap();
+        assert_eq!(view.rename("link", "a/.vscode", 0), expected, "{policy}");
+        std::os::unix::fs::symlink("z", view.below("other")).unwrap();
+        view.mkdir("b").unwrap();
+        assert_eq!(view.link("other", "b/.vscode").map(drop), expected, "{policy}");
+    }
+}
+
+#[test]
 fn a_link_that_may_not_be_read_says_nothing() {
     let policy = "[[rule]]\npath = 'link'\naction = 'deny'\n";
     let view = Played::new(policy);
