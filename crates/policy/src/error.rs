@@ -3,7 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::limits::{MAX_GLOBS, MAX_NATIVE, MAX_RULES, MAX_VIEWS};
+use crate::budget::{Budget, Over};
+use crate::limits::{
+    MAX_GLOBS, MAX_NATIVE, MAX_REGEXES_LEN, MAX_RULES, MAX_SPREAD_IN_ALL, MAX_VIEWS,
+};
 use crate::names::Names;
 
 /// Most characters of a source line that an error shows.
@@ -16,6 +19,8 @@ pub(crate) struct Source<'t> {
     pub(crate) names: &'t dyn Names,
     /// It was read as a policy before, and its regular expressions are known to be right.
     pub(crate) tried: bool,
+    /// What was taken of what it may stand for.
+    pub(crate) budget: Budget,
 }
 
 impl Source<'_> {
@@ -405,6 +410,19 @@ pub enum Problem {
     /// Too many globs.
     #[error("more than {} globs in one policy, braces spread out", MAX_GLOBS)]
     TooManyGlobs,
+    /// Globs that stand for too much.
+    #[error(
+        "globs of more than {} characters in one policy, braces spread out; write fewer \
+         alternatives, or wildcards in their place",
+        MAX_SPREAD_IN_ALL
+    )]
+    GlobsTooLong,
+    /// Regular expressions that take too much together.
+    #[error(
+        "the regular expressions take more than {} MiB compiled, all together; write smaller \
+         repetitions, `(?:...)` for groups, or fewer rules with `regex`", MAX_REGEXES_LEN >> 20
+    )]
+    RegexesTooLarge,
     /// A `[[view]]` of no directory.
     #[error("`[[view]]` without `dir`; add the directory, as in `dir = \"~/notes\"`")]
     ViewWithoutDir,
@@ -428,4 +446,14 @@ pub enum Problem {
     /// Too many views.
     #[error("more than {MAX_VIEWS} `[[view]]` tables in one policy")]
     TooManyViews,
+}
+
+impl From<Over> for Problem {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Globs => Self::TooManyGlobs,
+            Over::Spread => Self::GlobsTooLong,
+            Over::Regexes => Self::RegexesTooLarge,
+        }
+    }
 }

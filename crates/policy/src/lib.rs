@@ -22,6 +22,7 @@
 //! [`Matched`].
 
 mod anywhere;
+mod budget;
 mod error;
 mod explain;
 mod facts;
@@ -48,8 +49,8 @@ pub use error::{PolicyError, Problem, Warning};
 pub use explain::{Audited, Condition, Explanation, OperationReport, RuleReport, Status};
 pub use facts::{CallerFacts, CallerNeeds, Facts, InodeFacts};
 pub use limits::{
-    HEAD_LEN, MAX_DOMAIN_LEN, MAX_GLOBS, MAX_NATIVE, MAX_PRECEDING, MAX_REGEXES, MAX_RULES,
-    MAX_TEXT_LEN, MAX_VIEWS,
+    HEAD_LEN, MAX_DOMAIN_LEN, MAX_GLOB_LEN, MAX_GLOBS, MAX_NATIVE, MAX_PRECEDING, MAX_REGEXES,
+    MAX_REGEXES_LEN, MAX_RULES, MAX_SPREAD, MAX_SPREAD_IN_ALL, MAX_TEXT_LEN, MAX_VIEWS,
 };
 pub use made::Made;
 pub use matched::{Contents, Decision, Matched};

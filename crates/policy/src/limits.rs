@@ -11,6 +11,14 @@ pub(crate) const MAX_HELD: usize = MAX_RULES + MAX_PRECEDING;
 pub const MAX_TEXT_LEN: usize = 4 << 20;
 /// Most globs in a policy, braces spread out.
 pub const MAX_GLOBS: usize = 1 << 16;
+/// Longest glob in bytes: no path that a program may name is that long.
+pub const MAX_GLOB_LEN: usize = 64 << 10;
+/// What one glob may stand for with its braces spread out, in characters and ranges of classes.
+pub const MAX_SPREAD: usize = 1 << 20;
+/// The same for all globs of a policy together.
+pub const MAX_SPREAD_IN_ALL: usize = 4 << 20;
+/// What the regular expressions of a policy may take together in bytes, compiled.
+pub const MAX_REGEXES_LEN: usize = 256 << 20;
 /// Most directories that are native: each is a mount.
 pub const MAX_NATIVE: usize = 64;
 /// Most regular expressions of one `redact` rule.

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use regex::bytes::{Regex, RegexBuilder};
 
+use crate::budget;
 use crate::facts::{CallerFacts, InodeFacts};
 use crate::glob::{Glob, unescaped};
 use crate::limits::{HEAD_LEN, MAX_HELD};
@@ -241,13 +242,13 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// An expression that is tried now.
+    /// An expression that is tried now, with what it takes at most in bytes.
     ///
     /// # Errors
     /// When it is wrong, or too large.
-    pub(crate) fn new(text: &str) -> Result<Self, regex::Error> {
-        let compiled = compile(text)?;
-        Ok(Self { text: text.into(), compiled: Arc::new(compiled.into()) })
+    pub(crate) fn new(text: &str) -> Result<(Self, usize), regex::Error> {
+        let (compiled, weight) = compile(text)?;
+        Ok((Self { text: text.into(), compiled: Arc::new(compiled.into()) }, weight))
     }
 
     /// One that was tried before, with [`Pattern::new`].
@@ -258,13 +259,13 @@ impl Pattern {
     /// # Panics
     /// If it was never tried, and is wrong.
     fn is_match(&self, head: &[u8]) -> bool {
-        let compiled = || compile(&self.text).expect("an expression that was tried before");
+        let compiled = || compile(&self.text).expect("an expression that was tried before").0;
         self.compiled.get_or_init(compiled).is_match(head)
     }
 }
 
-fn compile(text: &str) -> Result<Regex, regex::Error> {
-    RegexBuilder::new(text).size_limit(MAX_REGEX_LEN).dfa_size_limit(MAX_REGEX_LEN).build()
+fn compile(text: &str) -> Result<(Regex, usize), regex::Error> {
+    budget::build(RegexBuilder::new(text).dfa_size_limit(MAX_REGEX_LEN), MAX_REGEX_LEN)
 }
 
 /// A condition on who asks. What is given must all hold.

@@ -24,7 +24,7 @@ impl OwnRegex {
     /// The longest match that an expression may have, in bytes.
     pub const MATCH_MAX: usize = 4096;
     /// What a compiled expression may take, in bytes.
-    const SIZE_MAX: usize = 4 << 20;
+    pub const SIZE_MAX: usize = 4 << 20;
 
     /// Reads `regex`; reports are made under `name`.
     ///

@@ -70,6 +70,16 @@ impl Glob {
         self.segments.is_empty()
     }
 
+    /// What it takes, in characters and ranges of classes.
+    pub(crate) fn weight(&self) -> usize {
+        let tokens = |segment: &Segment| match segment {
+            Segment::Deep | Segment::Any => 1,
+            Segment::Name(name) => 1 + name.len(),
+            Segment::Wild(tokens) => 1 + tokens.iter().map(Token::weight).sum::<usize>(),
+        };
+        self.segments.iter().map(tokens).sum()
+    }
+
     /// Makes `**` mean everything in DIR, but not DIR itself.
     pub(crate) fn leave_out_root(&mut self) {
         if self.is_everything() {

@@ -16,6 +16,17 @@ pub(crate) enum Token {
     Class { negated: bool, ranges: Box<[(char, char)]> },
 }
 
+impl Token {
+    /// What it takes, in characters and ranges.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Text(bytes) => bytes.len(),
+            Self::One | Self::Star => 1,
+            Self::Class { ranges, .. } => 1 + ranges.len(),
+        }
+    }
+}
+
 /// Whether `text` as a whole matches `tokens`. At most `tokens.len() * text.len()` steps.
 pub(crate) fn matches(tokens: &[Token], text: &[u8]) -> bool {
     // As most patterns are. What the text begins with begins a character, so that the star ends

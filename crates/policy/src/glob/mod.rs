@@ -6,6 +6,7 @@ mod inclusion;
 pub(crate) mod index;
 mod overlap;
 mod pairs;
+mod spread;
 mod syntax;
 
 pub(crate) use automaton::{Glob, TwoPaths};

@@ -3,9 +3,9 @@
 
 use super::automaton::{Glob, MAX_SEGMENTS, Segment};
 use super::component::Token;
+use super::spread::{Atom, MAX_ALTERNATIVES, Node, Sort, TooMuch, spread};
+use crate::limits::{MAX_GLOB_LEN, MAX_SPREAD};
 
-/// Most globs that the braces of one glob may stand for.
-const MAX_ALTERNATIVES: usize = 256;
 /// Deepest nesting of braces.
 const MAX_NESTING: usize = 8;
 
@@ -53,6 +53,10 @@ pub(crate) enum GlobProblem {
     Nesting,
     #[error("braces stand for more than {MAX_ALTERNATIVES} globs; write several globs")]
     Alternatives,
+    #[error("{0} bytes; a glob has at most {MAX_GLOB_LEN}, as no path is longer")]
+    TooLong(usize),
+    #[error("braces stand for more than {MAX_SPREAD} characters; write several globs")]
+    Spread,
     #[error("more than {} components in a glob; write `**` for those in the middle", MAX_SEGMENTS - 1)]
     Components,
     #[error("a glob on executables begins with `/` or `**/`")]
@@ -126,60 +130,24 @@ fn characters(text: &str) -> impl Iterator<Item = (char, bool)> {
     })
 }
 
-/// One element of a glob's text, braces spread out.
-#[derive(Clone, Debug, PartialEq)]
-struct Atom {
-    offset: usize,
-    sort: Sort,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Sort {
-    Char(char),
-    One,
-    Star,
-    Class(Token),
-    Slash,
-}
-
-/// The same with braces.
-enum Node {
-    Atom(Atom),
-    Braces(Vec<Vec<Node>>),
-}
-
 /// All the ways to read `text`, one per choice of alternatives. At least one.
 fn alternatives(text: &str) -> Result<Vec<Vec<Atom>>, GlobError> {
     if text.is_empty() {
         return Err(GlobError { offset: 0, problem: GlobProblem::Empty });
     }
+    if text.len() > MAX_GLOB_LEN {
+        return Err(GlobError { offset: 0, problem: GlobProblem::TooLong(text.len()) });
+    }
     let mut parser = Parser { text, at: 0 };
     let nodes = parser.sequence(0)?;
     let braces = text.find('{').unwrap_or(0);
-    spread(&nodes).map_err(|error| GlobError { offset: braces, ..error })
-}
-
-fn spread(nodes: &[Node]) -> Result<Vec<Vec<Atom>>, GlobError> {
-    let mut all = vec![Vec::new()];
-    for node in nodes {
-        match node {
-            Node::Atom(atom) => all.iter_mut().for_each(|one| one.push(atom.clone())),
-            Node::Braces(choices) => {
-                let mut tails = Vec::new();
-                for choice in choices {
-                    tails.extend(spread(choice)?);
-                }
-                if all.len() * tails.len() > MAX_ALTERNATIVES {
-                    return Err(GlobError { offset: 0, problem: GlobProblem::Alternatives });
-                }
-                all = all
-                    .iter()
-                    .flat_map(|head| tails.iter().map(move |tail| [&head[..], &tail[..]].concat()))
-                    .collect();
-            }
-        }
-    }
-    Ok(all)
+    spread(&nodes).map_err(|too_much| {
+        let problem = match too_much {
+            TooMuch::Alternatives => GlobProblem::Alternatives,
+            TooMuch::Characters => GlobProblem::Spread,
+        };
+        GlobError { offset: braces, problem }
+    })
 }
 
 struct Parser<'t> {

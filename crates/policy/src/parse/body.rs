@@ -5,7 +5,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{check, lint, reach, rule, values};
 use crate::error::{PolicyError, Problem, Source, Warning};
-use crate::limits::{MAX_GLOBS, MAX_RULES};
+use crate::limits::MAX_RULES;
 use crate::policy::Policy;
 use crate::rule::Rule;
 use crate::words::Action;
@@ -65,17 +65,12 @@ fn rules(
     };
     let Some(list) = value.get_ref().as_array() else { return Err(wrong_type(value)) };
     let mut rules: Vec<(Rule, std::ops::Range<usize>)> = Vec::new();
-    let mut globs = 0;
     for one in list {
         let Some(table) = one.get_ref().as_table() else { return Err(wrong_type(one)) };
         if rules.len() == MAX_RULES {
             return Err(source.error(one.span(), Problem::TooManyRules));
         }
         let rule = rule::rule(source, one.span(), table, audit_only, &rules)?;
-        globs += rule.globs.len();
-        if globs > MAX_GLOBS {
-            return Err(source.error(one.span(), Problem::TooManyGlobs));
-        }
         warnings.extend(lint::globs(source, table, &rule));
         warnings.extend(lint::executables(source, table, &rule));
         rules.push((rule, one.span()));

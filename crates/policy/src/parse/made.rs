@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use regex::bytes::RegexBuilder;
 use tollgate_redact::{DEFAULT_FILE_MAX, Detector, Detectors, OwnRegex};
 use toml::de::DeTable;
 
 use super::values;
+use crate::budget;
 use crate::error::{PolicyError, Problem, Source};
 use crate::limits::{MAX_DOMAIN_LEN, MAX_REGEXES};
 use crate::redaction::Redaction;
@@ -85,6 +87,11 @@ fn own(source: &Source<'_>, table: &DeTable<'_>) -> Result<Vec<OwnRegex>, Policy
                 source.error(text.span.clone(), Problem::Regex(error.to_string()))
             })?,
         );
+        let built =
+            budget::build(RegexBuilder::new(text.text).multi_line(true), OwnRegex::SIZE_MAX);
+        let weight = built.map_or(OwnRegex::SIZE_MAX, |(_, weight)| weight);
+        let taken = source.budget.take_regex(weight);
+        taken.map_err(|over| source.error(text.span, over.into()))?;
     }
     Ok(all)
 }

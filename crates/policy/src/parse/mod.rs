@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use toml::de::DeTable;
 
+use crate::budget::Budget;
 use crate::error::{PolicyError, Problem, Source};
 use crate::limits::MAX_TEXT_LEN;
 use crate::names::{Names, NoNames};
@@ -26,7 +27,8 @@ impl Policy {
     /// # Errors
     /// The first mistake in the text: where it is, what was found, what is allowed.
     pub fn parse(text: &str, origin: &str) -> Result<Self, PolicyError> {
-        file(&Source { text, origin, names: &NoNames, tried: false }).map(|file| file.policy)
+        file(&Source { text, origin, names: &NoNames, tried: false, budget: Budget::default() })
+            .map(|file| file.policy)
     }
 
     /// As [`Policy::parse`], for a text that it answered with a policy before, as tests do with texts
@@ -37,7 +39,8 @@ impl Policy {
     /// As [`Policy::parse`], but for what is wrong in regular expressions, which is a panic when a
     /// file is judged by them.
     pub fn parse_tried(text: &str, origin: &str) -> Result<Self, PolicyError> {
-        file(&Source { text, origin, names: &NoNames, tried: true }).map(|file| file.policy)
+        file(&Source { text, origin, names: &NoNames, tried: true, budget: Budget::default() })
+            .map(|file| file.policy)
     }
 
     /// As [`Policy::parse`], where rules may name users and groups that `names` finds.
@@ -45,7 +48,8 @@ impl Policy {
     /// # Errors
     /// As [`Policy::parse`].
     pub fn parse_with(text: &str, origin: &str, names: &dyn Names) -> Result<Self, PolicyError> {
-        file(&Source { text, origin, names, tried: false }).map(|file| file.policy)
+        file(&Source { text, origin, names, tried: false, budget: Budget::default() })
+            .map(|file| file.policy)
     }
 }
 
@@ -56,7 +60,7 @@ impl PolicyFile {
     /// # Errors
     /// As [`Policy::parse`], for the policy of DIR and those of all views.
     pub fn parse_with(text: &str, origin: &str, names: &dyn Names) -> Result<Self, PolicyError> {
-        file(&Source { text, origin, names, tried: false })
+        file(&Source { text, origin, names, tried: false, budget: Budget::default() })
     }
 }
 

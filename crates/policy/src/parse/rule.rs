@@ -148,13 +148,16 @@ fn globs(
 ) -> Result<Vec<Glob>, PolicyError> {
     let mut globs = Vec::with_capacity(texts.len());
     for text in texts {
-        globs.extend(compile(text.text).map_err(|error| {
+        let alternatives = compile(text.text).map_err(|error| {
             let shown: String = text.text.chars().take(SHOWN_OF_A_GLOB).collect();
             let end = if shown.len() < text.text.len() { "..." } else { "" };
             let glob = format!("{}{end}", shown.escape_debug());
             let problem = Problem::Glob { glob, reason: error.problem.to_string() };
             source.error(text.span_of(source, error.offset..error.offset + 1), problem)
-        })?);
+        })?;
+        let taken = source.budget.take_globs(&alternatives);
+        taken.map_err(|over| source.error(text.span.clone(), over.into()))?;
+        globs.extend(alternatives);
     }
     Ok(globs)
 }
@@ -245,7 +248,7 @@ fn regex(source: &Source<'_>, value: &Value<'_>) -> Result<Pattern, PolicyError>
         return Ok(Pattern::tried(text.text));
     }
     values::refuse_regex(source, &text)?;
-    Pattern::new(text.text).map_err(|error| {
+    let (pattern, weight) = Pattern::new(text.text).map_err(|error| {
         let reason = match error {
             regex::Error::CompiledTooBig(limit) => {
                 format!("needs more than {limit} bytes compiled; write smaller repetitions")
@@ -253,7 +256,10 @@ fn regex(source: &Source<'_>, value: &Value<'_>) -> Result<Pattern, PolicyError>
             other => other.to_string(),
         };
         source.error(text.span.clone(), Problem::Regex(reason))
-    })
+    })?;
+    let taken = source.budget.take_regex(weight);
+    taken.map_err(|over| source.error(text.span, over.into()))?;
+    Ok(pattern)
 }
 
 fn caller(
