@@ -3,13 +3,14 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy, Verdict};
 
-use super::{Repository, index};
+use super::{Repository, enters, index};
 use crate::escape::escaped;
 use crate::files;
 
@@ -29,6 +30,8 @@ struct IndexBefore {
     file: PathBuf,
     bytes: Vec<u8>,
     name_len: usize,
+    /// Device and inode number.
+    place: (u64, u64),
     identity: Identity,
 }
 
@@ -37,12 +40,18 @@ type Identity = (u64, i64, i64);
 
 impl IndexesBefore {
     /// Those of the repository whose working tree is `dir`, and of its submodules, but for those that are
-    /// larger than 16 MiB, or would be together.
+    /// larger than 16 MiB, or would be together. Each index once, whatever leads to it.
     pub(crate) fn of(dir: &Path) -> Self {
         let (mut all, mut left) = (Vec::new(), MAX_LEN);
-        let mut pending = vec![Vec::new()];
+        let (mut pending, mut seen) = (vec![Vec::new()], HashSet::new());
         while let Some(below) = pending.pop() {
+            if !below.is_empty() && !enters(dir, Path::new(OsStr::from_bytes(&below))) {
+                continue;
+            }
             let Some(index) = IndexBefore::of(dir, below, left) else { continue };
+            if !seen.insert(index.place) {
+                continue;
+            }
             left -= index.bytes.len() as u64;
             let tracked = index::parse(&index.bytes, index.name_len).unwrap_or_default();
             let submodules = tracked.into_iter().filter(|one| one.is_repository);
@@ -80,15 +89,17 @@ impl IndexBefore {
         let work_tree = dir.join(OsStr::from_bytes(&below));
         let repository = Repository::at(&work_tree)?;
         let file = repository.git_dir().join("index");
-        let identity = identity(&file)?;
+        let meta = std::fs::metadata(&file).ok()?;
+        let (place, identity) = ((meta.dev(), meta.ino()), identity(&meta)?);
         let bytes = files::read_at_most(&file, max_len).ok()?;
         let name_len = repository.name_len();
-        Some(Self { work_tree, below, file, bytes, name_len, identity })
+        Some(Self { work_tree, below, file, bytes, name_len, place, identity })
     }
 
     /// The paths in DIR of hidden files that are there, and were in the index.
     fn lost(&self, policy: &Policy) -> Vec<Vec<u8>> {
-        if identity(&self.file).is_none_or(|identity| identity == self.identity) {
+        let now = std::fs::metadata(&self.file).ok().and_then(|meta| identity(&meta));
+        if now.is_none_or(|identity| identity == self.identity) {
             return Vec::new();
         }
         let parsed = index::parse(&self.bytes, self.name_len).ok();
@@ -112,7 +123,61 @@ fn is_hidden(policy: &Policy, path: &[u8]) -> bool {
         || policy.decide(&facts, Operation::Read, &caller).verdict == Verdict::Hide
 }
 
-fn identity(file: &Path) -> Option<Identity> {
-    let meta = std::fs::metadata(file).ok().filter(|meta| meta.len() <= MAX_LEN)?;
-    Some((meta.ino(), meta.ctime(), meta.ctime_nsec()))
+/// None of what is larger than all that is kept.
+fn identity(meta: &Metadata) -> Option<Identity> {
+    (meta.len() <= MAX_LEN).then(|| (meta.ino(), meta.ctime(), meta.ctime_nsec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{create_dir_all, write};
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::git::index::tests::of_repositories;
+
+    /// A repository with other repositories in its index.
+    fn repository(top: &Path, tracked: &[&str]) {
+        create_dir_all(top.join(".git")).unwrap();
+        write(top.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        write(top.join(".git/index"), of_repositories(tracked)).unwrap();
+    }
+
+    fn found(top: &Path) -> Vec<String> {
+        let all = IndexesBefore::of(top).0.into_iter();
+        all.map(|one| String::from_utf8(one.below).unwrap()).collect()
+    }
+
+    #[test]
+    fn indexes_of_submodules_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        repository(dir.path(), &["a", "b/c", "missing"]);
+        repository(&dir.path().join("a"), &["d"]);
+        repository(&dir.path().join("a/d"), &[]);
+        repository(&dir.path().join("b/c"), &[]);
+        assert_eq!(found(dir.path()), ["", "b/c/", "a/", "a/d/"]);
+    }
+
+    /// Two links to the top would lead on in 2^40 ways.
+    #[test]
+    fn no_submodule_is_looked_for_behind_a_symbolic_link() {
+        let dir = tempfile::tempdir().unwrap();
+        repository(dir.path(), &["a", "b", "l/s", "/", ".."]);
+        for name in ["a", "b"] {
+            symlink(".", dir.path().join(name)).unwrap();
+        }
+        repository(&dir.path().join("r/s"), &[]);
+        symlink("r", dir.path().join("l")).unwrap();
+        assert_eq!(found(dir.path()), [""]);
+    }
+
+    #[test]
+    fn an_index_is_kept_once() {
+        let dir = tempfile::tempdir().unwrap();
+        repository(dir.path(), &["a", "b", "b"]);
+        create_dir_all(dir.path().join("a")).unwrap();
+        write(dir.path().join("a/.git"), "gitdir: ../.git\n").unwrap();
+        repository(&dir.path().join("b"), &[]);
+        assert_eq!(found(dir.path()), ["", "b/"]);
+    }
 }

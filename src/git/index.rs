@@ -1,5 +1,6 @@
 //! git's index: which files are tracked. The format is that of gitformat-index(5), versions 2 to 4.
 
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -56,7 +57,8 @@ pub(super) fn tracked(file: &Path, name_len: usize) -> anyhow::Result<Vec<Tracke
                 .with_context(|| format!("`{}`", base.display()))?;
             // Those that were taken out since count as well: it is not said here which they are.
             let (mut all, _) = self::entries(&base, name_len)?;
-            all.retain(|one| !entries.iter().any(|new| new.path == one.path));
+            let new: HashSet<_> = entries.iter().map(|one| one.path.as_slice()).collect();
+            all.retain(|one| !new.contains(one.path.as_slice()));
             entries.extend(all);
         }
         Ok(entries)
@@ -159,7 +161,7 @@ fn variable(bytes: &[u8], at: &mut usize) -> anyhow::Result<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::process::Command;
 
     use super::*;
@@ -244,6 +246,41 @@ mod tests {
     /// An entry of version 4.
     fn shared_entry(removed: u8, name: &[u8]) -> Vec<u8> {
         [&[0; 62][..], &[removed], name, b"\0"].concat()
+    }
+
+    /// An index of version 4 with entries of these paths, other repositories.
+    pub(in crate::git) fn of_repositories<P: AsRef<[u8]>>(paths: &[P]) -> Vec<u8> {
+        let number = u32::try_from(paths.len()).unwrap();
+        let mut index = [&b"DIRC\0\0\0\x04"[..], &number.to_be_bytes()].concat();
+        let mut before = 0;
+        for path in paths.iter().map(AsRef::as_ref) {
+            let mut entry = shared_entry(u8::try_from(before).unwrap(), path);
+            entry[MODE..MODE + 4].copy_from_slice(&REPOSITORY.to_be_bytes());
+            index.extend(entry);
+            before = path.len();
+        }
+        index
+    }
+
+    /// Each of one against each of the other would be forty thousand million.
+    #[test]
+    fn a_split_index_of_many_files_is_read_whole() {
+        const FILES: usize = 200_000;
+        let dir = tempfile::tempdir().unwrap();
+        let named = |from: usize| {
+            let names = (from..from + FILES).map(|number| format!("{number:07}"));
+            of_repositories(&names.collect::<Vec<_>>())
+        };
+        let link = [&b"link\0\0\0\x14"[..], &[0xab; 20]].concat();
+        let (index, shared) = ("index".to_owned(), format!("sharedindex.{}", "ab".repeat(20)));
+        std::fs::write(dir.path().join(&index), [named(FILES - 1), link].concat()).unwrap();
+        std::fs::write(dir.path().join(shared), named(0)).unwrap();
+        let read = tracked(&dir.path().join(index), 20).unwrap();
+        let mut paths: Vec<_> = read.iter().map(|one| one.path.as_slice()).collect();
+        assert_eq!(paths.len(), 2 * FILES - 1);
+        paths.sort_unstable();
+        paths.dedup();
+        assert_eq!(paths.len(), 2 * FILES - 1);
     }
 
     #[test]

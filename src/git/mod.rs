@@ -15,6 +15,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
 use crate::files;
 
 pub(crate) use below::below;
@@ -111,6 +113,16 @@ impl Repository {
         let format = config.values("extensions.objectformat").last();
         if format == Some(OsStr::new("sha256")) { 32 } else { 20 }
     }
+}
+
+/// Whether git enters `inside`, a path in the index of the working tree `top`, as a submodule: not behind a
+/// symbolic link, which could lead to the same one in ever more ways, and nowhere outside.
+fn enters(top: &Path, inside: &Path) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // `top` itself may be reached by links.
+    let Ok(top) = rustix::fs::open(top, flags, Mode::empty()) else { return false };
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(top, inside, flags, Mode::empty(), beneath).is_ok()
 }
 
 /// Whether git would take it for deleted if it could not see this file. True also where that cannot

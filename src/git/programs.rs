@@ -1,6 +1,7 @@
 //! What a repository has git start: by its settings, and by its hooks.
 
 use std::cell::LazyCell;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::iter::once;
 use std::os::unix::ffi::OsStringExt;
@@ -12,7 +13,7 @@ use super::config::Config;
 use super::linked::Unchanged;
 use super::starts::starts_program;
 use super::syntax::Setting;
-use super::{Repository, below};
+use super::{Repository, below, enters};
 use crate::escape::{escaped, shown};
 
 /// Largest index that is read when CMD has ended, in bytes.
@@ -75,7 +76,7 @@ pub(crate) fn left_behind(
 ) -> Vec<String> {
     let tracked = tracked_repositories(dir);
     let below = below(dir);
-    let others = below.work_trees.iter().filter(|one| !tracked.contains(one));
+    let others = below.work_trees.iter().filter(|one| !tracked.contains(*one));
     let others = others.filter_map(|one| Some((one, Repository::at(&dir.join(one))?)));
     let bare = below.bare.iter().map(|one| (one, Repository::bare(&dir.join(one))));
     let others = others.chain(bare);
@@ -134,16 +135,18 @@ fn at_the_top(dir: &Path, is_bare: bool, since: SystemTime) -> Vec<String> {
     of_work_tree.into_iter().chain(itself).collect()
 }
 
-/// The repositories in the index of the one at `dir`.
-fn tracked_repositories(dir: &Path) -> Vec<PathBuf> {
-    let Some(top) = Repository::at(dir) else { return Vec::new() };
+/// The repositories in the index of the one at `dir` that git enters.
+fn tracked_repositories(dir: &Path) -> BTreeSet<PathBuf> {
+    let Some(top) = Repository::at(dir) else { return BTreeSet::new() };
     let index = top.git_dir().join("index");
     if std::fs::metadata(&index).map_or(true, |meta| meta.len() > MAX_INDEX_LEN) {
-        return Vec::new();
+        return BTreeSet::new();
     }
     let tracked = top.tracked().unwrap_or_default();
     let linked = tracked.into_iter().filter(|one| one.is_repository);
-    linked.map(|one| PathBuf::from(OsString::from_vec(one.path))).collect()
+    let paths: BTreeSet<_> =
+        linked.map(|one| PathBuf::from(OsString::from_vec(one.path))).collect();
+    paths.into_iter().filter(|one| enters(dir, one)).collect()
 }
 
 /// The name of a repository that starts programs by what was written after `since`, and those.
@@ -209,6 +212,7 @@ fn changed_after(top: &Path, repository: &Repository, since: SystemTime, moved: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::git::index::tests::of_repositories;
 
     fn repository(config: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -286,5 +290,19 @@ mod tests {
         assert_eq!(of(&Repository::bare(dir.path())), Vec::<String>::new());
         std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(of(&Repository::bare(dir.path())), ["hook post-index-change"]);
+    }
+
+    #[test]
+    fn repositories_in_the_index_are_found_once_and_behind_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        for top in ["", "c"] {
+            let git_dir = dir.path().join(top).join(".git");
+            std::fs::create_dir_all(&git_dir).unwrap();
+            std::fs::write(git_dir.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        }
+        let index = of_repositories(&["a", "a/c", "c", "c", "missing"]);
+        std::fs::write(dir.path().join(".git/index"), index).unwrap();
+        std::os::unix::fs::symlink(".", dir.path().join("a")).unwrap();
+        assert_eq!(Vec::from_iter(tracked_repositories(dir.path())), [PathBuf::from("c")]);
     }
 }
