@@ -1,6 +1,7 @@
 //! Linked working trees that CMD added to a repository that was there before: git runs in them what
 //! it runs in the others.
 
+use std::collections::HashSet;
 use std::fs::canonicalize;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -27,17 +28,19 @@ impl Unchanged {
     }
 
     /// Whether the working tree `top` of `repository` was added to one of these, and git runs in it only what
-    /// it runs in that one. `files_run` tells which files git runs in a working tree, there or not.
+    /// it runs in that one. `files_run` tells which files git runs in a working tree, there or not;
+    /// none where these are too many.
     pub(super) fn has_added(
         &self,
         top: &Path,
         repository: &Repository,
-        files_run: impl Fn(&Path, &Repository) -> Vec<PathBuf>,
+        files_run: impl Fn(&Path, &Repository) -> Option<Vec<PathBuf>>,
     ) -> bool {
         let Some(common_dir) = added_to(repository) else { return false };
         let Some((_, other)) = self.0.iter().find(|one| one.0 == common_dir) else { return false };
-        let of_other = files_run(other, repository);
-        let own = files_run(top, repository);
+        let Some(of_other) = files_run(other, repository) else { return false };
+        let Some(own) = files_run(top, repository) else { return false };
+        let of_other: HashSet<_> = of_other.into_iter().collect();
         own.iter().all(|file| of_other.contains(file) || is_missing(file))
     }
 }

@@ -72,7 +72,7 @@ fn hooks(common_dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
 pub(crate) fn left_behind(
     dir: &Path,
     since: SystemTime,
-    files_run: impl Fn(&Path, &Repository) -> Vec<PathBuf>,
+    files_run: impl Fn(&Path, &Repository) -> Option<Vec<PathBuf>>,
 ) -> Vec<String> {
     let tracked = tracked_repositories(dir);
     let below = below(dir);

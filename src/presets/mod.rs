@@ -2,7 +2,9 @@
 //! the parts that several of them share.
 
 mod fit;
+mod gathered;
 mod named;
+mod places;
 mod quote;
 mod run_later;
 
@@ -139,9 +141,9 @@ impl Preset {
         *fitted() = Some(now);
         if !findings.later.whole {
             messages::warn(&format!(
-                "`{}` has too many directories or repositories to look for all repositories below \
-                 it: hooks of those that were not found can be written; name a directory further \
-                 below",
+                "`{}` has too many directories, repositories, or files that git would run, to keep \
+                 all of them: what was not found can be written, hooks too; name a directory \
+                 further below",
                 shown(dir)
             ));
         }
@@ -157,7 +159,82 @@ impl Preset {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
+    use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Verdict};
+
     use super::*;
+
+    fn write(dir: &Path, name: &str, text: &str) {
+        let path = dir.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn repository(dir: &Path, top: &str) {
+        for (name, text) in [("HEAD", "x"), ("config", ""), ("objects/x", ""), ("refs/x", "")] {
+            write(dir, &format!("{top}.git/{name}"), text);
+        }
+    }
+
+    fn is_kept(policy: &Policy, path: &str) -> bool {
+        let caller = CallerFacts { uid: 0, gid: 0, exe: None };
+        let facts = Facts { path: path.as_bytes(), kind: Kind::File, size: 0, head: None };
+        let mut operations = [Operation::Write, Operation::Create].into_iter();
+        operations.all(|one| policy.decide(&facts, one, &caller).verdict == Verdict::ReadOnly)
+    }
+
+    /// What no glob can name is kept with what is around it.
+    #[test]
+    fn paths_of_more_names_than_a_glob_may_have_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (module, deep, tree) = ("a/".repeat(70), "d/".repeat(61), "t/".repeat(57));
+        repository(dir.path(), &deep);
+        repository(dir.path(), &tree);
+        for name in ["HEAD", "commondir", "gitdir"] {
+            write(dir.path(), &format!("{tree}.git/worktrees/w/{name}"), "x");
+        }
+        let long = format!("{0}/{0}/{0}/{0}/{0}x/z", "l".repeat(1000));
+        let text = format!("[submodule \"x\"]\n path = {module}z\n path = {long}\n");
+        write(dir.path(), ".gitmodules", &text);
+        for preset in Preset::ALL {
+            let policy = preset.policy(dir.path()).unwrap_or_else(|error| panic!("{error:#}"));
+            assert!(is_kept(&policy, &format!("{module}z/.git")));
+            assert!(is_kept(&policy, &format!("{long}/.git")));
+            assert!(is_kept(&policy, &format!("{deep}.git/hooks/pre-commit")));
+            assert!(is_kept(&policy, &format!("{tree}.git/hooks/pre-commit")));
+            assert!(is_kept(&policy, &format!("{tree}.git/worktrees/w/commondir")));
+            let is_open = !is_kept(&policy, "a/b") && !is_kept(&policy, &format!("{deep}b"));
+            assert!(is_open || preset == Preset::ReadOnly);
+        }
+    }
+
+    #[test]
+    fn more_paths_than_a_policy_may_have_make_none_that_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        repository(dir.path(), "");
+        write(dir.path(), ".git/config", "[core]\nhooksPath = tools/hooks\n");
+        let mut text = "[submodule \"x\"]\n".to_owned();
+        (0..70_000).for_each(|number| writeln!(text, "path=m{number}").unwrap());
+        write(dir.path(), ".gitmodules", &text);
+        let policy = Preset::Agent.policy(dir.path()).unwrap_or_else(|error| panic!("{error:#}"));
+        assert!(is_kept(&policy, "tools/hooks/pre-commit") && is_kept(&policy, "m1/.git"));
+        assert!(!look(dir.path()).later.whole);
+    }
+
+    #[test]
+    fn hooks_that_name_more_than_a_policy_may_have_make_none_that_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut text = (0..4).map(|number| format!("cd c{number}\n")).collect::<String>();
+        (0..6000).for_each(|number| writeln!(text, "x{number}/y").unwrap());
+        repository(dir.path(), "new/");
+        for name in ["pre-commit", "pre-push", "post-merge"] {
+            write(dir.path(), &format!("new/.git/hooks/{name}"), &text);
+        }
+        let policy = Preset::Agent.policy(dir.path()).unwrap_or_else(|error| panic!("{error:#}"));
+        assert!(is_kept(&policy, "new/x1/y") && is_kept(&policy, "new/.git/hooks/pre-push"));
+        assert!(!look(dir.path()).later.whole);
+    }
 
     #[test]
     fn every_preset_is_a_policy_without_warnings() {

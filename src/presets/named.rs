@@ -9,6 +9,8 @@ use crate::git::{self, FILLED_IN, Role, Setting, Word};
 
 /// Largest hook that is read, in bytes.
 const MAX_LEN: u64 = 64 << 10;
+/// Paths that are looked at for one command line, or script.
+const MAX_LOOKED_AT: usize = 2048;
 /// Directories that are looked in for what one command line names.
 const MAX_PLACES: usize = 16;
 /// Words that are looked at behind `cd`.
@@ -55,17 +57,34 @@ pub(super) const HOOKS: [&str; 28] = [
     "post-index-change",
 ];
 
+/// The files that a command line, or a script, names.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) paths: Vec<PathBuf>,
+    /// Whether it was looked at to its end.
+    pub(super) whole: bool,
+}
+
+impl Files {
+    const NONE: Self = Self { paths: Vec::new(), whole: true };
+}
+
 /// The files that a setting has git start or hand to a program, where `top` is the directory that
 /// git starts it in. One that is not there counts if it would be run.
-pub(super) fn by_setting(setting: &Setting, top: &Path) -> Vec<PathBuf> {
-    let Some(line) = setting.command() else { return Vec::new() };
+pub(super) fn by_setting(setting: &Setting, top: &Path) -> Files {
+    let Some(line) = setting.command() else { return Files::NONE };
     // Some programs are started without a shell, by a path that may have blanks.
     let whole = has_slash(line).then(|| top.join(OsStr::from_bytes(line)));
     let mut found: Vec<_> = whole.into_iter().filter(|path| path.is_file()).collect();
+    let mut looked_at = 0;
     let words = git::words(line);
     let places = entered(&words, &[top.to_owned()]);
     for (word, command) in with_commands(&words) {
         for path in paths(word).iter().flat_map(|path| places.iter().map(move |at| at.join(path))) {
+            looked_at += 1;
+            if looked_at > MAX_LOOKED_AT {
+                return Files { paths: found, whole: false };
+            }
             let is_meant = match std::fs::metadata(&path) {
                 Ok(meta) if !meta.is_file() => false,
                 // An alias may show or edit any file.
@@ -82,7 +101,7 @@ pub(super) fn by_setting(setting: &Setting, top: &Path) -> Vec<PathBuf> {
             }
         }
     }
-    found
+    Files { paths: found, whole: true }
 }
 
 /// Whether a file of this name would be run as soon as it is there. `command`: the one that the word
@@ -112,16 +131,20 @@ fn with_commands(words: &[Word]) -> impl Iterator<Item = (&Word, &[u8])> {
 }
 
 /// The files that the shell script `hook` runs, there or not; none of what is no shell script.
-pub(super) fn by_hook(hook: &Path, top: &Path) -> Vec<PathBuf> {
-    let Some(text) = shell_script(hook) else { return Vec::new() };
+pub(super) fn by_hook(hook: &Path, top: &Path) -> Files {
+    let Some(text) = shell_script(hook) else { return Files::NONE };
     let directory = std::fs::canonicalize(hook).ok();
     let directory = directory.as_deref().and_then(Path::parent).unwrap_or(top);
     let words = git::words(&text);
     let places = entered(&words, &[top.to_owned(), directory.to_owned()]);
     let run = with_commands(&words).filter(|(word, _)| word.role != Role::Argument);
-    let mut found = Vec::new();
+    let (mut found, mut looked_at) = (Vec::new(), 0);
     for (word, command) in run {
         for path in paths(word).iter().flat_map(|path| places.iter().map(move |at| at.join(path))) {
+            looked_at += 1;
+            if looked_at > MAX_LOOKED_AT {
+                return Files { paths: found, whole: false };
+            }
             let is_run = match std::fs::metadata(&path) {
                 Ok(meta) => meta.is_file() && !is_built(&path, top),
                 // `[ -f x ] && . x`.
@@ -132,7 +155,7 @@ pub(super) fn by_hook(hook: &Path, top: &Path) -> Vec<PathBuf> {
             }
         }
     }
-    found
+    Files { paths: found, whole: true }
 }
 
 /// The directories that commands may be started in: those given, and those that `cd` leads to, there or not.

@@ -2,10 +2,12 @@
 //! programs that those name, and the links that say where they are.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
-use std::path::{Component, Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
+use super::gathered::Gathered;
 use super::named;
+use super::places::{beneath, names_in, places};
 use super::quote::{glob, toml_string};
 use crate::git::{self, Config, Repository, Setting};
 
@@ -16,10 +18,10 @@ const OF_SUBMODULES: &str = "modules/**/{hooks,config,config.worktree,commondir,
 const OF_WORK_TREES: &str = "worktrees/*/config.worktree";
 /// How deep settings include others; git gives up behind that.
 const MAX_DEPTH: usize = 10;
-/// Links that are followed on the way to one file, as by the kernel.
-const MAX_LINKS: usize = 40;
 /// Files that are looked at in a directory of hooks; git has names for about 30.
 const MAX_HOOKS: usize = 256;
+/// Submodules that are kept of one list.
+const MAX_MODULES: usize = 4096;
 
 /// What a command must not change, as paths relative to the directory.
 #[derive(Clone, Debug, Default)]
@@ -31,14 +33,14 @@ pub(crate) struct RunLater {
     pub(crate) repositories: Vec<PathBuf>,
     /// What repositories keep of each of their linked working trees: directories.
     pub(super) work_trees: Vec<PathBuf>,
-    /// Whether every directory was looked at.
+    /// Whether every directory was looked at, and all that was found is here.
     pub(crate) whole: bool,
 }
 
 /// Looks at the repository of `dir`, at the one that it is in, and at those below it.
 pub(super) fn look(dir: &Path) -> RunLater {
     let Ok(dir) = std::fs::canonicalize(dir) else { return RunLater::default() };
-    let mut found = Search { dir: &dir, of_user: Named::default(), found: RunLater::default() };
+    let mut found = Search::of(&dir);
     let of_user = Config::files_of_user();
     of_user
         .iter()
@@ -56,40 +58,36 @@ pub(super) fn look(dir: &Path) -> RunLater {
     for inside in &below.bare {
         found.repository(&dir.join(inside), &Repository::bare(&dir.join(inside)));
     }
-    let mut found = found.found;
-    found.whole = below.whole;
-    // The rules of every preset name these.
-    let is_known = |path: &PathBuf| path.starts_with(".git/hooks") || path.ends_with(".git/config");
-    found.paths.retain(|path| !is_known(path));
-    found
-        .repositories
-        .retain(|path| path != Path::new(".git") && !path.starts_with(".git/modules"));
-    found.put_in_order();
-    found
+    RunLater::from(found.found, below.whole && found.whole)
 }
 
 /// The files that git runs in the working tree `top`, by the hooks and settings of its repository and
-/// by those of the user, and the directories of hooks; there or not, as they are named.
-pub(crate) fn files_run(top: &Path, repository: &Repository) -> Vec<PathBuf> {
+/// by those of the user, and the directories of hooks; there or not, as they are named. None where they
+/// are too many.
+pub(crate) fn files_run(top: &Path, repository: &Repository) -> Option<Vec<PathBuf>> {
     let common = repository.common_dir();
-    let mut search = Search { dir: top, of_user: Named::default(), found: RunLater::default() };
+    let mut search = Search::of(top);
     let of_user = search.settings(Config::files_of_user());
     let own = search.settings(vec![common.join("config")]);
     let named = [own, of_user];
     let hooks = named.iter().flat_map(|all| all.hooks.iter().map(|path| top.join(path)));
     let mut files: Vec<_> = hooks.chain([common.join("hooks")]).collect();
     let hooks: Vec<_> = files.iter().flat_map(|path| names_in(path)).take(MAX_HOOKS).collect();
-    files.extend(hooks.iter().flat_map(|hook| named::by_hook(hook, top)));
+    let by_hooks = hooks.iter().map(|hook| named::by_hook(hook, top));
     let programs = named.iter().flat_map(|all| &all.programs);
-    files.extend(programs.flat_map(|one| named::by_setting(one, top)));
-    files
+    for found in by_hooks.chain(programs.map(|one| named::by_setting(one, top))) {
+        files.extend(found.whole.then_some(found.paths)?);
+    }
+    Some(files)
 }
 
 struct Search<'d> {
     dir: &'d Path,
     /// What the user has set for every repository.
     of_user: Named,
-    found: RunLater,
+    found: Gathered,
+    /// Whether nothing was too long to be looked at to its end.
+    whole: bool,
 }
 
 /// What settings name, relative to the directory that git starts programs in.
@@ -102,25 +100,40 @@ struct Named {
     programs: Vec<Setting>,
 }
 
-impl Search<'_> {
+impl<'d> Search<'d> {
+    fn of(dir: &'d Path) -> Self {
+        Self { dir, of_user: Named::default(), found: Gathered::default(), whole: true }
+    }
+
     /// A directory with a `.git`, which is a repository or leads to one.
     fn work_tree(&mut self, inside: &Path) {
         let top = self.dir.join(inside);
-        for module in Config::read(&top.join(".gitmodules")).values_of_any("submodule", "path") {
+        // First what git runs now: a list may be as long as its writer likes.
+        if let Some(repository) = Repository::at(&top) {
+            if !top.join(".git").symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+                self.keep(&top.join(".git"));
+            }
+            self.repository(&top, &repository);
+        }
+        let modules = Config::read(&top.join(".gitmodules"));
+        let mut modules = modules.values_of_any("submodule", "path");
+        for module in modules.by_ref().take(MAX_MODULES) {
             self.keep(&top.join(module).join(".git"));
         }
-        let Some(repository) = Repository::at(&top) else { return };
-        if !top.join(".git").symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
-            self.keep(&top.join(".git"));
-        }
-        self.repository(&top, &repository);
+        self.whole &= modules.next().is_none();
     }
 
     /// A repository whose hooks run in `top`.
     fn repository(&mut self, top: &Path, repository: &Repository) {
         for place in [repository.git_dir(), repository.common_dir()] {
             let real = std::fs::canonicalize(place).ok();
-            self.found.repositories.extend(real.and_then(|real| beneath(self.dir, &real)));
+            let inside = real.and_then(|real| beneath(self.dir, &real));
+            // The rules of every preset name these.
+            let is_known =
+                |path: &Path| path == Path::new(".git") || path.starts_with(".git/modules");
+            if let Some(inside) = inside.filter(|path| !is_known(path)) {
+                self.found.repository(&inside);
+            }
         }
         let common = repository.common_dir();
         let settings = vec![common.join("config"), repository.git_dir().join("config.worktree")];
@@ -129,8 +142,7 @@ impl Search<'_> {
         for all in [own, self.of_user.clone()] {
             all.hooks.iter().for_each(|path| self.hooks(&top.join(path), top, common));
             all.templates.iter().for_each(|path| self.keep(&top.join(path)));
-            let files = all.programs.iter().flat_map(|one| named::by_setting(one, top));
-            files.for_each(|file| self.keep(&file));
+            all.programs.iter().for_each(|one| self.named(|| named::by_setting(one, top)));
         }
         for name in names_in(&common.join("worktrees")) {
             self.keep(&name.join("commondir"));
@@ -139,7 +151,9 @@ impl Search<'_> {
             if place.symlink_metadata().is_ok() {
                 self.keep(&place);
                 let real = std::fs::canonicalize(&name).ok();
-                self.found.work_trees.extend(real.and_then(|real| beneath(self.dir, &real)));
+                if let Some(inside) = real.and_then(|real| beneath(self.dir, &real)) {
+                    self.found.work_tree(&inside);
+                }
             }
         }
     }
@@ -198,14 +212,33 @@ impl Search<'_> {
     fn named_by_hooks(&mut self, hooks: &[PathBuf], top: &Path) {
         for hook in hooks.iter().take(MAX_HOOKS) {
             self.keep_target(hook);
-            named::by_hook(hook, top).iter().for_each(|file| self.keep(file));
+            self.named(|| named::by_hook(hook, top));
+        }
+    }
+
+    /// Keeps the files that a command line names. It is not read any more where there is no room left.
+    fn named(&mut self, files: impl FnOnce() -> named::Files) {
+        if !self.found.is_full() {
+            let files = files();
+            self.whole &= files.whole;
+            files.paths.iter().for_each(|file| self.keep(file));
         }
     }
 
     /// Keeps a path, and the links on the way to it.
     fn keep(&mut self, path: &Path) {
-        let places = places(path);
-        self.found.paths.extend(places.iter().filter_map(|place| beneath(self.dir, place)));
+        if !self.found.is_full() {
+            places(path).iter().for_each(|place| self.place(place));
+        }
+    }
+
+    fn place(&mut self, place: &Path) {
+        // The rules of every preset name these.
+        let is_known =
+            |path: &Path| path.starts_with(".git/hooks") || path.ends_with(".git/config");
+        if let Some(inside) = beneath(self.dir, place).filter(|path| !is_known(path)) {
+            self.found.path(&inside);
+        }
     }
 
     /// Keeps what a symbolic link leads to.
@@ -213,76 +246,31 @@ impl Search<'_> {
         if path.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
             let own = beneath(self.dir, path);
             let places = places(path);
-            let inside = places.iter().filter_map(|place| beneath(self.dir, place));
-            self.found.paths.extend(inside.filter(|place| Some(place) != own.as_ref()));
+            let others = places.iter().filter(|place| beneath(self.dir, place) != own);
+            others.for_each(|place| self.place(place));
         }
     }
-}
-
-/// The links that lead to an absolute path, and what it is without them, there or not.
-fn places(path: &Path) -> Vec<PathBuf> {
-    let (mut links, mut real) = (Vec::new(), PathBuf::from("/"));
-    let names = |path: &Path| -> Vec<OsString> {
-        path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
-    };
-    let mut pending = names(path);
-    while let Some(name) = pending.pop() {
-        let next = if name == ".." {
-            real.parent().unwrap_or(&real).to_owned()
-        } else {
-            // The first of an absolute path is `/`.
-            real.join(&name)
-        };
-        match std::fs::read_link(&next) {
-            Ok(target) if links.len() < MAX_LINKS => {
-                links.push(next);
-                pending.extend(names(&target));
-            }
-            _ => real = next,
-        }
-    }
-    links.push(real);
-    links
-}
-
-/// The paths of what is in a directory.
-fn names_in(directory: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory).ok().into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
-}
-
-/// The path relative to `dir`, if it lies in it; without `.` and `..`.
-fn beneath(dir: &Path, path: &Path) -> Option<PathBuf> {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                plain.pop();
-            }
-            other => plain.push(other),
-        }
-    }
-    let inside = plain.strip_prefix(dir).ok()?;
-    (inside != Path::new("")).then(|| inside.to_owned())
 }
 
 impl RunLater {
-    /// Takes what `other` has, too.
-    pub(super) fn add(&mut self, other: &Self) {
-        self.paths.extend_from_slice(&other.paths);
-        self.repositories.extend_from_slice(&other.repositories);
-        self.work_trees.extend_from_slice(&other.work_trees);
-        self.put_in_order();
+    fn from(gathered: Gathered, whole: bool) -> Self {
+        let whole = whole && !gathered.is_full();
+        let [mut paths, repositories, work_trees] =
+            [gathered.paths, gathered.repositories, gathered.work_trees].map(Vec::from_iter);
+        // A rule about one covers what is below it, which comes right behind.
+        paths.dedup_by(|path, above| path.starts_with(above));
+        Self { paths, repositories, work_trees, whole }
     }
 
-    fn put_in_order(&mut self) {
-        for list in [&mut self.paths, &mut self.repositories, &mut self.work_trees] {
-            list.sort();
-            list.dedup();
+    /// Takes what `other` has, too, as far as there is room.
+    pub(super) fn add(&mut self, other: &Self) {
+        let mut all = Gathered::default();
+        for one in [&*self, other] {
+            one.paths.iter().for_each(|path| all.path(path));
+            one.repositories.iter().for_each(|path| all.repository(path));
+            one.work_trees.iter().for_each(|path| all.work_tree(path));
         }
-        // A rule about one covers what is below it, which comes right behind.
-        self.paths.dedup_by(|path, above| path.starts_with(above));
+        *self = Self::from(all, self.whole);
     }
 
     /// The rules for what was found, as text; empty when there is nothing to add.
