@@ -22,7 +22,7 @@ impl Config {
     }
 
     /// Whether the file is there and too large to be read.
-    pub(super) fn is_too_large(file: &Path) -> bool {
+    pub(crate) fn is_too_large(file: &Path) -> bool {
         std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() >= MAX_LEN)
     }
 

@@ -141,8 +141,8 @@ impl Preset {
         *fitted() = Some(now);
         if !findings.later.whole {
             messages::warn(&format!(
-                "`{}` has too many directories, repositories, or files that git would run, to keep \
-                 all of them: what was not found can be written, hooks too; name a directory \
+                "`{}` has too many directories, repositories, or files that git would run, or \
+                 settings of more than 1 MiB, to keep all of them: what was not found can be written, hooks too; name a directory \
                  further below",
                 shown(dir)
             ));
@@ -220,6 +220,21 @@ mod tests {
         let policy = Preset::Agent.policy(dir.path()).unwrap_or_else(|error| panic!("{error:#}"));
         assert!(is_kept(&policy, "tools/hooks/pre-commit") && is_kept(&policy, "m1/.git"));
         assert!(!look(dir.path()).later.whole);
+    }
+
+    #[test]
+    fn files_that_are_too_long_to_be_looked_into_are_said() {
+        for (file, text) in [
+            (".gitmodules", "[submodule \"x\"]\n path = m\n"),
+            (".git/config", "[alias]\n z = !./run.sh\n"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            repository(dir.path(), "");
+            write(dir.path(), file, text);
+            assert!(look(dir.path()).later.whole, "{file}");
+            write(dir.path(), file, &format!("{text}{}", "# more\n".repeat(200_000)));
+            assert!(!look(dir.path()).later.whole, "{file}");
+        }
     }
 
     #[test]

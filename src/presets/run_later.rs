@@ -115,12 +115,18 @@ impl<'d> Search<'d> {
             }
             self.repository(&top, &repository);
         }
-        let modules = Config::read(&top.join(".gitmodules"));
+        let modules = self.config(&top.join(".gitmodules"));
         let mut modules = modules.values_of_any("submodule", "path");
         for module in modules.by_ref().take(MAX_MODULES) {
             self.keep(&top.join(module).join(".git"));
         }
         self.whole &= modules.next().is_none();
+    }
+
+    /// The settings of a file. One that is too large has none here, and that is said.
+    fn config(&mut self, file: &Path) -> Config {
+        self.whole &= !Config::is_too_large(file);
+        Config::read(file)
     }
 
     /// A repository whose hooks run in `top`.
@@ -172,7 +178,7 @@ impl<'d> Search<'d> {
                 if !seen.insert(file.clone()) {
                     continue;
                 }
-                let own = Config::read(&file);
+                let own = self.config(&file);
                 all.hooks.extend(own.hooks());
                 all.templates.extend(own.templates());
                 let programs = own.settings().filter(|one| one.command().is_some());
