@@ -2,10 +2,11 @@
 //! of a file counts, whoever met it.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
@@ -52,6 +53,84 @@ fn error<T>(result: std::io::Result<T>) -> Option<i32> {
 fn wait_for_timeouts() {
     // The time for which the kernel may believe names and attributes: 1 s unless told otherwise.
     std::thread::sleep(Duration::from_millis(1100));
+}
+
+/// As programs do that store once what they share, while others look at it.
+#[test]
+fn a_file_is_linked_by_several_at_once_while_other_names_of_it_go() {
+    if !can_mount() {
+        return;
+    }
+    const THREADS: u64 = 3;
+    let view = View::with("", &[("stored", "text")]);
+    let stored = view.at("stored");
+    let over = AtomicBool::new(false);
+    // stat(2), for which the kernel sends no STATX.
+    let links = || rustix::fs::stat(&stored).unwrap().st_nlink;
+    let link = |n: u64| {
+        fs::create_dir(view.at(&format!("{n}"))).unwrap();
+        let [name, other] = ["name", "other"].map(|name| view.at(&format!("{n}/{name}")));
+        let begun = Instant::now();
+        for turn in 0.. {
+            if begun.elapsed() > Duration::from_secs(2) {
+                return;
+            }
+            fs::hard_link(&stored, &name).unwrap_or_else(|error| panic!("{turn}: {error}"));
+            if turn % 3 == 0 {
+                fs::write(&other, "").unwrap();
+                fs::rename(&other, &name).unwrap();
+            }
+            fs::remove_file(&name).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        let linking: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || link(n))).collect();
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let names = links();
+                assert!((1..=THREADS + 1).contains(&names), "{names}");
+            }
+        });
+        let ended: Vec<_> = linking.into_iter().map(ScopedJoinHandle::join).collect();
+        over.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(|ended| ended.unwrap());
+    });
+    assert_eq!(links(), 1);
+}
+
+/// However long that goes on.
+#[test]
+fn what_others_write_to_a_file_is_seen_while_names_of_it_go() {
+    if !can_mount() {
+        return;
+    }
+    const NAMES: usize = 60;
+    let dir = tempfile::tempdir().unwrap();
+    let below = dir.path().join("file");
+    fs::write(&below, "text").unwrap();
+    for n in 0..NAMES {
+        fs::hard_link(&below, dir.path().join(n.to_string())).unwrap();
+    }
+    let view = View::of(dir.path(), "", &[]);
+    let file = fs::File::open(view.at("file")).unwrap();
+    // No name is looked up any more when it goes, which would tell of the file, too.
+    for _ in 0..3 {
+        (0..NAMES).for_each(|n| assert!(view.at(&n.to_string()).exists()));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::scope(|scope| {
+        let removing = scope.spawn(|| {
+            for n in 0..NAMES {
+                fs::remove_file(view.at(&n.to_string())).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        std::thread::sleep(Duration::from_secs(1));
+        fs::write(&below, "a longer text").unwrap();
+        soon("the new end", || (&file).seek(SeekFrom::End(0)).unwrap() == 13);
+        assert!(!removing.is_finished(), "it is seen only afterwards");
+        removing.join().unwrap();
+    });
 }
 
 /// Nobody has looked any other name up.

@@ -49,6 +49,7 @@ mod pauses;
 mod policies;
 mod probe;
 mod raised;
+mod recent_unlinks;
 mod reload;
 mod removed;
 mod revalidate;

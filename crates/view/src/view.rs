@@ -48,6 +48,7 @@ use crate::pauses::Pauses;
 use crate::policies::Policies;
 use crate::probe;
 use crate::raised::Raised;
+use crate::recent_unlinks::RecentUnlinks;
 use crate::removed::Removed;
 use crate::road::Road;
 use crate::shares::ShareStatus;
@@ -99,6 +100,7 @@ pub struct View {
     pub(crate) writers: Writers,
     pub(crate) left_names: LeftNames,
     pub(crate) removed: Removed,
+    pub(crate) recent_unlinks: RecentUnlinks,
     /// Whether a file got a set-user-ID bit or the like.
     pub(crate) raised: Raised,
     pub(crate) files: Handles<UserFile>,
@@ -249,6 +251,7 @@ impl View {
             writers: Writers::default(),
             left_names: LeftNames::default(),
             removed: Removed::default(),
+            recent_unlinks: RecentUnlinks::default(),
             raised: Raised::default(),
             files: Handles::new(),
             passthrough_handles: PassthroughHandles::default(),
@@ -452,8 +455,8 @@ impl View {
         Err(Errno::STALE)
     }
 
-    /// The entry of `node`, found in a directory that was watched so when it was looked at.
-    pub(crate) fn entry(&self, around: Level, node: &Arc<Node>, stat: &Stat) -> Entry {
+    /// The entry of `node`, found for thread `asker` in a directory that was watched so when it was looked at.
+    pub(crate) fn entry(&self, around: Level, node: &Arc<Node>, stat: &Stat, asker: u32) -> Entry {
         // What carries a mount may go with its name only, and a directory above it can be moved
         // where nobody is told.
         let mut watched = around >= Level::Names && !node.is_anchored();
@@ -463,12 +466,13 @@ impl View {
             // Another name of it may come to hide it, by a move of a directory elsewhere.
             watched = false;
         }
+        let attributes = self.unseen_attributes(node, stat, around, asker);
         Entry {
             node: node.id,
             generation: 0,
             entry_valid: if watched { LONG.max(self.entry_timeout) } else { self.entry_timeout },
-            attr: self.shown(node, stat),
-            attr_valid: self.attr_valid(node, stat, around),
+            attr: attributes.attr,
+            attr_valid: attributes.valid,
         }
     }
 
@@ -486,10 +490,43 @@ impl View {
         if path.is_ok_and(hides) { self.no_entry(dir) } else { Entry::negative(self.entry_timeout) }
     }
 
-    /// The attributes `stat` of `node`, whose directory was watched so before they were looked at.
-    pub(crate) fn attributes(&self, node: &Arc<Node>, stat: &Stat, around: Level) -> Attributes {
-        let valid = self.attr_valid(node, stat, around);
+    /// The attributes `stat` of `node`, whose directory was watched so before they were looked at, for thread
+    /// `asker`.
+    pub(crate) fn attributes(
+        &self,
+        node: &Arc<Node>,
+        stat: &Stat,
+        around: Level,
+        asker: u32,
+    ) -> Attributes {
+        let mut valid = self.attr_valid(node, stat, around);
+        let outstanding = self.recent_unlinks.outstanding(node.id, asker);
+        if outstanding > 0 {
+            valid = Duration::ZERO;
+            // The count of names must not be kept where it can come to 0; nothing else is, then.
+            if let Some(connection) = self.connection.get().filter(|_| outstanding >= stat.nlink())
+            {
+                let _ = connection.invalidate_inode(node.id, -1, 0);
+            }
+        }
         Attributes { attr: self.shown(node, stat), valid }
+    }
+
+    /// The same where no program sees them before the kernel asks for them again.
+    pub(crate) fn unseen_attributes(
+        &self,
+        node: &Arc<Node>,
+        stat: &Stat,
+        around: Level,
+        asker: u32,
+    ) -> Attributes {
+        let (mut attr, mut valid) = (self.shown(node, stat), self.attr_valid(node, stat, around));
+        let outstanding = self.recent_unlinks.outstanding(node.id, asker);
+        if outstanding > 0 {
+            attr.nlink = attr.nlink.saturating_add(outstanding);
+            valid = Duration::ZERO;
+        }
+        Attributes { attr, valid }
     }
 
     /// The attributes of `node` that callers see: of a sealed file the size of the plain one.

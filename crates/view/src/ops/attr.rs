@@ -53,7 +53,7 @@ impl View {
             }
         };
         self.would_conceal(req, &dir, name, seen.stat.mode())?;
-        let entry = self.entry(seen.around, &seen.node, &seen.stat);
+        let entry = self.entry(seen.around, &seen.node, &seen.stat, req.caller().pid);
         if seen.known {
             // It was asked for before: what comes next is covered, this reply is not.
             self.watch_dir(&dir);
@@ -113,7 +113,7 @@ impl View {
         self.mark_asked(&node, around);
         let stat = self.stat_handle(&node, handle)?;
         self.look_whether_hidden(&node, &stat);
-        let attributes = self.attributes(&node, &stat, around);
+        let attributes = self.attributes(&node, &stat, around, req.caller().pid);
         self.watch_around(&node);
         Ok(attributes)
     }
@@ -130,8 +130,8 @@ impl View {
         self.mark_asked(&node, around);
         let stat = self.stat_handle(&node, handle)?;
         self.look_whether_hidden(&node, &stat);
-        let mut reply = stat.statx(self.root_dev, self.attr_valid(&node, &stat, around));
-        reply.attr = self.shown(&node, &stat);
+        let Attributes { attr, valid } = self.attributes(&node, &stat, around, req.caller().pid);
+        let reply = Statx { attr, ..stat.statx(self.root_dev, valid) };
         self.watch_around(&node);
         Ok(reply)
     }
@@ -231,7 +231,7 @@ impl View {
         }
         let around = node.watched_in();
         let stat = lower::stat_fd(fd)?;
-        Ok(self.attributes(node, &stat, around))
+        Ok(self.unseen_attributes(node, &stat, around, caller.pid))
     }
 
     fn truncate(

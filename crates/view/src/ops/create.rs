@@ -83,7 +83,7 @@ impl View {
         // What a view makes of a sealed file is part of making it.
         let made_here = subject.as_ref().and_then(How::of).is_some();
         let opened = opened.inspect_err(|_| unmake(&dir_fd, name, &stat, made_here))?;
-        Ok(Created { entry: self.entry(around, &node, &stat), opened })
+        Ok(Created { entry: self.entry(around, &node, &stat, req.caller().pid), opened })
     }
 
     pub(crate) fn do_tmpfile(
@@ -126,7 +126,7 @@ impl View {
         }
         let opened = self.finish_create(req, &node, access, fd, subject.as_ref())?;
         // It has no name, so none is cached, and nothing watches it.
-        Ok(Created { entry: self.entry(Level::None, &node, &stat), opened })
+        Ok(Created { entry: self.entry(Level::None, &node, &stat, req.caller().pid), opened })
     }
 
     fn finish_create(

@@ -316,8 +316,8 @@ impl Lister<'_> {
         let (node, stat, around) = (seen.node, seen.stat, seen.around);
         given.nodes.push(node.id);
         let stat = self.view.watch_child(&node, (dir_fd.as_fd(), around), entry.name, stat);
-        let added =
-            reply.add_plus(&self.view.entry(around, &node, &stat), kind, entry.next_offset, name);
+        let found = self.view.entry(around, &node, &stat, self.req.caller().pid);
+        let added = reply.add_plus(&found, kind, entry.next_offset, name);
         debug_assert!(added, "it was seen to fit");
         Ok(())
     }

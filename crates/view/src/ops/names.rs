@@ -70,7 +70,7 @@ impl View {
         let (node, _) = self.remember(&stat, &spot.dir, name);
         drop(making);
         self.record_name(req, what, spot.at(), None, Ok(Some(&node)));
-        Ok(self.entry(around, &node, &stat))
+        Ok(self.entry(around, &node, &stat, req.caller().pid))
     }
 
     pub(crate) fn do_mkdir(
@@ -118,6 +118,7 @@ impl View {
         // Who opens it by another name does so before this one is gone, or waits until it is noted that it is.
         let turn = has_further_names.then(|| self.names.read());
         let last = self.before_last_name(&spot, node.as_ref(), &stat)?;
+        self.about_to_lose_a_name(req, node.as_ref(), &stat);
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         let remove = || rustix::fs::unlinkat(spot.fd.as_fd(), name.as_c_str(), flags);
         let removed = self.powers.as_caller(req.caller(), remove);
@@ -179,6 +180,18 @@ impl View {
             self.prepare_names(self.paths_at(at)?, at.stat, &at.spot.dir);
         }
         Ok(())
+    }
+
+    /// A name of a file with these attributes is about to go.
+    pub(super) fn about_to_lose_a_name(
+        &self,
+        req: &Request<'_>,
+        node: Option<&Arc<Node>>,
+        stat: &Stat,
+    ) {
+        if let Some(node) = node.filter(|node| stat.nlink() > 1 && !node.is_dir()) {
+            self.recent_unlinks.add(node.id, req.caller().pid);
+        }
     }
 
     /// The name at `spot` is about to go. If it is the inode's last one and the kernel remembers
@@ -297,7 +310,7 @@ impl View {
         let (known, _) = self.remember(&stat, &spot.dir, new_name);
         drop((moving, names));
         known.unpin();
-        Ok(self.entry(around, &known, &stat))
+        Ok(self.entry(around, &known, &stat, req.caller().pid))
     }
 
     /// A further name must not open what the inode's other names keep closed (invariant 3).

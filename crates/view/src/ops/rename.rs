@@ -103,6 +103,7 @@ impl View {
         let over = over.map(|over| self.about_to_move(over)).transpose()?;
         let last = match &target {
             Some(target) if !exchange && target.key() != stat.key() => {
+                self.about_to_lose_a_name(req, victim.as_ref(), target);
                 self.before_last_name(&to, victim.as_ref(), target)?
             }
             _ => LastName(None),
