@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::Once;
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid};
@@ -107,11 +107,11 @@ pub(crate) fn keys_of(dir: &Path, source: &OwnedFd, secret: &SealSecretArgs) -> 
     let key = open(&path, &ring, &Secret::of(secret)?)?;
     let keys = ring.master_keys(&key).with_context(|| format!("keyring {}", shown(&path)))?;
     let source = source.try_clone().with_context(|| format!("directory {}", shown(dir)))?;
-    let seen = Seen { keys: keys.clone(), version: None };
-    let (seen, said) = (Mutex::new(seen), Once::new());
+    let mut seen = Seen { keys: keys.clone(), version: None };
+    let said = Once::new();
     let beside = source.try_clone().with_context(|| format!("directory {}", shown(dir)))?;
     let newer = move || {
-        newer(&source, &key, &seen).unwrap_or_else(|error| {
+        newer(&source, &key, &mut seen).unwrap_or_else(|error| {
             let reason = messages::in_words(&error);
             let warning = || format!("keyring {} cannot be read again: {reason}", shown(&path));
             said.call_once(|| messages::warn(&warning()));
@@ -151,8 +151,7 @@ struct Seen {
 
 /// The keys of the keyring in `dir` as it is now, if it has a later epoch. The ring's own key stays
 /// the same when recipients and epochs change.
-fn newer(dir: &OwnedFd, key: &RingKey, seen: &Mutex<Seen>) -> Result<Option<MasterKeys>> {
-    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+fn newer(dir: &OwnedFd, key: &RingKey, seen: &mut Seen) -> Result<Option<MasterKeys>> {
     let found = rustix::fs::statat(dir, IN_DIR, AtFlags::SYMLINK_NOFOLLOW)?;
     let version = Some((found.st_ino, found.st_ctime, found.st_ctime_nsec));
     if seen.version == version {

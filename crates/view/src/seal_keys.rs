@@ -5,19 +5,20 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use tollgate_seal::{MasterKeys, SealError};
 
 /// What reads the keyring again: keys if it has newer ones.
-type Newer = Box<dyn Fn() -> Option<MasterKeys> + Send + Sync>;
+type Newer = Box<dyn FnMut() -> Option<MasterKeys> + Send>;
 /// What opens the file that whoever writes sealed files has a lock on.
 type Lock = Box<dyn Fn() -> Result<OwnedFd, Errno> + Send + Sync>;
 
 /// The keys of a view's sealed files.
 pub struct SealKeys {
     known: RwLock<Arc<MasterKeys>>,
-    newer: Newer,
+    /// Held until what was found is in `known`: whoever asks next hears of nothing newer.
+    newer: Mutex<Newer>,
     lock: Lock,
 }
 
@@ -28,11 +29,11 @@ impl SealKeys {
     /// read.
     pub fn new(
         keys: MasterKeys,
-        newer: impl Fn() -> Option<MasterKeys> + Send + Sync + 'static,
+        newer: impl FnMut() -> Option<MasterKeys> + Send + 'static,
         lock: impl Fn() -> Result<OwnedFd, Errno> + Send + Sync + 'static,
     ) -> SealKeys {
-        let known = RwLock::new(Arc::new(keys));
-        SealKeys { known, newer: Box::new(newer), lock: Box::new(lock) }
+        let (known, newer) = (RwLock::new(Arc::new(keys)), Mutex::new(Box::new(newer) as Newer));
+        SealKeys { known, newer, lock: Box::new(lock) }
     }
 
     pub(crate) fn open_lock(&self) -> Result<OwnedFd, Errno> {
@@ -50,14 +51,12 @@ impl SealKeys {
         self.known()
     }
 
-    /// Looks for newer ones; whether there are.
-    pub(crate) fn renew(&self) -> bool {
-        let newer = (self.newer)();
-        let found = newer.is_some();
-        if let Some(keys) = newer {
+    /// Looks for newer ones. Those that others found meanwhile are known at the end, too.
+    pub(crate) fn renew(&self) {
+        let mut newer = self.newer.lock();
+        if let Some(keys) = newer() {
             *self.known.write() = Arc::new(keys);
         }
-        found
     }
 
     /// What `act` does with the keys; once more if it met a newer epoch.
@@ -68,8 +67,8 @@ impl SealKeys {
         let tried = self.known();
         match act(&tried) {
             Err(error @ SealError::WrongEpoch { .. }) => {
-                let others_renewed = !Arc::ptr_eq(&tried, &self.known());
-                if self.renew() || others_renewed { act(&self.known()) } else { Err(error) }
+                let newest = self.newest();
+                if Arc::ptr_eq(&tried, &newest) { Err(error) } else { act(&newest) }
             }
             done => done,
         }
@@ -79,5 +78,46 @@ impl SealKeys {
 impl fmt::Debug for SealKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SealKeys(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::time::Duration;
+
+    use tollgate_seal::{Keyring, Keys};
+
+    use super::*;
+
+    #[test]
+    fn two_who_meet_a_new_epoch_at_once_both_get_its_key() {
+        let (mut ring, key) = Keyring::generate().expect("random numbers");
+        let first = ring.master_keys(&key).expect("its own key");
+        ring.rotate(&key).expect("a further epoch");
+        let mut is_read = false;
+        let newer = move || {
+            let is_first = !std::mem::replace(&mut is_read, true);
+            is_first.then(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                ring.master_keys(&key).expect("its own key")
+            })
+        };
+        let keys = SealKeys::new(first, newer, || Err(Errno::NOSYS));
+        let both_met_it = Barrier::new(2);
+        let open = || {
+            keys.with(|keys| match keys.newest().epoch() {
+                2 => Ok(()),
+                given => {
+                    both_met_it.wait();
+                    Err(SealError::WrongEpoch { found: 2, given })
+                }
+            })
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(open);
+            open().expect("the first one");
+            other.join().expect("no panic").expect("the other one");
+        });
     }
 }
