@@ -46,6 +46,19 @@ impl Attributes {
     /// # Errors
     /// When one of them cannot be had.
     pub(super) fn give(&self, new: &File) -> Result<()> {
+        self.give_rights(new)?;
+        let had = &self.metadata;
+        let modified = Timespec { tv_sec: had.mtime(), tv_nsec: had.mtime_nsec() };
+        let times = Timestamps { last_access: self.accessed, last_modification: modified };
+        rustix::fs::futimens(new, &times)?;
+        Ok(())
+    }
+
+    /// Gives `new` all but the times, which are its own where it has other content.
+    ///
+    /// # Errors
+    /// When one of them cannot be had.
+    pub(super) fn give_rights(&self, new: &File) -> Result<()> {
         let had = &self.metadata;
         std::os::unix::fs::fchown(new, Some(had.uid()), Some(had.gid()))
             .context("the owner cannot be kept")?;
@@ -54,9 +67,6 @@ impl Attributes {
                 .with_context(|| not_kept(name))?;
         }
         new.set_permissions(std::fs::Permissions::from_mode(had.mode() & 0o7777))?;
-        let modified = Timespec { tv_sec: had.mtime(), tv_nsec: had.mtime_nsec() };
-        let times = Timestamps { last_access: self.accessed, last_modification: modified };
-        rustix::fs::futimens(new, &times)?;
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use crate::cli::{
 };
 use crate::escape::escaped;
 use crate::messages;
+use crate::seal::attributes::Attributes;
 use crate::seal::secret::{Secret, cost, shown};
 use crate::seal::spot::path_of;
 use crate::seal::unfinished;
@@ -238,6 +239,11 @@ fn put_in_place(dir: &File, here: &Path, ring: &Keyring) -> Result<()> {
     // Views hide it there, and the next command removes what a kill leaves.
     let new = unfinished::temporary_for(dir, here, here)?;
     new.as_file().write_all(ring.to_string().as_bytes())?;
+    // Whoever could read the old one can read this one: a server that runs as its owner, above all.
+    match rustix::fs::openat(dir, IN_DIR, OPENING, Mode::empty()) {
+        Err(Errno::NOENT) => {}
+        old => Attributes::of(&File::from(old?))?.give_rights(new.as_file())?,
+    }
     new.as_file().sync_all()?;
     let (_file, name) = new.into_parts();
     Ok(name.path.persist(here.join(IN_DIR)).map_err(|error| error.error)?)

@@ -1,7 +1,10 @@
 //! Keyrings, and the key files and passphrases that open them.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
+
+use rustix::fs::XattrFlags;
 
 use crate::harness::{Place, fails, ok};
 
@@ -33,6 +36,45 @@ fn recipients_come_and_go_and_passphrases_change_without_touching_files() {
     ok(&place.seal(&["add", "--remove", "anna"]));
     fails(&place.seal(&["add", "--remove", "owner"]), &["`owner` is the last recipient"]);
     assert_eq!(fs::read(place.path("vault/plan")).unwrap(), sealed);
+}
+
+/// Else the server of a user has no key any more once root has changed something.
+#[test]
+fn a_keyring_that_changes_keeps_its_owner_and_mode() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: files cannot be given to another user");
+        return;
+    }
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let ring = place.path(".tollgate-seal");
+    std::os::unix::fs::chown(&ring, Some(4321), Some(4322)).unwrap();
+    fs::set_permissions(&ring, fs::Permissions::from_mode(0o640)).unwrap();
+    rustix::fs::setxattr(&ring, "user.note", b"kept", XattrFlags::empty()).unwrap();
+    let word = place.word("one", "horse\n");
+    let to = ["--memory-mib", "1", "--new-passphrase-file", &word];
+    let (add, passwd) = (["add", "--name", "anna"], ["passwd", "--name", "anna"]);
+    let commands = [
+        place.vault("rotate", &[]),
+        place.seal(&[&add[..], &to].concat()),
+        place.seal(&[&passwd[..], &to].concat()),
+        place.seal(&["add", "--remove", "anna"]),
+    ];
+    for done in commands {
+        ok(&done);
+        let now = fs::metadata(&ring).unwrap();
+        assert_eq!((now.uid(), now.gid(), now.mode() & 0o7777), (4321, 4322, 0o640), "{done:?}");
+        let mut note = [0; 4];
+        rustix::fs::getxattr(&ring, "user.note", &mut note).unwrap();
+        assert_eq!(&note, b"kept");
+    }
+    let before = fs::read(&ring).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-chown", env!("CARGO_BIN_EXE_tollgate"), "seal", "add"]);
+    command.args(["--key-file", &place.key(), "--name", "ben"]).args(to);
+    let refused = command.current_dir(place.dir.path()).output().unwrap();
+    fails(&refused, &["keyring", "the owner cannot be kept"]);
+    assert_eq!(fs::read(&ring).unwrap(), before);
 }
 
 /// A job has no terminal: the options that take its place are named as the command has them.
