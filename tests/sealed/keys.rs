@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::Duration;
 
 use crate::harness::{Place, can_mount, eventually};
 
@@ -90,6 +91,35 @@ fn what_is_made_after_a_rotation_has_its_key() {
         fs::File::open(view.at(&name)).unwrap().sync_all().unwrap();
         assert_eq!(place.epoch(&name), epoch);
     }
+}
+
+/// It came before its keyring, as it may where another program copies DIR.
+#[test]
+fn a_size_that_could_not_be_read_is_looked_for_again() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let elsewhere = place.base.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let (ring, plan) = (elsewhere.join(".tollgate-seal"), elsewhere.join("plan"));
+    fs::copy(place.below(".tollgate-seal"), &ring).unwrap();
+    fs::write(&plan, [7; 5000]).unwrap();
+    let (dir, named, key) = (elsewhere.to_str().unwrap(), plan.to_str().unwrap(), place.key());
+    for command in ["convert", "rotate"] {
+        let of = ["--dir", dir, "--key-file", &key, "--domain", "vault", named];
+        let done = place.seal(&[&[command][..], &of].concat());
+        assert!(done.status.success(), "{done:?}");
+    }
+    let view = place.mount(&["--attr-timeout", "0"]);
+    fs::copy(&plan, place.below("vault/plan")).unwrap();
+    // Sizes are not remembered before.
+    std::thread::sleep(Duration::from_secs(4));
+    let size = || fs::metadata(view.at("vault/plan")).unwrap().len();
+    assert_eq!(size(), fs::metadata(&plan).unwrap().len(), "no other is known");
+    fs::copy(&ring, place.below(".tollgate-seal")).unwrap();
+    assert_eq!(size(), 5000);
+    assert_eq!(fs::read(view.at("vault/plan")).unwrap(), [7; 5000]);
 }
 
 /// It has other keys for the epochs that are in use: what is open could not be read any more.

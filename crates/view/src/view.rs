@@ -537,7 +537,10 @@ impl View {
             attr.gid = gid;
         }
         if self.contents.has_keys() && node.kind == FileType::RegularFile {
-            let rule = || Some((self.fds.path_once(node).ok()?, self.domain(node, stat)?));
+            let rule = || {
+                let domain = self.domain(node, stat)?;
+                domain.map(|domain| Ok((self.fds.path_once(node)?, domain))).transpose()
+            };
             if let Some(shown) = self.contents.shown(node, stat.version(), rule) {
                 attr.size = shown.size;
                 attr.mtime = shown.modified.unwrap_or(attr.mtime);
@@ -546,20 +549,20 @@ impl View {
         attr
     }
 
-    /// What the rules bind a sealed file to.
-    fn domain(&self, node: &Arc<Node>, stat: &Stat) -> Option<Arc<str>> {
+    /// What the rules bind a sealed file to; `None` if they do not seal it.
+    fn domain(&self, node: &Arc<Node>, stat: &Stat) -> Result<Option<Arc<str>>, Errno> {
         let facts = InodeFacts { kind: Kind::File, size: stat.size(), head: None };
         let policy = self.admission.policy();
         let mut made = Made::default();
-        for path in self.paths.of(node).ok()? {
+        for path in self.paths.of(node)? {
             let rules = policy.at(&path);
             if rules.mode(&facts).0 != Mode::Sealed {
-                return None;
+                return Ok(None);
             }
             rules.made(&facts, &mut made);
         }
         let mut domains = made.domains.into_iter();
-        domains.next().filter(|_| domains.next().is_none())
+        Ok(domains.next().filter(|_| domains.next().is_none()))
     }
 
     /// How long the kernel may cache the attributes of `node`: of what is watched, until a change is

@@ -59,20 +59,19 @@ impl Contents {
     }
 
     /// What is shown of a sealed file with this version below. `rule` finds a descriptor and the
-    /// domain; it is asked only about what is not known. `None`: what the lower file has.
+    /// domain, or that no rule seals the file; it is asked only about what is not known. `None`: what the
+    /// lower file has.
     pub(crate) fn shown<F: AsFd>(
         &self,
         node: &Node,
         version: Version,
-        rule: impl FnOnce() -> Option<(F, Arc<str>)>,
+        rule: impl FnOnce() -> Result<Option<(F, Arc<str>)>, Errno>,
     ) -> Option<Shown> {
         let sealing = self.sealing.as_ref()?;
         if let Some(known) = sealing.known(node, version) {
             return known;
         }
-        let rule = rule();
-        let rule = rule.as_ref().map(|(path, domain)| (path, &**domain));
-        sealing.find_size(node, version, rule)
+        sealing.find_size(node, version, rule())
     }
 
     /// Why sealed files are only read here: `EWOULDBLOCK` if another server writes them.

@@ -656,10 +656,20 @@ fn with_scratch<T>(data: &[u8], act: impl FnOnce(&mut [u8]) -> T) -> T {
 }
 
 /// The size of the plain file; `None` if the lower one is not sealed so.
-pub(super) fn plain_size(fd: OwnedFd, keys: &SealKeys, domain: &str) -> Option<u64> {
+///
+/// # Errors
+/// If that cannot be told now, though the file may be good: it is not read, or its key is not at hand.
+pub(super) fn plain_size(
+    fd: OwnedFd,
+    keys: &SealKeys,
+    domain: &str,
+) -> Result<Option<u64>, SealError> {
     let store = LowerStore::new(Arc::new(fd), false);
-    let found = keys.with(|keys| tollgate_seal::stat(&store, keys, domain.as_bytes()));
-    found.ok().map(|found| found.size)
+    match keys.with(|keys| tollgate_seal::stat(&store, keys, domain.as_bytes())) {
+        Ok(found) => Ok(Some(found.size)),
+        Err(error @ (SealError::Io(_) | SealError::WrongEpoch { .. })) => Err(error),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Whether another server may be about to seal a file that it has just made.

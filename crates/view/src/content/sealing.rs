@@ -149,23 +149,29 @@ impl Sealing {
         }
     }
 
-    /// Reads the plain size of a file with the rule `domain`; `None` is no rule.
+    /// Reads the plain size of a file with the rule `domain`; `None` is no rule. What could not be found out
+    /// is not remembered: who asks next has it tried again.
     pub(super) fn find_size(
         &self,
         node: &Node,
         version: Version,
-        rule: Option<(impl AsFd, &str)>,
+        rule: Result<Option<(impl AsFd, Arc<str>)>, Errno>,
     ) -> Option<Shown> {
-        let fd = rule.as_ref().and_then(|(path, _)| sealed::reopen(path).ok());
-        let settled = fd.as_ref().and_then(|fd| self.settled(node, fd));
+        let open = |(path, domain)| Ok((sealed::reopen(path)?, domain));
+        let opened = rule.and_then(|rule| rule.map(open).transpose());
+        let settled = match &opened {
+            Ok(Some((fd, _))) => self.settled(node, fd),
+            Ok(None) | Err(_) => None,
+        };
         // Somebody may have opened it since.
         if let (None, Some(known)) = (&settled, self.known(node, version)) {
             return known;
         }
         let of = settled.as_ref().map_or(version, Stat::version);
-        let domain = rule.map(|(_, domain)| domain);
-        let size =
-            fd.zip(domain).and_then(|(fd, domain)| sealed::plain_size(fd, &self.keys, domain));
+        let size = match opened.ok()? {
+            Some((fd, domain)) => sealed::plain_size(fd, &self.keys, &domain).ok()?,
+            None => None,
+        };
         self.sizes.lock().insert(node.key, (of, size), small::now());
         size.map(|size| Shown { size, modified: settled.map(|stat| stat.modified()) })
     }
