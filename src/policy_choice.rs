@@ -75,15 +75,18 @@ impl Origin {
     /// # Errors
     /// When a file cannot be read, or is wrong, or two policies cannot hold together.
     pub(crate) fn load(&self, dir: &Path) -> anyhow::Result<Policy> {
-        let policy = self.parse(dir)?;
-        self.warnings(&policy).iter().for_each(|warning| messages::say(warning));
+        let (policy, warnings) = self.parse_warned(dir)?;
+        warnings.iter().for_each(|warning| messages::say(warning));
         Ok(policy)
     }
 
-    /// What is to be said of the policy that was read from here; presets have nothing.
-    fn warnings(&self, policy: &Policy) -> Vec<String> {
-        let empty = self.warning_of_empty(policy).map(|text| format!("warning: {text}"));
-        empty.into_iter().chain(policy.warnings().iter().map(ToString::to_string)).collect()
+    /// Reads the policy, and what is to be said of it.
+    fn parse_warned(&self, dir: &Path) -> anyhow::Result<(Policy, Vec<String>)> {
+        let (policy, of_preset) = self.parse_fitted(dir)?;
+        let own = of_preset.into_iter().chain(self.warning_of_empty(&policy));
+        let own = own.map(|text| format!("warning: {text}"));
+        let all = own.chain(policy.warnings().iter().map(ToString::to_string)).collect();
+        Ok((policy, all))
     }
 
     /// A file without rules may be one that was saved in part.
@@ -122,28 +125,36 @@ impl Origin {
     /// # Errors
     /// As [`Origin::load`].
     pub(crate) fn parse(&self, dir: &Path) -> anyhow::Result<Policy> {
-        match self {
-            Self::None => Ok(Policy::allow_all()),
-            Self::Preset(preset) => preset.policy(dir),
-            Self::File(file) | Self::Found(file) => Ok(self.read(file, dir)?.policy),
+        Ok(self.parse_fitted(dir)?.0)
+    }
+
+    /// The same with what a preset, fitted to `dir`, warns of.
+    fn parse_fitted(&self, dir: &Path) -> anyhow::Result<(Policy, Option<String>)> {
+        let policy = match self {
+            Self::None => Policy::allow_all(),
+            Self::Preset(preset) => return preset.policy(dir),
+            Self::File(file) | Self::Found(file) => self.read(file, dir)?.policy,
             Self::View { file, dir: named, .. } => {
                 let views = self.read(file, dir)?.views;
                 let own = views.into_iter().find(|view| view.dir == *named);
                 own.map(|view| view.policy).with_context(|| {
                     format!("policy `{}` has no `[[view]]` of `{named}` any more", shown(file))
-                })
+                })?
             }
             Self::Tightened(configured, own) => {
-                let first = configured.parse(dir)?;
-                first.joined(self.read(own, dir)?.policy, SUFFIX).with_context(|| {
-                    format!(
-                        "`{}` cannot hold together with the policy that you configured \
+                let (first, of_preset) = configured.parse_fitted(dir)?;
+                let both =
+                    first.joined(self.read(own, dir)?.policy, SUFFIX).with_context(|| {
+                        format!(
+                            "`{}` cannot hold together with the policy that you configured \
                          ({configured}); change one of them, or name one with `--policy`",
-                        shown(own)
-                    )
-                })
+                            shown(own)
+                        )
+                    })?;
+                return Ok((both, of_preset));
             }
-        }
+        };
+        Ok((policy, None))
     }
 
     /// Reads `file`, one of [`Origin::files`], for the directory `dir`.
@@ -171,9 +182,8 @@ impl Origin {
     /// # Errors
     /// As [`Origin::in_force`].
     pub(crate) fn read_again(&self, dir: &Path) -> anyhow::Result<(Policy, Vec<String>)> {
-        let policy = self.parse(dir)?;
         // Before the rules that are built in come to it.
-        let warnings = self.warnings(&policy);
+        let (policy, warnings) = self.parse_warned(dir)?;
         Ok((keep(policy, self, dir)?, warnings))
     }
 

@@ -15,11 +15,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tollgate_policy::Policy;
 
 use crate::escape::shown;
-use crate::messages;
 
 pub(crate) use fit::{Findings, Suits, look};
 pub(crate) use quote::{escape_glob, toml_string};
-use run_later::RunLater;
 pub(crate) use run_later::files_run;
 
 /// A built-in policy.
@@ -59,23 +57,34 @@ struct Fitted {
     dir: PathBuf,
     /// Device and inode number.
     identity: Option<(u64, u64)>,
+    /// With what earlier looks found.
     findings: Findings,
-    /// Of these, what was found when the directory had another path.
-    before_moves: RunLater,
 }
 
 impl Fitted {
-    /// Looks at `dir`. Where it was moved since the `last` look, absolute paths in it may lead nowhere now,
-    /// and do so again as soon as it is moved back: what was found by them stays.
+    /// Looks at `dir`. What the `last` look found there stays, and has room before what is new: whoever writes
+    /// in the directory can have a look find less, by so much that there is no room, or by removing HEAD of a
+    /// bare repository. Where it was moved, absolute paths in it lead nowhere, until it is moved back.
     fn to(dir: &Path, last: Option<Fitted>) -> Self {
         let identity = std::fs::metadata(dir).ok().map(|found| (found.dev(), found.ino()));
         let mut findings = look(dir);
         let last = last.filter(|last| identity.is_some() && last.identity == identity);
-        let before_moves = last.map_or_else(RunLater::default, |last| {
-            if last.dir == dir { last.before_moves } else { last.findings.later }
-        });
-        findings.later.add(&before_moves);
-        Self { dir: dir.to_owned(), identity, findings, before_moves }
+        if let Some(last) = last {
+            findings.later = findings.later.behind(&last.findings.later);
+        }
+        Self { dir: dir.to_owned(), identity, findings }
+    }
+
+    /// That there is more than what was found.
+    fn warning(&self) -> Option<String> {
+        (!self.findings.later.whole).then(|| {
+            format!(
+                "`{}` has too many directories, repositories, or files that git would run, or \
+                 settings of more than 1 MiB, to keep all of them: what was not found can be written, hooks too; name a directory \
+                 further below",
+                shown(&self.dir)
+            )
+        })
     }
 }
 
@@ -129,25 +138,18 @@ impl Preset {
         text.trim_end().to_owned() + "\n"
     }
 
-    /// The policy, fitted to the directory `dir`.
+    /// The policy, fitted to the directory `dir`, and a warning if there is more in it than what the
+    /// policy keeps.
     ///
     /// # Errors
     /// Never with the presets as they are; their text, and its regular expressions, are tested.
-    pub(crate) fn policy(self, dir: &Path) -> anyhow::Result<Policy> {
+    pub(crate) fn policy(self, dir: &Path) -> anyhow::Result<(Policy, Option<String>)> {
         let origin = format!("preset {}", self.name());
         let last = fitted().clone();
         let now = Fitted::to(dir, last);
-        let findings = now.findings.clone();
+        let (text, warning) = (self.text(&now.findings), now.warning());
         *fitted() = Some(now);
-        if !findings.later.whole {
-            messages::warn(&format!(
-                "`{}` has too many directories, repositories, or files that git would run, or \
-                 settings of more than 1 MiB, to keep all of them: what was not found can be written, hooks too; name a directory \
-                 further below",
-                shown(dir)
-            ));
-        }
-        Policy::parse_tried(&self.text(&findings), &origin).map_err(Into::into)
+        Ok((Policy::parse_tried(&text, &origin)?, warning))
     }
 
     /// The text of the policy that [`Preset::policy`] made last, if that was for `dir`.
@@ -198,7 +200,7 @@ mod tests {
         let text = format!("[submodule \"x\"]\n path = {module}z\n path = {long}\n");
         write(dir.path(), ".gitmodules", &text);
         for preset in Preset::ALL {
-            let policy = preset.policy(dir.path()).unwrap_or_else(|error| panic!("{error:#}"));
+            let (policy, _) = preset.policy(dir.path()).unwrap();
             assert!(is_kept(&policy, &format!("{module}z/.git")));
             assert!(is_kept(&policy, &format!("{long}/.git")));
             assert!(is_kept(&policy, &format!("{deep}.git/hooks/pre-commit")));
@@ -217,9 +219,40 @@ mod tests {
         let mut text = "[submodule \"x\"]\n".to_owned();
         (0..70_000).for_each(|number| writeln!(text, "path=m{number}").unwrap());
         write(dir.path(), ".gitmodules", &text);
-        let policy = Preset::Agent.policy(dir.path()).unwrap_or_else(|error| panic!("{error:#}"));
+        let (policy, _) = Preset::Agent.policy(dir.path()).unwrap();
         assert!(is_kept(&policy, "tools/hooks/pre-commit") && is_kept(&policy, "m1/.git"));
         assert!(!look(dir.path()).later.whole);
+    }
+
+    /// Whoever writes in the directory can fill the room for what is found, or make a repository one that
+    /// is not found.
+    #[test]
+    fn what_was_found_stays_whatever_comes_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        repository(dir.path(), "v/l/");
+        for name in ["HEAD", "objects/x", "refs/x"] {
+            write(dir.path(), &format!("bare/{name}"), "");
+        }
+        let first = Fitted::to(dir.path(), None);
+        repository(dir.path(), "new/");
+        let second = Fitted::to(dir.path(), Some(first));
+        assert!(second.findings.later.whole);
+        std::fs::remove_file(dir.path().join("bare/HEAD")).unwrap();
+        for number in 0..9 {
+            let mut text = "[submodule \"x\"]\n".to_owned();
+            (0..4096).for_each(|one| writeln!(text, "path=m{number}/{one}").unwrap());
+            write(dir.path(), &format!("z{number}/.gitmodules"), &text);
+            write(dir.path(), &format!("z{number}/.git/x"), "");
+        }
+        let third = Fitted::to(dir.path(), Some(second));
+        let fourth = Fitted::to(dir.path(), Some(third.clone()));
+        for fitted in [third, fourth] {
+            assert!(!fitted.findings.later.whole);
+            let policy = Policy::parse(&Preset::Agent.text(&fitted.findings), "x").unwrap();
+            for place in ["v/l/.git", "bare", "new/.git"] {
+                assert!(is_kept(&policy, &format!("{place}/hooks/pre-commit")), "{place}");
+            }
+        }
     }
 
     #[test]
@@ -246,7 +279,7 @@ mod tests {
         for name in ["pre-commit", "pre-push", "post-merge"] {
             write(dir.path(), &format!("new/.git/hooks/{name}"), &text);
         }
-        let policy = Preset::Agent.policy(dir.path()).unwrap_or_else(|error| panic!("{error:#}"));
+        let (policy, _) = Preset::Agent.policy(dir.path()).unwrap();
         assert!(is_kept(&policy, "new/x1/y") && is_kept(&policy, "new/.git/hooks/pre-push"));
         assert!(!look(dir.path()).later.whole);
     }

@@ -268,15 +268,15 @@ impl RunLater {
         Self { paths, repositories, work_trees, whole }
     }
 
-    /// Takes what `other` has, too, as far as there is room.
-    pub(super) fn add(&mut self, other: &Self) {
+    /// What was found `before`, and this as far as there is room.
+    pub(super) fn behind(self, before: &Self) -> Self {
         let mut all = Gathered::default();
-        for one in [&*self, other] {
+        for one in [before, &self] {
             one.paths.iter().for_each(|path| all.path(path));
             one.repositories.iter().for_each(|path| all.repository(path));
             one.work_trees.iter().for_each(|path| all.work_tree(path));
         }
-        *self = Self::from(all, self.whole);
+        Self::from(all, self.whole)
     }
 
     /// The rules for what was found, as text; empty when there is nothing to add.

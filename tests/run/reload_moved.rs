@@ -1,5 +1,5 @@
-//! What is read again when others have moved DIR: the view went with it, and so did what its rules are made
-//! of, and what CMD left there.
+//! What is read again when others have moved or changed DIR: the view went with it, and so did what its
+//! rules are made of, and what CMD left there.
 
 use std::fs;
 use std::io::Write;
@@ -88,6 +88,29 @@ fn repositories_in_a_directory_that_was_moved_stay_as_they_are() {
     assert_kept(&project, "back");
     let log = fs::read_to_string(project.path("log")).unwrap();
     assert!(!log.contains("too many directories"), "{log}");
+}
+
+/// CMD may have a preset find less than there is. What it found before stays, and who reloads hears of it.
+#[test]
+fn what_a_preset_found_stays_and_what_it_does_not_find_is_said() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    repository(&project.path("dir/bare"));
+    let _daemon = mounted(&project, &["--policy", "agent"]);
+    let write = || fs::write(project.path("mnt/bare/hooks/post-receive"), "");
+    write().unwrap_err();
+    fs::remove_file(project.path("mnt/bare/HEAD")).unwrap();
+    fs::write(project.path("mnt/.gitmodules"), "# more\n".repeat(200_000)).unwrap();
+    let output = reload(&project);
+    assert!(output.status.success(), "{}", all(&output));
+    assert!(text(&output.stdout).contains("too many directories"), "{}", all(&output));
+    write().unwrap_err();
+    let output = tollgate().args(["reload", "--json"]).arg(project.path("mnt")).output().unwrap();
+    let replies: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said = replies[0]["reloaded"]["warnings"][0].as_str();
+    assert!(said.is_some_and(|said| said.contains("too many directories")), "{replies}");
 }
 
 #[test]
