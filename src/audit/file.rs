@@ -23,8 +23,8 @@ pub(super) struct RotatedFile {
     keep: u32,
     /// The last line lacks its end.
     torn: bool,
-    /// It has no name any more, and no other file could be begun: what is appended is lost.
-    is_lost: bool,
+    /// Why no other file could be begun where it has no name any more: what is appended would be lost.
+    lost: Option<String>,
 }
 
 /// Where the file is: in a directory as it was at the start, wherever its path leads to by now.
@@ -73,7 +73,7 @@ impl RotatedFile {
         refuse_full(&place, &path, keep)?;
         let file = place.open()?;
         let mut opened =
-            Self { path, place, file, size_bytes: 0, max_bytes, keep, torn: false, is_lost: false };
+            Self { path, place, file, size_bytes: 0, max_bytes, keep, torn: false, lost: None };
         opened.begin()?;
         Ok(opened)
     }
@@ -86,7 +86,7 @@ impl RotatedFile {
         self.size_bytes = found.size();
         // Who wrote it before may have been killed.
         self.torn = self.place.lacks_end();
-        self.is_lost = false;
+        self.lost = None;
         Ok(())
     }
 
@@ -97,8 +97,9 @@ impl RotatedFile {
     /// then. Of one that was written in part nothing stays, or, where that cannot be, the next line
     /// begins behind it.
     pub(super) fn append(&mut self, lines: &[u8]) -> Result<(), Failed> {
-        if self.is_lost {
-            return Err(io::Error::other("it was removed with its directory").into());
+        if let Some(reason) = &self.lost {
+            let what = format!("it was removed, and cannot be begun again: {reason}");
+            return Err(io::Error::other(what).into());
         }
         if self.torn {
             self.file.write_all(b"\n")?;
@@ -138,9 +139,9 @@ impl RotatedFile {
         Ok(())
     }
 
-    /// Whether it should be rotated before the next lines.
+    /// Whether it should be rotated before the next lines. One that has no name any more cannot be.
     pub(super) fn is_full(&self) -> bool {
-        self.size_bytes >= self.max_bytes
+        self.lost.is_none() && self.size_bytes >= self.max_bytes
     }
 
     /// Makes what was appended durable.
@@ -219,16 +220,18 @@ impl RotatedFile {
     /// Goes on in the file that has the name now, or in a new one, in the same directory.
     ///
     /// # Errors
-    /// As of [`Self::open`]; the old file is written on then. Where it has no name and its directory is gone,
-    /// nothing is written any more.
+    /// As of [`Self::open`]; the old file is written on then. Where it has no name, nothing is written any more.
     pub(super) fn begin_again(&mut self) -> io::Result<()> {
-        let old = match self.place.open() {
-            Ok(new) => std::mem::replace(&mut self.file, new),
-            Err(error) => {
-                self.is_lost = self.file.metadata().is_ok_and(|found| found.nlink() == 0);
-                return Err(error);
-            }
-        };
+        self.replace_file().inspect_err(|error| {
+            let is_lost = self.file.metadata().is_ok_and(|found| found.nlink() == 0);
+            self.lost = is_lost.then(|| error.to_string());
+        })
+    }
+
+    /// Gives the old file back where the new one is refused.
+    fn replace_file(&mut self) -> io::Result<()> {
+        let new = self.place.open()?;
+        let old = std::mem::replace(&mut self.file, new);
         let (size_bytes, torn) = (self.size_bytes, self.torn);
         self.begin().inspect_err(|_| {
             self.file = old;
@@ -359,6 +362,27 @@ mod tests {
             ("four\n".into(), "three\n".into(), "two\n".into())
         );
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+
+    /// Nor does a full one take a further name, which keeps it from being begun again, for an older file.
+    #[test]
+    fn a_full_file_that_was_removed_is_begun_again_once_it_can_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let mut file = RotatedFile::open(at("log"), 4, 2).unwrap();
+        file.append(b"one\n").unwrap();
+        std::fs::write(at("log.1"), "older").unwrap();
+        std::fs::hard_link(at("log.1"), at("other")).unwrap();
+        std::fs::remove_file(at("log")).unwrap();
+        file.begin_again().unwrap_err();
+        assert!(!file.is_full());
+        file.append(b"lost\n").unwrap_err();
+        std::fs::remove_file(at("other")).unwrap();
+        assert!(file.away().is_some());
+        file.begin_again().unwrap();
+        file.append(b"two\n").unwrap();
+        assert_eq!(std::fs::read(at("log")).unwrap(), b"two\n");
+        assert_eq!(std::fs::read(at("log.1")).unwrap(), b"older");
     }
 
     #[test]

@@ -277,6 +277,47 @@ mod tests {
         }
     }
 
+    /// Also where a new file could be opened, and was refused then.
+    #[test]
+    fn what_goes_into_a_removed_file_is_not_counted_as_written() {
+        for has_directory in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let at = |name: &str| dir.path().join(name);
+            std::fs::write(at("log.1"), "").unwrap();
+            let log = AuditLog::start(config(&at("log")), origin()).unwrap();
+            log.record(&event(1));
+            while log.status().written < 1 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::fs::remove_file(at("log")).unwrap();
+            let reason = if has_directory {
+                std::fs::create_dir(at("log")).unwrap();
+                "Is a directory"
+            } else {
+                std::fs::hard_link(at("log.1"), at("other")).unwrap();
+                "log.1` has 2 names"
+            };
+            std::thread::sleep(Duration::from_millis(1100));
+            log.record(&event(2));
+            while log.status().written + log.status().failed < 2 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let status = log.status();
+            assert_eq!((status.written, status.failed), (1, 1), "{status:?}");
+            let said = status.last_error.unwrap();
+            assert!(said.contains("cannot be begun again: ") && said.contains(reason), "{said}");
+            // As soon as a new one can be begun, it is.
+            std::fs::remove_dir(at("log")).or_else(|_| std::fs::remove_file(at("other"))).unwrap();
+            std::thread::sleep(Duration::from_millis(1100));
+            log.record(&event(3));
+            log.finish();
+            assert_eq!((log.status().written, log.status().failed), (2, 1));
+            let found = lines(&at("log"));
+            assert!(found.iter().any(|line| line["inode"] == 3), "{found:?}");
+            assert!(found.iter().any(|line| line["event"] == "failed" && line["count"] == 1));
+        }
+    }
+
     /// Its path may lead into DIR by then.
     #[test]
     fn a_log_stays_in_its_directory() {
@@ -303,7 +344,7 @@ mod tests {
             let said = status.last_error.unwrap();
             assert_eq!(std::fs::read_dir(at("dir")).unwrap().count(), 0, "{said}");
             if is_removed {
-                assert!(said.contains("removed with its directory"), "{said}");
+                assert!(said.contains("removed, and cannot be begun again"), "{said}");
                 assert_eq!((status.written, status.failed), (1, 1));
             } else {
                 assert!(said.contains("directory that was moved"), "{said}");
