@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::clients::{SOON, client, ends_soon, more_requests, run_client, until};
@@ -179,6 +180,62 @@ fn any_number_of_waiting_requests_holds_up_nobody_else() {
             assert_eq!(served.connection().counts().undelivered, 0, "{transport}, {ring_depth}");
         }
     }
+}
+
+/// A ring that got many spare entries receives more requests at once than its completion queue holds.
+/// What they carry is what was sent.
+#[test]
+fn what_is_written_while_the_owner_of_a_ring_is_busy_arrives_as_it_was_sent() {
+    for transport in transports() {
+        for round in 0..3 {
+            let served = Served::new(config(transport));
+            let files: Vec<_> = (0..100).map(|number| direct_file(&served, number)).collect();
+            // Each of them has an entry of its own meanwhile.
+            let syncs: Vec<_> =
+                files[..60].iter().map(|file| on_first_cpu(file, File::sync_all)).collect();
+            until("fsyncs arrive", || served.fs.syncing.load(Ordering::SeqCst) >= 2);
+            std::thread::sleep(Duration::from_millis(100));
+            served.fs.synced.store(true, Ordering::SeqCst);
+            syncs.into_iter().for_each(|sync| sync.join().unwrap().unwrap());
+
+            let meet = Arc::new(served.path("meet"));
+            let before = served.connection().counts().total();
+            let keeps_busy = on_first_cpu(&meet, |meet| fs::metadata(meet));
+            more_requests(served.connection(), before);
+            let write = |file: &File| file.write_all_at(&[7; 4096], 0);
+            let writes: Vec<_> = files.iter().map(|file| on_first_cpu(file, write)).collect();
+            std::thread::sleep(Duration::from_millis(200));
+            served.fs.meeting.wait();
+            writes.into_iter().for_each(|write| write.join().unwrap().unwrap());
+            assert!(keeps_busy.join().unwrap().is_err());
+            for number in 0..files.len() {
+                let written = fs::read(served.lower.path().join(format!("direct-{number}")));
+                assert!(written.unwrap() == [7; 4096], "{transport}, {round}: file {number}");
+            }
+        }
+    }
+}
+
+/// An empty file that the server itself reads and writes, opened through the mount.
+fn direct_file(served: &Served, number: usize) -> Arc<File> {
+    let name = format!("direct-{number}");
+    fs::write(served.lower.path().join(&name), b"").unwrap();
+    Arc::new(File::options().read(true).write(true).open(served.path(&name)).unwrap())
+}
+
+/// Has a thread on the first CPU do `what` with `with`.
+fn on_first_cpu<T: Send + Sync + 'static, R: Send + 'static>(
+    with: &Arc<T>,
+    what: impl FnOnce(&T) -> R + Send + 'static,
+) -> JoinHandle<R> {
+    let with = Arc::clone(with);
+    std::thread::spawn(move || {
+        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+        let mut first = rustix::thread::CpuSet::new();
+        first.set((0..).find(|&cpu| allowed.is_set(cpu)).unwrap());
+        rustix::thread::sched_setaffinity(None, &first).unwrap();
+        what(&with)
+    })
 }
 
 /// Where handlers wait unexpectedly (for a disk), the next one of them holds up nobody.

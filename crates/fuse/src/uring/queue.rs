@@ -424,7 +424,7 @@ impl RingQueue {
         }
     }
 
-    /// Takes what has completed.
+    /// Takes what has completed and found room in the completion queue.
     fn collect(&mut self) {
         while let Some(completion) = self.ring.completion() {
             match completion {
@@ -443,6 +443,22 @@ impl RingQueue {
                 Completion::Entry(index, Err(errno)) => self.failed(index, errno),
             }
         }
+    }
+
+    /// Takes all that has completed. With spare entries that can be more than the completion queue
+    /// holds: the kernel keeps the rest until it is asked again, and the entries of those hold
+    /// requests already.
+    fn collect_all(&mut self) -> Result<(), ReceiveError> {
+        self.collect();
+        while self.ring.has_overflowed() {
+            match self.ring.submit_and_look() {
+                Ok(()) => (self.queued, self.brings_release) = (false, false),
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(ReceiveError::Io(error)),
+            }
+            self.collect();
+        }
+        Ok(())
     }
 
     fn failed(&mut self, index: usize, errno: i32) {
@@ -476,7 +492,8 @@ impl RingQueue {
     }
 
     /// Clears what long requests and replies left in entries that were submitted. Until this thread
-    /// enters the kernel again, the kernel writes to no entry that has not completed yet.
+    /// enters the kernel again, the kernel writes to no entry that has not completed yet; and all that
+    /// completed was collected.
     fn clear_used(&mut self) {
         debug_assert!(!self.queued, "cleared before it was submitted");
         while let Some(index) = self.to_clear.pop() {
@@ -684,7 +701,7 @@ impl Queue for RingQueue {
             // A reply does not wait for the handler of the next request.
             if !self.to_clear.is_empty() || (self.queued && !self.received.is_empty()) || is_full {
                 self.submit()?;
-                self.collect();
+                self.collect_all()?;
                 if !self.queued {
                     self.clear_used();
                 }

@@ -177,6 +177,12 @@ impl Ring {
         self.ring.submit_and_wait(1).map(drop)
     }
 
+    /// Whether the kernel keeps completions for which the queue had no room. It fills the queue with them
+    /// when it is entered.
+    pub(crate) fn has_overflowed(&mut self) -> bool {
+        self.ring.submission().cq_overflow()
+    }
+
     /// The next completion that has arrived.
     pub(crate) fn completion(&mut self) -> Option<Completion> {
         let cqe = self.ring.completion().next()?;
