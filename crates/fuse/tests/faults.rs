@@ -189,7 +189,8 @@ fn what_is_written_while_the_owner_of_a_ring_is_busy_arrives_as_it_was_sent() {
     for transport in transports() {
         for round in 0..3 {
             let served = Served::new(config(transport));
-            let files: Vec<_> = (0..100).map(|number| direct_file(&served, number)).collect();
+            let file = |number| open_lower(&served, &format!("direct-{number}"));
+            let files: Vec<_> = (0..100).map(file).collect();
             // Each of them has an entry of its own meanwhile.
             let syncs: Vec<_> =
                 files[..60].iter().map(|file| on_first_cpu(file, File::sync_all)).collect();
@@ -216,11 +217,33 @@ fn what_is_written_while_the_owner_of_a_ring_is_busy_arrives_as_it_was_sent() {
     }
 }
 
-/// An empty file that the server itself reads and writes, opened through the mount.
-fn direct_file(served: &Served, number: usize) -> Arc<File> {
-    let name = format!("direct-{number}");
-    fs::write(served.lower.path().join(&name), b"").unwrap();
-    Arc::new(File::options().read(true).write(true).open(served.path(&name)).unwrap())
+/// Where handlers may hang, those that move data do, too: more of them from one CPU than its ring has
+/// entries hold up nobody else.
+#[test]
+fn reads_that_hang_hold_up_nobody_else() {
+    for transport in transports() {
+        let spin = Duration::from_micros(20);
+        let may_hang = SessionConfig { may_hang: true, reserve: 30, spin, ..config(transport) };
+        let served = Served::new(may_hang);
+        let read = |file: &File| file.read_at(&mut vec![0; 1 << 20], 0);
+        let file = |number| open_lower(&served, &format!("hang-{number}"));
+        let files: Vec<_> = (0..8).map(file).collect();
+        let reads: Vec<_> = files.iter().map(|file| on_first_cpu(file, read)).collect();
+        until("all reads arrive", || served.fs.syncing.load(Ordering::SeqCst) == 8);
+        let missing = Arc::new(served.path("missing"));
+        let asks = on_first_cpu(&missing, |missing| fs::metadata(missing));
+        until("another request is served", || asks.is_finished());
+        served.fs.synced.store(true, Ordering::SeqCst);
+        for read in reads {
+            assert_eq!(read.join().unwrap().unwrap(), 0, "{transport}");
+        }
+    }
+}
+
+/// An empty file, opened through the mount.
+fn open_lower(served: &Served, name: &str) -> Arc<File> {
+    fs::write(served.lower.path().join(name), b"").unwrap();
+    Arc::new(File::options().read(true).write(true).open(served.path(name)).unwrap())
 }
 
 /// Has a thread on the first CPU do `what` with `with`.

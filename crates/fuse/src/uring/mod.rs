@@ -100,15 +100,17 @@ impl Rings {
         let needed = layout.queues.iter().map(|queues| Ring::locked_bytes(queues.len() * depth));
         let needed = needed.sum();
         let queues = layout.queues.iter().zip(&layout.cpus);
-        let queues = queues
+        let mut queues = queues
             .map(|(queues, cpus)| RingQueue::new(queues, cpus.clone(), depth, size, needed))
-            .map(|queue| queue.map(|queue| queue.handing_all_over(config.may_hang)))
             .collect::<Result<Vec<_>, _>>()?;
+        let helpers = config.threads.clamp(MIN_HELPERS, MAX_HELPERS) + FOR_DATA;
+        let helpers = helpers + Self::reserve(config);
+        if config.may_hang {
+            queues.iter_mut().for_each(|queue| queue.hand_all_over(helpers));
+        }
         let report = RingReport {
             threads: layout.threads(),
-            helpers: config.threads.clamp(MIN_HELPERS, MAX_HELPERS)
-                + FOR_DATA
-                + Self::reserve(config),
+            helpers,
             queues: layout.queues_total(),
             entries_per_queue: depth,
             buffer_bytes: entries * size.keep_bytes,

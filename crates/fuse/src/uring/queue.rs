@@ -152,6 +152,9 @@ pub(crate) struct RingQueue {
     askers: Option<Arc<Askers>>,
     /// All requests go to helpers: any handler may wait for ever.
     hands_all_over: bool,
+    /// Then, how many requests of this ring that move data may hold an entry: as many as there are
+    /// helpers to hang in one.
+    most_moves: usize,
     /// For requests from /dev/fuse, which is read without waiting.
     device_buffers: Buffers,
     looks_at_device: bool,
@@ -225,6 +228,7 @@ impl RingQueue {
             rings: Arc::new([]),
             askers: None,
             hands_all_over: false,
+            most_moves: 0,
             device_buffers: Buffers::new(size),
             looks_at_device: false,
             until_device: LOOK_AT_DEVICE_EVERY,
@@ -232,10 +236,9 @@ impl RingQueue {
         })
     }
 
-    /// Whether all requests go to helpers.
-    pub(crate) fn handing_all_over(mut self, hands_all_over: bool) -> Self {
-        self.hands_all_over = hands_all_over;
-        self
+    /// All requests go to helpers, of which there are so many.
+    pub(crate) fn hand_all_over(&mut self, helpers: usize) {
+        (self.hands_all_over, self.most_moves) = (true, helpers);
     }
 
     /// RELEASEs wait in the kernel, which has agreed to a `max_background` of 1, until a file is opened.
@@ -586,11 +589,18 @@ impl RingQueue {
             return false;
         }
         self.handed[index] = Some(kind);
-        // What moves data ends by itself, and a spare entry for each would cost its size in memory.
-        if kind != Kind::Moves {
+        if self.is_to_hold(kind) {
             self.hold(index);
         }
         true
+    }
+
+    /// Whether a request that a helper was given may hold its entry for long. What moves data ends by
+    /// itself unless handlers may hang, and a spare entry for each costs its size in memory: there are
+    /// no more than helpers could hang in.
+    fn is_to_hold(&self, kind: Kind) -> bool {
+        let moves = || self.handed.iter().filter(|handed| **handed == Some(Kind::Moves)).count();
+        kind != Kind::Moves || (self.hands_all_over && moves() <= self.most_moves)
     }
 
     /// Waits until helpers have served what they have of this ring, and submits their replies.

@@ -94,7 +94,7 @@ pub struct Lower {
     pub released: AtomicU64,
     /// Set by a test: a RELEASE is served only once this is false again.
     pub releases_wait: AtomicBool,
-    /// FSYNCs that were received, and whether they may be answered.
+    /// FSYNCs that were received, and READs of `hang-*`, and whether they may be answered.
     pub syncing: AtomicU64,
     pub synced: AtomicBool,
     /// Set by a test: LOOKUP of `meet` waits here for another one.
@@ -185,6 +185,15 @@ impl Lower {
             if !add(entry, i as u64 + 1, name.as_bytes()) {
                 return;
             }
+        }
+    }
+
+    /// Waits until a test lets it go on.
+    fn wait_until_synced(&self) {
+        self.syncing.fetch_add(1, Ordering::SeqCst);
+        let start = Instant::now();
+        while !self.synced.load(Ordering::SeqCst) && start.elapsed() < LETS_GO {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -346,7 +355,10 @@ impl Filesystem for Lower {
         reply.ok(&());
     }
 
-    fn read(&self, _req: &Request<'_>, _node: NodeId, args: args::Read, reply: Reply<'_, [u8]>) {
+    fn read(&self, _req: &Request<'_>, node: NodeId, args: args::Read, reply: Reply<'_, [u8]>) {
+        if self.path(node).is_ok_and(|path| path.to_string_lossy().contains("/hang-")) {
+            self.wait_until_synced();
+        }
         reply.fill(args.size as usize, |buffer| {
             self.with_file(args.handle, |file| file.read_at(buffer, args.offset))?.map_err(errno)
         });
@@ -366,13 +378,8 @@ impl Filesystem for Lower {
         );
     }
 
-    /// Waits until a test lets it go on.
     fn fsync(&self, _req: &Request<'_>, _node: NodeId, _args: args::Fsync, reply: Reply<'_, ()>) {
-        self.syncing.fetch_add(1, Ordering::SeqCst);
-        let start = Instant::now();
-        while !self.synced.load(Ordering::SeqCst) && start.elapsed() < LETS_GO {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.wait_until_synced();
         reply.ok(&());
     }
 
