@@ -1,6 +1,7 @@
 //! The files that a command line names, and that git runs with it.
 
 use std::ffi::OsStr;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -8,12 +9,14 @@ use std::path::{Path, PathBuf};
 use crate::git::{self, FILLED_IN, Role, Setting, Word};
 
 /// Largest hook that is read, in bytes.
-const MAX_LEN: u64 = 64 << 10;
+const MAX_LEN: u64 = 1 << 20;
 /// Paths that are looked at for one command line, or script.
 const MAX_LOOKED_AT: usize = 2048;
 /// Directories that are looked in for what one command line names.
 const MAX_PLACES: usize = 16;
-/// Words that are looked at behind `cd`.
+/// Commands that change the directory, as `cd`, that are looked at: each asks for up to a hundred names.
+const MAX_CHANGES: usize = 1024;
+/// Words that are looked at behind one.
 const MAX_FILLED_IN: usize = 6;
 /// Shells, which take any file for a script; of other interpreters a missing one is told by its name.
 const SHELLS: [&str; 8] = [".", "source", "sh", "bash", "dash", "zsh", "ksh", "fish"];
@@ -67,6 +70,7 @@ pub(super) struct Files {
 
 impl Files {
     const NONE: Self = Self { paths: Vec::new(), whole: true };
+    const TOO_LONG: Self = Self { paths: Vec::new(), whole: false };
 }
 
 /// The files that a setting has git start or hand to a program, where `top` is the directory that
@@ -78,7 +82,9 @@ pub(super) fn by_setting(setting: &Setting, top: &Path) -> Files {
     let mut found: Vec<_> = whole.into_iter().filter(|path| path.is_file()).collect();
     let mut looked_at = 0;
     let words = git::words(line);
-    let places = entered(&words, &[top.to_owned()]);
+    let Some(places) = entered(&words, &[top.to_owned()]) else {
+        return Files { paths: found, whole: false };
+    };
     for (word, command) in with_commands(&words) {
         for path in paths(word).iter().flat_map(|path| places.iter().map(move |at| at.join(path))) {
             looked_at += 1;
@@ -133,10 +139,15 @@ fn with_commands(words: &[Word]) -> impl Iterator<Item = (&Word, &[u8])> {
 /// The files that the shell script `hook` runs, there or not; none of what is no shell script.
 pub(super) fn by_hook(hook: &Path, top: &Path) -> Files {
     let Some(text) = shell_script(hook) else { return Files::NONE };
+    if text.len() as u64 > MAX_LEN {
+        return Files::TOO_LONG;
+    }
     let directory = std::fs::canonicalize(hook).ok();
     let directory = directory.as_deref().and_then(Path::parent).unwrap_or(top);
     let words = git::words(&text);
-    let places = entered(&words, &[top.to_owned(), directory.to_owned()]);
+    let Some(places) = entered(&words, &[top.to_owned(), directory.to_owned()]) else {
+        return Files::TOO_LONG;
+    };
     let run = with_commands(&words).filter(|(word, _)| word.role != Role::Argument);
     let (mut found, mut looked_at) = (Vec::new(), 0);
     for (word, command) in run {
@@ -159,12 +170,16 @@ pub(super) fn by_hook(hook: &Path, top: &Path) -> Files {
 }
 
 /// The directories that commands may be started in: those given, and those that `cd` leads to, there or not.
-fn entered(words: &[Word], from: &[PathBuf]) -> Vec<PathBuf> {
+/// None where there are more of it than are looked at.
+fn entered(words: &[Word], from: &[PathBuf]) -> Option<Vec<PathBuf>> {
     let mut places = from.to_vec();
-    for (at, command) in words.iter().enumerate() {
-        let changes = matches!(command.text.as_slice(), b"cd" | b"pushd" | b"chdir");
-        if !changes || command.role != Role::Command {
-            continue;
+    let changes = |word: &Word| {
+        word.role == Role::Command && matches!(word.text.as_slice(), b"cd" | b"pushd" | b"chdir")
+    };
+    let changing = words.iter().enumerate().filter(|(_, word)| changes(word));
+    for (number, (at, command)) in changing.enumerate() {
+        if number == MAX_CHANGES {
+            return None;
         }
         // Between it and its word stand those of a command that is filled in.
         for word in words[at + 1..].iter().take(MAX_FILLED_IN) {
@@ -183,15 +198,17 @@ fn entered(words: &[Word], from: &[PathBuf]) -> Vec<PathBuf> {
         places.extend(missing);
         places.truncate(MAX_PLACES);
     }
-    places
+    Some(places)
 }
 
+/// The text of a file that a shell reads; of a longer one the first bytes, one more than [`MAX_LEN`].
 fn shell_script(file: &Path) -> Option<Vec<u8>> {
     let meta = std::fs::metadata(file).ok()?;
-    if !meta.is_file() || meta.len() > MAX_LEN || file.extension() == Some(OsStr::new("sample")) {
+    if !meta.is_file() || file.extension() == Some(OsStr::new("sample")) {
         return None;
     }
-    let text = std::fs::read(file).ok()?;
+    let mut text = Vec::new();
+    std::fs::File::open(file).ok()?.take(MAX_LEN + 1).read_to_end(&mut text).ok()?;
     let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     // Without a first line that names an interpreter, a shell reads it.
     let is_shell = !first.starts_with(b"#!") || first.windows(2).any(|two| two == b"sh");

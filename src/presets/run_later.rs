@@ -72,7 +72,11 @@ pub(crate) fn files_run(top: &Path, repository: &Repository) -> Option<Vec<PathB
     let named = [own, of_user];
     let hooks = named.iter().flat_map(|all| all.hooks.iter().map(|path| top.join(path)));
     let mut files: Vec<_> = hooks.chain([common.join("hooks")]).collect();
-    let hooks: Vec<_> = files.iter().flat_map(|path| names_in(path)).take(MAX_HOOKS).collect();
+    let hooks = files.iter().flat_map(|path| names_in(path));
+    let hooks: Vec<_> = hooks.take(MAX_HOOKS + 1).collect();
+    if hooks.len() > MAX_HOOKS {
+        return None;
+    }
     let by_hooks = hooks.iter().map(|hook| named::by_hook(hook, top));
     let programs = named.iter().flat_map(|all| &all.programs);
     for found in by_hooks.chain(programs.map(|one| named::by_setting(one, top))) {
@@ -199,23 +203,27 @@ impl<'d> Search<'d> {
             // All of DIR, or of the repository, cannot be kept.
             let hooks = named::HOOKS.map(|hook| directory.join(hook));
             hooks.iter().for_each(|hook| self.keep(hook));
-            return self.named_by_hooks(&hooks, top);
+            return self.named_by_hooks(hooks.into(), top);
         }
         if own.file_name() == Some(OsStr::new("_")) {
             // Husky's; the hooks in it run those of the same name beside it.
             let beside = own.parent().unwrap_or(&own);
             self.keep(beside);
-            self.named_by_hooks(&names_in(beside), top);
+            self.named_by_hooks(names_in(beside), top);
         }
         if is_default {
             self.keep_target(directory);
         } else {
             self.keep(directory);
         }
-        self.named_by_hooks(&names_in(directory), top);
+        self.named_by_hooks(names_in(directory), top);
     }
 
-    fn named_by_hooks(&mut self, hooks: &[PathBuf], top: &Path) {
+    /// First those that git starts: others in the directory may be many, and are what hooks may start.
+    fn named_by_hooks(&mut self, mut hooks: Vec<PathBuf>, top: &Path) {
+        let is_other = |path: &PathBuf| !named::HOOKS.iter().any(|hook| path.ends_with(hook));
+        hooks.sort_by_cached_key(|path| (is_other(path), path.clone()));
+        self.whole &= hooks.len() <= MAX_HOOKS;
         for hook in hooks.iter().take(MAX_HOOKS) {
             self.keep_target(hook);
             self.named(|| named::by_hook(hook, top));
@@ -440,6 +448,58 @@ mod tests {
         paths.retain(|path| !path.starts_with("below/"));
         assert_eq!(paths, [".hooks", "inner", "scripts/check.sh", "scripts/local.sh"]);
         assert!(tree.found().0.contains(&"below/inner".to_owned()));
+    }
+
+    #[test]
+    fn a_hook_of_a_mebibyte_is_looked_into_and_a_longer_one_is_said() {
+        let tree = Tree::new();
+        let script = |times| "./tools/lint.sh\n".to_owned() + &"# more\n".repeat(times);
+        tree.repository(".git");
+        tree.write(".git/hooks/pre-commit", &script(140_000));
+        assert_eq!(tree.found().0, ["tools/lint.sh"]);
+        tree.write(".git/hooks/pre-commit", &script(160_000));
+        assert!(!look(tree.0.path()).whole);
+        // No shell reads these, whatever their length.
+        tree.write(
+            ".git/hooks/pre-commit",
+            &("#!/usr/bin/python3\n".to_owned() + &script(160_000)),
+        );
+        tree.write(".git/hooks/pre-push", &"\0".repeat(2 << 20));
+        tree.write(".git/hooks/update.sample", &script(160_000));
+        assert!(tree.found().0.is_empty());
+    }
+
+    #[test]
+    fn many_files_beside_hooks_do_not_hide_them() {
+        let tree = Tree::new();
+        tree.repository(".git");
+        tree.write(".git/config", "[core]\nhooksPath = scripts\n");
+        let write = |number: usize| tree.write(&format!("scripts/{number}.txt"), "#!/bin/cat\n");
+        (0..1000).for_each(write);
+        let names = ["commit-msg", "post-checkout", "pre-commit", "pre-push"];
+        for name in names {
+            tree.write(&format!("scripts/{name}"), &format!("sh tools/{name}.sh\n"));
+        }
+        (1000..2000).for_each(write);
+        let found = look(tree.0.path());
+        let tools = names.map(|name| PathBuf::from(format!("tools/{name}.sh")));
+        assert_eq!(found.paths[1..], tools);
+        // Others may be what the hooks start.
+        assert!(!found.whole);
+        let repository = Repository::at(tree.0.path()).unwrap();
+        assert!(files_run(tree.0.path(), &repository).is_none());
+    }
+
+    /// Each may lead to another directory.
+    #[test]
+    fn more_changes_of_directory_than_are_looked_at_are_said() {
+        let tree = Tree::new();
+        tree.repository(".git");
+        tree.write("f", "");
+        tree.write(".git/hooks/pre-commit", &"cd f\n".repeat(1000));
+        assert!(look(tree.0.path()).whole);
+        tree.write(".git/hooks/pre-commit", &"cd f\n".repeat(200_000));
+        assert!(!look(tree.0.path()).whole);
     }
 
     /// As git reads them: from the directory of each file, in any depth.
