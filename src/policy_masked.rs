@@ -42,11 +42,15 @@ pub(crate) fn mask(policy: Policy, file: &Path, dir: &Path) -> anyhow::Result<Po
     })
 }
 
-/// Whether a rule names the file and is about reading: then that decides.
+/// Whether a rule names the file and is about reading: then that decides. One about files of that name in
+/// other directories does not name it, and one that is only recorded decides nothing.
 fn is_shown(policy: &Policy, file: &Path) -> bool {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let is_named = |glob: &String| glob == name || glob.ends_with(&format!("/{name}"));
-    let mut rules = policy.rules().iter();
+    let is_named = |glob: &String| {
+        let above = glob.strip_suffix(name);
+        above.is_some_and(|above| above.split_inclusive('/').all(|part| part == "**/"))
+    };
+    let mut rules = policy.rules().iter().filter(|rule| !rule.is_audit_only());
     rules.any(|rule| {
         rule.operations().has(Operation::Read) && rule.glob_texts().iter().any(is_named)
     })

@@ -173,6 +173,33 @@ fn a_rule_that_names_the_policy_decides_who_reads_it() {
     }
 }
 
+/// It stays hidden for rules that are about the policies of other directories, or hold nothing.
+#[test]
+fn a_rule_about_another_policy_does_not_show_the_one_of_the_directory() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let rules = [
+        "path = \"sub/.tollgate.toml\"\naction = \"read-only\"\n",
+        "path = \"sub/**/.tollgate.toml\"\naction = \"read-only\"\n",
+        "path = [\"*/.tollgate.toml\", \"**/*.toml\"]\naction = \"read-only\"\n",
+        "path = \".tollgate.toml\"\naction = \"deny\"\nmode = \"audit\"\n",
+    ];
+    for rule in rules {
+        std::fs::write(place.own(), format!("[[rule]]\n{rule}{OWN}")).unwrap();
+        let output = place.fenced(&["--quiet"], "ls -A; cat .tollgate.toml; true");
+        assert!(!text(&output.stdout).contains(".tollgate.toml\n"), "{rule}: {}", all(&output));
+        assert!(!all(&output).contains(WORDS), "{rule}: {}", all(&output));
+    }
+    for path in ["**/.tollgate.toml", "**/**/.tollgate.toml"] {
+        let rule = format!("[[rule]]\npath = \"{path}\"\naction = \"read-only\"\n{OWN}");
+        std::fs::write(place.own(), rule).unwrap();
+        let output = place.fenced(&["--quiet"], "cat .tollgate.toml");
+        assert!(text(&output.stdout).contains(WORDS), "{path}: {}", all(&output));
+    }
+}
+
 /// Another `run` inside has the outer policy in force, and says that it does not see it.
 #[test]
 fn a_run_inside_says_that_it_does_not_see_the_policy_around_it() {
