@@ -161,7 +161,9 @@ impl Preset {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::fmt::Write as _;
+    use std::os::unix::ffi::OsStrExt;
 
     use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Verdict};
 
@@ -253,6 +255,31 @@ mod tests {
                 assert!(is_kept(&policy, &format!("{place}/hooks/pre-commit")), "{place}");
             }
         }
+    }
+
+    #[test]
+    fn no_warning_is_about_a_name_in_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["!neg", "~", "$HOME", "${x}"] {
+            repository(dir.path(), &format!("{name}/"));
+        }
+        let odd = OsStr::from_bytes(b"h\xff");
+        std::fs::create_dir(dir.path().join(odd)).unwrap();
+        let config = [b"[core]\nhooksPath = ".as_slice(), odd.as_bytes(), b"\n"].concat();
+        // As `init` writes it.
+        let policy = Policy::parse(&Preset::Agent.text(&look(dir.path())), "x").unwrap();
+        assert!(policy.warnings().is_empty(), "{:?}", policy.warnings());
+        for name in ["!neg", "~", "$HOME", "${x}"] {
+            assert!(is_kept(&policy, &format!("{name}/.git/config")), "{name}");
+        }
+        // One that is not UTF-8 has no glob without a wildcard.
+        repository(dir.path(), "");
+        std::fs::write(dir.path().join(".git/config"), config).unwrap();
+        let (policy, _) = Preset::Agent.policy(dir.path()).unwrap();
+        assert!(policy.warnings().is_empty(), "{:?}", policy.warnings());
+        let hook = Facts { path: b"h\xff/pre-commit", kind: Kind::File, size: 0, head: None };
+        let caller = CallerFacts { uid: 0, gid: 0, exe: None };
+        assert_eq!(policy.decide(&hook, Operation::Write, &caller).verdict, Verdict::ReadOnly);
     }
 
     #[test]

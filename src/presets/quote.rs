@@ -3,12 +3,15 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A glob that matches exactly this path.
+/// A glob that matches exactly this path, and says that it is meant so: a first `!`, `~` or `$` would
+/// be warned of.
 pub(crate) fn escape_glob(path: &str) -> String {
     path.chars()
-        .flat_map(|c| {
+        .enumerate()
+        .flat_map(|(at, c)| {
             let special = matches!(c, '*' | '?' | '[' | ']' | '{' | '}' | '\\');
-            special.then_some('\\').into_iter().chain([c])
+            let is_doubtful = at == 0 && matches!(c, '!' | '~' | '$');
+            (special || is_doubtful).then_some('\\').into_iter().chain([c])
         })
         .collect()
 }
@@ -45,6 +48,7 @@ mod tests {
     #[test]
     fn globs_and_strings_are_escaped() {
         assert_eq!(escape_glob("a[b]*"), r"a\[b\]\*");
+        assert_eq!(escape_glob("!a/!b~$"), r"\!a/!b~$");
         assert_eq!(toml_string("a\"\\\n"), "\"a\\\"\\\\\\u000A\"");
     }
 
