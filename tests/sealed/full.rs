@@ -175,6 +175,19 @@ fn a_deleted_file_is_not_kept() {
     assert!(fastest < Duration::from_secs(1), "it was kept for {fastest:?}");
 }
 
+/// Runs `act` as a user without any right of root.
+fn as_user<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    use rustix::process::{Gid, Uid};
+    let as_that = || {
+        let (uid, gid) = (Uid::from_raw(4321), Gid::from_raw(4321));
+        rustix::thread::set_thread_groups(&[]).unwrap();
+        rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(as_that).join().unwrap())
+}
+
 /// What a new file needs is not for those who may not have it: 40 % are for root.
 #[test]
 fn blocks_that_are_reserved_are_not_for_new_files_of_a_user() {
@@ -217,6 +230,28 @@ fn blocks_that_are_reserved_are_not_for_new_files_of_a_user() {
     fs::write(view.at("vault/root"), "has room").unwrap();
 }
 
+/// As with other files: the mode is asked when a file is opened, and not again.
+#[test]
+fn who_has_a_file_open_may_punch_and_cut_it_whatever_its_mode_is_by_now() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    fs::set_permissions(place.base.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let view = place.mount(&[]);
+    let path = view.at("vault/plan");
+    write_and_sync(&path, &[1; 20_000]);
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+    let file = as_user(|| File::options().read(true).write(true).open(&path)).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    as_user(|| {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, hole, 4096, 4096).unwrap();
+        file.set_len(10_000).unwrap();
+    });
+    assert_eq!(fs::metadata(&path).unwrap().len(), 10_000);
+}
+
 /// Made durable by its writer, it waits for no commit.
 #[test]
 fn a_file_without_a_name_is_gone_with_its_last_close() {
@@ -256,17 +291,9 @@ fn a_new_file_keeps_its_set_id_bits() {
     fs::set_permissions(place.base.path(), PermissionsExt::from_mode(0o755)).unwrap();
     fs::set_permissions(place.below("vault"), PermissionsExt::from_mode(0o777)).unwrap();
     let view = place.mount(&[]);
-    let made = std::thread::scope(|scope| {
-        let make = || {
-            use rustix::process::{Gid, Uid};
-            let (uid, gid) = (Uid::from_raw(4321), Gid::from_raw(4321));
-            rustix::thread::set_thread_groups(&[]).unwrap();
-            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-            let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::RDWR;
-            rustix::fs::open(view.at("vault/made"), flags, rustix::fs::Mode::from_raw_mode(0o6755))
-        };
-        scope.spawn(make).join().unwrap()
+    let made = as_user(|| {
+        let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::RDWR;
+        rustix::fs::open(view.at("vault/made"), flags, rustix::fs::Mode::from_raw_mode(0o6755))
     });
     drop(made.unwrap());
     std::thread::sleep(Duration::from_millis(300));

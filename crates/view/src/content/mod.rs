@@ -35,6 +35,11 @@ pub(crate) struct Beside<'r> {
     pub(crate) run: &'r dyn Fn(&mut [Task<'_>]),
 }
 
+/// Runs what changes the lower file as the one who asked for it, and once more if it was refused to
+/// that one for want of a group.
+pub(crate) type AsAsker<'r> =
+    &'r dyn Fn(&mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno>;
+
 /// The bytes of an open file, made from those of the lower file. Its methods run on work queues,
 /// several at a time, on behalf of the server itself.
 pub(crate) trait Content: Send + Sync + 'static {
@@ -77,7 +82,7 @@ pub(crate) trait Content: Send + Sync + 'static {
     ///
     /// # Errors
     /// `EROFS` for what is only read.
-    fn set_len(&self, _len: u64) -> Result<(), Errno> {
+    fn set_len(&self, _len: u64, _as_asker: AsAsker<'_>) -> Result<(), Errno> {
         Err(Errno::ROFS)
     }
 
@@ -85,7 +90,7 @@ pub(crate) trait Content: Send + Sync + 'static {
     ///
     /// # Errors
     /// `EOPNOTSUPP` for what is only read.
-    fn punch(&self, _range: Range<u64>) -> Result<(), Errno> {
+    fn punch(&self, _range: Range<u64>, _as_asker: AsAsker<'_>) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP)
     }
 

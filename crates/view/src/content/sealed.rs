@@ -24,7 +24,7 @@ use crate::content::lost::Lost;
 use crate::content::lower_store::LowerStore;
 use crate::content::times::{Time, Times, touch};
 use crate::content::to_open::ToOpen;
-use crate::content::{Beside, Content};
+use crate::content::{AsAsker, Beside, Content};
 use crate::lower::{self, Key, Version};
 use crate::one_writer::OneWriter;
 use crate::road::lane::Lane;
@@ -527,10 +527,15 @@ impl Sealed {
         self.committer.changed(&(Arc::clone(&self.open) as Arc<dyn Pending>), much);
     }
 
-    /// Runs `act`, of which nothing may be in the lower file until a commit.
-    fn change_and_touch(&self, act: impl FnOnce() -> Result<(), SealError>) -> Result<(), Errno> {
+    /// Runs `act`, of which nothing may be in the lower file until a commit. The time is set by the server
+    /// itself: who has the file open may change it, and need not be allowed to set times by now.
+    fn change_and_touch(
+        &self,
+        as_asker: AsAsker<'_>,
+        act: impl Fn() -> Result<(), SealError>,
+    ) -> Result<(), Errno> {
         let touched = self.open.change(|| {
-            act().map_err(|error| self.open.errno(&error))?;
+            as_asker(&mut || act().map_err(|error| self.open.errno(&error)))?;
             Ok(touch(&self.open.current().store().fd()))
         })?;
         self.changed();
@@ -588,12 +593,12 @@ impl Content for Sealed {
         Ok(done)
     }
 
-    fn set_len(&self, len: u64) -> Result<(), Errno> {
-        self.change_and_touch(|| self.open.set_len(len))
+    fn set_len(&self, len: u64, as_asker: AsAsker<'_>) -> Result<(), Errno> {
+        self.change_and_touch(as_asker, || self.open.set_len(len))
     }
 
-    fn punch(&self, range: Range<u64>) -> Result<(), Errno> {
-        self.change_and_touch(|| self.open.current().punch(range))
+    fn punch(&self, range: Range<u64>, as_asker: AsAsker<'_>) -> Result<(), Errno> {
+        self.change_and_touch(as_asker, || self.open.current().punch(range.clone()))
     }
 
     fn seek(&self, to: SeekFrom) -> Result<u64, Errno> {

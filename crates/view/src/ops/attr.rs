@@ -13,6 +13,7 @@ use tollgate_policy::Operation;
 
 use super::sight::Sight;
 use crate::admission::Asked;
+use crate::content::Content;
 use crate::content::asker::asked_by;
 use crate::content::open::How;
 use crate::content::to_open::ToOpen;
@@ -252,8 +253,7 @@ impl View {
         let user_file = if is_passthrough(handle) { None } else { self.files.get(handle).ok() };
         if let Some(made) = user_file.as_ref().and_then(|file| file.made.as_ref()) {
             self.drop_set_ids_of_made(caller, path, set.kill_suidgid)?;
-            let act = || asked_by(caller, || made.content.set_len(size));
-            return self.powers.as_caller(caller, act);
+            return self.set_len_of_made(caller, &*made.content, size);
         }
         let file = match user_file {
             Some(user_file) => Arc::clone(&user_file.fd),
@@ -294,8 +294,17 @@ impl View {
         let file = ToOpen { fd, node, is_new: false, writes: true, begins_anew, path, asked };
         let content = asked_by(caller, || self.contents.open(file, how))?;
         drop(io);
-        self.powers.as_caller(caller, || asked_by(caller, || content.set_len(size)))?;
+        self.set_len_of_made(caller, &*content, size)?;
         content.flush()
+    }
+
+    fn set_len_of_made(
+        &self,
+        caller: Caller,
+        content: &dyn Content,
+        size: u64,
+    ) -> Result<(), Errno> {
+        asked_by(caller, || content.set_len(size, &|act| self.powers.as_caller(caller, act)))
     }
 
     /// Drops the set-id bits of a file that is cut, whose bytes the view makes: what is cut there may be

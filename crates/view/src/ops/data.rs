@@ -10,6 +10,7 @@ use tollgate_fuse::{FileHandle, NodeId, Reply, Request, StatFs, args};
 use tollgate_hugepage::wipe;
 use tollgate_policy::Operation;
 
+use crate::content::AsAsker;
 use crate::content::asker::asked_by;
 use crate::handles::{UserFile, has_descriptor, is_passthrough, is_small};
 use crate::lower;
@@ -311,7 +312,7 @@ impl View {
             // The kernel leaves that to who has the file, and does not say whether it is to be done.
             let path = self.fds.path_once(&self.node(id)?)?;
             self.powers.drop_set_ids_by_capability(req.caller(), path.as_fd())?;
-            return asked_by(req.caller(), || punch(&made, offset, length, mode));
+            return asked_by(req.caller(), || punch(&made, (offset, length), mode, &|act| act()));
         }
         let done = self.with_file(id, handle, OFlags::RDWR, |fd| {
             let act = || rustix::fs::fallocate(fd, mode, offset, length);
@@ -412,13 +413,19 @@ fn asking(req: &Request<'_>) -> Asking {
 }
 
 /// fallocate(2) where the view makes the bytes: holes are made, space cannot be promised.
-fn punch(made: &Made, offset: u64, length: u64, mode: FallocateFlags) -> Result<(), Errno> {
+fn punch(
+    made: &Made,
+    (offset, length): (u64, u64),
+    mode: FallocateFlags,
+    as_asker: AsAsker<'_>,
+) -> Result<(), Errno> {
     let zeroes = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
     let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
     if !keeps_size || !mode.intersects(zeroes) {
         return Err(Errno::OPNOTSUPP);
     }
-    made.content.punch(offset..offset.checked_add(length).ok_or(Errno::FBIG)?)
+    let end = offset.checked_add(length).ok_or(Errno::FBIG)?;
+    made.content.punch(offset..end, as_asker)
 }
 
 /// close(2) with its error, which dropping a descriptor would swallow.

@@ -451,7 +451,7 @@ impl View {
         let open = || {
             let content = self.contents.open(file, how)?;
             if access.truncates() {
-                content.set_len(0)?;
+                content.set_len(0, &|act| act())?;
             }
             Ok(content)
         };
