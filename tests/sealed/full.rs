@@ -227,6 +227,20 @@ fn blocks_that_are_reserved_are_not_for_new_files_of_a_user() {
     assert!(count < 50, "{count} files were made: {made:?}");
     let left = fs::read_dir(view.at("vault")).unwrap().count();
     assert_eq!(left, count as usize + 1, "one that cannot be made leaves no name");
+    // A hole in a block takes a new one until the next commit.
+    let free = || {
+        let found = rustix::fs::statvfs(place.below("")).unwrap();
+        found.f_bfree * found.f_frsize
+    };
+    let before = free();
+    let punched = as_user(|| {
+        let file = File::options().read(true).write(true).open(view.at("vault/big")).unwrap();
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let punch = |block: u64| rustix::fs::fallocate(&file, hole, block * 4096 + 1, 1);
+        (0..1000).try_for_each(punch)
+    });
+    assert_eq!(punched, Err(rustix::io::Errno::NOSPC));
+    assert!(free() + (1 << 20) > before, "{} of {before} bytes are free", free());
     fs::write(view.at("vault/root"), "has room").unwrap();
 }
 

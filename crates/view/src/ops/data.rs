@@ -312,7 +312,9 @@ impl View {
             // The kernel leaves that to who has the file, and does not say whether it is to be done.
             let path = self.fds.path_once(&self.node(id)?)?;
             self.powers.drop_set_ids_by_capability(req.caller(), path.as_fd())?;
-            return asked_by(req.caller(), || punch(&made, (offset, length), mode, &|act| act()));
+            // It may need new blocks, and those that are reserved for root are not for a user.
+            let as_asker: AsAsker<'_> = &|act| self.powers.as_caller(req.caller(), act);
+            return asked_by(req.caller(), || punch(&made, (offset, length), mode, as_asker));
         }
         let done = self.with_file(id, handle, OFlags::RDWR, |fd| {
             let act = || rustix::fs::fallocate(fd, mode, offset, length);
