@@ -272,6 +272,8 @@ fn a_file_that_is_open_as_it_may_be_is_not_named() {
     let rule = |path: &str, operation: &str| {
         format!("[[rule]]\npath = '{path}'\noperation = '{operation}'\naction = 'deny'\n")
     };
+    let hidden = "[[rule]]\npath = 'docs'\nkind = 'directory'\naction = 'hide'\n";
+    let to = |what: &str, rule: String| rule.replace("action", &format!("{what}\naction"));
     policy("default = 'passthrough'\n");
     let _daemon = Daemon::start(&project);
     let at = |path: &str| project.path("mnt").join(path);
@@ -288,6 +290,13 @@ fn a_file_that_is_open_as_it_may_be_is_not_named() {
         (rule("a.txt", "write") + &rule("docs/**", "read"), "[]"),
         ("default = 'read-only'\n".to_owned(), "[\"docs/guide.md\"]"),
         (rule("a.txt", "read") + &rule("docs/**", "read"), "[\"a.txt\"]"),
+        // Whoever has it open.
+        (to("kind = 'file'\nuid = 4321", rule("a.txt", "read")), "[\"a.txt\"]"),
+        (to("kind = 'file'\ngid = 4321", rule("docs/**", "write")), "[\"docs/guide.md\"]"),
+        (to("kind = 'file'\nuid = 4321", rule("docs/**", "read")), "[]"),
+        // What is read only if it holds something else is not changed in part.
+        (to("content = { regex = '.' }", rule("docs/**", "read")), "[\"docs/guide.md\"]"),
+        (hidden.to_owned(), "[\"docs/guide.md\"]"),
     ] {
         policy(&text);
         assert_eq!(named(), expected, "{text}");

@@ -235,11 +235,21 @@ impl<'p> Matched<'p> {
         operation: Operation,
         caller: &CallerFacts<'_>,
     ) -> Decision {
+        self.decide_for(facts, operation, |rule| rule.holds_for_caller(caller))
+    }
+
+    /// The verdict on `operation` by whom the rules hold for as `of_caller` says.
+    pub(crate) fn decide_for(
+        &self,
+        facts: &InodeFacts<'_>,
+        operation: Operation,
+        of_caller: impl Fn(&Rule) -> Holds,
+    ) -> Decision {
         if let Some(rule) = self.hidden(facts.kind) {
             return Decision { verdict: Verdict::Hide, rule: Some(rule) };
         }
         let decisions =
-            self.policy.parts().map(|part| self.decide_by(part, facts, operation, caller));
+            self.policy.parts().map(|part| self.decide_by(part, facts, operation, &of_caller));
         // The first of equals, so that its rule is named.
         let stricter =
             |one: Decision, other: Decision| if other.verdict > one.verdict { other } else { one };
@@ -268,7 +278,7 @@ impl<'p> Matched<'p> {
         part: Part,
         facts: &InodeFacts<'_>,
         operation: Operation,
-        caller: &CallerFacts<'_>,
+        of_caller: impl Fn(&Rule) -> Holds,
     ) -> Decision {
         let mut strictest: Option<Decision> = None;
         let mut consider = |verdict, rule| {
@@ -278,7 +288,7 @@ impl<'p> Matched<'p> {
             strictest
         };
         for (id, rule) in self.of(part).filter(|(_, rule)| rule.operations.has(operation)) {
-            let holds = self.holds(id, rule, facts).and(rule.holds_for_caller(caller));
+            let holds = self.holds(id, rule, facts).and(of_caller(rule));
             let shadowed = || self.is_shadowed(part, facts, operation, id);
             if holds == Holds::No || (holds == Holds::Maybe && shadowed()) {
                 continue;

@@ -10,7 +10,7 @@ use crate::facts::{CallerFacts, InodeFacts};
 use crate::glob::{Glob, unescaped};
 use crate::limits::{HEAD_LEN, MAX_HELD};
 use crate::redaction::Redaction;
-use crate::words::{Action, Kind, KindSet, Mode, OperationSet};
+use crate::words::{Action, Kind, KindSet, Mode, Operation, OperationSet};
 
 /// Most memory in bytes for one compiled regular expression, and for its cache.
 const MAX_REGEX_LEN: usize = 1 << 20;
@@ -140,7 +140,7 @@ impl Rule {
         let is_many = || self.globs.len() * seal.globs.len() > MAX_COMPARISONS;
         let overlap =
             || self.globs.iter().any(|one| seal.globs.iter().any(|other| one.may_overlap(other)));
-        (self.content.is_some() || self.size.is_some())
+        self.judges_what_is_held()
             && self.kinds.has(Kind::File)
             && seal.kinds.has(Kind::File)
             && (is_many() || overlap())
@@ -154,6 +154,15 @@ impl Rule {
     pub(crate) fn native_directories(&self) -> impl Iterator<Item = String> + use<'_> {
         let texts = if self.action == Action::Native { &self.glob_texts[..] } else { &[] };
         texts.iter().map(|text| unescaped(text).trim_end_matches('/').to_owned())
+    }
+
+    pub(crate) fn is_about(&self, operation: Operation, kind: Kind) -> bool {
+        self.operations.has(operation) && self.kinds.has(kind)
+    }
+
+    /// Whether it looks at the content or the size.
+    pub(crate) fn judges_what_is_held(&self) -> bool {
+        self.content.is_some() || self.size.is_some()
     }
 
     /// Whether the rule looks at nothing but path and kind, so that it holds for every caller,
@@ -201,8 +210,14 @@ impl Rule {
             .is_none_or(|range| facts.kind == Kind::File && range.contains(&facts.size))
     }
 
+    /// Whether its condition on the caller holds.
     pub(crate) fn holds_for_caller(&self, caller: &CallerFacts<'_>) -> Holds {
         self.caller.as_ref().map_or(Holds::Yes, |condition| condition.holds(caller))
+    }
+
+    /// The same for anybody.
+    pub(crate) fn holds_for_some_caller(&self) -> Holds {
+        if self.caller.is_some() { Holds::Maybe } else { Holds::Yes }
     }
 }
 

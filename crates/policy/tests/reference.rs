@@ -399,6 +399,28 @@ proptest! {
     }
 
     #[test]
+    fn what_some_caller_is_refused_is_never_missed(
+        (default, rules) in any_policy(),
+        path in any_path(),
+        kind in any_kind(),
+        size in 0_u64..5,
+        head in any_head(),
+    ) {
+        let policy = compile(default, &rules);
+        let rules_at = policy.at(path.as_bytes());
+        let facts = InodeFacts { kind, size, head: Some(head.as_bytes()) };
+        for caller in &CALLERS {
+            let refuses = |operation| rules_at.decide(&facts, operation, caller).verdict != Verdict::Allow;
+            for operation in Operation::ALL {
+                prop_assert!(!refuses(operation) || rules_at.may_refuse(&facts, operation));
+            }
+            let laxest = rules_at.laxest(kind, Operation::Read, caller);
+            let hangs_on_it = refuses(Operation::Read) && laxest == Verdict::Allow;
+            prop_assert!(!hangs_on_it || rules_at.may_refuse_in_part(&facts));
+        }
+    }
+
+    #[test]
     fn what_is_not_known_never_helps(
         (default, rules) in any_policy(),
         path in any_path(),

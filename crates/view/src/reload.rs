@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use tollgate_fuse::{InitFlags, Name};
-use tollgate_policy::{CallerFacts, Facts, Kind, Mode, Operation, Policy, Verdict};
+use tollgate_policy::{InodeFacts, Kind, Matched, Mode, Operation, Policy};
 
 use crate::admission::Subject;
 use crate::concealed::Names;
@@ -180,13 +180,10 @@ impl View {
         if shows_too_much(node, open, &subject) {
             return Ok(Some(subject.path().to_vec()));
         }
+        let facts =
+            InodeFacts { kind: Kind::from_mode(stat.mode()), size: stat.size(), head: None };
         let refused = |policy: &Policy, path: &[u8]| {
-            let kind = Kind::from_mode(stat.mode());
-            let facts = Facts { path, kind, size: stat.size(), head: None };
-            let nobody = CallerFacts { uid: u32::MAX, gid: u32::MAX, exe: None };
-            let refuses =
-                |operation| policy.decide(&facts, operation, &nobody).verdict != Verdict::Allow;
-            uses.reads && refuses(Operation::Read) || uses.writes && refuses(Operation::Write)
+            !policy.is_trivial() && refuses_somebody(&policy.at(path), &facts, uses)
         };
         let known = self.paths.of(node)?;
         let dir = node.place().map(|place| place.parent);
@@ -197,11 +194,21 @@ impl View {
             let mut names = names.elsewhere.names.iter();
             names.any(|(rules, path)| refused(&rules.policy, path))
         };
-        // A name that somebody met it by says more than one that nobody did.
-        let by_name = known.iter().position(|path| refused(policy, path));
+        // A name that somebody met it by says more than one that nobody did. Nobody gets there again
+        // through a hidden directory.
+        let is_refused = |path: &[u8]| refused(policy, path) || policy.hidden_above(path).is_some();
+        let by_name = known.iter().position(|path| is_refused(path));
         let by_name = by_name.or_else(|| (own() || elsewhere()).then_some(0));
         Ok(by_name.and_then(|n| known.into_iter().nth(n)))
     }
+}
+
+/// Whether somebody would be refused what handles were opened for; of writing, to change a part of
+/// the file, which is all that is left to them once they are open.
+fn refuses_somebody(rules: &Matched<'_>, facts: &InodeFacts<'_>, uses: Uses) -> bool {
+    uses.reads && rules.may_refuse(facts, Operation::Read)
+        || uses.writes
+            && (rules.may_refuse(facts, Operation::Write) || rules.may_refuse_in_part(facts))
 }
 
 /// Whether a handle that is open shows bytes which nobody would get now, or is served where nobody
