@@ -426,6 +426,42 @@ fn what_was_refused_at_one_time_is_not_learned_from_another() {
     assert!(said.contains("#   read, write of conf/key\n"), "{}", learned.text);
 }
 
+/// What is in it is another matter.
+#[test]
+fn what_a_directory_was_refused_is_not_learned_from_what_is_in_it() {
+    let record = |operation: &str, outcome: &str, path: &str| {
+        format!(r#""operation":"{operation}","outcome":{outcome},"uid":1,"pid":7,"path":"{path}""#)
+    };
+    let (done, refused) = (r#""done""#, r#""refused","errno":"EACCES""#);
+    let made = r#""passthrough","access":"write""#;
+    let records = [
+        record("mkdir", done, "a"),
+        record("chmod", done, "a"),
+        record("create", made, "a/b/f"),
+        record("mkdir", done, "a/b/c"),
+        record("chmod", done, "a/b/c"),
+        record("create", made, "a/b/c/d/e/f"),
+        record("chmod", done, "a/b/c/d/e"),
+        record("chmod", refused, "a/b"),
+        record("mkdir", refused, "a/b"),
+        record("rmdir", refused, "a/b/c/d"),
+    ];
+    let learned = Learned::from(&records.each_ref().map(String::as_str));
+    for (path, writes, creates) in [
+        ("a/", true, true),
+        ("a/other/", true, true),
+        ("a/b/", false, false),
+        ("a/b/f", true, true),
+        ("a/b/c/", true, true),
+        ("a/b/c/d/", false, true),
+        ("a/b/c/d/e/", true, true),
+        ("a/b/c/d/e/f", true, true),
+    ] {
+        let allowed = ["write", "create"].map(|operation| learned.allows(operation, path));
+        assert_eq!(allowed, [writes, creates], "{path}: {}", learned.text);
+    }
+}
+
 #[test]
 fn a_listing_that_was_refused_is_not_learned() {
     let refused =

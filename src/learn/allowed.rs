@@ -23,6 +23,11 @@ pub(super) enum Reach {
 
 impl Reach {
     const EACH: [Self; 3] = [Self::All, Self::Below, Self::Directories];
+
+    /// What it is from `path` on, but for the kind.
+    pub(super) fn glob(self, path: &str) -> String {
+        literal(path) + if self == Self::Below { "/**" } else { "" }
+    }
 }
 
 /// Operations by reach.
@@ -54,9 +59,8 @@ impl Allowed {
             for reach in Reach::EACH {
                 let operations = sets[reach as usize];
                 let is_about = (reach == Reach::Directories, operations);
-                let end = if reach == Reach::Below { "/**" } else { "" };
                 if operations != 0 {
-                    globs.entry(is_about).or_default().push(literal(path) + end);
+                    globs.entry(is_about).or_default().push(reach.glob(path));
                 }
             }
         }
@@ -70,6 +74,15 @@ impl Allowed {
         let above = path.match_indices('/').map(|(at, _)| sets(&path[..at]));
         let by_above = above.map(|sets| of_all(sets) | sets[Reach::Below as usize]);
         by_above.fold(of_all(sets(path)), |one, other| one | other)
+    }
+
+    /// What is allowed below `path`, as globs.
+    pub(super) fn below(&self, path: &str) -> impl Iterator<Item = (&str, Reach, u8)> {
+        // `0` follows `/`.
+        let inside = self.0.range(format!("{path}/")..format!("{path}0"));
+        inside.flat_map(|(path, sets)| {
+            Reach::EACH.map(|reach| (path.as_str(), reach, sets[reach as usize]))
+        })
     }
 
     /// What is allowed on all that `reach` has from `path`.

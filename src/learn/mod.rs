@@ -1,10 +1,12 @@
 //! `tollgate learn`: the narrowest policy that allows what audit logs show.
 
 mod allowed;
+mod kept;
 mod left_out;
 mod names;
 mod narrow;
 mod seen;
+mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -20,6 +22,7 @@ use crate::viewer;
 
 use allowed::{Allowed, Reach};
 use seen::{ALL, Seen};
+use text::{beginning, list, rule_of};
 
 /// Digits of a run's id.
 const RUN_DIGITS: usize = 16;
@@ -158,35 +161,12 @@ fn policy(seen: &Seen, exact: bool) -> anyhow::Result<String> {
         allowed.add(path, Reach::Directories, *operations);
     }
     allowed.join(&seen.moved, &seen.linked)?;
-    kept(seen, &allowed, &mut text)?;
+    kept::add(seen, &allowed, &mut text)?;
     watched(seen, &allowed, &mut text)?;
     for ((directories, operations), globs) in allowed.globs() {
         rule(directories, operations, &globs, &mut text);
     }
     Ok(text)
-}
-
-/// What was refused stays so also where something above it was allowed: a glob covers all below.
-fn kept(seen: &Seen, allowed: &Allowed, text: &mut String) -> anyhow::Result<()> {
-    let mut kept = BTreeMap::<u8, BTreeSet<String>>::new();
-    for (path, operations) in &seen.kept {
-        let names = [path.as_str()].into_iter();
-        for name in allowed::under_all_names(names, &[&seen.moved, &seen.linked])? {
-            let operations = seen.kept_at(&name, *operations) & allowed.on(&name, true);
-            if operations != 0 && !name.is_empty() {
-                kept.entry(operations).or_default().insert(names::literal(&name));
-            }
-        }
-    }
-    if !kept.is_empty() {
-        say!(text, "\n# Refused, though what is above it was allowed.");
-    }
-    for (operations, globs) in kept {
-        let words = seen::words(operations);
-        rule_of(&format!("refused: {}", words.join(", ")), &globs, text);
-        say!(text, "operation = {}\naction = \"deny\"", list(&words));
-    }
-    Ok(())
 }
 
 /// What went through the server goes on doing so.
@@ -264,44 +244,6 @@ fn rule(directories: bool, operations: u8, globs: &[String], text: &mut String) 
         say!(text, "kind = \"directory\"");
     }
     say!(text, "operation = {}\naction = \"passthrough\"", list(&words));
-}
-
-/// The same behind an empty line.
-fn rule_of<'g>(name: &str, globs: impl IntoIterator<Item = &'g String>, text: &mut String) {
-    say!(text);
-    beginning(name, globs, text);
-}
-
-/// The beginning of a rule.
-fn beginning<'g>(name: &str, globs: impl IntoIterator<Item = &'g String>, text: &mut String) {
-    say!(text, "[[rule]]\nname = \"{name}\"\npath = [");
-    for glob in globs {
-        say!(text, "    {},", quoted(glob));
-    }
-    say!(text, "]");
-}
-
-fn list(words: &[&str]) -> String {
-    let quoted: Vec<_> = words.iter().map(|word| format!("\"{word}\"")).collect();
-    format!("[{}]", quoted.join(", "))
-}
-
-/// A basic string of TOML.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for char in text.chars() {
-        match char {
-            '"' | '\\' => quoted.extend(['\\', char]),
-            char if char.is_control() => {
-                let _ = write!(quoted, "\\u{:04X}", char as u32);
-            }
-            // No character, and nothing to be seen.
-            char::MAX => quoted.push_str("\\U0010FFFF"),
-            char => quoted.push(char),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 #[cfg(test)]

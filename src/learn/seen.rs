@@ -294,12 +294,13 @@ impl Seen {
         }
     }
 
-    /// What was refused at `path`, and granted neither there nor below it.
-    pub(super) fn kept_at(&self, path: &str, operations: u8) -> u8 {
+    /// What of `operations`, which were refused at `path`, was granted neither there nor below it; and what
+    /// was granted below it alone.
+    pub(super) fn kept_at(&self, path: &str, operations: u8) -> (u8, u8) {
+        let at = self.granted.get(path).map_or(0, Granted::all);
         let below = self.granted.range(format!("{path}/")..format!("{path}0"));
-        let at = self.granted.get(path).map(|granted| (path, granted));
-        let all = below.map(|(_, granted)| granted).chain(at.map(|(_, granted)| granted));
-        operations & !all.fold(0, |one, other| one | other.all())
+        let below = below.fold(0, |one, (_, other)| one | other.all());
+        (operations & !(at | below), operations & below & !at)
     }
 
     fn grant(&mut self, path: Option<&str>, operations: u8, kind: Kind) {
