@@ -276,12 +276,13 @@ fn what_was_masked_or_sealed_is_not_learned() {
         opened("redacted", "a/masked"),
         opened("sealed", "a/.tmp"),
         r#""operation":"rename","outcome":"done","uid":1,"pid":7,"path":"a/.tmp","to":"a/sealed""#.into(),
+        r#""operation":"damaged","outcome":"failed","errno":"EIO","uid":1,"pid":7,"path":"a/torn""#.into(),
         opened("watched", "a/watched"),
         r#""operation":"rename","outcome":"done","uid":1,"pid":7,"path":"a/watched","to":"a/moved""#.into(),
     ];
     records.extend((0..30).map(|n| format!(r#"{GRANTED}"a/{n}""#)));
     let learned = Learned::from(&records.iter().map(String::as_str).collect::<Vec<_>>());
-    for path in ["a/masked", "a/.tmp", "a/sealed"] {
+    for path in ["a/masked", "a/.tmp", "a/sealed", "a/torn"] {
         let allowed = ["read", "write", "create"].map(|what| learned.allows(what, path));
         assert_eq!(allowed, [false; 3], "{path}: {}", learned.text);
     }

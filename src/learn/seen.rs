@@ -329,7 +329,7 @@ fn shown(line: &Line, word: &str) -> (String, String, String) {
 fn made(line: &Line) -> Option<&'static str> {
     match (line.operation.as_str(), line.content.as_deref()) {
         ("masked", _) | (_, Some("redacted")) => Some("masked"),
-        (_, Some("sealed")) => Some("sealed"),
+        ("damaged", _) | (_, Some("sealed")) => Some("sealed"),
         _ => None,
     }
 }
