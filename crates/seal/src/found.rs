@@ -116,7 +116,10 @@ impl FoundHeader {
             }
             (Ok(first), Err(_)) => (0, first, false, false),
             (Err(_), Ok(second)) => (1, second, false, false),
-            (Err(SealError::NotSealed), Err(error)) | (Err(error), Err(_)) => return Err(error),
+            // What is wrong with the other copy says nothing of one that was not read.
+            (_, Err(error @ SealError::Io(_)))
+            | (Err(SealError::NotSealed), Err(error))
+            | (Err(error), Err(_)) => return Err(error),
         };
         let (header, keys) = found;
         Ok(FoundHeader { header, keys, copy, copies_agree, both_good })

@@ -27,6 +27,8 @@ pub(crate) struct Memory {
     pub(crate) fails_at: Option<usize>,
     pub(crate) syncs_fail: Cell<bool>,
     pub(crate) reads: Cell<usize>,
+    /// What begins there cannot be read.
+    pub(crate) unreadable: Cell<Option<u64>>,
     /// Blocks of 4 KiB that take space.
     pub(crate) taken: RefCell<BTreeSet<usize>>,
     /// It gives back its end alone.
@@ -83,6 +85,9 @@ impl Store for Memory {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.reads.set(self.reads.get() + 1);
+        if self.unreadable.get() == Some(offset) {
+            return Err(io::ErrorKind::Other.into());
+        }
         let bytes = self.now.borrow();
         let start = usize::try_from(offset).unwrap();
         let part = bytes.get(start..start + buffer.len());

@@ -165,6 +165,20 @@ fn swapped_and_foreign_blocks_are_errors() {
     assert!(refused > 50, "{refused}");
 }
 
+/// The one that was read may be what a crash left, and nobody's damage.
+#[test]
+fn a_copy_of_the_header_that_cannot_be_read_now_is_no_wrong_one() {
+    for (damaged, unreadable) in [(0, 4096), (4096, 0)] {
+        let mut bytes = sealed(&plain(9_000));
+        bytes[damaged + 100] ^= 1;
+        let store = Memory::of(bytes);
+        stat(&store, &key(), DOMAIN).unwrap();
+        store.unreadable.set(Some(unreadable));
+        let error = stat(&store, &key(), DOMAIN).unwrap_err();
+        assert!(matches!(error, SealError::Io(_)), "{unreadable}: {error}");
+    }
+}
+
 /// One that has the higher generation, one that has the lower, of an empty file and of one that is all
 /// holes: that file's own blocks would not be missed.
 #[test]
