@@ -7,7 +7,7 @@ use serde_json::json;
 use tollgate_policy::{Action, Operation, Policy};
 
 use crate::cli::BriefArgs;
-use crate::escape::escaped;
+use crate::escape::{escaped, json_text};
 use crate::git::Repository;
 use crate::policy_choice::Origin;
 use crate::{policy_choice, policy_views, tree};
@@ -45,10 +45,8 @@ pub(crate) fn run(args: &BriefArgs) -> anyhow::Result<()> {
         let enforced = policy.enforced();
         let default = enforced.as_ref().unwrap_or(&policy).default_action();
         let dir = dir.to_string_lossy();
-        println!(
-            "{:#}",
-            json!({"dir": dir, "default": default, "fenced": fenced, "views": further})
-        );
+        let report = json!({"dir": dir, "default": default, "fenced": fenced, "views": further});
+        println!("{}", json_text(&format!("{report:#}")));
     } else {
         print!("{}", text(&dir, (&origin, &policy), &fenced, &further));
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tollgate_policy::Policy;
 
 use crate::cli::CheckArgs;
-use crate::escape::escaped;
+use crate::escape::{escaped, json_text};
 use crate::git::Repository;
 use crate::policy_choice::Origin;
 use crate::survey::{self, Survey};
@@ -23,7 +23,8 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     if let (true, Err(error)) = (args.json, &result) {
         let named = args.policy.as_ref().or(args.named.as_ref());
         let named = named.map(|name| name.to_string_lossy());
-        println!("{:#}", json!({"policy": named, "error": messages::in_words(error)}));
+        let report = json!({"policy": named, "error": messages::in_words(error)});
+        println!("{}", json_text(&format!("{report:#}")));
     }
     result
 }
@@ -59,7 +60,7 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
             Ok(view)
         });
         report["views"] = views.collect::<anyhow::Result<Vec<_>>>()?.into();
-        println!("{report:#}");
+        println!("{}", json_text(&format!("{report:#}")));
         return Ok(());
     }
     print_head(&origin, &policy);

@@ -1,5 +1,6 @@
 //! Text from file names, made safe for a terminal.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -80,6 +81,25 @@ pub(crate) fn in_json(path: &Path) -> Map<String, Value> {
     fields
 }
 
+/// The same JSON with the control characters as escapes that JSON may have as they are: DEL and U+0080 to
+/// U+009F, which steer a terminal, too.
+pub(crate) fn json_text(json: &str) -> Cow<'_, str> {
+    let is_raw = |char: char| matches!(char, '\x7f'..='\u{9f}');
+    if !json.contains(is_raw) {
+        return json.into();
+    }
+    let mut shown = String::with_capacity(json.len() + 16);
+    for char in json.chars() {
+        if is_raw(char) {
+            // A String takes every write.
+            let _ = write!(shown, "\\u{:04x}", char as u32);
+        } else {
+            shown.push(char);
+        }
+    }
+    shown.into()
+}
+
 /// All bytes of a path in hexadecimal, if it is not UTF-8, so that JSON has it otherwise only as it is shown.
 pub(crate) fn hex(path: &Path) -> Option<String> {
     let bytes = path.as_os_str().as_bytes().iter();
@@ -150,6 +170,8 @@ mod tests {
     #[test]
     fn what_steers_a_terminal_is_shown_as_text() {
         assert_eq!(escaped("a\x1b[31mb\n\u{9b}2J"), "a\\x1b[31mb\\n\\u{9b}2J");
+        let json = "[\n  \"a\\n\u{9b}2J\u{7f}\u{a0}\"\n]";
+        assert_eq!(json_text(json), "[\n  \"a\\n\\u009b2J\\u007f\u{a0}\"\n]");
         assert_eq!(escaped("evil\u{202e}txt.exe"), "evil\\u{202e}txt.exe");
         assert_eq!(escaped("a\\x1b"), "a\\\\x1b");
         assert_eq!(without_controls("a\x1b[31mb\n\t\\\r\u{9b}"), "a\\x1b[31mb\n\t\\\\r\\u{9b}");

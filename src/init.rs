@@ -11,7 +11,7 @@ use serde_json::json;
 use tollgate_policy::Policy;
 
 use crate::cli::InitArgs;
-use crate::escape::{escaped, shown, word};
+use crate::escape::{escaped, json_text, shown, word};
 use crate::git::Repository;
 use crate::policy_choice::IN_DIR;
 use crate::presets::{self, Findings, Preset, Suits};
@@ -47,7 +47,8 @@ pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
         None => {}
     }
     if args.json {
-        println!("{:#}", report(&dir, preset, file.as_deref(), &findings, &survey));
+        let report = report(&dir, preset, file.as_deref(), &findings, &survey);
+        println!("{}", json_text(&format!("{report:#}")));
     } else {
         say(&dir, preset, file.as_deref(), &findings, &survey);
     }

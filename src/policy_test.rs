@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tollgate_policy::{Facts, Kind, MAX_TEXT_LEN, Operation, OperationReport, Policy, Verdict};
 
 use crate::cli::{self, TestArgs};
-use crate::escape::escaped;
+use crate::escape::{escaped, json_text};
 use crate::explain::{self, Found};
 use crate::policy_choice::Origin;
 use crate::policy_file::{self, FoundIn};
@@ -302,7 +302,7 @@ fn print(json: bool, shown: &str, outcome: &Outcome) {
     if json {
         let failures: Vec<_> = failures.iter().map(Failure::in_json).collect();
         let outcome = json!({"checked": checked, "failures": failures, "not_there": not_there});
-        println!("{outcome:#}");
+        println!("{}", json_text(&format!("{outcome:#}")));
         return;
     }
     for one in failures {

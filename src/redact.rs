@@ -47,7 +47,7 @@ fn test(args: &RedactTestArgs) -> Result<()> {
     if args.masked {
         out.write_all(&masked)?;
     } else if args.json {
-        writeln!(out, "{}", as_json(&args.file, &findings))?;
+        writeln!(out, "{}", escape::json_text(&as_json(&args.file, &findings).to_string()))?;
     } else {
         print(&mut out, &args.file, &without_others(&text, masked), &findings)?;
     }

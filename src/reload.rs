@@ -11,7 +11,7 @@ use tollgate_control::{ControlError, PATIENCE};
 
 use crate::cli::ReloadArgs;
 use crate::control::{self, Replies, Report, Request, Warnings};
-use crate::escape::{escaped, of_another, shown};
+use crate::escape::{escaped, json_text, of_another, shown};
 use crate::messages;
 
 /// What a server says of a reload.
@@ -81,7 +81,8 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
             Ok(reloaded) => json!({"dir": dir_of(view), "reloaded": reloaded}),
             Err(error) => json!({"dir": dir_of(view), "error": messages::in_words(error)}),
         });
-        println!("{:#}", Value::from(replies.collect::<Vec<_>>()));
+        let replies = Value::from(replies.collect::<Vec<_>>());
+        println!("{}", json_text(&format!("{replies:#}")));
     } else {
         tell(&views, &answers);
     }

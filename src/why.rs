@@ -15,7 +15,7 @@ use tollgate_view::View;
 
 use crate::cli::{CallerArg, WhyArgs};
 use crate::control::{self, About, Report, Request, Warnings};
-use crate::escape::{self, without_controls};
+use crate::escape::{self, json_text, without_controls};
 use crate::policy_choice::{BUILT_IN, IN_RUN};
 use crate::policy_masked;
 
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
         let mut json = serde_json::to_value(&answer)?;
         json["path"] = path.to_string_lossy().into();
         json["write"] = args.write.into();
-        println!("{json:#}");
+        println!("{}", json_text(&format!("{json:#}")));
         return Ok(());
     }
     let verdict = match &answer.errno {

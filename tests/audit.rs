@@ -71,6 +71,19 @@ fn rotated_files_come_first_and_totals_last() {
     assert!(!shown.contains('\x1b'), "colour where there is no terminal");
 }
 
+/// Those that JSON may have as they are, too.
+#[test]
+fn control_characters_are_escapes_in_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let path = "a\u{9b}2J\u{7f}\u{fc}";
+    std::fs::write(&log, record(1, &format!(r#""event":"request",{GRANTED}"{path}""#))).unwrap();
+    let shown = shown(&log, &["--json"]);
+    assert!(shown.contains("a\\u009b2J\\u007f\u{fc}"), "{shown}");
+    let read: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(read["path"], path);
+}
+
 #[test]
 fn conditions_leave_records_out() {
     let (_dir, log) = log();

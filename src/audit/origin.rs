@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::slot::timestamp;
+use crate::escape::json_text;
 use crate::presets::Preset;
 
 /// A server, from its start to its end.
@@ -58,7 +59,7 @@ impl Origin {
         if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more) {
             line.extend(more);
         }
-        format!("{line}\n").into_bytes()
+        (json_text(&line.to_string()).into_owned() + "\n").into_bytes()
     }
 }
 

@@ -9,6 +9,8 @@ use serde::Serialize;
 
 use tollgate_view::{Access, Detail, Event, FileContent, Masked, Outcome};
 
+use crate::escape::json_text;
+
 /// Bytes kept of a path. A longer one is cut; the record carries its whole length.
 pub(super) const PATH_MAX_BYTES: usize = 1024;
 /// Bytes kept of an executable's path.
@@ -258,7 +260,7 @@ impl Slot {
             rule: self.has_rule.then(|| String::from_utf8_lossy(self.rule.get()).into_owned()),
             detail: self.detail(),
         };
-        serde_json::to_writer(&mut *line, &record)?;
+        line.extend_from_slice(json_text(&serde_json::to_string(&record)?).as_bytes());
         line.push(b'\n');
         Ok(())
     }
@@ -498,6 +500,16 @@ mod tests {
         slot.write_line("r", &mut line).unwrap();
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
         serde_json::from_slice(&line).unwrap()
+    }
+
+    #[test]
+    fn a_record_has_no_control_characters() {
+        let mut slot = Slot::empty();
+        slot.fill(&event("a\n\u{9b}2J\u{7f}".as_bytes()));
+        let mut text = Vec::new();
+        slot.write_line("r", &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(!text.trim_end().contains(char::is_control), "{text}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) use probe::inside;
 use check::{Check, State};
 
 use crate::cli::DoctorArgs;
-use crate::escape::escaped;
+use crate::escape::{escaped, json_text};
 use crate::git::Repository;
 use crate::tree;
 
@@ -43,11 +43,9 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     }
     let works = !checks.iter().any(|check| check.state == State::Broken);
     if args.json {
-        println!(
-            "{:#}",
-            json!({"version": VERSION, "dir": dir.to_string_lossy(), "works": works,
-                   "checks": checks})
-        );
+        let report = json!({"version": VERSION, "dir": dir.to_string_lossy(), "works": works,
+                   "checks": checks});
+        println!("{}", json_text(&format!("{report:#}")));
     } else {
         print(&dir, works, &checks);
     }

@@ -16,7 +16,7 @@ use tollgate_policy::{
 };
 
 use crate::cli::{CallerArg, ExplainArgs, OperationArg};
-use crate::escape::{escaped, shown, without_controls};
+use crate::escape::{escaped, json_text, shown, without_controls};
 use crate::git::Repository;
 use crate::messages;
 use crate::policy_choice::{BUILT_IN, IN_DIR};
@@ -195,7 +195,7 @@ fn print_json(answers: &[Answer], several: bool) -> anyhow::Result<()> {
         [one] if !several => serde_json::to_string_pretty(one)?,
         list => serde_json::to_string_pretty(list)?,
     };
-    println!("{text}");
+    println!("{}", json_text(&text));
     Ok(())
 }
 

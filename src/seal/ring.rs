@@ -16,7 +16,7 @@ use tollgate_view::SealKeys;
 use crate::cli::{
     SealAddArgs, SealInitArgs, SealKeyArgs, SealNewArgs, SealPasswdArgs, SealSecretArgs,
 };
-use crate::escape::escaped;
+use crate::escape::{escaped, json_text};
 use crate::messages;
 use crate::seal::attributes::Attributes;
 use crate::seal::secret::{Secret, cost, shown};
@@ -374,10 +374,8 @@ fn say(as_json: bool, path: &Path, ring: &Keyring, text: &str) {
     if as_json {
         let recipients: Vec<_> = ring.recipients().collect();
         let keyring = path.to_string_lossy();
-        println!(
-            "{}",
-            json!({"keyring": keyring, "recipients": recipients, "epoch": ring.epoch()})
-        );
+        let report = json!({"keyring": keyring, "recipients": recipients, "epoch": ring.epoch()});
+        println!("{}", json_text(&report.to_string()));
     } else {
         println!("{text}");
     }

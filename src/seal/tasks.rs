@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tollgate_seal::{Keyring, MasterKeys, SealError, SealedFile};
 
 use crate::cli::{SealCheckArgs, SealConvertArgs, SealExportArgs, SealFilesArgs, SealRotateArgs};
-use crate::escape::{in_json, shown};
+use crate::escape::{in_json, json_text, shown};
 use crate::messages;
 use crate::seal::attributes::accessed;
 use crate::seal::beside;
@@ -371,17 +371,15 @@ impl Results {
                     fields.into()
                 })
                 .collect();
-            println!(
-                "{}",
-                json!({
-                    "done": self.changed,
-                    "as_they_were": self.as_they_were,
-                    "left_out": self.left_out,
-                    "plain": self.plain,
-                    "gone": self.gone,
-                    "wrong": wrong,
-                })
-            );
+            let report = json!({
+                "done": self.changed,
+                "as_they_were": self.as_they_were,
+                "left_out": self.left_out,
+                "plain": self.plain,
+                "gone": self.gone,
+                "wrong": wrong,
+            });
+            println!("{}", json_text(&report.to_string()));
         } else {
             for (file, error, _) in &self.wrong {
                 messages::say(&format!("{}: {error}", shown(file)));

@@ -18,7 +18,7 @@ pub(crate) use report::{Report, VERSION, keep_awake, negotiated, transport};
 
 use crate::cli::StatusArgs;
 use crate::control::{self, Replies, Survey};
-use crate::escape::{escaped, shown, without_controls};
+use crate::escape::{escaped, json_text, shown, without_controls};
 use crate::lingering::{self, Process};
 use crate::mountinfo::{self, MountInfo};
 use crate::top::Measured;
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &StatusArgs, verbose: bool) -> anyhow::Result<()> {
         }
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&reports)?);
+        println!("{}", json_text(&serde_json::to_string_pretty(&reports)?));
     } else if reports.is_empty() && silent.is_empty() {
         println!("{}", control::nobody(None, &silent));
     } else {
@@ -79,7 +79,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 fn requests(mnt: Option<&Path>, json: bool) -> anyhow::Result<()> {
     match top::measure(mnt, INTERVAL)? {
-        Measured::Rates(rates) if json => println!("{}", serde_json::to_string_pretty(&rates)?),
+        Measured::Rates(rates) if json => {
+            println!("{}", json_text(&serde_json::to_string_pretty(&rates)?));
+        }
         Measured::Rates(rates) => {
             let texts: Vec<_> = rates.iter().map(top::text).collect();
             print!("{}", texts.join("\n"));

@@ -16,6 +16,7 @@ pub(crate) use table::text;
 
 use crate::cli::TopArgs;
 use crate::control::{self, Replies, Request, Warnings};
+use crate::escape::json_text;
 use crate::messages;
 use crate::requests::Requests;
 
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
         let (now, silent) = look(mnt, Warnings::Left)?;
         let rates = between(&before, &now, Span::BetweenLooks);
         let text = match args.json {
-            true => serde_json::to_string(&rates)? + "\n",
+            true => json_text(&serde_json::to_string(&rates)?).into_owned() + "\n",
             false if rates.is_empty() => without_rates(mnt, &now, &silent) + "\n",
             false => rates.iter().map(text).collect::<Vec<_>>().join("\n"),
         };

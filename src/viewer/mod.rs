@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 
 use crate::audit::read::{self, Line};
 use crate::cli::AuditArgs;
-use crate::escape::{escaped, shown};
+use crate::escape::{escaped, json_text, shown};
 use crate::messages;
 
 use files::{Flow, Read, Reader};
@@ -127,7 +127,7 @@ impl Viewer {
         self.totals.add(&line);
         let mut out = std::io::stdout().lock();
         let written = match (&read.line, self.json) {
-            (Ok(bytes), true) => out.write_all(bytes).and_then(|()| out.write_all(b"\n")),
+            (Ok(bytes), true) => write_record(&mut out, bytes),
             _ => writeln!(out, "{}", show::text(&line, self.colours)),
         };
         match written {
@@ -154,4 +154,13 @@ impl Viewer {
         }
         refuse_damaged(self.damaged)
     }
+}
+
+/// A record as it is in the log, which others may have written to.
+fn write_record(out: &mut impl Write, line: &[u8]) -> std::io::Result<()> {
+    for chunk in line.utf8_chunks() {
+        out.write_all(json_text(chunk.valid()).as_bytes())?;
+        out.write_all(chunk.invalid())?;
+    }
+    out.write_all(b"\n")
 }

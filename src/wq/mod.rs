@@ -11,6 +11,7 @@ use tollgate_workqueue::control::{ControlError, Reply, Request, ask};
 use tollgate_workqueue::{Dump, Monitor, Rates};
 
 use crate::cli::{WqCommand, WqDumpArgs, WqMonitorArgs, WqSetArgs};
+use crate::escape::json_text;
 use crate::output;
 use crate::sys::{self, SignalFd};
 
@@ -31,7 +32,7 @@ pub(crate) fn run(command: &WqCommand) -> anyhow::Result<()> {
 fn dump(args: &WqDumpArgs) -> anyhow::Result<()> {
     let dump = Client::of(&args.target)?.dump()?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&dump)?);
+        println!("{}", json_text(&serde_json::to_string_pretty(&dump)?));
     } else {
         print!("{}", plain(&dump.to_string()));
     }
@@ -91,7 +92,7 @@ fn show(mut rates: Rates, args: &WqMonitorArgs) -> anyhow::Result<()> {
         rates.queues.retain(|queue| args.queues.contains(&queue.name));
     }
     if args.json {
-        println!("{}", serde_json::to_string(&rates)?);
+        println!("{}", json_text(&serde_json::to_string(&rates)?));
         return output::finish();
     }
     print!("{}", plain(&rates.to_string()));
