@@ -99,6 +99,48 @@ fn a_stop_waits_for_a_handler_and_sends_its_reply() {
     }
 }
 
+/// Also where more are finished than a ring takes replies at once.
+#[test]
+fn a_stop_sends_all_replies_that_are_finished_while_it_waits() {
+    for transport in transports() {
+        let mut served = Served::new(SessionConfig { threads: 16, ..config(transport) });
+        let file = |number| open_lower(&served, &format!("direct-{number}"));
+        let files: Vec<_> = (0..12).map(file).collect();
+        let syncs: Vec<_> = files.iter().map(|file| on_first_cpu(file, File::sync_all)).collect();
+        until("fsyncs arrive", || served.fs.syncing.load(Ordering::SeqCst) == 12);
+        let fs = Arc::clone(&served.fs);
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            fs.synced.store(true, Ordering::SeqCst);
+        });
+        served.running.take().unwrap().stop();
+        release.join().unwrap();
+        for (number, sync) in syncs.into_iter().enumerate() {
+            let result = sync.join().unwrap();
+            assert!(result.is_ok(), "{transport}: reply {number} was lost: {result:?}");
+        }
+    }
+}
+
+/// A lock that waits may do so for ever.
+#[test]
+fn a_stop_does_not_wait_for_a_lock() {
+    for transport in transports() {
+        let want = InitFlags::SUGGESTED | InitFlags::FLOCK_LOCKS;
+        let mut served = Served::new(SessionConfig { want, ..config(transport) });
+        let file = open_lower(&served, "direct-lock");
+        let waits = on_first_cpu(&file, File::lock);
+        let locks = || served.connection().counts().of(abi::opcode::SETLKW);
+        until("the lock waits", || locks() == 1);
+        std::thread::sleep(Duration::from_millis(50));
+        let start = Instant::now();
+        served.running.take().unwrap().stop();
+        assert!(waits.join().unwrap().is_err(), "{transport}");
+        // After five seconds a stop gives up waiting.
+        assert!(start.elapsed() < Duration::from_secs(4), "{transport}: the lock was waited for");
+    }
+}
+
 /// Writes and reads in requests that are too large for the owner of a ring to serve by itself.
 fn moves_data(served: &Served) {
     fs::write(served.lower.path().join("direct-data"), b"").unwrap();

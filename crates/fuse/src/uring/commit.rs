@@ -45,6 +45,11 @@ impl Missing {
     pub(crate) fn has_handler(&self) -> bool {
         self.0.load(Ordering::Acquire) & Self::HANDLER != 0
     }
+
+    /// Whether it is the reply, and no more.
+    pub(crate) fn is_reply(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Self::REPLY
+    }
 }
 
 /// The entries of one ring whose replies are finished and not submitted.

@@ -285,6 +285,11 @@ impl Entry {
         self.missing.has_handler()
     }
 
+    /// Whether the handler of a helper has returned, and the reply is still to come.
+    pub(crate) fn lacks_only_the_reply(&self) -> bool {
+        self.missing.is_reply()
+    }
+
     /// Admits the caller to the reply of request `unique`; `false` if it is another entry's, or
     /// over.
     pub(crate) fn claim(&self, unique: u64) -> bool {

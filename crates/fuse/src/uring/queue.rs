@@ -3,6 +3,7 @@
 
 mod deferring;
 mod ended;
+mod leaving;
 mod passing;
 mod spare;
 
@@ -13,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use tollgate_haltpoll::PollingTime;
@@ -54,9 +54,6 @@ const LOOK_AT_DEVICE_EVERY: u32 = 32;
 /// Most spare entries of a ring, see `occupancy.rs`: more than the view lets wait. If all are held,
 /// further requests wait in the kernel.
 const MOST_SPARES: usize = 1280;
-
-/// How long an owner that ends waits for its helpers.
-const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Has the owner of a ring for several CPUs follow its caller between them, as a worker of /dev/fuse
 /// does.
@@ -601,26 +598,6 @@ impl RingQueue {
     fn is_to_hold(&self, kind: Kind) -> bool {
         let moves = || self.handed.iter().filter(|handed| **handed == Some(Kind::Moves)).count();
         kind != Kind::Moves || (self.hands_all_over && moves() <= self.most_moves)
-    }
-
-    /// Waits until helpers have served what they have of this ring, and submits their replies.
-    fn take_leave(&mut self) {
-        let Some(handover) = self.handover.take() else { return };
-        let withdrawn = handover.withdraw(|job| Arc::ptr_eq(&job.ring, &self.shared));
-        let start = Instant::now();
-        loop {
-            self.queue_commits();
-            let left = self.handed.iter().flatten().count();
-            if left <= withdrawn || start.elapsed() > LEAVE_WITHIN {
-                break;
-            }
-            let mut finished = [PollFd::new(&self.shared.eventfd, PollFlags::IN)];
-            let tick = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-            if matches!(rustix::event::poll(&mut finished, Some(&tick)), Ok(1..)) {
-                // Resets the counter; it cannot block after the poll.
-                let _ = rustix::io::read(&self.shared.eventfd, &mut [0u8; 8]);
-            }
-        }
     }
 
     /// Asks for the next request for a while, on the CPU of the caller: it was just answered, is let

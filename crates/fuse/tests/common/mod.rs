@@ -97,6 +97,8 @@ pub struct Lower {
     /// FSYNCs that were received, and READs of `hang-*`, and whether they may be answered.
     pub syncing: AtomicU64,
     pub synced: AtomicBool,
+    /// Locks that wait for ever.
+    locks: Mutex<Vec<Reply<'static, ()>>>,
     /// Set by a test: LOOKUP of `meet` waits here for another one.
     pub meeting: Barrier,
 }
@@ -116,6 +118,7 @@ impl Lower {
             releases_wait: AtomicBool::new(false),
             syncing: AtomicU64::new(0),
             synced: AtomicBool::new(false),
+            locks: Mutex::default(),
             meeting: Barrier::new(2),
         })
     }
@@ -381,6 +384,13 @@ impl Filesystem for Lower {
     fn fsync(&self, _req: &Request<'_>, _node: NodeId, _args: args::Fsync, reply: Reply<'_, ()>) {
         self.wait_until_synced();
         reply.ok(&());
+    }
+
+    fn setlk(&self, _req: &Request<'_>, _node: NodeId, args: args::Setlk, reply: Reply<'_, ()>) {
+        match args.wait {
+            true => self.locks.lock().unwrap().push(reply.detach()),
+            false => drop(reply.ok(&())),
+        }
     }
 
     fn opendir(&self, _req: &Request<'_>, _node: NodeId, _flags: u32, reply: Reply<'_, Opened>) {
