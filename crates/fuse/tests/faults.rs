@@ -7,8 +7,8 @@ mod common;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::Child;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -347,5 +347,34 @@ fn a_thread_that_dies_ends_the_session_with_its_name() {
         assert!(named, "{transport}: {error}");
         ends_soon(&mut waiting);
         mount.unmount(true).unwrap();
+    }
+}
+
+/// Whoever opened the device may have asked that it does not block.
+#[test]
+fn workers_sleep_on_a_device_that_was_opened_with_o_nonblock() {
+    for transport in transports() {
+        let (lower, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (device, _mount) = mount(at.path(), &MountOptions::default()).unwrap();
+        let flags = rustix::fs::fcntl_getfl(&device).unwrap() | rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::fcntl_setfl(&device, flags).unwrap();
+        let workers = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&workers);
+        let note = move |_| noted.lock().unwrap().push(rustix::thread::gettid());
+        let config = SessionConfig { on_thread_start: Some(Arc::new(note)), ..config(transport) };
+        let running = Session::new(device, Lower::new(lower.path()), config).start().unwrap();
+        assert!(fs::metadata(at.path().join("missing")).is_err());
+        let sleeps = |tid: &rustix::thread::Pid| {
+            let status = fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap();
+            status.contains("State:\tS")
+        };
+        let mut in_a_row = 0;
+        until("all workers sleep whenever they are looked at", || {
+            let all_sleep = workers.lock().unwrap().iter().all(sleeps);
+            in_a_row = if all_sleep { in_a_row + 1 } else { 0 };
+            in_a_row == 100
+        });
+        running.stop();
+        assert_eq!(running.wait().unwrap(), Ended::Stopped, "{transport}");
     }
 }

@@ -135,10 +135,11 @@ impl DeviceTransport {
     ) -> io::Result<DeviceQueue> {
         let member = (!self.spin.is_zero())
             .then(|| Member::new(&self.workers, index, config.threads, self.cpus));
-        if member.is_some() {
-            let flags = rustix::fs::fcntl_getfl(&fd.0)? | OFlags::NONBLOCK;
-            rustix::fs::fcntl_setfl(&fd.0, flags)?;
-        }
+        // A device from elsewhere may come with either. Without a member a read that does not block
+        // would be repeated for ever.
+        let mut flags = rustix::fs::fcntl_getfl(&fd.0)?;
+        flags.set(OFlags::NONBLOCK, member.is_some());
+        rustix::fs::fcntl_setfl(&fd.0, flags)?;
         let buffers = 2 * (config.threads + config.reserve);
         let size = BufferSize::within(config.max_payload_bytes, config.buffer_bytes, buffers);
         Ok(DeviceQueue::new(fd, self.spin, member, size))
@@ -150,8 +151,6 @@ impl DeviceTransport {
         fd: Arc<SharedFd>,
         config: &QueueConfig,
     ) -> io::Result<DeviceQueue> {
-        let flags = rustix::fs::fcntl_getfl(&fd.0)? - OFlags::NONBLOCK;
-        rustix::fs::fcntl_setfl(&fd.0, flags)?;
         // No reserve: its thread is one of those that serve.
         self.queue(fd, 1, &QueueConfig { threads: config.threads.max(2), ..*config })
     }
