@@ -363,6 +363,59 @@ fn the_command_cannot_touch_the_sockets_of_other_servers() {
     assert!(output.status.success() && output.stdout.is_empty(), "{}", all(&output));
 }
 
+/// Also where another CMD locks the directory that it reads: every server has its socket all the same.
+#[test]
+fn who_locks_the_directory_of_sockets_does_not_open_it_and_holds_up_nobody() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        mount -t tmpfs run /run; mkdir other third
+        $T mount --daemon --policy none dir mnt
+        export S=$(echo /run/tollgate/view-*)
+        (exec $T run --quiet --policy none other -- \
+            flock /run/tollgate sh -c ': >$TOLLGATE_RUN/locked; sleep 1000') & locks=$!
+        until [ -e other/locked ]; do sleep 0.05; done
+        $T run --quiet --policy none --fence off third -- sh -c '
+            ls /run/tollgate/view-* | wc -l; rm -f $S; touch /run/tollgate/new' 2>errors || true
+        [ -S $S ] || echo removed
+        [ $(grep -c Read-only errors) = 2 ] || cat errors
+        kill $locks; wait $locks || true
+        $T umount mnt"#;
+    let output = project.in_mount_namespace(script);
+    assert!(output.status.success(), "{}", all(&output));
+    assert_eq!(text(&output.stdout), "3\n", "{}", all(&output));
+}
+
+/// Also where a link leads to them.
+#[test]
+fn a_link_does_not_open_the_sockets_of_other_servers() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        cp $T ./tollgate; mkdir rt other; ln -s rt link; chmod 755 . tollgate
+        chown -R 4321:4321 dir rt other; chmod 700 rt
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+        export XDG_RUNTIME_DIR=$PWD/link
+        run() { exec setpriv --reuid 4321 --regid 4321 --clear-groups ./tollgate run --quiet --policy none "$@"; }
+        (run dir -- sh -c ': >$TOLLGATE_RUN/up; sleep 1000') & server=$!
+        for i in $(seq 100); do [ -e dir/up ] && break; sleep 0.05; done
+        (run --fence off other -- sh -c 'cd $XDG_RUNTIME_DIR/tollgate; rm -f view-*; touch new in-*/own' 2>errors) || true
+        ls rt/tollgate/view-* | wc -l; [ -e rt/tollgate/new ] && echo made; cat errors >&2
+        kill $server; wait $server || true"#;
+    let output = project.in_mount_namespace(script);
+    let all = all(&output);
+    if all.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {all}");
+        return;
+    }
+    assert!(output.status.success(), "{all}");
+    assert_eq!(text(&output.stdout), "1\n", "{all}");
+}
+
 /// CMD may make sockets in a directory that lies outside. Whatever else it leaves there goes with it.
 #[test]
 fn what_the_command_leaves_beside_its_sockets_goes_with_it() {

@@ -2,19 +2,20 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use rustix::fs::CWD;
+use rustix::fs::{AtFlags, CWD};
 
 use crate::lock::Spot;
 use crate::nested::{self, Nested};
 use crate::peer::own_uid;
 use crate::reserve::Reserve;
-use crate::server::{Server, listen_as_new};
-use crate::{ControlError, Peer, TIME_LIMIT, client};
+use crate::server::{Server, Socket, listen_as_new};
+use crate::{ControlError, Peer, TIME_LIMIT};
 
 /// The most sockets that one discovery looks at.
 pub const SERVERS_MAX: usize = 4096;
@@ -22,6 +23,11 @@ pub const SERVERS_MAX: usize = 4096;
 /// The longest path of a directory: that of a socket has 107 bytes, and its name at least this many
 /// (`view-0123456789abcdef.sock`).
 const PATH_MAX: usize = 107 - "/".len() - 26;
+
+/// What the names of sockets begin with that do not listen yet.
+const NEW: &str = "new-";
+/// How long one of those is left alone.
+const UNNAMED_FOR: Duration = Duration::from_secs(60);
 
 /// Who has no number in a user namespace (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW_ID: u32 = 65_534;
@@ -128,8 +134,9 @@ impl Directory {
         self.prepare()?;
         let directory = nested::writable(&self.path);
         loop {
-            let path = directory.join(socket_name(kind, random_id(&directory)?));
-            match Server::start_as(&path, &listen) {
+            let id = random_id(&directory)?;
+            let path = directory.join(socket_name(kind, id));
+            match Socket::at_own(&path, &directory.join(new_name(id)), &listen) {
                 // 64 random bits met a name that is taken: the next ones will not.
                 Err(ControlError::InUse { .. }) => {}
                 other => return other?.serving(None, handler),
@@ -175,6 +182,7 @@ impl Directory {
         for place in nested::all(&self.path) {
             // It may be gone, or something else by now.
             let Ok(directory) = place.open() else { continue };
+            remove_unnamed(&directory, &place.path(), until);
             for name in nested::names(&directory).filter(|name| is_of(kind, name)) {
                 if number == SERVERS_MAX {
                     discovery.troubles.push(ControlError::TooMany { path: self.path.clone() });
@@ -290,26 +298,41 @@ impl Directory {
 
 /// `None` when the server is gone, or ends just now.
 fn look(spot: Spot<'_>, until: Instant) -> Result<Option<Found>, ControlError> {
-    let connected = match client::connect(&spot.path, until) {
-        Err(ControlError::Gone { .. }) => match spot.remove_leftover(until) {
-            Ok(()) => return Ok(None),
-            // It was about to listen.
-            Err(ControlError::InUse { .. }) => client::connect(&spot.path, until),
+    match spot.connect(until) {
+        Ok((_, Peer { uid, pid })) => Ok(Some(Found { path: spot.path, pid, uid })),
+        Err(ControlError::Gone { .. }) => match spot.remove() {
             // It is not this process's to remove.
             Err(ControlError::System { source, .. })
                 if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
             {
-                return Ok(None);
+                Ok(None)
             }
-            Err(error) => Err(error),
+            other => other.map(|()| None),
         },
-        other => other,
-    };
-    match connected {
-        Ok((_, Peer { uid, pid })) => Ok(Some(Found { path: spot.path, pid, uid })),
         Err(error) if error.is_gone() => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Removes what servers left that were killed before their sockets had names.
+fn remove_unnamed(directory: &OwnedFd, at: &Path, until: Instant) {
+    let names = nested::names(directory).filter(|name| is_new_name(name)).take(SERVERS_MAX);
+    for name in names.filter(|name| is_old(directory, name)) {
+        let spot = Spot { directory, name: &name, path: at.join(&name) };
+        if matches!(spot.connect(until), Err(ControlError::Gone { .. })) {
+            let _ = spot.remove();
+        }
+    }
+}
+
+/// Whether it is there for longer than any socket that is about to get its name.
+fn is_old(directory: &OwnedFd, name: &OsStr) -> bool {
+    let changed = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+        .ok()
+        .and_then(|found| u64::try_from(found.st_ctime).ok())
+        .map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds));
+    let age = changed.and_then(|changed| changed.elapsed().ok());
+    age.is_some_and(|age| age > UNNAMED_FOR)
 }
 
 fn random_id(directory: &Path) -> Result<u64, ControlError> {
@@ -333,10 +356,23 @@ fn socket_name(kind: &str, id: u64) -> String {
     format!("{kind}-{id:016x}.sock")
 }
 
+/// That of a socket that does not listen yet. No longer than its later name.
+fn new_name(id: u64) -> String {
+    format!("{NEW}{id:016x}")
+}
+
 fn is_of(kind: &str, name: &OsStr) -> bool {
     name.to_str()
         .and_then(|name| name.strip_prefix(kind)?.strip_prefix('-')?.strip_suffix(".sock"))
-        .is_some_and(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .is_some_and(is_id)
+}
+
+fn is_new_name(name: &OsStr) -> bool {
+    name.to_str().and_then(|name| name.strip_prefix(NEW)).is_some_and(is_id)
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 #[cfg(test)]

@@ -1,18 +1,21 @@
-//! The lock under which sockets are made, and leftovers removed.
+//! Sockets that dead servers left, and the lock under which those at chosen paths are replaced.
 
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{ControlError, TIME_LIMIT, client};
+use crate::{ControlError, Peer, TIME_LIMIT, client};
 
-/// Held while a socket is made or a leftover is removed. A socket exists for a moment before its
-/// server listens; without the lock it would look like a leftover.
+/// Held while a socket is made at a path that its user has chosen, and while the leftover at such a
+/// path is removed. A socket exists for a moment before its server listens; without the lock it would
+/// look like a leftover. Who may read a directory may hold its lock for ever: names that nobody uses
+/// twice are made and removed without it.
 #[derive(Debug)]
 pub(crate) struct Lock(OwnedFd);
 
@@ -65,6 +68,19 @@ pub(crate) struct Spot<'d> {
 }
 
 impl Spot<'_> {
+    /// Connects to what has that name in the directory, wherever its path leads to now.
+    pub(crate) fn connect(&self, until: Instant) -> Result<(UnixStream, Peer), ControlError> {
+        client::connect_by(&address(self.directory, self.name), &self.path, until)
+    }
+
+    /// Removes a socket that refused, whose name nobody uses again.
+    pub(crate) fn remove(&self) -> Result<(), ControlError> {
+        match rustix::fs::unlinkat(self.directory, self.name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(ControlError::system(&self.path, error)),
+        }
+    }
+
     /// Removes the socket if nobody listens at it. Waits until `until` for others.
     ///
     /// # Errors
@@ -78,10 +94,14 @@ impl Spot<'_> {
         let parent = self.path.parent().unwrap_or(&self.path);
         // Opened anew: a lock belongs to all copies of a descriptor.
         let lock = Lock::of(self.directory, Path::new("."), parent, until)?;
-        let in_it = PathBuf::from(format!("/proc/self/fd/{}", lock.0.as_raw_fd()));
-        let is_left = is_leftover(&in_it.join(self.name), &self.path, until)?;
+        let is_left = is_leftover(&address(&lock.0, self.name), &self.path, until)?;
         Ok(is_left.then_some(Leftover { lock, spot: self }))
     }
+}
+
+/// A path to what has that name in an open directory.
+fn address(directory: &OwnedFd, name: &OsStr) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name)
 }
 
 /// A socket that nobody listens at, in a directory that is locked.

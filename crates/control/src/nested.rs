@@ -14,7 +14,6 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat
 use rustix::path::Arg;
 
 use crate::ControlError;
-use crate::lock::Lock;
 use crate::peer::own_uid;
 use crate::removal::remove_all;
 
@@ -42,9 +41,8 @@ impl Nested {
     pub(crate) fn make(parent: &Path, id: u64) -> Result<Self, ControlError> {
         let path = parent.join(format!("{PREFIX}{:08x}", id >> 32));
         let failed = |error: io::Error| ControlError::system(&path, error);
-        // The same lock as for sockets: nobody removes the directory before it is locked itself.
-        let _lock = Lock::of_parent(&path)?;
         remove_leftovers(parent);
+        // Locked before the directory is there: what has no such lock is a leftover.
         let used = File::create_new(lock_of(&path)).map_err(failed)?;
         rustix::fs::flock(&used, FlockOperation::NonBlockingLockExclusive)
             .map_err(|error| failed(error.into()))?;
@@ -81,8 +79,8 @@ fn lock_of(path: &Path) -> PathBuf {
     path.with_extension("lock")
 }
 
-/// Removes the directories that nobody uses any more, whatever their modes are now. The parent is
-/// locked.
+/// Removes the directories that nobody uses any more, whatever their modes are now. Two may do so at
+/// the same time: what one of them leaves, the next one removes.
 fn remove_leftovers(parent: &Path) {
     let Ok(directory) = open(CWD, parent) else { return };
     for path in children(&directory, |_| true).into_iter().map(|name| parent.join(name)) {

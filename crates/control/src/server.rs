@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::CWD;
 
 use crate::lock::{Lock, remove_leftover_locked};
 use crate::peer::{Peer, own_uid};
@@ -45,6 +46,8 @@ pub(crate) struct Socket {
     identity: (u64, u64),
     /// The process that made it.
     maker: u32,
+    /// Whether another server may be given the same path.
+    is_chosen: bool,
 }
 
 impl Server {
@@ -58,7 +61,7 @@ impl Server {
         path: &Path,
         handler: impl Fn(&Peer, &str) -> String + Send + 'static,
     ) -> Result<Self, ControlError> {
-        Self::start_as(path, listen)?.serving(None, handler)
+        Socket::at_chosen(path)?.serving(None, handler)
     }
 
     /// As [`Server::start`], for one more user: `guest` is served besides root and the user that this
@@ -76,24 +79,10 @@ impl Server {
             // For chown(2) it means that nothing changes.
             return Err(ControlError::system(path, rustix::io::Errno::INVAL));
         }
-        let socket = Self::start_as(path, listen)?;
+        let socket = Socket::at_chosen(path)?;
         std::os::unix::fs::chown(path, Some(guest), None)
             .map_err(|error| ControlError::system(path, error))?;
         socket.serving(Some(guest), handler)
-    }
-
-    pub(crate) fn start_as(
-        path: &Path,
-        listen: impl Fn(&Path) -> Result<UnixListener, ControlError>,
-    ) -> Result<Socket, ControlError> {
-        let _lock = Lock::of_parent(path)?;
-        let listener = listen(path)?;
-        let failed = |error| ControlError::system(path, error);
-        // Whoever connects before this is still asked who it is.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let identity = identity(path).map_err(failed)?;
-        Ok(Socket { path: path.to_owned(), listener, identity, maker: std::process::id() })
     }
 
     /// Where it listens.
@@ -125,6 +114,41 @@ impl Drop for Server {
 }
 
 impl Socket {
+    /// At a path that its user has chosen.
+    fn at_chosen(path: &Path) -> Result<Self, ControlError> {
+        let _lock = Lock::of_parent(path)?;
+        remove_leftover_locked(path, Instant::now() + TIME_LIMIT)?;
+        let listener = listen_as_new(path)?;
+        let failed = |error| ControlError::system(path, error);
+        // Whoever connects before this is still asked who it is.
+        Self::of(path, listener, true).map_err(failed)
+    }
+
+    /// At a path that is nobody else's, ever. The socket is made at the path `new`, and gets its name
+    /// when it listens: what has such a name and refuses connections is a leftover.
+    pub(crate) fn at_own(
+        path: &Path,
+        new: &Path,
+        listen: impl Fn(&Path) -> Result<UnixListener, ControlError>,
+    ) -> Result<Self, ControlError> {
+        let listener = listen(new)?;
+        let named = Self::of(new, listener, false).and_then(|socket| {
+            rustix::fs::renameat(CWD, new, CWD, path)?;
+            Ok(Self { path: path.to_owned(), ..socket })
+        });
+        named.map_err(|error| {
+            drop(std::fs::remove_file(new));
+            ControlError::system(path, error)
+        })
+    }
+
+    fn of(path: &Path, listener: UnixListener, is_chosen: bool) -> io::Result<Self> {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        let (identity, maker) = (identity(path)?, std::process::id());
+        Ok(Self { path: path.to_owned(), listener, identity, maker, is_chosen })
+    }
+
     pub(crate) fn serving(
         self,
         guest: Option<u32>,
@@ -142,18 +166,11 @@ impl Socket {
     /// Removes the name, unless it belongs to another server by now.
     fn remove(&self) {
         // Without the lock, another server could take the name between the two steps.
-        if let Ok(_lock) = Lock::of_parent(&self.path)
-            && identity(&self.path).is_ok_and(|found| found == self.identity)
-        {
+        let lock = self.is_chosen.then(|| Lock::of_parent(&self.path)).transpose();
+        if lock.is_ok() && identity(&self.path).is_ok_and(|found| found == self.identity) {
             drop(std::fs::remove_file(&self.path));
         }
     }
-}
-
-/// Listens at a path that may hold the socket of a dead server. The directory is locked.
-fn listen(path: &Path) -> Result<UnixListener, ControlError> {
-    remove_leftover_locked(path, Instant::now() + TIME_LIMIT)?;
-    listen_as_new(path)
 }
 
 /// Listens at a path where nothing is.

@@ -28,19 +28,31 @@ pub(crate) fn session_directory() -> Directory {
 #[derive(Debug)]
 pub(crate) struct Control {
     outer: PathBuf,
-    own: Nested,
+    own: Option<Own>,
     /// Whether servers answer CMD's user as a guest.
     has_guest: bool,
 }
 
+/// CMD's directory.
+#[derive(Debug)]
+struct Own {
+    /// Without symbolic links.
+    path: PathBuf,
+    /// Keeps it there.
+    _nested: Nested,
+}
+
 impl Control {
-    /// Makes CMD's directory. `None` where it cannot be had: then the server's own socket cannot be
-    /// made either, which is said at that time.
+    /// Makes CMD's directory. Where that cannot be had, servers that CMD starts have no socket, and
+    /// say so; those of others are out of its reach all the same. `None` where there are none.
     pub(crate) fn new(directory: &Directory) -> Option<Self> {
-        let own = directory.nested().ok()?;
+        let nested = directory.nested().ok();
         // Mounts are put where no symbolic link leads elsewhere.
-        let outer = std::fs::canonicalize(directory.path()).ok()?;
-        (outer == directory.path()).then_some(Self { outer, own, has_guest: false })
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        let outer = real(directory.path())?;
+        let own =
+            nested.and_then(|nested| Some(Own { path: real(nested.path())?, _nested: nested }));
+        Some(Self { outer, own, has_guest: false })
     }
 
     /// CMD's user, who cannot enter either directory, gets the one of guests' sockets.
@@ -50,7 +62,10 @@ impl Control {
 
     /// What is to be attached: the outer one read-only, CMD's writable.
     pub(super) fn kept(&self) -> anyhow::Result<Vec<Kept>> {
-        let mut kept = vec![Kept::read_only_copy(&self.outer)?, Kept::of_sockets(self.own.path())?];
+        let mut kept = vec![Kept::read_only_copy(&self.outer)?];
+        if let Some(own) = &self.own {
+            kept.push(Kept::of_sockets(&own.path)?);
+        }
         if self.has_guest {
             kept.push(Kept::read_only_copy(Guest::directory())?);
         }
