@@ -6,6 +6,7 @@ mod output;
 
 mod accounts;
 mod audit;
+mod believed;
 mod brief;
 mod broker;
 mod check;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tollgate_control::{ControlError, PATIENCE};
 
+use crate::believed::is_believed_or_guests;
 use crate::cli::ReloadArgs;
 use crate::control::{self, Replies, Report, Request, Warnings};
 use crate::escape::{escaped, json_text, of_another, shown};
@@ -170,8 +171,12 @@ fn tell(views: &[Report], answers: &[Answer]) {
 /// The views to reload: all, with the servers that do not answer, or those of the servers that show DIR;
 /// without DIR, of the only one.
 fn servers(args: &ReloadArgs) -> anyhow::Result<Replies> {
-    let Replies { replies: mut servers, silent } =
-        control::ask_all(&Request::Status, Warnings::Shown)?;
+    let Replies { replies, mut silent } = control::ask_all(&Request::Status, Warnings::Shown)?;
+    // What answers elsewhere can have another server's socket in the place of its own at the next
+    // question. A server in a `run` reloads for nobody outside of that.
+    silent.retain(|found| is_believed_or_guests(&found.path));
+    let is_believed = |server: &Report| is_believed_or_guests(&server.found.path);
+    let (mut servers, others): (Vec<_>, Vec<_>) = replies.into_iter().partition(is_believed);
     if args.all {
         return Ok(Replies { replies: servers, silent });
     }
@@ -193,6 +198,11 @@ fn servers(args: &ReloadArgs) -> anyhow::Result<Replies> {
     // One server shows all directories of a policy, which it was started with.
     servers.retain(|server| meant.contains(&process(server)));
     if servers.is_empty() {
+        if let Some(dir) = &args.dir
+            && others.iter().any(|server| shows(&server.report, &crate::files::whole(dir)))
+        {
+            bail!("what shows `{}` was started in a `tollgate run`: reload it there", shown(dir));
+        }
         match (&args.dir, control::no_answer(&silent)) {
             (Some(dir), Some(who)) => {
                 bail!("no server that answers shows `{}`; {who}", shown(dir))

@@ -8,6 +8,7 @@ use anyhow::bail;
 use serde_json::{Map, Value};
 
 use crate::audit::read::bytes_of;
+use crate::believed::{is_believed_in, is_read_only};
 use crate::control::{self, Report, Request, Warnings};
 use crate::escape::{shown, word};
 use crate::messages;
@@ -29,7 +30,7 @@ fn log_of(
     is_read_only: &dyn Fn(&Path) -> bool,
 ) -> anyhow::Result<PathBuf> {
     let logs = replies.iter().filter_map(|reply| Some((reply, file_of(&reply.report)?)));
-    let is_believed = |reply: &Report| is_believed(&reply.found.path, top, is_read_only);
+    let is_believed = |reply: &Report| is_believed_in(top, &reply.found.path, is_read_only);
     let (logs, others): (Vec<_>, Vec<_>) = logs.partition(|(reply, _)| is_believed(reply));
     match (logs.as_slice(), others.as_slice()) {
         ([(_, file)], _) => Ok(file.clone()),
@@ -43,21 +44,6 @@ fn log_of(
             bail!("several servers write audit logs; name one of: {}", names.join(", "))
         }
     }
-}
-
-/// Whether a report from this socket can be believed: it lies in `top`, where no CMD of a `run` may have
-/// sockets, or where this process would have its own, which is in a `run`, that has `top` read-only, the
-/// directory below it that is not. The others are open to CMD of a `run`, which may answer there as a
-/// server does.
-fn is_believed(socket: &Path, top: &Path, is_read_only: &dyn Fn(&Path) -> bool) -> bool {
-    let Some(directory) = socket.parent().filter(|it| it.starts_with(top)) else { return false };
-    let is_own = || directory.parent().is_some_and(is_read_only) && !is_read_only(directory);
-    directory == top || is_own()
-}
-
-fn is_read_only(directory: &Path) -> bool {
-    let access = rustix::fs::access(directory, rustix::fs::Access::WRITE_OK);
-    access == Err(rustix::io::Errno::ROFS)
 }
 
 /// The file of a report, by its bytes where it is not UTF-8.

@@ -23,10 +23,69 @@ fn server() {
     });
     let directory = Directory::of_user("tollgate");
     let _server = directory.serve("view", move |_, _| report.to_string()).unwrap();
+    serve_until_the_end();
+}
+
+/// Not a test: a server that CMD starts, which has the socket `$OTHER` in the place of its own once it
+/// has said that it shows /d.
+#[test]
+#[ignore = "a program for the other test"]
+fn exchanging_server() {
+    let other = std::env::var_os("OTHER").unwrap();
+    let own = std::sync::Arc::new(std::sync::OnceLock::<std::path::PathBuf>::new());
+    let socket = std::sync::Arc::clone(&own);
+    let report = json!({ "pid": 1, "dir": "/d", "mount_point": "/d" });
+    let answer = move |_: &tollgate_control::Peer, _: &str| {
+        if let Some(socket) = socket.get() {
+            let link = socket.with_extension("link");
+            let _ = std::os::unix::fs::symlink(&other, &link);
+            let _ = std::fs::rename(link, socket);
+        }
+        report.to_string()
+    };
+    let server = Directory::of_user("tollgate").serve("view", answer).unwrap();
+    own.set(server.path().to_owned()).unwrap();
+    serve_until_the_end();
+}
+
+fn serve_until_the_end() {
     std::fs::write("serves", "").unwrap();
     while !std::path::Path::new("end").exists() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+}
+
+/// Runs `script` among sockets of its own, as other tests have servers, too. `cmd SERVER` in it has CMD
+/// of a `run` of `other` serve.
+fn beside_servers_of_a_command(project: &Project, script: &str) -> std::process::Output {
+    let before = r#"
+        mkdir -p -m 700 /run/tollgate; mount -t tmpfs -o mode=700 sockets /run/tollgate; mkdir other
+        cmd() {
+            $T run --quiet --policy none other -- $CMD --ignored --exact forged::$1 --nocapture >cmd 2>&1 &
+            for i in $(seq 1000); do [ -e other/serves ] && break; sleep 0.02; done
+        }
+        trap 'touch other/end; wait; umount -l mnt 2>/dev/null || true' EXIT
+        "#;
+    let command = std::env::current_exe().unwrap();
+    let script = [before, script].concat().replace("$CMD", command.to_str().unwrap());
+    project.in_mount_namespace(&script)
+}
+
+#[test]
+fn a_server_of_the_command_does_not_pass_a_reload_on_to_another_one() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        $T mount --daemon --policy policy.toml dir mnt; export OTHER=$(echo /run/tollgate/view-*)
+        cmd exchanging_server; echo '# all' >policy.toml
+        $T reload /d && echo done
+        [ -e mnt/.env ] && echo reloaded; true"#;
+    let output = beside_servers_of_a_command(&project, script);
+    assert!(output.status.success(), "{}", all(&output));
+    assert_eq!(text(&output.stdout), "", "{}", all(&output));
+    assert!(text(&output.stderr).contains("was started in a `tollgate run`"), "{}", all(&output));
 }
 
 #[test]
