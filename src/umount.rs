@@ -7,6 +7,7 @@ use serde_json::Value;
 use tollgate_control::Found;
 use tollgate_fuse::MountError;
 
+use crate::believed::is_believed_or_guests;
 use crate::cli::UmountArgs;
 use crate::control::{self, Survey};
 use crate::escape::shown;
@@ -145,9 +146,11 @@ pub(crate) fn server_of(view: &MountInfo, silent: &[Found]) -> Server {
     }
 }
 
-/// Whether nobody knows what a server shows.
+/// Whether nobody knows what a server shows. One that was started in a `run` shows nothing here, and
+/// CMD of a `run` may be silent in its place.
 fn may_show_any(server: &Found) -> bool {
-    server.pid.is_none_or(|pid| connection::of_process(pid).is_empty())
+    is_believed_or_guests(&server.path)
+        && server.pid.is_none_or(|pid| connection::of_process(pid).is_empty())
 }
 
 /// Where a view is that a dead server left at `mnt`; `None` when there is none.

@@ -48,6 +48,18 @@ fn exchanging_server() {
     serve_until_the_end();
 }
 
+/// Not a test: a server that CMD starts, which answers nothing.
+#[test]
+#[ignore = "a program for the other test"]
+fn silent_server() {
+    let answer = |_: &tollgate_control::Peer, _: &str| {
+        serve_until_the_end();
+        String::new()
+    };
+    let _server = Directory::of_user("tollgate").serve("view", answer).unwrap();
+    serve_until_the_end();
+}
+
 fn serve_until_the_end() {
     std::fs::write("serves", "").unwrap();
     while !std::path::Path::new("end").exists() {
@@ -86,6 +98,23 @@ fn a_server_of_the_command_does_not_pass_a_reload_on_to_another_one() {
     assert!(output.status.success(), "{}", all(&output));
     assert_eq!(text(&output.stdout), "", "{}", all(&output));
     assert!(text(&output.stderr).contains("was started in a `tollgate run`"), "{}", all(&output));
+}
+
+#[test]
+fn a_silent_server_of_the_command_is_not_taken_for_that_of_a_dead_view() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        $T mount --policy none dir mnt 2>/dev/null & server=$!
+        for i in $(seq 1000); do [ -e mnt/a.txt ] && break; sleep 0.02; done
+        kill -9 $server; wait $server || true
+        cmd silent_server
+        $T mount --daemon --policy none dir mnt; cat mnt/a.txt; $T umount mnt"#;
+    let output = beside_servers_of_a_command(&project, script);
+    assert!(output.status.success(), "{}", all(&output));
+    assert_eq!(text(&output.stdout), "plain\n", "{}", all(&output));
 }
 
 #[test]
