@@ -193,15 +193,21 @@ impl<T: Send> WakeQueue<T> {
         item: T,
         push: impl Fn(T) -> Result<(), PushError<T>>,
     ) -> Result<(), Closed<T>> {
-        let mut item = item;
+        let (mut item, ring) = (item, self.shards[shard.index()].ring());
+        let mut waited = false;
         loop {
             match push(item) {
-                Ok(()) => return Ok(()),
+                Ok(()) => break,
                 Err(PushError::Closed(back)) => return Err(Closed(back)),
                 Err(PushError::Full(back)) => item = back,
             }
-            self.shards[shard.index()].ring().wait_for_room();
+            ring.wait_for_room();
+            waited = true;
         }
+        if waited {
+            ring.pass_on_room();
+        }
+        Ok(())
     }
 
     /// Takes the first item that `wanted` accepts out of the order of its shard; the others keep

@@ -169,8 +169,17 @@ impl<T> Ring<T> {
         }
     }
 
+    /// Whoever waited for room and has pushed calls this: what it pushed may lie elsewhere, where no pop
+    /// wakes the next producer.
+    #[cold]
+    pub fn pass_on_room(&self) {
+        if self.len() < self.slots.len() {
+            self.announce_room(1);
+        }
+    }
+
     /// Wakes a producer for each of `places` free slots. Those that sleep on are woken by the pops
-    /// of what the others push.
+    /// of what the others push, or by [`pass_on_room`](Self::pass_on_room).
     #[cold]
     fn announce_room(&self, places: usize) {
         seq_cst_gap();
@@ -184,7 +193,9 @@ impl<T> Ring<T> {
     ///
     /// No wake-up is lost: a producer sleeps only when, after it registered, `tail - head` is the
     /// whole capacity. Then every pop of this lap has its exchange on `head`, and so its look at
-    /// `waiters`, still ahead of it, and one in four of them looks.
+    /// `waiters`, still ahead of it, and one in four of them looks. Whoever it wakes calls
+    /// [`pass_on_room`](Self::pass_on_room), which finds the ring full, and so a lap ahead again, or wakes
+    /// the next one.
     pub fn wait_for_room(&self) {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         seq_cst_gap();

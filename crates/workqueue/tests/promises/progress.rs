@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate_wakequeue::{Config, Layout, ShardId, WakeQueue};
-use tollgate_workqueue::{Queued, Runtime, SubmitError, blocking};
+use tollgate_workqueue::{CpuSet, Queued, Runtime, SubmitError, Topology, blocking};
 
 use crate::process::kept;
 use crate::{Hold, LONG, hold, kinds, until};
@@ -120,6 +120,31 @@ fn a_rescuer_finds_what_is_posted_behind_a_shard_full_of_others() {
             waits.unwrap().wait().unwrap();
             other.flush().unwrap();
         }
+    });
+}
+
+/// They are woken by what is taken from the FIFO, and what the first ones post does not come there.
+#[test]
+fn all_who_wait_for_room_post_when_a_rescuer_has_made_it() {
+    kept("progress::all_who_wait_for_room_post_when_a_rescuer_has_made_it", || {
+        let one: CpuSet = Topology::current().unwrap().allowed().iter().take(1).collect();
+        let runtime = Runtime::builder().cpumask(one).shard_capacity(2);
+        let runtime = runtime.max_workers(1).build().unwrap();
+        let other = runtime.queue("other").build().unwrap();
+        let rescued = runtime.queue("rescued").rescuer().build().unwrap();
+        let open = hold(&other, Hold::Undeclared);
+        (0..2).for_each(|_| other.post(|| ()).unwrap());
+        let posting: Vec<_> = (0..8)
+            .map(|_| {
+                let rescued = rescued.clone();
+                thread::spawn(move || rescued.post(|| ()).unwrap())
+            })
+            .collect();
+        // Long enough for the rescuer to be called, which finds nothing or little of its queue.
+        thread::sleep(Duration::from_millis(300));
+        drop(open);
+        posting.into_iter().for_each(|thread| thread.join().unwrap());
+        rescued.flush().unwrap();
     });
 }
 
