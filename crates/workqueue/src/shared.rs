@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_haltpoll::KeepAwake;
 use tollgate_topology::{CpuSet, Topology};
-use tollgate_wakequeue::sync::{AtomicBool, AtomicUsize, Ordering};
+use tollgate_wakequeue::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 use tollgate_wakequeue::{Claim, Config, WorkerId};
 
 use crate::alarm::Alarm;
@@ -269,8 +269,14 @@ impl Shared {
         identity: &Identity,
         pool: &Arc<Pool>,
     ) -> Result<Arc<QueueCore>, BuildError> {
-        let quiet = |queue: &Arc<QueueCore>| queue.in_flight.totals().0 == 0;
-        if let Some(index) = registry.retired.iter().position(quiet) {
+        // Whoever has taken it out of the registry may be about to change it: only where `all` and
+        // `retired` alone hold it is it nobody's. Under the lock nobody takes it out.
+        let is_nobodys = |queue: &Arc<QueueCore>| {
+            Arc::strong_count(queue) == 2 && queue.in_flight.totals().0 == 0
+        };
+        if let Some(index) = registry.retired.iter().position(is_nobodys) {
+            // After all that those did who held it.
+            fence(Ordering::Acquire);
             let core = registry.retired.swap_remove(index);
             self.end_unused_rescuer(&core);
             core.renew(pool, identity.clone());

@@ -1,6 +1,7 @@
 //! Settings of a runtime, of the environment and of the process, in a process of their own.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::panic;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -299,5 +300,40 @@ fn workers_have_the_level_of_their_pool_whoever_has_them_started() {
         assert_eq!((nicer, usual, nice), (base + 5, base, base + 2));
         // What the system refuses, they do without.
         assert!(high <= base, "{high}");
+    });
+}
+
+/// Where the one that was meant is dropped meanwhile, and another one has its memory.
+#[test]
+fn a_change_of_all_queues_leaves_a_later_queue_as_it_was_built() {
+    kept("settings::a_change_of_all_queues_leaves_a_later_queue_as_it_was_built", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for scope in [Scope::Cpu, Scope::Cache].into_iter().cycle() {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    runtime.set_default_scope(scope).unwrap();
+                }
+            });
+            let begun = Instant::now();
+            let outcome = panic::catch_unwind(panic::AssertUnwindSafe(|| {
+                for turn in 0.. {
+                    if begun.elapsed() > Duration::from_secs(2) {
+                        return;
+                    }
+                    drop(runtime.queue("first").build().unwrap());
+                    let queue = runtime.queue("second").max_active(1).nice(turn % 8).build();
+                    let queue = queue.unwrap();
+                    thread::sleep(Duration::from_micros(200));
+                    let now = queue.attributes();
+                    assert_eq!((now.max_active, now.nice), (Some(1), turn % 8), "turn {turn}");
+                }
+            }));
+            is_over.store(true, Ordering::Relaxed);
+            outcome.unwrap_or_else(|panic| panic::resume_unwind(panic));
+        });
     });
 }
