@@ -9,7 +9,9 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use tollgate_topology::CpuId;
 use tollgate_wakequeue::ShardId;
-use tollgate_wakequeue::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
+use tollgate_wakequeue::sync::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, fence,
+};
 
 use crate::attributes::Attributes;
 use crate::error::Panic;
@@ -328,6 +330,9 @@ impl QueueCore {
     /// Gives back the counts of items that began before there was a limit and have ended.
     #[cold]
     pub(crate) fn end_uncounted(&self) {
+        // A worker has shown just now that its item has ended. Either it sees here that the item was
+        // counted, or whoever counts it sees below that it has ended.
+        fence(Ordering::SeqCst);
         if !self.has_uncounted.load(Ordering::SeqCst) {
             return;
         }
