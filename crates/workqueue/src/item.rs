@@ -15,6 +15,8 @@ const DEFERRED: u64 = 1 << 2;
 const DELAYED: u64 = 1 << 3;
 /// Somebody sleeps on `changed`.
 const WATCHED: u64 = 1 << 4;
+/// Somebody who queued the item was told that it is pending already.
+const RELIED_ON: u64 = 1 << 5;
 const DISABLED_ONE: u64 = 1 << 8;
 const DISABLED: u64 = 0xff << 8;
 const RUN_SHIFT: u32 = 16;
@@ -95,11 +97,16 @@ impl ItemState {
             if word & DISABLED != 0 {
                 return Err(Refusal::Disabled);
             }
-            if word & PENDING != 0 {
+            if word & (PENDING | RELIED_ON) == PENDING | RELIED_ON {
                 return Err(Refusal::AlreadyPending);
             }
-            Ok(issue(word, delayed))
-        })
+            if word & PENDING != 0 {
+                return Ok((word | RELIED_ON, None));
+            }
+            let (new, ticket) = issue(word, delayed);
+            Ok((new, Some(ticket)))
+        })?
+        .ok_or(Refusal::AlreadyPending)
     }
 
     /// Makes the item pending anew, whether it was or not; an older ticket becomes stale. True
@@ -180,6 +187,20 @@ impl ItemState {
             Ok((word & !(RUNNING | DEFERRED), deferred))
         })
         .unwrap_or(None)
+    }
+
+    /// This ticket could not be delivered. False, and nothing changes, if somebody counts on it.
+    pub(crate) fn withdraw_unless_relied_on(&self, ticket: Ticket) -> bool {
+        let withdrawn: Result<bool, ()> = self.change(|word| {
+            if word & PENDING == 0 || issued(word) != ticket {
+                return Ok((word, true));
+            }
+            if word & RELIED_ON != 0 {
+                return Err(());
+            }
+            Ok((word & !(PENDING | DEFERRED | DELAYED), true))
+        });
+        withdrawn.unwrap_or(false)
     }
 
     /// This ticket could not be delivered. A later one is left alone.
@@ -285,7 +306,7 @@ impl ItemState {
 
 fn issue(word: u64, delayed: bool) -> (u64, Ticket) {
     let number = ((word >> TICKET_SHIFT) + 1) & NUMBER;
-    let rest = word & !(NUMBER << TICKET_SHIFT);
+    let rest = word & !(NUMBER << TICKET_SHIFT | RELIED_ON);
     let flags = PENDING | if delayed { DELAYED } else { 0 };
     let new = rest | flags | number << TICKET_SHIFT;
     (new, issued(new))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tollgate_topology::CpuId;
 
@@ -88,19 +88,21 @@ impl Timer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an entry. True with its key when it is the first that will be due.
+    /// Adds an entry, in the place of an older one of the same item if there is one, which is given back. True
+    /// with its key when it is the first that will be due.
     pub(crate) fn add(
         &self,
-        delay: Duration,
+        when: Instant,
         entry: Entry,
-    ) -> Result<(TimerKey, bool), SubmitError> {
-        let when = Instant::now().checked_add(delay).ok_or(SubmitError::Delay(delay))?;
+        instead_of: Option<TimerKey>,
+    ) -> (Result<(TimerKey, bool), SubmitError>, Option<Entry>) {
         let mut waiting = self.waiting();
+        let older = instead_of.and_then(|key| waiting.entries.remove(&key));
         if waiting.entries.len() >= MAX_DELAYED {
-            return Err(SubmitError::TooManyDelayed(waiting.entries.len()));
+            return (Err(SubmitError::TooManyDelayed(waiting.entries.len())), older);
         }
         let key = waiting.key(when);
-        Ok((key, waiting.insert(key, entry)))
+        (Ok((key, waiting.insert(key, entry))), older)
     }
 
     /// Puts an entry back that was there a moment ago. True when it is the first that will be due.
@@ -109,9 +111,9 @@ impl Timer {
         self.waiting().insert(key, entry)
     }
 
-    /// A key of its own for an entry that is due now.
-    pub(crate) fn key_for_now(&self) -> TimerKey {
-        self.waiting().key(Instant::now())
+    /// A key of its own for an entry that is due then.
+    pub(crate) fn key_for(&self, when: Instant) -> TimerKey {
+        self.waiting().key(when)
     }
 
     /// Lets go of an entry. The caller drops it, which may run code of the item's owner.

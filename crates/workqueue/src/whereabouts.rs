@@ -1,10 +1,9 @@
 //! Where in the timer an item waits.
 //!
-//! Whoever delays an item adds an entry to the timer for the ticket that the state issued, and then
-//! notes here where that is. Several threads may do so at once. The item waits under the ticket that
-//! was issued last, whoever comes here last: only that is noted, and entries of other tickets are
-//! given back to be removed. Whoever cancels changes the state first and looks here then. So the
-//! note is here already, or whoever comes to write it finds that the item does not wait any more.
+//! Whoever has an item wait changes its state, adds an entry to the timer for the ticket that this
+//! issued, and notes here where that is, all under one lock: what is noted is of the latest ticket.
+//! Whoever ends the wait changes the state first and looks here then, so that the entry is known by
+//! then. An entry of an older ticket is given back to be removed.
 
 use tollgate_wakequeue::sync::Mutex;
 
@@ -13,20 +12,23 @@ use crate::item::{ItemState, Ticket};
 /// A note for one item, of a ticket with its key in the timer.
 pub(crate) struct Whereabouts<K>(Mutex<Option<(Ticket, K)>>);
 
-impl<K> Whereabouts<K> {
+impl<K: Copy> Whereabouts<K> {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(None))
     }
 
-    /// The entry of the ticket is in the timer, at `key`. Gives back where an entry is that has to
-    /// go: that of an older ticket, or this one if the item does not wait under it any more.
-    #[must_use]
-    pub(crate) fn note(&self, item: &ItemState, ticket: Ticket, key: K) -> Option<K> {
+    /// Has the item wait: `delay` changes the state, adds an entry to the timer, and says under which
+    /// ticket and where, unless nothing came of it. It is told where an older entry is, if there is one. Gives
+    /// back where that is, which has to go.
+    ///
+    /// The lock is held meanwhile, so `delay` runs no code of the item's owner.
+    pub(crate) fn put<R, E>(
+        &self,
+        delay: impl FnOnce(Option<K>) -> Result<(Ticket, K, R), E>,
+    ) -> Result<(Option<K>, R), E> {
         let mut noted = self.0.lock();
-        if !item.awaits_timer(ticket) {
-            return Some(key);
-        }
-        noted.replace((ticket, key)).map(|(_, key)| key)
+        let (ticket, key, result) = delay(noted.map(|(_, key)| key))?;
+        Ok((noted.replace((ticket, key)).map(|(_, key)| key), result))
     }
 
     /// Where an entry is that has to go, because the item does not wait under its ticket any more.
@@ -52,6 +54,9 @@ mod models {
         });
     }
 
+    /// The key of what is due.
+    const NOW: u32 = 0;
+
     /// An item, and a timer with the keys of its entries.
     struct World {
         item: ItemState,
@@ -65,10 +70,27 @@ mod models {
         }
 
         fn delay(&self, key: u32) {
-            let (ticket, _) = self.item.requeue(true).unwrap();
-            self.remove(self.whereabouts.leave(&self.item));
-            self.timer.lock().push(key);
-            self.remove(self.whereabouts.note(&self.item, ticket, key));
+            let put = self.whereabouts.put(|_| {
+                let (ticket, _) = self.item.requeue(true).map_err(|_| ())?;
+                self.timer.lock().push(key);
+                Ok::<_, ()>((ticket, key, ()))
+            });
+            self.remove(put.unwrap().0);
+        }
+
+        /// As a flush that is refused: the key with which the item goes on waiting.
+        fn hasten_in_vain(&self) -> Option<u32> {
+            let ticket = self.item.promote()?;
+            let key = self.whereabouts.leave(&self.item);
+            self.remove(key);
+            let put = self.whereabouts.put(|_| {
+                let waits = self.item.delay_again(ticket).then_some(()).ok_or(())?;
+                let key = key.unwrap_or(NOW);
+                self.timer.lock().push(key);
+                Ok::<_, ()>((ticket, key, waits))
+            });
+            self.remove(put.ok()?.0);
+            key
         }
 
         fn cancel(&self) {
@@ -105,6 +127,21 @@ mod models {
             world.cancel();
             other.join().unwrap();
             assert_eq!(world.timer.lock().len(), usize::from(world.item.is_pending()));
+        });
+    }
+
+    /// Two flushes are refused at once: the item goes on waiting for its time.
+    #[test]
+    fn an_item_that_two_hasten_in_vain_keeps_its_time() {
+        model(|world| {
+            world.delay(7);
+            let other = {
+                let world = Arc::clone(world);
+                thread::spawn(move || world.hasten_in_vain())
+            };
+            world.hasten_in_vain();
+            other.join().unwrap();
+            assert_eq!(*world.timer.lock(), [7]);
         });
     }
 }

@@ -1,7 +1,7 @@
 //! Items that are queued again and again.
 
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate_topology::CpuId;
 use tollgate_wakequeue::sync::{AtomicU64, Ordering};
@@ -145,11 +145,11 @@ impl Work {
 
     fn delay_near(&self, cpu: CpuId, delay: Duration) -> Result<Queued, SubmitError> {
         self.core.queue.check_open()?;
-        match self.core.state.queue(true) {
-            Ok(ticket) => self.core.delay(delay, ticket, cpu).map(|()| Queued::Now),
-            Err(Refusal::AlreadyPending) => Ok(Queued::AlreadyPending),
-            Err(Refusal::Disabled) => Err(SubmitError::Disabled),
-        }
+        self.core.delay(when(delay)?, cpu, || match self.core.state.queue(true) {
+            Ok(ticket) => Ok((ticket, Queued::Now)),
+            Err(Refusal::AlreadyPending) => Err(Ok(Queued::AlreadyPending)),
+            Err(Refusal::Disabled) => Err(Err(SubmitError::Disabled)),
+        })
     }
 
     /// Makes the item run after `delay` from now, whether it was pending or not. True when it was.
@@ -157,26 +157,25 @@ impl Work {
     /// # Errors
     /// As [`queue_delayed`](Self::queue_delayed). The item is not pending afterwards.
     pub fn modify_delay(&self, delay: Duration) -> Result<bool, SubmitError> {
-        if let Err(refused) = self.core.queue.check_open() {
-            let _ = self.cancel();
-            return Err(refused);
-        }
-        match self.core.state.requeue(true) {
-            Ok((ticket, was_pending)) => {
-                self.core.leave_timer();
-                let here = self.core.queue().pool().current_cpu();
-                self.core.delay(delay, ticket, here).map(|()| was_pending)
+        let when = match self.core.queue.check_open().and_then(|()| when(delay)) {
+            Ok(when) => when,
+            Err(refused) => {
+                let _ = self.cancel();
+                return Err(refused);
             }
-            Err(_) => Err(SubmitError::Disabled),
-        }
+        };
+        let here = self.core.queue().pool().current_cpu();
+        let requeue = || self.core.state.requeue(true).map_err(|_| Err(SubmitError::Disabled));
+        // Of a delay that is refused, the entry before it is still there.
+        self.core.delay(when, here, requeue).inspect_err(|_| self.core.leave_timer())
     }
 
     /// Waits until the latest queueing so far has been run or cancelled, or another thread's
-    /// [`modify_delay`](Self::modify_delay) has put a later one in its place. A delayed item is
-    /// queued at once.
+    /// [`modify_delay`](Self::modify_delay), or its `flush` of a delayed item, has put a later one in its
+    /// place. A delayed item is queued at once.
     ///
     /// True when there was a queueing to wait for: it is over, which says that the item has run
-    /// since only where nobody cancels it or changes its delay meanwhile. False when the item was
+    /// since only where nobody cancels it, changes its delay or flushes it while it is delayed meanwhile. False when the item was
     /// neither pending nor running.
     ///
     /// # Errors
@@ -282,6 +281,11 @@ impl Work {
     }
 }
 
+/// When a delay from now is over.
+fn when(delay: Duration) -> Result<Instant, SubmitError> {
+    Instant::now().checked_add(delay).ok_or(SubmitError::Delay(delay))
+}
+
 impl std::fmt::Debug for Work {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (pending, running) = (self.core.state.is_pending(), self.core.state.is_running());
@@ -294,9 +298,27 @@ impl WorkCore {
         self.queue.core()
     }
 
-    /// Sends a ticket on its way to a worker. When that is refused this queueing did not happen.
+    /// Sends a ticket on its way to a worker. When that is refused this queueing did not happen; where
+    /// somebody was told that the item is pending by it, only a drained queue refuses it.
     fn deliver(self: &Arc<Self>, ticket: Ticket, cpu: Option<CpuId>) -> Result<(), SubmitError> {
-        self.send(ticket, cpu).inspect_err(|_| self.state.withdraw(ticket))
+        let Err(refused) = self.send(ticket, cpu) else { return Ok(()) };
+        if self.state.withdraw_unless_relied_on(ticket) {
+            return Err(refused);
+        }
+        if !matches!(refused, SubmitError::Full { .. }) {
+            self.count_refused(ticket);
+            return Err(refused);
+        }
+        let near = cpu.unwrap_or_else(|| self.queue().pool().current_cpu());
+        let seen = Observation::of(&self.queue().observed);
+        let make = |work: Arc<Self>, is_drained: bool| {
+            move || if is_drained { work.refuse(ticket) } else { work.arrive(ticket, seen) }
+        };
+        let sent = self.queue().submit_always(Arc::clone(self), make, near);
+        sent.map_err(|_| {
+            self.state.withdraw(ticket);
+            SubmitError::ShutDown(self.queue.name())
+        })
     }
 
     fn send(self: &Arc<Self>, ticket: Ticket, cpu: Option<CpuId>) -> Result<(), SubmitError> {
@@ -317,48 +339,76 @@ impl WorkCore {
     }
 
     fn delay_again(self: &Arc<Self>, ticket: Ticket, waited: Option<(TimerKey, Entry)>) {
-        if !self.state.delay_again(ticket) {
-            return;
-        }
         let timer = &self.queue.shared().timer;
+        // Its time may have come just now, and what came of that found a stale ticket.
         let (key, entry) = waited.unwrap_or_else(|| {
-            // Its time came just now, and what came of that found a stale ticket.
-            let item: Arc<dyn Delayed> = Arc::<Self>::clone(self);
             let near = self.queue().pool().current_cpu();
-            let seen = Observation::of(&self.queue().observed);
-            (timer.key_for_now(), Entry { item, ticket, near, seen })
+            (timer.key_for(Instant::now()), self.entry(ticket, near))
         });
-        let first = timer.put_back(key, Entry { ticket, ..entry });
-        // Who learns of the end of the runtime here has an error already.
-        let _ = self.note_delay(ticket, key, first);
+        let put = self.whereabouts.put(|_| {
+            if !self.state.delay_again(ticket) {
+                return Err(());
+            }
+            Ok((ticket, key, timer.put_back(key, Entry { ticket, ..entry })))
+        });
+        if let Ok((stale, is_first)) = put {
+            // Who learns of the end of the runtime here has an error already.
+            let _ = self.delayed(ticket, stale, is_first);
+        }
     }
 
-    fn delay(
+    /// Has the item wait in the timer, under the ticket that `issue` gives, or does what that says.
+    fn delay<R>(
         self: &Arc<Self>,
-        delay: Duration,
-        ticket: Ticket,
+        when: Instant,
         near: CpuId,
-    ) -> Result<(), SubmitError> {
-        let item: Arc<dyn Delayed> = Arc::<Self>::clone(self);
-        let seen = Observation::of(&self.queue().observed);
-        let shared = self.queue.shared();
-        let added = shared.timer.add(delay, Entry { item, ticket, near, seen });
-        let (key, first) = added.inspect_err(|_| self.state.withdraw(ticket))?;
-        self.note_delay(ticket, key, first)
+        issue: impl FnOnce() -> Result<(Ticket, R), Result<R, SubmitError>>,
+    ) -> Result<R, SubmitError> {
+        let timer = &self.queue.shared().timer;
+        let mut older = None;
+        let put = self.whereabouts.put(|noted| {
+            let (ticket, issued) = issue()?;
+            let added;
+            (added, older) = timer.add(when, self.entry(ticket, near), noted);
+            let (key, is_first) = match added {
+                Err(refused) if self.state.withdraw_unless_relied_on(ticket) => {
+                    return Err(Err(refused));
+                }
+                // There is one of these for each item.
+                Err(_) => {
+                    let key = timer.key_for(when);
+                    (key, timer.put_back(key, self.entry(ticket, near)))
+                }
+                Ok(added) => added,
+            };
+            Ok((ticket, key, (ticket, issued, is_first)))
+        });
+        drop(older);
+        match put {
+            Err(outcome) => outcome,
+            Ok((stale, (ticket, issued, is_first))) => {
+                self.delayed(ticket, stale, is_first).map(|()| issued)
+            }
+        }
     }
 
-    /// The ticket is in the timer.
-    fn note_delay(&self, ticket: Ticket, key: TimerKey, first: bool) -> Result<(), SubmitError> {
+    fn entry(self: &Arc<Self>, ticket: Ticket, near: CpuId) -> Entry {
+        let item: Arc<dyn Delayed> = Arc::<Self>::clone(self);
+        Entry { item, ticket, near, seen: Observation::of(&self.queue().observed) }
+    }
+
+    /// The ticket is in the timer, and an older entry of the item has to go from there.
+    fn delayed(
+        &self,
+        ticket: Ticket,
+        stale: Option<TimerKey>,
+        is_first: bool,
+    ) -> Result<(), SubmitError> {
         let shared = self.queue.shared();
-        if first {
+        if is_first {
             shared.alarm.ring();
         }
-        // It may have been cancelled, or delayed anew, before anybody could know where it waits.
-        drop(
-            self.whereabouts
-                .note(&self.state, ticket, key)
-                .and_then(|key| shared.timer.remove(key)),
-        );
+        drop(stale.and_then(|key| shared.timer.remove(key)));
         if shared.is_shut_down() {
             // Nobody looks at the timer any more.
             self.state.withdraw(ticket);
@@ -444,14 +494,18 @@ impl WorkCore {
     /// The delay was over while the queue was drained. Told on a worker, which may drop the item.
     fn refuse(&self, ticket: Ticket) {
         context::nothing_ran();
-        if !self.state.expire(ticket) {
-            return;
+        if self.state.is_current(ticket) {
+            self.count_refused(ticket);
         }
+    }
+
+    /// Nobody hears that this ticket is refused but the log and the counters.
+    fn count_refused(&self, ticket: Ticket) {
         self.state.withdraw(ticket);
         let core = self.queue();
         core.stats.refused.fetch_add(1, Ordering::Relaxed);
         let queue = core.name();
-        tracing::warn!(queue, "a delayed item was not run: its queue is drained");
+        tracing::warn!(queue, "an item was not run: its queue is drained");
     }
 
     fn note_panic(&self, panic: Box<dyn std::any::Any + Send>) {

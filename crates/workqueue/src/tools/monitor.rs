@@ -50,7 +50,8 @@ pub struct QueueMonitor {
     pub rescued: u64,
     /// Items that panicked.
     pub panics: u64,
-    /// Delayed items that were not run, because the queue was drained by then.
+    /// Items that were not run, because the queue was drained by the time that their delay was over, or by
+    /// whoever queued them first, which nobody hears of who was told that they are pending.
     #[serde(default)]
     pub refused: u64,
     /// Items that ran on the caller's thread for want of room.

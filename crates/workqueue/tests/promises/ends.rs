@@ -251,6 +251,8 @@ fn a_full_timer_refuses_and_has_room_again() {
         assert!(matches!(late.queue_delayed(hour), Err(SubmitError::TooManyDelayed(_))));
         assert!(!late.is_pending());
         assert_eq!(late.queue(), Ok(Queued::Now));
+        // One that has a place keeps it.
+        assert_eq!(items[0].modify_delay(hour), Ok(true));
         assert!(items.pop().unwrap().cancel());
         queue.flush().unwrap();
         assert_eq!(late.queue_delayed(hour), Ok(Queued::Now));

@@ -338,3 +338,64 @@ fn inline_items_end_at_their_depth_and_in_order_of_call() {
         assert!(runtime.monitor().queues[0].inlined > 0);
     });
 }
+
+/// Of two who queue an item at once, one may be told that it is pending already. Then it runs, also where the
+/// other one is refused.
+#[test]
+fn an_item_that_somebody_was_told_is_pending_runs() {
+    kept("repeats::an_item_that_somebody_was_told_is_pending_runs", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").ordered().backlog(1).when_full(WhenFull::Refuse);
+        let queue = queue.build().unwrap();
+        let mut told = 0;
+        for _ in 0..100 {
+            let open = hold(&queue, Hold::Undeclared);
+            queue.post(|| ()).unwrap();
+            let runs = Arc::new(AtomicU32::new(0));
+            let counter = Arc::clone(&runs);
+            let item = queue.item(move || {
+                counter.fetch_add(1, Ordering::SeqCst);
+            });
+            let is_told = || {
+                (0..2000).any(|_| match item.queue() {
+                    Err(SubmitError::Full { .. }) => false,
+                    other => other.map(|_| true).unwrap(),
+                })
+            };
+            let one_told = thread::scope(|scope| {
+                let other = scope.spawn(is_told);
+                is_told() | other.join().unwrap()
+            });
+            drop(open);
+            queue.flush().unwrap();
+            assert!(runs.load(Ordering::SeqCst) > 0 || !one_told);
+            told += u32::from(one_told);
+        }
+        println!("told in {told} of 100 rounds");
+    });
+}
+
+#[test]
+fn an_item_that_two_flush_in_vain_goes_on_waiting_for_its_time() {
+    kept("repeats::an_item_that_two_flush_in_vain_goes_on_waiting_for_its_time", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let item = queue.item(|| ());
+        item.queue_delayed(Duration::from_secs(3600)).unwrap();
+        queue.drain().unwrap();
+        let flush = || {
+            for _ in 0..20_000 {
+                // Of what the other one began, it may only hear that it is over.
+                let _ = item.flush();
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(flush);
+            flush();
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(item.is_pending());
+        assert_eq!(runtime.monitor().queues[0].refused, 0);
+        assert!(item.cancel());
+    });
+}
