@@ -4,6 +4,7 @@
 //! it fails.
 
 mod ahead;
+mod append_only;
 mod async_io;
 mod bypass;
 #[path = "../support/caseless.rs"]

@@ -124,6 +124,8 @@ pub(crate) struct UserFile {
     pub(crate) opener: Caller,
     /// Where it can be written.
     pub(crate) appends: Option<Arc<Appends>>,
+    /// The lower file is append-only: `fd` appends whatever is written, so nothing else may be.
+    pub(crate) append_only: bool,
     /// Where it can be written, and what is written does not go through the kernel's pages.
     pub(crate) mapped: Option<Arc<MappedPages>>,
     pub(crate) _held: Held,

@@ -22,6 +22,9 @@ pub(crate) struct Passthrough {
 pub(crate) enum NotRegistered {
     /// This process may only read it, and who registers files for it takes no such file.
     OnlyRead,
+    /// It is append-only. The kernel looks for that at the view's inode, which is not: it would let a
+    /// handle be mapped to be written, or lose its `O_APPEND`.
+    AppendOnly,
     /// The kernel, or who registers for this process, refused it.
     Refused(std::io::Error),
 }
@@ -65,7 +68,7 @@ impl Passthrough {
         let error = match why {
             NotRegistered::Refused(error) if !by_other => error,
             NotRegistered::Refused(error) => return tracing::debug!(%error, "not registered"),
-            NotRegistered::OnlyRead => return,
+            NotRegistered::OnlyRead | NotRegistered::AppendOnly => return,
         };
         match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::PERM) => {
@@ -107,8 +110,9 @@ mod tests {
     fn what_somebody_else_refuses_is_about_one_file() {
         let passthrough = Passthrough::default();
         passthrough.registration_failed(&NotRegistered::OnlyRead, true);
+        passthrough.registration_failed(&NotRegistered::AppendOnly, false);
         passthrough.registration_failed(&error(Errno::PERM), true);
         assert_eq!(passthrough.io_mode(Mode::Passthrough), IoMode::Passthrough);
-        assert_eq!((passthrough.fallbacks(), passthrough.reason()), (2, None));
+        assert_eq!((passthrough.fallbacks(), passthrough.reason()), (3, None));
     }
 }

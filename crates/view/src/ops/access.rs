@@ -70,6 +70,11 @@ impl Access {
         self.flags.contains(OFlags::APPEND)
     }
 
+    /// All that the handle can do is to make the file longer.
+    pub(super) fn only_appends(self) -> bool {
+        self.appends() && !self.reads() && !self.truncates()
+    }
+
     /// The same for a file whose bytes the view makes: what it writes it has to read.
     pub(super) fn made(self) -> Self {
         let access = if self.writes() { OFlags::RDWR } else { OFlags::RDONLY };

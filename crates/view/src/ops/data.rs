@@ -70,6 +70,9 @@ impl View {
         data: &[u8],
     ) -> Result<u32, Errno> {
         let args::Write { offset, from_cache, kill_suidgid, appends, .. } = *args;
+        if file.append_only && !appends {
+            return Err(Errno::PERM);
+        }
         let write = || {
             if !appends {
                 return lower::write_full(file.fd.as_fd(), data, offset);

@@ -39,6 +39,8 @@ impl Source for LowerFile<'_> {
             true => match open(OFlags::RDWR) {
                 // A program that runs, or a file system that became read-only.
                 Err(Errno::TXTBSY | Errno::ROFS) => (open(OFlags::RDONLY), false),
+                // An append-only file; nobody writes through this.
+                Err(Errno::PERM) => (open(OFlags::RDWR | OFlags::APPEND), true),
                 opened => (opened, true),
             },
             false => (open(OFlags::RDONLY), false),

@@ -24,6 +24,8 @@ pub(super) struct LowerFile<'a> {
     path: Option<Arc<OwnedFd>>,
     /// One for reading and writing, to show to a registrar.
     pub(super) shown: Option<OwnedFd>,
+    /// Whether it is append-only, if that was looked at.
+    pub(super) append_only: Option<bool>,
 }
 
 impl<'a> LowerFile<'a> {
@@ -33,7 +35,9 @@ impl<'a> LowerFile<'a> {
         fd: Option<OwnedFd>,
         path: Option<Arc<OwnedFd>>,
     ) -> Self {
-        Self { view, node, fd, held: None, path, shown: None }
+        // None is made so.
+        let append_only = fd.is_some().then_some(false);
+        Self { view, node, fd, held: None, path, shown: None, append_only }
     }
 
     /// A descriptor that names the file.
@@ -80,14 +84,19 @@ impl<'a> LowerFile<'a> {
         Ok(())
     }
 
-    /// A descriptor to read and write through.
+    /// A descriptor to read and write through. An append-only file opens with `O_APPEND` alone.
     pub(super) fn real(&mut self, access: Access) -> Result<OwnedFd, Errno> {
         if let Some(fd) = self.fd.take() {
             return Ok(fd);
         }
         let path = self.path()?;
-        let open =
-            |fd: BorrowedFd<'_>| self.view.fds.retrying(|| lower::reopen(fd, access.lower()));
-        open(path.as_fd())
+        let open = |flags| self.view.fds.retrying(|| lower::reopen(path.as_fd(), flags));
+        match open(access.lower()) {
+            Err(Errno::PERM) if access.only_appends() => {
+                self.append_only = Some(true);
+                open(access.lower() | OFlags::APPEND)
+            }
+            opened => opened,
+        }
     }
 }

@@ -85,10 +85,10 @@ impl View {
         is_still: impl FnOnce() -> bool,
     ) -> Result<Option<Opened>, Errno> {
         let &Asked { req, node, access, kill_suidgid } = asked;
-        let (seen, subject) = self.unless_overtaken(|| {
+        let (seen, (subject, append_only)) = self.unless_overtaken(|| {
             let seen = self.look_at(node, access)?;
-            let subject = self.admit(req, node, access, seen.as_ref().map(|(_, stat)| stat))?;
-            Ok((seen, subject))
+            let admitted = self.admit(req, node, access, seen.as_ref().map(|(_, stat)| stat))?;
+            Ok((seen, admitted))
         })?;
         let still = paths.map(|_| self.names.write());
         if let Some(paths) = paths
@@ -101,7 +101,7 @@ impl View {
         }
         let _copying = access.writes().then(|| self.copying(node));
         let subject = subject.as_ref();
-        let opening = Opening { req, node, access, kill_suidgid, subject, seen };
+        let opening = Opening { req, node, access, kill_suidgid, subject, seen, append_only };
         let opened = self
             .open_admitted(opening, is_still)
             .map_err(|errno| self.failed_open(req, node, "open", access.flags, subject, errno))?;
@@ -147,13 +147,16 @@ impl View {
         opening: Opening<'_, '_>,
         io: &mut MutexGuard<'_, Io>,
     ) -> Result<Opened, Errno> {
-        let Opening { req, node, access, kill_suidgid, subject, seen } = opening;
+        let Opening { req, node, access, kill_suidgid, subject, seen, append_only } = opening;
         let how = subject.and_then(How::of);
         if !io.may_be_made(how.as_ref().map(How::made)) {
             return Err(Errno::BUSY);
         }
         // Before anything is changed: who cannot open the file must not empty it.
         self.leave_out_of_reach(node, io)?;
+        if append_only == Some(true) {
+            leave_append_only(node, io, access)?;
+        }
         let at = seen.as_ref().map(|(fd, _)| fd);
         // Who executes a file need not be able to read it.
         if !access.executes() {
@@ -168,6 +171,7 @@ impl View {
             return Ok(opened);
         }
         let mut lower = LowerFile::of(self, node, None, seen.map(|(fd, _)| fd));
+        lower.append_only = append_only;
         if let Some(how) = how {
             if access.truncates() {
                 self.drop_set_ids_of_made(req.caller(), lower.path()?.as_fd(), kill_suidgid)?;
@@ -226,17 +230,18 @@ impl View {
     }
 
     /// Asks the policy, and checks what the lower open would have; returns what the policy judged,
-    /// if it had to be asked. Otherwise the kernel may read the file by itself.
+    /// if it had to be asked. Otherwise the kernel may read the file by itself. Also whether the file is
+    /// append-only, if that was looked at.
     fn admit(
         &self,
         req: &Request<'_>,
         node: &Arc<Node>,
         access: Access,
         seen: Option<&Stat>,
-    ) -> Result<Option<Subject<'_>>, Errno> {
+    ) -> Result<(Option<Subject<'_>>, Option<bool>), Errno> {
         let trivial = self.admission.is_trivial();
         if trivial && !access.writes() {
-            return Ok(None);
+            return Ok((None, seen.map(is_append_only)));
         }
         let stat = seen.map_or_else(|| self.stat(node), |stat| Ok(*stat))?;
         let reads = !access.writes();
@@ -263,7 +268,7 @@ impl View {
                 self.failed_open(req, node, "open", access.flags, subject.as_ref(), errno)
             })?;
         }
-        Ok(subject)
+        Ok((subject, Some(is_append_only(&stat))))
     }
 
     /// Lets go of a backing file that was registered by a name which has left DIR since, while the file has
@@ -368,6 +373,10 @@ impl View {
         // INIT comes before every other request.
         let connection = self.connection.get().ok_or(Errno::IO)?;
         let fd = lower.nameable()?;
+        let look = || lower::stat_fd(fd.as_fd()).map(|stat| is_append_only(&stat));
+        if lower.append_only.map_or_else(look, Ok)? {
+            return Ok(Err(NotRegistered::AppendOnly));
+        }
         // The root's file system is known; another one below may judge reads and writes by user.
         let by_user = self.reserves_by_user && lower.node.key.dev() == self.root_dev;
         let registered = if connection.has_registrar() {
@@ -463,7 +472,15 @@ impl View {
         let made = Some(Arc::new(Made::new(content)));
         let opener = Caller { pid: 0, ..req.caller() };
         let mapped = access.writes().then(|| io.mapped_by_writers(access.is_in_place()));
-        let file = UserFile { fd: Arc::clone(&fd), made, opener, appends, mapped, _held: held };
+        let file = UserFile {
+            fd: Arc::clone(&fd),
+            made,
+            opener,
+            appends,
+            append_only: false,
+            mapped,
+            _held: held,
+        };
         let handle = self.files.insert(file);
         io.opened_made(how.made().clone(), access.uses());
         self.keep_found(lower.node, io, || lower.naming(&fd));
@@ -556,6 +573,7 @@ impl View {
             made: None,
             opener: Caller { pid: 0, ..req.caller() },
             appends: access.writes().then(|| io.appends()),
+            append_only: lower.append_only == Some(true),
             mapped: (access.writes() && mode == IoMode::Direct)
                 .then(|| io.mapped_by_writers(access.is_in_place())),
             _held: held,
@@ -628,6 +646,8 @@ struct Opening<'a, 'p> {
     subject: Option<&'a Subject<'p>>,
     /// The file itself, where it was looked at.
     seen: Option<(Arc<OwnedFd>, Stat)>,
+    /// Whether it is append-only, where that was looked at.
+    append_only: Option<bool>,
 }
 
 impl Opening<'_, '_> {
@@ -636,12 +656,38 @@ impl Opening<'_, '_> {
     }
 }
 
-/// What the kernel's passthrough would not check: it opens the lower file past the checks of
-/// open(2).
+/// What the kernel would not check, as the attributes are those of the lower file. An append-only one is
+/// opened for nothing but to append: with a handle to read and write it could be mapped, and stored into.
 fn refuse_protected(stat: &Stat, access: Access) -> Result<(), Errno> {
-    let append_only = stat.has_attribute(APPEND_ONLY);
-    if stat.has_attribute(IMMUTABLE) || (append_only && (!access.appends() || access.truncates())) {
+    if stat.has_attribute(IMMUTABLE) || is_append_only(stat) && !access.only_appends() {
         return Err(Errno::PERM);
+    }
+    Ok(())
+}
+
+fn is_append_only(stat: &Stat) -> bool {
+    stat.has_attribute(APPEND_ONLY)
+}
+
+/// Lets go of the backing file of one that has become append-only since (see [`NotRegistered::AppendOnly`]).
+///
+/// # Errors
+/// `EBUSY` for who is to append while a handle is open: that could be no other then.
+fn leave_append_only(
+    node: &Node,
+    io: &mut MutexGuard<'_, Io>,
+    access: Access,
+) -> Result<(), Errno> {
+    if io.backing_id().is_none() {
+        return Ok(());
+    }
+    match io.retire() {
+        // Under the lock, as above.
+        Some(held) => drop((held, node.take_fd())),
+        None if access.writes() && io.mode() == Some(IoMode::Passthrough) => {
+            return Err(Errno::BUSY);
+        }
+        None => {}
     }
     Ok(())
 }
