@@ -38,6 +38,7 @@ mod modes;
 mod mounting;
 mod moved_meanwhile;
 mod nested;
+mod open_and_renamed;
 mod opened_meanwhile;
 mod overlays;
 mod places;

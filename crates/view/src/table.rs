@@ -259,10 +259,18 @@ impl Node {
         if self.pinned.load(Ordering::Relaxed) { None } else { slot.take() }
     }
 
-    /// It has a name (again): its descriptor need not be kept for want of one.
-    pub(crate) fn unpin(&self) {
-        if self.pinned.swap(false, Ordering::Relaxed) && !self.is_root() {
-            *self.fd.lock() = None;
+    /// It has a name (again): its descriptor need not be kept for want of one. Where it is kept of an open
+    /// file, `named` comes in its place, if any.
+    pub(crate) fn unpin(&self, named: impl FnOnce() -> Option<Arc<OwnedFd>>) {
+        if !self.pinned.load(Ordering::Relaxed) || self.is_root() {
+            return;
+        }
+        let io = self.io.lock();
+        let kept = if io.keeps() { named() } else { None };
+        let mut slot = self.fd.lock();
+        self.pinned.store(false, Ordering::Relaxed);
+        if kept.is_some() || !io.keeps() {
+            *slot = kept;
         }
     }
 

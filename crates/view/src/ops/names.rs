@@ -309,7 +309,13 @@ impl View {
         }
         let (known, _) = self.remember(&stat, &spot.dir, new_name);
         drop((moving, names));
-        known.unpin();
+        // The descriptor from before it had a name does not tell where it is.
+        known.unpin(|| {
+            let open = || lower::open_path(spot.fd.as_fd(), new_name.as_c_str());
+            let fd = self.fds.retrying(open).ok()?;
+            let is_it = self.fds.is_of(&known, &lower::stat_fd(fd.as_fd()).ok()?);
+            is_it.then(|| Arc::new(fd))
+        });
         Ok(self.entry(around, &known, &stat, req.caller().pid))
     }
 
@@ -377,7 +383,7 @@ impl LastName<'_> {
     pub(super) fn settle(self, gone: bool, contents: &Contents) {
         match self.0 {
             Some(node) if gone => contents.removed(node),
-            Some(node) => node.unpin(),
+            Some(node) => node.unpin(|| None),
             None => {}
         }
     }
