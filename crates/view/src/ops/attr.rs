@@ -53,7 +53,8 @@ impl View {
                 return Ok(self.hidden_entry(&dir, name, mode));
             }
         };
-        self.would_conceal(req, &dir, name, seen.stat.mode())?;
+        self.would_conceal(req, &dir, name, seen.stat.mode())
+            .inspect_err(|_| self.do_forget(seen.node.id, 1))?;
         let entry = self.entry(seen.around, &seen.node, &seen.stat, req.caller().pid);
         if seen.known {
             // It was asked for before: what comes next is covered, this reply is not.

@@ -216,6 +216,8 @@ impl Looking<'_> {
         if let Sighting::Replaced { left } = &sighting {
             view.directory_left(left.as_ref());
         }
+        // The kernel is told of nothing then, and so forgets nothing.
+        let named = || view.named(dir, name, &stat).inspect_err(|_| view.do_forget(node.id, 1));
         let overtaken = || moment.is_some_and(|moment| !view.names.is_still(moment));
         match &sighting {
             Sighting::New | Sighting::Replaced { .. } if overtaken() => {
@@ -224,9 +226,9 @@ impl Looking<'_> {
             Sighting::Known | Sighting::Replaced { .. } => {}
             // Where it is noted decides how it is judged: not while anything moves.
             Sighting::Moved { .. } if moment.is_some() => return Ok(Err(Overtaken(Some(node)))),
-            Sighting::New => view.named(dir, name, &stat)?,
+            Sighting::New => named()?,
             Sighting::Moved { left } if node.is_dir() => view.directory_left(left.as_ref()),
-            Sighting::Moved { .. } => view.named(dir, name, &stat)?,
+            Sighting::Moved { .. } => named()?,
         }
         view.anchor(&node, dir, name);
         let known = matches!(sighting, Sighting::Known);

@@ -1,6 +1,7 @@
 //! Nodes: from the first lookup to the last FORGET, under changes from both sides.
 
 use libc::O_RDONLY;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use tollgate_fuse::InitFlags;
 use tollgate_fuse::abi::{BatchForgetIn, ForgetIn, ForgetOne, opcode};
@@ -124,15 +125,15 @@ fn a_very_deep_tree_is_walked_judged_and_forgotten() {
     let mut node = ROOT;
     let mut half = ROOT;
     for depth in 0..DEPTH {
-        rustix::fs::mkdirat(&dir, "d", rustix::fs::Mode::RWXU).unwrap();
-        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-        dir = rustix::fs::openat(&dir, "d", flags, rustix::fs::Mode::empty()).unwrap();
+        rustix::fs::mkdirat(&dir, "d", Mode::RWXU).unwrap();
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        dir = rustix::fs::openat(&dir, "d", flags, Mode::empty()).unwrap();
         node = view.lookup_in(node, "d").unwrap().unwrap().nodeid;
         half = if depth == DEPTH / 2 { node } else { half };
     }
-    let flags = rustix::fs::OFlags::CREATE;
+    let flags = OFlags::CREATE;
     for name in ["secret", "plain"] {
-        rustix::fs::openat(&dir, name, flags, rustix::fs::Mode::RUSR).unwrap();
+        rustix::fs::openat(&dir, name, flags, Mode::RUSR).unwrap();
     }
     // Descriptors near the bottom were closed meanwhile.
     assert!(view.lookup_in(half, "d").unwrap().is_some());
@@ -146,4 +147,34 @@ fn a_very_deep_tree_is_walked_judged_and_forgotten() {
     let lower = view.lower().to_owned();
     drop((dir, view));
     let _ = std::process::Command::new("rm").arg("-rf").arg(lower).status();
+}
+
+/// Below a path that is too long to be judged, look-ups fail: the kernel was told of nothing, and forgets nothing.
+#[test]
+fn what_cannot_be_looked_up_leaves_nothing() {
+    let hidden = "mode = 'audit'\n[[rule]]\npath = '**/secret'\naction = 'hide'\n";
+    let denied = "[[rule]]\npath = 'denied/**'\naction = 'deny'\n";
+    let name = "d".repeat(250);
+    for policy in [hidden, denied] {
+        let view = Played::new(policy);
+        let mut dir: rustix::fd::OwnedFd = std::fs::File::open(view.lower()).unwrap().into();
+        let mut node = ROOT;
+        for _ in 0..65_536 / (name.len() + 1) {
+            rustix::fs::mkdirat(&dir, &name, Mode::RWXU).unwrap();
+            let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+            dir = rustix::fs::openat(&dir, &name, flags, Mode::empty()).unwrap();
+            node = view.lookup_in(node, &name).unwrap().unwrap().nodeid;
+        }
+        let known = view.view().snapshot().nodes;
+        for number in 0..50 {
+            // Its names are kept once it was judged.
+            let (file, link) = (number.to_string(), format!("{number}{name}"));
+            std::fs::write(view.below(&file), "").unwrap();
+            rustix::fs::linkat(CWD, view.below(&file), &dir, &link, AtFlags::empty()).unwrap();
+            let opened = view.opens(&file, O_RDONLY);
+            assert_eq!(view.lookup_in(node, &link).err(), Some(Errno::NAMETOOLONG), "{policy}");
+            view.tell(opcode::FORGET, opened.node, &ForgetIn { nlookup: 1 });
+        }
+        assert_eq!(view.view().snapshot().nodes, known, "{policy}");
+    }
 }
