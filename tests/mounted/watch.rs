@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::harness::{View, as_user, can_mount};
@@ -485,6 +485,31 @@ fn names_that_a_rename_outside_hides_are_dropped_whoever_is_first() {
         soon("a hidden entry", || names(&view.at("private/in")) == set(&["a"]));
         fs::rename(view.below("private"), view.below("plain")).unwrap();
     }
+}
+
+/// Nobody tells of the move: neither of the directories between which it goes is watched yet.
+#[test]
+fn names_that_a_move_between_unwatched_directories_hides_are_dropped() {
+    if !can_mount() {
+        return;
+    }
+    let policy = "[[rule]]\npath = 'private/**/secret'\naction = 'hide'\n";
+    let view = View::with(
+        policy,
+        &[("plain/in/secret", "text"), ("plain/in/a", "text"), ("private/x", "text")],
+    );
+    let held = fs::File::open(view.at("plain/in")).unwrap();
+    let at = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+    // It is watched itself.
+    for _ in 0..3 {
+        assert_eq!(names(&at), set(&["a", "secret"]));
+        fs::metadata(at.join("secret")).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fs::rename(view.below("plain/in"), view.below("private/in")).unwrap();
+    fs::metadata(view.at("private/in")).unwrap();
+    soon("a hidden name", || !view.at("private/in/secret").exists());
+    soon("a hidden entry", || names(&view.at("private/in")) == set(&["a"]));
 }
 
 #[test]

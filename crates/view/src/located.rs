@@ -53,9 +53,9 @@ impl View {
         if !self.is_elsewhere(node, fd.as_fd(), &known) {
             return Ok(());
         }
-        node.place().iter().for_each(|place| self.left_names.add(place));
+        let left = node.place();
         node.lost();
-        self.paths.directory_moved();
+        self.directory_left(node, left.as_ref());
         Err(Errno::STALE)
     }
 

@@ -141,12 +141,8 @@ impl View {
         }
         drop(moving);
         if moves_dir {
-            // Names below it may be hidden now, or no longer.
-            if let Some(watch) = self.watch.as_ref().filter(|_| self.admission.policy().can_hide())
-            {
-                let victim = exchange.then_some(victim.as_ref());
-                watch.moved([Some(node.as_ref()), victim].into_iter().flatten());
-            }
+            let victim = exchange.then_some(victim.as_ref());
+            self.moved_to_other_rules([Some(node.as_ref()), victim].into_iter().flatten());
         }
         if node.as_ref().is_some_and(|node| node.io.lock().is_open()) {
             self.written_in(&to.dir);

@@ -53,8 +53,10 @@ impl View {
         let (node, sighting) = self.table.remember(stat, dir, name, true);
         self.twins.iter().for_each(|twins| self.met(twins, dir, name, &node));
         match &sighting {
-            Sighting::Replaced { left } => self.directory_left(left.as_ref()),
-            Sighting::Moved { left } if node.is_dir() => self.directory_left(left.as_ref()),
+            Sighting::Replaced { left } => self.directory_left(&node, left.as_ref()),
+            Sighting::Moved { left } if node.is_dir() => {
+                self.directory_left(&node, left.as_ref());
+            }
             _ => {}
         }
         self.anchor(&node, dir, name);
@@ -86,9 +88,22 @@ impl View {
     }
 
     /// A directory is not at this place any more, where others have moved it from.
-    fn directory_left(&self, place: Option<&Place>) {
+    pub(crate) fn directory_left(&self, node: &Arc<Node>, place: Option<&Place>) {
         self.paths.directory_moved();
         place.iter().for_each(|place| self.left_names.add(place));
+        // Nobody tells of that where neither of its directories is watched.
+        self.moved_to_other_rules([Some(node)]);
+    }
+
+    /// Names below these directories may be hidden now, or no longer: what is cached of them goes. `None` is
+    /// one that the table does not have.
+    pub(super) fn moved_to_other_rules<'a>(
+        &self,
+        dirs: impl IntoIterator<Item = Option<&'a Arc<Node>>>,
+    ) {
+        if let Some(watch) = self.watch.as_ref().filter(|_| self.admission.policy().can_hide()) {
+            watch.moved(dirs);
+        }
     }
 
     /// While mounts are being made: those on `node`, which is `name` in `dir`, and below stay there.
@@ -214,7 +229,7 @@ impl Looking<'_> {
         }
         let (node, sighting) = view.noted(&stat, (dir, self.fd), name, moment.is_none());
         if let Sighting::Replaced { left } = &sighting {
-            view.directory_left(left.as_ref());
+            view.directory_left(&node, left.as_ref());
         }
         // The kernel is told of nothing then, and so forgets nothing.
         let named = || view.named(dir, name, &stat).inspect_err(|_| view.do_forget(node.id, 1));
@@ -227,7 +242,9 @@ impl Looking<'_> {
             // Where it is noted decides how it is judged: not while anything moves.
             Sighting::Moved { .. } if moment.is_some() => return Ok(Err(Overtaken(Some(node)))),
             Sighting::New => named()?,
-            Sighting::Moved { left } if node.is_dir() => view.directory_left(left.as_ref()),
+            Sighting::Moved { left } if node.is_dir() => {
+                view.directory_left(&node, left.as_ref());
+            }
             Sighting::Moved { .. } => named()?,
         }
         view.anchor(&node, dir, name);
