@@ -133,6 +133,18 @@ impl FileLocks {
         holder.description.serves(&ask.wanted).then(|| holder.set(ask))
     }
 
+    /// The same for who has waited for the lock in the kernel, and so has it below. If it cannot be noted, nobody
+    /// would give it up: it is given up again.
+    ///
+    /// # Errors
+    /// `ENOLCK` if there is no description any more, or no room; as [`FileLocks::set`] otherwise.
+    pub(crate) fn set_waited(&self, ask: &Ask) -> Result<(), Errno> {
+        let mut holders = self.holders.lock();
+        let holder = holders.get_mut(&ask.id).filter(|own| own.description.serves(&ask.wanted));
+        let holder = holder.ok_or(Errno::NOLCK)?;
+        holder.set(ask).inspect_err(|_| holder.lock_as_noted(&ask.wanted))
+    }
+
     /// The reply that the lock is there reached nobody who could give it up.
     pub(crate) fn undo(&self, ask: &Ask) {
         self.set_if_open(&Ask { wanted: ask.wanted.undone(), ..*ask });
@@ -371,6 +383,16 @@ impl Holder {
         for class in [Class::Ranges, Class::Whole] {
             if let Err(error) = self.description.set(&Wanted { class, range, kind: None }) {
                 tracing::warn!(%error, "a lock on a lower file could not be given up");
+            }
+        }
+    }
+
+    /// Locks of this range what is noted, and no more. Where a wait to read has let readers in who were kept out
+    /// before, they stay.
+    fn lock_as_noted(&self, &Wanted { class, range, .. }: &Wanted) {
+        for (range, kind) in self.pieces.over(range) {
+            if let Err(error) = self.description.set(&Wanted { class, range, kind }) {
+                tracing::warn!(%error, "a lock on a lower file is not as it was");
             }
         }
     }

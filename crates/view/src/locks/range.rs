@@ -97,6 +97,27 @@ impl Pieces {
         self.0.iter().find(|piece| piece.range.meets(range) && piece.kind.excludes(kind))
     }
 
+    /// `range` in parts, in order, each with how it is locked.
+    pub(crate) fn over(&self, range: Range) -> impl Iterator<Item = (Range, Option<Kind>)> {
+        let first = self.0.partition_point(|piece| piece.range.end < range.start);
+        let mut pieces =
+            self.0[first..].iter().take_while(move |piece| piece.range.start <= range.end);
+        let (mut piece, mut start) = (pieces.next(), Some(range.start));
+        std::iter::from_fn(move || {
+            let from = start.filter(|start| *start <= range.end)?;
+            let (end, kind) = match piece {
+                Some(next) if next.range.start <= from => {
+                    piece = pieces.next();
+                    (next.range.end.min(range.end), Some(next.kind))
+                }
+                Some(next) => (next.range.start - 1, None),
+                None => (range.end, None),
+            };
+            start = end.checked_add(1);
+            Some((Range { start: from, end }, kind))
+        })
+    }
+
     /// Takes `range` out and returns the index at which it would be.
     fn cut(&mut self, range: Range) -> usize {
         let first = self.0.partition_point(|piece| piece.range.end < range.start);
@@ -174,6 +195,16 @@ mod tests {
                 prop_assert_eq!(&shown(&pieces), &model);
                 let ordered = pieces.0.windows(2).all(|p| p[0].range.end < p[1].range.start);
                 prop_assert!(ordered);
+            }
+            for start in 0..BYTES {
+                let range = Range { start: start as u64, end: BYTES as u64 - 1 - start as u64 / 2 };
+                let parts = pieces.over(range);
+                let bytes = parts.flat_map(|(part, kind)| (part.start..=part.end).map(move |at| (at, kind)));
+                let expected = (range.start..=range.end).map(|at| {
+                    let slot = &model.0[usize::try_from(at).unwrap()];
+                    (at, slot.map(|(kind, _)| kind))
+                });
+                prop_assert!(bytes.eq(expected), "{:?} of {:?}", range, pieces);
             }
             for (byte, there) in (0..).zip(model.0) {
                 let range = Range::new(byte, byte).unwrap();

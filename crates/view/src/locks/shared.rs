@@ -193,7 +193,7 @@ fn wait_in_kernel(wait: &Wait) -> Result<(), Errno> {
         drop(description);
         // Once more, together with the note of it: what another thread of the owner unlocked in
         // between is not locked any more.
-        match wait.file.set_if_open(&wait.ask).unwrap_or(Err(Errno::NOLCK)) {
+        match wait.file.set_waited(&wait.ask) {
             // A signal that was to end the system call before may end this one.
             Err(Errno::AGAIN | Errno::INTR) => {}
             result => return result,

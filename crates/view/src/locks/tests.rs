@@ -158,6 +158,35 @@ fn ask_all(kind: Option<Kind>) -> Wanted {
     Wanted { class: Class::Ranges, range: Range::ALL, kind }
 }
 
+/// Who has waited has the lock below. Where there is no room to note it, it is given up again, and what the
+/// owner had locked there before stays.
+#[test]
+fn a_lock_that_was_waited_for_and_is_refused_is_not_left_below() {
+    let lower = Lower { shares: Shares::new("blocks", 1), ..Lower::new() };
+    let (locks, outside) = (FileLocks::default(), lower.description(true));
+    let handle = lower.handle(true);
+    let range = |start, end| Range::new(start, end).unwrap();
+    let ranges = |owner, range, kind| ask(owner, Class::Ranges, range, kind);
+    let (read, write) = (range(10, 19), range(30, 39));
+    assert_eq!(locks.set(&ranges(1, read, READ), &handle), Ok(()));
+    assert_eq!(locks.set(&ranges(1, write, WRITE), &handle), Ok(()));
+    assert_eq!(outside.set(&byte(2, 50, WRITE).wanted), Ok(()));
+    let waited = ranges(1, range(0, 50), WRITE);
+    assert_eq!(locks.set(&waited, &handle), Err(Errno::AGAIN));
+    let mut others = (100..1_000).step_by(2).map(|at| locks.set(&byte(1, at, READ), &handle));
+    assert_eq!(others.find(Result::is_err), Some(Err(Errno::NOLCK)), "there is room for few");
+    assert_eq!(outside.set(&byte(2, 50, None).wanted), Ok(()));
+    assert_eq!(locks.description(waited.id).unwrap().wait(&waited.wanted), Ok(()));
+    assert_eq!(locks.set_waited(&waited), Err(Errno::NOLCK));
+    locks.wait_ends(waited.id);
+    for free in [range(0, 9), range(20, 29), range(40, 99)] {
+        assert_eq!(outside.set(&ranges(2, free, WRITE).wanted), Ok(()), "{free:?}");
+    }
+    assert_eq!(outside.set(&ranges(2, read, READ).wanted), Ok(()));
+    assert_eq!(outside.set(&ranges(2, read, WRITE).wanted), Err(Errno::AGAIN));
+    assert_eq!(outside.set(&ranges(2, write, READ).wanted), Err(Errno::AGAIN));
+}
+
 /// A thread waits to write while another one of its owner begins to read, through a handle that
 /// does not write.
 #[test]
