@@ -234,12 +234,13 @@ impl Node {
         left
     }
 
-    /// The node got this name by a request of ours.
-    pub(crate) fn now_at(&self, parent: &Arc<Self>, name: Name<'_>) {
+    /// A request of ours has moved it. Nobody sees it at neither place.
+    pub(crate) fn moved(&self, from: (&Arc<Self>, Name<'_>), to: (&Arc<Self>, Name<'_>)) {
         let mut places = self.places.lock();
-        if !places.iter().any(|place| place.is(parent, name)) {
-            self.moving();
-            add(&mut places, parent, name);
+        self.moving();
+        places.retain(|place| !place.is(from.0, from.1));
+        if !places.iter().any(|place| place.is(to.0, to.1)) {
+            add(&mut places, to.0, to.1);
         }
     }
 
@@ -776,6 +777,29 @@ mod tests {
         table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, a, true);
         let places = node.places();
         assert_eq!((places.len(), &*places[0].name), (1, c"a"));
+    }
+
+    #[test]
+    fn what_is_moved_is_always_somewhere() {
+        let (dir, fd, table) = table();
+        std::fs::write(dir.path().join("a"), b"").unwrap();
+        let root = table.get(NodeId::ROOT).unwrap();
+        let [a, b] = [c"a", c"b"].map(|n| Name::new(n).unwrap());
+        let (node, _) = table.remember(&stat_at(fd.as_fd(), c"a").unwrap(), &root, a, true);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                let places = || (!over.load(Ordering::Relaxed)).then(|| node.places().len());
+                std::iter::from_fn(places).filter(|places| *places != 1).count()
+            });
+            for _ in 0..100_000 {
+                node.moved((&root, a), (&root, b));
+                node.moved((&root, b), (&root, a));
+            }
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(looks.join().unwrap(), 0, "looks that found it at no place, or at two");
+        });
+        assert!(node.is_at(&root, a));
     }
 
     #[test]

@@ -242,15 +242,13 @@ impl View {
         if same && !exchange {
             return;
         }
-        if let Some(victim) = victim {
-            victim.gone_from(&to.dir, to.name);
-            if exchange {
-                victim.now_at(&from.dir, from.name);
-            }
+        match victim {
+            Some(victim) if exchange => victim.moved((&to.dir, to.name), (&from.dir, from.name)),
+            Some(victim) => victim.gone_from(&to.dir, to.name),
+            None => {}
         }
         if let Some(node) = node {
-            node.gone_from(&from.dir, from.name);
-            node.now_at(&to.dir, to.name);
+            node.moved((&from.dir, from.name), (&to.dir, to.name));
         }
         let Some(twins) = &self.twins else { return };
         twins.left(from.dir.id, from.name);
