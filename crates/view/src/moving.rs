@@ -16,6 +16,8 @@ pub(crate) struct Moving {
     /// Renames and links compare decisions under old and new paths. Moving a directory changes the
     /// paths of everything below it, so it excludes them: write for directories, read for the rest.
     turn: RwLock<()>,
+    /// Taken before a turn: to write by who was overtaken too often, to read by renames.
+    gate: RwLock<()>,
     begun: AtomicU64,
     ended: AtomicU64,
 }
@@ -28,6 +30,17 @@ impl Moving {
     /// No name is moved by the view as long as the guard lives.
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, ()> {
         self.turn.write()
+    }
+
+    /// No rename begins until the guard is dropped; who has passed the gate goes on. For who was overtaken
+    /// again and again. To be asked for without a turn, and one may be taken afterwards.
+    pub(crate) fn hold_off(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write()
+    }
+
+    /// Waits while renames are held off. To be called without a turn.
+    pub(crate) fn pass(&self) {
+        drop(self.gate.read());
     }
 
     /// Names are about to be moved, until the guard is dropped: after the places are noted. The

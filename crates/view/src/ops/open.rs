@@ -38,8 +38,10 @@ use crate::view::View;
 const IMMUTABLE: u64 = 0x10;
 const APPEND_ONLY: u64 = 0x20;
 
-/// How often a file is judged anew that is moved while it is opened. Then it is busy.
+/// How often a file is judged anew that is moved while it is opened. Then it is busy. After the first looks
+/// renames wait, but for those that have begun.
 const LOOKS_WHILE_MOVED: u32 = 20;
+const LOOKS_BESIDE_MOVES: u32 = 5;
 
 /// How often, and how far apart, a file is looked for under its name that may get it back: `rotate` syncs a
 /// directory in between.
@@ -65,7 +67,9 @@ impl View {
         if let Some(opened) = self.judge_and_open(&asked, None, is_still)? {
             return Ok(opened);
         }
-        for _ in 0..LOOKS_WHILE_MOVED {
+        for look in 0..LOOKS_WHILE_MOVED {
+            // Who renames without a pause would overtake each look.
+            let _alone = (look >= LOOKS_BESIDE_MOVES).then(|| self.names.hold_off());
             let paths = self.paths.of(&node)?;
             if let Some(opened) = self.judge_and_open(&asked, Some(&paths), || true)? {
                 return Ok(opened);

@@ -63,6 +63,7 @@ impl View {
             if may_wait && let Some(open) = self.open_too_freely(&from, &to, &stat) {
                 return Ok(Renamed::AfterClose(open));
             }
+            self.names.pass();
             let turn = if moves_dir {
                 (None, Some(self.names.write()))
             } else {
