@@ -38,6 +38,15 @@ use crate::view::View;
 const IMMUTABLE: u64 = 0x10;
 const APPEND_ONLY: u64 = 0x20;
 
+/// Where a file is, and how often it and the directories above it had moved by then: it may have been
+/// elsewhere in between, and come back.
+#[derive(PartialEq, Eq)]
+struct Whereabouts {
+    moves: u64,
+    renames: u64,
+    paths: KnownPaths,
+}
+
 /// How often a file is judged anew that is moved while it is opened. Then it is busy. After the first looks
 /// renames wait, but for those that have begun.
 const LOOKS_WHILE_MOVED: u32 = 20;
@@ -70,8 +79,8 @@ impl View {
         for look in 0..LOOKS_WHILE_MOVED {
             // Who renames without a pause would overtake each look.
             let _alone = (look >= LOOKS_BESIDE_MOVES).then(|| self.names.hold_off());
-            let paths = self.paths.of(&node)?;
-            if let Some(opened) = self.judge_and_open(&asked, Some(&paths), || true)? {
+            let whereabouts = self.whereabouts(&node)?;
+            if let Some(opened) = self.judge_and_open(&asked, Some(&whereabouts), || true)? {
                 return Ok(opened);
             }
         }
@@ -80,12 +89,12 @@ impl View {
 
     /// Asks the policy, and opens the file as it says; `None` if the file got another name in between, by
     /// which it may be judged more strictly: whoever renames or links a file looks whether it is open, and did not
-    /// see this one. Either `is_still` tells that none was moved since before, or the file still has these
-    /// `paths`; no name is moved then until it is open.
+    /// see this one. Either `is_still` tells that none was moved since before, or the file is where it was all
+    /// the time, since before; no name is moved then until it is open.
     fn judge_and_open(
         &self,
         asked: &Asked<'_>,
-        paths: Option<&KnownPaths>,
+        before: Option<&Whereabouts>,
         is_still: impl FnOnce() -> bool,
     ) -> Result<Option<Opened>, Errno> {
         let &Asked { req, node, access, kill_suidgid } = asked;
@@ -94,9 +103,9 @@ impl View {
             let admitted = self.admit(req, node, access, seen.as_ref().map(|(_, stat)| stat))?;
             Ok((seen, admitted))
         })?;
-        let still = paths.map(|_| self.names.write());
-        if let Some(paths) = paths
-            && self.paths.of(node)? != *paths
+        let still = before.map(|_| self.names.write());
+        if let Some(before) = before
+            && self.whereabouts(node)? != *before
         {
             return Ok(None);
         }
@@ -114,6 +123,11 @@ impl View {
             self.record_open(req, node, "open", access.flags, opened, subject);
         }
         Ok(opened)
+    }
+
+    fn whereabouts(&self, node: &Arc<Node>) -> Result<Whereabouts, Errno> {
+        let (moves, renames) = (node.moves(), self.paths.renames());
+        Ok(Whereabouts { moves, renames, paths: self.paths.of(node)? })
     }
 
     /// Opens a file that the policy allows to be opened, if `is_still` says so once nobody else opens it.
