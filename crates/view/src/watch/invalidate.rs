@@ -213,7 +213,7 @@ impl Invalidator {
     /// Whether a name that others gave the file may hide those that the kernel has.
     fn may_be_hidden_since(&self, node: &Arc<Node>) -> bool {
         let is_file = !node.is_dir() && self.links.are_searched();
-        let stat = || lower::stat_fd(self.fds.path(node).ok()?.as_fd()).ok();
+        let stat = || lower::stat_fd(self.fds.path_once(node).ok()?.as_fd()).ok();
         is_file && stat().is_some_and(|stat| stat.nlink() > 1)
     }
 
