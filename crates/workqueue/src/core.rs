@@ -108,14 +108,13 @@ unsafe impl Send for Waiter {}
 
 /// An item that was running when its queue got a limit.
 struct Uncounted {
-    pool: NonNull<Pool>,
-    /// The worker's slot, and its turn then.
-    worker: usize,
+    /// In the worker's slot, and what it was then.
+    shown: NonNull<AtomicU64>,
     turn: u64,
     node: usize,
 }
 
-// SAFETY: as for `Waiter`.
+// SAFETY: an atomic is shared by all threads; it is part of a `Pool`, as for `Waiter`.
 unsafe impl Send for Uncounted {}
 
 /// What a queue was built as.
@@ -308,23 +307,29 @@ impl QueueCore {
         if self.in_flight.totals().0 == 0 {
             return;
         }
-        // A worker shows what it runs, then reads the mode: it sees the limit, or is seen here.
+        // A worker shows what it runs, then reads the mode: it sees the limit, or is seen here. What
+        // runs elsewhere has counted itself.
         sys::barrier_everywhere();
-        let me = QueueRef::of(self).address().as_ptr();
-        for pool in pools {
-            for (worker, worker_slot) in pool.worker_slots.iter().enumerate() {
-                let turn = worker_slot.turn.load(Ordering::SeqCst);
-                if turn & 1 == 0 || worker_slot.queue.load(Ordering::SeqCst) != me {
-                    continue;
-                }
-                let node = worker_slot.node.load(Ordering::SeqCst) as usize;
-                let Some(limit) = self.limits.get(node) else { continue };
-                limit.adopt();
-                let uncounted = Uncounted { pool: NonNull::from(&**pool), worker, turn, node };
-                self.uncounted.lock().push(uncounted);
+        for worker_slot in pools.iter().flat_map(|pool| &pool.worker_slots) {
+            self.count_shown(&worker_slot.turn, &worker_slot.queue, &worker_slot.node);
+            for nested in worker_slot.nested.all() {
+                self.count_shown(&nested.turn, &nested.queue, &nested.node);
             }
         }
         self.has_uncounted.store(true, Ordering::SeqCst);
+    }
+
+    /// Counts what a worker's slot shows, if that is an item of this queue that runs.
+    fn count_shown(&self, shown: &AtomicU64, queue: &AtomicPtr<()>, node: &AtomicU32) {
+        let turn = shown.load(Ordering::SeqCst);
+        let me = QueueRef::of(self).address().as_ptr();
+        if turn & 1 == 0 || queue.load(Ordering::SeqCst) != me {
+            return;
+        }
+        let node = node.load(Ordering::SeqCst) as usize;
+        let Some(limit) = self.limits.get(node) else { return };
+        limit.adopt();
+        self.uncounted.lock().push(Uncounted { shown: NonNull::from(shown), turn, node });
     }
 
     /// Gives back the counts of items that began before there was a limit and have ended.
@@ -339,9 +344,10 @@ impl QueueCore {
         let mut ended = Vec::new();
         let mut uncounted = self.uncounted.lock();
         uncounted.retain(|item| {
-            // SAFETY: pools live as long as the runtime (see `pool`).
-            let worker_slot = &unsafe { item.pool.as_ref() }.worker_slots[item.worker];
-            let runs = worker_slot.turn.load(Ordering::SeqCst) == item.turn;
+            // SAFETY: pools live as long as the runtime (see `pool`), and each as long as what its
+            // workers show.
+            let shown = unsafe { item.shown.as_ref() };
+            let runs = shown.load(Ordering::SeqCst) == item.turn;
             if !runs {
                 ended.push(item.node);
             }
@@ -365,7 +371,7 @@ impl QueueCore {
     pub(crate) fn dispatch(&self, waiter: Waiter) {
         let Waiter { mut job, pool } = waiter;
         job.tag = job.tag.counted();
-        // SAFETY: as in `end_uncounted`.
+        // SAFETY: pools live as long as the runtime (see `pool`).
         let pool = unsafe { pool.as_ref() };
         // There are no more of these than the limit. A pool is closed after its queues are empty.
         if pool.push_unbounded(job.tag.shard(), job).is_err() {

@@ -65,6 +65,7 @@ mod lane;
 mod latency;
 mod limit;
 mod maxima;
+mod nested;
 mod observation;
 mod observe;
 mod own_thread;

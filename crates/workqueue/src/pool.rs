@@ -12,6 +12,7 @@ use tollgate_wakequeue::{Claim, Closed, Config, Host, PushError, ShardId, WakeQu
 
 use crate::hooks::Hooks;
 use crate::job::Job;
+use crate::nested::NestedItems;
 use crate::sharding::{Plan, Shard, ShardingKey};
 use crate::sys;
 
@@ -98,6 +99,8 @@ pub(crate) struct WorkerSlot {
     pub(crate) queue: tollgate_wakequeue::sync::AtomicPtr<()>,
     /// Node of the item's shard.
     pub(crate) node: AtomicU32,
+    /// What the item runs inside itself.
+    pub(crate) nested: NestedItems,
     /// The kernel's number of the thread; 0 when there is none.
     pub(crate) thread: AtomicU32,
     pub(crate) home: AtomicU32,
@@ -322,6 +325,7 @@ impl WorkerSlot {
             forked: AtomicU64::new(0),
             queue: tollgate_wakequeue::sync::AtomicPtr::new(std::ptr::null_mut()),
             node: AtomicU32::new(0),
+            nested: NestedItems::default(),
             thread: AtomicU32::new(0),
             home: AtomicU32::new(0),
             blocking: AtomicBool::new(false),

@@ -220,11 +220,7 @@ fn run_rescued(
     before: impl FnOnce(Tag),
 ) {
     let (tag, node) = (job.tag, usize::from(job.tag.node()));
-    if !core.is_gated() && !tag.is_counted() {
-        before(tag);
-        run_one(core, &mut ItemCell::of(job), tag, notify);
-        return;
-    }
+    // Also without a limit: no worker shows the item, and one that is set meanwhile counts it.
     let waiter = Waiter::new(job, pool);
     let limit = &core.limits[node];
     let started =

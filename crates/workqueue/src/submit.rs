@@ -276,8 +276,13 @@ impl QueueCore {
             if context::depth() >= MAX_INLINE_DEPTH {
                 return full(job);
             }
-            self.run_inline(job);
-            return Ok(());
+            // Also without a limit: no worker shows the item, and one that is set meanwhile counts it.
+            let node = usize::from(job.tag.node());
+            if self.limits[node].try_start() {
+                self.run_inline(job);
+                self.end_counted(node);
+                return Ok(());
+            }
         }
         let pushed = if !context::is_inside_runtime(self.runtime) {
             let is_rescued = self.mode() & RESCUED != 0;

@@ -10,6 +10,7 @@
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::compiler_fence;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -17,6 +18,7 @@ use tollgate_topology::CpuId;
 use tollgate_wakequeue::ShardId;
 use tollgate_wakequeue::sync::{Futex, Mutex, Ordering, UnsafeCell};
 
+use crate::context::WorkerContext;
 use crate::core::QueueCore;
 use crate::error::{JoinError, Panic};
 use crate::held::HeldCount;
@@ -240,18 +242,43 @@ impl<F: FnOnce() -> T + Send, T: Send> Task<F, T> {
         self.packet.complete(result);
     }
 
-    /// The queue, if the closure may run on this thread beside what that is running already.
-    fn queue_here(&self) -> Option<&QueueCore> {
-        context::with_worker(|worker| {
-            let worker = worker.filter(|worker| worker.counter_slots.runtime == self.runtime)?;
-            // This is a worker of the queue's runtime, so the reference may be used.
-            let queue = self.queue.core();
-            let pool = queue.pool();
-            let fits = std::ptr::eq(pool, &raw const *worker.pool)
-                && self.may_run_at(pool, worker.home)
-                && !queue.is_gated();
-            (fits && stack::has_room()).then_some(queue)
-        })
+    /// Whether the closure may run on this worker's thread beside what that is running already.
+    fn may_run_on(&self, worker: &WorkerContext) -> bool {
+        if worker.counter_slots.runtime != self.runtime {
+            return false;
+        }
+        // This is a worker of the queue's runtime, so the reference may be used.
+        let queue = self.queue.core();
+        let pool = queue.pool();
+        std::ptr::eq(pool, &raw const *worker.pool)
+            && self.may_run_at(pool, worker.home)
+            && !queue.is_gated()
+            && stack::has_room()
+    }
+
+    /// Runs the closure inside the item of this worker, if nobody has it.
+    fn run_nested(&self, worker: &WorkerContext) {
+        let queue = self.queue.core();
+        let nested = &worker.pool.worker_slot(worker.id).nested;
+        nested.begin(self.queue, worker.pool.node_of(worker.home));
+        // As where a worker runs a job of a queue without a limit (`run_uncounted`): this sees one
+        // that is set, or what was begun is counted.
+        compiler_fence(Ordering::SeqCst);
+        let runs = !queue.is_gated() && self.packet.take();
+        if runs {
+            context::in_frame(self.queue, Tag::none(), || self.run());
+        }
+        nested.end();
+        compiler_fence(Ordering::SeqCst);
+        if queue.is_gated() {
+            queue.end_uncounted();
+        }
+        if runs {
+            if let Some(phase) = self.held.end() {
+                queue.count_out(context::counter_slot(self.runtime), phase);
+            }
+            context::progress();
+        }
     }
 
     /// Whether a worker at home there would be in the item's pod, or need not be.
@@ -276,14 +303,13 @@ impl<F: FnOnce() -> T + Send, T: Send> Spawned<T> for Task<F, T> {
     }
 
     fn run_here(&self) {
-        let Some(queue) = self.queue_here() else { return };
-        if self.packet.take() {
-            context::in_frame(self.queue, Tag::none(), || self.run());
-            if let Some(phase) = self.held.end() {
-                queue.count_out(context::counter_slot(self.runtime), phase);
+        context::with_worker(|worker| {
+            if let Some(worker) = worker.filter(|worker| self.may_run_on(worker))
+                && !self.is_taken()
+            {
+                self.run_nested(worker);
             }
-            context::progress();
-        }
+        });
     }
 
     fn abort(&self) -> bool {

@@ -223,7 +223,8 @@ fn dump_queue(queue: &QueueCore, shared: &Shared) -> QueueDump {
     }
 }
 
-/// By node. Items of a queue without a limit are counted by what the workers show.
+/// By node. Items of a queue without a limit are counted by what the workers show, and where they
+/// run elsewhere, by the limit all the same.
 fn nodes(queue: &QueueCore, shared: &Shared) -> Vec<NodeActive> {
     let counts = queue.active().into_iter();
     let mut nodes: Vec<_> =

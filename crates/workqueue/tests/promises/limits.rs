@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate_workqueue::{Queued, Runtime, SubmitError, WhenFull, Work, blocking};
 
@@ -138,6 +138,119 @@ fn bind_to_one_cpu() {
     let mut mask = rustix::thread::CpuSet::new();
     mask.set(cpu.index());
     rustix::thread::sched_setaffinity(None, &mask).unwrap();
+}
+
+/// Whoever runs it: a worker's item that waits for it, a rescuer, or who queued it.
+#[test]
+fn a_limit_counts_what_runs_elsewhere_than_on_a_worker_of_its_own() {
+    kept("limits::a_limit_counts_what_runs_elsewhere_than_on_a_worker_of_its_own", || {
+        for place in ["waiter", "rescuer", "inline"] {
+            let cpu = tollgate_workqueue::Topology::current().unwrap().allowed().lowest().unwrap();
+            let runtime = Runtime::builder().cpumask([cpu].into_iter().collect());
+            // Only a rescuer or the one who queues has a thread for it while another item runs.
+            let runtime = if place == "waiter" { runtime } else { runtime.max_workers(1) };
+            let runtime = runtime.shard_capacity(2).build().unwrap();
+            let other = runtime.queue("other").build().unwrap();
+            let limited = runtime.queue("limited");
+            let limited = match place {
+                "rescuer" => limited.rescuer(),
+                "inline" => limited.when_full(WhenFull::RunInline),
+                _ => limited,
+            };
+            let limited = limited.build().unwrap();
+            let (begun, begins) = mpsc::channel();
+            let (open, closed) = mpsc::channel::<()>();
+            let body = move || {
+                begun.send(()).unwrap();
+                let _ = blocking(|| closed.recv());
+            };
+            let queue = limited.clone();
+            let (held, poster) = match place {
+                "waiter" => {
+                    let outer = move || queue.spawn(body).unwrap().wait().unwrap();
+                    other.post(outer).unwrap();
+                    (None, None)
+                }
+                "rescuer" => {
+                    let held = hold(&other, Hold::Undeclared);
+                    queue.post(body).unwrap();
+                    (Some(held), None)
+                }
+                _ => {
+                    let held = hold(&other, Hold::Undeclared);
+                    (0..2).for_each(|_| other.post(|| ()).unwrap());
+                    (Some(held), Some(thread::spawn(move || queue.post(body).unwrap())))
+                }
+            };
+            begins.recv_timeout(LONG).unwrap();
+            limited.set("max_active=1").unwrap();
+            drop(held);
+            let (ran, runs) = mpsc::channel();
+            limited.post(move || ran.send(()).unwrap()).unwrap();
+            let early = runs.recv_timeout(Duration::from_millis(200));
+            assert!(early.is_err(), "{place}: two at once under max_active = 1");
+            drop(open);
+            runs.recv_timeout(LONG).unwrap();
+            poster.into_iter().for_each(|poster| poster.join().unwrap());
+            limited.flush().unwrap();
+            let nodes = &runtime.dump().queues[0].nodes;
+            assert!(nodes.iter().all(|node| node.waiting == 0), "{place}: {nodes:?}");
+        }
+    });
+}
+
+/// Set while such items begin and end: no place is lost, and none is given twice.
+#[test]
+fn a_limit_that_comes_and_goes_keeps_its_places() {
+    kept("limits::a_limit_that_comes_and_goes_keeps_its_places", || {
+        let runtime = Runtime::builder().shard_capacity(2).build().unwrap();
+        let outer = runtime.queue("outer").build().unwrap();
+        let limited = runtime.queue("limited").rescuer().when_full(WhenFull::RunInline);
+        let limited = limited.backlog(64).build().unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        for _ in 0..2 {
+            let (over, queue) = (Arc::clone(&over), limited.clone());
+            let body = move || {
+                while !over.load(Ordering::SeqCst) {
+                    // Refused where the backlog is full.
+                    queue.spawn(|| ()).into_iter().for_each(|item| item.wait().unwrap());
+                }
+            };
+            outer.post(body).unwrap();
+        }
+        thread::scope(|scope| {
+            let posts = || {
+                while !over.load(Ordering::SeqCst) {
+                    limited.post(|| ()).unwrap();
+                }
+            };
+            scope.spawn(posts);
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(1) {
+                limited.set("max_active=1").unwrap();
+                limited.set("max_active=default").unwrap();
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        outer.flush().unwrap();
+        limited.set("max_active=1").unwrap();
+        limited.flush().unwrap();
+        let active = || runtime.dump().queues[0].nodes.iter().map(|node| node.active).sum::<u32>();
+        until("all places to be free", || active() == 0);
+        // With a place too many they would meet.
+        let now = Arc::new(AtomicU32::new(0));
+        for _ in 0..20 {
+            let now = Arc::clone(&now);
+            let body = move || {
+                assert_eq!(now.fetch_add(1, Ordering::SeqCst), 0);
+                blocking(|| thread::sleep(Duration::from_millis(1)));
+                now.fetch_sub(1, Ordering::SeqCst);
+            };
+            limited.post(body).unwrap();
+        }
+        limited.flush().unwrap();
+        assert_eq!(runtime.monitor().queues[0].panics, 0);
+    });
 }
 
 #[test]
